@@ -1,0 +1,60 @@
+"""Torch batches of room 5 and what a loss returns.
+
+Suffixes: ``_B`` sequences of a micro-batch, ``_T`` completion tokens (right-padded grid), so ``loss_BT``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBatch:
+    """What a token-level loss sees (``consumes = "token_advantages"`` or ``"labels"``).
+
+    Every tensor has shape ``[B, T]`` over *completion* tokens only, right-padded; padded places hold
+    finite values, and the core masks and divides afterwards.
+    """
+
+    logprobs_BT: torch.Tensor
+    """Log-probability of each completion token under the policy being trained, with gradient."""
+    mask_BT: torch.Tensor
+    """Bool; True where the token counts."""
+    advantages_BT: torch.Tensor | None = None
+    old_logprobs_BT: torch.Tensor | None = None
+    """Behaviour-policy logprobs of the rollout batch, computed once. No gradient."""
+    ref_logprobs_BT: torch.Tensor | None = None
+    entropy_BT: torch.Tensor | None = None
+    """Entropy in nats of the policy's distribution at each place; with gradient if the loss asked for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairBatch:
+    """What a pair loss sees (``consumes = "pairs"``); all tensors have shape ``[B]``.
+
+    For preference losses ``chosen_B`` is the summed completion logprob; for reward models it is the score.
+    """
+
+    chosen_B: torch.Tensor
+    rejected_B: torch.Tensor
+    ref_chosen_B: torch.Tensor | None = None
+    ref_rejected_B: torch.Tensor | None = None
+    margin_B: torch.Tensor | None = None
+    chosen_lengths_B: torch.Tensor | None = None
+    rejected_lengths_B: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LossOutput:
+    """An unreduced loss.
+
+    Args:
+        loss: ``loss_BT`` (token losses) or ``loss_B`` (pair losses). Never masked, averaged or divided.
+        metrics: name -> (sum, weight); the core adds both over micro-batches and ranks, then divides.
+    """
+
+    loss: torch.Tensor
+    metrics: Mapping[str, tuple[torch.Tensor | float, torch.Tensor | float]] = field(default_factory=dict)

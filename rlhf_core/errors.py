@@ -1,0 +1,75 @@
+"""One exception tree. The class decides the exit code: 2 for the user's input, 1 for a failed run."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class RlhfError(Exception):
+    """A failure the toolkit explains: what, where, why, and what to do next."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, where: str = "", why: str = "", fix: str = "") -> None:
+        self.what, self.where, self.why, self.fix = what, where, why, fix
+        rows = [what]
+        rows += [f"  {label}: {text}" for label, text in (("where", where), ("why", why), ("fix", fix)) if text]
+        super().__init__("\n".join(rows))
+
+
+class UserError(RlhfError, ValueError):
+    """The user's input was wrong. Raised before any expensive work; exit code 2."""
+
+    exit_code = 2
+
+
+class ConfigError(UserError):
+    """A configuration key or value cannot be used."""
+
+
+class DatasetError(UserError):
+    """A dataset is missing, empty or malformed."""
+
+
+class ModelError(UserError):
+    """A model cannot be found, is incomplete, or does not fit the request."""
+
+
+class RunDirError(UserError):
+    """A run directory cannot be created, is taken, or cannot be resumed."""
+
+
+class PluginError(UserError):
+    """A selected component cannot be used: unknown, ambiguous, broken or incompatible."""
+
+
+class ScoreError(RlhfError, RuntimeError):
+    """Too many scores are missing for the run to mean anything."""
+
+
+class TrainingDiverged(RlhfError, ArithmeticError):
+    """A loss or gradient is not finite; the last good checkpoint is kept."""
+
+
+class DeadlineExceeded(RlhfError, TimeoutError):
+    """A wait ran past its deadline; the message names what was awaited."""
+
+
+class StopRun(Exception):
+    """Raised by a hook or monitor to end the run cleanly, after a checkpoint."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+def did_you_mean(name: str, known: Iterable[str], limit: int = 3) -> str:
+    """Return ``"did you mean 'x'? "`` for the nearest known names, or an empty string.
+
+    Example:
+        >>> did_you_mean("grop", ["grpo", "sft"])
+        "did you mean 'grpo'?"
+    """
+    near = difflib.get_close_matches(name, list(known), n=limit, cutoff=0.5)
+    return f"did you mean {' or '.join(repr(n) for n in near)}?" if near else ""

@@ -1,0 +1,1 @@
+"""Plain tensor functions; the same code the trainers run."""

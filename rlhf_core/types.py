@@ -1,0 +1,213 @@
+"""What crosses doors 1 to 4 of the on-policy step: plain Python and numpy, never torch.
+
+Suffixes: ``_T`` completion tokens of one rollout, ``_G`` completions of one prompt.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Message = Mapping[str, str]
+"""One chat turn. Example: ``{"role": "user", "content": "What is 2 + 2?"}``"""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One row of a prompt dataset, before tokenization.
+
+    Example:
+        Prompt(id="gsm8k/train/17", messages=({"role": "user", "content": "2 + 2?"},), answer="4", source="gsm8k")
+    """
+
+    id: str
+    messages: tuple[Message, ...]
+    """Conversation up to the turn the policy must write. The last role is ``user`` (or ``tool``)."""
+    answer: str | None = None
+    """Reference answer for verifiers; None where there is none."""
+    source: str = ""
+    """Name of the dataset source; rewards and verifiers may be chosen by it."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    """Further columns of the row. JSON values only."""
+
+    @property
+    def text(self) -> str:
+        """Content of the last message. Example: ``"2 + 2?"``"""
+        return self.messages[-1]["content"]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptGroup:
+    """A tokenized prompt and how many completions to sample for it."""
+
+    prompt: Prompt
+    token_ids: tuple[int, ...]
+    """Exactly what the policy is fed, chat template included."""
+    group_size: int
+
+
+class FinishReason(enum.StrEnum):
+    """Why a completion ended."""
+
+    EOS = "eos"
+    STOP = "stop"
+    """A stop string was produced."""
+    LENGTH = "length"
+    """``max_tokens`` was reached: the completion is truncated."""
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How completions are drawn. Probabilities are those of the *processed* distribution.
+
+    Example:
+        SamplingParams(max_tokens=64, temperature=1.0, stop=("</answer>",))
+    """
+
+    max_tokens: int = 64
+    min_tokens: int = 1
+    temperature: float = 1.0
+    """0 means greedy."""
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 means off."""
+    min_p: float = 0.0
+    stop: tuple[str, ...] = ()
+    """Strings that end a completion; they are kept in its text and tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutRequest:
+    """One completion to sample. ``seed`` alone decides its randomness, whatever its neighbours."""
+
+    prompt_id: str
+    prompt_ids: tuple[int, ...]
+    group_index: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """One sampled completion: token in, token out.
+
+    Example:
+        Rollout(prompt_id="a/1", group_index=0, prompt_ids=(1, 7), completion_ids=(5, 2),
+                logprobs_T=np.array([-0.1, -0.7], np.float32), policy_version=3,
+                finish_reason=FinishReason.EOS, text="4", seed=11)
+    """
+
+    prompt_id: str
+    group_index: int
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+    """Sampled tokens, the EOS included when it was sampled. Trained on exactly as they are."""
+    logprobs_T: npt.NDArray[np.float32]
+    """Natural-log probability of each sampled token under the behaviour policy, shape ``[T]``."""
+    policy_version: int
+    """Number of optimizer updates the behaviour policy had seen."""
+    finish_reason: FinishReason
+    text: str
+    """Decoded completion without special tokens, for rewards and people; never re-encoded."""
+    seed: int
+    mask_T: npt.NDArray[np.bool_] | None = None
+    """True where the policy chose the token (False for tool output in multi-turn); None means all True."""
+
+    def __post_init__(self) -> None:
+        if len(self.completion_ids) != len(self.logprobs_T):
+            raise ValueError(
+                f"rollout {self.prompt_id}#{self.group_index}: {len(self.completion_ids)} tokens "
+                f"but {len(self.logprobs_T)} logprobs"
+            )
+
+
+class ScoreStatus(enum.StrEnum):
+    """Whether a score exists. Anything but ``OK`` is missing, which is not 0.0."""
+
+    OK = "ok"
+    ERROR = "error"
+    TIMEOUT = "timeout"
+    MISSING = "missing"
+    GATED = "gated"
+    """Dropped on purpose, e.g. by an ensemble's disagreement gate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What a reward or verifier says about one completion.
+
+    Example:
+        Score(value=0.8, parts={"member_0": 1.1, "member_1": 0.5, "std": 0.3})
+    """
+
+    value: float | None
+    parts: Mapping[str, float] = field(default_factory=dict)
+    status: ScoreStatus = ScoreStatus.OK
+    detail: str = ""
+
+    def __post_init__(self) -> None:
+        if self.status is ScoreStatus.OK and (self.value is None or not math.isfinite(self.value)):
+            raise ValueError(f"a score with status 'ok' needs a finite value, got {self.value!r}")
+
+    @property
+    def ok(self) -> bool:
+        """True when ``value`` may be used."""
+        return self.status is ScoreStatus.OK
+
+    @classmethod
+    def failed(cls, status: ScoreStatus, detail: str) -> Score:
+        """A missing score. Example: ``Score.failed(ScoreStatus.TIMEOUT, "no verdict in 5 s")``"""
+        return cls(value=None, status=status, detail=detail)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A completion as a reward or verifier sees it."""
+
+    prompt: Prompt
+    completion: str
+    finish_reason: FinishReason = FinishReason.EOS
+
+
+@dataclass(frozen=True, slots=True)
+class PreferencePair:
+    """One human (or simulated) preference.
+
+    Example:
+        PreferencePair(id="hh/3", prompt=({"role": "user", "content": "Hi"},), chosen="Hello.", rejected="Go away.")
+    """
+
+    id: str
+    prompt: tuple[Message, ...]
+    chosen: str
+    rejected: str
+    margin: float = 0.0
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """One supervised example: a conversation and the completion to imitate."""
+
+    id: str
+    prompt: tuple[Message, ...]
+    completion: str
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Advantages:
+    """Output of an advantage estimator for one rollout batch.
+
+    ``values[i]`` is a float (the same for every token of completion i), an array ``[T_i]`` of token
+    advantages, or None where the completion must not be trained on (missing score).
+    """
+
+    values: Sequence[float | npt.NDArray[np.float32] | None]
+    metrics: Mapping[str, float] = field(default_factory=dict)
