@@ -1,0 +1,53 @@
+"""Base classes of every configuration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+if TYPE_CHECKING:
+    from rlhf_core.context import BuildContext
+
+
+class Config(BaseModel):
+    """Frozen pydantic model that refuses unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, protected_namespaces=())
+
+
+class ComponentConfig(Config):
+    """Configuration of a component: what an entry point names.
+
+    A subclass declares its options as fields and builds the component late, so that listing,
+    help, schema and dry run never import torch:
+
+    Example:
+        class GSPOConfig(ComponentConfig):
+            name: str = "gspo"
+            clip_range: float = 3e-4
+
+            def build(self, ctx):
+                from .loss import GSPOLoss
+                return GSPOLoss(self)
+    """
+
+    name: str
+    """Which component; the entry point's name."""
+
+    consumes: ClassVar[str | None] = None
+    """For losses: ``token_advantages``, ``pairs`` or ``labels``; matched to the trainer when the plan is made."""
+
+    min_group_size: ClassVar[int] = 1
+    """For advantages: the fewest completions a prompt needs for the estimate to mean anything."""
+
+    def build(self, ctx: BuildContext) -> Any:
+        """Return the component. Called once per process, before step 0."""
+        raise TypeError(f"{type(self).__name__} does not define build(self, ctx)")
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Check everything that can be checked cheaply (files, columns, ranges) before any expensive work.
+
+        Raises:
+            UserError: the input cannot work; says what to change.
+        """

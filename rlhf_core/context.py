@@ -1,0 +1,37 @@
+"""What a component is given when it is built."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rlhf_core.config.run import RunConfig
+    from rlhf_core.registry import Registry
+
+
+@dataclass(frozen=True)
+class BuildContext:
+    """Handed to ``Config.build``. Everything a component may need, nothing it must import.
+
+    ``policy`` (a ``LoadedModel``) and ``strategy`` are set once the trainer has made them; rewards that
+    need no policy never look at them.
+    """
+
+    config: RunConfig
+    registry: Registry
+    seed: int
+    run_dir: Path | None = None
+    rank: int = 0
+    world_size: int = 1
+    policy: Any = None
+    strategy: Any = None
+    datasets: Any = None
+    """The run's :class:`rlhf_core.data.library.Datasets` (prompts, pairs, demonstrations by split)."""
+    report: dict[str, Any] = field(default_factory=dict)
+    """Facts a component wants in ``summary.json`` (for example an ensemble's held-out accuracy)."""
+
+    def with_(self, **changes: Any) -> BuildContext:
+        """Return a copy with the given fields replaced. ``report`` stays shared."""
+        return replace(self, **changes)

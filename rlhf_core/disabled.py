@@ -1,0 +1,30 @@
+"""Which plugin distributions the user has switched off (``rlhf plugins disable``)."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+
+def settings_path() -> Path:
+    """Where the list is kept: ``$RLHF_HOME/plugins.json``, by default under ``~/.config/rlhf``."""
+    home = os.environ.get("RLHF_HOME") or Path.home() / ".config" / "rlhf"
+    return Path(home) / "plugins.json"
+
+
+def disabled_distributions() -> list[str]:
+    """Names switched off in the settings file or in ``RLHF_DISABLE_PLUGINS`` (comma separated)."""
+    names = [n for n in os.environ.get("RLHF_DISABLE_PLUGINS", "").split(",") if n]
+    path = settings_path()
+    if path.is_file():
+        names += json.loads(path.read_text()).get("disabled", [])
+    return sorted(set(names))
+
+
+def set_disabled(names: list[str]) -> Path:
+    """Write the list and return its path."""
+    path = settings_path()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"disabled": sorted(set(names))}, indent=2) + "\n")
+    return path

@@ -1,0 +1,225 @@
+"""Hooks: many listeners, pluggy, entry-point group ``rlhf``. Observers do not mutate."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pluggy
+
+from rlhf_core.errors import PluginError, StopRun
+from rlhf_core.types import Rollout, Score
+
+GROUP = "rlhf"
+hookspec = pluggy.HookspecMarker("rlhf")
+hookimpl = pluggy.HookimplMarker("rlhf")
+log = logging.getLogger("rlhf.hooks")
+
+
+@dataclass(frozen=True)
+class PlanResolved:
+    """The plan as JSON values, before anything is built."""
+
+    plan: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The run is about to start processes; a plugin may launch it and return the exit code."""
+
+    plan_path: Path
+    nproc: int
+
+
+@dataclass(frozen=True)
+class RunStart:
+    """Components are built; step 0 is next."""
+
+    run_dir: Path
+    plan: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class RolloutsReady:
+    """Rollouts of one step, before scoring."""
+
+    step: int
+    rollouts: Sequence[Rollout]
+
+
+@dataclass(frozen=True)
+class RewardsReady:
+    """Scores of one step, aligned with the rollouts."""
+
+    step: int
+    rollouts: Sequence[Rollout]
+    scores: Sequence[Score]
+
+
+@dataclass(frozen=True)
+class BatchReady:
+    """What enters the foundry: sizes only, so that observers cannot hold on to tensors."""
+
+    step: int
+    sequences: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class StepEnd:
+    """Metrics of one finished step."""
+
+    step: int
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class EvalEnd:
+    """Metrics of one held-out evaluation."""
+
+    step: int
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class CheckpointSaved:
+    """A checkpoint is complete on disk."""
+
+    step: int
+    path: Path
+
+
+@dataclass(frozen=True)
+class RunEnd:
+    """The run is over; ``summary`` is what ``summary.json`` holds."""
+
+    summary: Mapping[str, Any]
+
+
+class Specs:
+    """Hook specifications. All but the first take one frozen ``event``, so fields can grow."""
+
+    @hookspec
+    def rlhf_register(self, registry: Any) -> None:
+        """Called once per process before the registry freezes."""
+
+    @hookspec
+    def rlhf_plan_resolved(self, event: PlanResolved) -> None:
+        """The plan is final."""
+
+    @hookspec(firstresult=True)
+    def rlhf_launch(self, event: Launch) -> int | None:
+        """Start the run's processes and return the exit code; None leaves it to the next plugin or the core."""
+
+    @hookspec
+    def rlhf_run_start(self, event: RunStart) -> None:
+        """Components are built."""
+
+    @hookspec
+    def rlhf_rollouts_ready(self, event: RolloutsReady) -> None:
+        """Completions are sampled."""
+
+    @hookspec
+    def rlhf_rewards_ready(self, event: RewardsReady) -> None:
+        """Completions are scored."""
+
+    @hookspec
+    def rlhf_batch_ready(self, event: BatchReady) -> None:
+        """A training batch is assembled."""
+
+    @hookspec
+    def rlhf_step_end(self, event: StepEnd) -> None:
+        """A step is finished."""
+
+    @hookspec
+    def rlhf_eval_end(self, event: EvalEnd) -> None:
+        """An evaluation is finished."""
+
+    @hookspec
+    def rlhf_checkpoint_saved(self, event: CheckpointSaved) -> None:
+        """A checkpoint is complete."""
+
+    @hookspec
+    def rlhf_run_end(self, event: RunEnd) -> None:
+        """The run is over."""
+
+
+HOOK_NAMES: tuple[str, ...] = tuple(n for n in vars(Specs) if n.startswith("rlhf_"))
+
+
+@dataclass
+class HookBus:
+    """Calls every listener and isolates each from the others.
+
+    Args:
+        manager: a pluggy manager with :class:`Specs` registered.
+        strict: raise a listener's exception instead of logging and counting it.
+    """
+
+    manager: pluggy.PluginManager
+    strict: bool = False
+    errors: Counter[str] = field(default_factory=Counter)
+
+    def fire(self, hook: str, event: Any) -> None:
+        """Call every implementation of ``hook``; only ``StopRun`` propagates unless strict."""
+        key = "registry" if hook == "rlhf_register" else "event"
+        for impl in reversed(getattr(self.manager.hook, hook).get_hookimpls()):
+            try:
+                impl.function(**({key: event} if impl.argnames else {}))
+            except StopRun:
+                raise
+            except Exception as error:
+                self._failed(hook, impl.plugin_name, error)
+
+    def _failed(self, hook: str, plugin: str, error: Exception) -> None:
+        if self.strict:
+            raise PluginError(f"hook {hook} of plugin '{plugin}' raised {type(error).__name__}: {error}",
+                              fix="mend the plugin, disable it, or drop --strict-plugins") from error
+        key = f"{plugin}:{hook}"
+        self.errors[key] += 1
+        if self.errors[key] == 1:
+            log.warning("hook %s of plugin '%s' raised %s: %s (later ones are only counted)",
+                        hook, plugin, type(error).__name__, error, exc_info=error)
+
+    def launch(self, event: Launch) -> int | None:
+        """First non-None answer of ``rlhf_launch``."""
+        return self.manager.hook.rlhf_launch(event=event)
+
+
+def load_hooks(*, enabled: bool = True, disabled: Sequence[str] = (), strict: bool = False) -> HookBus:
+    """Import hook plugins (group ``rlhf``) and check their hook names.
+
+    A plugin that does not import, or that misspells a hook, is a warning (an error if ``strict``).
+    """
+    from importlib import metadata
+
+    manager = pluggy.PluginManager("rlhf")
+    manager.add_hookspecs(Specs)
+    bus = HookBus(manager, strict)
+    points = metadata.entry_points(group=GROUP) if enabled else ()
+    for point in sorted(points, key=lambda p: (p.dist.name if p.dist else "", p.name)):
+        dist = point.dist.name if point.dist else "?"
+        if dist in disabled:
+            continue
+        _register(manager, point, dist, strict)
+    return bus
+
+
+def _register(manager: pluggy.PluginManager, point: Any, dist: str, strict: bool) -> None:
+    name = f"{dist}/{point.name}"
+    try:
+        manager.register(point.load(), name=name)
+        manager.check_pending()
+    except Exception as error:
+        if manager.get_plugin(name) is not None:
+            manager.unregister(name=name)
+        problem = PluginError(f"hook plugin '{name}' cannot be used: {type(error).__name__}: {error}",
+                              why=f"hooks are: {', '.join(HOOK_NAMES)}",
+                              fix=f"mend or upgrade it, or run: rlhf plugins disable {dist}")
+        if strict:
+            raise problem from error
+        log.warning("%s", problem)

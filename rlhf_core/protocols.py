@@ -1,0 +1,234 @@
+"""The component kinds. Structural: a class that has the methods is one; there is nothing to inherit.
+
+Losses and strategies see torch; every other room exchanges plain Python and numpy (``rlhf_core.types``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from rlhf_core.types import Advantages, PromptGroup, Rollout, RolloutRequest, SamplingParams, Sample, Score
+
+if TYPE_CHECKING:
+    import torch
+
+    from rlhf_core.batches import LossOutput
+
+
+@runtime_checkable
+class Trainer(Protocol):
+    """Owns one run from step 0 to the final model."""
+
+    def run(self) -> Mapping[str, Any]:
+        """Train, and return what goes into ``summary.json``."""
+        ...
+
+
+@runtime_checkable
+class RewardModel(Protocol):
+    """Scores completions. One sample's score must not depend on the others in the call."""
+
+    def score(self, samples: Sequence[Sample]) -> Sequence[Score]:
+        """Return one :class:`Score` per sample, in order."""
+        ...
+
+
+@runtime_checkable
+class Verifier(Protocol):
+    """Checks one completion against its reference answer. Runs in a worker that may be killed."""
+
+    def verify(self, sample: Sample) -> Score:
+        """Return the verdict, 1.0 right and 0.0 wrong unless documented otherwise."""
+        ...
+
+
+@runtime_checkable
+class Loss(Protocol):
+    """Returns an unreduced loss; the core masks and divides by the global denominator."""
+
+    def __call__(self, batch: Any) -> LossOutput:
+        """Map a ``TokenBatch`` or ``PairBatch`` to ``loss_BT`` or ``loss_B``."""
+        ...
+
+
+@runtime_checkable
+class Advantage(Protocol):
+    """Turns the scores of one rollout batch into advantages."""
+
+    def estimate(
+        self, rollouts: Sequence[Rollout], scores: Sequence[Score], group_ids: Sequence[int]
+    ) -> Advantages:
+        """Return one advantage per rollout. ``group_ids[i]`` says which prompt rollout i belongs to."""
+        ...
+
+
+@runtime_checkable
+class RolloutEngine(Protocol):
+    """Samples completions from the current policy."""
+
+    def generate(
+        self, requests: Sequence[RolloutRequest], sampling: SamplingParams, policy_version: int
+    ) -> list[Rollout]:
+        """Return one rollout per request, in order."""
+        ...
+
+
+@runtime_checkable
+class Agent(Protocol):
+    """Plays an episode: from prompts to rollouts, calling the engine as often as it needs (tools, turns)."""
+
+    def play(
+        self, groups: Sequence[PromptGroup], seeds: Sequence[Sequence[int]], engine: RolloutEngine,
+        sampling: SamplingParams, policy_version: int,
+    ) -> list[Rollout]:
+        """Return ``group_size`` rollouts per group, group by group. ``seeds[p][g]`` seeds completion g of group p."""
+        ...
+
+
+@runtime_checkable
+class DatasetSource(Protocol):
+    """Rows of one dataset."""
+
+    def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
+        """Return the rows of ``"train"`` or ``"heldout"`` (empty if the source has no such split)."""
+        ...
+
+
+@runtime_checkable
+class GoldScorer(Protocol):
+    """Optional for a dataset source: a score that neither policy nor reward ever sees."""
+
+    def gold(self, sample: Sample) -> Mapping[str, float]:
+        """Return ``{"value": ..., part: ...}`` for one completion."""
+        ...
+
+
+@runtime_checkable
+class Benchmark(Protocol):
+    """Evaluates a policy."""
+
+    def evaluate(self, engine: RolloutEngine, policy_version: int) -> Mapping[str, float]:
+        """Return metrics by name."""
+        ...
+
+
+@runtime_checkable
+class Monitor(Protocol):
+    """Watches the metrics of each step."""
+
+    def observe(self, step: int, metrics: Mapping[str, float]) -> str | None:
+        """Return a warning (cause and the setting to change) or None. Raise ``StopRun`` to end the run."""
+        ...
+
+
+@runtime_checkable
+class Tracker(Protocol):
+    """Sends metrics somewhere."""
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Record one step."""
+        ...
+
+    def close(self) -> None:
+        """Flush; called once at the end, also after a failure."""
+        ...
+
+
+class Strategy(Protocol):
+    """How parameters, gradients and ranks are laid out. A sharded strategy implements this and no trainer changes."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+
+    def prepare(self, module: torch.nn.Module) -> torch.nn.Module:
+        """Place, wrap or shard the trained module."""
+        ...
+
+    def unwrap(self, module: torch.nn.Module) -> torch.nn.Module:
+        """Return the module under the wrapper."""
+        ...
+
+    def accumulate(self, module: torch.nn.Module, last: bool) -> AbstractContextManager[None]:
+        """Context for one micro-batch; gradients synchronise only in the last."""
+        ...
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Backward such that gradients *sum* over ranks (the loss carries the global denominator)."""
+        ...
+
+    def clip_grad_norm(self, module: torch.nn.Module, max_norm: float) -> float:
+        """Clip the global gradient norm and return it as it was before clipping."""
+        ...
+
+    def sum_over_ranks(self, values: Sequence[float]) -> list[float]:
+        """Add each value over ranks (float64)."""
+        ...
+
+    def max_over_ranks(self, value: int) -> int:
+        """Largest value over ranks."""
+        ...
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        """Return every rank's plain-Python value, in rank order, on every rank."""
+        ...
+
+    def full_state(self, module: torch.nn.Module) -> dict[str, torch.Tensor]:
+        """Gather the unsharded weights (complete on rank 0)."""
+        ...
+
+    def optimizer_state(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """This rank's optimizer state, for a (possibly sharded) checkpoint."""
+        ...
+
+    def load_optimizer_state(
+        self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]
+    ) -> None:
+        """Restore what :meth:`optimizer_state` returned."""
+        ...
+
+    def barrier(self, what: str) -> None:
+        """Wait for every rank; ``what`` is named if the deadline passes."""
+        ...
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Optional: a component with state that exact resume must restore."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON values, numpy arrays and tensors only."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore it."""
+        ...
+
+
+@runtime_checkable
+class Closeable(Protocol):
+    """Optional: a component that holds processes or files."""
+
+    def close(self) -> None:
+        """Release them; idempotent."""
+        ...
+
+
+METHODS: Mapping[str, tuple[str, ...]] = {
+    "trainer": ("run",),
+    "loss": ("__call__",),
+    "advantage": ("estimate",),
+    "reward": ("score",),
+    "verifier": ("verify",),
+    "agent": ("play",),
+    "rollout": ("generate",),
+    "strategy": ("prepare", "backward", "clip_grad_norm"),
+    "dataset": ("rows",),
+    "benchmark": ("evaluate",),
+    "monitor": ("observe",),
+    "tracker": ("log", "close"),
+    "study": ("run",),
+}
+"""Kind -> methods a built component must have; checked once, at build."""

@@ -1,0 +1,179 @@
+"""Finds components by entry-point metadata. Importing this module or listing plugins never imports a plugin."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import metadata
+from typing import Any
+
+from rlhf_core import __version__
+from rlhf_core.config.base import ComponentConfig
+from rlhf_core.disabled import disabled_distributions
+from rlhf_core.errors import PluginError, did_you_mean
+from rlhf_core.protocols import METHODS
+
+KINDS: tuple[str, ...] = tuple(METHODS)
+CORE = "rlhf-core"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One component as its distribution's metadata declares it; nothing is imported.
+
+    Example:
+        Entry("loss", "grpo_clip", "rlhf-plugin-grpo", "0.1.0", "rlhf_plugin_grpo:GrpoClipConfig", ...)
+    """
+
+    kind: str
+    name: str
+    distribution: str
+    version: str
+    value: str
+    point: metadata.EntryPoint
+    core_range: str = ""
+
+    @property
+    def qualified(self) -> str:
+        """Example: ``rlhf-plugin-grpo/grpo_clip``"""
+        return f"{self.distribution}/{self.name}"
+
+    def describe(self) -> dict[str, str]:
+        """JSON row, used in plans and listings."""
+        return {"kind": self.kind, "name": self.name, "distribution": self.distribution,
+                "version": self.version, "value": self.value}
+
+
+def core_requirement(dist: metadata.Distribution) -> str:
+    """Return the version range that ``Requires-Dist: rlhf-core`` asks for, "" if none."""
+    from packaging.requirements import Requirement
+
+    for line in dist.requires or ():
+        req = Requirement(line)
+        if req.name.lower().replace("_", "-") == CORE and (req.marker is None or req.marker.evaluate()):
+            return str(req.specifier)
+    return ""
+
+
+class Registry:
+    """Every installed component, by kind and name. Frozen once a plan is resolved.
+
+    Args:
+        only_core: ignore every distribution but rlhf-core (``--no-plugins``).
+        disabled: distributions to ignore; defaults to the user's list.
+    """
+
+    def __init__(self, *, only_core: bool = False, disabled: Iterable[str] | None = None) -> None:
+        self.only_core = only_core
+        self.disabled = frozenset(disabled_distributions() if disabled is None else disabled)
+        self._extra: list[Entry] = []
+        self._frozen = False
+
+    @cached_property
+    def _found(self) -> dict[str, list[Entry]]:
+        found: dict[str, list[Entry]] = {kind: [] for kind in KINDS}
+        for point in metadata.entry_points():
+            kind = point.group.removeprefix("rlhf.")
+            if not point.group.startswith("rlhf.") or kind not in found or point.dist is None:
+                continue
+            entry = Entry(kind, point.name, point.dist.name.lower().replace("_", "-"), point.dist.version,
+                          point.value, point, "")
+            if entry not in found[kind] and self._wanted(entry):
+                found[kind].append(entry)
+        return {kind: sorted(rows, key=lambda e: (e.name, e.distribution)) for kind, rows in found.items()}
+
+    def _wanted(self, entry: Entry) -> bool:
+        if entry.distribution == CORE:
+            return True
+        return not self.only_core and entry.distribution not in self.disabled
+
+    def entries(self, kind: str | None = None) -> list[Entry]:
+        """Return all entries of a kind (or of every kind), sorted by name."""
+        kinds = KINDS if kind is None else (kind,)
+        return [e for k in kinds for e in self._found[k]]
+
+    def freeze(self) -> None:
+        """No registration after this; called when the plan is resolved."""
+        self._frozen = True
+
+    def find(self, kind: str, name: str) -> Entry:
+        """Return the entry that ``name`` (bare or ``distribution/name``) selects.
+
+        Raises:
+            PluginError: unknown (with the nearest names) or claimed by two distributions.
+        """
+        rows = [e for e in self._found[kind] if name in (e.name, e.qualified)]
+        if not rows:
+            raise self._unknown(kind, name)
+        if len(rows) > 1:
+            spellings = " or ".join(e.qualified for e in rows)
+            raise PluginError(
+                f"{kind} '{name}' is claimed by {len(rows)} distributions",
+                where=", ".join(f"{e.distribution} {e.version}" for e in rows),
+                fix=f"write {spellings}, or run: rlhf plugins disable DISTRIBUTION",
+            )
+        return rows[0]
+
+    def _unknown(self, kind: str, name: str) -> PluginError:
+        known = [e.name for e in self._found[kind]]
+        hint = did_you_mean(name, known)
+        listing = ", ".join(sorted(set(known))) or "none installed"
+        return PluginError(f"unknown {kind} '{name}'", why=f"installed: {listing}",
+                           fix=hint or f"pip install the plugin that provides it; rlhf plugins list --kind {kind}")
+
+    def load(self, kind: str, name: str) -> type[ComponentConfig]:
+        """Import the Config class that an entry names.
+
+        Raises:
+            PluginError: the distribution needs another core, does not import, or is not a Config.
+        """
+        entry = self.find(kind, name)
+        check_core_range(entry)
+        try:
+            cls: Any = entry.point.load()
+        except Exception as error:
+            raise PluginError(
+                f"{kind} '{entry.name}' cannot be loaded: {type(error).__name__}: {error}",
+                where=f"{entry.distribution} {entry.version}, entry point {entry.value}",
+                fix=f"reinstall it or choose another; rlhf plugins check {entry.distribution} shows the traceback",
+            ) from error
+        if not (inspect.isclass(cls) and issubclass(cls, ComponentConfig)):
+            raise PluginError(f"{kind} '{entry.name}' does not name a ComponentConfig subclass",
+                              where=f"{entry.distribution} {entry.version}, entry point {entry.value}",
+                              why=f"it is {cls!r}", fix="point the entry point at the component's Config class")
+        return cls
+
+
+def check_core_range(entry: Entry) -> None:
+    """Refuse an entry whose distribution asks for another rlhf-core.
+
+    Raises:
+        PluginError: names both versions.
+    """
+    from packaging.specifiers import SpecifierSet
+
+    wanted = core_requirement(entry.point.dist) if entry.point.dist else ""
+    if entry.distribution != CORE and wanted and not SpecifierSet(wanted).contains(__version__, prereleases=True):
+        raise PluginError(
+            f"{entry.kind} '{entry.name}' needs rlhf-core{wanted}, but {__version__} is installed",
+            where=f"{entry.distribution} {entry.version}", fix=f"pip install -U {entry.distribution} rlhf-core",
+        )
+
+
+def check_component(kind: str, component: object, entry_name: str) -> None:
+    """Check a built component against its protocol, once.
+
+    Raises:
+        PluginError: a method is missing.
+    """
+    missing = [m for m in METHODS[kind] if not callable(getattr(component, m, None))]
+    if missing:
+        raise PluginError(f"{kind} '{entry_name}' built a {type(component).__name__} without {', '.join(missing)}()",
+                          fix=f"see rlhf_core.protocols for what a {kind} must have")
+
+
+def describe_all(entries: Iterable[Entry]) -> list[Mapping[str, str]]:
+    """Rows for ``rlhf plugins list --json``."""
+    return [e.describe() for e in entries]
