@@ -1,0 +1,91 @@
+"""Dataset settings: sources, column mapping, mixing, and what happens to rows that cannot be used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from rlhf_core.config.base import Config
+from rlhf_core.config.slots import component
+
+
+class SourceSettings(Config):
+    """One dataset inside a mixture."""
+
+    source: component("dataset")  # pyright: ignore[reportInvalidTypeForm]
+    """The dataset component, e.g. ``{name: jsonl, path: prompts.jsonl}``."""
+    label: str = ""
+    """Name in traces and metrics; defaults to the dataset's own name."""
+    weight: float = Field(1.0, gt=0)
+    """Relative share of prompts drawn from this source."""
+    columns: dict[str, str] = Field(default_factory=dict)
+    """Our column -> the file's column. Example: ``{prompt: question}``"""
+    prompt_template: str | None = None
+    """Text around the prompt, with ``{prompt}``. Example: ``"Q: {prompt}\\nA:"``"""
+    answer_pattern: str | None = None
+    """Regular expression whose first group is the reference answer inside the answer column."""
+    reward: component("reward") | None = None  # pyright: ignore[reportInvalidTypeForm]
+    """This source's own reward; None uses the run's."""
+
+
+class DatasetSettings(Config):
+    """Where rows come from. A single source may be written flat: ``{name: jsonl, path: x, columns: {...}}``."""
+
+    sources: tuple[SourceSettings, ...] = Field(min_length=1)
+    system_prompt: str | None = None
+    """Put in front of every conversation that has no system turn."""
+    max_prompt_tokens: int = Field(1024, ge=1)
+    """Longer prompts are dropped, counted and summarised."""
+    max_dropped_fraction: float = Field(0.1, ge=0, le=1)
+    """The run refuses to start when more than this share of the prompts would be dropped."""
+    heldout_fraction: float = Field(0.05, ge=0, lt=1)
+    """Share of rows set aside by a hash of their id when a source has no held-out split."""
+    shuffle: bool = True
+    limit: int | None = Field(None, ge=1)
+    """Use only the first N rows of each source."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _flat(cls, value: Any) -> Any:
+        """Accept ``"name"``, and one source written without the ``sources`` list."""
+        if isinstance(value, str):
+            value = {"name": value}
+        if not isinstance(value, dict):
+            return value
+        value = dict(value)
+        if "sources" in value:
+            value["sources"] = [_nest(s) for s in value["sources"]]
+            return value
+        own = {k: value.pop(k) for k in list(value) if k in cls.model_fields}
+        return {**own, "sources": [_nest(value)]}
+
+
+def _nest(value: Any) -> Any:
+    """Split a flat source mapping into mixture settings and the dataset component's own options."""
+    if isinstance(value, str):
+        value = {"name": value}
+    if not isinstance(value, dict) or "source" in value:
+        return value
+    fields = set(SourceSettings.model_fields) - {"source"}
+    return {**{k: v for k, v in value.items() if k in fields},
+            "source": spell_dataset({k: v for k, v in value.items() if k not in fields})}
+
+
+def spell_dataset(options: dict[str, Any]) -> dict[str, Any]:
+    """Expand the shorthands of ``--dataset``: ``pocket/...``, a file, or a hub id.
+
+    Example:
+        >>> spell_dataset({"name": "data/train.jsonl"})
+        {'name': 'jsonl', 'path': 'data/train.jsonl'}
+    """
+    name = str(options.get("name", ""))
+    if name.startswith("pocket/"):
+        return {**options, "name": "pocket", "subset": name.split("/", 1)[1]}
+    for ending, kind in ((".jsonl", "jsonl"), (".jsonl.gz", "jsonl"), (".json", "jsonl"), (".json.gz", "jsonl"),
+                         (".parquet", "parquet")):
+        if name.endswith(ending):
+            return {**options, "name": kind, "path": name}
+    if "/" in name and not name.startswith("rlhf-"):
+        return {**options, "name": "hub", "path": name}
+    return options

@@ -1,0 +1,35 @@
+"""The whole configuration of one run."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from rlhf_core.config.base import Config
+from rlhf_core.config.data import DatasetSettings
+from rlhf_core.config.slots import component
+from rlhf_core.models.config import ModelConfig
+
+
+class RunConfig(Config):
+    """One run. ``rlhf config schema`` prints every field with its meaning."""
+
+    seed: int = Field(0, ge=0)
+    """Decides prompt order, every completion's randomness, and initial heads."""
+    model: ModelConfig = ModelConfig()
+    """The policy (or the trunk of a reward model)."""
+    dataset: DatasetSettings
+    trainer: component("trainer")  # pyright: ignore[reportInvalidTypeForm]
+    """The algorithm; ``--algo NAME``."""
+    loss: component("loss") | None = None  # pyright: ignore[reportInvalidTypeForm]
+    advantage: component("advantage") | None = None  # pyright: ignore[reportInvalidTypeForm]
+    reward: component("reward") | None = None  # pyright: ignore[reportInvalidTypeForm]
+    rollout: component("rollout") | None = None  # pyright: ignore[reportInvalidTypeForm]
+    agent: component("agent") | None = None  # pyright: ignore[reportInvalidTypeForm]
+    strategy: component("strategy") | None = None  # pyright: ignore[reportInvalidTypeForm]
+    trackers: tuple[component("tracker"), ...] = ()  # pyright: ignore[reportInvalidTypeForm]
+    """Besides the JSONL files, which are always written."""
+    monitors: tuple[component("monitor"), ...] = ()  # pyright: ignore[reportInvalidTypeForm]
+    threads: int | None = Field(None, ge=1)
+    """CPU threads per process; None leaves torch's choice."""
+    deterministic: bool = True
+    """Use torch's deterministic algorithms, so that the same seed gives the same run."""

@@ -1,0 +1,36 @@
+"""A config field that holds a component: a name or a mapping in YAML, the plugin's own Config once parsed."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, SerializeAsAny, ValidationError, ValidationInfo
+
+from rlhf_core.config.base import ComponentConfig
+from rlhf_core.config.errors import explain
+
+
+class _Resolve:
+    """Looks the name up in the registry that the validation context carries."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def __call__(self, value: Any, info: ValidationInfo) -> Any:
+        if value is None or isinstance(value, ComponentConfig):
+            return value
+        if isinstance(value, str):
+            value = {"name": value}
+        if not isinstance(value, dict) or "name" not in value:
+            raise ValueError(f"expected a {self.kind} name, or a mapping with 'name', got {value!r}")
+        registry = (info.context or {})["registry"]
+        cls = registry.load(self.kind, str(value["name"]))
+        try:
+            return cls.model_validate(value, context=info.context)
+        except ValidationError as error:
+            raise explain(error, cls, where=f"{self.kind} '{value['name']}'") from error
+
+
+def component(kind: str) -> Any:
+    """Annotation for a component field. Example: ``loss: component("loss")``"""
+    return Annotated[SerializeAsAny[ComponentConfig], BeforeValidator(_Resolve(kind))]

@@ -1,0 +1,34 @@
+"""Which model to load, and how."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from rlhf_core.config.base import Config
+
+
+class LoraSettings(Config):
+    """Low-rank adapters through peft (Hu et al. 2021). The reference policy is the adapter switched off."""
+
+    r: int = Field(16, ge=1)
+    alpha: float = Field(32.0, gt=0)
+    dropout: float = Field(0.0, ge=0, lt=1)
+    target_modules: str | tuple[str, ...] = "all-linear"
+
+
+class ModelConfig(Config):
+    """A model: a hub id, a folder in Hugging Face form, a ``.gguf`` file, or ``pocket``."""
+
+    path: str = "pocket"
+    revision: str | None = None
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    lora: LoraSettings | None = None
+    prompt_format: Literal["auto", "chat", "raw"] = "auto"
+    """``chat`` uses the tokenizer's template, ``raw`` plain text, ``auto`` the template if there is one."""
+    max_context: int | None = Field(None, ge=2)
+    """Upper limit on prompt + completion tokens; None takes the model's own."""
+    attention: Literal["sdpa", "eager"] = "sdpa"
+    gradient_checkpointing: bool = False
+    trust_remote_code: bool = False

@@ -1,0 +1,127 @@
+"""The plan of a run: everything that decides it, resolved before anything is built."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from rlhf_core import __version__
+from rlhf_core.config.base import ComponentConfig
+from rlhf_core.config.load import validate
+from rlhf_core.config.run import RunConfig
+from rlhf_core.errors import PluginError
+from rlhf_core.registry import Registry
+
+LIBRARIES = ("torch", "transformers", "accelerate", "peft", "datasets", "numpy", "tokenizers")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What ``plan.json`` holds."""
+
+    config: Mapping[str, Any]
+    components: tuple[Mapping[str, str], ...]
+    """kind, name, distribution, version, value of every selected component."""
+    versions: Mapping[str, str]
+    seed: int
+    world_size: int
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values, in a stable order."""
+        return {"config": dict(self.config), "components": [dict(c) for c in self.components],
+                "versions": dict(self.versions), "seed": self.seed, "world_size": self.world_size}
+
+    @property
+    def digest(self) -> str:
+        """Content hash of the plan (16 hex digits)."""
+        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:16]
+
+    @classmethod
+    def read(cls, path: Path) -> Plan:
+        """Load a ``plan.json``."""
+        data = json.loads(path.read_text())
+        return cls(data["config"], tuple(data["components"]), data["versions"], data["seed"], data["world_size"])
+
+
+def library_versions() -> dict[str, str]:
+    """Installed versions, from metadata alone."""
+    found = {"python": platform.python_version(), "rlhf-core": __version__}
+    for name in LIBRARIES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def make_plan(registry: Registry, config: RunConfig, world_size: int) -> Plan:
+    """Match the components to each other, record where each comes from, and freeze the registry.
+
+    Raises:
+        PluginError: the loss and the trainer do not fit.
+    """
+    check_fit(config)
+    rows = {c["kind"] + c["name"]: c for c in _selected(registry, config)}
+    registry.freeze()
+    return Plan(config.model_dump(mode="json"), tuple(rows[k] for k in sorted(rows)), library_versions(),
+                config.seed, world_size)
+
+
+def check_fit(config: RunConfig) -> None:
+    """Match ``Loss.consumes`` to what the trainer feeds.
+
+    Raises:
+        PluginError: names both sides.
+    """
+    feeds = getattr(config.trainer, "feeds", None)
+    if config.loss is None or feeds is None:
+        return
+    wants = config.loss.consumes
+    if wants is not None and wants != feeds:
+        raise PluginError(f"loss '{config.loss.name}' consumes {wants}, but trainer '{config.trainer.name}' feeds {feeds}",
+                          fix=f"choose a loss that consumes {feeds}: rlhf plugins list --kind loss")
+
+
+def walk_components(value: Any, kind: str = "") -> Iterator[tuple[str, ComponentConfig]]:
+    """Yield (kind, config) for every component inside a configuration."""
+    if isinstance(value, ComponentConfig) and kind:
+        yield kind, value
+    if isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            yield from walk_components(getattr(value, name), KIND_OF_FIELD.get(name, ""))
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from walk_components(item, kind)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from walk_components(item, kind)
+
+
+KIND_OF_FIELD = {k: k for k in ("trainer", "loss", "advantage", "reward", "rollout", "agent", "strategy", "verifier")}
+KIND_OF_FIELD |= {"source": "dataset", "trackers": "tracker", "monitors": "monitor", "rewards": "reward"}
+
+
+def _selected(registry: Registry, config: RunConfig) -> list[Mapping[str, str]]:
+    return [registry.find(kind, part.name).describe() for kind, part in walk_components(config)]
+
+
+def reload(registry: Registry, plan: Plan) -> RunConfig:
+    """In a worker: validate the plan's configuration again, from this process's own entry points.
+
+    Raises:
+        PluginError: a component resolves to another distribution, version or object than in the plan.
+    """
+    for row in plan.components:
+        here = registry.find(row["kind"], f"{row['distribution']}/{row['name']}").describe()
+        if here != row:
+            raise PluginError(f"{row['kind']} '{row['name']}' differs between the plan and this process",
+                              why=f"planned {dict(row)}, found {here}", fix="install the same packages on every machine")
+    return validate(registry, plan.config)
