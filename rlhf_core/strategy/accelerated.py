@@ -1,0 +1,123 @@
+"""Single process and DDP behind the Strategy protocol, both through accelerate."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from accelerate import Accelerator
+from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
+
+from rlhf_core.errors import DeadlineExceeded, RlhfError
+
+
+class AcceleratedStrategy:
+    """One process, or DDP over every rank that the launcher started.
+
+    Args:
+        world_size: ranks the plan asked for; compared with what the launcher really started.
+        device: ``auto`` takes CUDA when there is one.
+        timeout_s: deadline of each collective.
+    """
+
+    def __init__(self, world_size: int, device: str = "auto", timeout_s: float = 600.0) -> None:
+        started = int(os.environ.get("WORLD_SIZE", "1"))
+        if started != world_size:
+            raise RlhfError(f"the plan wants {world_size} processes but the launcher started {started}",
+                            fix="start with rlhf train --nproc N, or torchrun --nproc_per_node N")
+        cpu = device == "cpu" or not torch.cuda.is_available()
+        handlers = [InitProcessGroupKwargs(timeout=timedelta(seconds=timeout_s)),
+                    DistributedDataParallelKwargs(gradient_as_bucket_view=True)]
+        self.accelerator = Accelerator(cpu=cpu, kwargs_handlers=handlers)
+        self.rank: int = self.accelerator.process_index
+        self.world_size: int = self.accelerator.num_processes
+        self.device: torch.device = self.accelerator.device
+        self.timeout_s = timeout_s
+        if self.world_size != world_size:
+            raise RlhfError(f"accelerate joined {self.world_size} of {world_size} processes",
+                            why="the process group was not initialised on every rank",
+                            fix="start with rlhf train --nproc N")
+
+    def prepare(self, module: torch.nn.Module) -> torch.nn.Module:
+        """Move to the device and wrap in DDP when there are several ranks."""
+        return self.accelerator.prepare_model(module)
+
+    def unwrap(self, module: torch.nn.Module) -> torch.nn.Module:
+        """Return the module under DDP."""
+        return module.module if isinstance(module, torch.nn.parallel.DistributedDataParallel) else module
+
+    @contextlib.contextmanager
+    def accumulate(self, module: torch.nn.Module, last: bool) -> Iterator[None]:
+        """One micro-batch; gradients are exchanged only in the last."""
+        with contextlib.nullcontext() if last else self.accelerator.no_sync(module):
+            yield
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Backward; DDP averages gradients, so the loss is scaled up to make them sum."""
+        self.accelerator.backward(loss * self.world_size)
+
+    def clip_grad_norm(self, module: torch.nn.Module, max_norm: float) -> float:
+        """Clip the global norm; returns the norm before clipping."""
+        parameters = [p for p in module.parameters() if p.grad is not None]
+        return float(torch.nn.utils.clip_grad_norm_(parameters, max_norm))
+
+    def sum_over_ranks(self, values: Sequence[float]) -> list[float]:
+        """Add each value over ranks."""
+        if self.world_size == 1:
+            return [float(v) for v in values]
+        total = torch.tensor(values, dtype=torch.float64, device=self.device)
+        dist.all_reduce(total)
+        return total.tolist()
+
+    def max_over_ranks(self, value: int) -> int:
+        """Largest value over ranks."""
+        return max(self.gather_objects(value))
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        """Every rank's plain value, in rank order."""
+        if self.world_size == 1:
+            return [value]
+        rows: list[Any] = [None] * self.world_size
+        dist.all_gather_object(rows, value)
+        return rows
+
+    def full_state(self, module: torch.nn.Module) -> dict[str, torch.Tensor]:
+        """Every rank holds the whole state under DDP."""
+        return self.unwrap(module).state_dict()
+
+    def optimizer_state(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """The optimizer's own state; the same on every rank."""
+        return optimizer.state_dict()
+
+    def load_optimizer_state(
+        self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]
+    ) -> None:
+        """Restore it."""
+        optimizer.load_state_dict(state)
+
+    def barrier(self, what: str) -> None:
+        """Wait for all ranks.
+
+        Raises:
+            DeadlineExceeded: names what was awaited and for how long.
+        """
+        if self.world_size == 1:
+            return
+        try:
+            if dist.get_backend() == "gloo":
+                dist.monitored_barrier(timeout=timedelta(seconds=self.timeout_s))
+            else:
+                dist.barrier()
+        except RuntimeError as error:
+            raise DeadlineExceeded(f"rank {self.rank} waited {self.timeout_s:.0f} s for the others: {what}",
+                                   why=str(error), fix="look at the other ranks' logs") from error
+
+    def close(self) -> None:
+        """Leave the process group."""
+        if self.world_size > 1 and dist.is_initialized():
+            dist.destroy_process_group()

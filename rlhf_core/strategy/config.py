@@ -1,0 +1,46 @@
+"""Strategies of the core: one process, or data parallel through accelerate."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from rlhf_core.config.base import ComponentConfig
+from rlhf_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rlhf_core.context import BuildContext
+    from rlhf_core.strategy.accelerated import AcceleratedStrategy
+
+
+class AutoStrategyConfig(ComponentConfig):
+    """One process, or DDP when there are several ranks."""
+
+    name: str = "auto"
+    timeout_s: float = Field(600.0, gt=0)
+    """Deadline of every collective operation, seconds."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+    def build(self, ctx: BuildContext) -> AcceleratedStrategy:
+        """Return the strategy for this process."""
+        from rlhf_core.strategy.accelerated import AcceleratedStrategy
+
+        return AcceleratedStrategy(ctx.world_size, self.device, self.timeout_s)
+
+
+class SingleStrategyConfig(AutoStrategyConfig):
+    """Exactly one process."""
+
+    name: str = "single"
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Refuse several ranks."""
+        if ctx.world_size != 1:
+            raise ConfigError(f"strategy 'single' cannot run on {ctx.world_size} processes", fix="drop --nproc or use ddp")
+
+
+class DDPStrategyConfig(AutoStrategyConfig):
+    """Data parallel: every rank holds the whole model."""
+
+    name: str = "ddp"

@@ -1,0 +1,160 @@
+"""Settings that the two trainers' loops share. A plugin's algorithm subclasses one and changes defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from rlhf_core.config.base import ComponentConfig, Config
+from rlhf_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rlhf_core.context import BuildContext
+    from rlhf_core.protocols import Trainer
+    from rlhf_core.types import SamplingParams
+
+Reduction = Literal["token_mean", "sequence_mean", "constant"]
+
+
+class OptimizerSettings(Config):
+    """AdamW with warm-up (Loshchilov and Hutter 2019)."""
+
+    learning_rate: float = Field(1e-5, gt=0)
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = Field(1e-8, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    warmup_steps: int = Field(0, ge=0)
+    """Optimizer updates over which the learning rate rises linearly from 0."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    max_grad_norm: float = Field(1.0, gt=0)
+
+
+class KLSettings(Config):
+    """KL divergence from the reference policy (Schulman 2020, "Approximating KL divergence")."""
+
+    coefficient: float = Field(0.0, ge=0)
+    estimator: Literal["k1", "k2", "k3"] = "k3"
+    where: Literal["loss", "reward"] = "loss"
+    track: bool = True
+    """Compute the KL even when the coefficient is 0 (one more forward without gradient)."""
+
+
+class SamplingSettings(Config):
+    """How completions are drawn."""
+
+    max_tokens: int = Field(64, ge=1)
+    min_tokens: int = Field(1, ge=0)
+    temperature: float = Field(1.0, ge=0)
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(0, ge=0)
+    min_p: float = Field(0.0, ge=0, lt=1)
+    stop: tuple[str, ...] = ()
+
+    def params(self, **changes: Any) -> SamplingParams:
+        """Return them as the engine's type."""
+        from rlhf_core.types import SamplingParams
+
+        return SamplingParams(**{**self.model_dump(), "stop": tuple(self.stop), **changes})
+
+
+class LoopSettings(ComponentConfig):
+    """What both loops share."""
+
+    companions: ClassVar[Mapping[str, Any]] = {}
+    """Slot -> component used when the user names none: the vetted recipe."""
+    feeds: ClassVar[str | None] = None
+    """What the trainer feeds its loss; compared with ``Loss.consumes``."""
+
+    optimizer: OptimizerSettings = OptimizerSettings()
+    micro_batch_size: int = Field(8, ge=1)
+    """Sequences per forward and backward; never changes the update."""
+    reduction: Reduction = "token_mean"
+    """How the core turns ``loss_BT`` into a number, over the whole batch of all ranks."""
+    reduction_constant: float = Field(64.0, gt=0)
+    """Tokens per sequence for ``reduction: constant`` (Dr. GRPO's C)."""
+    eval_every: int = Field(10, ge=0)
+    """Steps between held-out evaluations; 0 evaluates only before and after."""
+    eval_samples: int = Field(64, ge=0)
+    """Held-out rows per evaluation; 0 switches evaluation off."""
+    checkpoint_every: int = Field(10, ge=0)
+    """Steps between checkpoints; 0 keeps only the last step's."""
+    keep_checkpoints: int = Field(2, ge=1)
+    max_missing_fraction: float = Field(0.5, ge=0, le=1)
+    """The run fails when more than this share of a step's scores is missing."""
+    trace_prompts: int = Field(8, ge=0)
+    """Prompts per step whose tokens and logprobs are traced in full; texts and scores always are."""
+
+
+class OnlineTrainerConfig(LoopSettings):
+    """The on-policy loop: sample, score, estimate advantages, update."""
+
+    feeds: ClassVar[str | None] = "token_advantages"
+
+    steps: int = Field(100, ge=1)
+    """Rollout batches."""
+    rollout_batch_size: int = Field(64, ge=1)
+    """Completions per step over all ranks: prompts x ``group_size``."""
+    group_size: int = Field(8, ge=1)
+    train_batch_size: int | None = Field(None, ge=1)
+    """Completions per optimizer update; None takes the whole rollout batch."""
+    epochs_per_rollout_batch: int = Field(1, ge=1)
+    sampling: SamplingSettings = SamplingSettings()
+    eval_sampling: SamplingSettings | None = None
+    """None evaluates with ``sampling``."""
+    kl: KLSettings = KLSettings()
+    mask_truncated: bool = False
+    """Leave completions that ran into ``max_tokens`` out of the loss."""
+    drop_constant_groups: bool = True
+    """Skip the forward of groups whose advantages are all zero; the gradient is the same."""
+    share_prefix: bool = True
+    """One forward per prompt for all its completions."""
+    gold_samples: int = Field(200, ge=0)
+    """Held-out prompts compared by the dataset's gold score before and after, where it has one."""
+
+    @model_validator(mode="after")
+    def _sizes(self) -> OnlineTrainerConfig:
+        if self.rollout_batch_size % self.group_size:
+            raise ConfigError(f"group_size {self.group_size} does not divide rollout_batch_size {self.rollout_batch_size}",
+                              fix=f"use a multiple, for example {self.group_size * max(1, self.rollout_batch_size // self.group_size)}")
+        size = self.train_batch_size
+        if size is not None and (size > self.rollout_batch_size or self.rollout_batch_size % size):
+            raise ConfigError(f"train_batch_size {size} does not divide rollout_batch_size {self.rollout_batch_size}",
+                              fix="use a divisor, or leave it out for one update per rollout batch")
+        return self
+
+    @property
+    def prompts_per_step(self) -> int:
+        """Prompts in one rollout batch."""
+        return self.rollout_batch_size // self.group_size
+
+    @property
+    def updates_per_step(self) -> int:
+        """Optimizer updates made from one rollout batch."""
+        return self.epochs_per_rollout_batch * (self.rollout_batch_size // (self.train_batch_size or self.rollout_batch_size))
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Check the pieces against each other before anything is loaded."""
+        from rlhf_core.trainers.preflight import check_online
+
+        check_online(self, ctx)
+
+    def build(self, ctx: BuildContext) -> Trainer:
+        """Return the online trainer."""
+        from rlhf_core.trainers.online import OnlineTrainer
+
+        return OnlineTrainer(self, ctx)
+
+
+class OfflineTrainerConfig(LoopSettings):
+    """The offline door: demonstrations or pairs into the same update rooms."""
+
+    epochs: float = Field(1.0, gt=0)
+    """Passes over the data; fractions are fine."""
+    max_steps: int | None = Field(None, ge=1)
+    """Stop after this many updates, whatever ``epochs`` says."""
+    batch_size: int = Field(32, ge=1)
+    """Examples per optimizer update over all ranks."""
+    max_length: int = Field(1024, ge=2)
+    """Longer examples (prompt + completion tokens) are dropped, counted and summarised."""
