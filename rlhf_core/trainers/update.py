@@ -1,0 +1,176 @@
+"""The workshop: micro-batches in, one optimizer update out. Knows neither algorithm nor data.
+
+The loss is divided by a *global* denominator counted before any forward, so the update does not depend
+on micro-batch size, on what was skipped, or on the number of processes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from rlhf_core.batches import LossOutput
+from rlhf_core.errors import TrainingDiverged
+from rlhf_core.protocols import Loss, Strategy
+from rlhf_core.trainers.config import LoopSettings
+from rlhf_core.trainers.optim import lr_factor, make_optimizer, set_learning_rate
+
+
+class Item(Protocol):
+    """One training example of a batch."""
+
+    @property
+    def tokens(self) -> int:
+        """Completion tokens that count in the loss."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Who it is, for error messages."""
+        ...
+
+
+class Updater:
+    """Owns the optimizer and makes updates.
+
+    Args:
+        module: prepared by the strategy; ``module(items)`` returns the batch that the loss consumes.
+        loss: unreduced loss.
+        strategy: ranks, gradients, clipping.
+        settings: optimizer, reduction, micro-batch size.
+        total_updates: for the learning-rate schedule.
+    """
+
+    def __init__(self, module: torch.nn.Module, loss: Loss, strategy: Strategy, settings: LoopSettings,
+                 total_updates: int) -> None:
+        self.module, self.loss, self.strategy, self.settings = module, loss, strategy, settings
+        self.optimizer = make_optimizer(module, settings.optimizer)
+        self._factor = lr_factor(settings.optimizer, total_updates)
+        self.version = 0
+        """Updates made so far: the policy version."""
+
+    def update(self, items: Sequence[Any], totals: tuple[float, float] | None = None) -> dict[str, float]:
+        """Make one optimizer update from this rank's items.
+
+        Args:
+            items: examples to run; items that cannot contribute a gradient may already be left out.
+            totals: (tokens, sequences) of this rank counted *before* anything was left out; None counts ``items``.
+
+        Returns:
+            Metrics summed over micro-batches and ranks, then divided by their weights.
+
+        Raises:
+            TrainingDiverged: a loss or the gradient norm is not finite; weights are unchanged.
+        """
+        local = totals or (float(sum(i.tokens for i in items)), float(len(items)))
+        tokens, sequences, present = self.strategy.sum_over_ranks([*local, float(len(items))])
+        if present == 0:
+            return {"updates_skipped": 1.0, "train/tokens": tokens}
+        rate = set_learning_rate(self.optimizer, self.settings.optimizer, self._factor(self.version))
+        sums = self._accumulate(items, tokens, sequences)
+        norm = self.strategy.clip_grad_norm(self.module, self.settings.optimizer.max_grad_norm)
+        if not math.isfinite(norm):
+            self.optimizer.zero_grad(set_to_none=True)
+            raise diverged(f"gradient norm is {norm}", items)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.version += 1
+        metrics = {k: s / w for k, (s, w) in self._over_ranks(sums).items() if w}
+        return {**metrics, "grad_norm": norm, "learning_rate": rate, "train/tokens": tokens}
+
+    def _accumulate(self, items: Sequence[Any], tokens: float, sequences: float) -> dict[str, tuple[float, float]]:
+        size = self.settings.micro_batch_size
+        micros = [items[i : i + size] for i in range(0, len(items), size)]
+        count = self.strategy.max_over_ranks(len(micros))
+        sums: Counter[str] = Counter()
+        weights: Counter[str] = Counter()
+        for n in range(count):
+            with self.strategy.accumulate(self.module, last=n == count - 1):
+                self._micro(micros[n] if n < len(micros) else None, items, tokens, sequences, sums, weights)
+        return {k: (sums[k], weights[k]) for k in sums}
+
+    def _micro(self, micro: Sequence[Any] | None, items: Sequence[Any], tokens: float, sequences: float,
+               sums: Counter[str], weights: Counter[str]) -> None:
+        """Forward and backward of one micro-batch; None runs a zero-loss one so that ranks stay in step."""
+        batch = self.module(micro if micro is not None else [self.spare(items)])
+        out = self.loss(batch)
+        value = self.reduce(out.loss, getattr(batch, "mask_BT", None), tokens, sequences)
+        if micro is None:
+            self.strategy.backward(value * 0.0)
+            return
+        number = float(value.detach())
+        if not math.isfinite(number):
+            self.optimizer.zero_grad(set_to_none=True)
+            raise diverged(f"loss is {number}", micro)
+        self.strategy.backward(value)
+        rows: Mapping[str, Any] = {"loss": (number, 0.0), **core_metrics(batch), **out.metrics}
+        for key, (total, weight) in rows.items():
+            sums[key] += float(total)
+            weights[key] += float(weight)
+        weights["loss"] = 1.0 / self.strategy.world_size
+
+    def spare(self, items: Sequence[Any]) -> Any:
+        """An item for a zero-loss micro-batch of a rank that has nothing left to do."""
+        self._spare = items[0] if items else self._spare
+        return self._spare
+
+    _spare: Any = None
+
+    def reduce(self, loss: torch.Tensor, mask_BT: torch.Tensor | None, tokens: float, sequences: float) -> torch.Tensor:
+        """Mask and divide by the global denominator (see :mod:`rlhf_core.functional.reduce`)."""
+        from rlhf_core.functional.reduce import reduce_loss
+
+        if loss.ndim == 1:
+            return loss.sum() / sequences
+        assert mask_BT is not None, "a token loss needs a mask"
+        mode = self.settings.reduction
+        denominator = {"token_mean": tokens, "sequence_mean": sequences,
+                       "constant": sequences * self.settings.reduction_constant}[mode]
+        return reduce_loss(loss, mask_BT, mode, denominator)
+
+    def _over_ranks(self, sums: dict[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+        total: dict[str, tuple[float, float]] = {}
+        for rank in self.strategy.gather_objects(sums):
+            for key, (s, w) in rank.items():
+                a, b = total.get(key, (0.0, 0.0))
+                total[key] = (a + s, b + w)
+        return dict(sorted(total.items()))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Optimizer, schedule position and policy version."""
+        return {"optimizer": self.strategy.optimizer_state(self.module, self.optimizer), "version": self.version}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore them."""
+        self.strategy.load_optimizer_state(self.module, self.optimizer, state["optimizer"])
+        self.version = state["version"]
+
+
+def core_metrics(batch: Any) -> dict[str, tuple[float, float]]:
+    """What the core measures on every token batch, whatever the loss: entropy and KL (k3), as (sum, weight)."""
+    mask = getattr(batch, "mask_BT", None)
+    if mask is None:
+        return {}
+    weight = float(mask.sum())
+    rows: dict[str, tuple[float, float]] = {}
+    if batch.entropy_BT is not None:
+        rows["entropy"] = (float((batch.entropy_BT.detach() * mask).sum()), weight)
+    if batch.ref_logprobs_BT is not None:
+        delta = batch.ref_logprobs_BT - batch.logprobs_BT.detach()
+        rows["kl"] = (float(((delta.exp() - 1 - delta) * mask).sum()), weight)
+    return rows
+
+
+def diverged(what: str, items: Sequence[Any]) -> TrainingDiverged:
+    """The error for a loss or gradient that is not finite, naming the batch."""
+    names = ", ".join(i.name for i in items[:8]) + (f" and {len(items) - 8} more" if len(items) > 8 else "")
+    return TrainingDiverged(what, where=f"batch of {len(items)}: {names}",
+                            why="no update was made; the last complete checkpoint is kept",
+                            fix="lower trainer.optimizer.learning_rate, add warm-up, or look at these rows in trace.jsonl")
+
+
+__all__ = ["Item", "LossOutput", "Updater", "core_metrics", "diverged"]
