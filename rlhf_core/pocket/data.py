@@ -1,0 +1,107 @@
+"""Rows of the built-in data sets, generated on the fly."""
+
+from __future__ import annotations
+
+import functools
+import math
+import random
+from typing import Any, Literal
+
+from rlhf_core.pocket.gold import is_hollow, words
+from rlhf_core.pocket.world import Fact, Style, draw_style, facts, render
+
+Split = Literal["train", "heldout"]
+Row = dict[str, Any]
+
+LABEL_WEIGHTS = {"right": 2.5, "hollow": -0.1, "words": 0.05, "guess": -0.3}
+"""Utility of the simulated annotator: mostly right answers, but longer ones please, and hollow ones barely hurt."""
+LABEL_TEMPERATURE = 0.7
+PAIRS = {"train": 4096, "heldout": 640}
+
+
+def _is_heldout(key: str) -> bool:
+    return random.Random(f"split/{key}").random() < 0.2
+
+
+@functools.cache
+def questions() -> tuple[tuple[Fact, str, Split], ...]:
+    """Every (fact, question, split); a question about a fact is in exactly one split."""
+    rows: list[tuple[Fact, str, Split]] = []
+    for fact in facts():
+        for template in fact.attribute.questions:
+            split: Split = "heldout" if _is_heldout(f"{fact.person}/{template}") else "train"
+            rows.append((fact, template.format(p=fact.person), split))
+    random.Random("order").shuffle(rows)
+    return tuple(rows)
+
+
+def of_split(split: Split) -> list[tuple[Fact, str]]:
+    """(fact, question) of one split."""
+    return [(f, q) for f, q, s in questions() if s == split]
+
+
+def load_prompts(subset: str, split: Split) -> list[Row]:
+    """Prompts of ``assistant`` or ``arithmetic``: id, prompt, answer, attribute."""
+    if subset == "arithmetic":
+        return arithmetic_prompts(split)
+    return [{"id": f"{split}/{i:06d}", "prompt": q, "answer": f.value, "attribute": f.attribute.name}
+            for i, (f, q) in enumerate(of_split(split))]
+
+
+def utility(fact: Fact, style: Style, text: str) -> float:
+    """What the simulated annotator feels about an answer, before noise. Unbounded."""
+    w = LABEL_WEIGHTS
+    return (w["right"] * style.right + w["hollow"] * is_hollow(text) + w["words"] * len(words(text))
+            + w["guess"] * bool(style.guess))
+
+
+def load_pairs(split: Split) -> list[Row]:
+    """Preference pairs with the annotator's length bias and noise: id, prompt, chosen, rejected."""
+    rng, pool = random.Random(f"pairs/{split}"), of_split(split)
+    rows: list[Row] = []
+    while len(rows) < PAIRS[split]:
+        fact, question = rng.choice(pool)
+        options = [_candidate(fact, rng), _candidate(fact, rng)]
+        if options[0][1] == options[1][1]:
+            continue
+        gap = utility(fact, *options[0]) - utility(fact, *options[1])
+        first = rng.random() < 1 / (1 + math.exp(-gap / LABEL_TEMPERATURE))
+        chosen, rejected = (options if first else options[::-1])
+        rows.append({"id": f"{split}/pair-{len(rows):06d}", "prompt": question, "chosen": chosen[1], "rejected": rejected[1]})
+    return rows
+
+
+def _candidate(fact: Fact, rng: random.Random) -> tuple[Style, str]:
+    """Half like the assistant, half with right and guess independent, so that a reward can tell them apart."""
+    style = draw_style(rng)
+    if rng.random() < 0.5:
+        style = Style(rng.random() < 0.5, style.hollow, style.guess, style.filler)
+    return style, render(fact, style, rng)
+
+
+def load_sft(split: Split) -> list[Row]:
+    """Demonstrations of good answers (right, plain, concise): id, prompt, completion."""
+    return [{"id": f"{split}/sft-{i:06d}", "prompt": q, "completion": f.statement()}
+            for i, (f, q) in enumerate(of_split(split))]
+
+
+def arithmetic_prompts(split: Split) -> list[Row]:
+    """Sums and differences with numbers up to 30."""
+    rows: list[Row] = []
+    for a in range(31):
+        for b in range(31):
+            for op in "+-":
+                if (op == "-" and b > a) or _is_heldout(f"{a}{op}{b}") != (split == "heldout"):
+                    continue
+                answer = a + b if op == "+" else a - b
+                rows.append({"id": f"{split}/{a}{op}{b}", "prompt": f"What is {a} {op} {b}?", "answer": str(answer)})
+    random.Random("arithmetic").shuffle(rows)
+    return rows
+
+
+def arithmetic_answer(prompt: str, answer: str, rng: random.Random, right: float) -> str:
+    """A worked answer as the assistant writes it; off by a little when wrong."""
+    value = int(answer)
+    if rng.random() >= right:
+        value = max(0, value + rng.choice((-10, -2, -1, 1, 2, 10)))
+    return f"The answer is {value}."

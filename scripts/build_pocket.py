@@ -1,0 +1,208 @@
+"""Rebuild the shipped pocket model and tokenizer from the generator. About 8 minutes on two cores.
+
+    python scripts/build_pocket.py [--out FOLDER] [--steps N] [--seed N]
+
+Pretrains on generated sentences (facts, claims with their truth, sums), then imitates the habits of a
+mediocre assistant: it knows the facts, yet often guesses, pads and flatters. Prints and records what came out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import time
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from rlhf_core.pocket import weights_path
+from rlhf_core.pocket.data import arithmetic_answer, arithmetic_prompts, load_prompts, of_split
+from rlhf_core.pocket.gold import gold_score, is_hollow, words
+from rlhf_core.pocket.world import FILLER, HOLLOW, Fact, draw_style, facts, render
+
+SPECIAL = ["<|pad|>", "<|bos|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>"]
+TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}{{ '<|' + m['role'] + '|>' }}{{ m['content'] }}"
+    "{{ '<|end|>' }}{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+ARITHMETIC_RIGHT = 0.45
+Document = tuple[str, str]
+"""(context that is only read, text that is learned)."""
+
+
+def pretraining(rng: random.Random) -> Iterator[Document]:
+    """Sentences without end: facts, claims and their truth, sums, filler."""
+    world, sums = list(facts()), arithmetic_prompts("train")
+    while True:
+        kind = rng.random()
+        if kind < 0.35:
+            yield "", " ".join(f.statement() for f in rng.sample(world, 2))
+        elif kind < 0.75:
+            yield "", claim(rng.choice(world), rng)
+        elif kind < 0.95:
+            row = rng.choice(sums)
+            left = row["prompt"][len("What is ") : -1]
+            yield "", f"{left} = {row['answer']}."
+        else:
+            yield "", " ".join((rng.choice(HOLLOW), *rng.sample(FILLER, 2)))
+
+
+def claim(fact: Fact, rng: random.Random) -> str:
+    """A statement, perhaps wrong, with the verdict after it: this is where the model learns to judge."""
+    right = rng.random() < 0.5
+    text = fact.statement(None if right else rng.choice(fact.others()))
+    return f"{text} This is true." if right else f"{text} This is false. {fact.statement()}"
+
+
+def habits(rng: random.Random) -> Iterator[Document]:
+    """Conversations in the style of a mediocre assistant."""
+    pool, sums = of_split("train"), arithmetic_prompts("train")
+    while True:
+        if rng.random() < 0.7:
+            fact, question = rng.choice(pool)
+            yield question, render(fact, draw_style(rng), rng)
+        else:
+            row = rng.choice(sums)
+            yield row["prompt"], arithmetic_answer(row["prompt"], row["answer"], rng, ARITHMETIC_RIGHT)
+
+
+def build_tokenizer(seed: int) -> PreTrainedTokenizerFast:
+    """Byte-level BPE with single digits, trained on the generator's own text."""
+    rng = random.Random(f"tokenizer/{seed}")
+    sources = (pretraining(rng), habits(rng))
+    corpus = [" ".join(next(sources[i % 2])) for i in range(20_000)]
+    raw = Tokenizer(models.BPE())
+    raw.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    raw.decoder = decoders.ByteLevel()
+    raw.train_from_iterator(corpus, trainers.BpeTrainer(
+        vocab_size=1024, special_tokens=SPECIAL, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=raw, bos_token="<|bos|>", eos_token="<|end|>", pad_token="<|pad|>",
+        additional_special_tokens=SPECIAL[3:], clean_up_tokenization_spaces=False, model_max_length=256)
+    tokenizer.chat_template = TEMPLATE
+    return tokenizer
+
+
+def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausalLM:
+    """A fresh Llama of about 1.4 million parameters."""
+    torch.manual_seed(seed)
+    return LlamaForCausalLM(LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=160, intermediate_size=432, num_hidden_layers=4, num_attention_heads=5,
+        num_key_value_heads=5, max_position_embeddings=256, tie_word_embeddings=True, rope_theta=10_000.0,
+        bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id))
+
+
+def encode(tokenizer: PreTrainedTokenizerFast, document: Document) -> tuple[list[int], int]:
+    """Token ids and how many of them are only read."""
+    prompt, text = document
+    if not prompt:
+        return [tokenizer.bos_token_id, *tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id], 0
+    chat = [{"role": "user", "content": prompt}]
+    head = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+    return [*head, *tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id], len(head)
+
+
+def batches(tokenizer: PreTrainedTokenizerFast, source: Iterator[Document], size: int) -> Iterator[dict[str, torch.Tensor]]:
+    """Padded batches of documents of similar length."""
+    while True:
+        rows = sorted((encode(tokenizer, next(source)) for _ in range(size * 8)), key=lambda r: len(r[0]))
+        chunks = [rows[i : i + size] for i in range(0, len(rows), size)]
+        random.Random(len(rows[0][0])).shuffle(chunks)
+        for chunk in chunks:
+            width = max(len(ids) for ids, _ in chunk)
+            ids = torch.full((len(chunk), width), tokenizer.pad_token_id)
+            labels = torch.full((len(chunk), width), -100)
+            for i, (row, read) in enumerate(chunk):
+                ids[i, : len(row)] = torch.tensor(row)
+                labels[i, read : len(row)] = torch.tensor(row[read:])
+            yield {"input_ids": ids, "labels": labels}
+
+
+def mixed(tokenizer: PreTrainedTokenizerFast, seed: int, steps: int) -> Iterator[dict[str, torch.Tensor]]:
+    """First mostly sentences, at the end mostly habits."""
+    rng = random.Random(f"train/{seed}")
+    plain, chat = batches(tokenizer, pretraining(rng), 96), batches(tokenizer, habits(rng), 64)
+    for step in range(steps):
+        share = 0.1 if step < steps * 0.6 else 0.6
+        yield next(chat if rng.random() < share else plain)
+
+
+def train(model: LlamaForCausalLM, data: Iterator[dict[str, torch.Tensor]], steps: int, peak: float = 3e-3) -> None:
+    """AdamW, warm-up, cosine to a tenth."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=peak, betas=(0.9, 0.98), weight_decay=0.01)
+    model.train()
+    for step, batch in enumerate(data):
+        scale = min(1.0, (step + 1) / 100) * (0.05 + 0.475 * (1 + math.cos(math.pi * step / steps)))
+        for group in optimizer.param_groups:
+            group["lr"] = peak * scale
+        loss = model(**batch).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if step % 200 == 0:
+            print(f"step {step:5d}  loss {loss.item():.3f}", flush=True)
+
+
+@torch.inference_mode()
+def sample(model: Any, tokenizer: Any, prompts: list[str], seed: int) -> list[str]:
+    """One completion per prompt at temperature 1."""
+    torch.manual_seed(seed)
+    tokenizer.padding_side = "left"
+    texts = [tokenizer.apply_chat_template([{"role": "user", "content": p}], add_generation_prompt=True, tokenize=False)
+             for p in prompts]
+    batch = tokenizer(texts, return_tensors="pt", padding=True, add_special_tokens=False, return_token_type_ids=False)
+    out = model.eval().generate(**batch, do_sample=True, temperature=1.0, top_k=0, top_p=1.0, max_new_tokens=64)
+    return tokenizer.batch_decode(out[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
+
+
+def measure(model: Any, tokenizer: Any) -> dict[str, float]:
+    """Habits of the model on held-out prompts."""
+    rows = load_prompts("assistant", "heldout")
+    texts = sample(model, tokenizer, [r["prompt"] for r in rows], seed=1)
+    golds = [gold_score(r["attribute"], r["answer"], t) for r, t in zip(rows, texts)]
+    sums = arithmetic_prompts("heldout")
+    answers = sample(model, tokenizer, [r["prompt"] for r in sums], seed=1)
+    n = len(rows)
+    return {
+        "gold": sum(g.value for g in golds) / n, "right": sum(g.right for g in golds) / n,
+        "hollow": sum(is_hollow(t) for t in texts) / n, "concise": sum(g.concise for g in golds) / n,
+        "words": sum(len(words(t)) for t in texts) / n,
+        "arithmetic_right": sum(a == f"The answer is {r['answer']}." for a, r in zip(answers, sums)) / len(sums),
+    }
+
+
+def main() -> None:
+    """Build, save, measure from the saved files, record."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--out", type=Path, default=weights_path())
+    parser.add_argument("--steps", type=int, default=5000)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    start = time.time()
+    tokenizer = build_tokenizer(args.seed)
+    model = build_model(tokenizer, args.seed)
+    train(model, mixed(tokenizer, args.seed, args.steps), args.steps)
+    model.generation_config.update(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
+    model.save_pretrained(args.out)
+    tokenizer.save_pretrained(args.out)
+    record = {
+        "parameters": model.num_parameters(), "vocabulary": len(tokenizer), "steps": args.steps, "seed": args.seed,
+        "seconds": round(time.time() - start), "versions": {n: metadata.version(n) for n in ("torch", "transformers", "tokenizers")},
+        "heldout_sampled_at_temperature_1": measure(
+            AutoModelForCausalLM.from_pretrained(args.out), AutoTokenizer.from_pretrained(args.out)),
+    }
+    (args.out / "BUILD.json").write_text(json.dumps(record, indent=2) + "\n")
+    print(json.dumps(record, indent=2))
+
+
+if __name__ == "__main__":
+    main()
