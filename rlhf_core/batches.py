@@ -27,6 +27,8 @@ class TokenBatch:
     old_logprobs_BT: torch.Tensor | None = None
     """Behaviour-policy logprobs of the rollout batch, computed once. No gradient."""
     ref_logprobs_BT: torch.Tensor | None = None
+    behaviour_logprobs_BT: torch.Tensor | None = None
+    """What the rollout engine said when it sampled; for the drift canary and importance correction."""
     entropy_BT: torch.Tensor | None = None
     """Entropy in nats of the policy's distribution at each place; with gradient if the loss asked for it."""
 

@@ -23,6 +23,8 @@ class BuildContext:
     registry: Registry
     seed: int
     run_dir: Path | None = None
+    session: Any = None
+    """The run's :class:`rlhf_core.trainers.session.Session`."""
     rank: int = 0
     world_size: int = 1
     policy: Any = None

@@ -1,0 +1,83 @@
+"""Room 5: from items to the batch that a loss consumes.
+
+The forward goes through one module, so that DDP and sharded strategies see it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlhf_core.batches import LossOutput, TokenBatch
+from rlhf_core.functional.kl import kl_loss
+from rlhf_core.policy.forward import completion_logprobs
+from rlhf_core.protocols import Loss
+from rlhf_core.trainers.items import TrainItem
+
+
+class TokenFoundry(torch.nn.Module):
+    """Policy and the way its logprobs are computed.
+
+    Args:
+        model: causal language model (possibly wrapped by peft).
+        temperature: the rollouts' sampling temperature; logprobs mean the same thing on both sides.
+        share_prefix: one forward per distinct prompt.
+    """
+
+    def __init__(self, model: torch.nn.Module, temperature: float = 1.0, share_prefix: bool = False) -> None:
+        super().__init__()
+        self.model = model
+        self.temperature, self.share_prefix = temperature, share_prefix
+
+    def forward(self, items: Sequence[TrainItem]) -> TokenBatch:
+        """Return the token batch of a micro-batch, shapes ``[B, T]``, right-padded."""
+        out = completion_logprobs(
+            self.model, [i.prompt_ids for i in items], [i.completion_ids for i in items],
+            temperature=self.temperature, entropy=True, shared_prefix=self.share_prefix)
+        device, width = out.logprobs_BT.device, out.logprobs_BT.shape[1]
+
+        def grid(rows: Sequence[Any], dtype: type = np.float32) -> torch.Tensor:
+            full = np.zeros((len(rows), width), dtype)
+            for i, row in enumerate(rows):
+                full[i, : len(row)] = row
+            return torch.from_numpy(full).to(device)
+
+        def optional(name: str) -> torch.Tensor | None:
+            rows = [getattr(i, name) for i in items]
+            return None if rows[0] is None else grid(rows)
+
+        return TokenBatch(
+            logprobs_BT=out.logprobs_BT, mask_BT=grid([i.mask_T for i in items], bool),
+            advantages_BT=grid([i.advantages_T for i in items]),
+            old_logprobs_BT=optional("old_T") if items[0].old_T is not None else out.logprobs_BT.detach(),
+            ref_logprobs_BT=optional("ref_T"), behaviour_logprobs_BT=optional("behaviour_T"), entropy_BT=out.entropy_BT)
+
+    @torch.no_grad()
+    def logprobs(self, items: Sequence[TrainItem], micro_batch_size: int) -> list[np.ndarray[Any, Any]]:
+        """Logprobs of each item's completion without gradient, one array ``[T]`` per item."""
+        rows: list[np.ndarray[Any, Any]] = []
+        for start in range(0, len(items), micro_batch_size):
+            micro = items[start : start + micro_batch_size]
+            out = completion_logprobs(
+                self.model, [i.prompt_ids for i in micro], [i.completion_ids for i in micro],
+                temperature=self.temperature, entropy=False, shared_prefix=self.share_prefix)
+            grid = out.logprobs_BT.float().cpu().numpy()
+            rows += [grid[n, : len(i.completion_ids)].copy() for n, i in enumerate(micro)]
+        return rows
+
+
+class WithKL:
+    """Adds ``coefficient * KL(policy || reference)`` per token to any token loss."""
+
+    def __init__(self, loss: Loss, coefficient: float, estimator: str) -> None:
+        self.loss, self.coefficient, self.estimator = loss, coefficient, estimator
+
+    def __call__(self, batch: TokenBatch) -> LossOutput:
+        """Return the loss with its KL term; ``batch.ref_logprobs_BT`` must be there."""
+        out = self.loss(batch)
+        assert batch.ref_logprobs_BT is not None, "KL in the loss needs reference logprobs"
+        term = kl_loss(batch.logprobs_BT, batch.ref_logprobs_BT, self.estimator)
+        return LossOutput(out.loss + self.coefficient * term, out.metrics)

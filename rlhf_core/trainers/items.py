@@ -1,0 +1,51 @@
+"""One completion on its way into the foundry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from rlhf_core.types import FinishReason, Rollout
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainItem:
+    """A completion with everything its loss needs; arrays have shape ``[T]``."""
+
+    name: str
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+    mask_T: npt.NDArray[np.bool_]
+    advantages_T: Floats
+    behaviour_T: Floats | None = None
+    old_T: Floats | None = None
+    ref_T: Floats | None = None
+
+    @property
+    def tokens(self) -> int:
+        """Completion tokens that count."""
+        return int(self.mask_T.sum())
+
+    @property
+    def flat(self) -> bool:
+        """True if every advantage is zero: no policy gradient comes from it."""
+        return not np.any(self.advantages_T)
+
+    def with_(self, **changes: Floats) -> TrainItem:
+        """Return a copy with the given arrays."""
+        return replace(self, **changes)
+
+
+def make_item(rollout: Rollout, advantage: float | Floats, mask_truncated: bool) -> TrainItem:
+    """Build the item of one rollout; a scalar advantage is spread over its tokens."""
+    count = len(rollout.completion_ids)
+    mask = np.ones(count, bool) if rollout.mask_T is None else rollout.mask_T.copy()
+    if mask_truncated and rollout.finish_reason is FinishReason.LENGTH:
+        mask[:] = False
+    values = np.broadcast_to(np.asarray(advantage, np.float32), (count,)).copy()
+    return TrainItem(f"{rollout.prompt_id}#{rollout.group_index}", rollout.prompt_ids, rollout.completion_ids,
+                     mask, values, rollout.logprobs_T)
