@@ -1,0 +1,60 @@
+"""Held-out evaluation during training: fixed prompts, fixed seeds, one completion each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlhf_core.data.library import Datasets
+from rlhf_core.protocols import Strategy
+from rlhf_core.trainers.rooms import Court, Studio, gold_rows, mean, rollout_metrics, score_metrics
+from rlhf_core.types import PromptGroup, SamplingParams
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Result of one evaluation; ``golds`` is aligned with ``texts`` (None without a gold score)."""
+
+    metrics: Mapping[str, float]
+    texts: list[str]
+    golds: list[float] | None
+
+    def state(self) -> dict[str, Any]:
+        """JSON values for a checkpoint."""
+        return {"metrics": dict(self.metrics), "texts": self.texts, "golds": self.golds}
+
+
+class Evaluator:
+    """Samples the held-out prompts and scores them.
+
+    Args:
+        groups: held-out prompts, group size 1; every rank takes its share.
+    """
+
+    def __init__(self, studio: Studio, court: Court, datasets: Datasets, groups: Sequence[PromptGroup],
+                 sampling: SamplingParams, strategy: Strategy) -> None:
+        self.studio, self.court, self.datasets = studio, court, datasets
+        self.groups, self.sampling, self.strategy = list(groups), sampling, strategy
+
+    def run(self, version: int, count: int) -> Evaluation:
+        """Evaluate on the first ``count`` prompts; the same seeds every time, so that runs can be compared."""
+        mine = self.groups[:count][self.strategy.rank :: self.strategy.world_size]
+        rollouts = self.studio.sample(mine, self.sampling, version, tag="eval") if mine else []
+        prompts = [g.prompt for g in mine]
+        scores = self.court.score(prompts, rollouts)
+        golds = gold_rows(self.datasets, prompts, rollouts)
+        shards = self.strategy.gather_objects(list(zip(rollouts, scores, golds)))
+        rows = interleave(shards)
+        metrics = {**score_metrics([r[1] for r in rows], "reward"), **rollout_metrics([r[0] for r in rows])}
+        have_gold = bool(rows) and all(r[2] is not None for r in rows)
+        if have_gold:
+            for name in rows[0][2]:
+                metrics[f"gold/{name}"] = mean([float(r[2][name]) for r in rows])
+        return Evaluation({f"eval/{k}": v for k, v in metrics.items()}, [r[0].text for r in rows],
+                          [float(r[2]["value"]) for r in rows] if have_gold else None)
+
+
+def interleave(shards: Sequence[Sequence[Any]]) -> list[Any]:
+    """Undo ``rows[rank::world_size]``."""
+    return [shards[i % len(shards)][i // len(shards)] for i in range(sum(len(s) for s in shards))]

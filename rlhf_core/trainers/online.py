@@ -1,0 +1,218 @@
+"""The on-policy loop, algorithm-blind: an algorithm is an advantage, a loss and defaults."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from rlhf_core import hooks as hk
+from rlhf_core.context import BuildContext
+from rlhf_core.errors import StopRun
+from rlhf_core.trainers.canary import drift_metrics, drift_warning
+from rlhf_core.trainers.config import OnlineTrainerConfig
+from rlhf_core.trainers.evaluate import Evaluation
+from rlhf_core.trainers.house import OnlineHouse
+from rlhf_core.trainers.items import TrainItem, make_item
+from rlhf_core.trainers.report import online_summary, step_trace
+from rlhf_core.trainers.rooms import rollout_metrics, score_metrics
+from rlhf_core.trainers.session import Interrupted, log
+from rlhf_core.types import PromptGroup, Rollout, Score, ScoreStatus
+
+
+class OnlineTrainer:
+    """Sample, score, estimate, update; every room is built before step 0.
+
+    Args:
+        config: sizes and settings.
+        ctx: session, strategy, datasets and the run's configuration.
+    """
+
+    def __init__(self, config: OnlineTrainerConfig, ctx: BuildContext) -> None:
+        self.config, self.session, self.strategy = config, ctx.session, ctx.strategy
+        self.house = OnlineHouse(config, ctx)
+        self.before: Evaluation | None = None
+        self.seconds: dict[str, float] = {}
+
+    def run(self) -> Mapping[str, Any]:
+        """Train to the last step and return the summary."""
+        with self.session.guard():
+            found = self.session.open(self.config.keep_checkpoints)
+            self.house.furnish(found)
+            start = self._restore(found[1]) if found else 0
+            if self.before is None:
+                self.before = self._evaluate(0, final=True)
+            reason = self._loop(start)
+            return self._finish(reason)
+
+    def _loop(self, start: int) -> str | None:
+        """Run the steps; return why the run stopped early, if it did."""
+        for step in range(start + 1, self.config.steps + 1):
+            try:
+                self.step(step)
+                if self.config.eval_every and step % self.config.eval_every == 0 and step < self.config.steps:
+                    self._evaluate(step)
+            except StopRun as stop:
+                self._save(step)
+                return stop.reason
+            stopping = self.session.stop_requested()
+            every = self.config.checkpoint_every
+            if stopping or step == self.config.steps or (every and step % every == 0):
+                self._save(step)
+            if stopping and step < self.config.steps:
+                raise Interrupted(f"stopped by Ctrl-C after step {step}; everything is saved",
+                                  fix=f"go on with: {self.session.resume_hint()}")
+        return None
+
+    def step(self, step: int) -> None:
+        """One rollout batch: rooms 1 to 6."""
+        self.seconds = {}
+        config, house = self.config, self.house
+        groups = house.library.take(config.prompts_per_step)
+        share = len(groups) // self.strategy.world_size
+        first = self.strategy.rank * share
+        mine = groups[first : first + share]
+        with self._timed("rollout"):
+            rollouts = house.studio.sample(mine, config.sampling.params(), house.updater.version, tag=step)
+        self.session.hooks.fire("rlhf_rollouts_ready", hk.RolloutsReady(step, rollouts))
+        with self._timed("reward"):
+            scores = house.court.score([g.prompt for g in mine for _ in range(g.group_size)], rollouts)
+        self.session.hooks.fire("rlhf_rewards_ready", hk.RewardsReady(step, rollouts, scores))
+        metrics = self._learn(step, groups, mine, rollouts, scores, first * config.group_size)
+        self.session.log_step(step, metrics, self.seconds)
+
+    def _learn(self, step: int, groups: Sequence[PromptGroup], mine: Sequence[PromptGroup], rollouts: list[Rollout],
+               scores: list[Score], offset: int) -> dict[str, float]:
+        """Rooms 4 to 6: advantages over all ranks, then this rank's share of the update."""
+        with self._timed("reference"):
+            references = self.house.reference_logprobs(rollouts)
+        if references is not None and self.config.kl.where == "reward" and self.config.kl.coefficient > 0:
+            scores = [self._kl_in_reward(s, r, ref) for s, r, ref in zip(scores, rollouts, references)]
+        shards = self.strategy.gather_objects((rollouts, scores))
+        all_rollouts = [r for shard in shards for r in shard[0]]
+        all_scores = [s for shard in shards for s in shard[1]]
+        self._count(all_scores)
+        self.house.court.check(all_scores)
+        group_ids = [i for i, g in enumerate(groups) for _ in range(g.group_size)]
+        estimate = self.house.advantage.estimate(all_rollouts, all_scores, group_ids)
+        values = estimate.values[offset : offset + len(rollouts)]
+        items = self._items(rollouts, values, references)
+        with self._timed("update"):
+            updates = self._update(step, items)
+        metrics = {**score_metrics(all_scores), **rollout_metrics(all_rollouts), **estimate.metrics, **updates}
+        metrics |= self._constant_groups(estimate.values, group_ids)
+        self.session.trace(step, "step", step_trace(groups, all_rollouts, all_scores, estimate.values, metrics,
+                                                    self.config.trace_prompts))
+        return metrics
+
+    def _items(self, rollouts: Sequence[Rollout], values: Sequence[Any],
+               references: list[Any] | None) -> list[TrainItem]:
+        items: list[TrainItem] = []
+        for i, (rollout, value) in enumerate(zip(rollouts, values)):
+            if value is None:
+                continue
+            item = make_item(rollout, value, self.config.mask_truncated)
+            items.append(item if references is None else item.with_(ref_T=references[i]))
+        return items
+
+    def _update(self, step: int, items: list[TrainItem]) -> dict[str, float]:
+        """All optimizer updates of one rollout batch; old logprobs are computed once."""
+        config, house = self.config, self.house
+        if config.updates_per_step > 1:
+            old = house.foundry.logprobs(items, config.micro_batch_size)
+            items = [i.with_(old_T=o) for i, o in zip(items, old)]
+        self.session.hooks.fire("rlhf_batch_ready", hk.BatchReady(step, len(items), sum(i.tokens for i in items)))
+        metrics: dict[str, float] = {}
+        for n, batch in enumerate(self._batches(step, items)):
+            totals = (float(sum(i.tokens for i in batch)), float(sum(i.tokens > 0 for i in batch)))
+            kept = [i for i in batch if i.tokens and not (self._may_drop and i.flat)]
+            latest = house.updater.update(kept, totals)
+            metrics = {**latest, **{k: v for k, v in metrics.items() if k.startswith("drift/")}} if n else latest
+        return metrics
+
+    @property
+    def _may_drop(self) -> bool:
+        kl_in_loss = self.config.kl.where == "loss" and self.config.kl.coefficient > 0
+        return self.config.drop_constant_groups and not kl_in_loss
+
+    def _batches(self, step: int, items: list[TrainItem]) -> Iterator[list[TrainItem]]:
+        """Split this rank's items into optimizer batches, reshuffled in every epoch, groups kept together."""
+        parts = self.config.updates_per_step // self.config.epochs_per_rollout_batch
+        for epoch in range(self.config.epochs_per_rollout_batch):
+            order = list(range(len(items)))
+            if parts > 1:
+                rng = np.random.default_rng([self.house.seed, step, epoch])
+                order = rng.permutation(len(items)).tolist()
+            bounds = np.linspace(0, len(items), parts + 1).astype(int)
+            for a, b in zip(bounds[:-1], bounds[1:]):
+                yield [items[i] for i in sorted(order[a:b])]
+
+    def _kl_in_reward(self, score: Score, rollout: Rollout, reference: Any) -> Score:
+        """Subtract the sequence KL estimate from the score; the part stays visible."""
+        from rlhf_core.functional.kl import kl_value
+
+        if not score.ok or score.value is None:
+            return score
+        kl = float(kl_value(rollout.logprobs_T, reference, self.config.kl.estimator).sum())
+        return replace(score, value=score.value - self.config.kl.coefficient * kl, parts={**score.parts, "kl": kl})
+
+    def _count(self, scores: Sequence[Score]) -> None:
+        for score in scores:
+            if not score.ok:
+                self.session.counts[f"score_{score.status.value}"] += 1
+        self.session.counts["scores_ok"] += sum(s.ok for s in scores)
+        assert all(s.ok or s.status in ScoreStatus for s in scores)
+
+    def _constant_groups(self, values: Sequence[Any], group_ids: Sequence[int]) -> dict[str, float]:
+        alive = {g for g, v in zip(group_ids, values) if v is not None and np.any(v)}
+        constant = len(set(group_ids)) - len(alive)
+        self.session.counts["constant_groups"] += constant
+        return {"constant_groups": float(constant)}
+
+    def _evaluate(self, step: int, *, final: bool = False) -> Evaluation | None:
+        """Held-out evaluation; before and after the run on at least ``gold_samples`` prompts."""
+        count = max(self.config.eval_samples, self.config.gold_samples if final and self.house.has_gold else 0)
+        if self.config.eval_samples == 0 or not self.house.evaluator.groups:
+            return None
+        result = self.house.evaluator.run(self.house.updater.version, count)
+        self.session.log_eval(step, result.metrics)
+        self.session.samples(step, [{"prompt_id": g.prompt.id, "prompt": g.prompt.text, "completion": t}
+                                    for g, t in zip(self.house.evaluator.groups[:8], result.texts)])
+        return result
+
+    def _save(self, step: int) -> None:
+        if self.session.saved(step):
+            return
+        state = {"house": self.house.state_dict(), "before": self.before.state() if self.before else None}
+        self.session.checkpoint(step, state, self.house.write_model)
+
+    def _restore(self, state: dict[str, Any]) -> int:
+        self.house.load_state_dict(state["house"])
+        self.before = Evaluation(**state["before"]) if state["before"] else None
+        return int(state["step"])
+
+    def _finish(self, reason: str | None) -> dict[str, Any]:
+        after = self._evaluate(self.config.steps, final=True)
+        if self.session.main:
+            self.house.write_final(self.session.dir.final)
+        return self.session.finish(online_summary(self, after, reason))
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds[name] = time.perf_counter() - start
+
+    def check_drift(self, metrics: Mapping[str, float]) -> None:
+        """Warn once if the engine's and the trainer's logprobs disagree on the first batch."""
+        warning = drift_warning(metrics)
+        if warning:
+            self.session.counts["drift_warnings"] += 1
+            log.warning("%s", warning)
+
+
+__all__ = ["OnlineTrainer", "drift_metrics"]

@@ -1,0 +1,143 @@
+"""Rooms 1 to 3 of the on-policy step: library, studio, court. Plain Python crosses every door."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rlhf_core.data.library import Datasets
+from rlhf_core.data.order import PromptOrder
+from rlhf_core.errors import ScoreError
+from rlhf_core.protocols import Agent, RewardModel, RolloutEngine
+from rlhf_core.types import FinishReason, Prompt, PromptGroup, Rollout, SamplingParams, Sample, Score, ScoreStatus
+
+
+def request_seed(*parts: object) -> int:
+    """A 63-bit seed from a run seed, step, prompt and index; the same on every rank and after a resume.
+
+    Example:
+        >>> request_seed(0, 3, "a/1", 2) == request_seed(0, 3, "a/1", 2)
+        True
+    """
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+class Library:
+    """Room 1: which prompts come next, tokenized."""
+
+    def __init__(self, order: PromptOrder, encode: Callable[[Prompt], tuple[int, ...]], group_size: int) -> None:
+        self.order, self.encode, self.group_size = order, encode, group_size
+
+    def take(self, count: int) -> list[PromptGroup]:
+        """The next prompts; the position is part of the checkpoint."""
+        return self.groups(self.order.take(count), self.group_size)
+
+    def groups(self, prompts: Sequence[Prompt], group_size: int) -> list[PromptGroup]:
+        """Tokenize prompts."""
+        return [PromptGroup(p, self.encode(p), group_size) for p in prompts]
+
+
+class Studio:
+    """Room 2: completions from the current policy."""
+
+    def __init__(self, agent: Agent, engine: RolloutEngine, seed: int) -> None:
+        self.agent, self.engine, self.seed = agent, engine, seed
+
+    def sample(self, groups: Sequence[PromptGroup], sampling: SamplingParams, version: int, *, tag: object) -> list[Rollout]:
+        """Sample every group's completions, group by group.
+
+        Raises:
+            AssertionError: the agent returned another number of rollouts, or two requests shared a seed.
+        """
+        seeds = [[request_seed(self.seed, tag, g.prompt.id, i) for i in range(g.group_size)] for g in groups]
+        rollouts = self.agent.play(groups, seeds, self.engine, sampling, version)
+        expected = sum(g.group_size for g in groups)
+        assert len(rollouts) == expected, f"agent returned {len(rollouts)} rollouts for {expected} requests"
+        distinct = len({s for row in seeds for s in row})
+        assert distinct == expected, "two requests of a batch share a seed"
+        return rollouts
+
+
+class Court:
+    """Room 3: scores. Sources may have their own reward.
+
+    Args:
+        default: reward for every source that names none.
+        by_source: source label -> its own reward.
+        max_missing: the run fails when more than this share of a batch has no score.
+    """
+
+    def __init__(self, default: RewardModel, by_source: Mapping[str, RewardModel], max_missing: float) -> None:
+        self.default, self.by_source, self.max_missing = default, dict(by_source), max_missing
+
+    def score(self, prompts: Sequence[Prompt], rollouts: Sequence[Rollout]) -> list[Score]:
+        """One score per rollout; a reward that raises gives status ``error``, never 0.0."""
+        scores: list[Score | None] = [None] * len(rollouts)
+        by_reward: dict[int, list[int]] = {}
+        rewards = {id(r): r for r in (self.default, *self.by_source.values())}
+        for i, prompt in enumerate(prompts):
+            by_reward.setdefault(id(self.by_source.get(prompt.source, self.default)), []).append(i)
+        for key, rows in by_reward.items():
+            samples = [Sample(prompts[i], rollouts[i].text, rollouts[i].finish_reason) for i in rows]
+            for i, score in zip(rows, ask(rewards[key], samples)):
+                scores[i] = score
+        return [s if s is not None else Score.failed(ScoreStatus.MISSING, "no score returned") for s in scores]
+
+    def check(self, scores: Sequence[Score]) -> None:
+        """Fail loudly when too many scores are missing (deliberate gating does not count).
+
+        Raises:
+            ScoreError: with the commonest reason.
+        """
+        bad = [s for s in scores if not s.ok and s.status is not ScoreStatus.GATED]
+        all_missing = not any(s.ok for s in scores)
+        if scores and (all_missing or len(bad) > self.max_missing * len(scores)):
+            first = bad[0] if bad else scores[0]
+            raise ScoreError(f"{len(bad)} of {len(scores)} scores are missing", why=f"first: {first.status}: {first.detail}",
+                             fix="mend the reward, or raise trainer.max_missing_fraction")
+
+
+def ask(reward: RewardModel, samples: Sequence[Sample]) -> Sequence[Score]:
+    """Score samples; an exception or a wrong count becomes status ``error`` for each sample."""
+    try:
+        scores = list(reward.score(samples))
+    except Exception as error:
+        return [Score.failed(ScoreStatus.ERROR, f"{type(error).__name__}: {error}")] * len(samples)
+    if len(scores) != len(samples):
+        detail = f"reward returned {len(scores)} scores for {len(samples)} samples"
+        return [Score.failed(ScoreStatus.ERROR, detail)] * len(samples)
+    return scores
+
+
+def mean(values: Sequence[float]) -> float:
+    """Arithmetic mean; 0.0 of nothing."""
+    return float(sum(values) / len(values)) if values else 0.0
+
+
+def score_metrics(scores: Sequence[Score], prefix: str = "reward") -> dict[str, float]:
+    """Mean and spread of the scores that exist, each part's mean, and counts of those that do not."""
+    good = [float(s.value) for s in scores if s.ok and s.value is not None]
+    centre = mean(good)
+    rows = {f"{prefix}/mean": centre, f"{prefix}/std": mean([(v - centre) ** 2 for v in good]) ** 0.5}
+    names = sorted({n for s in scores for n in s.parts})
+    rows |= {f"{prefix}/part/{n}": mean([s.parts[n] for s in scores if n in s.parts]) for n in names}
+    for status in ScoreStatus:
+        if status is not ScoreStatus.OK and any(s.status is status for s in scores):
+            rows[f"{prefix}/{status.value}"] = float(sum(s.status is status for s in scores))
+    return rows
+
+
+def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Lengths and how completions ended."""
+    lengths = [len(r.completion_ids) for r in rollouts]
+    truncated = [float(r.finish_reason is FinishReason.LENGTH) for r in rollouts]
+    return {"completion_length/mean": mean([float(n) for n in lengths]), "completion_length/max": float(max(lengths, default=0)),
+            "completion_length/min": float(min(lengths, default=0)), "truncated_fraction": mean(truncated),
+            "tokens_generated": float(sum(lengths))}
+
+
+def gold_rows(datasets: Datasets, prompts: Sequence[Prompt], rollouts: Sequence[Rollout]) -> list[Mapping[str, Any] | None]:
+    """The dataset's gold score of each completion, None where it has none."""
+    return [datasets.gold(Sample(p, r.text, r.finish_reason)) for p, r in zip(prompts, rollouts)]
