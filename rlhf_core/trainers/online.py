@@ -13,7 +13,7 @@ import numpy as np
 from rlhf_core import hooks as hk
 from rlhf_core.context import BuildContext
 from rlhf_core.errors import StopRun
-from rlhf_core.trainers.canary import drift_metrics, drift_warning
+from rlhf_core.trainers.canary import drift_warning
 from rlhf_core.trainers.config import OnlineTrainerConfig
 from rlhf_core.trainers.evaluate import Evaluation
 from rlhf_core.trainers.house import OnlineHouse
@@ -37,6 +37,7 @@ class OnlineTrainer:
         self.house = OnlineHouse(config, ctx)
         self.before: Evaluation | None = None
         self.seconds: dict[str, float] = {}
+        self.checked_drift = False
 
     def run(self) -> Mapping[str, Any]:
         """Train to the last step and return the summary."""
@@ -131,6 +132,8 @@ class OnlineTrainer:
             totals = (float(sum(i.tokens for i in batch)), float(sum(i.tokens > 0 for i in batch)))
             kept = [i for i in batch if i.tokens and not (self._may_drop and i.flat)]
             latest = house.updater.update(kept, totals)
+            if n == 0 and not self.checked_drift:
+                self.check_drift(latest)
             metrics = {**latest, **{k: v for k, v in metrics.items() if k.startswith("drift/")}} if n else latest
         return metrics
 
@@ -209,10 +212,9 @@ class OnlineTrainer:
 
     def check_drift(self, metrics: Mapping[str, float]) -> None:
         """Warn once if the engine's and the trainer's logprobs disagree on the first batch."""
+        self.checked_drift = "drift/mean_abs" in metrics
         warning = drift_warning(metrics)
         if warning:
             self.session.counts["drift_warnings"] += 1
             log.warning("%s", warning)
 
-
-__all__ = ["OnlineTrainer", "drift_metrics"]

@@ -151,7 +151,7 @@ class Updater:
 
 
 def core_metrics(batch: Any) -> dict[str, tuple[float, float]]:
-    """What the core measures on every token batch, whatever the loss: entropy and KL (k3), as (sum, weight)."""
+    """What the core measures on every token batch as (sum, weight): entropy, KL (k3), drift from the behaviour policy."""
     mask = getattr(batch, "mask_BT", None)
     if mask is None:
         return {}
@@ -162,6 +162,10 @@ def core_metrics(batch: Any) -> dict[str, tuple[float, float]]:
     if batch.ref_logprobs_BT is not None:
         delta = batch.ref_logprobs_BT - batch.logprobs_BT.detach()
         rows["kl"] = (float(((delta.exp() - 1 - delta) * mask).sum()), weight)
+    if batch.behaviour_logprobs_BT is not None:
+        gap = ((batch.behaviour_logprobs_BT - batch.logprobs_BT.detach()) * mask).abs()
+        rows["drift/mean_abs"] = (float(gap.sum()), weight)
+        rows["drift/sequence_max_abs"] = (float(gap.amax(-1).sum()), float(len(gap)))
     return rows
 
 

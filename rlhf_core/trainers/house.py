@@ -1,0 +1,141 @@
+"""Builds the rooms of an on-policy run. Cheap checks first; what is expensive waits for :meth:`furnish`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlhf_core.context import BuildContext
+from rlhf_core.data.admit import admit
+from rlhf_core.data.library import Datasets
+from rlhf_core.data.order import PromptOrder
+from rlhf_core.models.load import load_policy
+from rlhf_core.models.prompt_format import Formatter
+from rlhf_core.models.reference import Reference
+from rlhf_core.models.save import load_weights, write_folder
+from rlhf_core.protocols import RewardModel
+from rlhf_core.registry import check_component
+from rlhf_core.runs.checkpoint import seed_everything
+from rlhf_core.trainers.config import OnlineTrainerConfig
+from rlhf_core.trainers.evaluate import Evaluator
+from rlhf_core.trainers.foundry import TokenFoundry, WithKL
+from rlhf_core.trainers.items import make_item
+from rlhf_core.trainers.rooms import Court, Library, Studio
+from rlhf_core.trainers.update import Updater
+from rlhf_core.types import Prompt, Rollout
+
+
+class OnlineHouse:
+    """Rooms of one run, and what of them a checkpoint holds.
+
+    Args:
+        config: the trainer's settings.
+        ctx: strategy and session are set; everything else is made here.
+
+    Raises:
+        UserError: the model, dataset and settings do not fit each other.
+    """
+
+    def __init__(self, config: OnlineTrainerConfig, ctx: BuildContext) -> None:
+        self.config, self.seed, self.strategy = config, ctx.seed, ctx.strategy
+        seed_everything(ctx.seed)
+        self.datasets = Datasets(ctx.config.dataset, ctx)
+        train, held = self.datasets.prompts("train"), self.datasets.prompts("heldout")
+        self.policy = load_policy(ctx.config.model)
+        self.formatter = Formatter(self.policy.tokenizer, ctx.config.model.prompt_format)
+        train, held = self._admit(train, ctx), self._admit(held, ctx)
+        self.has_gold = bool(held) and self.datasets.has_gold(held[0])
+        self.policy.model.to(self.strategy.device)
+        self.reference = Reference.of(self.policy.model) if self._wants_reference else None
+        self.foundry = TokenFoundry(self.policy.model, config.sampling.temperature, config.share_prefix)
+        self.ctx = ctx.with_(policy=self.policy, datasets=self.datasets)
+        self.library = Library(PromptOrder(train, self.datasets.weights, ctx.seed), self.encode, config.group_size)
+        self.held = held
+
+    def furnish(self, checkpoint: tuple[Path, dict[str, Any]] | None) -> None:
+        """Build engine, reward, loss and optimizer, and load the checkpoint's weights."""
+        ctx, config = self.ctx, self.config
+        engine = self._build("rollout")
+        self.studio = Studio(self._build("agent"), engine, self.seed)
+        self.reward = self._build("reward")
+        own = {label: self._own_reward(label, cfg) for label, cfg in self.datasets.own_rewards().items()}
+        self.court = Court(self.reward, own, config.max_missing_fraction)
+        self.advantage = self._build("advantage")
+        loss = self._build("loss")
+        if config.kl.coefficient > 0 and config.kl.where == "loss":
+            loss = WithKL(loss, config.kl.coefficient, config.kl.estimator)
+        if checkpoint:
+            load_weights(self.policy.model, checkpoint[0] / "model")
+        self.module = self.strategy.prepare(self.foundry)
+        self.updater = Updater(self.module, loss, self.strategy, config, config.steps * config.updates_per_step)
+        held = self.library.groups(self.held, 1)
+        sampling = (config.eval_sampling or config.sampling).params()
+        self.evaluator = Evaluator(self.studio, self.court, self.datasets, held, sampling, self.strategy)
+        ctx.session.counts.update({} if checkpoint else self.datasets.counts)
+
+    def _build(self, kind: str) -> Any:
+        chosen = getattr(self.ctx.config, kind)
+        built = chosen.build(self.ctx)
+        check_component(kind, built, chosen.name)
+        return built
+
+    def _own_reward(self, label: str, chosen: Any) -> RewardModel:
+        built = chosen.build(self.ctx)
+        check_component("reward", built, f"{chosen.name} of source {label}")
+        return built
+
+    @property
+    def _wants_reference(self) -> bool:
+        return self.config.kl.coefficient > 0 or self.config.kl.track
+
+    def encode(self, prompt: Prompt) -> tuple[int, ...]:
+        """Token ids of a prompt, exactly as the policy is fed."""
+        return self.formatter.encode(prompt.messages)
+
+    def _admit(self, prompts: list[Prompt], ctx: BuildContext) -> list[Prompt]:
+        kept, dropped = admit(prompts, self.encode, limit=ctx.config.dataset.max_prompt_tokens,
+                              context=self.policy.context, max_tokens=self.config.sampling.max_tokens,
+                              max_dropped_fraction=ctx.config.dataset.max_dropped_fraction)
+        self.datasets.counts.update(dropped)
+        return kept
+
+    def reference_logprobs(self, rollouts: list[Rollout]) -> list[Any] | None:
+        """Logprobs ``[T]`` of each completion under the reference policy; None when nothing asks for them."""
+        if self.reference is None:
+            return None
+        items = [make_item(r, 0.0, False) for r in rollouts]
+        with self.reference.active() as model:
+            room = TokenFoundry(model, self.config.sampling.temperature, self.config.share_prefix)
+            return room.logprobs(items, self.config.micro_batch_size)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Optimizer, data position and the state of stateful components."""
+        parts = {n: c.state_dict() for n, c in self._stateful()}
+        return {"updater": self.updater.state_dict(), "order": self.library.order.state_dict(), "parts": parts}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore :meth:`state_dict`."""
+        self.updater.load_state_dict(state["updater"])
+        self.library.order.load_state_dict(state["order"])
+        for name, part in self._stateful():
+            part.load_state_dict(state["parts"][name])
+
+    def _stateful(self) -> list[tuple[str, Any]]:
+        rooms = {"reward": self.reward, "advantage": self.advantage, "agent": self.studio.agent}
+        return [(n, c) for n, c in rooms.items() if hasattr(c, "state_dict") and not isinstance(c, torch.nn.Module)]
+
+    def write_model(self, folder: Path) -> None:
+        """Write the trained weights (adapters, with LoRA) and tokenizer for a checkpoint."""
+        write_folder(self.policy.model, self.policy.tokenizer, folder)
+
+    def write_final(self, folder: Path) -> None:
+        """Write the final model in plain Hugging Face form, adapters merged."""
+        write_folder(self.policy.model, self.policy.tokenizer, folder, merge=True)
+
+    def close(self) -> None:
+        """Close rewards that hold processes."""
+        for part in (getattr(self, "reward", None), *getattr(getattr(self, "court", None), "by_source", {}).values()):
+            if callable(getattr(part, "close", None)):
+                part.close()  # type: ignore[union-attr]
