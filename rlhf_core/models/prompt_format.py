@@ -1,0 +1,62 @@
+"""Messages to token ids: the model's chat template, or plain text for a base model."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from rlhf_core.errors import ModelError
+from rlhf_core.types import Message
+
+log = logging.getLogger("rlhf.models")
+
+
+class Formatter:
+    """Encodes prompts for one tokenizer.
+
+    Args:
+        tokenizer: the policy's.
+        prompt_format: ``auto``, ``chat`` or ``raw``.
+
+    Raises:
+        ModelError: ``chat`` without a template.
+    """
+
+    def __init__(self, tokenizer: Any, prompt_format: str) -> None:
+        self.tokenizer = tokenizer
+        has_template = bool(getattr(tokenizer, "chat_template", None))
+        if prompt_format == "chat" and not has_template:
+            raise ModelError("the model's tokenizer has no chat template", why="it looks like a base model",
+                             fix="--set model.prompt_format=raw")
+        self.chat = has_template if prompt_format == "auto" else prompt_format == "chat"
+        self.warning = ""
+        if prompt_format == "raw" and has_template:
+            self.warning = ("prompt_format is raw, but the tokenizer has a chat template: an instruct model that is fed "
+                            "plain text rambles and misses its end token; use prompt_format: chat unless it is meant")
+            log.warning("%s", self.warning)
+
+    def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Token ids up to where the policy writes."""
+        if self.chat:
+            ids = self.tokenizer.apply_chat_template([dict(m) for m in messages], add_generation_prompt=True,
+                                                     tokenize=True, return_dict=False)
+            return tuple(ids)
+        ids = list(self.tokenizer.encode("\n".join(m["content"] for m in messages), add_special_tokens=True))
+        if ids and ids[-1] == self.tokenizer.eos_token_id != self.tokenizer.bos_token_id:
+            ids.pop()  # some tokenizers close every text; the policy must go on from here
+        return tuple(ids)
+
+    def encode_completion(self, text: str) -> tuple[int, ...]:
+        """Token ids of a completion to imitate, the end token included."""
+        ids = self.tokenizer.encode(text, add_special_tokens=False)
+        return (*ids, self.tokenizer.eos_token_id)
+
+
+def end_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
+    """Every token id that ends a completion."""
+    config = getattr(model, "generation_config", None)
+    ids = getattr(config, "eos_token_id", None)
+    listed = [] if ids is None else list(ids) if isinstance(ids, (list, tuple)) else [ids]
+    own = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    return tuple(dict.fromkeys([*listed, *own]))
