@@ -1,0 +1,67 @@
+# From a fresh clone, with nothing but Python 3.11 or newer: `make quickstart`, then `make test`.
+#   make quickstart   install everything into .venv and train with GRPO and an ensemble of reward models
+#   make test         fast tests of the core and of every plugin
+#   make test-all     the same and the slow ones (real models)
+#   make lint         ruff, pyright, structure checks
+#   make bench        measure speed and memory on this machine
+#   make docs         write docs/reference/ anew from the code
+#   make clean        remove .venv and caches (never runs/)
+# Settings: PYTHON=python3.12 (used to create the environment), VENV=path, PYTEST_ARGS="-k loss".
+
+PYTHON ?= python3
+VENV ?= .venv
+PYTEST_ARGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-compile --constraint constraints.txt
+# Every distribution of this repository; the core comes first.
+PROJECTS := . $(patsubst %/pyproject.toml,%,$(sort $(wildcard plugins/*/pyproject.toml eval/pyproject.toml extensions/*/pyproject.toml)))
+MANIFESTS := constraints.txt $(addsuffix /pyproject.toml,$(PROJECTS))
+# Those with a `test` extra: what their own tests need beyond what they need themselves.
+TESTED := $(patsubst %/pyproject.toml,%,$(shell grep -ls '^test = ' $(addsuffix /pyproject.toml,$(PROJECTS))))
+
+.PHONY: quickstart install install-dev test test-slow test-all lint check bench docs clean
+
+quickstart: install
+	$(BIN)/rlhf train --algo grpo --reward ensemble
+
+install: $(VENV)/.installed
+install-dev: $(VENV)/.installed-dev
+
+# hatchling and editables are installed first and builds are not isolated: no build environment can then
+# bring another torch, and twenty editable installs take seconds.
+$(VENV)/.installed: $(MANIFESTS)
+	@scripts/dev/make_venv.sh "$(PYTHON)" "$(VENV)"
+	@echo "Installing into $(VENV). The first time takes a few minutes; torch is the largest part."
+	$(PIP) -q hatchling editables
+	$(PIP) --no-build-isolation -e .
+	$(PIP) -q --no-build-isolation $(addprefix -e ./,$(filter-out .,$(PROJECTS)))
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(PIP) -q --no-build-isolation -e '.[dev,gguf]' $(patsubst %,-e './%[test]',$(TESTED))
+	@touch $@
+
+test: install-dev
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+
+test-slow: install-dev
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+
+test-all: install-dev
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: install-dev
+	$(BIN)/ruff check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/python -m scripts.check
+
+bench: install-dev
+	$(BIN)/python -m scripts.bench
+
+docs: install-dev
+	$(BIN)/python -m scripts.reference
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
