@@ -35,7 +35,7 @@ $(VENV)/.installed: $(MANIFESTS)
 	@echo "Installing into $(VENV). The first time takes a few minutes; torch is the largest part."
 	$(PIP) -q hatchling editables
 	$(PIP) --no-build-isolation -e .
-	$(PIP) -q --no-build-isolation $(addprefix -e ./,$(filter-out .,$(PROJECTS)))
+	$(PIP) -q --no-build-isolation $(addprefix -e ./,$(PROJECTS))
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
