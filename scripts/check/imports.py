@@ -1,0 +1,102 @@
+"""Imports go one way: plugins -> the core's public modules; a plugin imports another only if its metadata says so.
+
+Tests of a plugin may import what they like; what is shipped may not.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from scripts.check.files import is_test, parse, python_files
+
+PUBLIC = ("rlhf_core.api", "rlhf_core.testing", "rlhf_core.functional")
+"""Modules of the core that another distribution may import, with everything below them."""
+
+
+@dataclass(frozen=True)
+class Project:
+    """One distribution of the repository besides the core."""
+
+    folder: Path
+    name: str
+    depends_on: frozenset[str]
+    """Distributions that its metadata names, extras included."""
+
+    @property
+    def module(self) -> str:
+        """Import name. Example: ``rlhf_plugin_grpo``"""
+        return self.name.replace("-", "_")
+
+
+def check(root: Path) -> list[str]:
+    """Return every import that goes the wrong way."""
+    projects = find_projects(root)
+    ours = {p.module: p for p in projects}
+    problems: list[str] = []
+    for file in python_files(root):
+        if is_test(file.relative_to(root)):
+            continue
+        where = file.relative_to(root)
+        owner = next((p for p in projects if p.folder in file.parents), None)
+        for line, module in imported(parse(file)):
+            if where.parts[0] == "rlhf_core":
+                wrong = core_wrong(module, ours)
+            else:
+                wrong = plugin_wrong(module, owner, ours) if owner else ""
+            if wrong:
+                problems.append(f"{where}:{line}: imports {module}{wrong}")
+    return problems
+
+
+def core_wrong(module: str, ours: Mapping[str, Project]) -> str:
+    """What is wrong with this import in the core; "" if nothing is."""
+    top = module.split(".")[0]
+    wrong = top in ours or top.startswith("rlhf_plugin_")
+    return "; the core imports no plugin, it looks components up in the registry" if wrong else ""
+
+
+def plugin_wrong(module: str, owner: Project, ours: Mapping[str, Project]) -> str:
+    """What is wrong with this import in a plugin; "" if nothing is."""
+    top = module.split(".")[0]
+    if top == "rlhf_core" and not is_public(module):
+        return f"; a plugin uses {' or '.join(PUBLIC)}"
+    if top in ours and top != owner.module and ours[top].name not in owner.depends_on:
+        return f", but {owner.name} does not depend on {ours[top].name}"
+    return ""
+
+
+def is_public(module: str) -> bool:
+    """Whether ``module`` is one of :data:`PUBLIC` or inside one."""
+    return any(module == p or module.startswith(p + ".") for p in PUBLIC)
+
+
+def find_projects(root: Path) -> list[Project]:
+    """Read the metadata of every distribution under the repository but the core's."""
+    found: list[Project] = []
+    for file in sorted(root.glob("*/pyproject.toml")) + sorted(root.glob("*/*/pyproject.toml")):
+        project = tomllib.loads(file.read_text()).get("project", {})
+        if "name" not in project:
+            continue
+        rows = list(project.get("dependencies", []))
+        rows += [row for extra in project.get("optional-dependencies", {}).values() for row in extra]
+        names = frozenset(re.split(r"[\s\[<>=!~;]", row, maxsplit=1)[0].lower().replace("_", "-") for row in rows)
+        found.append(Project(file.parent, project["name"], names))
+    return found
+
+
+def imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield (line, absolute module) of every import, wherever it stands; ``from a import b`` may mean ``a.b``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            if node.module == "rlhf_core":
+                yield from ((node.lineno, f"rlhf_core.{alias.name}") for alias in node.names)
+            else:
+                yield node.lineno, node.module

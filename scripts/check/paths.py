@@ -1,0 +1,38 @@
+"""No file names a folder of one person's or one machine's: absolute home and workspace paths."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from scripts.check.files import repository_files
+
+TEXT = {".py", ".md", ".toml", ".yaml", ".yml", ".json", ".jsonl", ".txt", ".sh", ".cfg", ".ini", ".html", ""}
+HOMES = r"(?<![\w.:$}/-])/(?:home/\w|Users/\w|root/|mnt/\w|tmp/\w)|\b[A-Z]:\\Users\\"
+SYSTEM = {"usr", "var", "etc", "opt", "bin", "dev", "srv"}
+"""Top folders that every machine has: naming them tells nothing of where this checkout lies."""
+
+
+def pattern(root: Path) -> re.Pattern[str]:
+    """Home folders of any system, and the top folder under which this checkout lies."""
+    top = root.parts[1] if len(root.parts) > 2 else ""
+    here = rf"|(?<![\w.:$}}/-])/{re.escape(top)}/" if top and top not in SYSTEM else ""
+    return re.compile(HOMES + here)
+
+
+def check(root: Path) -> list[str]:
+    """Return every line that holds such a path."""
+    problems: list[str] = []
+    places = pattern(root)
+    for file in repository_files(root):
+        if file.suffix not in TEXT or file == Path(__file__).resolve():
+            continue
+        try:
+            text = file.read_text()
+        except UnicodeDecodeError:
+            continue
+        for number, line in enumerate(text.splitlines(), 1):
+            found = places.search(line)
+            if found:
+                problems.append(f"{file.relative_to(root)}:{number}: absolute path {line[found.start():][:40]!r}")
+    return problems

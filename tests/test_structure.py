@@ -1,0 +1,54 @@
+"""The repository keeps its own structure rules, and each rule finds what it is for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PLUGIN = '[project]\nname = "rlhf-plugin-a"\ndependencies = ["rlhf-core>=0.1"]\n'
+
+
+def run(check: str, root: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "scripts.check", check, "--root", str(root)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+
+
+@pytest.mark.parametrize("check", ["imports", "sizes", "paths", "docstrings", "configs"])
+def test_repository_passes(check: str) -> None:
+    out = run(check)
+    assert out.returncode == 0, out.stdout + out.stderr
+
+
+@pytest.mark.parametrize(
+    ("check", "file", "text", "found"),
+    [
+        ("imports", "rlhf_core/x.py", "import rlhf_plugin_a\n", "the core imports no plugin"),
+        ("imports", "plugins/a/rlhf_plugin_a/x.py", "def f():\n    from rlhf_core import registry\n", "a plugin uses"),
+        ("imports", "plugins/a/rlhf_plugin_a/x.py", "import rlhf_plugin_b.y\n", "does not depend on rlhf-plugin-b"),
+        ("sizes", "rlhf_core/x.py", "x = 1\n" * 401, "401 lines"),
+        ("paths", "docs/x.md", "see " + "/home" + "/ann/models\n", "absolute path"),
+        ("docstrings", "rlhf_core/x.py", '"""Module."""\nclass A:\n    """A."""\n    def b(self): ...\n', "A.b has no"),
+        ("configs", "configs/x.yaml", "trainer: {name: no_such_algorithm}\n", "no_such_algorithm"),
+    ],
+)
+def test_check_finds(tmp_path: Path, check: str, file: str, text: str, found: str) -> None:
+    for name in ("a", "b"):
+        (tmp_path / "plugins" / name).mkdir(parents=True)
+        (tmp_path / "plugins" / name / "pyproject.toml").write_text(PLUGIN.replace("plugin-a", f"plugin-{name}"))
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text(text)
+    out = run(check, tmp_path)
+    assert out.returncode == 1, out.stdout + out.stderr
+    assert found in out.stdout
+
+
+def test_public_imports_and_declared_dependencies_pass(tmp_path: Path) -> None:
+    folder = tmp_path / "plugins" / "a" / "rlhf_plugin_a"
+    folder.mkdir(parents=True)
+    (folder.parent / "pyproject.toml").write_text(PLUGIN)
+    (folder / "x.py").write_text("from rlhf_core.api import Score\nfrom rlhf_plugin_a.y import z\nimport torch\n")
+    assert run("imports", tmp_path).returncode == 0
