@@ -30,7 +30,7 @@ class TokenBatch:
     behaviour_logprobs_BT: torch.Tensor | None = None
     """What the rollout engine said when it sampled; for the drift canary and importance correction."""
     entropy_BT: torch.Tensor | None = None
-    """Entropy in nats of the policy's distribution at each place; with gradient if the loss asked for it."""
+    """Entropy in nats of the policy's distribution at each place. No gradient."""
 
 
 @dataclass(frozen=True, slots=True)

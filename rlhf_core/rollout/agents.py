@@ -1,0 +1,36 @@
+"""Agents of the core: one prompt, one completion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rlhf_core.config.base import ComponentConfig
+from rlhf_core.types import PromptGroup, Rollout, RolloutRequest, SamplingParams
+
+if TYPE_CHECKING:
+    from rlhf_core.context import BuildContext
+    from rlhf_core.protocols import RolloutEngine
+
+
+class SingleTurnConfig(ComponentConfig):
+    """Answer each prompt once."""
+
+    name: str = "single_turn"
+
+    def build(self, ctx: BuildContext) -> SingleTurnAgent:
+        """Return the agent."""
+        return SingleTurnAgent()
+
+
+class SingleTurnAgent:
+    """Asks the engine for every completion in one call."""
+
+    def play(
+        self, groups: Sequence[PromptGroup], seeds: Sequence[Sequence[int]], engine: RolloutEngine,
+        sampling: SamplingParams, policy_version: int,
+    ) -> list[Rollout]:
+        """Return ``group_size`` rollouts per group, group by group."""
+        requests = [RolloutRequest(g.prompt.id, g.token_ids, i, seed)
+                    for g, row in zip(groups, seeds) for i, seed in enumerate(row)]
+        return engine.generate(requests, sampling, policy_version)
