@@ -1,0 +1,90 @@
+"""Files and folders that are either whole or absent: write aside, fsync, rename."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.errors import RunDirError
+from rlhf_core.runs.jsonl import plain
+
+TEMPORARY = ".partial-"
+
+
+def fsync_folder(path: Path) -> None:
+    """Make a folder's entries durable."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file's content atomically.
+
+    Raises:
+        RunDirError: the disk is full or the place not writable; the old content stays.
+    """
+    aside = path.with_name(f"{TEMPORARY}{path.name}")
+    try:
+        with aside.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+        fsync_folder(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)
+        raise disk_error(path, error) from error
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON atomically, keys in the given order."""
+    write_text(path, json.dumps(plain(value), indent=2, ensure_ascii=False) + "\n")
+
+
+@contextlib.contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """Yield a folder to fill; it appears at ``path`` only if the block succeeds.
+
+    Raises:
+        RunDirError: the disk is full; nothing is left behind and what was there stays.
+    """
+    aside = path.with_name(f"{TEMPORARY}{path.name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    try:
+        aside.mkdir(parents=True)
+        yield aside
+        for file in aside.rglob("*"):
+            if file.is_file():
+                with file.open("rb") as handle:
+                    os.fsync(handle.fileno())
+        _swap(aside, path)
+    except OSError as error:
+        raise disk_error(path, error) from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _swap(aside: Path, path: Path) -> None:
+    if path.exists():
+        old = path.with_name(f"{TEMPORARY}old-{path.name}")
+        os.replace(path, old)
+        os.replace(aside, path)
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        os.replace(aside, path)
+    fsync_folder(path.parent)
+
+
+def disk_error(path: Path, error: OSError) -> RunDirError:
+    """Say what a failed write means for the run."""
+    return RunDirError(f"cannot write '{path}': {error.strerror or error}", where=str(path.parent),
+                       fix="free some space or choose another --run-dir; the last complete checkpoint is kept")

@@ -1,0 +1,99 @@
+"""Checkpoints: atomic, pickle-free, complete enough to go on bit for bit."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlhf_core.errors import RunDirError
+from rlhf_core.runs.atomic import whole_folder
+from rlhf_core.runs.tree import load_tree, save_tree
+
+_NAME = re.compile(r"step-(\d{6,})$")
+
+
+class CheckpointStore:
+    """The ``checkpoints`` folder of a run.
+
+    Args:
+        folder: where ``step-000010`` folders live.
+        keep: how many of the newest to keep.
+    """
+
+    def __init__(self, folder: Path, keep: int = 2) -> None:
+        self.folder, self.keep = folder, keep
+
+    def steps(self) -> list[int]:
+        """Steps with a complete checkpoint, ascending."""
+        found = [_NAME.match(p.name) for p in self.folder.glob("step-*")]
+        return sorted(int(m.group(1)) for m in found if m)
+
+    def path(self, step: int) -> Path:
+        """Folder of one step's checkpoint."""
+        return self.folder / f"step-{step:06d}"
+
+    def save(self, step: int, state: dict[str, Any], write_model: Callable[[Path], None]) -> Path:
+        """Write a checkpoint and drop the oldest ones.
+
+        Args:
+            step: optimizer-visible steps finished.
+            state: tree of plain values, arrays and tensors.
+            write_model: fills the ``model`` folder in Hugging Face form.
+        """
+        with whole_folder(self.path(step)) as folder:
+            write_model(folder / "model")
+            save_tree(folder, "state", {**state, "step": step})
+        for old in self.steps()[: -self.keep]:
+            shutil.rmtree(self.path(old), ignore_errors=True)
+        return self.path(step)
+
+    def latest(self) -> tuple[Path, dict[str, Any]] | None:
+        """Folder and state of the newest checkpoint; None if there is none.
+
+        Raises:
+            RunDirError: it cannot be read.
+        """
+        steps = self.steps()
+        if not steps:
+            return None
+        path = self.path(steps[-1])
+        try:
+            return path, load_tree(path, "state")
+        except Exception as error:
+            raise RunDirError(f"checkpoint '{path}' cannot be read: {error}",
+                              fix="remove that folder to resume from the one before") from error
+
+
+def rng_state() -> dict[str, Any]:
+    """State of every global random generator."""
+    kind, keys, pos, has_gauss, cached = np.random.get_state(legacy=True)
+    state: dict[str, Any] = {
+        "torch": torch.get_rng_state(), "python": random.getstate(),
+        "numpy": (str(kind), np.asarray(keys), int(pos), int(has_gauss), float(cached)),
+    }
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state_all()
+    return state
+
+
+def set_rng_state(state: dict[str, Any]) -> None:
+    """Restore :func:`rng_state`."""
+    torch.set_rng_state(state["torch"])
+    random.setstate(state["python"])
+    np.random.set_state(state["numpy"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(state["cuda"])
+
+
+def seed_everything(seed: int) -> None:
+    """Seed the global generators of Python, numpy and torch."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)

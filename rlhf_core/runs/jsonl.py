@@ -1,0 +1,64 @@
+"""Append-only JSONL files that can be cut back to a remembered offset, which is what exact resume needs."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+
+def plain(value: Any) -> Any:
+    """Turn numpy scalars and arrays, enums and non-finite floats into JSON values."""
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+class JsonlFile:
+    """One JSONL file, opened for appending.
+
+    Args:
+        path: the file; created if absent.
+        keep_bytes: cut the file to this length first (None keeps all of it).
+    """
+
+    def __init__(self, path: Path, keep_bytes: int | None = None) -> None:
+        self.path = path
+        path.touch()
+        if keep_bytes is not None:
+            os.truncate(path, min(keep_bytes, path.stat().st_size))
+        self._file: TextIO = path.open("a", encoding="utf-8")
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Write one row; in the operating system's hands when this returns."""
+        self._file.write(json.dumps(plain(row), ensure_ascii=False) + "\n")
+        self._file.flush()
+
+    def offset(self) -> int:
+        """Length in bytes after making the file durable."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return self.path.stat().st_size
+
+    def close(self) -> None:
+        """Close the file; idempotent."""
+        self._file.close()
+
+
+def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a JSONL file; a torn last line (a killed writer) is left out."""
+    if not path.is_file():
+        return
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            if line.endswith("\n"):
+                yield json.loads(line)

@@ -1,0 +1,119 @@
+"""The folder of one run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rlhf_core.errors import RunDirError
+from rlhf_core.plan import Plan
+from rlhf_core.runs.atomic import TEMPORARY, disk_error, write_json, write_text
+from rlhf_core.runs.jsonl import JsonlFile
+
+STREAMS = ("metrics", "trace", "samples")
+
+
+def default_run_dir(algo: str, root: Path = Path("runs")) -> Path:
+    """Example: ``runs/grpo-20260131-142501``; a suffix keeps it new."""
+    stem = root / f"{algo}-{time.strftime('%Y%m%d-%H%M%S')}"
+    path, n = stem, 1
+    while path.exists():
+        n += 1
+        path = stem.with_name(f"{stem.name}-{n}")
+    return path
+
+
+class RunDir:
+    """Paths and streams of a run.
+
+    Files: ``plan.json``, ``config.yaml``, ``environment.json``, ``metrics.jsonl``, ``trace.jsonl``,
+    ``samples.jsonl``, ``log.txt``, ``checkpoints/``, ``final/``, ``summary.json``.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints = path / "checkpoints"
+        self.final = path / "final"
+        self.summary = path / "summary.json"
+        self.plan = path / "plan.json"
+        self._streams: dict[str, JsonlFile] = {}
+
+    def create(self, plan: Plan, environment: Mapping[str, Any]) -> None:
+        """Make the folder for a new run.
+
+        Raises:
+            RunDirError: it already holds a run, or cannot be written.
+        """
+        if self.plan.exists():
+            raise RunDirError(f"'{self.path}' already holds a run",
+                              fix=f"choose another --run-dir, or go on with it: rlhf train --resume {self.path}")
+        try:
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise disk_error(self.path, error) from error
+        write_text(self.path / "config.yaml", yaml.safe_dump(dict(plan.config), sort_keys=False))
+        write_json(self.path / "environment.json", environment)
+        write_json(self.plan, plan.to_json())
+
+    def open_streams(self, offsets: Mapping[str, int] | None) -> None:
+        """Open the JSONL streams, cut to the checkpoint's ``offsets`` (None starts them empty)."""
+        for name in STREAMS:
+            keep = 0 if offsets is None else int(offsets.get(name, 0))
+            self._streams[name] = JsonlFile(self.path / f"{name}.jsonl", keep)
+
+    def append(self, stream: str, row: Mapping[str, Any]) -> None:
+        """Append one row to ``metrics``, ``trace`` or ``samples``.
+
+        Raises:
+            RunDirError: the disk is full.
+        """
+        try:
+            self._streams[stream].append(row)
+        except OSError as error:
+            raise disk_error(self.path / f"{stream}.jsonl", error) from error
+
+    def offsets(self) -> dict[str, int]:
+        """Durable length of each stream."""
+        return {name: stream.offset() for name, stream in self._streams.items()}
+
+    def clean_partials(self) -> None:
+        """Remove what a killed writer left half done."""
+        import shutil
+
+        for folder in (self.path, self.checkpoints):
+            for leftover in folder.glob(f"{TEMPORARY}*"):
+                shutil.rmtree(leftover, ignore_errors=True) if leftover.is_dir() else leftover.unlink()
+
+    def close(self) -> None:
+        """Close the streams."""
+        for stream in self._streams.values():
+            with contextlib.suppress(OSError):
+                stream.close()
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a run directory that cannot be created or written, before any expensive work.
+
+    Raises:
+        RunDirError: names the folder that refuses.
+    """
+    parent = path
+    while not parent.exists():
+        parent = parent.parent
+    if not parent.is_dir():
+        raise RunDirError(f"run directory '{path}' cannot be created: '{parent}' is a file", fix="choose another --run-dir")
+    probe = parent / f"{TEMPORARY}probe-{os.getpid()}"
+    try:
+        probe.write_bytes(b"\0" * 4096)
+    except OSError as error:
+        raise RunDirError(f"run directory '{path}' cannot be written: {error.strerror}", where=str(parent),
+                          fix="choose another --run-dir or mend the permissions") from error
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink()

@@ -1,0 +1,65 @@
+"""State trees on disk without pickle: tensors in safetensors, everything else in JSON.
+
+A tree is built of dict, list, tuple, None, bool, int, float, str, numpy arrays and torch tensors.
+Keys may be strings or integers.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+
+
+def save_tree(folder: Path, name: str, tree: Any) -> None:
+    """Write ``name.json`` and ``name.safetensors`` into ``folder``."""
+    tensors: dict[str, torch.Tensor] = {}
+    skeleton = _encode(tree, tensors)
+    (folder / f"{name}.json").write_text(json.dumps(skeleton))
+    save_file(tensors, str(folder / f"{name}.safetensors"))
+
+
+def load_tree(folder: Path, name: str) -> Any:
+    """Read back what :func:`save_tree` wrote, types and bits included."""
+    tensors = load_file(str(folder / f"{name}.safetensors"))
+    return _decode(json.loads((folder / f"{name}.json").read_text()), tensors)
+
+
+def _encode(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return {"float": value.hex()}
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        key = f"t{len(tensors)}"
+        is_array = isinstance(value, np.ndarray)
+        tensor = torch.from_numpy(np.ascontiguousarray(value)) if is_array else value
+        tensors[key] = tensor.detach().cpu().clone().contiguous()
+        return {"array" if is_array else "tensor": key}
+    if isinstance(value, dict):
+        return {"dict": [[_encode(k, tensors), _encode(v, tensors)] for k, v in value.items()]}
+    if isinstance(value, (list, tuple)):
+        return {"tuple" if isinstance(value, tuple) else "list": [_encode(v, tensors) for v in value]}
+    if isinstance(value, np.generic):
+        return _encode(value.item(), tensors)
+    raise TypeError(f"cannot checkpoint a {type(value).__name__}; use plain values, arrays or tensors")
+
+
+def _decode(node: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    if not isinstance(node, dict):
+        return node
+    ((tag, body),) = node.items()
+    if tag == "float":
+        return float.fromhex(body)
+    if tag == "tensor":
+        return tensors[body]
+    if tag == "array":
+        return tensors[body].numpy()
+    if tag == "dict":
+        return {_decode(k, tensors): _decode(v, tensors) for k, v in body}
+    items = [_decode(v, tensors) for v in body]
+    return tuple(items) if tag == "tuple" else items
