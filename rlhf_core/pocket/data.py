@@ -79,8 +79,11 @@ def _candidate(fact: Fact, rng: random.Random) -> tuple[Style, str]:
     return style, render(fact, style, rng)
 
 
-def load_sft(split: Split) -> list[Row]:
+def load_sft(subset: str, split: Split) -> list[Row]:
     """Demonstrations of good answers (right, plain, concise): id, prompt, completion."""
+    if subset == "arithmetic":
+        return [{"id": r["id"], "prompt": r["prompt"], "completion": f"The answer is {r['answer']}."}
+                for r in arithmetic_prompts(split)]
     return [{"id": f"{split}/sft-{i:06d}", "prompt": q, "completion": f.statement()}
             for i, (f, q) in enumerate(of_split(split))]
 
