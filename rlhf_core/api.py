@@ -1,0 +1,64 @@
+"""The promised surface (semver; two minors of deprecation). Importing it does not import torch."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rlhf_core.batches import LossOutput as LossOutput
+    from rlhf_core.batches import PairBatch as PairBatch
+    from rlhf_core.batches import TokenBatch as TokenBatch
+    from rlhf_core.config.base import ComponentConfig as ComponentConfig
+    from rlhf_core.config.base import Config as Config
+    from rlhf_core.config.data import DatasetSettings as DatasetSettings
+    from rlhf_core.config.slots import component as component
+    from rlhf_core.context import BuildContext as BuildContext
+    from rlhf_core.errors import ConfigError as ConfigError
+    from rlhf_core.errors import DatasetError as DatasetError
+    from rlhf_core.errors import ModelError as ModelError
+    from rlhf_core.errors import PluginError as PluginError
+    from rlhf_core.errors import RlhfError as RlhfError
+    from rlhf_core.errors import StopRun as StopRun
+    from rlhf_core.errors import UserError as UserError
+    from rlhf_core.hooks import hookimpl as hookimpl
+    from rlhf_core.models.config import ModelConfig as ModelConfig
+    from rlhf_core.trainers.config import OfflineTrainerConfig as OfflineTrainerConfig
+    from rlhf_core.trainers.config import OnlineTrainerConfig as OnlineTrainerConfig
+    from rlhf_core.trainers.config import OptimizerSettings as OptimizerSettings
+    from rlhf_core.types import Advantages as Advantages
+    from rlhf_core.types import Demonstration as Demonstration
+    from rlhf_core.types import FinishReason as FinishReason
+    from rlhf_core.types import PreferencePair as PreferencePair
+    from rlhf_core.types import Prompt as Prompt
+    from rlhf_core.types import PromptGroup as PromptGroup
+    from rlhf_core.types import Rollout as Rollout
+    from rlhf_core.types import RolloutRequest as RolloutRequest
+    from rlhf_core.types import Sample as Sample
+    from rlhf_core.types import SamplingParams as SamplingParams
+    from rlhf_core.types import Score as Score
+    from rlhf_core.types import ScoreStatus as ScoreStatus
+
+_HOMES = {
+    "rlhf_core.batches": ("LossOutput", "PairBatch", "TokenBatch"),
+    "rlhf_core.config.base": ("ComponentConfig", "Config"),
+    "rlhf_core.config.data": ("DatasetSettings",),
+    "rlhf_core.config.slots": ("component",),
+    "rlhf_core.context": ("BuildContext",),
+    "rlhf_core.errors": ("ConfigError", "DatasetError", "ModelError", "PluginError", "RlhfError", "StopRun", "UserError"),
+    "rlhf_core.hooks": ("hookimpl",),
+    "rlhf_core.models.config": ("ModelConfig",),
+    "rlhf_core.trainers.config": ("OfflineTrainerConfig", "OnlineTrainerConfig", "OptimizerSettings"),
+    "rlhf_core.types": ("Advantages", "Demonstration", "FinishReason", "PreferencePair", "Prompt", "PromptGroup", "Rollout",
+                        "RolloutRequest", "Sample", "SamplingParams", "Score", "ScoreStatus"),
+}
+_WHERE = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_WHERE)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    home = _WHERE.get(name)
+    if home is None:
+        raise AttributeError(f"rlhf_core.api has no '{name}'")
+    return getattr(import_module(home), name)

@@ -1,0 +1,41 @@
+"""One rank of a multi-process run: resolves everything again from its own entry points."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+
+from rlhf_core.disabled import disabled_distributions
+from rlhf_core.errors import RlhfError
+from rlhf_core.hooks import load_hooks
+from rlhf_core.launch import run_plan
+from rlhf_core.plan import Plan, reload
+from rlhf_core.registry import Registry
+
+
+def main() -> int:
+    """Run this rank; the exit code is the run's."""
+    parser = argparse.ArgumentParser(description="one rank of rlhf train")
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--strict", action="store_true")
+    args = parser.parse_args()
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    try:
+        registry = Registry()
+        hooks = load_hooks(disabled=disabled_distributions(), strict=args.strict)
+        hooks.fire("rlhf_register", registry)
+        plan = Plan.read(args.run_dir / "plan.json")
+        config = reload(registry, plan)
+        registry.freeze()
+        run_plan(plan, config, registry, hooks, args.run_dir, resume=args.resume)
+    except RlhfError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
