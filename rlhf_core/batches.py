@@ -45,6 +45,8 @@ class PairBatch:
     ref_chosen_B: torch.Tensor | None = None
     ref_rejected_B: torch.Tensor | None = None
     margin_B: torch.Tensor | None = None
+    weights_B: torch.Tensor | None = None
+    """How often each pair counts (bootstrap samples); the core multiplies the loss by it. None counts each once."""
     chosen_lengths_B: torch.Tensor | None = None
     rejected_lengths_B: torch.Tensor | None = None
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import metadata
@@ -33,7 +34,6 @@ class Entry:
     version: str
     value: str
     point: metadata.EntryPoint
-    core_range: str = ""
 
     @property
     def qualified(self) -> str:
@@ -44,6 +44,22 @@ class Entry:
         """JSON row, used in plans and listings."""
         return {"kind": self.kind, "name": self.name, "distribution": self.distribution,
                 "version": self.version, "value": self.value}
+
+
+def normalise(name: str) -> str:
+    """Distribution name as PEP 503 spells it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def scan() -> Iterator[tuple[metadata.Distribution, metadata.EntryPoint]]:
+    """Every entry point with its distribution, metadata only; a distribution found twice (editable) counts once."""
+    seen: set[str] = set()
+    for dist in metadata.distributions():
+        text = dist.read_text("entry_points.txt")
+        if not text or "[rlhf" not in text or dist.name in seen:
+            continue
+        seen.add(dist.name)
+        yield from ((dist, point) for point in dist.entry_points)
 
 
 def core_requirement(dist: metadata.Distribution) -> str:
@@ -74,13 +90,12 @@ class Registry:
     @cached_property
     def _found(self) -> dict[str, list[Entry]]:
         found: dict[str, list[Entry]] = {kind: [] for kind in KINDS}
-        for point in metadata.entry_points():
+        for dist, point in scan():
             kind = point.group.removeprefix("rlhf.")
-            if not point.group.startswith("rlhf.") or kind not in found or point.dist is None:
+            if not point.group.startswith("rlhf.") or kind not in found:
                 continue
-            entry = Entry(kind, point.name, point.dist.name.lower().replace("_", "-"), point.dist.version,
-                          point.value, point, "")
-            if entry not in found[kind] and self._wanted(entry):
+            entry = Entry(kind, point.name, normalise(dist.name), dist.version, point.value, point)
+            if self._wanted(entry):
                 found[kind].append(entry)
         return {kind: sorted(rows, key=lambda e: (e.name, e.distribution)) for kind, rows in found.items()}
 

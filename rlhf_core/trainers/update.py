@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 import torch
 
-from rlhf_core.batches import LossOutput
 from rlhf_core.errors import TrainingDiverged
+from rlhf_core.functional.reduce import reduce_loss
 from rlhf_core.protocols import Loss, Strategy
 from rlhf_core.trainers.config import LoopSettings
 from rlhf_core.trainers.optim import lr_factor, make_optimizer, set_learning_rate
@@ -98,7 +98,7 @@ class Updater:
         """Forward and backward of one micro-batch; None runs a zero-loss one so that ranks stay in step."""
         batch = self.module(micro if micro is not None else [self.spare(items)])
         out = self.loss(batch)
-        value = self.reduce(out.loss, getattr(batch, "mask_BT", None), tokens, sequences)
+        value = self.reduce(out.loss, batch, tokens, sequences)
         if micro is None:
             self.strategy.backward(value * 0.0)
             return
@@ -107,10 +107,7 @@ class Updater:
             self.optimizer.zero_grad(set_to_none=True)
             raise diverged(f"loss is {number}", micro)
         self.strategy.backward(value)
-        rows: Mapping[str, Any] = {"loss": (number, 0.0), **core_metrics(batch), **out.metrics}
-        for key, (total, weight) in rows.items():
-            sums[key] += float(total)
-            weights[key] += float(weight)
+        add(sums, weights, {"loss": (number, 0.0), **core_metrics(batch), **out.metrics})
         weights["loss"] = 1.0 / self.strategy.world_size
 
     def spare(self, items: Sequence[Any]) -> Any:
@@ -120,17 +117,30 @@ class Updater:
 
     _spare: Any = None
 
-    def reduce(self, loss: torch.Tensor, mask_BT: torch.Tensor | None, tokens: float, sequences: float) -> torch.Tensor:
+    def reduce(self, loss: torch.Tensor, batch: Any, tokens: float, sequences: float) -> torch.Tensor:
         """Mask and divide by the global denominator (see :mod:`rlhf_core.functional.reduce`)."""
-        from rlhf_core.functional.reduce import reduce_loss
-
         if loss.ndim == 1:
-            return loss.sum() / sequences
-        assert mask_BT is not None, "a token loss needs a mask"
+            weights_B = getattr(batch, "weights_B", None)
+            return (loss if weights_B is None else loss * weights_B).sum() / sequences
         mode = self.settings.reduction
         denominator = {"token_mean": tokens, "sequence_mean": sequences,
                        "constant": sequences * self.settings.reduction_constant}[mode]
-        return reduce_loss(loss, mask_BT, mode, denominator)
+        return reduce_loss(loss, batch.mask_BT, mode, denominator)
+
+    @torch.no_grad()
+    def measure(self, items: Sequence[Any]) -> dict[str, float]:
+        """Loss and metrics of this rank's items without an update, reduced like a batch over all ranks."""
+        local = [float(sum(i.tokens for i in items)), float(len(items))]
+        tokens, sequences = self.strategy.sum_over_ranks(local)
+        sums: Counter[str] = Counter()
+        weights: Counter[str] = Counter()
+        size = self.settings.micro_batch_size
+        for start in range(0, len(items), size):
+            batch = self.strategy.unwrap(self.module)(items[start : start + size])
+            out = self.loss(batch)
+            add(sums, weights, {"loss": (self.reduce(out.loss, batch, tokens, sequences), 0.0), **core_metrics(batch), **out.metrics})
+        weights["loss"] = 1.0 / self.strategy.world_size
+        return {k: s / w for k, (s, w) in self._over_ranks({k: (sums[k], weights[k]) for k in sums}).items() if w}
 
     def _over_ranks(self, sums: dict[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
         total: dict[str, tuple[float, float]] = {}
@@ -148,6 +158,13 @@ class Updater:
         """Restore them."""
         self.strategy.load_optimizer_state(self.module, self.optimizer, state["optimizer"])
         self.version = state["version"]
+
+
+def add(sums: Counter[str], weights: Counter[str], rows: Mapping[str, Any]) -> None:
+    """Add (sum, weight) rows."""
+    for key, (total, weight) in rows.items():
+        sums[key] += float(total)  # pyright: ignore[reportArgumentType]
+        weights[key] += float(weight)  # pyright: ignore[reportArgumentType]
 
 
 def core_metrics(batch: Any) -> dict[str, tuple[float, float]]:
@@ -175,6 +192,3 @@ def diverged(what: str, items: Sequence[Any]) -> TrainingDiverged:
     return TrainingDiverged(what, where=f"batch of {len(items)}: {names}",
                             why="no update was made; the last complete checkpoint is kept",
                             fix="lower trainer.optimizer.learning_rate, add warm-up, or look at these rows in trace.jsonl")
-
-
-__all__ = ["Item", "LossOutput", "Updater", "core_metrics", "diverged"]

@@ -1,0 +1,40 @@
+"""What the entry points name; importing this never imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rlhf_core.api import BuildContext, ComponentConfig, OfflineTrainerConfig, OptimizerSettings
+
+if TYPE_CHECKING:
+    from rlhf_core.trainers.offline import OfflineTrainer
+    from rlhf_plugin_sft.loss import CrossEntropy
+
+
+class SftConfig(OfflineTrainerConfig):
+    """Imitate demonstrations: next-token cross-entropy on the completion."""
+
+    name: str = "sft"
+    feeds: ClassVar[str | None] = "labels"
+    companions: ClassVar[Mapping[str, Any]] = {"dataset": "pocket/assistant", "loss": "cross_entropy"}
+    optimizer: OptimizerSettings = OptimizerSettings(learning_rate=2e-5, warmup_steps=10, schedule="cosine")
+
+    def build(self, ctx: BuildContext) -> OfflineTrainer:
+        """Return the trainer."""
+        from rlhf_plugin_sft.task import build_trainer
+
+        return build_trainer(self, ctx)
+
+
+class CrossEntropyConfig(ComponentConfig):
+    """``-log p(token)`` on completion tokens."""
+
+    name: str = "cross_entropy"
+    consumes: ClassVar[str | None] = "labels"
+
+    def build(self, ctx: BuildContext) -> CrossEntropy:
+        """Return the loss."""
+        from rlhf_plugin_sft.loss import CrossEntropy
+
+        return CrossEntropy()

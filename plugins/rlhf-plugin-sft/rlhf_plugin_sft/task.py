@@ -1,0 +1,62 @@
+"""Demonstrations to training items."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from rlhf_core.api import BuildContext
+from rlhf_core.data.library import Datasets
+from rlhf_core.models.load import load_policy
+from rlhf_core.models.prompt_format import Formatter
+from rlhf_core.models.save import load_weights, write_folder
+from rlhf_core.runs.checkpoint import seed_everything
+from rlhf_core.trainers.foundry import TokenFoundry
+from rlhf_core.trainers.items import TrainItem
+from rlhf_core.trainers.offline import OfflineTrainer
+from rlhf_plugin_sft.config import SftConfig
+
+
+class SftTask:
+    """A policy and the demonstrations it imitates; prompts are read, completions are learned."""
+
+    def __init__(self, config: SftConfig, ctx: BuildContext) -> None:
+        seed_everything(ctx.seed)
+        self.config, self.ctx = config, ctx
+        self.datasets = Datasets(ctx.config.dataset, ctx)
+        self.policy = load_policy(ctx.config.model)
+        self.policy.model.to(ctx.strategy.device)
+        self.formatter = Formatter(self.policy.tokenizer, ctx.config.model.prompt_format)
+        self.module = TokenFoundry(self.policy.model)
+
+    def items(self, split: str) -> Sequence[TrainItem]:
+        """Tokenize; examples over ``max_length`` or the model's context are dropped and counted."""
+        limit = min(self.config.max_length, self.policy.context)
+        kept: list[TrainItem] = []
+        for row in self.datasets.demonstrations(split):
+            prompt, completion = self.formatter.encode(row.prompt), self.formatter.encode_completion(row.completion)
+            if len(prompt) + len(completion) > limit:
+                self.ctx.session.counts["examples_too_long"] += 1
+                continue
+            count = len(completion)
+            kept.append(TrainItem(row.id, prompt, completion, np.ones(count, bool), np.ones(count, np.float32)))
+        return kept
+
+    def write_model(self, folder: Path) -> None:
+        """Weights (adapters, with LoRA) and tokenizer."""
+        write_folder(self.policy.model, self.policy.tokenizer, folder)
+
+    def load_model(self, folder: Path) -> None:
+        """Read a checkpoint's weights."""
+        load_weights(self.policy.model, folder)
+
+    def write_final(self, folder: Path) -> None:
+        """Plain Hugging Face form, adapters merged."""
+        write_folder(self.policy.model, self.policy.tokenizer, folder, merge=True)
+
+
+def build_trainer(config: SftConfig, ctx: BuildContext) -> OfflineTrainer:
+    """The offline loop over demonstrations."""
+    return OfflineTrainer(config, ctx, SftTask(config, ctx))

@@ -1,0 +1,67 @@
+"""A strategy for work that one process does alone, inside a run of any size (training a reward ensemble, tests)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+
+class LocalStrategy:
+    """One process, no communication."""
+
+    rank = 0
+    world_size = 1
+
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        self.device = torch.device(device)
+
+    def prepare(self, module: torch.nn.Module) -> torch.nn.Module:
+        """Move to the device."""
+        return module.to(self.device)
+
+    def unwrap(self, module: torch.nn.Module) -> torch.nn.Module:
+        """The module itself."""
+        return module
+
+    @contextlib.contextmanager
+    def accumulate(self, module: torch.nn.Module, last: bool) -> Iterator[None]:
+        """Nothing to synchronise."""
+        yield
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Plain backward."""
+        loss.backward()
+
+    def clip_grad_norm(self, module: torch.nn.Module, max_norm: float) -> float:
+        """Clip the global norm; returns the norm before clipping."""
+        return float(torch.nn.utils.clip_grad_norm_([p for p in module.parameters() if p.grad is not None], max_norm))
+
+    def sum_over_ranks(self, values: Sequence[float]) -> list[float]:
+        """The values themselves."""
+        return [float(v) for v in values]
+
+    def max_over_ranks(self, value: int) -> int:
+        """The value itself."""
+        return value
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        """A list of one."""
+        return [value]
+
+    def full_state(self, module: torch.nn.Module) -> dict[str, torch.Tensor]:
+        """The state dict."""
+        return module.state_dict()
+
+    def optimizer_state(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """The optimizer's own state."""
+        return optimizer.state_dict()
+
+    def load_optimizer_state(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+        """Restore it."""
+        optimizer.load_state_dict(state)
+
+    def barrier(self, what: str) -> None:
+        """Nobody to wait for."""

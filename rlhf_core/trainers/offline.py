@@ -1,0 +1,152 @@
+"""The offline door: demonstrations or pairs through the same update room, checkpoints and streams."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from rlhf_core import hooks as hk
+from rlhf_core.context import BuildContext
+from rlhf_core.errors import DatasetError, StopRun
+from rlhf_core.registry import check_component
+from rlhf_core.runs.jsonl import read_jsonl
+from rlhf_core.trainers.config import OfflineTrainerConfig
+from rlhf_core.trainers.rooms import mean
+from rlhf_core.trainers.session import Interrupted
+from rlhf_core.trainers.update import Updater
+
+
+class Task(Protocol):
+    """What makes an offline run SFT, reward modelling, or a preference loss."""
+
+    module: torch.nn.Module
+    """``module(items)`` returns the batch that the loss consumes."""
+
+    def items(self, split: str) -> Sequence[Any]:
+        """Tokenized examples of ``train`` or ``heldout``; what is dropped is counted."""
+        ...
+
+    def write_model(self, folder: Path) -> None:
+        """Write the weights for a checkpoint."""
+        ...
+
+    def load_model(self, folder: Path) -> None:
+        """Read them back."""
+        ...
+
+    def write_final(self, folder: Path) -> None:
+        """Write the final model in Hugging Face form."""
+        ...
+
+
+class OfflineTrainer:
+    """Walks the examples in seeded order, one update per batch.
+
+    Args:
+        config: sizes and settings.
+        ctx: session and strategy.
+        task: examples, forward and saving.
+    """
+
+    def __init__(self, config: OfflineTrainerConfig, ctx: BuildContext, task: Task) -> None:
+        self.config, self.ctx, self.task = config, ctx, task
+        self.session, self.strategy = ctx.session, ctx.strategy
+        self.train_items, self.held_items = list(task.items("train")), list(task.items("heldout"))[: config.eval_samples]
+        if not self.train_items:
+            raise DatasetError("no example is left to train on", fix="raise trainer.max_length or check the dataset")
+        full = max(1, math.ceil(len(self.train_items) * config.epochs / config.batch_size))
+        self.steps = min(full, config.max_steps or full)
+        self.before: dict[str, float] | None = None
+
+    def run(self) -> Mapping[str, Any]:
+        """Train and return the summary."""
+        with self.session.guard():
+            found = self.session.open(self.config.keep_checkpoints)
+            if found:
+                self.task.load_model(found[0] / "model")
+            loss = self.ctx.config.loss.build(self.ctx)
+            check_component("loss", loss, self.ctx.config.loss.name)
+            module = self.strategy.prepare(self.task.module)
+            self.updater = Updater(module, loss, self.strategy, self.config, self.steps)
+            start = 0
+            if found:
+                self.updater.load_state_dict(found[1]["updater"])
+                self.before, start = found[1]["before"], int(found[1]["step"])
+            else:
+                self.before = self._evaluate(0)
+            reason = self._loop(start)
+            return self._finish(reason)
+
+    def _loop(self, start: int) -> str | None:
+        for step in range(start + 1, self.steps + 1):
+            try:
+                self._step(step)
+                if self.config.eval_every and step % self.config.eval_every == 0 and step < self.steps:
+                    self._evaluate(step)
+            except StopRun as stop:
+                self._save(step)
+                return stop.reason
+            stopping = self.session.stop_requested()
+            every = self.config.checkpoint_every
+            if stopping or step == self.steps or (every and step % every == 0):
+                self._save(step)
+            if stopping and step < self.steps:
+                raise Interrupted(f"stopped by Ctrl-C after step {step}; everything is saved",
+                                  fix=f"go on with: {self.session.resume_hint()}")
+        return None
+
+    def _step(self, step: int) -> None:
+        began = time.perf_counter()
+        batch = [self.train_items[i] for i in self.batch(step)]
+        mine = batch[self.strategy.rank :: self.strategy.world_size]
+        tokens = sum(i.tokens for i in batch)
+        self.session.hooks.fire("rlhf_batch_ready", hk.BatchReady(step, len(batch), tokens))
+        metrics = self.updater.update(mine)
+        self.session.trace(step, "step", [{"event": "update", "examples": [i.name for i in batch], "metrics": metrics}])
+        self.session.log_step(step, metrics, {"update": time.perf_counter() - began})
+
+    def batch(self, step: int) -> list[int]:
+        """Indices of one step's examples: a fresh seeded permutation in every epoch, nothing repeated within one."""
+        first = (step - 1) * self.config.batch_size
+        return [self._index(n) for n in range(first, first + self.config.batch_size)]
+
+    def _index(self, n: int) -> int:
+        epoch, place = divmod(n, len(self.train_items))
+        if getattr(self, "_epoch", None) != epoch:
+            self._epoch = epoch
+            self._order = np.random.default_rng([self.ctx.seed, epoch]).permutation(len(self.train_items))
+        return int(self._order[place])
+
+    def _evaluate(self, step: int) -> dict[str, float] | None:
+        if not self.held_items:
+            return None
+        mine = self.held_items[self.strategy.rank :: self.strategy.world_size]
+        metrics = {f"eval/{k}": v for k, v in self.updater.measure(mine).items()}
+        self.session.log_eval(step, metrics)
+        return metrics
+
+    def _save(self, step: int) -> None:
+        if not self.session.saved(step):
+            state = {"updater": self.updater.state_dict(), "before": self.before}
+            self.session.checkpoint(step, state, self.task.write_model)
+
+    def _finish(self, reason: str | None) -> dict[str, Any]:
+        after = self._evaluate(self.steps)
+        if self.session.main:
+            self.task.write_final(self.session.dir.final)
+        rows = [r for r in read_jsonl(self.session.dir.path / "metrics.jsonl") if "grad_norm" in r]
+        losses = [float(r["loss"]) for r in rows]
+        return self.session.finish({
+            "status": "stopped" if reason else "completed", "stop_reason": reason, "algo": self.config.name,
+            "steps": len(rows), "updates": self.updater.version, "seed": self.ctx.seed,
+            "seconds": round(time.monotonic() - self.session.started, 3), "examples": len(self.train_items),
+            "tokens_generated": 0, "tokens_trained": int(sum(r["train/tokens"] for r in rows)),
+            "loss_first": mean(losses[:5]), "loss_last": mean(losses[-5:]),
+            "evaluation_before": self.before, "evaluation_after": after, "final_model": "final",
+            "reports": dict(self.ctx.report)})
