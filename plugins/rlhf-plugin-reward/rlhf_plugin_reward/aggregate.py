@@ -1,0 +1,52 @@
+"""From K standardised member scores to one, and what is known about their quality.
+
+Suffixes: ``_N`` samples or pairs, ``_K`` members.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+
+def aggregate(scores_NK: Floats, how: str, penalty: float) -> Floats:
+    """Combine members: ``mean``, ``min``, ``median`` or ``mean_minus_std`` = mean - penalty * std (population)."""
+    if how == "min":
+        return scores_NK.min(1)
+    if how == "median":
+        return np.median(scores_NK, 1)
+    mean_N = scores_NK.mean(1)
+    return mean_N - penalty * scores_NK.std(1) if how == "mean_minus_std" else mean_N
+
+
+def standardise(raw_NK: Floats, mean_K: Floats, std_K: Floats) -> Floats:
+    """Put members on one scale, so that a spread means something."""
+    return (raw_NK - mean_K) / np.maximum(std_K, 1e-8)
+
+
+def calibration_error(margins_N: Floats, bins: int = 10) -> float:
+    """Expected calibration error of ``sigmoid(margin)`` as the probability that chosen is preferred.
+
+    Each pair is read in the direction the model prefers, confidences in [0.5, 1] (Guo et al. 2017).
+    """
+    confidence = 1 / (1 + np.exp(-np.abs(margins_N)))
+    right = margins_N > 0
+    place = np.minimum(((confidence - 0.5) * 2 * bins).astype(int), bins - 1)
+    gaps = [abs(confidence[place == b].mean() - right[place == b].mean()) * (place == b).mean()
+            for b in range(bins) if np.any(place == b)]
+    return float(sum(gaps))
+
+
+def quality(chosen_NK: Floats, rejected_NK: Floats, how: str, penalty: float, mean_K: Floats, std_K: Floats) -> dict[str, Any]:
+    """Held-out pairwise accuracy and calibration of each member and of the ensemble (raw scores in)."""
+    margins_NK = chosen_NK - rejected_NK
+    members = [{"accuracy": float((margins_NK[:, k] > 0).mean()), "calibration_error": calibration_error(margins_NK[:, k])}
+               for k in range(margins_NK.shape[1])]
+    combined = [aggregate(standardise(s, mean_K, std_K), how, penalty) for s in (chosen_NK, rejected_NK)]
+    return {"pairs": len(margins_NK), "members": members,
+            "ensemble": {"accuracy": float((combined[0] > combined[1]).mean()),
+                         "calibration_error": calibration_error(margins_NK.mean(1))}}

@@ -1,0 +1,147 @@
+"""What the entry points name; importing this never imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from rlhf_core.api import (
+    BuildContext,
+    ComponentConfig,
+    ConfigError,
+    DatasetSettings,
+    ModelConfig,
+    ModelError,
+    OfflineTrainerConfig,
+    OptimizerSettings,
+)
+
+if TYPE_CHECKING:
+    from rlhf_core.trainers.offline import OfflineTrainer
+    from rlhf_plugin_reward.loss import BradleyTerry
+    from rlhf_plugin_reward.reward import EnsembleReward, SingleReward
+
+
+class BradleyTerryLossConfig(ComponentConfig):
+    """``-log sigmoid(chosen - rejected - margin)`` (Bradley and Terry 1952; Ouyang et al. 2022)."""
+
+    name: str = "bradley_terry"
+    consumes: ClassVar[str | None] = "pairs"
+    label_smoothing: float = Field(0.0, ge=0, lt=0.5)
+    """Share of labels believed to be wrong."""
+    centring: float = Field(0.01, ge=0)
+    """Weight of ``(chosen + rejected)^2``, which keeps scores near zero (Eisenstein et al. 2023)."""
+
+    def build(self, ctx: BuildContext) -> BradleyTerry:
+        """Return the loss."""
+        from rlhf_plugin_reward.loss import BradleyTerry
+
+        return BradleyTerry(self.label_smoothing, self.centring)
+
+
+class RewardModelConfig(OfflineTrainerConfig):
+    """Train one reward model on preference pairs."""
+
+    name: str = "reward_model"
+    feeds: ClassVar[str | None] = "pairs"
+    companions: ClassVar[Mapping[str, Any]] = {"dataset": "pocket/assistant", "loss": "bradley_terry"}
+    optimizer: OptimizerSettings = OptimizerSettings(learning_rate=3e-4, warmup_steps=10, schedule="cosine")
+    batch_size: int = Field(64, ge=1)
+    micro_batch_size: int = Field(64, ge=1)
+    eval_samples: int = Field(512, ge=0)
+    train_trunk: Literal["full", "lora", "frozen"] = "full"
+    """Which part of the trunk learns; the head always does."""
+
+    def build(self, ctx: BuildContext) -> OfflineTrainer:
+        """Return the trainer."""
+        from rlhf_plugin_reward.task import build_trainer
+
+        return build_trainer(self, ctx)
+
+
+class BradleyTerryConfig(ComponentConfig):
+    """One reward model: a folder that ``AutoModelForSequenceClassification`` loads with one label."""
+
+    name: str = "bradley_terry"
+    path: str
+    max_length: int = Field(1024, ge=2)
+    """Longer conversations lose their beginning, never the answer."""
+    batch_tokens: int = Field(16384, ge=1)
+    """Padded tokens per forward."""
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Check that the folder is there."""
+        check_reward_folder(self.path)
+
+    def build(self, ctx: BuildContext) -> SingleReward:
+        """Load it."""
+        from rlhf_plugin_reward.reward import SingleReward
+
+        return SingleReward.load(self, device_of(ctx))
+
+
+class EnsembleConfig(ComponentConfig):
+    """K reward models and what to make of their disagreement."""
+
+    name: str = "ensemble"
+    members: int = Field(3, ge=2)
+    aggregate: Literal["mean_minus_std", "mean", "min", "median"] = "mean_minus_std"
+    uncertainty_penalty: float = Field(0.5, ge=0)
+    """lambda in ``mean - lambda * std`` over the members (population std)."""
+    gate_quantile: float | None = Field(None, gt=0, lt=1)
+    """Samples whose std exceeds this quantile of the held-out stds are not trained on (status ``gated``)."""
+    path: str | None = None
+    """A trained ensemble's folder, or None to train one (or find it in the cache)."""
+    base_model: ModelConfig | None = None
+    """Trunk to start from; None takes the policy's model."""
+    sharing: Literal["none", "lora", "frozen"] = "none"
+    """``none``: members are whole models of their own. ``lora``/``frozen``: one trunk, one forward, K stacked heads."""
+    pairs: DatasetSettings | None = None
+    """Preference pairs; None takes the run's dataset."""
+    max_pairs: int = Field(2048, ge=2)
+    heldout_pairs: int = Field(512, ge=2)
+    epochs: float = Field(1.0, gt=0)
+    batch_size: int = Field(32, ge=1)
+    micro_batch_size: int = Field(32, ge=1)
+    optimizer: OptimizerSettings = OptimizerSettings(learning_rate=5e-4, warmup_steps=10, schedule="cosine")
+    loss: BradleyTerryLossConfig = BradleyTerryLossConfig()
+    max_length: int = Field(1024, ge=2)
+    batch_tokens: int = Field(16384, ge=1)
+
+    @model_validator(mode="after")
+    def _gate(self) -> EnsembleConfig:
+        if self.sharing != "none" and self.base_model is not None and self.base_model.lora is not None:
+            raise ConfigError("base_model.lora does not apply to an ensemble's trunk", fix="use sharing: lora")
+        return self
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Check that a given folder is there."""
+        if self.path is not None and not (Path(self.path).expanduser() / "ensemble.json").is_file():
+            raise ModelError(f"'{self.path}' holds no ensemble", why="ensemble.json is not there", fix="check reward.path")
+
+    def build(self, ctx: BuildContext) -> EnsembleReward:
+        """Load the ensemble, training it first if there is none."""
+        from rlhf_plugin_reward.train import load_or_train
+
+        return load_or_train(self, ctx)
+
+
+def check_reward_folder(path: str) -> None:
+    """Refuse a reward model folder that is not there.
+
+    Raises:
+        ModelError: names it.
+    """
+    folder = Path(path).expanduser()
+    looks_local = folder.is_absolute() or path.startswith((".", "~")) or path.count("/") != 1
+    if looks_local and not (folder / "config.json").is_file():
+        raise ModelError(f"'{path}' holds no reward model", why="config.json is not there",
+                         fix="check reward.path; rlhf train --algo reward_model writes one to RUN/final")
+
+
+def device_of(ctx: BuildContext) -> str:
+    """Where reward models run: with the policy."""
+    return str(ctx.strategy.device) if ctx.strategy is not None else "cpu"

@@ -1,0 +1,157 @@
+"""Reward networks: a trunk, and one or several scalar heads on the last token.
+
+Suffixes: ``_B`` conversations, ``_K`` heads, ``_H`` hidden size. Lengths are carried, never inferred from pad ids,
+so a score does not depend on its batch or padding.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlhf_core.api import ModelConfig, ModelError
+from rlhf_core.models.load import LoadedModel, clear_quantizer, load_policy, load_tokenizer
+from rlhf_core.models.prompt_format import Formatter
+from rlhf_core.policy.forward import pad, take_apart
+from rlhf_core.types import Message
+
+
+class RewardNet(torch.nn.Module):
+    """``scores_BK = head(trunk(conversation)[last token])``.
+
+    Args:
+        trunk: transformer without its language-model head.
+        head: ``Linear(H, K)``.
+        frozen: the trunk does not learn (and runs without gradient).
+    """
+
+    def __init__(self, trunk: Any, head: torch.nn.Linear, frozen: bool = False) -> None:
+        super().__init__()
+        self.trunk, self.head, self.frozen = trunk, head, frozen
+        if frozen:
+            trunk.requires_grad_(False)
+
+    def forward(self, ids_B: Sequence[Sequence[int]]) -> torch.Tensor:
+        """Scores ``[B, K]`` of tokenized conversations."""
+        return self.head(self.features(ids_B).to(self.head.weight.dtype)).float()
+
+    def features(self, ids_B: Sequence[Sequence[int]]) -> torch.Tensor:
+        """Last-token hidden states ``[B, H]``."""
+        device = self.head.weight.device
+        ids, mask = pad(ids_B, device)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
+            hidden = self.trunk(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+        last = torch.tensor([len(row) - 1 for row in ids_B], device=device)
+        return hidden[torch.arange(len(ids_B), device=device), last]
+
+
+def new_head(hidden: int, heads: int, seed: int) -> torch.nn.Linear:
+    """A small random head."""
+    head = torch.nn.Linear(hidden, heads, bias=False)
+    with torch.no_grad():
+        head.weight.normal_(0, hidden**-0.5, generator=torch.Generator().manual_seed(seed))
+    return head
+
+
+def trunk_of(policy: LoadedModel) -> Any:
+    """The transformer under a causal language model.
+
+    Raises:
+        ModelError: the model cannot be taken apart.
+    """
+    parts = take_apart(policy.model)
+    if parts is None:
+        raise ModelError(f"model '{policy.source}' has no separate trunk and head", fix="use another model for the reward")
+    return parts.trunk
+
+
+def fresh_net(policy: LoadedModel, heads: int, seed: int, sharing: str, *, copy_trunk: bool = True) -> RewardNet:
+    """A net on a policy's trunk: whole, with adapters, or frozen."""
+    trunk = copy.deepcopy(trunk_of(policy)) if copy_trunk else trunk_of(policy)
+    if sharing == "lora":
+        trunk = with_adapters(trunk, seed)
+    return RewardNet(trunk, new_head(int(trunk.config.hidden_size), heads, seed), frozen=sharing == "frozen")
+
+
+def with_adapters(trunk: Any, seed: int) -> Any:
+    """Low-rank adapters on every linear layer, seeded."""
+    from peft import LoraConfig, get_peft_model
+
+    torch.manual_seed(seed)
+    return get_peft_model(trunk, LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="FEATURE_EXTRACTION"))
+
+
+class Encoder:
+    """Conversation to token ids: chat template if the tokenizer has one, plain turns otherwise."""
+
+    def __init__(self, tokenizer: Any, max_length: int) -> None:
+        self.formatter, self.max_length = Formatter(tokenizer, "auto"), max_length
+
+    def encode(self, prompt: Sequence[Message], completion: str) -> tuple[int, ...]:
+        """Ids of the whole conversation, ending with the end token; cut on the left when too long."""
+        ids = (*self.formatter.encode(prompt), *self.formatter.encode_completion(completion))
+        return ids[-self.max_length :]
+
+
+def save_classifier(net: RewardNet, tokenizer: Any, folder: Path, base: ModelConfig) -> None:
+    """Write a one-head net so that ``AutoModelForSequenceClassification`` loads it with one label."""
+    from transformers import AutoModelForSequenceClassification
+
+    trunk = merged(net.trunk)
+    config = copy.deepcopy(trunk.config)
+    config.num_labels, config.pad_token_id = 1, tokenizer.pad_token_id
+    config.architectures = None
+    model = AutoModelForSequenceClassification.from_config(config, dtype=next(trunk.parameters()).dtype)
+    getattr(model, model.base_model_prefix).load_state_dict(trunk.state_dict())
+    head_of(model).weight.data.copy_(net.head.weight.detach())
+    clear_quantizer(model)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def merged(trunk: Any) -> Any:
+    """A trunk with its adapters folded in (a copy); the trunk itself if it has none."""
+    return copy.deepcopy(trunk).merge_and_unload() if hasattr(trunk, "merge_and_unload") else trunk
+
+
+def head_of(model: Any) -> Any:
+    """The scalar head of a sequence classifier (``score`` or ``classifier``).
+
+    Raises:
+        ModelError: it is not one linear layer.
+    """
+    head = getattr(model, "score", None) or getattr(model, "classifier", None)
+    if not isinstance(head, torch.nn.Linear):
+        raise ModelError(f"{type(model).__name__} has no linear scalar head", fix="give a decoder with a `score` layer")
+    return head
+
+
+def load_classifier(path: str) -> tuple[RewardNet, Any]:
+    """A reward model trained here or elsewhere, and its tokenizer.
+
+    Raises:
+        ModelError: cannot be loaded, has several labels, or its head was not in the file.
+    """
+    from transformers import AutoModelForSequenceClassification
+
+    tokenizer = load_tokenizer(ModelConfig(path=path))
+    try:
+        model, info = AutoModelForSequenceClassification.from_pretrained(path, use_safetensors=True, output_loading_info=True)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ModelError(f"reward model '{path}' cannot be loaded", why=str(error).splitlines()[0],
+                         fix="give a folder saved by AutoModelForSequenceClassification with one label") from error
+    if model.config.num_labels != 1:
+        raise ModelError(f"reward model '{path}' has {model.config.num_labels} labels, a reward needs one")
+    lost = [k for k in info["missing_keys"] if "score" in k or "classifier" in k]
+    if lost:
+        raise ModelError(f"'{path}' is not a trained reward model", why=f"its weights lack {', '.join(lost)}",
+                         fix="train one: rlhf train --algo reward_model")
+    clear_quantizer(model)
+    return RewardNet(getattr(model, model.base_model_prefix), head_of(model)).eval(), tokenizer
+
+
+__all__ = ["Encoder", "RewardNet", "fresh_net", "load_classifier", "load_policy", "save_classifier"]

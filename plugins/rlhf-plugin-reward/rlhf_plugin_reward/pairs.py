@@ -1,0 +1,63 @@
+"""Tokenized preference pairs and the module that scores them.
+
+Suffixes: ``_B`` pairs, ``_K`` heads (members) scored at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from rlhf_core.api import PairBatch, PreferencePair
+from rlhf_plugin_reward.net import Encoder, RewardNet
+
+
+@dataclass(frozen=True, slots=True)
+class PairItem:
+    """One pair, tokenized."""
+
+    name: str
+    chosen_ids: tuple[int, ...]
+    rejected_ids: tuple[int, ...]
+    margin: float = 0.0
+    counts_K: tuple[float, ...] = (1.0,)
+    """How often the pair is in each member's bootstrap sample."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of both sides."""
+        return len(self.chosen_ids) + len(self.rejected_ids)
+
+
+def encode_pairs(pairs: Sequence[PreferencePair], encoder: Encoder) -> list[PairItem]:
+    """Tokenize pairs."""
+    return [PairItem(p.id, encoder.encode(p.prompt, p.chosen), encoder.encode(p.prompt, p.rejected), p.margin) for p in pairs]
+
+
+def bootstrap(items: Sequence[PairItem], members: int, seed: int) -> list[PairItem]:
+    """Give every pair its multiplicity in each member's bootstrap sample (n draws with replacement)."""
+    counts_KN = np.stack([
+        np.bincount(np.random.default_rng([seed, k]).integers(0, len(items), len(items)), minlength=len(items))
+        for k in range(members)]).astype(float)
+    return [PairItem(i.name, i.chosen_ids, i.rejected_ids, i.margin, tuple(counts_KN[:, n])) for n, i in enumerate(items)]
+
+
+class PairFoundry(torch.nn.Module):
+    """Scores both sides of pairs in one forward; K heads give K pairs each."""
+
+    def __init__(self, net: RewardNet) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, items: Sequence[PairItem]) -> PairBatch:
+        """Return the pair batch, flattened to ``[B * K]``."""
+        scores = self.net([*(i.chosen_ids for i in items), *(i.rejected_ids for i in items)])
+        chosen_BK, rejected_BK = scores[: len(items)], scores[len(items) :]
+        heads = scores.shape[1]
+        margin_B = torch.tensor([i.margin for i in items], device=scores.device)
+        counts_BK = torch.tensor([i.counts_K for i in items], dtype=scores.dtype, device=scores.device)
+        return PairBatch(chosen_BK.flatten(), rejected_BK.flatten(), margin_B=margin_B.repeat_interleave(heads),
+                         weights_B=counts_BK.expand(-1, heads).flatten())

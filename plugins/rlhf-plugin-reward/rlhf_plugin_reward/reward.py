@@ -1,0 +1,104 @@
+"""Rewards: one model, or an ensemble with uncertainty."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.torch import load_file
+
+from rlhf_core.api import ModelError, Sample, Score, ScoreStatus
+from rlhf_plugin_reward.aggregate import Floats, aggregate, standardise
+from rlhf_plugin_reward.config import BradleyTerryConfig, EnsembleConfig
+from rlhf_plugin_reward.net import Encoder, RewardNet, load_classifier
+from rlhf_plugin_reward.scoring import score_ids
+
+
+class SingleReward:
+    """The raw score of one reward model."""
+
+    def __init__(self, net: RewardNet, encoder: Encoder, batch_tokens: int) -> None:
+        self.net, self.encoder, self.batch_tokens = net, encoder, batch_tokens
+
+    @classmethod
+    def load(cls, config: BradleyTerryConfig, device: str) -> SingleReward:
+        """Load a classifier folder."""
+        net, tokenizer = load_classifier(config.path)
+        return cls(net.to(device), Encoder(tokenizer, config.max_length), config.batch_tokens)
+
+    def score(self, samples: Sequence[Sample]) -> list[Score]:
+        """One score per sample; a non-finite one is an error, not a number."""
+        ids = [self.encoder.encode(s.prompt.messages, s.completion) for s in samples]
+        return [as_score(float(v)) for v in score_ids(self.net, ids, self.batch_tokens)[:, 0]]
+
+
+def as_score(value: float, parts: dict[str, float] | None = None) -> Score:
+    """A finite value as a score, anything else as status ``error``."""
+    if not np.isfinite(value):
+        return Score.failed(ScoreStatus.ERROR, f"the reward model returned {value}")
+    return Score(value, parts or {})
+
+
+class EnsembleReward:
+    """K members on one scale; their disagreement costs.
+
+    Args:
+        nets: one net with K heads, or K nets with one.
+        encoder: conversation to token ids.
+        config: how to combine them.
+        meta: ``mean``, ``std`` per member and ``gate_stds``, measured on held-out responses.
+    """
+
+    def __init__(self, nets: Sequence[RewardNet], encoder: Encoder, config: EnsembleConfig, meta: dict[str, Any]) -> None:
+        self.nets, self.encoder, self.config, self.meta = list(nets), encoder, config, meta
+        self.mean_K, self.std_K = np.array(meta["mean"]), np.array(meta["std"])
+        quantile = config.gate_quantile
+        self.gate = None if quantile is None else float(np.quantile(meta["gate_stds"], quantile))
+
+    def members(self, samples: Sequence[Sample]) -> Floats:
+        """Standardised member scores ``[N, K]``."""
+        ids = [self.encoder.encode(s.prompt.messages, s.completion) for s in samples]
+        raw = np.concatenate([score_ids(n, ids, self.config.batch_tokens) for n in self.nets], 1)
+        return standardise(raw, self.mean_K, self.std_K)
+
+    def score(self, samples: Sequence[Sample]) -> list[Score]:
+        """The aggregate of each sample, members and their std in ``parts``."""
+        if not samples:
+            return []
+        members_NK = self.members(samples)
+        values = aggregate(members_NK, self.config.aggregate, self.config.uncertainty_penalty)
+        return [self._one(float(v), row) for v, row in zip(values, members_NK)]
+
+    def _one(self, value: float, row_K: Floats) -> Score:
+        parts = {**{f"member_{k}": float(v) for k, v in enumerate(row_K)}, "mean": float(row_K.mean()), "std": float(row_K.std())}
+        if self.gate is not None and parts["std"] > self.gate:
+            return Score(None, parts, ScoreStatus.GATED, f"members disagree: std {parts['std']:.3f} > {self.gate:.3f}")
+        return as_score(value, parts)
+
+
+def load_ensemble(config: EnsembleConfig, folder: Path, device: str) -> EnsembleReward:
+    """Load a folder that :mod:`rlhf_plugin_reward.train` wrote.
+
+    Raises:
+        ModelError: a member is missing.
+    """
+    from rlhf_plugin_reward.store import load_shared
+
+    meta = json.loads((folder / "ensemble.json").read_text())
+    if meta["sharing"] != "none":
+        net, tokenizer = load_shared(folder, meta)
+        return EnsembleReward([net.to(device)], Encoder(tokenizer, config.max_length), config, meta)
+    nets: list[RewardNet] = []
+    tokenizer: Any = None
+    for name in meta["members"]:
+        if not (folder / name).is_dir():
+            raise ModelError(f"ensemble '{folder}' lacks its member '{name}'", fix="copy the whole folder, or train it again")
+        net, tokenizer = load_classifier(str(folder / name))
+        nets.append(net.to(device))
+    return EnsembleReward(nets, Encoder(tokenizer, config.max_length), config, meta)
+
+
+__all__ = ["EnsembleReward", "SingleReward", "load_ensemble", "load_file"]

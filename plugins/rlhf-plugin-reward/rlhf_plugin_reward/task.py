@@ -1,0 +1,55 @@
+"""`rlhf train --algo reward_model`: preference pairs through the core's offline loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+
+from rlhf_core.api import BuildContext
+from rlhf_core.data.library import Datasets
+from rlhf_core.models.load import load_policy
+from rlhf_core.runs.checkpoint import seed_everything
+from rlhf_core.trainers.offline import OfflineTrainer
+from rlhf_plugin_reward.config import RewardModelConfig
+from rlhf_plugin_reward.net import Encoder, fresh_net, save_classifier
+from rlhf_plugin_reward.pairs import PairFoundry, PairItem, encode_pairs
+
+
+class RewardModelTask:
+    """A net with one head and the pairs it learns from."""
+
+    def __init__(self, config: RewardModelConfig, ctx: BuildContext) -> None:
+        seed_everything(ctx.seed)
+        self.config, self.ctx = config, ctx
+        self.datasets = Datasets(ctx.config.dataset, ctx)
+        policy = load_policy(ctx.config.model)
+        self.tokenizer = policy.tokenizer
+        sharing = {"full": "none"}.get(config.train_trunk, config.train_trunk)
+        self.net = fresh_net(policy, 1, ctx.seed, sharing, copy_trunk=False).to(ctx.strategy.device)
+        self.module = PairFoundry(self.net)
+        self.encoder = Encoder(self.tokenizer, min(config.max_length, policy.context))
+
+    def items(self, split: str) -> Sequence[PairItem]:
+        """Tokenized pairs."""
+        return encode_pairs(self.datasets.pairs(split), self.encoder)
+
+    def write_model(self, folder: Path) -> None:
+        """What is being trained, by parameter name."""
+        folder.mkdir(parents=True, exist_ok=True)
+        trained = {k: v.detach().contiguous() for k, v in self.net.named_parameters() if v.requires_grad}
+        save_file(trained, str(folder / "trained.safetensors"))
+
+    def load_model(self, folder: Path) -> None:
+        """Read a checkpoint's weights."""
+        self.net.load_state_dict(load_file(str(folder / "trained.safetensors")), strict=False)
+
+    def write_final(self, folder: Path) -> None:
+        """A one-label sequence classifier."""
+        save_classifier(self.net, self.tokenizer, folder, self.ctx.config.model)
+
+
+def build_trainer(config: RewardModelConfig, ctx: BuildContext) -> OfflineTrainer:
+    """The offline loop over pairs."""
+    return OfflineTrainer(config, ctx, RewardModelTask(config, ctx))
