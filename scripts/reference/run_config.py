@@ -1,0 +1,22 @@
+"""docs/reference/config.md: the keys of a run's YAML."""
+
+from __future__ import annotations
+
+from rlhf_core.config.data import DatasetSettings, SourceSettings
+from rlhf_core.config.run import RunConfig
+from rlhf_core.models.config import LoraSettings
+from scripts.reference.fields import table
+
+INTRO = """# Configuration of a run
+
+Defaults < YAML files from left to right < `--set a.b=c`. An unknown key is refused, with the nearest known one. A
+component is a name (`reward: ensemble`) or a mapping (`reward: {name: ensemble, ...}`) with the settings listed in
+[components](components.md).
+"""
+
+
+def page() -> str:
+    """Return the page."""
+    sections = {"The run": RunConfig, "`model.lora`": LoraSettings, "`dataset`": DatasetSettings,
+                "One of `dataset.sources`": SourceSettings}
+    return INTRO + "".join(f"\n## {title}\n\n{table(model)}" for title, model in sections.items())
