@@ -7,7 +7,6 @@ import inspect
 from rlhf_core.registry import KINDS, Registry
 from scripts.reference.fields import table
 
-
 INTRO = """# Components
 
 Every component that this repository ships, by kind. A plugin of yours appears in `rlhf plugins list`.
