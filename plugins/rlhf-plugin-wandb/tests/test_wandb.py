@@ -6,6 +6,7 @@ import dataclasses
 import importlib.util
 import json
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -58,11 +59,17 @@ def chunks(data: bytes) -> Iterator[bytes]:
 
 
 def records(run_dir: Path) -> list[list[Any]]:
-    """The records of each offline run under a run folder."""
+    """The records of each offline run under a run folder. wandb's own process may still be writing: wait for the end."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    files = sorted(run_dir.glob("wandb/offline-run-*/*.wandb"))
-    return [[Record.FromString(c) for c in chunks(f.read_bytes())] for f in files]
+    deadline = time.monotonic() + 30
+    while True:
+        files = sorted(run_dir.glob("wandb/offline-run-*/*.wandb"))
+        found = [[Record.FromString(c) for c in chunks(f.read_bytes())] for f in files]
+        if found and all(rows and rows[-1].HasField("exit") for rows in found):
+            return found
+        assert time.monotonic() < deadline, f"wandb did not finish its files within 30 s: {files}"
+        time.sleep(0.05)
 
 
 def history(rows: list[Any]) -> list[dict[str, float]]:
