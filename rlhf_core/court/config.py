@@ -1,0 +1,69 @@
+"""Configurations of the court: verifiers and the reward that asks them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from pydantic import Field
+
+from rlhf_core.config.base import ComponentConfig
+from rlhf_core.config.slots import component
+
+if TYPE_CHECKING:
+    from rlhf_core.context import BuildContext
+    from rlhf_core.protocols import RewardModel, Verifier
+
+
+class VerifierConfig(ComponentConfig):
+    """Base of a verifier's Config. It is built in a worker process, where the context has a registry but no run configuration."""
+
+    needs_answer: ClassVar[bool] = True
+    """Whether the verdict compares with ``Prompt.answer``; if so, a dataset without answers is refused."""
+
+
+class NumericVerifierConfig(VerifierConfig):
+    """Compares the number that a completion states with the reference answer.
+
+    The number is the last one after ``####``, "the answer is" or inside ``\\boxed{}``, otherwise the last one of the
+    text. Signs, thousands separators, ``$``, ``%``, units and fractions are understood; ``3/4`` equals ``0.75``.
+    """
+
+    name: str = "numeric"
+    tolerance: float = Field(1e-6, ge=0)
+    """Relative difference that still counts as equal; absolute below 1."""
+    format_weight: float = Field(0.0, ge=0, lt=1)
+    """Share of the value given for stating the answer in one of the three forms, right or wrong."""
+
+    def build(self, ctx: BuildContext) -> Verifier:
+        """Return the verifier."""
+        from rlhf_core.court.numeric import NumericVerifier
+
+        return NumericVerifier(self)
+
+
+class VerifierRewardConfig(ComponentConfig):
+    """Rewards a completion with a verifier's verdict, asked in worker processes that are killed when late."""
+
+    name: str = "verifier"
+    verifier: component("verifier") = Field(default_factory=NumericVerifierConfig)  # pyright: ignore[reportInvalidTypeForm]
+    """Which verifier; ``numeric`` unless another is named."""
+    timeout_s: float = Field(5.0, gt=0)
+    """Seconds for one verdict; a late worker is killed and the score's status is ``timeout``."""
+    workers: int = Field(2, ge=1)
+    """Processes of each training process."""
+    start_timeout_s: float = Field(60.0, gt=0)
+    """Seconds for a worker to import and build the verifier."""
+    memory_mb: int | None = Field(4096, ge=64)
+    """Address space of a worker (Linux); a call that wants more gets ``MemoryError``. None lifts the limit."""
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Check that there are reference answers to compare with."""
+        from rlhf_core.court.verifier_reward import check_answers
+
+        check_answers(self, ctx)
+
+    def build(self, ctx: BuildContext) -> RewardModel:
+        """Start the workers and return the reward."""
+        from rlhf_core.court.verifier_reward import VerifierReward
+
+        return VerifierReward(self, ctx.registry)

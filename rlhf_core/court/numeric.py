@@ -1,0 +1,121 @@
+"""Compares the number that a completion states with the reference answer."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import NamedTuple
+
+from rlhf_core.court.config import NumericVerifierConfig
+from rlhf_core.types import Sample, Score, ScoreStatus
+
+MAX_DIGITS = 200
+"""Longer numbers are nobody's answer; reading them exactly would only cost time."""
+
+_PLAIN = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:[eE][+-]?\d{1,2}(?!\d))?|\.\d+"
+_NUMBER = re.compile(
+    r"(?P<minus>(?<![\w.)\]}])-(?=[$€£\d.]))?(?P<currency>[$€£]\s?)?(?P<minus2>-(?=[\d.]))?"
+    rf"(?:(?P<whole>\d+)\s+(?P<mixed_top>\d+)/(?P<mixed_bottom>\d+)|(?P<top>{_PLAIN})(?:\s?/\s?(?P<bottom>{_PLAIN}))?)")
+_FRAC = re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
+_NOISE = re.compile(r"\\[,;:! ]|\\left|\\right|\\text\s*|\\mathrm\s*|[*`]")
+# Tails are looked at, not consumed, so that a later statement on the same line is found too. After #### only a number
+# with at most a unit counts: "#### 2. Next step" is a Markdown heading.
+_STATED = re.compile(
+    r"\\boxed\s*\{(?=(?P<boxed>[^\n]*))"
+    r"|####\s*(?!\d+\.\s+\w)(?=(?P<hash>[-$€£]*[\d.][\d.,/ ]*%?(?:\s?[A-Za-z]+)?\.?[ \t]*(?:$|\n)))"
+    r"|\banswer\b[^\n.=:]{0,40}?(?:\bis\b|[:=])\s*(?=(?P<said>[^\n]*))", re.IGNORECASE)
+
+class Stated(NamedTuple):
+    """The number that a text states; ``explicit`` if it says that this is the answer."""
+
+    value: Fraction
+    explicit: bool
+
+
+def stated_number(text: str) -> Stated | None:
+    """Find the answer in a text, None if it holds no number.
+
+    Example:
+        >>> stated_number("5 + 3 = 8, so the answer is $8.00.")
+        Stated(value=Fraction(8, 1), explicit=True)
+    """
+    text = plain(text)
+    for match in reversed(list(_STATED.finditer(text))):
+        tail = match["boxed"] or match["hash"] or match["said"] or ""
+        found = numbers(_inside(tail) if match["boxed"] else tail.rpartition("=")[2])
+        if found:
+            return Stated(found[0], True)
+    found = numbers(text)
+    return Stated(found[-1], False) if found else None
+
+
+def plain(text: str) -> str:
+    """Undo what LaTeX, Markdown and typography put around numbers."""
+    text = text.replace("\u2212", "-").replace("\\$", "$").replace("\\%", "%").replace("\u00a0", " ")
+    text = re.sub(r"(?<=\d)\{,\}(?=\d)", ",", text)
+    text = _FRAC.sub(r" \1/\2", text)
+    return _NOISE.sub("", text)
+
+
+def _inside(text: str) -> str:
+    """Text up to the brace that closes the one already open."""
+    depth = 1
+    for place, char in enumerate(text):
+        depth += (char == "{") - (char == "}")
+        if depth == 0:
+            return text[:place]
+    return text
+
+
+def numbers(text: str) -> list[Fraction]:
+    """Every number of a text, in order."""
+    found = [_value(m) for m in _NUMBER.finditer(text) if len(m[0]) <= MAX_DIGITS]
+    return [f for f in found if f is not None]
+
+
+def _value(match: re.Match[str]) -> Fraction | None:
+    try:
+        if match["whole"]:
+            size = int(match["whole"]) + Fraction(int(match["mixed_top"]), int(match["mixed_bottom"]))
+        else:
+            size = _plain(match["top"]) / (_plain(match["bottom"]) if match["bottom"] else 1)
+    except ZeroDivisionError:
+        return None
+    return -size if match["minus"] or match["minus2"] else size
+
+
+def _plain(text: str) -> Fraction:
+    return Fraction(text.replace(",", ""))
+
+
+class NumericVerifier:
+    """1.0 if the stated number equals the reference answer, else 0.0; see :class:`NumericVerifierConfig`."""
+
+    def __init__(self, config: NumericVerifierConfig) -> None:
+        self.config = config
+
+    def verify(self, sample: Sample) -> Score:
+        """Return the verdict with parts ``answer`` (right) and ``format`` (stated as the answer), each 0 or 1.
+
+        Without a reference answer the status is ``missing``; a completion without a number is wrong, not missing.
+        """
+        if sample.prompt.answer is None:
+            return Score.failed(ScoreStatus.MISSING, f"prompt {sample.prompt.id} has no reference answer")
+        gold = stated_number(sample.prompt.answer)
+        if gold is None:
+            return Score.failed(ScoreStatus.MISSING, f"the reference answer {sample.prompt.answer[:60]!r} holds no number")
+        said = stated_number(sample.completion)
+        right = said is not None and self.equal(said.value, gold.value)
+        parts = {"answer": float(right), "format": float(said is not None and said.explicit)}
+        weight = self.config.format_weight
+        detail = "no number in the completion" if said is None else f"stated {float_text(said.value)}"
+        return Score((1 - weight) * parts["answer"] + weight * parts["format"], parts, detail=detail)
+
+    def equal(self, a: Fraction, b: Fraction) -> bool:
+        """Whether two numbers are the same up to the tolerance."""
+        return abs(a - b) <= Fraction(self.config.tolerance) * max(1, abs(b))
+
+
+def float_text(value: Fraction) -> str:
+    """Short decimal form."""
+    return str(value.numerator) if value.denominator == 1 else f"{float(value):.6g}"

@@ -1,0 +1,160 @@
+"""The trainer's handle on one worker process: start, ask with a deadline, kill with all its descendants."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.court.wire import pack, sample_to_json, score_from_json
+from rlhf_core.errors import DeadlineExceeded, PluginError, RlhfError
+from rlhf_core.types import Sample, Score, ScoreStatus
+
+BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from rlhf_core.court.worker import main; main(int(sys.argv[2]), int(sys.argv[3]))"
+EXIT_GRACE_S = 5.0
+"""A SIGKILLed process is gone within milliseconds; this is how long we wait before saying that it is not."""
+
+
+class WorkerProcess:
+    """One verifier in one killable process. Used by one thread at a time.
+
+    Args:
+        spec: what the worker builds: ``component`` (kind, name, distribution, version, value), ``config``,
+            ``only_core``, ``disabled``, ``memory_mb``.
+        start_timeout_s: seconds a worker may take to import and build its verifier.
+    """
+
+    def __init__(self, spec: Mapping[str, Any], start_timeout_s: float) -> None:
+        self.spec, self.start_timeout_s = dict(spec), start_timeout_s
+        self.name = str(spec["component"]["name"])
+        self.process: subprocess.Popen[bytes] | None = None
+        self.starts = 0
+        self.closed = False
+        self._calls = 0
+        self._buffer = b""
+
+    def start(self) -> None:
+        """Start the process and wait until its verifier is built.
+
+        Raises:
+            PluginError: the worker cannot build the verifier; says why.
+            DeadlineExceeded: it is not ready in time.
+        """
+        if self.closed:
+            raise RuntimeError(f"the pool of verifier '{self.name}' is closed")
+        ours, theirs = socket.socketpair()
+        self._channel, self._stderr, self._buffer = ours, tempfile.TemporaryFile(), b""  # noqa: SIM115
+        command = [sys.executable, "-c", BOOT, json.dumps(sys.path), str(theirs.fileno()), str(os.getpid())]
+        with theirs:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._stderr, start_new_session=True,
+                pass_fds=(theirs.fileno(),), env={**os.environ, "OMP_NUM_THREADS": "1"})
+        self.starts += 1
+        deadline = time.monotonic() + self.start_timeout_s
+        try:
+            self._send(pack(self.spec), deadline)
+            reply = self._receive(deadline)
+        except TimeoutError as error:
+            self.kill()
+            raise DeadlineExceeded(f"the worker of verifier '{self.name}' was not ready after {self.start_timeout_s:g} s",
+                                   fix="raise reward.start_timeout_s") from error
+        except OSError as error:
+            raise PluginError(f"the worker of verifier '{self.name}' ended while it started", why=self._last_words()) from error
+        if "ready" not in reply:
+            self.kill()
+            raise PluginError(f"verifier '{self.name}' cannot be built in a worker process", why=str(reply.get("failed")))
+
+    def call(self, sample: Sample, timeout_s: float) -> Score:
+        """Return the verdict; status ``timeout`` or ``error`` when there is none. The next call finds a live worker."""
+        try:
+            if self.process is None:
+                self.start()
+            self._calls += 1
+            request = pack({"call": self._calls, "sample": sample_to_json(sample)})
+        except (RlhfError, RuntimeError, OSError, TypeError, ValueError) as error:
+            return Score.failed(ScoreStatus.ERROR, f"{type(error).__name__}: {error}")
+        try:
+            return self._ask(request, time.monotonic() + timeout_s)
+        except TimeoutError:
+            self.kill()
+            return Score.failed(ScoreStatus.TIMEOUT, f"verifier '{self.name}' gave no verdict on {sample.prompt.id} in {timeout_s:g} s")
+        except OSError:
+            return Score.failed(ScoreStatus.ERROR, f"verifier '{self.name}' died on {sample.prompt.id}: {self._last_words()}")
+        except (ValueError, KeyError, TypeError) as error:
+            self.kill()
+            return Score.failed(ScoreStatus.ERROR, f"verifier '{self.name}' sent no readable verdict: {error}")
+
+    def _ask(self, request: bytes, deadline: float) -> Score:
+        self._send(request, deadline)
+        reply = self._receive(deadline)
+        if reply["call"] != self._calls:
+            raise ValueError(f"answer to call {reply['call']}, expected {self._calls}")
+        return score_from_json(reply["score"])
+
+    def _send(self, data: bytes, deadline: float) -> None:
+        self._channel.settimeout(max(deadline - time.monotonic(), 1e-3))
+        self._channel.sendall(data)
+
+    def _receive(self, deadline: float) -> dict[str, Any]:
+        while b"\n" not in self._buffer:
+            self._channel.settimeout(max(deadline - time.monotonic(), 1e-3))
+            data = self._channel.recv(1 << 16)
+            if not data:
+                raise ConnectionResetError("the worker closed its channel")
+            self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return json.loads(line)
+
+    def _last_words(self) -> str:
+        """How the worker ended, and the last line that it wrote."""
+        if self.process is None:
+            return "the pool was closed"
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(EXIT_GRACE_S)
+        code = self.process.returncode
+        self._stderr.seek(0)
+        said = self._stderr.read().decode(errors="replace").strip().splitlines()
+        self.kill()
+        how = "closed its channel" if code is None else f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return f"{how}: {said[0] if code and code < 0 else said[-1]}" if said else how
+
+    def kill(self) -> None:
+        """SIGKILL the worker and everything it started, and reap it; idempotent."""
+        if self.process is None:
+            return
+        process, self.process = self.process, None
+        for pid in (*descendants(process.pid), process.pid):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        self._channel.close()
+        self._stderr.close()
+        try:
+            process.wait(EXIT_GRACE_S)
+        except subprocess.TimeoutExpired as error:
+            raise DeadlineExceeded(f"verifier worker {process.pid} still runs {EXIT_GRACE_S:g} s after SIGKILL") from error
+
+
+def descendants(pid: int) -> list[int]:
+    """Process ids below ``pid``, deepest last; empty where there is no /proc (the process group is killed anyway)."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(stat.parent.name))
+    found, queue = [], [pid]
+    while queue:
+        below = children.get(queue.pop(), [])
+        found += below
+        queue += below
+    return found

@@ -1,0 +1,64 @@
+"""A verifier as a reward model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core.court.config import VerifierRewardConfig
+from rlhf_core.court.pool import VerifierPool
+from rlhf_core.data.library import Datasets
+from rlhf_core.errors import DatasetError
+from rlhf_core.types import Sample, Score
+
+if TYPE_CHECKING:
+    from rlhf_core.context import BuildContext
+    from rlhf_core.registry import Registry
+
+
+class VerifierReward:
+    """Scores completions by asking a verifier in killable worker processes.
+
+    Args:
+        config: which verifier, deadline and number of workers.
+        registry: the run's; the workers must find the same component.
+    """
+
+    def __init__(self, config: VerifierRewardConfig, registry: Registry) -> None:
+        self.pool = VerifierPool(worker_spec(config, registry), workers=config.workers, timeout_s=config.timeout_s,
+                                 start_timeout_s=config.start_timeout_s)
+
+    def score(self, samples: Sequence[Sample]) -> list[Score]:
+        """One verdict per sample, in order."""
+        return self.pool.verify(samples)
+
+    def close(self) -> None:
+        """End the worker processes."""
+        self.pool.close()
+
+
+def worker_spec(config: VerifierRewardConfig, registry: Registry) -> dict[str, Any]:
+    """What a worker needs to find and build the same verifier."""
+    verifier = config.verifier
+    return {"component": registry.find("verifier", verifier.name).describe(), "config": verifier.model_dump(mode="json"),
+            "only_core": registry.only_core, "disabled": sorted(registry.disabled), "memory_mb": config.memory_mb}
+
+
+def check_answers(config: VerifierRewardConfig, ctx: BuildContext) -> None:
+    """Refuse a verifier that compares with reference answers where a source has none.
+
+    Raises:
+        DatasetError: names the source.
+    """
+    if not getattr(config.verifier, "needs_answer", False):
+        return
+    datasets = ctx.datasets or Datasets(ctx.config.dataset, ctx)
+    own = datasets.own_rewards()
+    mine = {label for label, chosen in own.items() if chosen is config}
+    judged = [p for p in datasets.prompts("train")
+              if p.source in mine or (p.source not in own and ctx.config.reward is config)]
+    answered = {p.source for p in judged if p.answer is not None}
+    for source in dict.fromkeys(p.source for p in judged):
+        if source not in answered:
+            raise DatasetError(f"dataset '{source}' has no reference answers, and verifier '{config.verifier.name}' compares with them",
+                               fix="map the column: dataset.columns={answer: NAME}, or choose another reward")
