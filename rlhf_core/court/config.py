@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class VerifierConfig(ComponentConfig):
-    """Base of a verifier's Config. It is built in a worker process, where the context has a registry but no run configuration."""
+    """Base of a verifier's Config. It is built in a worker process: the context has a registry, no run config."""
 
     needs_answer: ClassVar[bool] = True
     """Whether the verdict compares with ``Prompt.answer``; if so, a dataset without answers is refused."""
@@ -29,9 +29,9 @@ class NumericVerifierConfig(VerifierConfig):
     """
 
     name: str = "numeric"
-    tolerance: float = Field(1e-6, ge=0)
+    tolerance: float = Field(default=1e-6, ge=0)
     """Relative difference that still counts as equal; absolute below 1."""
-    format_weight: float = Field(0.0, ge=0, lt=1)
+    format_weight: float = Field(default=0.0, ge=0, lt=1)
     """Share of the value given for stating the answer in one of the three forms, right or wrong."""
 
     def build(self, ctx: BuildContext) -> Verifier:
@@ -45,7 +45,7 @@ class VerifierRewardConfig(ComponentConfig):
     """Rewards a completion with a verifier's verdict, asked in worker processes that are killed when late."""
 
     name: str = "verifier"
-    verifier: component("verifier") = Field(default_factory=NumericVerifierConfig)  # pyright: ignore[reportInvalidTypeForm]
+    verifier: component("verifier") = NumericVerifierConfig()  # pyright: ignore[reportInvalidTypeForm]
     """Which verifier; ``numeric`` unless another is named."""
     timeout_s: float = Field(5.0, gt=0)
     """Seconds for one verdict; a late worker is killed and the score's status is ``timeout``."""

@@ -14,16 +14,17 @@ MAX_DIGITS = 200
 
 _PLAIN = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:[eE][+-]?\d{1,2}(?!\d))?|\.\d+"
 _NUMBER = re.compile(
-    r"(?P<minus>(?<![\w.)\]}])-(?=[$€£\d.]))?(?P<currency>[$€£]\s?)?(?P<minus2>-(?=[\d.]))?"
+    r"(?P<minus>(?<![\w.)\]}])-(?=[$€£\d.]))?(?:[$€£]\s?(?P<minus2>-)?)?"
     rf"(?:(?P<whole>\d+)\s+(?P<mixed_top>\d+)/(?P<mixed_bottom>\d+)|(?P<top>{_PLAIN})(?:\s?/\s?(?P<bottom>{_PLAIN}))?)")
 _FRAC = re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 _NOISE = re.compile(r"\\[,;:! ]|\\left|\\right|\\text\s*|\\mathrm\s*|[*`]")
-# Tails are looked at, not consumed, so that a later statement on the same line is found too. After #### only a number
-# with at most a unit counts: "#### 2. Next step" is a Markdown heading.
-_STATED = re.compile(
-    r"\\boxed\s*\{(?=(?P<boxed>[^\n]*))"
-    r"|####\s*(?!\d+\.\s+\w)(?=(?P<hash>[-$€£]*[\d.][\d.,/ ]*%?(?:\s?[A-Za-z]+)?\.?[ \t]*(?:$|\n)))"
-    r"|\banswer\b[^\n.=:]{0,40}?(?:\bis\b|[:=])\s*(?=(?P<said>[^\n]*))", re.IGNORECASE)
+# Only the start of a statement is consumed, so that a later one on the same line is found too.
+_STATED = re.compile(r"\\boxed\s*\{|####|\banswer\b[^\n.=:]{0,40}?(?:\bis\b|[:=])\s*", re.IGNORECASE)
+# After #### only a number with at most a unit counts: "#### 2. Next step" is a Markdown heading.
+_AFTER_HASH = re.compile(r"\s*(?!\d+\.\s+\w)[-$€£]*[\d.][\d.,/ ]*%?(?:\s?[A-Za-z]+)?\.?\s*")
+TAIL = 200
+"""Characters after "the answer is" in which the number is looked for."""
+
 
 class Stated(NamedTuple):
     """The number that a text states; ``explicit`` if it says that this is the answer."""
@@ -41,12 +42,20 @@ def stated_number(text: str) -> Stated | None:
     """
     text = plain(text)
     for match in reversed(list(_STATED.finditer(text))):
-        tail = match["boxed"] or match["hash"] or match["said"] or ""
-        found = numbers(_inside(tail) if match["boxed"] else tail.rpartition("=")[2])
+        found = numbers(_tail(match[0], text[match.end() : match.end() + TAIL].partition("\n")[0]))
         if found:
             return Stated(found[0], True)
     found = numbers(text)
     return Stated(found[-1], False) if found else None
+
+
+def _tail(statement: str, tail: str) -> str:
+    """The part of what follows a statement that may hold its number."""
+    if statement.startswith("\\"):
+        return _inside(tail)
+    if statement == "####" and not _AFTER_HASH.fullmatch(tail):
+        return ""
+    return tail.rpartition("=")[2]
 
 
 def plain(text: str) -> str:
@@ -99,11 +108,12 @@ class NumericVerifier:
 
         Without a reference answer the status is ``missing``; a completion without a number is wrong, not missing.
         """
-        if sample.prompt.answer is None:
+        answer = sample.prompt.answer
+        if answer is None:
             return Score.failed(ScoreStatus.MISSING, f"prompt {sample.prompt.id} has no reference answer")
-        gold = stated_number(sample.prompt.answer)
+        gold = stated_number(answer)
         if gold is None:
-            return Score.failed(ScoreStatus.MISSING, f"the reference answer {sample.prompt.answer[:60]!r} holds no number")
+            return Score.failed(ScoreStatus.MISSING, f"the reference answer {answer[:60]!r} holds no number")
         said = stated_number(sample.completion)
         right = said is not None and self.equal(said.value, gold.value)
         parts = {"answer": float(right), "format": float(said is not None and said.explicit)}

@@ -73,7 +73,8 @@ class VerifierPool:
         except FutureTimeout as error:
             if isinstance(error, DeadlineExceeded):
                 raise
-            raise DeadlineExceeded(f"waited {timeout_s:g} s for the workers of verifier '{self.workers[0].name}' {what}") from error
+            name = self.workers[0].name
+            raise DeadlineExceeded(f"waited {timeout_s:g} s for the workers of verifier '{name}' {what}") from error
 
     @property
     def restarts(self) -> int:

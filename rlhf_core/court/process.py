@@ -19,7 +19,9 @@ from rlhf_core.court.wire import pack, sample_to_json, score_from_json
 from rlhf_core.errors import DeadlineExceeded, PluginError, RlhfError
 from rlhf_core.types import Sample, Score, ScoreStatus
 
-BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from rlhf_core.court.worker import main; main(int(sys.argv[2]), int(sys.argv[3]))"
+BOOT = ("import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+        "from rlhf_core.court.worker import main; main(int(sys.argv[2]), int(sys.argv[3]))")
+"""Not ``multiprocessing``: that would import the trainer's main module, and with it torch, in every worker."""
 EXIT_GRACE_S = 5.0
 """A SIGKILLed process is gone within milliseconds; this is how long we wait before saying that it is not."""
 
@@ -56,8 +58,8 @@ class WorkerProcess:
         command = [sys.executable, "-c", BOOT, json.dumps(sys.path), str(theirs.fileno()), str(os.getpid())]
         with theirs:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._stderr, start_new_session=True,
-                pass_fds=(theirs.fileno(),), env={**os.environ, "OMP_NUM_THREADS": "1"})
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._stderr,
+                start_new_session=True, pass_fds=(theirs.fileno(),), env={**os.environ, "OMP_NUM_THREADS": "1"})
         self.starts += 1
         deadline = time.monotonic() + self.start_timeout_s
         try:
@@ -65,13 +67,15 @@ class WorkerProcess:
             reply = self._receive(deadline)
         except TimeoutError as error:
             self.kill()
-            raise DeadlineExceeded(f"the worker of verifier '{self.name}' was not ready after {self.start_timeout_s:g} s",
-                                   fix="raise reward.start_timeout_s") from error
+            late = f"the worker of verifier '{self.name}' was not ready after {self.start_timeout_s:g} s"
+            raise DeadlineExceeded(late, fix="raise reward.start_timeout_s") from error
         except OSError as error:
-            raise PluginError(f"the worker of verifier '{self.name}' ended while it started", why=self._last_words()) from error
+            what = f"the worker of verifier '{self.name}' ended while it started"
+            raise PluginError(what, why=self._last_words()) from error
         if "ready" not in reply:
             self.kill()
-            raise PluginError(f"verifier '{self.name}' cannot be built in a worker process", why=str(reply.get("failed")))
+            why = str(reply.get("failed"))
+            raise PluginError(f"verifier '{self.name}' cannot be built in a worker process", why=why)
 
     def call(self, sample: Sample, timeout_s: float) -> Score:
         """Return the verdict; status ``timeout`` or ``error`` when there is none. The next call finds a live worker."""
@@ -86,9 +90,11 @@ class WorkerProcess:
             return self._ask(request, time.monotonic() + timeout_s)
         except TimeoutError:
             self.kill()
-            return Score.failed(ScoreStatus.TIMEOUT, f"verifier '{self.name}' gave no verdict on {sample.prompt.id} in {timeout_s:g} s")
+            late = f"verifier '{self.name}' gave no verdict on {sample.prompt.id} in {timeout_s:g} s"
+            return Score.failed(ScoreStatus.TIMEOUT, late)
         except OSError:
-            return Score.failed(ScoreStatus.ERROR, f"verifier '{self.name}' died on {sample.prompt.id}: {self._last_words()}")
+            what = f"verifier '{self.name}' died on {sample.prompt.id}: {self._last_words()}"
+            return Score.failed(ScoreStatus.ERROR, what)
         except (ValueError, KeyError, TypeError) as error:
             self.kill()
             return Score.failed(ScoreStatus.ERROR, f"verifier '{self.name}' sent no readable verdict: {error}")
@@ -124,8 +130,10 @@ class WorkerProcess:
         self._stderr.seek(0)
         said = self._stderr.read().decode(errors="replace").strip().splitlines()
         self.kill()
-        how = "closed its channel" if code is None else f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        return f"{how}: {said[0] if code and code < 0 else said[-1]}" if said else how
+        if code is not None and code < 0:
+            return f"killed by {signal.Signals(-code).name}" + (f": {said[0]}" if said else "")
+        how = "closed its channel" if code is None else f"exit code {code}"
+        return how + (f": {said[-1]}" if said else "")
 
     def kill(self) -> None:
         """SIGKILL the worker and everything it started, and reap it; idempotent."""
@@ -142,7 +150,8 @@ class WorkerProcess:
         try:
             process.wait(EXIT_GRACE_S)
         except subprocess.TimeoutExpired as error:
-            raise DeadlineExceeded(f"verifier worker {process.pid} still runs {EXIT_GRACE_S:g} s after SIGKILL") from error
+            late = f"verifier worker {process.pid} still runs {EXIT_GRACE_S:g} s after SIGKILL"
+            raise DeadlineExceeded(late) from error
 
 
 def descendants(pid: int) -> list[int]:

@@ -40,7 +40,8 @@ class VerifierReward:
 def worker_spec(config: VerifierRewardConfig, registry: Registry) -> dict[str, Any]:
     """What a worker needs to find and build the same verifier."""
     verifier = config.verifier
-    return {"component": registry.find("verifier", verifier.name).describe(), "config": verifier.model_dump(mode="json"),
+    return {"component": registry.find("verifier", verifier.name).describe(),
+            "config": verifier.model_dump(mode="json"),
             "only_core": registry.only_core, "disabled": sorted(registry.disabled), "memory_mb": config.memory_mb}
 
 
@@ -60,5 +61,6 @@ def check_answers(config: VerifierRewardConfig, ctx: BuildContext) -> None:
     answered = {p.source for p in judged if p.answer is not None}
     for source in dict.fromkeys(p.source for p in judged):
         if source not in answered:
-            raise DatasetError(f"dataset '{source}' has no reference answers, and verifier '{config.verifier.name}' compares with them",
+            raise DatasetError(f"dataset '{source}' has no reference answers",
+                               why=f"verifier '{config.verifier.name}' compares with them",
                                fix="map the column: dataset.columns={answer: NAME}, or choose another reward")

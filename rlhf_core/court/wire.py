@@ -23,8 +23,9 @@ def pack(message: Any) -> bytes:
 def sample_to_json(sample: Sample) -> dict[str, Any]:
     """Everything a verifier may look at."""
     prompt = sample.prompt
-    return {"id": prompt.id, "messages": [dict(m) for m in prompt.messages], "answer": prompt.answer, "source": prompt.source,
-            "meta": dict(prompt.meta), "completion": sample.completion, "finish_reason": sample.finish_reason.value}
+    return {"id": prompt.id, "messages": [dict(m) for m in prompt.messages], "answer": prompt.answer,
+            "source": prompt.source, "meta": dict(prompt.meta), "completion": sample.completion,
+            "finish_reason": sample.finish_reason.value}
 
 
 def sample_from_json(data: dict[str, Any]) -> Sample:
