@@ -59,7 +59,7 @@ def chunks(data: bytes) -> Iterator[bytes]:
 
 
 def records(run_dir: Path) -> list[list[Any]]:
-    """The records of each offline run under a run folder. wandb's own process may still be writing: wait for the end."""
+    """The records of each offline run under a run folder, once wandb's own process has written the last one."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     deadline = time.monotonic() + 30
