@@ -1,0 +1,58 @@
+"""What the README shows works."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from rlhf_core.api import ComponentConfig, LossOutput, TokenBatch
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def run(code: str, name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Execute a block of the README as the module ``name``."""
+    module = ModuleType(name)
+    monkeypatch.setitem(sys.modules, name, module)
+    exec(compile(code, name, "exec"), module.__dict__)
+    return module.__dict__
+
+
+def test_the_readmes_loss_builds_and_has_the_gradient_of_reinforce(monkeypatch: pytest.MonkeyPatch) -> None:
+    config, loss = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    package = ModuleType("readme_plugin")
+    package.__path__ = []
+    monkeypatch.setitem(sys.modules, "readme_plugin", package)
+    run(loss, "readme_plugin.loss", monkeypatch)
+    names = run(f'__package__ = "readme_plugin"\n{config}', "readme_plugin.config", monkeypatch)
+    cls = names["MyLossConfig"]
+    assert issubclass(cls, ComponentConfig)
+    logprobs_BT = torch.zeros(1, 2, requires_grad=True)
+    batch = TokenBatch(logprobs_BT, torch.ones(1, 2, dtype=torch.bool), advantages_BT=torch.tensor([[1.0, -2.0]]))
+    out = cls(weight=3.0).build(None)(batch)
+    assert isinstance(out, LossOutput)
+    out.loss.sum().backward()
+    assert logprobs_BT.grad is not None
+    assert logprobs_BT.grad.tolist() == [[-3.0, 6.0]]
+
+
+def test_every_link_leads_somewhere() -> None:
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    broken = [f"{page.relative_to(ROOT)}: {target}" for page in pages
+              for target in re.findall(r"\]\((?!https?:|mailto:|#)([^)#\s]+)", page.read_text())
+              if not (page.parent / target).exists()]
+    assert broken == []
+
+
+def test_make_targets_of_the_readme_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    asked = set(re.findall(r"^make ([a-z-]+)", README + (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE))
+    assert asked
+    assert asked <= targets
