@@ -12,9 +12,9 @@ from rlhf_core.config.base import Config
 class LoraSettings(Config):
     """Low-rank adapters through peft (Hu et al. 2021). The reference policy is the adapter switched off."""
 
-    r: int = Field(16, ge=1)
-    alpha: float = Field(32.0, gt=0)
-    dropout: float = Field(0.0, ge=0, lt=1)
+    r: int = Field(default=16, ge=1)
+    alpha: float = Field(default=32.0, gt=0)
+    dropout: float = Field(default=0.0, ge=0, lt=1)
     target_modules: str | tuple[str, ...] = "all-linear"
 
 
@@ -27,7 +27,7 @@ class ModelConfig(Config):
     lora: LoraSettings | None = None
     prompt_format: Literal["auto", "chat", "raw"] = "auto"
     """``chat`` uses the tokenizer's template, ``raw`` plain text, ``auto`` the template if there is one."""
-    max_context: int | None = Field(None, ge=2)
+    max_context: int | None = Field(default=None, ge=2)
     """Upper limit on prompt + completion tokens; None takes the model's own."""
     attention: Literal["sdpa", "eager"] = "sdpa"
     gradient_checkpointing: bool = False

@@ -21,20 +21,20 @@ Reduction = Literal["token_mean", "sequence_mean", "constant"]
 class OptimizerSettings(Config):
     """AdamW with warm-up (Loshchilov and Hutter 2019)."""
 
-    learning_rate: float = Field(1e-5, gt=0)
+    learning_rate: float = Field(default=1e-5, gt=0)
     betas: tuple[float, float] = (0.9, 0.95)
-    eps: float = Field(1e-8, gt=0)
-    weight_decay: float = Field(0.0, ge=0)
-    warmup_steps: int = Field(0, ge=0)
+    eps: float = Field(default=1e-8, gt=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    warmup_steps: int = Field(default=0, ge=0)
     """Optimizer updates over which the learning rate rises linearly from 0."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    max_grad_norm: float = Field(1.0, gt=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
 
 
 class KLSettings(Config):
     """KL divergence from the reference policy (Schulman 2020, "Approximating KL divergence")."""
 
-    coefficient: float = Field(0.0, ge=0)
+    coefficient: float = Field(default=0.0, ge=0)
     estimator: Literal["k1", "k2", "k3"] = "k3"
     where: Literal["loss", "reward"] = "loss"
     track: bool = True
@@ -44,12 +44,12 @@ class KLSettings(Config):
 class SamplingSettings(Config):
     """How completions are drawn."""
 
-    max_tokens: int = Field(64, ge=1)
-    min_tokens: int = Field(1, ge=0)
-    temperature: float = Field(1.0, ge=0)
-    top_p: float = Field(1.0, gt=0, le=1)
-    top_k: int = Field(0, ge=0)
-    min_p: float = Field(0.0, ge=0, lt=1)
+    max_tokens: int = Field(default=64, ge=1)
+    min_tokens: int = Field(default=1, ge=0)
+    temperature: float = Field(default=1.0, ge=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    top_k: int = Field(default=0, ge=0)
+    min_p: float = Field(default=0.0, ge=0, lt=1)
     stop: tuple[str, ...] = ()
 
     def params(self, **changes: Any) -> SamplingParams:

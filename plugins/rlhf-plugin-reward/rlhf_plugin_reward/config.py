@@ -30,9 +30,9 @@ class BradleyTerryLossConfig(ComponentConfig):
 
     name: str = "bradley_terry"
     consumes: ClassVar[str | None] = "pairs"
-    label_smoothing: float = Field(0.0, ge=0, lt=0.5)
+    label_smoothing: float = Field(default=0.0, ge=0, lt=0.5)
     """Share of labels believed to be wrong."""
-    centring: float = Field(0.01, ge=0)
+    centring: float = Field(default=0.01, ge=0)
     """Weight of ``(chosen + rejected)^2``, which keeps scores near zero (Eisenstein et al. 2023)."""
 
     def build(self, ctx: BuildContext) -> BradleyTerry:
