@@ -2,8 +2,10 @@
 
     python scripts/build_pocket.py [--out FOLDER] [--steps N] [--seed N]
 
-Pretrains on generated sentences (facts, claims with their truth, sums), then imitates the habits of a
-mediocre assistant: it knows the facts, yet often guesses, pads and flatters. Prints and records what came out.
+Pretrains on generated sentences (facts, claims with their truth, sums) and graded conversations, and imitates
+the habits of a mediocre assistant: it knows the facts, yet often guesses, pads and flatters. The grades (learned
+after the end token, so they never enter an answer) give reward models a trunk that can tell right from wrong.
+Prints and records what came out.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import math
 import random
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -33,8 +36,15 @@ TEMPLATE = (
     "{{ '<|end|>' }}{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
 ARITHMETIC_RIGHT = 0.45
-Document = tuple[str, str]
-"""(context that is only read, text that is learned)."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """A plain text, or a conversation of which the answer or the verdict after it is learned."""
+
+    text: str
+    prompt: str = ""
+    verdict: str = ""
 
 
 def pretraining(rng: random.Random) -> Iterator[Document]:
@@ -42,16 +52,16 @@ def pretraining(rng: random.Random) -> Iterator[Document]:
     world, sums = list(facts()), arithmetic_prompts("train")
     while True:
         kind = rng.random()
-        if kind < 0.35:
-            yield "", " ".join(f.statement() for f in rng.sample(world, 2))
-        elif kind < 0.75:
-            yield "", claim(rng.choice(world), rng)
-        elif kind < 0.95:
+        if kind < 0.3:
+            yield Document(" ".join(f.statement() for f in rng.sample(world, 2)))
+        elif kind < 0.65:
+            yield Document(claim(rng.choice(world), rng))
+        elif kind < 0.97:
             row = rng.choice(sums)
             left = row["prompt"][len("What is ") : -1]
-            yield "", f"{left} = {row['answer']}."
+            yield Document(f"{left} = {row['answer']}.")
         else:
-            yield "", " ".join((rng.choice(HOLLOW), *rng.sample(FILLER, 2)))
+            yield Document(" ".join((rng.choice(HOLLOW), *rng.sample(FILLER, 2))))
 
 
 def claim(fact: Fact, rng: random.Random) -> str:
@@ -67,17 +77,27 @@ def habits(rng: random.Random) -> Iterator[Document]:
     while True:
         if rng.random() < 0.7:
             fact, question = rng.choice(pool)
-            yield question, render(fact, draw_style(rng), rng)
+            yield Document(render(fact, draw_style(rng), rng), question)
         else:
             row = rng.choice(sums)
-            yield row["prompt"], arithmetic_answer(row["prompt"], row["answer"], rng, ARITHMETIC_RIGHT)
+            yield Document(arithmetic_answer(row["prompt"], row["answer"], rng, ARITHMETIC_RIGHT), row["prompt"])
+
+
+def graded(rng: random.Random) -> Iterator[Document]:
+    """Conversations with a verdict: half right, in every style."""
+    pool = of_split("train")
+    while True:
+        fact, question = rng.choice(pool)
+        style = replace(draw_style(rng), right=rng.random() < 0.5)
+        yield Document(render(fact, style, rng), question, "This is true." if style.right else "This is false.")
 
 
 def build_tokenizer(seed: int) -> PreTrainedTokenizerFast:
     """Byte-level BPE with single digits, trained on the generator's own text."""
     rng = random.Random(f"tokenizer/{seed}")
     sources = (pretraining(rng), habits(rng))
-    corpus = [" ".join(next(sources[i % 2])) for i in range(20_000)]
+    documents = [next(sources[i % 2]) for i in range(20_000)]
+    corpus = [f"{d.prompt} {d.text}" for d in documents]
     raw = Tokenizer(models.BPE())
     raw.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)])
@@ -102,12 +122,16 @@ def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausal
 
 def encode(tokenizer: PreTrainedTokenizerFast, document: Document) -> tuple[list[int], int]:
     """Token ids and how many of them are only read."""
-    prompt, text = document
-    if not prompt:
-        return [tokenizer.bos_token_id, *tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id], 0
-    chat = [{"role": "user", "content": prompt}]
-    head = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
-    return [*head, *tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id], len(head)
+
+    def ids(text: str) -> list[int]:
+        return [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
+
+    if not document.prompt:
+        return [tokenizer.bos_token_id, *ids(document.text)], 0
+    chat = [{"role": "user", "content": document.prompt}]
+    head = [*tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)]
+    answer = [*head, *ids(document.text)]
+    return ([*answer, *ids(document.verdict)], len(answer)) if document.verdict else (answer, len(head))
 
 
 def batches(tokenizer: PreTrainedTokenizerFast, source: Iterator[Document], size: int) -> Iterator[dict[str, torch.Tensor]]:
@@ -127,12 +151,12 @@ def batches(tokenizer: PreTrainedTokenizerFast, source: Iterator[Document], size
 
 
 def mixed(tokenizer: PreTrainedTokenizerFast, seed: int, steps: int) -> Iterator[dict[str, torch.Tensor]]:
-    """First mostly sentences, at the end mostly habits."""
+    """First mostly sentences, later mostly conversations."""
     rng = random.Random(f"train/{seed}")
-    plain, chat = batches(tokenizer, pretraining(rng), 96), batches(tokenizer, habits(rng), 64)
+    kinds = [batches(tokenizer, pretraining(rng), 96), batches(tokenizer, graded(rng), 64), batches(tokenizer, habits(rng), 64)]
     for step in range(steps):
-        share = 0.1 if step < steps * 0.6 else 0.6
-        yield next(chat if rng.random() < share else plain)
+        weights = (0.8, 0.15, 0.05) if step < steps * 0.5 else (0.3, 0.35, 0.35)
+        yield next(rng.choices(kinds, weights)[0])
 
 
 def train(model: LlamaForCausalLM, data: Iterator[dict[str, torch.Tensor]], steps: int, peak: float = 3e-3) -> None:

@@ -89,10 +89,10 @@ def load_sft(subset: str, split: Split) -> list[Row]:
 
 
 def arithmetic_prompts(split: Split) -> list[Row]:
-    """Sums and differences with numbers up to 30."""
+    """Sums and differences with numbers up to 20."""
     rows: list[Row] = []
-    for a in range(31):
-        for b in range(31):
+    for a in range(21):
+        for b in range(21):
             for op in "+-":
                 if (op == "-" and b > a) or _is_heldout(f"{a}{op}{b}") != (split == "heldout"):
                     continue

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.torch import load_file
 
 from rlhf_core.api import ModelError, Sample, Score, ScoreStatus
 from rlhf_plugin_reward.aggregate import Floats, aggregate, standardise
@@ -100,5 +99,3 @@ def load_ensemble(config: EnsembleConfig, folder: Path, device: str) -> Ensemble
         nets.append(net.to(device))
     return EnsembleReward(nets, Encoder(tokenizer, config.max_length), config, meta)
 
-
-__all__ = ["EnsembleReward", "SingleReward", "load_ensemble", "load_file"]

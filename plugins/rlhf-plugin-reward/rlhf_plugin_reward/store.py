@@ -1,0 +1,71 @@
+"""An ensemble on disk: ``ensemble.json`` and either one classifier folder per member or a trunk with stacked heads."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from rlhf_core.api import ModelConfig, PreferencePair
+from rlhf_core.models.load import clear_quantizer, load_tokenizer, locate
+from rlhf_plugin_reward.config import EnsembleConfig
+from rlhf_plugin_reward.net import RewardNet, merged
+
+DECIDES = ("members", "sharing", "max_pairs", "heldout_pairs", "epochs", "batch_size", "optimizer", "loss", "max_length")
+"""Settings that change the trained weights; how scores are combined is not among them."""
+
+
+def cache_root() -> Path:
+    """Where trained ensembles are kept: ``$RLHF_CACHE/ensembles``, by default under ``~/.cache/rlhf``."""
+    return Path(os.environ.get("RLHF_CACHE") or Path.home() / ".cache" / "rlhf").expanduser() / "ensembles"
+
+
+def digest(config: EnsembleConfig, base: ModelConfig, train: Sequence[PreferencePair], held: Sequence[PreferencePair],
+           seed: int) -> str:
+    """Content hash of everything that decides an ensemble: settings, base weights, pairs, seed, versions."""
+    settings = config.model_dump(mode="json", include=set(DECIDES))
+    pairs = [[[dict(m) for m in p.prompt], p.chosen, p.rejected, p.margin] for p in (*train, *held)]
+    versions = [metadata.version(n) for n in ("rlhf-plugin-reward", "torch", "transformers")]
+    text = json.dumps([settings, base.model_dump(mode="json"), weights_digest(base.path), pairs, seed, versions], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+def weights_digest(path: str) -> str:
+    """Hash of a local model's weight files; a hub id stands for itself."""
+    where, extra = locate(path)
+    folder = Path(where)
+    if not folder.is_dir():
+        return where
+    files = [folder / extra["gguf_file"]] if extra else sorted(folder.glob("*.safetensors"))
+    total = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as handle:
+            total.update(hashlib.file_digest(handle, "sha256").digest())
+    return total.hexdigest()
+
+
+def save_shared(net: RewardNet, tokenizer: Any, folder: Path) -> None:
+    """Write a trunk (adapters folded in) and its stacked heads."""
+    trunk = merged(net.trunk)
+    clear_quantizer(trunk)
+    trunk.save_pretrained(folder / "trunk")
+    tokenizer.save_pretrained(folder / "trunk")
+    save_file({"heads": net.head.weight.detach().contiguous()}, str(folder / "heads.safetensors"))
+
+
+def load_shared(folder: Path, meta: dict[str, Any]) -> tuple[RewardNet, Any]:
+    """Read it back as one net with K heads."""
+    from transformers import AutoModel
+
+    trunk = AutoModel.from_pretrained(folder / "trunk", use_safetensors=True)
+    weight = load_file(str(folder / "heads.safetensors"))["heads"]
+    head = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=False)
+    head.weight.data.copy_(weight)
+    return RewardNet(trunk, head, frozen=True).eval(), load_tokenizer(ModelConfig(path=str(folder / "trunk")))
