@@ -50,9 +50,7 @@ class RunDir:
         Raises:
             RunDirError: it already holds a run, or cannot be written.
         """
-        if self.plan.exists():
-            raise RunDirError(f"'{self.path}' already holds a run",
-                              fix=f"choose another --run-dir, or go on with it: rlhf train --resume {self.path}")
+        check_free(self)
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -117,3 +115,15 @@ def check_writable(path: Path) -> None:
     finally:
         with contextlib.suppress(OSError):
             probe.unlink()
+
+
+def check_free(run: RunDir) -> None:
+    """Refuse a folder that already holds a run, or cannot be written.
+
+    Raises:
+        RunDirError: says how to resume it.
+    """
+    if run.plan.exists():
+        raise RunDirError(f"'{run.path}' already holds a run",
+                          fix=f"choose another --run-dir, or go on with it: rlhf train --resume {run.path}")
+    check_writable(run.path)

@@ -1,0 +1,41 @@
+"""What several commands share: registries, consoles, JSON."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+
+
+def emit_json(value: Any) -> None:
+    """Print JSON for a machine."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Print aligned columns; plain text, so that it can be piped."""
+    cells = [[str(c) for c in row] for row in rows]
+    widths = [max([len(h), *(len(r[i]) for r in cells)]) for i, h in enumerate(headers)]
+    for row in [list(headers), ["-" * w for w in widths], *cells]:
+        click.echo("  ".join(c.ljust(w) for c, w in zip(row, widths)).rstrip())
+
+
+def set_up_logging() -> None:
+    """Warnings to stderr in one line each; libraries keep quiet about loading."""
+    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING, stream=sys.stderr)
+
+
+def quiet_libraries() -> None:
+    """No progress bars from transformers and datasets."""
+    import os
+
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    from transformers.utils import logging as hf
+
+    hf.set_verbosity_error()
+    hf.disable_progress_bar()
