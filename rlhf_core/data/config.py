@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field
-
 from rlhf_core.config.base import ComponentConfig
-from rlhf_core.errors import DatasetError
 
 if TYPE_CHECKING:
     from rlhf_core.context import BuildContext
     from rlhf_core.protocols import DatasetSource
-
-
-def check_file(path: str) -> None:
-    """Refuse a missing file.
-
-    Raises:
-        DatasetError: names it, and near files in its folder.
-    """
-    from rlhf_core.errors import did_you_mean
-
-    file = Path(path).expanduser()
-    if not file.is_file():
-        near = did_you_mean(file.name, [p.name for p in file.parent.glob("*")] if file.parent.is_dir() else [])
-        raise DatasetError(f"dataset '{path}' does not exist", fix=near or "check --dataset")
 
 
 class JsonlConfig(ComponentConfig):
@@ -34,20 +16,24 @@ class JsonlConfig(ComponentConfig):
 
     name: str = "jsonl"
     path: str
+    """The file with the rows to train on."""
     heldout_path: str | None = None
     """Rows for held-out evaluation; without it a share of ``path`` is set aside."""
 
     def preflight(self, ctx: BuildContext) -> None:
         """Check that the files are there."""
+        from rlhf_core.data.files import check_file
+
         for path in (self.path, self.heldout_path):
             if path:
                 check_file(path)
 
     def build(self, ctx: BuildContext) -> DatasetSource:
         """Return the source."""
-        from rlhf_core.data.sources import JsonlSource
+        from rlhf_core.data.files import read_json
+        from rlhf_core.data.sources import FileSource
 
-        return JsonlSource(self)
+        return FileSource(self, read_json)
 
 
 class ParquetConfig(JsonlConfig):
@@ -57,24 +43,28 @@ class ParquetConfig(JsonlConfig):
 
     def build(self, ctx: BuildContext) -> DatasetSource:
         """Return the source."""
-        from rlhf_core.data.sources import ParquetSource
+        from rlhf_core.data.files import read_parquet
+        from rlhf_core.data.sources import FileSource
 
-        return ParquetSource(self)
+        return FileSource(self, read_parquet)
 
 
 class HubConfig(ComponentConfig):
-    """A dataset of the hub, or a local folder in its form, through ``datasets.load_dataset``."""
+    """A dataset of the hub, or a local copy of one (folder, saved dataset, file), through ``datasets``."""
 
     name: str = "hub"
     path: str
+    """Hub id such as ``openai/gsm8k``, or a local folder or file."""
     subset: str | None = None
+    """The dataset's configuration name, e.g. ``main``."""
     split: str = "train"
-    heldout_split: str | None = Field(None, description="For example 'test'; without it rows of `split` are set aside.")
+    heldout_split: str | None = None
+    """For example ``test``; without it rows of ``split`` are set aside."""
     revision: str | None = None
 
     def build(self, ctx: BuildContext) -> DatasetSource:
         """Return the source."""
-        from rlhf_core.data.sources import HubSource
+        from rlhf_core.data.hub import HubSource
 
         return HubSource(self)
 
@@ -84,6 +74,7 @@ class PocketConfig(ComponentConfig):
 
     name: str = "pocket"
     subset: Literal["assistant", "arithmetic"] = "assistant"
+    """``assistant`` has a gold score and preference pairs, ``arithmetic`` reference answers."""
 
     def build(self, ctx: BuildContext) -> DatasetSource:
         """Return the source."""

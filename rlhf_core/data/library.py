@@ -2,73 +2,23 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from rlhf_core.config.base import ComponentConfig
-from rlhf_core.config.data import DatasetSettings, SourceSettings
+from rlhf_core.config.data import DatasetSettings
 from rlhf_core.context import BuildContext
-from rlhf_core.data.schema import Reader
+from rlhf_core.data.conversations import read_demonstration, read_pair, read_prompt
+from rlhf_core.data.schema import PROMPT_COLUMNS, Record, UnusableRow
+from rlhf_core.data.source import Source
 from rlhf_core.errors import DatasetError
-from rlhf_core.protocols import DatasetSource, GoldScorer
-from rlhf_core.registry import check_component
-from rlhf_core.types import Demonstration, Message, PreferencePair, Prompt, Sample
+from rlhf_core.protocols import GoldScorer
+from rlhf_core.types import Demonstration, PreferencePair, Prompt, Sample
 
-T = TypeVar("T")
-Row = Mapping[str, Any]
-
-
-class Source:
-    """One dataset of the mixture."""
-
-    def __init__(self, settings: SourceSettings, shared: DatasetSettings, ctx: BuildContext) -> None:
-        self.settings, self.shared = settings, shared
-        self.label = settings.label or _label(settings.source)
-        self.component: DatasetSource = settings.source.build(ctx)
-        check_component("dataset", self.component, settings.source.name)
-        self.reader = Reader(self.label, settings.columns)
-
-    def rows(self, kind: str, split: str) -> list[tuple[int, Row]]:
-        """(row number, row) of a split; rows are set aside by a hash where there is no held-out split."""
-        read = getattr(self.component, kind, self.component.rows)
-        rows = list(enumerate(read(split)))
-        if split == "heldout" and not rows:
-            rows = [(n, r) for n, r in self._all(read) if self._held(n)]
-        elif split == "train" and not list(self._peek(read)):
-            rows = [(n, r) for n, r in self._all(read) if not self._held(n)]
-        self.reader.check_columns([r for _, r in rows[:1]])
-        return rows[: self.shared.limit]
-
-    def _all(self, read: Callable[[str], Sequence[Row]]) -> list[tuple[int, Row]]:
-        return list(enumerate(read("train")))
-
-    def _peek(self, read: Callable[[str], Sequence[Row]]) -> Sequence[Row]:
-        return read("heldout")
-
-    def _held(self, number: int) -> bool:
-        return random.Random(f"{self.label}/{number}").random() < self.shared.heldout_fraction
-
-    def conversation(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
-        """Apply prompt template and system prompt."""
-        if self.settings.prompt_template:
-            last = {"role": "user", "content": self.settings.prompt_template.replace("{prompt}", messages[-1]["content"])}
-            messages = (*messages[:-1], last)
-        if self.shared.system_prompt and messages[0]["role"] != "system":
-            messages = ({"role": "system", "content": self.shared.system_prompt}, *messages)
-        return messages
-
-    def name(self, row: Row, number: int, split: str) -> str:
-        """Unique id of a row; its own if it has one."""
-        own = self.reader.get(row, "id")
-        return f"{self.label}/{own}" if own is not None else f"{self.label}/{split}/{number:06d}"
-
-
-def _label(source: ComponentConfig) -> str:
-    options = source.model_dump()
-    stem = str(options.get("path", "")).rstrip("/").rsplit("/", 1)[-1].split(".")[0]
-    return stem or "/".join(str(v) for v in (source.name, options.get("subset")) if v)
+T = TypeVar("T", Prompt, PreferencePair, Demonstration)
+NOT_META = (*PROMPT_COLUMNS, "input", "system", "id", "answer", "chosen", "rejected")
 
 
 class Datasets:
@@ -77,6 +27,9 @@ class Datasets:
     Args:
         settings: sources and what to do with them.
         ctx: used to build the sources.
+
+    Raises:
+        DatasetError: two sources of one name, or a template or pattern that cannot work.
     """
 
     def __init__(self, settings: DatasetSettings, ctx: BuildContext) -> None:
@@ -87,7 +40,8 @@ class Datasets:
         if twice:
             raise DatasetError(f"two sources are called '{twice[0]}'", fix="give each a label")
         self.counts: Counter[str] = Counter()
-        """Rows dropped, by reason."""
+        """Rows dropped or changed, by reason; each split is counted once."""
+        self._made: dict[tuple[str, str], Sequence[Any]] = {}
 
     @property
     def weights(self) -> dict[str, float]:
@@ -95,55 +49,94 @@ class Datasets:
         return {s.label: s.settings.weight for s in self.sources}
 
     def prompts(self, split: str) -> list[Prompt]:
-        """Prompts of ``train`` or ``heldout``."""
+        """Prompts of ``train`` or ``heldout``; conversations that do not end with the user's turn are dropped.
+
+        Raises:
+            DatasetError: missing, empty or malformed rows, with file and row.
+        """
         return self._collect("rows", split, self._prompt)
 
     def pairs(self, split: str) -> list[PreferencePair]:
-        """Preference pairs of a split; a pair whose sides are equal is dropped and counted."""
-        found = self._collect("pairs", split, self._pair)
-        kept = [p for p in found if p.chosen != p.rejected]
-        self.counts["pairs_identical"] += len(found) - len(kept)
-        return kept
+        """Preference pairs of a split. Pairs with an empty side, equal sides, or different prompts are dropped.
+
+        Raises:
+            DatasetError: malformed rows, or more than ``max_dropped_fraction`` of a source would go.
+        """
+        return self._collect("pairs", split, self._pair)
 
     def demonstrations(self, split: str) -> list[Demonstration]:
-        """Supervised examples of a split."""
+        """Supervised examples of a split; those without a completion are dropped.
+
+        Raises:
+            DatasetError: malformed rows, or more than ``max_dropped_fraction`` of a source would go.
+        """
         return self._collect("demonstrations", split, self._demonstration)
 
-    def _collect(self, kind: str, split: str, make: Callable[[Source, Row, int, str], T]) -> list[T]:
-        items = [make(s, row, number, split) for s in self.sources for number, row in s.rows(kind, split)]
-        ids = Counter(getattr(i, "id") for i in items)  # noqa: B009
-        twice = next((name for name, n in ids.items() if n > 1), None)
-        if twice is not None:
-            raise DatasetError(f"id '{twice}' occurs {ids[twice]} times", fix="ids must be unique; drop the id column or mend it")
-        if not items and split == "train":
-            raise DatasetError("the dataset has no rows to train on", where=", ".join(s.label for s in self.sources))
-        return items
+    def _collect(self, kind: str, split: str, make: Callable[[Source, Record, str], T]) -> list[T]:
+        if (kind, split) not in self._made:
+            items = [item for source in self.sources for item in self._items(source, kind, split, make)]
+            if not items and split == "train":
+                raise DatasetError("the dataset has no rows to train on",
+                                   where=", ".join(s.label for s in self.sources),
+                                   fix="lower dataset.heldout_fraction, or give more rows")
+            self._made[kind, split] = items
+        return list(self._made[kind, split])
 
-    def _prompt(self, source: Source, row: Row, number: int, split: str) -> Prompt:
-        reader = source.reader
-        messages = source.conversation(reader.text_or_messages(row, number, "prompt", "messages", "question"))
-        if not messages[-1]["content"].strip():
-            raise DatasetError(f"dataset '{source.label}', row {number + 1}: the prompt is empty", fix="remove or fill that row")
-        used = {reader.columns.get(c, c) for c in ("id", "prompt", "messages", "question", "answer")}
-        meta = {k: v for k, v in row.items() if k not in used}
-        return Prompt(source.name(row, number, split), messages, reader.answer(row, number, source.settings.answer_pattern),
-                      source.label, meta)
+    def _items(self, source: Source, kind: str, split: str, make: Callable[[Source, Record, str], T]) -> list[T]:
+        found: dict[str, tuple[T, str]] = {}
+        dropped: list[tuple[Record, UnusableRow]] = []
+        records = source.records(kind, split, self.counts)
+        for record in records:
+            try:
+                item = make(source, record, split)
+            except UnusableRow as error:
+                dropped.append((record, error))
+                continue
+            if item.id in found:
+                raise DatasetError(f"id '{item.id}' occurs twice", where=f"{found[item.id][1]} and {record.where}",
+                                   fix="ids must be unique: mend them, or map another column with dataset.columns")
+            found[item.id] = (item, record.where)
+        self._check_dropped(source, len(records), dropped)
+        return [item for item, _ in found.values()]
 
-    def _pair(self, source: Source, row: Row, number: int, split: str) -> PreferencePair:
-        prompt, chosen, rejected = source.reader.pair(row, number)
-        return PreferencePair(source.name(row, number, split), source.conversation(prompt), chosen, rejected,
-                              float(source.reader.get(row, "margin") or 0.0), source.label)
+    def _check_dropped(self, source: Source, total: int, dropped: Sequence[tuple[Record, UnusableRow]]) -> None:
+        reasons = Counter(error.reason for _, error in dropped)
+        self.counts.update(reasons)
+        if dropped and (len(dropped) == total or len(dropped) > self.settings.max_dropped_fraction * total):
+            record, first = dropped[0]
+            counted = ", ".join(f"{reason} {n}" for reason, n in reasons.most_common())
+            raise DatasetError(f"{len(dropped)} of {total} rows of '{source.label}' cannot be used", where=record.where,
+                               why=f"first: {first}; {counted}",
+                               fix="mend the data or dataset.columns, or allow more with dataset.max_dropped_fraction")
 
-    def _demonstration(self, source: Source, row: Row, number: int, split: str) -> Demonstration:
-        reader = source.reader
-        turns = reader.get(row, "messages", "conversations")
-        if turns is not None and reader.get(row, "completion", "response") is None:
-            messages = reader.messages(turns, number)
-            prompt, text = messages[:-1], messages[-1]["content"]
-        else:
-            prompt = reader.text_or_messages(row, number, "prompt", "question", "instruction")
-            text = str(reader.need(row, number, "completion", "response", "answer", "output"))
-        return Demonstration(source.name(row, number, split), source.conversation(prompt), text, source.label)
+    def _prompt(self, source: Source, record: Record, split: str) -> Prompt:
+        turns, cut = read_prompt(source.reader, record)
+        if cut:
+            self.counts["prompts_final_turn_removed"] += 1
+        last = turns[-1]
+        if not last["content"].strip():
+            raise DatasetError("the prompt is empty", where=record.where, fix="remove or fill that row")
+        if last["role"] not in ("user", "tool"):
+            raise UnusableRow("prompts_last_turn", f"the prompt's last turn is the {last['role']}'s, not the user's")
+        answer = source.reader.answer(record, source.settings.answer_pattern)
+        meta, bad = source.reader.rest(record, NOT_META)
+        if bad:
+            self.counts["columns_not_json"] = max(self.counts["columns_not_json"], len(bad))
+        return Prompt(source.name(record, split), source.conversation(turns), answer, source.label, meta)
+
+    def _pair(self, source: Source, record: Record, split: str) -> PreferencePair:
+        prompt, chosen, rejected = read_pair(source.reader, record)
+        margin = source.reader.get(record, "margin")
+        try:
+            size = 0.0 if margin is None else float(margin)
+        except (TypeError, ValueError) as error:
+            raise DatasetError(f"margin {margin!r} is not a number", where=record.where) from error
+        name = source.name(record, split)
+        return PreferencePair(name, source.conversation(prompt), chosen, rejected, size, source.label)
+
+    def _demonstration(self, source: Source, record: Record, split: str) -> Demonstration:
+        prompt, text = read_demonstration(source.reader, record)
+        return Demonstration(source.name(record, split), source.conversation(prompt), text, source.label)
 
     def own_rewards(self) -> dict[str, ComponentConfig]:
         """Source label -> the reward that only this source uses."""
@@ -154,9 +147,12 @@ class Datasets:
         return isinstance(self._source(prompt).component, GoldScorer)
 
     def gold(self, sample: Sample) -> Mapping[str, float] | None:
-        """The gold score of a completion, None where its source has none."""
-        component = self._source(sample.prompt).component
-        return component.gold(sample) if isinstance(component, GoldScorer) else None
+        """The gold score of a completion, None where its source has none. The source sees its own row id."""
+        source = self._source(sample.prompt)
+        if not isinstance(source.component, GoldScorer):
+            return None
+        own = replace(sample.prompt, id=source.own_id(sample.prompt.id))
+        return source.component.gold(replace(sample, prompt=own))
 
     def _source(self, prompt: Prompt) -> Source:
         return next(s for s in self.sources if s.label == prompt.source)

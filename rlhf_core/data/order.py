@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from rlhf_core.errors import DatasetError
 from rlhf_core.types import Prompt
 
 
@@ -14,49 +16,136 @@ class PromptOrder:
     """Deterministic order over several sources.
 
     Every source is walked in a fresh permutation per epoch, so a prompt returns only after all others of its
-    source. Sources interleave so that each keeps its weight's share of all prompts taken so far.
+    source. Sources interleave so that each keeps its weight's share of all prompts taken so far. One :meth:`take`
+    never returns a prompt twice: one that would is put off to the next.
 
     Args:
-        prompts: of all sources.
+        prompts: of all sources, at least one.
         weights: source label -> weight.
         seed: the run's.
+        shuffle: False keeps the order of the rows.
     """
 
-    def __init__(self, prompts: Sequence[Prompt], weights: Mapping[str, float], seed: int) -> None:
-        self.by_source: dict[str, list[Prompt]] = {}
+    def __init__(self, prompts: Sequence[Prompt], weights: Mapping[str, float], seed: int,
+                 shuffle: bool = True) -> None:
+        by_source: dict[str, list[Prompt]] = {}
         for prompt in prompts:
-            self.by_source.setdefault(prompt.source, []).append(prompt)
-        total = sum(weights[s] for s in self.by_source)
-        self.share = {s: weights[s] / total for s in self.by_source}
-        self.seed = seed
-        self.taken = dict.fromkeys(self.by_source, 0)
-        """Prompts consumed per source: the frontier."""
-        self._permutation: dict[str, tuple[int, np.ndarray[Any, Any]]] = {}
+            by_source.setdefault(prompt.source, []).append(prompt)
+        total = sum(weights[s] for s in by_source)
+        self.share = {s: weights[s] / total for s in by_source}
+        self.walks = {s: SourceWalk(s, rows, (seed, i) if shuffle else None)
+                      for i, (s, rows) in enumerate(sorted(by_source.items()))}
 
     def take(self, count: int) -> list[Prompt]:
-        """The next ``count`` prompts."""
-        return [self._next() for _ in range(count)]
+        """The next ``count`` prompts, all different.
 
-    def _next(self) -> Prompt:
-        done = sum(self.taken.values()) + 1
-        source = max(self.share, key=lambda s: (self.share[s] * done - self.taken[s], s))
-        epoch, place = divmod(self.taken[source], len(self.by_source[source]))
-        self.taken[source] += 1
-        return self.by_source[source][int(self._order(source, epoch)[place])]
+        Raises:
+            DatasetError: a source's share of them is more than it has.
+        """
+        batch: dict[str, Prompt] = {}
+        for _ in range(count):
+            prompt = self.walks[self._neediest()].next(batch)
+            batch[prompt.id] = prompt
+        return list(batch.values())
 
-    def _order(self, source: str, epoch: int) -> np.ndarray[Any, Any]:
-        known = self._permutation.get(source)
-        if known is None or known[0] != epoch:
-            names = sorted(self.by_source)
-            rng = np.random.default_rng([self.seed, names.index(source), epoch])
-            known = (epoch, rng.permutation(len(self.by_source[source])))
-            self._permutation[source] = known
-        return known[1]
+    def _neediest(self) -> str:
+        done = sum(w.taken for w in self.walks.values()) + 1
+        return max(self.walks, key=lambda s: (self.share[s] * done - self.walks[s].taken, s))
+
+    def require(self, count: int) -> None:
+        """Refuse a batch size that would repeat prompts within one batch.
+
+        Raises:
+            DatasetError: names the source that is too small.
+        """
+        for source, walk in self.walks.items():
+            need = min(count, int(np.ceil(self.share[source] * count)) + (len(self.walks) > 1))
+            if need > len(walk.prompts):
+                raise too_few(source, len(walk.prompts), need)
 
     def state_dict(self) -> dict[str, Any]:
-        """The consumed frontier."""
-        return {"taken": dict(self.taken)}
+        """The consumed frontier of every source."""
+        return {source: walk.state_dict() for source, walk in self.walks.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a frontier."""
-        self.taken = {s: int(state["taken"][s]) for s in self.taken}
+        """Go on from a frontier.
+
+        Raises:
+            DatasetError: the prompts are not those that the frontier counts.
+        """
+        if set(state) != set(self.walks):
+            raise DatasetError("the dataset's sources changed since the checkpoint",
+                               why=f"then {sorted(state)}, now {sorted(self.walks)}",
+                               fix="resume with the same dataset, or start a new run from the checkpoint's model")
+        for source, walk in self.walks.items():
+            walk.load_state_dict(state[source])
+
+
+class SourceWalk:
+    """Epoch after epoch through one source's prompts.
+
+    Args:
+        source: its label.
+        prompts: at least one.
+        key: seeds the permutations; None keeps the given order.
+    """
+
+    def __init__(self, source: str, prompts: Sequence[Prompt], key: tuple[int, int] | None) -> None:
+        self.source, self.prompts, self.key = source, list(prompts), key
+        self.epoch = 0
+        self.left = self._permutation()
+        """Indices of this epoch's remaining prompts, next one first."""
+
+    def _permutation(self) -> list[int]:
+        if self.key is None:
+            return list(range(len(self.prompts)))
+        return np.random.default_rng([*self.key, self.epoch]).permutation(len(self.prompts)).tolist()
+
+    def next(self, batch: Mapping[str, Prompt]) -> Prompt:
+        """The next prompt that is not in the batch.
+
+        Raises:
+            DatasetError: every prompt of this source is in the batch.
+        """
+        if not self.left:
+            self.epoch += 1
+            self.left = self._permutation()
+        place = next((n for n, i in enumerate(self.left) if self.prompts[i].id not in batch), None)
+        if place is None:
+            raise too_few(self.source, len(self.prompts), len(self.prompts) + 1)
+        return self.prompts[self.left.pop(place)]
+
+    @property
+    def taken(self) -> int:
+        """Prompts consumed so far, over all epochs."""
+        return (self.epoch + 1) * len(self.prompts) - len(self.left)
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the prompts' ids in order."""
+        return hashlib.sha256("\0".join(p.id for p in self.prompts).encode()).hexdigest()[:16]
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far this epoch's permutation is consumed, and which prompts before that were put off."""
+        order, left = self._permutation(), set(self.left)
+        frontier = max((n + 1 for n, i in enumerate(order) if i not in left), default=0)
+        put_off = [i for i in order[:frontier] if i in left]
+        return {"epoch": self.epoch, "frontier": frontier, "put_off": put_off, "fingerprint": self.fingerprint}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore :meth:`state_dict`.
+
+        Raises:
+            DatasetError: other prompts than then.
+        """
+        if state["fingerprint"] != self.fingerprint:
+            raise DatasetError(f"the prompts of source '{self.source}' changed since the checkpoint",
+                               fix="resume with the same dataset, or start a new run from the checkpoint's model")
+        self.epoch = int(state["epoch"])
+        self.left = [*state["put_off"], *self._permutation()[int(state["frontier"]) :]]
+
+
+def too_few(source: str, has: int, needs: int) -> DatasetError:
+    """The error for a source that is smaller than its share of a batch."""
+    return DatasetError(f"one step may take {needs} different prompts of '{source}', which has only {has}",
+                        fix="lower trainer.rollout_batch_size, raise trainer.group_size, or give more prompts")

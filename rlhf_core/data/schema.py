@@ -1,21 +1,46 @@
-"""Rows of any shape to prompts, pairs and demonstrations. Every refusal names file and row."""
+"""Columns of any file under our names, and turns in one form. Every refusal names file and row."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rlhf_core.errors import DatasetError, did_you_mean
 from rlhf_core.types import Message
 
 Row = Mapping[str, Any]
-_TURN = re.compile(r"\n\n(Human|Assistant):")
-_ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system", "tool": "tool"}
+ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "chatgpt": "assistant",
+         "system": "system", "tool": "tool", "observation": "tool"}
+PROMPT_COLUMNS = ("prompt", "messages", "question", "conversations", "instruction")
+"""Where a prompt is looked for, in this order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One row and where it stands.
+
+    Example:
+        Record({"prompt": "Hi"}, 16, "prompts.jsonl, line 17")
+    """
+
+    row: Row
+    number: int
+    """Place in its file or split, from 0."""
+    where: str
+
+
+class UnusableRow(Exception):
+    """A row that is well formed but cannot be trained on; it is dropped and counted under ``reason``."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        self.reason = reason
+        super().__init__(text)
 
 
 class Reader:
-    """Reads columns of one source's rows under our names.
+    """Reads the columns of one source's rows under our names.
 
     Args:
         label: the source's name, for messages.
@@ -25,104 +50,115 @@ class Reader:
     def __init__(self, label: str, columns: Mapping[str, str]) -> None:
         self.label, self.columns = label, dict(columns)
 
-    def check_columns(self, rows: Sequence[Row]) -> None:
+    def check_columns(self, records: Sequence[Record]) -> None:
         """Refuse mapped columns that the first row lacks.
 
         Raises:
             DatasetError: names the column, what there is, and the nearest.
         """
         for ours, theirs in self.columns.items():
-            if rows and theirs not in rows[0]:
-                raise self.missing(theirs, rows[0], f"columns maps '{ours}' to it")
+            if records and theirs not in records[0].row:
+                raise self.missing(theirs, records[0], f"dataset.columns maps '{ours}' to it; ")
 
-    def missing(self, column: str, row: Row, why: str = "") -> DatasetError:
+    def missing(self, column: str, record: Record, why: str = "") -> DatasetError:
         """The error for a column that is not there."""
-        known = sorted(row)
-        return DatasetError(f"dataset '{self.label}' has no column '{column}'", why=why or f"its columns: {', '.join(known)}",
-                            fix=did_you_mean(column, known) or f"map it: dataset.columns={{{column}: NAME}}, NAME one of {known}")
+        known = sorted(map(str, record.row))
+        fix = did_you_mean(column, known) or f"map it: dataset.columns={{{column}: NAME}}"
+        return DatasetError(f"dataset '{self.label}' has no column '{column}'", where=record.where,
+                            why=f"{why}its columns: {', '.join(known)}", fix=fix)
 
-    def get(self, row: Row, column: str, *others: str) -> Any:
+    def find(self, record: Record, *columns: str) -> str | None:
+        """The first of our columns whose value the row has."""
+        return next((c for c in columns if record.row.get(self.columns.get(c, c)) is not None), None)
+
+    def get(self, record: Record, *columns: str) -> Any:
         """Value of the first of our columns that the row has, None if none."""
-        for name in (column, *others):
-            theirs = self.columns.get(name, name)
-            if theirs in row:
-                return row[theirs]
-        return None
+        found = self.find(record, *columns)
+        return None if found is None else record.row[self.columns.get(found, found)]
 
-    def need(self, row: Row, number: int, column: str, *others: str) -> Any:
-        """Like :meth:`get`, but absence or emptiness is an error naming the row."""
-        value = self.get(row, column, *others)
+    def need(self, record: Record, *columns: str) -> Any:
+        """Like :meth:`get`, but absence is an error that names the row."""
+        value = self.get(record, *columns)
         if value is None:
-            raise self.missing(self.columns.get(column, column), row)
-        if isinstance(value, (str, list)) and not (value.strip() if isinstance(value, str) else value):
-            raise DatasetError(f"dataset '{self.label}', row {number + 1}: '{column}' is empty", fix="remove or fill that row")
+            raise self.missing(self.columns.get(columns[0], columns[0]), record)
         return value
 
-    def text_or_messages(self, row: Row, number: int, *columns: str) -> tuple[Message, ...]:
-        """A prompt given as text or as a list of turns."""
-        value = self.need(row, number, *columns)
+    def prompt(self, record: Record) -> tuple[Message, ...]:
+        """A prompt given as text or as a list of turns, its system turn and its ``input`` included."""
+        column = self.find(record, *PROMPT_COLUMNS)
+        value = self.need(record, *PROMPT_COLUMNS)
         if isinstance(value, str):
-            return ({"role": "user", "content": value},)
-        return self.messages(value, number)
+            extra = self.get(record, "input") if column == "instruction" else None
+            text = f"{value}\n\n{extra}" if extra else value
+            turns: tuple[Message, ...] = ({"role": "user", "content": text},)
+        else:
+            turns = self.messages(value, record)
+        system = self.get(record, "system")
+        if isinstance(system, str) and system.strip() and turns[0]["role"] != "system":
+            turns = ({"role": "system", "content": system}, *turns)
+        return turns
 
-    def messages(self, turns: Any, number: int) -> tuple[Message, ...]:
-        """Normalise OpenAI and ShareGPT turns."""
-        rows: list[Message] = []
-        for turn in turns if isinstance(turns, (list, tuple)) else [turns]:
-            role = _ROLES.get(str(turn.get("role", turn.get("from", ""))).lower()) if isinstance(turn, Mapping) else None
-            content = turn.get("content", turn.get("value")) if isinstance(turn, Mapping) else None
-            if role is None or not isinstance(content, str):
-                raise DatasetError(f"dataset '{self.label}', row {number + 1}: a turn is not {{role, content}}", why=f"got {str(turn)[:80]}")
-            rows.append({"role": role, "content": content})
-        return tuple(rows)
+    def messages(self, turns: Any, record: Record) -> tuple[Message, ...]:
+        """Normalise OpenAI and ShareGPT turns.
 
-    def answer(self, row: Row, number: int, pattern: str | None) -> str | None:
+        Raises:
+            DatasetError: a turn without a known role or without text; an empty list.
+        """
+        found = tuple(self._turn(t, record) for t in (turns if isinstance(turns, (list, tuple)) else [turns]))
+        if not found:
+            raise DatasetError("a conversation has no turns", where=record.where, fix="remove or fill that row")
+        return found
+
+    def _turn(self, turn: Any, record: Record) -> Message:
+        role, content = None, None
+        if isinstance(turn, Mapping):
+            role = ROLES.get(str(turn.get("role", turn.get("from", ""))).lower())
+            content = turn_text(turn.get("content", turn.get("value")))
+        if role is None or content is None:
+            raise DatasetError("a turn is not {role: user | assistant | system | tool, content: text}",
+                               where=record.where, why=f"got {str(turn)[:80]}")
+        return {"role": role, "content": content}
+
+    def answer(self, record: Record, pattern: str | None) -> str | None:
         """Reference answer, cut out by ``pattern`` when given.
 
         Raises:
             DatasetError: the pattern does not match.
         """
-        value = self.get(row, "answer")
-        if value is None:
-            return None
         if pattern is None:
-            return str(value)
-        match = re.search(pattern, str(value), re.DOTALL)
+            value = self.get(record, "answer")
+            return None if value is None else str(value)
+        value = str(self.need(record, "answer"))
+        match = re.search(pattern, value, re.DOTALL)
         if match is None:
-            raise DatasetError(f"dataset '{self.label}', row {number + 1}: answer_pattern {pattern!r} does not match",
-                               why=f"answer: {str(value)[-60:]!r}")
-        return match.group(1).strip()
+            raise DatasetError(f"answer_pattern {pattern!r} does not match the answer", where=record.where,
+                               why=f"the answer ends with {value[-60:]!r}",
+                               fix="mend the row or dataset.answer_pattern")
+        return match[1].strip()
 
-    def pair(self, row: Row, number: int) -> tuple[tuple[Message, ...], str, str]:
-        """(prompt, chosen, rejected) from text columns, whole conversations, or Human/Assistant transcripts.
-
-        Raises:
-            DatasetError: the two conversations do not share their prompt.
-        """
-        chosen, rejected = self.need(row, number, "chosen"), self.need(row, number, "rejected")
-        given = self.get(row, "prompt", "conversations", "question")
-        sides = [self._side(value, number) for value in (chosen, rejected)]
-        prompts = [p for p, _ in sides]
-        if given is not None and not any(prompts):
-            prompt = self.text_or_messages(row, number, "prompt", "conversations", "question")
-        elif prompts[0] == prompts[1] and prompts[0]:
-            prompt = prompts[0]
-        else:
-            raise DatasetError(f"dataset '{self.label}', row {number + 1}: chosen and rejected do not share their prompt",
-                               fix="give a prompt column, or conversations that differ only in the last turn")
-        return prompt, sides[0][1], sides[1][1]
-
-    def _side(self, value: Any, number: int) -> tuple[tuple[Message, ...], str]:
-        if isinstance(value, str):
-            return transcript(value) if _TURN.search(value) else ((), value)
-        turns = self.messages(value, number)
-        return turns[:-1], turns[-1]["content"]
+    def rest(self, record: Record, used: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+        """(further columns as JSON values under our names, names of columns that JSON cannot carry)."""
+        ours = {theirs: name for name, theirs in self.columns.items()}
+        skip = {self.columns.get(c, c) for c in used}
+        rest = {ours.get(name, name): value for name, value in record.row.items() if name not in skip}
+        bad = [name for name, value in rest.items() if not is_json(value)]
+        return {name: value for name, value in rest.items() if name not in bad}, bad
 
 
-def transcript(text: str) -> tuple[tuple[Message, ...], str]:
-    """Split ``"\\n\\nHuman: ...\\n\\nAssistant: ..."`` at its last assistant turn."""
-    pieces = _TURN.split(text)
-    turns: list[Message] = [{"role": "user" if who == "Human" else "assistant", "content": what.strip()}
-                            for who, what in zip(pieces[1::2], pieces[2::2])]
-    last = max((i for i, t in enumerate(turns) if t["role"] == "assistant"), default=-1)
-    return (tuple(turns[:last]), turns[last]["content"]) if last >= 0 else ((), text)
+def turn_text(content: Any) -> str | None:
+    """Text of a turn, also when given in parts; None when there is something else than text."""
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    if parts and all(isinstance(p, Mapping) and p.get("type") == "text" for p in parts):
+        return "".join(str(p.get("text", "")) for p in parts)
+    return None
+
+
+def is_json(value: Any) -> bool:
+    """Whether JSON carries a value unchanged."""
+    if isinstance(value, Mapping):
+        return all(isinstance(k, str) and is_json(v) for k, v in value.items())
+    if isinstance(value, (list, tuple)):
+        return all(map(is_json, value))
+    return value is None or isinstance(value, (str, int, float, bool))

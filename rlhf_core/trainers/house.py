@@ -51,7 +51,9 @@ class OnlineHouse:
         self.reference = Reference.of(self.policy.model) if self._wants_reference else None
         self.foundry = TokenFoundry(self.policy.model, config.sampling.temperature, config.share_prefix)
         self.ctx = ctx.with_(policy=self.policy, datasets=self.datasets)
-        self.library = Library(PromptOrder(train, self.datasets.weights, ctx.seed), self.encode, config.group_size)
+        order = PromptOrder(train, self.datasets.weights, ctx.seed, ctx.config.dataset.shuffle)
+        order.require(config.prompts_per_step)
+        self.library = Library(order, self.encode, config.group_size)
         self.held = held
 
     def furnish(self, checkpoint: tuple[Path, dict[str, Any]] | None) -> None:

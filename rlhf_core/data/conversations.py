@@ -1,0 +1,97 @@
+"""Preference pairs and demonstrations in every form that public data sets use."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from rlhf_core.data.schema import PROMPT_COLUMNS, Reader, Record, UnusableRow
+from rlhf_core.types import Message
+
+Side = tuple[tuple[Message, ...], str]
+_TURN = re.compile(r"\n\n(Human|Assistant):")
+_START = re.compile(r"\s*Human:")
+
+
+def read_pair(reader: Reader, record: Record) -> tuple[tuple[Message, ...], str, str]:
+    """(prompt, chosen, rejected) from text columns, whole conversations, ShareGPT, or Human/Assistant transcripts.
+
+    Raises:
+        DatasetError: a column is missing or a turn is malformed.
+        UnusableRow: an empty or identical side, or two conversations that differ before the last turn.
+    """
+    chosen, rejected = (_side(reader, record, reader.need(record, c)) for c in ("chosen", "rejected"))
+    if chosen[0] != rejected[0]:
+        raise UnusableRow("pairs_prompt_mismatch", "chosen and rejected differ before their last turn")
+    given = reader.prompt(record) if reader.find(record, *PROMPT_COLUMNS) else ()
+    if not given and not chosen[0]:
+        raise reader.missing("prompt", record, "chosen and rejected are single turns; ")
+    if not chosen[1].strip() or not rejected[1].strip():
+        raise UnusableRow("pairs_empty_completion", "chosen or rejected is empty")
+    if chosen[1] == rejected[1]:
+        raise UnusableRow("pairs_identical", "chosen and rejected are the same")
+    return chosen[0] or given, chosen[1], rejected[1]
+
+
+def read_demonstration(reader: Reader, record: Record) -> Side:
+    """(prompt, completion) from a prompt with a completion, a conversation, or a pair's chosen side.
+
+    Raises:
+        DatasetError: a column is missing or a turn is malformed.
+        UnusableRow: there is nothing to imitate.
+    """
+    given = reader.get(record, "completion", "response", "output")
+    turns = reader.get(record, "messages", "conversations")
+    if given is None and turns is not None:
+        side = _split(reader.prompt(record))
+    elif given is None and reader.find(record, "chosen") and not reader.find(record, "answer"):
+        inner = _side(reader, record, reader.need(record, "chosen"))
+        side = (inner[0] or reader.prompt(record), inner[1])
+    else:
+        text = given if given is not None else reader.need(record, "completion", "answer")
+        side = (reader.prompt(record), text if isinstance(text, str) else reader.messages(text, record)[-1]["content"])
+    if not side[1].strip():
+        raise UnusableRow("demonstrations_empty", "the completion is empty")
+    return side
+
+
+def read_prompt(reader: Reader, record: Record) -> tuple[tuple[Message, ...], bool]:
+    """(conversation up to the policy's turn, whether a final answer was cut off).
+
+    Rows of preference data serve as prompts too: the turns that both sides share.
+    """
+    if reader.find(record, *PROMPT_COLUMNS) is None and reader.find(record, "chosen"):
+        return _side(reader, record, reader.need(record, "chosen"))[0] or reader.prompt(record), False
+    turns = reader.prompt(record)
+    if len(turns) > 1 and turns[-1]["role"] == "assistant":
+        return turns[:-1], True
+    return turns, False
+
+
+def _side(reader: Reader, record: Record, value: Any) -> Side:
+    """One side of a pair: (turns before the last, last turn)."""
+    if isinstance(value, str):
+        return transcript(value) if _START.match(value) and _TURN.search(value) else ((), value)
+    return _split(reader.messages(value, record))
+
+
+def _split(turns: tuple[Message, ...]) -> Side:
+    if turns[-1]["role"] != "assistant":
+        raise UnusableRow("conversation_without_answer", f"the last turn is the {turns[-1]['role']}'s")
+    return turns[:-1], turns[-1]["content"]
+
+
+def transcript(text: str) -> Side:
+    r"""Split ``"\n\nHuman: ...\n\nAssistant: ..."`` at its last turn.
+
+    Raises:
+        UnusableRow: the last turn is not the assistant's.
+
+    Example:
+        >>> transcript("\n\nHuman: Hi\n\nAssistant: Hello")
+        (({'role': 'user', 'content': 'Hi'},), 'Hello')
+    """
+    pieces = _TURN.split("\n\n" + text.lstrip())
+    turns = tuple({"role": "user" if who == "Human" else "assistant", "content": what.strip()}
+                  for who, what in zip(pieces[1::2], pieces[2::2]))
+    return _split(turns)

@@ -1,0 +1,119 @@
+"""Reads JSON and Parquet files, and says where a broken row is."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rlhf_core.errors import DatasetError, did_you_mean
+
+Row = Mapping[str, Any]
+
+
+class FileRows(NamedTuple):
+    """Rows of a file and the place of each, e.g. ``"line 17"``."""
+
+    rows: list[Row]
+    places: list[str]
+
+
+def check_file(path: str) -> None:
+    """Refuse a missing file.
+
+    Raises:
+        DatasetError: names it, and near files in its folder.
+    """
+    file = Path(path).expanduser()
+    if file.is_file():
+        return
+    if file.is_dir():
+        names = ", ".join(sorted(p.name for p in file.iterdir())[:5]) or "nothing"
+        raise DatasetError(f"dataset '{path}' is a folder, not a file", why=f"it holds {names}",
+                           fix="name one file, or read the folder with dataset.name=hub")
+    if not file.parent.is_dir():
+        raise DatasetError(f"dataset '{path}' does not exist", why=f"there is no folder '{file.parent}'",
+                           fix="check --dataset")
+    near = did_you_mean(file.name, [p.name for p in file.parent.glob("*")])
+    raise DatasetError(f"dataset '{path}' does not exist", fix=near or "check --dataset")
+
+
+def read_json(path: str) -> FileRows:
+    """Read JSON lines or one JSON array; ``.gz`` is unpacked.
+
+    Raises:
+        DatasetError: missing, empty, or a broken line (file and line number).
+    """
+    check_file(path)
+    opener = gzip.open if path.endswith(".gz") else open
+    try:
+        with opener(Path(path).expanduser(), "rt", encoding="utf-8-sig") as file:
+            text = file.read()
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise DatasetError(f"dataset '{path}' cannot be read", why=f"{type(error).__name__}: {error}",
+                           fix="it must be UTF-8 text, whole, and packed with gzip if it is called .gz") from error
+    found = _array(text, path) if text.lstrip()[:1] == "[" else _lines(text, path)
+    return _not_empty(found, path)
+
+
+def _array(text: str, path: str) -> FileRows:
+    try:
+        rows = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise DatasetError(f"{path}:{error.lineno}: not valid JSON: {error.msg}",
+                           fix="a file that begins with [ must be one JSON array of objects") from error
+    for number, row in enumerate(rows, 1):
+        _check_object(row, f"{path}, row {number}")
+    return FileRows(rows, [f"row {n}" for n in range(1, len(rows) + 1)])
+
+
+def _lines(text: str, path: str) -> FileRows:
+    found = FileRows([], [])
+    for number, line in enumerate(text.split("\n"), 1):  # not splitlines: JSON text may hold U+2028 and its like
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise DatasetError(f"{path}:{number}: not valid JSON: {error.msg}", why=f"the line begins {line[:60]!r}",
+                               fix="mend or remove that line; each must be one whole object") from error
+        _check_object(row, f"{path}:{number}")
+        found.rows.append(row)
+        found.places.append(f"line {number}")
+    return found
+
+
+def _check_object(row: object, where: str) -> None:
+    if not isinstance(row, dict):
+        raise DatasetError(f"{where}: expected an object, got {type(row).__name__}", why=f"it is {str(row)[:60]!r}",
+                           fix='write {"prompt": ...}')
+
+
+def read_parquet(path: str) -> FileRows:
+    """Read one Parquet file.
+
+    Raises:
+        DatasetError: missing, empty or not Parquet.
+    """
+    import pyarrow.parquet
+
+    check_file(path)
+    try:
+        rows = pyarrow.parquet.read_table(Path(path).expanduser()).to_pylist()
+    except (OSError, ValueError) as error:
+        raise DatasetError(f"dataset '{path}' is not a Parquet file", why=str(error).splitlines()[0]) from error
+    return _not_empty(FileRows(rows, [f"row {n}" for n in range(1, len(rows) + 1)]), path)
+
+
+def _not_empty(found: FileRows, path: str) -> FileRows:
+    if not found.rows:
+        raise DatasetError(f"dataset '{path}' is empty", fix="give a file with at least one row")
+    return found
+
+
+def index_rows(rows: Sequence[Row], key: str) -> dict[Any, Row]:
+    """Rows by one of their columns."""
+    return {row[key]: row for row in rows}

@@ -1,0 +1,133 @@
+"""One dataset of the mixture: its splits, its rows and where they stand."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from rlhf_core.config.base import ComponentConfig
+from rlhf_core.config.data import DatasetSettings, SourceSettings
+from rlhf_core.context import BuildContext
+from rlhf_core.data.schema import Reader, Record
+from rlhf_core.errors import DatasetError
+from rlhf_core.protocols import DatasetSource
+from rlhf_core.registry import check_component
+from rlhf_core.types import Message
+
+PLAIN_NAMES = frozenset({"train", "test", "validation", "val", "dev", "data", "dataset", "pairs", "prompts", "main"})
+"""Names that say nothing about which dataset a file belongs to; its folder's name is better."""
+
+
+class Source:
+    """A dataset component with its settings.
+
+    Args:
+        settings: this source's.
+        shared: those of the whole dataset section.
+        ctx: used to build the component.
+
+    Raises:
+        DatasetError: a template or pattern that cannot work.
+    """
+
+    def __init__(self, settings: SourceSettings, shared: DatasetSettings, ctx: BuildContext) -> None:
+        self.settings, self.shared = settings, shared
+        self.label = settings.label or default_label(settings.source)
+        check_template(self.label, settings.prompt_template)
+        check_pattern(self.label, settings.answer_pattern)
+        self.component: DatasetSource = settings.source.build(ctx)
+        check_component("dataset", self.component, settings.source.name)
+        self.reader = Reader(self.label, settings.columns)
+        self._read: dict[tuple[str, str], list[Record]] = {}
+
+    def records(self, kind: str, split: str, counts: Counter[str]) -> list[Record]:
+        """Rows of ``train`` or ``heldout``; set aside by a hash of their id where the source has no held-out split.
+
+        Args:
+            kind: ``rows``, ``pairs`` or ``demonstrations``; a component may keep them apart.
+            split: ``train`` or ``heldout``.
+            counts: rows beyond ``dataset.limit`` are added here.
+        """
+        if self._all(kind, "heldout"):
+            found = self._all(kind, split)
+        else:
+            found = [r for r in self._all(kind, "train") if self._held_out(r) == (split == "heldout")]
+        self.reader.check_columns(found)
+        limit = self.shared.limit
+        if limit is not None and len(found) > limit:
+            counts["rows_beyond_limit"] += len(found) - limit
+        return found[:limit]
+
+    def _all(self, kind: str, split: str) -> list[Record]:
+        kind = kind if hasattr(self.component, kind) else "rows"
+        if (kind, split) not in self._read:
+            read = getattr(self.component, kind)
+            self._read[kind, split] = [Record(row, n, self._where(split, n)) for n, row in enumerate(read(split))]
+        return self._read[kind, split]
+
+    def _where(self, split: str, number: int) -> str:
+        place = getattr(self.component, "where", None)
+        return str(place(split, number)) if callable(place) else f"dataset '{self.label}', {split} row {number + 1}"
+
+    def _held_out(self, record: Record) -> bool:
+        own = self.reader.get(record, "id")
+        key = record.number if own is None else own
+        return random.Random(f"{self.label}/{key}").random() < self.shared.heldout_fraction
+
+    def conversation(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+        """Apply prompt template and system prompt."""
+        if self.settings.prompt_template:
+            text = self.settings.prompt_template.replace("{prompt}", messages[-1]["content"])
+            messages = (*messages[:-1], {**messages[-1], "content": text})
+        if self.shared.system_prompt and messages[0]["role"] != "system":
+            messages = ({"role": "system", "content": self.shared.system_prompt}, *messages)
+        return messages
+
+    def name(self, record: Record, split: str) -> str:
+        """Unique id of a row: ``label/its own id``, or ``label/split/000017``."""
+        own = self.reader.get(record, "id")
+        return f"{self.label}/{own}" if own is not None else f"{self.label}/{split}/{record.number:06d}"
+
+    def own_id(self, name: str) -> str:
+        """Undo the label in :meth:`name`."""
+        return name.removeprefix(f"{self.label}/")
+
+
+def default_label(source: ComponentConfig) -> str:
+    """Name of a source in ids and metrics: ``gsm8k`` for ``openai/gsm8k`` and for ``data/gsm8k/train.jsonl``."""
+    options: Mapping[str, Any] = source.model_dump()
+    names = [part.split(".")[0] for part in str(options.get("path", "")).split("/")]
+    stem = next((name for name in reversed(names) if name and name not in PLAIN_NAMES), "")
+    return stem or "/".join(str(v) for v in (source.name, options.get("subset")) if v)
+
+
+def check_template(label: str, template: str | None) -> None:
+    """Refuse a template that would give every row the same prompt.
+
+    Raises:
+        DatasetError: ``{prompt}`` is missing.
+    """
+    if template is not None and "{prompt}" not in template:
+        raise DatasetError(f"prompt_template of '{label}' has no {{prompt}}", why=f"it is {template[:80]!r}",
+                           fix='put {prompt} where the text goes, for example "Q: {prompt}\\nA:"')
+
+
+def check_pattern(label: str, pattern: str | None) -> None:
+    """Refuse a pattern that cannot yield an answer.
+
+    Raises:
+        DatasetError: not a regular expression, or without a group.
+    """
+    if pattern is None:
+        return
+    try:
+        groups = re.compile(pattern).groups
+    except re.error as error:
+        raise DatasetError(f"answer_pattern of '{label}' is not a regular expression", why=f"{pattern!r}: {error}",
+                           fix="for GSM8K: '#### (.+)'") from error
+    if not groups:
+        raise DatasetError(f"answer_pattern of '{label}' has no group", why=f"it is {pattern!r}",
+                           fix="put the answer in brackets, for example '#### (.+)'")
