@@ -159,6 +159,7 @@ def set_up_torch(config: RunConfig) -> None:
     if config.threads:
         torch.set_num_threads(config.threads)
     torch.use_deterministic_algorithms(config.deterministic, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # every buffer is written before it is read
 
 
 def environment() -> dict[str, Any]:

@@ -214,21 +214,3 @@ class Closeable(Protocol):
     def close(self) -> None:
         """Release them; idempotent."""
         ...
-
-
-METHODS: Mapping[str, tuple[str, ...]] = {
-    "trainer": ("run",),
-    "loss": ("__call__",),
-    "advantage": ("estimate",),
-    "reward": ("score",),
-    "verifier": ("verify",),
-    "agent": ("play",),
-    "rollout": ("generate",),
-    "strategy": ("prepare", "backward", "clip_grad_norm"),
-    "dataset": ("rows",),
-    "benchmark": ("evaluate",),
-    "monitor": ("observe",),
-    "tracker": ("log", "close"),
-    "study": ("run",),
-}
-"""Kind -> methods a built component must have; checked once, at build."""

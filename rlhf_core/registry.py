@@ -8,15 +8,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlhf_core import __version__
-from rlhf_core.config.base import ComponentConfig
 from rlhf_core.disabled import disabled_distributions
 from rlhf_core.errors import PluginError, did_you_mean
-from rlhf_core.protocols import METHODS
+from rlhf_core.kinds import KINDS, METHODS
 
-KINDS: tuple[str, ...] = tuple(METHODS)
+if TYPE_CHECKING:
+    from rlhf_core.config.base import ComponentConfig
+
 CORE = "rlhf-core"
 
 
@@ -144,6 +145,8 @@ class Registry:
         Raises:
             PluginError: the distribution needs another core, does not import, or is not a Config.
         """
+        from rlhf_core.config.base import ComponentConfig
+
         entry = self.find(kind, name)
         check_core_range(entry)
         try:

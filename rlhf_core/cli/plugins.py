@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-KINDS = ("trainer", "loss", "advantage", "reward", "verifier", "agent", "rollout", "strategy", "dataset", "benchmark", "monitor",
-         "tracker", "study")
+from rlhf_core.kinds import KINDS
 
 
 @click.group()

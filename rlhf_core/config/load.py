@@ -13,6 +13,7 @@ from rlhf_core.config.data import spell_dataset
 from rlhf_core.config.errors import explain
 from rlhf_core.config.run import RunConfig
 from rlhf_core.errors import ConfigError
+from rlhf_core.models.config import ModelConfig
 from rlhf_core.registry import Registry
 
 SLOTS = ("trainer", "loss", "advantage", "reward", "rollout", "agent", "strategy")
@@ -132,8 +133,10 @@ def validate(registry: Registry, data: Mapping[str, Any]) -> RunConfig:
     if not isinstance(trainer, dict) or "name" not in trainer:
         known = ", ".join(sorted({e.name for e in registry.entries("trainer")}))
         raise ConfigError("no algorithm chosen", fix=f"--algo NAME, one of: {known}")
-    companions = getattr(registry.load("trainer", trainer["name"]), "companions", {})
-    full = with_companions(data, {**BASE_DEFAULTS, **companions})
+    cls = registry.load("trainer", trainer["name"])
+    full = with_companions(data, {**BASE_DEFAULTS, **getattr(cls, "companions", {})})
+    path = (full.get("model") or {}).get("path", ModelConfig().path)
+    full = with_companions(full, getattr(cls, "recipes", {}).get(path, {}))
     try:
         return RunConfig.model_validate(full, context={"registry": registry})
     except ValidationError as error:
@@ -147,13 +150,14 @@ def with_companions(data: Mapping[str, Any], companions: Mapping[str, Any]) -> d
         mine, base = _as_mapping(slot, full.get(slot)), _as_mapping(slot, default)
         if mine is None:
             full[slot] = base
-        elif isinstance(mine, dict) and isinstance(base, dict) and _is_open(slot, mine):
+        elif isinstance(mine, dict) and isinstance(base, dict) and _fits(mine, base) and "sources" not in mine:
             full[slot] = merge(base, mine)
     return full
 
 
-def _is_open(slot: str, mine: Mapping[str, Any]) -> bool:
-    return "name" not in mine and not (slot == "dataset" and "sources" in mine)
+def _fits(mine: Mapping[str, Any], base: Mapping[str, Any]) -> bool:
+    """Whether defaults for one component may fill another mapping: same component, or one side unnamed."""
+    return "name" not in mine or "name" not in base or mine["name"] == base["name"]
 
 
 def dataset_sugar(name: str) -> dict[str, Any]:

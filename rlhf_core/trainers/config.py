@@ -64,6 +64,8 @@ class LoopSettings(ComponentConfig):
 
     companions: ClassVar[Mapping[str, Any]] = {}
     """Slot -> component used when the user names none: the vetted recipe."""
+    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Model path -> settings vetted for it; they replace class defaults, and anything the user says replaces them."""
     feeds: ClassVar[str | None] = None
     """What the trainer feeds its loss; compared with ``Loss.consumes``."""
 
