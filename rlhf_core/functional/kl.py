@@ -1,6 +1,22 @@
-"""KL divergence from a reference policy, estimated on sampled tokens (Schulman 2020).
+r"""Per-token estimators of KL(policy || reference) from samples of the policy.
 
-With ``log r = log p_ref - log p``: k1 = -log r, k2 = (log r)^2 / 2, k3 = r - 1 - log r.
+With :math:`r = \log\pi_{ref}(x) - \log\pi_\theta(x)` and :math:`x \sim \pi_\theta`:
+
+========= ======================= ====== ================= =====================================================
+estimator value                   biased variance          gradient through the value, in expectation
+========= ======================= ====== ================= =====================================================
+k1        :math:`-r`              no     high, any sign    **zero**: useless inside a loss
+k2        :math:`r^2/2`           yes    low, >= 0         :math:`\nabla KL(\pi_\theta\|\pi_{ref})`: the right one
+k3        :math:`e^r - 1 - r`     no     low, >= 0         :math:`\nabla KL(\pi_{ref}\|\pi_\theta)`: the forward KL
+========= ======================= ====== ================= =====================================================
+
+Sources: J. Schulman (2020), "Approximating KL divergence", http://joschu.net/blog/kl-approx.html for the values.
+The gradient column follows from :math:`E_\theta[f(r)\nabla\log\pi_\theta]`; ``tests/engine/test_kl.py`` checks
+every entry against exact enumeration.
+
+So an estimator has two uses. As a *number* (monitoring, or k1 subtracted from the reward, where the policy
+gradient differentiates it) take :func:`kl_value`. As a *term of a loss* take :func:`kl_loss`, whose value is the
+estimator and whose gradient is that of KL(policy || reference) whichever estimator was chosen.
 """
 
 from __future__ import annotations
@@ -13,40 +29,50 @@ import torch
 from rlhf_core.errors import ConfigError
 
 
-def kl_value(logprobs: Any, ref_logprobs: Any, estimator: str) -> Any:
-    """Per-token estimate of KL(policy || reference) in nats, same shape; numpy or torch.
-
-    k1 is unbiased and may be negative; k3 is unbiased and never negative; k2 is biased with low variance.
-    """
-    log_ratio = ref_logprobs - logprobs
-    if estimator == "k1":
-        return -log_ratio
-    if estimator == "k2":
-        return 0.5 * log_ratio**2
-    if estimator == "k3":
-        exp = torch.exp if isinstance(log_ratio, torch.Tensor) else np.exp
-        return exp(log_ratio) - 1 - log_ratio
-    raise ConfigError(f"unknown KL estimator '{estimator}'", fix="one of k1, k2, k3")
-
-
-def kl_loss(logprobs_BT: torch.Tensor, ref_logprobs_BT: torch.Tensor, estimator: str) -> torch.Tensor:
-    """Per-token term whose value is the estimate and whose expected gradient on-policy is that of the KL.
-
-    Differentiating an estimate on sampled tokens misses the score-function part: the plain gradient of k1
-    is zero in expectation and that of k3 is the gradient of the *reverse* direction. The right on-policy
-    gradient is ``E[k1 * grad log p]``, which is also the plain gradient of k2 (Tang and Munos 2025).
-    For k1 and k3 the value is kept and that gradient is substituted.
+def kl_value(logprobs_BT: Any, ref_logprobs_BT: Any, estimator: str = "k3") -> Any:
+    """The estimate at each sampled token, in nats; differentiating it gives the table's last column.
 
     Args:
-        logprobs_BT: policy, with gradient.
-        ref_logprobs_BT: reference, constant.
+        logprobs_BT: log-probabilities under the policy that sampled the tokens, any shape; numpy or torch.
+        ref_logprobs_BT: under the reference policy, same tokens.
         estimator: ``k1``, ``k2`` or ``k3``.
 
     Returns:
-        Tensor ``[B, T]``.
+        Same shape. k2 and k3 are never negative.
+
+    Raises:
+        ConfigError: unknown estimator.
     """
-    surrogate = 0.5 * (logprobs_BT - ref_logprobs_BT) ** 2
+    r = ref_logprobs_BT - logprobs_BT
+    if estimator == "k1":
+        return -r
     if estimator == "k2":
-        return surrogate
-    value = kl_value(logprobs_BT, ref_logprobs_BT, estimator)
-    return surrogate + (value - surrogate).detach()
+        return 0.5 * r**2
+    if estimator == "k3":
+        return (torch.expm1(r) if isinstance(r, torch.Tensor) else np.expm1(r)) - r
+    raise ConfigError(f"unknown KL estimator '{estimator}'", fix="one of k1, k2, k3")
+
+
+def kl_loss(logprobs_BT: torch.Tensor, ref_logprobs_BT: torch.Tensor, estimator: str = "k3", *,
+            old_logprobs_BT: torch.Tensor | None = None) -> torch.Tensor:
+    r"""A loss term whose value is the estimate and whose expected gradient is that of KL(policy || reference).
+
+    The gradient used is :math:`w\,(\text{-}r)\,\nabla\log\pi_\theta`, that of k2, whatever the estimator; the
+    value comes from the estimator. (Differentiating k1 gives noise around zero and k3 the forward KL.)
+
+    Args:
+        logprobs_BT: with gradient, any shape.
+        ref_logprobs_BT: no gradient is taken through it.
+        estimator: what the value is.
+        old_logprobs_BT: behaviour policy, when the tokens were sampled by an older policy: value and gradient are
+            weighted by the importance ratio :math:`w = \pi_\theta / \pi_{old}` (held constant), so that both stay
+            correct off policy. None means on policy, w = 1.
+
+    Returns:
+        Unreduced, the same shape.
+    """
+    ref, now = ref_logprobs_BT.detach(), logprobs_BT.detach()
+    weight = torch.ones_like(now) if old_logprobs_BT is None else (now - old_logprobs_BT.detach()).exp()
+    value = weight * kl_value(now, ref, estimator)
+    slope = weight * (now - ref)
+    return value + slope * (logprobs_BT - now)

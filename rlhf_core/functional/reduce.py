@@ -1,6 +1,6 @@
-"""From ``loss_BT`` to a number, with a global denominator.
+"""Masked sums and reductions whose denominators are global, so micro-batches and ranks add up exactly.
 
-Summed over micro-batches and ranks the results give the exact global value, whatever the split.
+Suffixes: ``_B`` sequences, ``_T`` completion tokens.
 """
 
 from __future__ import annotations
@@ -8,43 +8,63 @@ from __future__ import annotations
 import torch
 
 
-def masked_sum(values: torch.Tensor, mask: torch.Tensor, dim: int | None = None) -> torch.Tensor:
-    """Sum where the mask is True; values elsewhere do not matter, not even NaN."""
-    kept = torch.where(mask.bool(), values, torch.zeros_like(values))
+def masked_sum(values_BT: torch.Tensor, mask_BT: torch.Tensor, dim: int | None = None) -> torch.Tensor:
+    """Sum of ``values`` where ``mask`` is True; masked places may hold anything, NaN included.
+
+    Args:
+        values_BT: any shape.
+        mask_BT: bool, the same shape.
+        dim: sum over this dimension only; None sums everything.
+
+    Returns:
+        A scalar, or ``values`` without ``dim``.
+    """
+    kept = torch.where(mask_BT.bool(), values_BT, values_BT.new_zeros(()))
     return kept.sum() if dim is None else kept.sum(dim)
 
 
-def masked_mean(values: torch.Tensor, mask: torch.Tensor, dim: int | None = None) -> torch.Tensor:
-    """Mean over the places where the mask is True; NaN where there are none, like ``tensor.mean``."""
-    count = mask.bool().sum() if dim is None else mask.bool().sum(dim)
-    return masked_sum(values, mask, dim) / count
+def masked_mean(values_BT: torch.Tensor, mask_BT: torch.Tensor, dim: int | None = None) -> torch.Tensor:
+    """Mean of ``values`` where ``mask`` is True; 0 where nothing is.
+
+    Not for losses: the denominator is local. Use :func:`reduce_loss` there.
+    """
+    count = mask_BT.sum() if dim is None else mask_BT.sum(dim)
+    return masked_sum(values_BT, mask_BT, dim) / count.clamp(min=1).to(values_BT.dtype)
 
 
-def masked_normalize(values: torch.Tensor, mask: torch.Tensor, constant: float, dim: int | None = None) -> torch.Tensor:
-    """Masked sum divided by a constant (Dr. GRPO's length-free normalisation)."""
-    return masked_sum(values, mask, dim) / constant
+def masked_normalize(values_BT: torch.Tensor, mask_BT: torch.Tensor, constant: float,
+                     dim: int | None = None) -> torch.Tensor:
+    """Masked sum divided by a constant (the length-free normalisation of Dr. GRPO, Liu et al. 2025)."""
+    return masked_sum(values_BT, mask_BT, dim) / constant
 
 
-def reduce_loss(loss_BT: torch.Tensor, mask_BT: torch.Tensor, mode: str, denominator: float) -> torch.Tensor:
-    """Reduce a micro-batch so that the parts of a batch add up.
+def reduce_loss(loss_BT: torch.Tensor, mask_BT: torch.Tensor, mode: str,
+                denominator: float) -> torch.Tensor:
+    r"""One micro-batch's share of the batch loss.
+
+    ``token_mean`` and ``constant``: :math:`\sum_{b,t} m_{bt} l_{bt} / D`. ``sequence_mean``:
+    :math:`\sum_b (\sum_t m_{bt} l_{bt} / \sum_t m_{bt}) / D`. Every sequence lies wholly in one micro-batch, so
+    adding the results over micro-batches and ranks is exactly the loss of the whole batch.
 
     Args:
         loss_BT: unreduced loss, ``[B, T]``.
-        mask_BT: which tokens count.
-        mode: ``token_mean`` (denominator = tokens of the whole batch), ``sequence_mean`` (denominator =
-            sequences of the whole batch; each sequence counts its own mean), ``constant`` (denominator =
-            sequences times a fixed length).
-        denominator: counted over all micro-batches and ranks.
+        mask_BT: bool, True where the token counts.
+        mode: ``token_mean`` (DAPO), ``sequence_mean`` (GRPO as published) or ``constant`` (Dr. GRPO).
+        denominator: *global*, over all micro-batches and ranks: number of tokens, number of sequences, or
+            sequences times the constant C.
 
     Returns:
-        Scalar.
+        Scalar with gradient.
 
     Raises:
-        ValueError: unknown mode.
+        ValueError: shapes differ, an unknown mode, or a denominator that is not positive.
     """
+    if loss_BT.shape != mask_BT.shape:
+        raise ValueError(f"loss_BT is {tuple(loss_BT.shape)} but mask_BT is {tuple(mask_BT.shape)}")
+    if not denominator > 0:
+        raise ValueError(f"the denominator must be positive, got {denominator}")
     if mode in ("token_mean", "constant"):
         return masked_sum(loss_BT, mask_BT) / denominator
     if mode == "sequence_mean":
-        count_B = mask_BT.bool().sum(-1).clamp(min=1)
-        return (masked_sum(loss_BT, mask_BT, dim=-1) / count_B).sum() / denominator
-    raise ValueError(f"unknown reduction {mode!r}; one of token_mean, sequence_mean, constant")
+        return masked_mean(loss_BT, mask_BT, dim=-1).sum() / denominator
+    raise ValueError(f"unknown reduction {mode!r}; use token_mean, sequence_mean or constant")

@@ -1,148 +1,106 @@
-"""Logprobs of completions under a policy, with gradient: only completion tokens meet the LM head.
+"""Log-probabilities of given completions under a policy, with gradient: what every trainer's forward is.
 
-Suffixes: ``_B`` sequences, ``_T`` completion tokens, ``_P`` distinct prompts, ``_L`` padded input length.
-Lengths are carried, never inferred from token ids.
+Suffixes: ``_B`` completions, ``_T`` completion tokens (right-padded grid), ``_N`` the same tokens flat, ``_H`` hidden.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from rlhf_core.functional.logprobs import chosen_logprobs, head_logprobs
+from rlhf_core.functional.linear_logprobs import CHUNK_BYTES, KEEP_BYTES, head_logprobs
+from rlhf_core.functional.logprobs import entropy as entropy_of
+from rlhf_core.functional.logprobs import selected_logprobs
+from rlhf_core.policy.padded import Ids, padded_hidden, padded_logits
+from rlhf_core.policy.shared import distinct, shared_hidden
+from rlhf_core.policy.structure import base_model, parts, structure
 
-Ids = Sequence[int]
-_SCALED = ("final_logit_softcapping", "logits_scaling", "logit_scale", "lm_head_multiplier")
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class CompletionLogprobs:
-    """Right-padded grids over completion tokens; padded places hold 0."""
+    """A right-padded grid over completion tokens; padded places are 0.
+
+    Example:
+        two completions of 3 and 1 tokens: ``mask_BT = [[1, 1, 1], [1, 0, 0]]``
+    """
 
     logprobs_BT: torch.Tensor
+    """float32, natural log, with gradient unless under ``torch.no_grad``."""
     entropy_BT: torch.Tensor | None
+    """Nats; None unless asked for."""
     mask_BT: torch.Tensor
-
-
-@dataclass(frozen=True)
-class Parts:
-    """A causal model taken apart: trunk (tokens to hidden states) and head (hidden states to logits)."""
-
-    trunk: Any
-    head: Any
-
-
-def take_apart(model: Any) -> Parts | None:
-    """Return trunk and head, or None for a model that post-processes its logits."""
-    plain = model.get_base_model() if hasattr(model, "get_base_model") else model
-    head = plain.get_output_embeddings() if hasattr(plain, "get_output_embeddings") else None
-    trunk = getattr(plain, getattr(plain, "base_model_prefix", ""), None)
-    scaled = any(getattr(plain.config, name, None) not in (None, 1.0) for name in _SCALED)
-    return None if head is None or trunk is None or trunk is plain or scaled else Parts(trunk, head)
+    """Bool, from the lengths that were passed, never from ids."""
 
 
 def completion_logprobs(
-    model: Any, prompts: Sequence[Ids], completions: Sequence[Ids], *, temperature: float = 1.0, entropy: bool = False,
-    shared_prefix: bool = False,
+    model: torch.nn.Module, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], *,
+    temperature: float = 1.0, entropy: bool = False, shared_prefix: bool = True,
+    chunk_bytes: int = CHUNK_BYTES, keep_bytes: int = KEEP_BYTES,
 ) -> CompletionLogprobs:
-    """Log-probability of every completion token given its prompt.
+    """Log-probability of each completion token given its prompt and the tokens before it.
+
+    The result depends on nothing but each row's own tokens: not on the other rows, on padding, or on whether
+    prompts are shared (differences are rounding, about 1e-6).
 
     Args:
-        model: causal language model, possibly peft-wrapped.
-        prompts: token ids of B prompts, each at least one token.
-        completions: token ids of B completions, each at least one token.
-        temperature: of the distribution whose probabilities are meant.
-        entropy: also return entropies in nats (no gradient).
-        shared_prefix: run each distinct prompt once and let its completions attend to it; the same
-            result up to float rounding, cheaper when prompts repeat.
+        model: a transformers causal LM, or one wrapped by peft.
+        prompts: token ids, at least one each; equal prompts are forwarded once when sharing.
+        completions: token ids; may be empty, not all of them.
+        temperature: divides the logits; pass the sampler's.
+        entropy: also return each distribution's entropy, with gradient.
+        shared_prefix: run every distinct prompt once for all its completions. Off by itself where the model
+            cannot do it (sliding windows, recurrent states) or gradient checkpointing forbids a cache.
+        chunk_bytes: upper bound of the float32 logits held at a time.
+        keep_bytes: logits up to this size are kept for the backward pass instead of computed twice.
 
     Returns:
-        Grids ``[B, T]`` with T the longest completion.
+        :class:`CompletionLogprobs` with ``T = max(len(c))``.
+
+    Raises:
+        ValueError: lists of different lengths, an empty prompt, no completion token at all, or temperature <= 0.
     """
-    parts = take_apart(model)
-    repeats = len({tuple(p) for p in prompts}) < len(prompts)
-    if parts is not None and shared_prefix and repeats and not getattr(parts.trunk, "gradient_checkpointing", False):
-        hidden_NH = _shared_hidden(parts.trunk, prompts, completions)
+    _check(prompts, completions, temperature)
+    device = next(model.parameters()).device
+    sizes_B = torch.tensor([len(c) for c in completions], device=device)
+    mask_BT = torch.arange(max(map(len, completions)), device=device)[None, :] < sizes_B[:, None]
+    targets_N = torch.tensor([t for c in completions for t in c], dtype=torch.long, device=device)
+    if structure(model).split:
+        _, head = parts(model)
+        assert head is not None
+        hidden_NH = _hidden(model, prompts, completions, shared_prefix)
+        logprobs_N, entropy_N = head_logprobs(hidden_NH, head, targets_N, temperature=temperature, entropy=entropy,
+                                              chunk_bytes=chunk_bytes, keep_bytes=keep_bytes)
     else:
-        hidden_NH = _padded(model, parts, prompts, completions)
-    device = hidden_NH.device
-    targets_N = torch.tensor([t for c in completions for t in c], device=device)
-    if parts is not None:
-        logprobs_N, entropy_N = head_logprobs(hidden_NH, parts.head, targets_N, temperature=temperature, entropy=entropy)
-    else:
-        logprobs_N, entropy_N = chosen_logprobs(hidden_NH.float() / temperature, targets_N, entropy=entropy)
-    mask_BT = length_mask([len(c) for c in completions], device)
-    return CompletionLogprobs(_scatter(logprobs_N, mask_BT), None if entropy_N is None else _scatter(entropy_N, mask_BT), mask_BT)
+        logits_NV = padded_logits(model, prompts, completions)
+        logprobs_N = selected_logprobs(logits_NV, targets_N, temperature)
+        entropy_N = entropy_of(logits_NV, temperature) if entropy else None
+    return CompletionLogprobs(_grid(logprobs_N, mask_BT), None if entropy_N is None else _grid(entropy_N, mask_BT), mask_BT)
 
 
-def length_mask(lengths: Sequence[int], device: torch.device) -> torch.Tensor:
-    """Bool ``[B, T]``, True on the first ``lengths[b]`` places of row b."""
-    sizes = torch.tensor(lengths, device=device)
-    return torch.arange(int(sizes.max()), device=device) < sizes.unsqueeze(-1)
+def _check(prompts: Ids, completions: Ids, temperature: float) -> None:
+    if len(prompts) != len(completions):
+        raise ValueError(f"{len(prompts)} prompts but {len(completions)} completions")
+    if not all(len(p) for p in prompts):
+        raise ValueError("a prompt has no tokens; a causal model needs at least one to predict from")
+    if not any(len(c) for c in completions):
+        raise ValueError("no completion has a token")
+    if temperature <= 0:
+        raise ValueError(f"temperature must be positive for a log-probability, got {temperature}")
 
 
-def _scatter(flat_N: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-    return torch.zeros(mask_BT.shape, dtype=flat_N.dtype, device=flat_N.device).masked_scatter(mask_BT, flat_N)
+def _hidden(model: torch.nn.Module, prompts: Ids, completions: Ids, shared_prefix: bool) -> torch.Tensor:
+    if shared_prefix and structure(model).share and not _checkpointing(model) and len(distinct(prompts)[0]) < len(prompts):
+        return shared_hidden(model, prompts, completions)
+    return padded_hidden(model, prompts, completions)
 
 
-def pad(rows: Sequence[Ids], device: torch.device, *, left: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pad token ids with 0 (never attended to). Returns (ids_BL, mask_BL int64)."""
-    width = max(len(r) for r in rows)
-    ids = torch.zeros((len(rows), width), dtype=torch.long)
-    mask = torch.zeros((len(rows), width), dtype=torch.long)
-    for i, row in enumerate(rows):
-        span = slice(width - len(row), width) if left else slice(0, len(row))
-        ids[i, span] = torch.tensor(row, dtype=torch.long)
-        mask[i, span] = 1
-    return ids.to(device), mask.to(device)
+def _checkpointing(model: torch.nn.Module) -> bool:
+    """Gradient checkpointing switches caches off inside transformers."""
+    return model.training and any(getattr(m, "gradient_checkpointing", False) for m in base_model(model).modules())
 
 
-def _device(module: Any) -> torch.device:
-    return next(module.parameters()).device
-
-
-def _padded(model: Any, parts: Parts | None, prompts: Sequence[Ids], completions: Sequence[Ids]) -> torch.Tensor:
-    """Hidden states ``[N, H]`` (or logits ``[N, V]`` of a model that cannot be taken apart), right-padded input."""
-    device = _device(model)
-    rows = [(*p, *c[:-1]) for p, c in zip(prompts, completions)]
-    ids_BL, mask_BL = pad(rows, device)
-    at = [(b, len(p) - 1 + t) for b, (p, c) in enumerate(zip(prompts, completions)) for t in range(len(c))]
-    index = torch.tensor(at, device=device)
-    if parts is not None:
-        out = parts.trunk(input_ids=ids_BL, attention_mask=mask_BL, use_cache=False).last_hidden_state
-    else:
-        out = model(input_ids=ids_BL, attention_mask=mask_BL, use_cache=False).logits
-    return out[index[:, 0], index[:, 1]]
-
-
-def _shared_hidden(trunk: Any, prompts: Sequence[Ids], completions: Sequence[Ids]) -> torch.Tensor:
-    """Hidden states ``[N, H]``: prompts once, then completions attending to their prompt's keys and values.
-
-    The cache is part of the graph, so the prompt receives the gradient of all its completions.
-    """
-    from transformers import DynamicCache
-
-    device = _device(trunk)
-    distinct = list(dict.fromkeys(tuple(p) for p in prompts))
-    place = {p: i for i, p in enumerate(distinct)}
-    rows = torch.tensor([place[tuple(p)] for p in prompts], device=device)
-    ids_PL, mask_PL = pad(distinct, device, left=True)
-    positions = (mask_PL.cumsum(-1) - 1).clamp(min=0)
-    cache = DynamicCache(config=trunk.config)
-    out = trunk(input_ids=ids_PL, attention_mask=mask_PL, position_ids=positions, past_key_values=cache, use_cache=True)
-    first_BH = out.last_hidden_state[:, -1][rows]
-    longest = max(len(c) for c in completions)
-    if longest == 1:
-        return first_BH
-    cache.batch_select_indices(rows)
-    ids_BL, own_mask = pad([c[:-1] for c in completions], device)
-    lengths_B = torch.tensor([len(p) for p in prompts], device=device)
-    positions = lengths_B.unsqueeze(-1) + torch.arange(ids_BL.shape[1], device=device)
-    mask_BL = torch.cat([mask_PL[rows], own_mask], -1)
-    rest = trunk(input_ids=ids_BL, attention_mask=mask_BL, position_ids=positions, past_key_values=cache,
-                 use_cache=True).last_hidden_state
-    both_BTH = torch.cat([first_BH.unsqueeze(1), rest], 1)
-    return both_BTH[length_mask([len(c) for c in completions], device)]
+def _grid(values_N: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
+    """Scatter flat values to ``[B, T]``, zeros elsewhere."""
+    return values_N.new_zeros(mask_BT.shape).masked_scatter(mask_BT, values_N)

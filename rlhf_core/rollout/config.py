@@ -18,10 +18,13 @@ class NativeRolloutConfig(ComponentConfig):
 
     name: str = "native"
     max_concurrent: int = Field(256, ge=1)
-    """Completions decoded together; more are decoded in waves."""
+    """Most completions decoded together; more are decoded in waves, prompts of like length together."""
+    max_batch_tokens: int | None = Field(None, ge=1)
+    """Most cached positions (prompt + ``max_tokens``, over the completions decoded together); bounds memory."""
 
     def build(self, ctx: BuildContext) -> NativeEngine:
         """Return an engine over the policy's own weights."""
         from rlhf_core.rollout.native import NativeEngine
 
-        return NativeEngine(ctx.policy.model, ctx.policy.tokenizer, ctx.policy.context, self.max_concurrent)
+        return NativeEngine(ctx.policy.model, ctx.policy.tokenizer, ctx.policy.context, self.max_concurrent,
+                            self.max_batch_tokens)

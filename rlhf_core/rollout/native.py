@@ -3,151 +3,102 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 
 from rlhf_core.errors import ConfigError
 from rlhf_core.models.prompt_format import end_ids
-from rlhf_core.policy.forward import pad, take_apart
-from rlhf_core.rollout.cache import make_cache
-from rlhf_core.rollout.sampling import draw, uniforms
-from rlhf_core.types import FinishReason, Rollout, RolloutRequest, SamplingParams
-
-COMPACT_BELOW = 0.75
-"""Finished sequences leave the batch once fewer than this share of it is alive."""
+from rlhf_core.policy.structure import base_model, parts, quiet, structure
+from rlhf_core.rollout.stop import StopStrings
+from rlhf_core.rollout.wave import Drawn, Wave
+from rlhf_core.types import Rollout, RolloutRequest, SamplingParams
 
 
 class NativeEngine:
-    """Prompts are read once per group; finished sequences leave the batch.
+    """Requests that share a prompt read it once; finished sequences leave the batch.
+
+    A completion depends on its prompt and its seed alone, not on what it is decoded with (up to the rounding of a
+    matrix product, about 1e-6 in a logprob).
 
     Args:
-        model: causal language model, possibly peft-wrapped.
-        tokenizer: its tokenizer.
+        model: transformers causal LM, possibly peft-wrapped; always sampled as it is at the time of the call.
+        tokenizer: its tokenizer, for stop strings and texts.
         context: prompt + completion tokens that fit.
-        max_concurrent: sequences decoded together.
+        max_concurrent: most completions decoded together.
+        max_batch_tokens: most cached positions (prompt + ``max_tokens``, over the completions decoded together);
+            None sets no limit.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, context: int, max_concurrent: int = 256) -> None:
-        self.model, self.tokenizer, self.context, self.max_concurrent = model, tokenizer, context, max_concurrent
-        self.ends = end_ids(model.get_base_model() if hasattr(model, "get_base_model") else model, tokenizer)
+    def __init__(self, model: Any, tokenizer: Any, context: int, max_concurrent: int = 256,
+                 max_batch_tokens: int | None = None) -> None:
+        self.model, self.tokenizer, self.context = model, tokenizer, context
+        self.max_concurrent, self.max_batch_tokens = max_concurrent, max_batch_tokens
+        self.ends = end_ids(base_model(model), tokenizer)
 
     def generate(self, requests: Sequence[RolloutRequest], sampling: SamplingParams, policy_version: int) -> list[Rollout]:
         """Sample one completion per request, in order.
 
+        ``min_tokens`` counts the EOS: a completion has at least so many tokens. Stop strings may span tokens and
+        are kept. What the logprobs mean is told in :func:`rlhf_core.rollout.sampling.draw`.
+
         Raises:
-            ConfigError: a prompt and ``max_tokens`` do not fit the context.
+            ConfigError: a prompt is empty, or does not fit the context together with ``max_tokens``.
         """
-        for r in requests:
-            if len(r.prompt_ids) + sampling.max_tokens > self.context:
-                raise ConfigError(
-                    f"prompt '{r.prompt_id}' has {len(r.prompt_ids)} tokens; with max_tokens {sampling.max_tokens} "
-                    f"that is more than the model's context of {self.context}", fix="lower max_tokens or shorten the prompt")
-        out: list[Rollout] = []
-        with self._inference():
-            for start in range(0, len(requests), self.max_concurrent):
-                out += self._wave(requests[start : start + self.max_concurrent], sampling, policy_version)
-        return out
+        for request in requests:
+            self._check(request, sampling)
+        drawn: dict[int, Drawn] = {}
+        stop = StopStrings(self.tokenizer, sampling.stop)
+        with quiet(self.model), torch.inference_mode():
+            for wave in self._waves(requests, sampling):
+                drawn |= zip(wave, self._decode([requests[i] for i in wave], sampling, stop))
+        return [self._rollout(r, drawn[i], policy_version) for i, r in enumerate(requests)]
 
-    @contextmanager
-    def _inference(self) -> Iterator[None]:
-        training = self.model.training
-        self.model.eval()
-        with torch.inference_mode():
-            yield
-        self.model.train(training)
+    def _check(self, request: RolloutRequest, sampling: SamplingParams) -> None:
+        length = len(request.prompt_ids)
+        if length == 0:
+            raise ConfigError(f"prompt '{request.prompt_id}' has no tokens", fix="drop it from the dataset")
+        if length + sampling.max_tokens > self.context:
+            raise ConfigError(
+                f"prompt '{request.prompt_id}' has {length} tokens; with max_tokens {sampling.max_tokens} that is "
+                f"{length + sampling.max_tokens}, more than the model's context of {self.context}",
+                fix=f"set trainer.sampling.max_tokens to at most {max(0, self.context - length)}, "
+                    "or dataset.max_prompt_tokens lower")
 
-    def _wave(self, requests: Sequence[RolloutRequest], sampling: SamplingParams, version: int) -> list[Rollout]:
-        wave = Wave(self, requests, sampling)
-        for step in range(sampling.max_tokens):
-            if not wave.advance(step):
-                break
-        return [wave.rollout(i, r, version) for i, r in enumerate(requests)]
+    def _waves(self, requests: Sequence[RolloutRequest], sampling: SamplingParams) -> Iterator[list[int]]:
+        """Indices decoded together: prompts of like length, a prompt's completions side by side."""
+        order = sorted(range(len(requests)), key=lambda i: (len(requests[i].prompt_ids), requests[i].prompt_ids))
+        wave: list[int] = []
+        for i in order:
+            width = len(requests[i].prompt_ids) + sampling.max_tokens
+            full = self.max_batch_tokens is not None and (len(wave) + 1) * width > self.max_batch_tokens
+            if wave and (full or len(wave) == self.max_concurrent):
+                yield wave
+                wave = []
+            wave.append(i)
+        if wave:
+            yield wave
 
+    def _decode(self, requests: Sequence[RolloutRequest], sampling: SamplingParams, stop: StopStrings) -> list[Drawn]:
+        decoder, _ = parts(self.model)
+        config = (decoder if decoder is not None else base_model(self.model)).config
+        device = next(self.model.parameters()).device
+        return Wave(self.logits, requests, sampling, self.ends, stop, config, device).run()
 
-class Wave:
-    """Sequences being decoded together. ``alive`` maps live rows to requests."""
+    def logits(self, ids_BL: torch.Tensor, mask_BK: torch.Tensor | None, positions_BL: torch.Tensor,
+               cache: Any) -> torch.Tensor:
+        """Logits ``[B, V]`` after the last position; the cache grows by L. None masks nothing."""
+        inputs = {"input_ids": ids_BL, "attention_mask": mask_BK, "position_ids": positions_BL,
+                  "past_key_values": cache, "use_cache": True}
+        if structure(self.model).split:
+            decoder, head = parts(self.model)
+            assert decoder is not None and head is not None
+            return head(decoder(**inputs).last_hidden_state[:, -1])
+        return self.model(**inputs).logits[:, -1]
 
-    def __init__(self, engine: NativeEngine, requests: Sequence[RolloutRequest], sampling: SamplingParams) -> None:
-        self.engine, self.sampling = engine, sampling
-        self.device = next(engine.model.parameters()).device
-        self.tokens: list[list[int]] = [[] for _ in requests]
-        self.logprobs: list[list[float]] = [[] for _ in requests]
-        self.finish = [FinishReason.LENGTH] * len(requests)
-        self.alive = np.arange(len(requests))
-        self.done = np.zeros(len(requests), bool)
-        self.uniforms = uniforms([r.seed for r in requests], sampling.max_tokens)
-        self.banned = torch.tensor(engine.ends, device=self.device) if engine.ends else None
-        self.parts = take_apart(engine.model)
-        self.tail = max((len(s) for s in sampling.stop), default=0) + 4
-        self._prefill(requests)
-
-    def _prefill(self, requests: Sequence[RolloutRequest]) -> None:
-        """Read each distinct prompt once and give every request its own copy of the cache."""
-        distinct = list(dict.fromkeys(r.prompt_ids for r in requests))
-        place = {p: i for i, p in enumerate(distinct)}
-        ids_PL, mask_PL = pad(distinct, self.device, left=True)
-        config = (self.parts.trunk if self.parts else self.engine.model).config
-        self.cache = make_cache(config)
-        logits_PV = self._forward(ids_PL, mask_PL, (mask_PL.cumsum(-1) - 1).clamp(min=0))
-        rows = torch.tensor([place[r.prompt_ids] for r in requests], device=self.device)
-        if len(distinct) < len(requests) or len(requests) > 1:
-            self.cache.batch_select_indices(rows)
-        self.logits_BV = logits_PV[rows]
-        self.mask_BL = mask_PL[rows]
-        self.positions_B = self.mask_BL.sum(-1)
-
-    def _forward(self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Logits ``[B, V]`` after the last token of each row."""
-        kwargs = {"input_ids": ids, "attention_mask": mask, "position_ids": positions, "past_key_values": self.cache,
-                  "use_cache": True}
-        if self.parts is not None:
-            return self.parts.head(self.parts.trunk(**kwargs).last_hidden_state[:, -1])
-        return self.engine.model(**kwargs).logits[:, -1]
-
-    def advance(self, step: int) -> bool:
-        """Draw one token for every live sequence; return whether any is still alive."""
-        banned = self.banned if step < self.sampling.min_tokens else None
-        uniform_B = self.uniforms[self.alive, step].to(self.device)
-        tokens_B, logprobs_B = draw(self.logits_BV, uniform_B, self.sampling, banned)
-        drawn, logprobs = tokens_B.tolist(), logprobs_B.tolist()
-        for row, i in enumerate(self.alive):
-            if not self.done[i]:
-                self.tokens[i].append(drawn[row])
-                self.logprobs[i].append(logprobs[row])
-                self._check_end(i, drawn[row], step)
-        if self.done.all():
-            return False
-        if step + 1 < self.sampling.max_tokens:
-            self._feed(tokens_B)
-        return True
-
-    def _check_end(self, i: int, token: int, step: int) -> None:
-        if token in self.engine.ends:
-            self.finish[i], self.done[i] = FinishReason.EOS, True
-        elif self.sampling.stop and step + 1 >= self.sampling.min_tokens:
-            text = self.engine.tokenizer.decode(self.tokens[i][-self.tail :])
-            if any(s in text for s in self.sampling.stop):
-                self.finish[i], self.done[i] = FinishReason.STOP, True
-
-    def _feed(self, tokens_B: torch.Tensor) -> None:
-        """Drop finished rows when enough are, then run the drawn tokens."""
-        live = ~self.done[self.alive]
-        if live.mean() < COMPACT_BELOW:
-            rows = torch.from_numpy(np.flatnonzero(live)).to(self.device)
-            self.cache.batch_select_indices(rows)
-            tokens_B, self.mask_BL, self.positions_B = tokens_B[rows], self.mask_BL[rows], self.positions_B[rows]
-            self.alive = self.alive[live]
-        self.mask_BL = torch.cat([self.mask_BL, self.mask_BL.new_ones((len(tokens_B), 1))], -1)
-        self.logits_BV = self._forward(tokens_B.unsqueeze(-1), self.mask_BL, self.positions_B.unsqueeze(-1))
-        self.positions_B = self.positions_B + 1
-
-    def rollout(self, i: int, request: RolloutRequest, version: int) -> Rollout:
-        """The finished completion of request i."""
+    def _rollout(self, request: RolloutRequest, drawn: Drawn, version: int) -> Rollout:
         return Rollout(
             prompt_id=request.prompt_id, group_index=request.group_index, prompt_ids=request.prompt_ids,
-            completion_ids=tuple(self.tokens[i]), logprobs_T=np.array(self.logprobs[i], np.float32),
-            policy_version=version, finish_reason=self.finish[i],
-            text=self.engine.tokenizer.decode(self.tokens[i], skip_special_tokens=True), seed=request.seed)
+            completion_ids=tuple(drawn.tokens), logprobs_T=drawn.logprobs_T, policy_version=version,
+            finish_reason=drawn.finish, text=self.tokenizer.decode(drawn.tokens, skip_special_tokens=True),
+            seed=request.seed)

@@ -1,0 +1,109 @@
+"""What a model path means, and whether what it names is complete. Reads no weights, imports nothing heavy."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlhf_core.errors import ModelError
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where to load from.
+
+    Example:
+        Source(place="/models", gguf="SmolLM2-135M-Instruct.Q4_1.gguf", local=True)
+    """
+
+    place: str
+    """A folder, or a hub id."""
+    gguf: str | None = None
+    """File name inside ``place``."""
+    local: bool = True
+
+    @property
+    def describe(self) -> str:
+        """For error messages."""
+        return str(Path(self.place) / self.gguf) if self.gguf else self.place
+
+
+def resolve(path: str) -> Source:
+    """Say what ``path`` is, and check a local one for completeness.
+
+    Raises:
+        ModelError: a file or folder that does not exist or lacks something; the missing file is named.
+    """
+    if path == "pocket":
+        return _pocket()
+    place = Path(path).expanduser()
+    if path.endswith(".gguf"):
+        return _gguf(place)
+    if place.is_dir():
+        check_folder(place)
+        return Source(str(place))
+    if place.is_file():
+        raise ModelError(f"'{path}' is a file; a model is a folder, a .gguf file or a hub id",
+                         fix=f"name its folder: {place.parent}")
+    if path.startswith(("/", ".", "~")) or path.count("/") > 1:
+        raise ModelError(f"there is no model folder '{path}'", where=str(place.absolute()),
+                         fix="check the path, or use a hub id (organisation/name) or pocket")
+    return Source(path, local=False)
+
+
+def _pocket() -> Source:
+    from importlib import import_module
+
+    try:
+        folder = Path(import_module("rlhf_core.pocket").weights_path())
+    except ModuleNotFoundError as error:
+        raise ModelError("this build of rlhf-core carries no pocket model", why=str(error),
+                         fix="reinstall rlhf-core, or set model.path to another model") from error
+    check_folder(folder)
+    return Source(str(folder))
+
+
+def _gguf(file: Path) -> Source:
+    if not file.is_file():
+        raise ModelError(f"there is no file '{file}'", where=str(file.absolute()), fix="check the path")
+    with file.open("rb") as handle:
+        magic = handle.read(4)
+    if magic != b"GGUF":
+        raise ModelError(f"'{file}' is not a GGUF file", why=f"it starts with {magic!r}, not b'GGUF'",
+                         fix="download it again (a saved web page or a Git LFS pointer looks like this)")
+    return Source(str(file.parent), gguf=file.name)
+
+
+def check_folder(folder: Path) -> None:
+    """Name what is missing from a model folder.
+
+    Raises:
+        ModelError: no config, weights (safetensors) or tokenizer, or a shard that the index names is not there.
+    """
+    have = {p.name for p in folder.iterdir()}
+    if "config.json" not in have:
+        ggufs = sorted(n for n in have if n.endswith(".gguf"))
+        hint = f"this folder holds {ggufs[0]}: name the file itself" if ggufs else "name the folder that holds config.json"
+        raise _incomplete(folder, "config.json", hint)
+    if "adapter_config.json" in have and not any(n.startswith("model") and n.endswith(".safetensors") for n in have):
+        raise _incomplete(folder, "model.safetensors", "this is a LoRA adapter: merge it into its base model first")
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        shards = set(json.loads(index.read_text())["weight_map"].values())
+        for shard in sorted(shards - have):
+            raise _incomplete(folder, shard, "the index names it; finish the download")
+    elif "model.safetensors" not in have:
+        pickled = "pytorch_model.bin" in have or "pytorch_model.bin.index.json" in have
+        raise _incomplete(folder, "model.safetensors",
+                          "pytorch_model.bin is pickle, which is not loaded; convert it once with transformers: "
+                          "from_pretrained(...).save_pretrained(...)" if pickled else "finish the download or the save")
+    if not have.intersection(TOKENIZER_FILES):
+        raise _incomplete(folder, "tokenizer.json", "save the tokenizer next to the weights: "
+                                                    "tokenizer.save_pretrained(folder)")
+
+
+def _incomplete(folder: Path, missing: str, fix: str) -> ModelError:
+    return ModelError(f"model folder '{folder}' has no {missing}", where=str(folder), fix=fix)

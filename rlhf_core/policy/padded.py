@@ -1,0 +1,53 @@
+"""One forward over prompt + completion, right-padded. The plain path that every other is compared with.
+
+Right padding needs no attention mask in a causal model: no real token ever looks to its right. That keeps the
+fastest attention kernel, and no length is inferred from an id.
+
+Suffixes: ``_B`` sequences, ``_L`` positions, ``_N`` completion tokens of all rows, flat, ``_H`` hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from rlhf_core.policy.structure import base_model, parts
+
+Ids = Sequence[Sequence[int]]
+
+
+def pad_right(rows: Ids, device: torch.device) -> torch.Tensor:
+    """Return ``ids_BL``; the filler 0 is an arbitrary valid id that nothing looks at."""
+    width = max(1, max(map(len, rows)))
+    return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows], dtype=torch.long, device=device)
+
+
+def predicting(prompts: Ids, completions: Ids, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return ``(row_N, position_N)`` of the positions whose output predicts each completion token."""
+    pairs = [(b, len(p) - 1 + t) for b, (p, c) in enumerate(zip(prompts, completions, strict=True)) for t in range(len(c))]
+    table = torch.tensor(pairs, dtype=torch.long, device=device).reshape(-1, 2)
+    return table[:, 0], table[:, 1]
+
+
+def _inputs(prompts: Ids, completions: Ids) -> list[list[int]]:
+    """Prompt and completion, less the last token, whose output predicts nothing."""
+    return [[*p, *c[:-1]] for p, c in zip(prompts, completions, strict=True)]
+
+
+def padded_hidden(model: torch.nn.Module, prompts: Ids, completions: Ids) -> torch.Tensor:
+    """Return ``hidden_NH`` for every completion token, row after row, with gradient."""
+    decoder, _ = parts(model)
+    assert decoder is not None, "padded_hidden needs a model that splits; ask structure(model) first"
+    device = next(model.parameters()).device
+    ids_BL = pad_right(_inputs(prompts, completions), device)
+    hidden_BLH = decoder(input_ids=ids_BL, use_cache=False).last_hidden_state
+    return hidden_BLH[predicting(prompts, completions, device)]
+
+
+def padded_logits(model: torch.nn.Module, prompts: Ids, completions: Ids) -> torch.Tensor:
+    """Return ``logits_NV`` from the model's own forward, for models that do not split."""
+    device = next(model.parameters()).device
+    rows, positions = predicting(prompts, completions, device)
+    logits_BLV = base_model(model)(input_ids=pad_right(_inputs(prompts, completions), device), use_cache=False).logits
+    return logits_BLV[rows, positions]

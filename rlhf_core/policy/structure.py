@@ -1,0 +1,151 @@
+"""Finds a causal LM's trunk and head, so that the head need only see the positions that matter.
+
+Every transformers causal LM is a decoder followed by an output embedding, but some scale or cap the logits in
+between (Gemma 2, Granite, Cohere). Nothing is assumed from a class name: the split is *tried* once per model on a
+few tokens, against the model's own logits, and used only if it agrees.
+
+Suffixes: ``_B`` sequences, ``_L`` positions, ``_H`` hidden, ``_V`` vocabulary.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+log = logging.getLogger(__name__)
+TOLERANCE = 1e-4
+"""Largest relative difference (float32) that still counts as agreement; bfloat16 is given 100 times as much."""
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What is known about one model.
+
+    Example:
+        Structure(split=True, share=True)  # Llama, Qwen, SmolLM, GPT-2 ...
+    """
+
+    split: bool
+    """``head(decoder(ids))`` are the model's logits."""
+    share: bool
+    """A cached prompt may be shared by several completions."""
+
+
+_known: weakref.WeakKeyDictionary[torch.nn.Module, Structure] = weakref.WeakKeyDictionary()
+
+
+def base_model(model: Any) -> Any:
+    """Return the transformers causal LM under a peft wrapper (adapters stay active: they live in its layers)."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def parts(model: torch.nn.Module) -> tuple[torch.nn.Module | None, torch.nn.Module | None]:
+    """Return ``(decoder, head)`` of a causal LM, None where there is none to be found."""
+    base: Any = base_model(model)
+    try:
+        decoder, head = base.get_decoder(), base.get_output_embeddings()
+    except (AttributeError, NotImplementedError):
+        return None, None
+    return (None if decoder is base else decoder), head
+
+
+def structure(model: torch.nn.Module) -> Structure:
+    """Return what the model's structure allows; the first call per model runs three forwards on a few tokens."""
+    base = base_model(model)
+    if base not in _known:
+        _known[base] = _examine(model)
+    return _known[base]
+
+
+def _examine(model: torch.nn.Module) -> Structure:
+    with torch.no_grad(), quiet(model):
+        split = _split_agrees(model)
+        share = split and _shareable(model) and _shared_agrees(model)
+    if not split:
+        log.warning("%s: head(decoder(x)) are not its logits; full logits will be used (more memory)",
+                    type(base_model(model)).__name__)
+    return Structure(split, share)
+
+
+@contextmanager
+def quiet(model: torch.nn.Module) -> Iterator[None]:
+    """Eval mode inside, every module's own mode restored after."""
+    modes = [(m, m.training) for m in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def _probe_ids(model: torch.nn.Module) -> list[list[int]]:
+    vocabulary = int(base_model(model).config.get_text_config().vocab_size)
+    return [[(7 * i + 3 * row + 1) % vocabulary for i in range(5 + row)] for row in range(2)]
+
+
+def tolerance(model: torch.nn.Module) -> float:
+    """Agreement asked of the probes, by the model's number type."""
+    return TOLERANCE if next(model.parameters()).dtype == torch.float32 else 100 * TOLERANCE
+
+
+def _split_agrees(model: torch.nn.Module) -> bool:
+    """The head is fed the decoder's output, and its output *is* the logits.
+
+    The head's output is blown up on the way, so that a cap or a scale shows even where logits are small.
+    """
+    decoder, head = parts(model)
+    if decoder is None or head is None:
+        return False
+    seen: dict[str, torch.Tensor] = {}
+
+    def enlarge(_: torch.nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
+        seen["hidden"], seen["logits"] = inputs[0], output * 1000.0
+        return seen["logits"]
+
+    ids_BL = torch.tensor(_probe_ids(model)[:1], device=next(model.parameters()).device)
+    handle = head.register_forward_hook(enlarge)
+    try:
+        logits_BLV = base_model(model)(input_ids=ids_BL, use_cache=False).logits
+    finally:
+        handle.remove()
+    hidden_BLH = decoder(input_ids=ids_BL, use_cache=False).last_hidden_state
+    return "hidden" in seen and _equal(seen["hidden"], hidden_BLH, model) and _equal(seen["logits"], logits_BLV, model)
+
+
+def _equal(got: torch.Tensor, want: torch.Tensor, model: torch.nn.Module) -> bool:
+    scale = want.float().abs().max().clamp(min=1e-6)
+    return got.shape == want.shape and bool(((got.float() - want.float()).abs().max() / scale) <= tolerance(model))
+
+
+def _shareable(model: torch.nn.Module) -> bool:
+    """Explicit positions are accepted, and every layer's past is keys and values (no recurrent state)."""
+    from transformers import DynamicCache
+    from transformers.cache_utils import DynamicLayer
+
+    decoder: Any = parts(model)[0]
+    cache = DynamicCache(config=decoder.config)
+    plain = all(type(layer).__name__ in ("DynamicLayer", "DynamicSlidingWindowLayer") for layer in cache.layers)
+    takes_positions = "position_ids" in inspect.signature(decoder.forward).parameters
+    return plain and isinstance(cache.layers[0], DynamicLayer) and takes_positions
+
+
+def _shared_agrees(model: torch.nn.Module) -> bool:
+    from rlhf_core.policy.padded import padded_hidden
+    from rlhf_core.policy.shared import shared_hidden
+
+    short, long = _probe_ids(model)
+    prompts, completions = [short[:2], long[:4], short[:2]], [short[2:], long[4:], long[:3]]
+    try:
+        shared = shared_hidden(model, prompts, completions)
+    except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:
+        log.info("prefix sharing is off for %s: %s", type(base_model(model)).__name__, error)
+        return False
+    return _equal(shared, padded_hidden(model, prompts, completions), model)
