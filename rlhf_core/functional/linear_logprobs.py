@@ -75,7 +75,8 @@ def _checkpointed(hidden_NH: torch.Tensor, head: torch.nn.Module, targets_N: tor
 class _LinearLogprobs(torch.autograd.Function):
     r"""With :math:`z = (W h + b) / \tau` and :math:`p = softmax(z)`:
 
-    :math:`\partial \log p_y / \partial z = 1_y - p` and, for the entropy S, :math:`\partial S / \partial z = -p (\log p + S)`.
+    :math:`\partial \log p_y / \partial z = 1_y - p` and, with S the entropy,
+    :math:`\partial S / \partial z = -p (\log p + S)`.
     """
 
     @staticmethod
@@ -104,7 +105,8 @@ class _LinearLogprobs(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_logprobs_N: torch.Tensor | None, grad_entropy_N: torch.Tensor | None) -> tuple[Any, ...]:
+    def backward(ctx: Any, grad_logprobs_N: torch.Tensor | None,
+                 grad_entropy_N: torch.Tensor | None) -> tuple[Any, ...]:
         hidden_NH, weight_VH, bias_V, targets_N, entropy_N, *kept = ctx.saved_tensors
         if grad_logprobs_N is None:
             grad_logprobs_N = hidden_NH.new_zeros(targets_N.shape, dtype=torch.float32)

@@ -1,76 +1,61 @@
-"""Loads a policy: hub id, folder, ``.gguf`` file or ``pocket``. torch and transformers are imported late."""
+"""Loads a policy: a hub id, a folder in Hugging Face form, a ``.gguf`` file, or ``pocket``.
+
+torch and transformers are imported inside functions, so that importing this module costs nothing.
+"""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlhf_core.errors import ModelError
-from rlhf_core.models.config import LoraSettings, ModelConfig
-
-if TYPE_CHECKING:
-    import torch
+from rlhf_core.models.config import ModelConfig
+from rlhf_core.models.sources import Source, check_folder, resolve
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A causal language model, its tokenizer, and how many tokens fit."""
+    """A causal language model, its tokenizer, and how many tokens fit.
+
+    Example:
+        loaded = load_policy(ModelConfig(path="pocket"))
+        loaded.source  # "pocket"
+    """
 
     model: Any
+    """A transformers causal LM in ``eval`` mode; wrapped by peft when LoRA was asked for."""
     tokenizer: Any
+    """A transformers tokenizer. Its pad token may be its EOS, so nothing may infer lengths from ids."""
     source: str
+    """The path as the user wrote it."""
     context: int
     """Prompt + completion tokens that the model (or ``model.max_context``) allows."""
 
 
-def locate(path: str) -> tuple[str, dict[str, str]]:
-    """Resolve a model name to what ``from_pretrained`` takes.
+def load_policy(config: ModelConfig) -> LoadedModel:
+    """Load model and tokenizer on the CPU, with adapters if the config asks for them.
 
-    Returns:
-        (folder or hub id, extra arguments such as ``gguf_file``).
-
-    Raises:
-        ModelError: a path that does not exist or a folder that is incomplete.
-    """
-    if path == "pocket":
-        from rlhf_core.pocket import weights_path
-
-        return str(check_folder(weights_path())), {}
-    here = Path(path).expanduser()
-    if path.endswith(".gguf"):
-        if not here.is_file():
-            raise ModelError(f"model file '{path}' does not exist", fix="check --model")
-        return str(here.parent), {"gguf_file": here.name}
-    if here.is_dir():
-        return str(check_folder(here)), {}
-    if path.startswith((".", "/", "~")) or here.suffix or path.count("/") > 1:
-        raise ModelError(f"model folder '{path}' does not exist", fix="check --model, or give a hub id such as org/name")
-    return path, {}
-
-
-def check_folder(folder: Path) -> Path:
-    """Refuse a folder that is not a whole model.
+    The model is in eval mode and stays there: dropout would make sampled and trained logprobs mean different things.
 
     Raises:
-        ModelError: names the missing files.
+        ModelError: not found, incomplete (the missing file is named), unreadable, without a tokenizer, or the hub
+            cannot be reached.
     """
-    missing = [] if (folder / "config.json").is_file() else ["config.json"]
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        shards = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-        missing += [s for s in shards if not (folder / s).is_file()]
-    elif not (folder / "model.safetensors").is_file():
-        missing.append("model.safetensors")
-    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")):
-        missing.append("tokenizer.json")
-    if missing:
-        only_pickle = any(folder.glob("pytorch_model*.bin")) and "model.safetensors" in missing
-        why = "it holds pickled weights, which are not loaded" if only_pickle else ""
-        raise ModelError(f"model folder '{folder}' is incomplete: {', '.join(missing)} missing", why=why,
-                         fix="save it with save_pretrained (safetensors) together with its tokenizer")
-    return folder
+    source = resolve(config.path)
+    tokenizer = load_tokenizer(config)
+    model = _load_model(config, source)
+    _check_vocabulary(model, tokenizer, config.path)
+    context = context_length(model, config)
+    if config.gradient_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if config.lora is not None:
+        from rlhf_core.models.lora import add_lora
+
+        model = add_lora(model, config.lora)
+    model.eval()
+    if config.gradient_checkpointing:
+        wake_checkpointing(model)
+    return LoadedModel(model, tokenizer, config.path, context)
 
 
 def load_tokenizer(config: ModelConfig) -> Any:
@@ -81,44 +66,46 @@ def load_tokenizer(config: ModelConfig) -> Any:
     """
     from transformers import AutoTokenizer
 
-    where, extra = locate(config.path)
-    tokenizer = _guard(config, lambda: AutoTokenizer.from_pretrained(
-        where, revision=config.revision or "main", trust_remote_code=config.trust_remote_code, **extra))
-    if tokenizer.pad_token_id is None:
+    source = resolve(config.path)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source.place, **_options(config, source))
+    except Exception as error:  # a tokenizer file can fail in as many ways as there are tokenizers
+        raise _explain(error, config, source, "tokenizer") from error
+    if tokenizer.pad_token_id is None and tokenizer.eos_token_id is not None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
 
 
-def load_policy(config: ModelConfig) -> LoadedModel:
-    """Load model and tokenizer, with adapters if the config asks for them.
-
-    Raises:
-        ModelError: missing, incomplete, unreadable, or out of reach.
-    """
+def _load_model(config: ModelConfig, source: Source) -> Any:
     from transformers import AutoModelForCausalLM
 
-    tokenizer = load_tokenizer(config)
-    where, extra = locate(config.path)
-    model = _guard(config, lambda: AutoModelForCausalLM.from_pretrained(
-        where, revision=config.revision or "main", dtype=torch_dtype(config.dtype), use_safetensors=None if extra else True,
-        attn_implementation=config.attention, trust_remote_code=config.trust_remote_code, **extra))
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            source.place, dtype=torch_dtype(config.dtype), attn_implementation=config.attention,
+            use_safetensors=None if source.gguf else True, **_options(config, source))
+    except Exception as error:
+        raise _explain(error, config, source, "model") from error
     clear_quantizer(model)
-    context = context_length(model, config)
-    if config.gradient_checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    if config.lora is not None:
-        model = add_lora(model, config.lora)
-    model.eval()  # dropout stays off: sampled and trained logprobs must mean the same
-    return LoadedModel(model, tokenizer, config.path, context)
+    return model
+
+
+def _options(config: ModelConfig, source: Source) -> dict[str, Any]:
+    options: dict[str, Any] = {"trust_remote_code": config.trust_remote_code}
+    if config.revision is not None:
+        options["revision"] = config.revision
+    if source.gguf:
+        options["gguf_file"] = source.gguf
+    return options
 
 
 def context_length(model: Any, config: ModelConfig) -> int:
-    """Tokens that fit."""
-    own = getattr(model.config, "max_position_embeddings", None) or 1 << 30
+    """Tokens that fit: the model's own limit, or ``config.max_context`` if that is lower."""
+    text = model.config.get_text_config()
+    own = getattr(text, "max_position_embeddings", None) or 1 << 30
     return min(own, config.max_context or own)
 
 
-def torch_dtype(name: str) -> torch.dtype:
+def torch_dtype(name: str) -> Any:
     """``"float32"`` -> ``torch.float32``."""
     import torch
 
@@ -126,30 +113,54 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 def clear_quantizer(model: Any) -> None:
-    """A model read from GGUF is dequantized; drop the marks so that it saves as safetensors."""
+    """Drop the marks that a GGUF file leaves: the weights are ordinary floats now and are to be saved as such."""
     for owner, name in ((model.config, "quantization_config"), (model, "hf_quantizer"), (model, "quantization_method")):
         if hasattr(owner, name):
             delattr(owner, name)
     model.is_quantized = False
 
 
-def add_lora(model: Any, settings: LoraSettings) -> Any:
-    """Wrap a model with trainable low-rank adapters."""
-    from peft import LoraConfig, get_peft_model
+def wake_checkpointing(model: Any) -> None:
+    """Let gradient checkpointing act although the model is in eval mode.
 
-    targets = settings.target_modules if isinstance(settings.target_modules, str) else list(settings.target_modules)
-    return get_peft_model(model, LoraConfig(r=settings.r, lora_alpha=settings.alpha, lora_dropout=settings.dropout,  # pyright: ignore[reportArgumentType]
-                                            target_modules=targets, task_type="CAUSAL_LM"))
+    transformers checkpoints a layer only while that layer's own ``training`` flag is set; its dropouts are
+    submodules with flags of their own, which stay off.
+    """
+    for module in model.modules():
+        if getattr(module, "gradient_checkpointing", False):
+            module.training = True
 
 
-def _guard(config: ModelConfig, load: Any) -> Any:
-    """Turn a loader's failure into one clear message."""
-    try:
-        return load()
-    except ModelError:
-        raise
-    except (OSError, ValueError, ImportError, KeyError, RuntimeError) as error:
-        why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ModelError(f"model '{config.path}' cannot be loaded", why=f"{type(error).__name__}: {why}",
-                         fix="give a folder in Hugging Face form, a .gguf file (pip install 'rlhf-core[gguf]'), "
-                             "'pocket', or a hub id that this machine can reach") from error
+def _check_vocabulary(model: Any, tokenizer: Any, path: str) -> None:
+    """A tokenizer from another model shows up as ids past the embedding."""
+    rows = int(model.get_input_embeddings().weight.shape[0])
+    if len(tokenizer) > rows:
+        raise ModelError(f"the tokenizer of '{path}' has {len(tokenizer)} tokens but the model embeds only {rows}",
+                         why="tokenizer and weights are not of the same model",
+                         fix="copy the tokenizer files that belong to these weights into the folder")
+
+
+def _explain(error: Exception, config: ModelConfig, source: Source, what: str) -> ModelError:
+    """Say which of the usual causes it was."""
+    text = str(error).strip()
+    why = f"{type(error).__name__}: {text.splitlines()[0][:300]}" if text else type(error).__name__
+    if source.gguf and isinstance(error, ImportError):
+        return ModelError(f"reading '{config.path}' needs the gguf package", where=source.describe, why=why,
+                          fix="pip install 'rlhf-core[gguf]'")
+    if source.gguf:
+        return ModelError(f"cannot read the {what} in '{config.path}'", where=source.describe, why=why,
+                          fix="the file may be cut short, or of an architecture that transformers does not convert; "
+                              "download it again or use the safetensors model")
+    if "trust_remote_code" in text:
+        return ModelError(f"'{config.path}' brings its own Python code", where=source.describe, why=why,
+                          fix="read that code, then set model.trust_remote_code=true")
+    if source.local:
+        return ModelError(f"cannot load the {what} from '{config.path}'", where=source.describe, why=why,
+                          fix="check that the folder holds a complete causal language model in Hugging Face form")
+    return ModelError(f"cannot get the {what} of '{config.path}' from the Hugging Face hub", where=source.describe,
+                      why=why, fix="check the spelling and the network; for a private model set HF_TOKEN; a local "
+                                   "folder, a .gguf file and 'pocket' work without network")
+
+
+__all__ = ["LoadedModel", "check_folder", "clear_quantizer", "context_length", "load_policy", "load_tokenizer",
+           "torch_dtype"]

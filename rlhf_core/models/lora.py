@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.errors import ModelError
 
 if TYPE_CHECKING:
-    import torch
-
     from rlhf_core.models.config import LoraSettings
 
 
@@ -29,29 +26,15 @@ def add_lora(model: Any, settings: LoraSettings) -> Any:
     from peft import LoraConfig, get_peft_model
 
     targets = settings.target_modules if isinstance(settings.target_modules, str) else list(settings.target_modules)
-    config = LoraConfig(r=settings.r, lora_alpha=settings.alpha, lora_dropout=settings.dropout,  # pyright: ignore
-                        target_modules=targets, task_type="CAUSAL_LM")
+    config = LoraConfig(r=settings.r, lora_alpha=settings.alpha,  # pyright: ignore[reportArgumentType]
+                        lora_dropout=settings.dropout, target_modules=targets, task_type="CAUSAL_LM")
     try:
         adapted = get_peft_model(model, config)
     except ValueError as error:
         layers = sorted({n.rsplit(".", 1)[-1] for n, m in model.named_modules() if type(m).__name__ == "Linear"})
-        raise ModelError(f"lora.target_modules {settings.target_modules!r} cannot be used", why=str(error).split("\n")[0],
+        raise ModelError(f"model.lora.target_modules {settings.target_modules!r} cannot be used",
+                         why=str(error).split("\n")[0],
                          fix=f"use all-linear, or some of {', '.join(layers)}") from error
     if any(getattr(m, "gradient_checkpointing", False) for m in model.modules()):
         adapted.enable_input_require_grads()
     return adapted
-
-
-def is_lora(model: torch.nn.Module) -> bool:
-    """True for what :func:`add_lora` returned."""
-    return hasattr(model, "peft_config") and hasattr(model, "disable_adapter")
-
-
-def merged(model: Any) -> Any:
-    """Return a plain transformers model with the adapters folded into its weights; the given one is not changed.
-
-    A model without adapters is returned as it is.
-    """
-    if not is_lora(model):
-        return model
-    return copy.deepcopy(model).merge_and_unload(safe_merge=True)

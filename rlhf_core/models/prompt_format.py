@@ -32,20 +32,32 @@ class Formatter:
         self.chat = has_template if prompt_format == "auto" else prompt_format == "chat"
         self.warning = ""
         if prompt_format == "raw" and has_template:
-            self.warning = ("prompt_format is raw, but the tokenizer has a chat template: an instruct model that is fed "
-                            "plain text rambles and misses its end token; use prompt_format: chat unless it is meant")
+            self.warning = ("prompt_format is raw, but the tokenizer has a chat template: an instruct model that is "
+                            "fed plain text rambles and misses its end token; use prompt_format: chat unless it is "
+                            "meant")
             log.warning("%s", self.warning)
 
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """Token ids up to where the policy writes."""
+        """Token ids up to where the policy writes.
+
+        Raises:
+            ModelError: the chat template refuses the messages (roles out of order, no system turn allowed, ...).
+        """
         if self.chat:
-            ids = self.tokenizer.apply_chat_template([dict(m) for m in messages], add_generation_prompt=True,
-                                                     tokenize=True, return_dict=False)
-            return tuple(ids)
+            return self._chat(messages)
         ids = list(self.tokenizer.encode("\n".join(m["content"] for m in messages), add_special_tokens=True))
         if ids and ids[-1] == self.tokenizer.eos_token_id != self.tokenizer.bos_token_id:
             ids.pop()  # some tokenizers close every text; the policy must go on from here
         return tuple(ids)
+
+    def _chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        try:
+            return tuple(self.tokenizer.apply_chat_template([dict(m) for m in messages], add_generation_prompt=True,
+                                                            tokenize=True, return_dict=False))
+        except Exception as error:  # jinja2 raises whatever the template's author wrote
+            roles = ", ".join(str(m.get("role")) for m in messages)
+            raise ModelError("the model's chat template refuses these messages", where=f"roles: {roles}", why=str(error),
+                             fix="check the roles in the dataset, or --set model.prompt_format=raw") from error
 
     def encode_completion(self, text: str) -> tuple[int, ...]:
         """Token ids of a completion to imitate, the end token included."""
@@ -54,9 +66,13 @@ class Formatter:
 
 
 def end_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
-    """Every token id that ends a completion."""
-    config = getattr(model, "generation_config", None)
-    ids = getattr(config, "eos_token_id", None)
+    """Every token id that ends a completion: the generation config's (one or a list), and the tokenizer's EOS.
+
+    Example:
+        Llama 3 Instruct: ``(128001, 128008, 128009)``
+    """
+    ids = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    ids = getattr(model.config, "eos_token_id", None) if ids is None else ids
     listed = [] if ids is None else list(ids) if isinstance(ids, (list, tuple)) else [ids]
     own = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     return tuple(dict.fromkeys([*listed, *own]))

@@ -28,6 +28,13 @@ class Reference:
 
     @contextlib.contextmanager
     def active(self) -> Iterator[Any]:
-        """Yield the model that computes reference logprobs."""
-        with self.model.disable_adapter() if self.adapter else contextlib.nullcontext():
+        """Yield the model that computes reference logprobs, without dropout; the policy is as it was afterwards.
+
+        Example:
+            with reference.active() as model, torch.no_grad():
+                ref_BT = completion_logprobs(model, prompts, completions).logprobs_BT
+        """
+        from rlhf_core.policy.structure import quiet
+
+        with quiet(self.model), self.model.disable_adapter() if self.adapter else contextlib.nullcontext():
             yield self.model

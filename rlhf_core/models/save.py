@@ -17,26 +17,28 @@ def is_peft(model: Any) -> bool:
 def write_folder(model: Any, tokenizer: Any, folder: Path, *, merge: bool = False) -> None:
     """Write weights, config and tokenizer; with ``merge`` adapters are folded into the weights.
 
-    The model in memory is left as it was.
+    The model in memory is not touched, not even by rounding.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if is_peft(model) and merge:
-        model.merge_adapter()
-        try:
-            _write_base(model.get_base_model(), folder)
-        finally:
-            model.unmerge_adapter()
+        with _quiet():
+            model.get_base_model().save_pretrained(folder, state_dict=merged_state(model))
     else:
         with _quiet():
-            model.save_pretrained(folder, safe_serialization=True)
+            model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 
-def _write_base(base: Any, folder: Path) -> None:
-    """Save the model under the adapters with its original weight names."""
+def merged_state(model: Any) -> dict[str, Any]:
+    """Weights of a peft model under their original names, adapters added: ``W + (alpha / r) B A``."""
+    base = model.get_base_model()
     state = {k.replace(".base_layer.", "."): v for k, v in base.state_dict().items() if ".lora_" not in k}
-    with _quiet():
-        base.save_pretrained(folder, state_dict=state, safe_serialization=True)
+    for name, module in base.named_modules():
+        if hasattr(module, "get_delta_weight"):
+            for adapter in module.active_adapters:
+                weight = state[f"{name}.weight"]
+                state[f"{name}.weight"] = weight + module.get_delta_weight(adapter).to(weight.dtype)
+    return state
 
 
 def load_weights(model: Any, folder: Path) -> None:

@@ -77,8 +77,8 @@ def _gguf(file: Path) -> Source:
     return Source(str(file.parent), gguf=file.name)
 
 
-def check_folder(folder: Path) -> None:
-    """Name what is missing from a model folder.
+def check_folder(folder: Path) -> Path:
+    """Return the folder if it holds a whole model.
 
     Raises:
         ModelError: no config, weights (safetensors) or tokenizer, or a shard that the index names is not there.
@@ -86,7 +86,7 @@ def check_folder(folder: Path) -> None:
     have = {p.name for p in folder.iterdir()}
     if "config.json" not in have:
         ggufs = sorted(n for n in have if n.endswith(".gguf"))
-        hint = f"this folder holds {ggufs[0]}: name the file itself" if ggufs else "name the folder that holds config.json"
+        hint = f"it holds {ggufs[0]}: name that file itself" if ggufs else "name the folder that holds config.json"
         raise _incomplete(folder, "config.json", hint)
     if "adapter_config.json" in have and not any(n.startswith("model") and n.endswith(".safetensors") for n in have):
         raise _incomplete(folder, "model.safetensors", "this is a LoRA adapter: merge it into its base model first")
@@ -103,6 +103,7 @@ def check_folder(folder: Path) -> None:
     if not have.intersection(TOKENIZER_FILES):
         raise _incomplete(folder, "tokenizer.json", "save the tokenizer next to the weights: "
                                                     "tokenizer.save_pretrained(folder)")
+    return folder
 
 
 def _incomplete(folder: Path, missing: str, fix: str) -> ModelError:

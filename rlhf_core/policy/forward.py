@@ -13,9 +13,9 @@ import torch
 from rlhf_core.functional.linear_logprobs import CHUNK_BYTES, KEEP_BYTES, head_logprobs
 from rlhf_core.functional.logprobs import entropy as entropy_of
 from rlhf_core.functional.logprobs import selected_logprobs
-from rlhf_core.policy.padded import Ids, padded_hidden, padded_logits
+from rlhf_core.policy.padded import Ids, pad, padded_hidden, padded_logits
 from rlhf_core.policy.shared import distinct, shared_hidden
-from rlhf_core.policy.structure import base_model, parts, structure
+from rlhf_core.policy.structure import Parts, base_model, structure, take_apart, trunk_and_head
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +67,16 @@ def completion_logprobs(
     mask_BT = torch.arange(max(map(len, completions)), device=device)[None, :] < sizes_B[:, None]
     targets_N = torch.tensor([t for c in completions for t in c], dtype=torch.long, device=device)
     if structure(model).split:
-        _, head = parts(model)
-        assert head is not None
         hidden_NH = _hidden(model, prompts, completions, shared_prefix)
-        logprobs_N, entropy_N = head_logprobs(hidden_NH, head, targets_N, temperature=temperature, entropy=entropy,
-                                              chunk_bytes=chunk_bytes, keep_bytes=keep_bytes)
+        logprobs_N, entropy_N = head_logprobs(
+            hidden_NH, trunk_and_head(model).head, targets_N, temperature=temperature, entropy=entropy,
+            chunk_bytes=chunk_bytes, keep_bytes=keep_bytes)
     else:
         logits_NV = padded_logits(model, prompts, completions)
         logprobs_N = selected_logprobs(logits_NV, targets_N, temperature)
         entropy_N = entropy_of(logits_NV, temperature) if entropy else None
-    return CompletionLogprobs(_grid(logprobs_N, mask_BT), None if entropy_N is None else _grid(entropy_N, mask_BT), mask_BT)
+    entropy_BT = None if entropy_N is None else _grid(entropy_N, mask_BT)
+    return CompletionLogprobs(_grid(logprobs_N, mask_BT), entropy_BT, mask_BT)
 
 
 def _check(prompts: Ids, completions: Ids, temperature: float) -> None:
@@ -91,16 +91,20 @@ def _check(prompts: Ids, completions: Ids, temperature: float) -> None:
 
 
 def _hidden(model: torch.nn.Module, prompts: Ids, completions: Ids, shared_prefix: bool) -> torch.Tensor:
-    if shared_prefix and structure(model).share and not _checkpointing(model) and len(distinct(prompts)[0]) < len(prompts):
+    repeats = len(distinct(prompts)[0]) < len(prompts)
+    if shared_prefix and repeats and structure(model).share and not _checkpointing(model):
         return shared_hidden(model, prompts, completions)
     return padded_hidden(model, prompts, completions)
 
 
 def _checkpointing(model: torch.nn.Module) -> bool:
     """Gradient checkpointing switches caches off inside transformers."""
-    return model.training and any(getattr(m, "gradient_checkpointing", False) for m in base_model(model).modules())
+    return any(getattr(m, "gradient_checkpointing", False) and m.training for m in base_model(model).modules())
 
 
 def _grid(values_N: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
     """Scatter flat values to ``[B, T]``, zeros elsewhere."""
     return values_N.new_zeros(mask_BT.shape).masked_scatter(mask_BT, values_N)
+
+
+__all__ = ["CompletionLogprobs", "Parts", "completion_logprobs", "pad", "take_apart"]

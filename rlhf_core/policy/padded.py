@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
-from rlhf_core.policy.structure import base_model, parts
+from rlhf_core.policy.structure import base_model, trunk_and_head
 
 Ids = Sequence[Sequence[int]]
 
@@ -23,9 +23,17 @@ def pad_right(rows: Ids, device: torch.device) -> torch.Tensor:
     return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows], dtype=torch.long, device=device)
 
 
+def pad(rows: Ids, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Right-pad; return ``(ids_BL, mask_BL)``, the mask int64 and made from the lengths."""
+    ids_BL = pad_right(rows, device)
+    sizes_B = torch.tensor([len(row) for row in rows], device=device)
+    return ids_BL, (torch.arange(ids_BL.shape[1], device=device)[None, :] < sizes_B[:, None]).long()
+
+
 def predicting(prompts: Ids, completions: Ids, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Return ``(row_N, position_N)`` of the positions whose output predicts each completion token."""
-    pairs = [(b, len(p) - 1 + t) for b, (p, c) in enumerate(zip(prompts, completions, strict=True)) for t in range(len(c))]
+    pairs = [(b, len(p) - 1 + t) for b, (p, c) in enumerate(zip(prompts, completions, strict=True))
+             for t in range(len(c))]
     table = torch.tensor(pairs, dtype=torch.long, device=device).reshape(-1, 2)
     return table[:, 0], table[:, 1]
 
@@ -37,11 +45,9 @@ def _inputs(prompts: Ids, completions: Ids) -> list[list[int]]:
 
 def padded_hidden(model: torch.nn.Module, prompts: Ids, completions: Ids) -> torch.Tensor:
     """Return ``hidden_NH`` for every completion token, row after row, with gradient."""
-    decoder, _ = parts(model)
-    assert decoder is not None, "padded_hidden needs a model that splits; ask structure(model) first"
     device = next(model.parameters()).device
     ids_BL = pad_right(_inputs(prompts, completions), device)
-    hidden_BLH = decoder(input_ids=ids_BL, use_cache=False).last_hidden_state
+    hidden_BLH = trunk_and_head(model).trunk(input_ids=ids_BL, use_cache=False).last_hidden_state
     return hidden_BLH[predicting(prompts, completions, device)]
 
 

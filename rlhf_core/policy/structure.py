@@ -46,14 +46,31 @@ def base_model(model: Any) -> Any:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
-def parts(model: torch.nn.Module) -> tuple[torch.nn.Module | None, torch.nn.Module | None]:
-    """Return ``(decoder, head)`` of a causal LM, None where there is none to be found."""
-    base: Any = base_model(model)
+@dataclass(frozen=True)
+class Parts:
+    """A causal LM taken apart."""
+
+    trunk: Any
+    """Tokens to hidden states."""
+    head: Any
+    """Hidden states to logits; what else the model does to them only :func:`structure` knows."""
+
+
+def take_apart(model: Any) -> Parts | None:
+    """Return trunk and head of a causal LM (adapters included), None where they cannot be found."""
+    base = base_model(model)
     try:
-        decoder, head = base.get_decoder(), base.get_output_embeddings()
+        trunk, head = base.get_decoder(), base.get_output_embeddings()
     except (AttributeError, NotImplementedError):
-        return None, None
-    return (None if decoder is base else decoder), head
+        return None
+    return None if trunk is base or head is None else Parts(trunk, head)
+
+
+def trunk_and_head(model: Any) -> Parts:
+    """As :func:`take_apart`, for a model of which ``structure(model).split`` is known to hold."""
+    parts = take_apart(model)
+    assert parts is not None, f"{type(base_model(model)).__name__} does not split; ask structure(model) first"
+    return parts
 
 
 def structure(model: torch.nn.Module) -> Structure:
@@ -101,8 +118,8 @@ def _split_agrees(model: torch.nn.Module) -> bool:
 
     The head's output is blown up on the way, so that a cap or a scale shows even where logits are small.
     """
-    decoder, head = parts(model)
-    if decoder is None or head is None:
+    parts = take_apart(model)
+    if parts is None:
         return False
     seen: dict[str, torch.Tensor] = {}
 
@@ -111,12 +128,12 @@ def _split_agrees(model: torch.nn.Module) -> bool:
         return seen["logits"]
 
     ids_BL = torch.tensor(_probe_ids(model)[:1], device=next(model.parameters()).device)
-    handle = head.register_forward_hook(enlarge)
+    handle = parts.head.register_forward_hook(enlarge)
     try:
         logits_BLV = base_model(model)(input_ids=ids_BL, use_cache=False).logits
     finally:
         handle.remove()
-    hidden_BLH = decoder(input_ids=ids_BL, use_cache=False).last_hidden_state
+    hidden_BLH = parts.trunk(input_ids=ids_BL, use_cache=False).last_hidden_state
     return "hidden" in seen and _equal(seen["hidden"], hidden_BLH, model) and _equal(seen["logits"], logits_BLV, model)
 
 
@@ -130,10 +147,10 @@ def _shareable(model: torch.nn.Module) -> bool:
     from transformers import DynamicCache
     from transformers.cache_utils import DynamicLayer
 
-    decoder: Any = parts(model)[0]
-    cache = DynamicCache(config=decoder.config)
+    trunk = trunk_and_head(model).trunk
+    cache = DynamicCache(config=trunk.config)
     plain = all(type(layer).__name__ in ("DynamicLayer", "DynamicSlidingWindowLayer") for layer in cache.layers)
-    takes_positions = "position_ids" in inspect.signature(decoder.forward).parameters
+    takes_positions = "position_ids" in inspect.signature(trunk.forward).parameters
     return plain and isinstance(cache.layers[0], DynamicLayer) and takes_positions
 
 

@@ -9,7 +9,7 @@ import torch
 
 from rlhf_core.errors import ConfigError
 from rlhf_core.models.prompt_format import end_ids
-from rlhf_core.policy.structure import base_model, parts, quiet, structure
+from rlhf_core.policy.structure import base_model, quiet, structure, take_apart
 from rlhf_core.rollout.stop import StopStrings
 from rlhf_core.rollout.wave import Drawn, Wave
 from rlhf_core.types import Rollout, RolloutRequest, SamplingParams
@@ -36,7 +36,8 @@ class NativeEngine:
         self.max_concurrent, self.max_batch_tokens = max_concurrent, max_batch_tokens
         self.ends = end_ids(base_model(model), tokenizer)
 
-    def generate(self, requests: Sequence[RolloutRequest], sampling: SamplingParams, policy_version: int) -> list[Rollout]:
+    def generate(self, requests: Sequence[RolloutRequest], sampling: SamplingParams,
+                 policy_version: int) -> list[Rollout]:
         """Sample one completion per request, in order.
 
         ``min_tokens`` counts the EOS: a completion has at least so many tokens. Stop strings may span tokens and
@@ -80,8 +81,8 @@ class NativeEngine:
             yield wave
 
     def _decode(self, requests: Sequence[RolloutRequest], sampling: SamplingParams, stop: StopStrings) -> list[Drawn]:
-        decoder, _ = parts(self.model)
-        config = (decoder if decoder is not None else base_model(self.model)).config
+        parts = take_apart(self.model)
+        config = (parts.trunk if parts else base_model(self.model)).config
         device = next(self.model.parameters()).device
         return Wave(self.logits, requests, sampling, self.ends, stop, config, device).run()
 
@@ -90,10 +91,9 @@ class NativeEngine:
         """Logits ``[B, V]`` after the last position; the cache grows by L. None masks nothing."""
         inputs = {"input_ids": ids_BL, "attention_mask": mask_BK, "position_ids": positions_BL,
                   "past_key_values": cache, "use_cache": True}
-        if structure(self.model).split:
-            decoder, head = parts(self.model)
-            assert decoder is not None and head is not None
-            return head(decoder(**inputs).last_hidden_state[:, -1])
+        parts = take_apart(self.model) if structure(self.model).split else None
+        if parts is not None:
+            return parts.head(parts.trunk(**inputs).last_hidden_state[:, -1])
         return self.model(**inputs).logits[:, -1]
 
     def _rollout(self, request: RolloutRequest, drawn: Drawn, version: int) -> Rollout:

@@ -58,7 +58,8 @@ def draw(logits_BV: torch.Tensor, uniform_B: torch.Tensor, params: SamplingParam
     return _with_logprob(tokens_B, scaled_BV, lse_B)
 
 
-def _with_logprob(tokens_B: torch.Tensor, scaled_BV: torch.Tensor, lse_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _with_logprob(tokens_B: torch.Tensor, scaled_BV: torch.Tensor,
+                  lse_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return tokens_B, scaled_BV.gather(-1, tokens_B[:, None]).squeeze(-1) - lse_B
 
 
@@ -117,4 +118,6 @@ def _block_sums(weight_BV: torch.Tensor) -> torch.Tensor:
     """Sum of every ``BLOCK`` entries, the last block being whatever is left."""
     whole = weight_BV.shape[1] // BLOCK * BLOCK
     sums_BK = weight_BV[:, :whole].unflatten(1, (-1, BLOCK)).sum(-1) if whole else weight_BV[:, :0]
-    return sums_BK if whole == weight_BV.shape[1] else torch.cat([sums_BK, weight_BV[:, whole:].sum(-1, keepdim=True)], -1)
+    if whole == weight_BV.shape[1]:
+        return sums_BK
+    return torch.cat([sums_BK, weight_BV[:, whole:].sum(-1, keepdim=True)], -1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from os.path import commonprefix
 from typing import Any
 
 MARGIN = 8
@@ -38,7 +37,7 @@ class StopStrings:
             return False
         tail = list(tokens[-self.window :])
         text, before = self.tokenizer.decode(tail), self.tokenizer.decode(tail[:-1])
-        fresh = len(commonprefix([before, text]))
+        fresh = next((i for i, (a, b) in enumerate(zip(before, text)) if a != b), min(len(before), len(text)))
         return any(text.find(s, max(0, fresh - len(s) + 1)) >= 0 for s in self.stop)
 
     def _can_end(self, token: int) -> bool:
