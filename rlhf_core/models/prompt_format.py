@@ -52,11 +52,12 @@ class Formatter:
 
     def _chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
         try:
-            return tuple(self.tokenizer.apply_chat_template([dict(m) for m in messages], add_generation_prompt=True,
-                                                            tokenize=True, return_dict=False))
+            return tuple(self.tokenizer.apply_chat_template(
+                [dict(m) for m in messages], add_generation_prompt=True, tokenize=True, return_dict=False))
         except Exception as error:  # jinja2 raises whatever the template's author wrote
             roles = ", ".join(str(m.get("role")) for m in messages)
-            raise ModelError("the model's chat template refuses these messages", where=f"roles: {roles}", why=str(error),
+            raise ModelError("the model's chat template refuses these messages", where=f"roles: {roles}",
+                             why=str(error),
                              fix="check the roles in the dataset, or --set model.prompt_format=raw") from error
 
     def encode_completion(self, text: str) -> tuple[int, ...]:
