@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 from pathlib import Path
 
+from rlhf_core.cli.common import quiet_libraries
+from rlhf_core.cli.progress import StepPrinter
 from rlhf_core.disabled import disabled_distributions
 from rlhf_core.errors import RlhfError
 from rlhf_core.hooks import load_hooks
@@ -23,6 +26,7 @@ def main() -> int:
     parser.add_argument("--strict", action="store_true")
     args = parser.parse_args()
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    quiet_libraries()
     try:
         registry = Registry()
         hooks = load_hooks(disabled=disabled_distributions(), strict=args.strict)
@@ -30,7 +34,8 @@ def main() -> int:
         plan = Plan.read(args.run_dir / "plan.json")
         config = reload(registry, plan)
         registry.freeze()
-        run_plan(plan, config, registry, hooks, args.run_dir, resume=args.resume)
+        with StepPrinter(config, args.run_dir, quiet=os.environ.get("RANK", "0") != "0") as printer:
+            run_plan(plan, config, registry, hooks, args.run_dir, resume=args.resume, say=printer.say, progress=printer.step)
     except RlhfError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return error.exit_code

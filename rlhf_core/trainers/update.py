@@ -86,36 +86,35 @@ class Updater:
         size = self.settings.micro_batch_size
         micros = [items[i : i + size] for i in range(0, len(items), size)]
         count = self.strategy.max_over_ranks(len(micros))
+        spare = next(i for i in self.strategy.gather_objects(items[0] if items else None) if i is not None)
         sums: Counter[str] = Counter()
         weights: Counter[str] = Counter()
         for n in range(count):
             with self.strategy.accumulate(self.module, last=n == count - 1):
-                self._micro(micros[n] if n < len(micros) else None, items, tokens, sequences, sums, weights)
+                if n < len(micros):
+                    self._micro(micros[n], tokens, sequences, sums, weights)
+                else:
+                    self._idle(spare, tokens, sequences)
+        weights["loss"] = 1.0 / self.strategy.world_size
+        sums["loss"] += 0.0
         return {k: (sums[k], weights[k]) for k in sums}
 
-    def _micro(self, micro: Sequence[Any] | None, items: Sequence[Any], tokens: float, sequences: float,
-               sums: Counter[str], weights: Counter[str]) -> None:
-        """Forward and backward of one micro-batch; None runs a zero-loss one so that ranks stay in step."""
-        batch = self.module(micro if micro is not None else [self.spare(items)])
+    def _idle(self, spare: Any, tokens: float, sequences: float) -> None:
+        """A zero-loss micro-batch of a rank that has nothing left, so that ranks stay in step."""
+        batch = self.module([spare])
+        self.strategy.backward(self.reduce(self.loss(batch).loss, batch, tokens, sequences) * 0.0)
+
+    def _micro(self, micro: Sequence[Any], tokens: float, sequences: float, sums: Counter[str], weights: Counter[str]) -> None:
+        """Forward and backward of one micro-batch."""
+        batch = self.module(micro)
         out = self.loss(batch)
         value = self.reduce(out.loss, batch, tokens, sequences)
-        if micro is None:
-            self.strategy.backward(value * 0.0)
-            return
         number = float(value.detach())
         if not math.isfinite(number):
             self.optimizer.zero_grad(set_to_none=True)
             raise diverged(f"loss is {number}", micro)
         self.strategy.backward(value)
         add(sums, weights, {"loss": (number, 0.0), **core_metrics(batch), **out.metrics})
-        weights["loss"] = 1.0 / self.strategy.world_size
-
-    def spare(self, items: Sequence[Any]) -> Any:
-        """An item for a zero-loss micro-batch of a rank that has nothing left to do."""
-        self._spare = items[0] if items else self._spare
-        return self._spare
-
-    _spare: Any = None
 
     def reduce(self, loss: torch.Tensor, batch: Any, tokens: float, sequences: float) -> torch.Tensor:
         """Mask and divide by the global denominator (see :mod:`rlhf_core.functional.reduce`)."""
