@@ -32,7 +32,7 @@ def load_or_train(config: EnsembleConfig, ctx: BuildContext) -> EnsembleReward:
     folder = Path(config.path).expanduser() if config.path else _cached(config, ctx)
     reward = load_ensemble(config, folder, device_of(ctx))
     found = reward.meta["quality"]
-    ctx.report["ensemble"] = {"members": len(reward.mean_K), "sharing": reward.meta["sharing"], "heldout": found}
+    ctx.report["ensemble"] = {"members": len(reward.mean_K), "sharing": reward.meta["sharing"], "digest": folder.name, "heldout": found}
     _say(ctx)(describe(found))
     return reward
 
