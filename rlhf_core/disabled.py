@@ -14,12 +14,26 @@ def settings_path() -> Path:
 
 
 def disabled_distributions() -> list[str]:
-    """Names switched off in the settings file or in ``RLHF_DISABLE_PLUGINS`` (comma separated)."""
+    """Names switched off in the settings file or in ``RLHF_DISABLE_PLUGINS`` (comma separated).
+
+    Raises:
+        ConfigError: the settings file is damaged.
+    """
     names = [n for n in os.environ.get("RLHF_DISABLE_PLUGINS", "").split(",") if n]
     path = settings_path()
     if path.is_file():
-        names += json.loads(path.read_text()).get("disabled", [])
+        names += _stored(path)
     return sorted(set(names))
+
+
+def _stored(path: Path) -> list[str]:
+    from rlhf_core.errors import ConfigError
+
+    try:
+        return [str(name) for name in json.loads(path.read_text()).get("disabled", [])]
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise ConfigError(f"the list of disabled plugins '{path}' cannot be read", why=f"{type(error).__name__}: {error}",
+                          fix="mend or remove that file") from error
 
 
 def set_disabled(names: list[str]) -> Path:

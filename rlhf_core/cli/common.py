@@ -39,3 +39,9 @@ def quiet_libraries() -> None:
 
     hf.set_verbosity_error()
     hf.disable_progress_bar()
+
+
+def shorten(text: str, width: int = 40) -> str:
+    """One line of at most ``width`` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= width else line[: width - 3] + "..."

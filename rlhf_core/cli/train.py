@@ -7,18 +7,12 @@ from typing import Any
 
 import click
 
+from rlhf_core.cli.options import resolve_options, run_options, sugar_of
+
 
 @click.command()
-@click.option("--algo", metavar="NAME", help="Algorithm, for example grpo, sft, reward_model.")
-@click.option("--reward", metavar="NAME", help="Reward, for example ensemble or verifier.")
-@click.option("--loss", metavar="NAME", help="Loss; default is the algorithm's own.")
-@click.option("--advantage", metavar="NAME", help="Advantage estimator; default is the algorithm's own.")
-@click.option("--model", metavar="M", help="Hub id, folder, .gguf file, or 'pocket' (default).")
-@click.option("--dataset", metavar="D", help="Built-in name, .jsonl/.parquet file, or hub id.")
-@click.option("--config", "files", multiple=True, metavar="FILE", help="YAML file; later ones win. Repeatable.")
-@click.option("--set", "settings", multiple=True, metavar="a.b=c", help="One setting; wins over files. Repeatable.")
+@run_options
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Where the run is kept; default runs/ALGO-TIME.")
-@click.option("--seed", type=int, help="Seed of everything random.")
 @click.option("--nproc", type=click.IntRange(1), default=1, show_default=True, help="Processes on this machine.")
 @click.option("--resume", type=click.Path(path_type=Path), metavar="RUN", help="Go on with an earlier run, exactly.")
 @click.option("--dry-run", is_flag=True, help="Resolve and print the plan; load and write nothing.")
@@ -26,7 +20,7 @@ import click
 @click.option("--strict-plugins", is_flag=True, help="A failing hook ends the run instead of being counted.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @click.option("--debug", is_flag=True, hidden=True)
-def train(algo: str | None, files: tuple[str, ...], settings: tuple[str, ...], run_dir: Path | None, nproc: int,
+def train(files: tuple[str, ...], settings: tuple[str, ...], run_dir: Path | None, nproc: int,
           resume: Path | None, dry_run: bool, no_plugins: bool, strict_plugins: bool, as_json: bool, debug: bool,
           **names: Any) -> None:
     """Train a model.
@@ -37,7 +31,6 @@ def train(algo: str | None, files: tuple[str, ...], settings: tuple[str, ...], r
     rlhf train --config configs/pocket_grpo.yaml --set trainer.steps=20
     """
     from rlhf_core.cli.common import emit_json, set_up_logging
-    from rlhf_core.config.load import resolve
     from rlhf_core.disabled import disabled_distributions
     from rlhf_core.hooks import load_hooks
     from rlhf_core.launch import plan_run, planned_resume, preflight
@@ -45,15 +38,14 @@ def train(algo: str | None, files: tuple[str, ...], settings: tuple[str, ...], r
 
     set_up_logging()
     registry = Registry(only_core=no_plugins)
-    sugar = {**({"trainer": {"name": algo}} if algo else {}), **sugar_of(names)}
-    given = bool(sugar or files or settings)
+    given = bool(sugar_of(names) or files or settings)
     if resume is not None:
-        wanted = resolve(registry, files=files, settings=settings, sugar=sugar) if given else None
+        wanted = resolve_options(registry, files, settings, names) if given else None
         plan, config = planned_resume(resume, wanted, registry)
         hooks = load_hooks(enabled=not no_plugins, disabled=disabled_distributions(), strict=strict_plugins)
         run_dir = resume
     else:
-        config = resolve(registry, files=files, settings=settings, sugar=sugar)
+        config = resolve_options(registry, files, settings, names)
         hooks = load_hooks(enabled=not no_plugins, disabled=disabled_distributions(), strict=strict_plugins)
         plan = plan_run(registry, hooks, config, nproc)
     preflight(registry, config, plan.world_size)
@@ -61,20 +53,6 @@ def train(algo: str | None, files: tuple[str, ...], settings: tuple[str, ...], r
         emit_json(plan.to_json())
         return
     _run(plan, config, registry, hooks, run_dir, resume is not None, as_json)
-
-
-def sugar_of(names: dict[str, Any]) -> dict[str, Any]:
-    """Turn short options into configuration keys."""
-    from rlhf_core.config.load import dataset_sugar
-
-    out: dict[str, Any] = {slot: {"name": names[slot]} for slot in ("reward", "loss", "advantage") if names.get(slot)}
-    if names.get("model"):
-        out["model"] = {"path": names["model"]}
-    if names.get("dataset"):
-        out["dataset"] = dataset_sugar(names["dataset"])
-    if names.get("seed") is not None:
-        out["seed"] = names["seed"]
-    return out
 
 
 def _run(plan: Any, config: Any, registry: Any, hooks: Any, run_dir: Path | None, resume: bool, as_json: bool) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
@@ -14,7 +13,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rlhf_core.api import ModelConfig, PreferencePair
-from rlhf_core.models.load import clear_quantizer, load_tokenizer, locate
+from rlhf_core.models.load import clear_quantizer, load_tokenizer
+from rlhf_core.models.sources import resolve
+from rlhf_core.runs.cache import cache_folder
 from rlhf_plugin_reward.config import EnsembleConfig
 from rlhf_plugin_reward.net import RewardNet, merged
 
@@ -24,7 +25,7 @@ DECIDES = ("members", "sharing", "max_pairs", "heldout_pairs", "epochs", "batch_
 
 def cache_root() -> Path:
     """Where trained ensembles are kept: ``$RLHF_CACHE/ensembles``, by default under ``~/.cache/rlhf``."""
-    return Path(os.environ.get("RLHF_CACHE") or Path.home() / ".cache" / "rlhf").expanduser() / "ensembles"
+    return cache_folder() / "ensembles"
 
 
 def digest(config: EnsembleConfig, base: ModelConfig, train: Sequence[PreferencePair], held: Sequence[PreferencePair],
@@ -39,11 +40,11 @@ def digest(config: EnsembleConfig, base: ModelConfig, train: Sequence[Preference
 
 def weights_digest(path: str) -> str:
     """Hash of a local model's weight files; a hub id stands for itself."""
-    where, extra = locate(path)
-    folder = Path(where)
-    if not folder.is_dir():
-        return where
-    files = [folder / extra["gguf_file"]] if extra else sorted(folder.glob("*.safetensors"))
+    source = resolve(path)
+    folder = Path(source.place)
+    if not source.local:
+        return source.place
+    files = [folder / source.gguf] if source.gguf else sorted(folder.glob("*.safetensors"))
     total = hashlib.sha256()
     for file in files:
         with file.open("rb") as handle:

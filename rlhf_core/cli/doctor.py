@@ -1,0 +1,175 @@
+"""`rlhf doctor`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import click
+
+MIN_FREE_GB = 1.0
+
+
+class Finding(NamedTuple):
+    """One thing looked at. ``state``: ok, absent (optional), warning or broken."""
+
+    what: str
+    state: str
+    detail: str
+    fix: str = ""
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+def doctor(as_json: bool) -> None:
+    """Check versions, devices, plugins, hooks, disk space and caches. Exit code 1 if something is broken."""
+    from rlhf_core.cli.common import emit_json
+
+    rows = list(findings())
+    broken = sum(row.state == "broken" for row in rows)
+    if as_json:
+        emit_json({"ok": not broken, "checks": [row._asdict() for row in rows]})
+    else:
+        for row in rows:
+            click.echo(f"{row.state:<8} {row.what:<32} {row.detail}".rstrip())
+            if row.fix:
+                click.echo(f"{'':<8} fix: {row.fix}")
+        click.echo(f"\n{broken} broken" if broken else "\neverything needed is in order")
+    raise SystemExit(1 if broken else 0)
+
+
+def findings() -> Iterator[Finding]:
+    """Look at everything; a check that fails itself is a finding too."""
+    for check in (libraries, optional_libraries, devices, pocket_model, plugins, hooks, disk, writable):
+        yield from _guarded(check)
+
+
+def _guarded(check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    try:
+        yield from check()
+    except Exception as error:
+        yield Finding(check.__name__.replace("_", " "), "broken", f"{type(error).__name__}: {error}")
+
+
+def libraries() -> Iterator[Finding]:
+    """Python, and what rlhf-core requires."""
+    from importlib import metadata
+
+    from packaging.requirements import Requirement
+
+    from rlhf_core.plan import library_versions
+
+    versions = library_versions()
+    yield Finding("python", "ok", versions["python"])
+    yield Finding("rlhf-core", "ok", versions["rlhf-core"])
+    wanted = [Requirement(line) for line in metadata.requires("rlhf-core") or ()]
+    for need in sorted((r for r in wanted if r.marker is None or r.marker.evaluate({"extra": ""})), key=lambda r: r.name):
+        try:
+            have = metadata.version(need.name)
+        except metadata.PackageNotFoundError:
+            yield Finding(need.name, "broken", "not installed", f"pip install '{need}'")
+            continue
+        fits = need.specifier.contains(have, prereleases=True)
+        yield Finding(need.name, "ok" if fits else "broken", have if fits else f"{have}, but rlhf-core needs {need.specifier}",
+                      "" if fits else f"pip install '{need}'")
+
+
+def optional_libraries() -> Iterator[Finding]:
+    """What single features need."""
+    from importlib import metadata
+
+    for name, use in (("gguf", "reading .gguf models"), ("bitsandbytes", "8-bit optimizers")):
+        try:
+            yield Finding(name, "ok", metadata.version(name))
+        except metadata.PackageNotFoundError:
+            yield Finding(name, "absent", f"not installed; only needed for {use}")
+
+
+def devices() -> Iterator[Finding]:
+    """CPU threads and GPUs as torch sees them."""
+    import os
+
+    import torch
+
+    yield Finding("cpu", "ok", f"{os.cpu_count()} cores, torch uses {torch.get_num_threads()} threads")
+    if not torch.cuda.is_available():
+        yield Finding("gpu", "absent", "torch sees none; everything runs on the CPU")
+    for i in range(torch.cuda.device_count()):
+        free, total = torch.cuda.mem_get_info(i)
+        yield Finding(f"gpu {i}", "ok", f"{torch.cuda.get_device_name(i)}, {free / 2**30:.0f} of {total / 2**30:.0f} GiB free")
+
+
+def pocket_model() -> Iterator[Finding]:
+    """The model that ships with the package."""
+    from rlhf_core.errors import RlhfError
+    from rlhf_core.models.sources import resolve
+
+    try:
+        yield Finding("pocket model", "ok", resolve("pocket").place)
+    except RlhfError as error:
+        yield Finding("pocket model", "broken", error.what, error.fix)
+
+
+def plugins() -> Iterator[Finding]:
+    """Every component imports, and no name is claimed twice."""
+    from collections import Counter
+
+    from rlhf_core.errors import RlhfError
+    from rlhf_core.registry import Registry
+
+    registry = Registry()
+    entries = registry.entries()
+    good: Counter[str] = Counter()
+    for entry in entries:
+        try:
+            registry.load(entry.kind, entry.qualified)
+            good[f"{entry.distribution} {entry.version}"] += 1
+        except RlhfError as error:
+            yield Finding(f"{entry.kind} {entry.qualified}", "broken", error.what, error.fix)
+    for name, count in sorted(good.items()):
+        yield Finding(name, "ok", f"{count} components load")
+    for (kind, name), count in Counter((e.kind, e.name) for e in entries).items():
+        if count > 1:
+            owners = " or ".join(e.qualified for e in entries if (e.kind, e.name) == (kind, name))
+            yield Finding(f"{kind} {name}", "warning", f"claimed by {count} distributions", f"write {owners}")
+    for name in sorted(registry.disabled):
+        yield Finding(name, "absent", "disabled", f"rlhf plugins enable {name}")
+
+
+def hooks() -> Iterator[Finding]:
+    """Every hook plugin imports and spells its hooks right."""
+    from rlhf_core.disabled import disabled_distributions
+    from rlhf_core.errors import RlhfError
+    from rlhf_core.hooks import load_hooks
+
+    try:
+        names = [n for n, _ in load_hooks(disabled=disabled_distributions(), strict=True).manager.list_name_plugin()]
+        yield Finding("hooks", "ok", ", ".join(names) or "none installed")
+    except RlhfError as error:
+        yield Finding("hooks", "broken", error.what, error.fix)
+
+
+def disk() -> Iterator[Finding]:
+    """Room for runs in the current folder."""
+    import shutil
+    from pathlib import Path
+
+    free = shutil.disk_usage(Path.cwd()).free / 2**30
+    low = free < MIN_FREE_GB
+    yield Finding("disk space here", "warning" if low else "ok", f"{free:.1f} GiB free in {Path.cwd()}",
+                  "checkpoints may not fit; choose another --run-dir" if low else "")
+
+
+def writable() -> Iterator[Finding]:
+    """The caches and the settings folder can be written."""
+    from rlhf_core.disabled import settings_path
+    from rlhf_core.errors import RlhfError
+    from rlhf_core.runs.cache import cache_folder
+    from rlhf_core.runs.run_dir import check_writable
+
+    for what, path, variable in (("cache", cache_folder(), "RLHF_CACHE"), ("settings", settings_path().parent, "RLHF_HOME")):
+        try:
+            check_writable(path)
+            yield Finding(f"{what} folder", "ok", f"{path} (${variable})")
+        except RlhfError as error:
+            yield Finding(f"{what} folder", "broken", f"{path}: {error.what.split(': ')[-1]}", f"set ${variable} to a folder that can be written")

@@ -1,0 +1,65 @@
+"""The options that say what a run is; `rlhf train` and `rlhf config show` share them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from rlhf_core.config.run import RunConfig
+    from rlhf_core.registry import Registry
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+RUN_OPTIONS = (
+    click.option("--algo", metavar="NAME", help="Algorithm, for example grpo, sft, reward_model."),
+    click.option("--reward", metavar="NAME", help="Reward, for example ensemble or verifier."),
+    click.option("--loss", metavar="NAME", help="Loss; default is the algorithm's own."),
+    click.option("--advantage", metavar="NAME", help="Advantage estimator; default is the algorithm's own."),
+    click.option("--model", metavar="M", help="Hub id, folder, .gguf file, or 'pocket' (default)."),
+    click.option("--dataset", metavar="D", help="Built-in name, .jsonl/.parquet file, or hub id."),
+    click.option("--config", "files", multiple=True, metavar="FILE", help="YAML file; later ones win. Repeatable."),
+    click.option("--set", "settings", multiple=True, metavar="a.b=c", help="One setting; wins over files. Repeatable."),
+    click.option("--seed", type=int, help="Seed of everything random."),
+)
+
+
+def run_options(command: F) -> F:
+    """Add :data:`RUN_OPTIONS` to a command, in their order."""
+    for option in reversed(RUN_OPTIONS):
+        command = option(command)
+    return command
+
+
+def sugar_of(names: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn short options into configuration keys.
+
+    Example:
+        >>> sugar_of({"algo": "grpo", "seed": 3})
+        {'trainer': {'name': 'grpo'}, 'seed': 3}
+    """
+    from rlhf_core.config.load import dataset_sugar
+
+    out: dict[str, Any] = {"trainer": {"name": names["algo"]}} if names.get("algo") else {}
+    out |= {slot: {"name": names[slot]} for slot in ("reward", "loss", "advantage") if names.get(slot)}
+    if names.get("model"):
+        out["model"] = {"path": names["model"]}
+    if names.get("dataset"):
+        out["dataset"] = dataset_sugar(names["dataset"])
+    if names.get("seed") is not None:
+        out["seed"] = names["seed"]
+    return out
+
+
+def resolve_options(registry: Registry, files: Iterable[str], settings: Iterable[str],
+                    names: Mapping[str, Any]) -> RunConfig:
+    """The configuration that the options stand for.
+
+    Raises:
+        UserError: an unusable key, value or name.
+    """
+    from rlhf_core.config.load import resolve
+
+    return resolve(registry, files=files, settings=settings, sugar=sugar_of(names))

@@ -1,0 +1,180 @@
+"""`rlhf reward`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rlhf_core.config.base import ComponentConfig
+    from rlhf_core.context import BuildContext
+    from rlhf_core.registry import Registry
+    from rlhf_core.types import Sample, Score
+
+
+@click.group()
+def reward() -> None:
+    """Score completions with a reward."""
+
+
+@reward.command()
+@click.option("--model", "folder", metavar="FOLDER", help="A reward model or an ensemble of them.")
+@click.option("--reward", "name", metavar="NAME", help="A reward component, for example verifier.")
+@click.option("--set", "settings", multiple=True, metavar="a.b=c", help="One setting of the reward. Repeatable.")
+@click.option("--input", "file", required=True, metavar="FILE", help="JSON lines: prompt or messages, and completion or response.")
+@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write each row with its score as JSON lines.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="For rewards that draw at random.")
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+def score(folder: str | None, name: str | None, settings: tuple[str, ...], file: str, output: Path | None, seed: int,
+          as_json: bool) -> None:
+    """Score the completions of a file. Exit code 1 if not one of them has a score.
+
+    \b
+    rlhf reward score --model runs/x/final --input answers.jsonl
+    rlhf reward score --reward verifier --set timeout_s=2 --input answers.jsonl --output scored.jsonl
+    """
+    from rlhf_core.cli.common import emit_json, quiet_libraries, set_up_logging
+    from rlhf_core.registry import Registry
+    from rlhf_core.runs.run_dir import check_writable
+
+    set_up_logging()
+    registry = Registry()
+    chosen = chosen_reward(registry, folder, name, settings)
+    rows, samples = samples_of(file)
+    if output is not None:
+        check_writable(output)
+    ctx = context_of(registry, chosen, file, seed)
+    chosen.preflight(ctx)
+    quiet_libraries()
+    scores = _scores(chosen, ctx, samples)
+    scored = [_row(row, one) for row, one in zip(rows, scores)]
+    result = _summary(chosen.name, scores)
+    if output is not None:
+        _write(output, scored)
+    if as_json:
+        emit_json({**result, "rows": scored})
+    else:
+        _print(result, samples, scores, output)
+    raise SystemExit(0 if result["scored"] else 1)
+
+
+def chosen_reward(registry: Registry, folder: str | None, name: str | None, settings: Sequence[str]) -> ComponentConfig:
+    """The reward's Config: a folder holding ``ensemble.json`` is an ensemble, any other one reward model.
+
+    Raises:
+        ConfigError: neither or both were given, or a setting does not exist.
+        PluginError: no such reward.
+    """
+    from pydantic import ValidationError
+
+    from rlhf_core.config.errors import explain
+    from rlhf_core.config.load import parse_sets
+    from rlhf_core.errors import ConfigError
+
+    if (folder is None) == (name is None):
+        raise ConfigError("say which reward: either --model or --reward", fix="--model FOLDER, or --reward NAME")
+    options: dict[str, Any] = parse_sets(settings)
+    if folder is not None:
+        name = "ensemble" if (Path(folder).expanduser() / "ensemble.json").is_file() else "bradley_terry"
+        options["path"] = folder
+    cls = registry.load("reward", str(name))
+    try:
+        return cls.model_validate({**options, "name": registry.find("reward", str(name)).name}, context={"registry": registry})
+    except ValidationError as error:
+        raise explain(error, cls, where=f"reward '{name}'") from error
+
+
+def samples_of(file: str) -> tuple[list[Mapping[str, Any]], list[Sample]]:
+    """Rows of a file, and the same as samples.
+
+    Raises:
+        DatasetError: missing or empty file, or a row without prompt or completion (named with its line).
+    """
+    from rlhf_core.data.files import read_json
+    from rlhf_core.data.schema import Reader, Record
+
+    rows, places = read_json(file)
+    reader = Reader(Path(file).name, {})
+    records = [Record(row, i, f"{file}, {place}") for i, (row, place) in enumerate(zip(rows, places))]
+    return rows, [_sample(reader, record) for record in records]
+
+
+def _sample(reader: Any, record: Any) -> Sample:
+    from rlhf_core.data.conversations import read_demonstration
+    from rlhf_core.data.schema import UnusableRow
+    from rlhf_core.errors import DatasetError
+    from rlhf_core.types import Prompt, Sample
+
+    completion = reader.get(record, "completion", "response")
+    try:
+        found = (reader.prompt(record), completion) if isinstance(completion, str) else read_demonstration(reader, record)
+    except UnusableRow as error:
+        raise DatasetError(str(error), where=record.where, fix="each row needs a prompt and a completion") from error
+    name = str(record.row.get("id", f"row {record.number + 1}"))
+    return Sample(Prompt(name, found[0], reader.answer(record, None), str(record.row.get("source", reader.label))), found[1])
+
+
+def context_of(registry: Registry, chosen: ComponentConfig, file: str, seed: int) -> BuildContext:
+    """What a reward is built with: the rows as dataset, the default model, no policy, no run."""
+    from rlhf_core.config.data import DatasetSettings, spell_dataset
+    from rlhf_core.config.run import RunConfig
+    from rlhf_core.context import BuildContext
+    from rlhf_core.data.library import Datasets
+
+    dataset = DatasetSettings.model_validate({**spell_dataset({"name": "jsonl", "path": file}), "heldout_fraction": 0.0},
+                                             context={"registry": registry})
+    config = RunConfig.model_construct(seed=seed, dataset=dataset, reward=chosen)
+    ctx = BuildContext(config=config, registry=registry, seed=seed)
+    return ctx.with_(datasets=Datasets(dataset, ctx))
+
+
+def _scores(chosen: ComponentConfig, ctx: BuildContext, samples: Sequence[Sample]) -> Sequence[Score]:
+    from rlhf_core.registry import check_component
+    from rlhf_core.trainers.rooms import ask
+
+    built = chosen.build(ctx)
+    check_component("reward", built, chosen.name)
+    try:
+        return ask(built, samples)
+    finally:
+        if callable(getattr(built, "close", None)):
+            built.close()
+
+
+def _row(row: Mapping[str, Any], one: Score) -> dict[str, Any]:
+    extra = {"detail": one.detail} if one.detail else {}
+    return {**row, "score": one.value, "status": one.status.value, "parts": dict(one.parts), **extra}
+
+
+def _summary(name: str, scores: Sequence[Score]) -> dict[str, Any]:
+    from collections import Counter
+
+    from rlhf_core.trainers.rooms import mean
+
+    good = [float(s.value) for s in scores if s.ok and s.value is not None]
+    return {"reward": name, "mean": mean(good) if good else None, "scored": len(good), "count": len(scores),
+            "statuses": dict(Counter(s.status.value for s in scores))}
+
+
+def _write(output: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    import json
+
+    from rlhf_core.runs.atomic import write_text
+    from rlhf_core.runs.jsonl import plain
+
+    output.parent.mkdir(parents=True, exist_ok=True)
+    write_text(output, "".join(json.dumps(plain(row), ensure_ascii=False) + "\n" for row in rows))
+
+
+def _print(result: Mapping[str, Any], samples: Sequence[Sample], scores: Sequence[Score], output: Path | None) -> None:
+    from rlhf_core.cli.common import shorten, table
+
+    values = ["" if s.value is None else f"{s.value:.4f}" for s in scores]
+    table(("score", "status", "prompt", "completion", ""),
+          ((v, s.status.value, shorten(x.prompt.text), shorten(x.completion), "" if s.ok else shorten(s.detail, 80))
+           for v, s, x in zip(values, scores, samples)))
+    mean = "none" if result["mean"] is None else f"{result['mean']:.4f}"
+    click.echo(f"\nmean {mean} over {result['scored']} of {result['count']} rows" + (f"; written to {output}" if output else ""))

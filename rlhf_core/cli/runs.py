@@ -1,0 +1,131 @@
+"""`rlhf runs`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rlhf_core.runs.read import StoredRun
+
+SLOTS = ("trainer", "loss", "advantage", "reward")
+
+
+@click.group()
+def runs() -> None:
+    """List, show and compare runs."""
+
+
+@runs.command("list")
+@click.option("--root", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder of runs.")
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+def list_(root: Path, as_json: bool) -> None:
+    """Runs of a folder, unfinished ones included."""
+    from rlhf_core.cli.common import emit_json, table
+    from rlhf_core.errors import RlhfError, RunDirError
+    from rlhf_core.runs.read import read_run, run_folders
+
+    if not root.is_dir() and root != Path("runs"):
+        raise RunDirError(f"there is no folder '{root}'", fix="check --root")
+    rows: list[dict[str, Any]] = []
+    for path in run_folders(root):
+        try:
+            rows.append(_head(read_run(path)))
+        except RlhfError as error:
+            rows.append({"run": str(path), "status": "damaged", "error": str(error)})
+    if as_json:
+        emit_json(rows)
+    elif not rows:
+        click.echo(f"no runs in {root}; start one with: rlhf train --algo grpo --reward ensemble")
+    else:
+        keys = ("run", "status", "algo", "reward", "model", "dataset", "steps", "last_value")
+        table(keys, ([_text(row.get(k)) for k in keys] for row in rows))
+
+
+@runs.command()
+@click.argument("run")
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+def show(run: str, as_json: bool) -> None:
+    """What a run is, how far it came, and its metrics at the first and the last step."""
+    from rlhf_core.cli.common import emit_json, table
+    from rlhf_core.runs.read import find_run
+
+    found = find_run(run)
+    series = found.series()
+    if as_json:
+        ends = {k: {"first": v[0], "last": v[-1], "count": len(v)} for k, v in series.items()}
+        emit_json({**_head(found), "checkpoints": found.checkpoints, "components": found.plan.components,
+                   "versions": found.plan.versions, "metrics": ends, "summary": found.summary})
+        return
+    for key, value in _head(found).items():
+        if value not in ("", None):
+            click.echo(f"{key + ':':<12}{_text(value)}")
+    plugins = {f"{c['distribution']} {c['version']}" for c in found.plan.components}
+    click.echo(f"{'plugins:':<12}" + ", ".join(sorted(plugins)))
+    click.echo(f"{'saved:':<12}" + (", ".join(f"step {s}" for s in found.checkpoints) or "no checkpoint"))
+    if series:
+        click.echo("")
+        table(("metric", "first", "last"), ((k, _text(v[0]), _text(v[-1])) for k, v in series.items()))
+    if found.status == "unfinished" and found.checkpoints:
+        click.echo(f"\ngo on with: rlhf train --resume {found.path}")
+
+
+@runs.command()
+@click.argument("names", nargs=-1, required=True, metavar="RUN RUN...")
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+def compare(names: tuple[str, ...], as_json: bool) -> None:
+    """Settings in which runs differ, and their last metrics side by side."""
+    from rlhf_core.cli.common import emit_json, table
+    from rlhf_core.errors import RunDirError
+    from rlhf_core.runs.read import find_run
+
+    if len(names) < 2:
+        raise RunDirError("compare needs two runs or more", fix="rlhf runs compare RUN RUN")
+    found = [find_run(name) for name in names]
+    labels = _labels(found)
+    settings = _different([_flat(r.plan.config) for r in found])
+    last = [{k: v[-1] for k, v in r.series().items()} for r in found]
+    metrics = {k: [row.get(k) for row in last] for k in dict.fromkeys(k for row in last for k in row)}
+    if as_json:
+        emit_json({"runs": [_head(r) for r in found], "settings": settings, "metrics": metrics})
+        return
+    table(("setting", *labels), ((k, *map(_text, v)) for k, v in settings.items()))
+    click.echo("")
+    rows = [("status", [r.status for r in found]), ("steps", [r.steps for r in found]), *metrics.items()]
+    table(("last value of", *labels), ((k, *map(_text, v)) for k, v in rows))
+
+
+def _head(run: StoredRun) -> dict[str, Any]:
+    reward = run.series().get("reward/mean") or run.series().get("loss") or [None]
+    head = {"run": str(run.path), "status": run.status, "steps": run.steps, "seed": run.plan.seed,
+            "model": run.plan.config["model"]["path"], "dataset": run.datasets, "last_value": reward[-1]}
+    names = {("algo" if slot == "trainer" else slot): run.name_of(slot) for slot in SLOTS}
+    reason = {"stop_reason": run.summary["stop_reason"]} if run.summary and run.summary.get("stop_reason") else {}
+    return {**head, **names, **reason}
+
+
+def _labels(found: list[StoredRun]) -> list[str]:
+    names = [r.path.name for r in found]
+    return names if len(set(names)) == len(names) else [str(r.path) for r in found]
+
+
+def _flat(value: Any, key: str = "") -> dict[str, Any]:
+    """Leaves of nested settings by dotted key."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
+    if pairs is None or not value:
+        return {key: value}
+    return {k: v for name, part in pairs for k, v in _flat(part, f"{key}.{name}" if key else str(name)).items()}
+
+
+def _different(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    keys = dict.fromkeys(k for row in rows for k in row)
+    table = {k: [row.get(k) for row in rows] for k in keys}
+    return {k: v for k, v in table.items() if any(x != v[0] for x in v)}
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,123 @@
+"""`rlhf trace`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rlhf_core.runs.read import StoredRun
+
+Row = Mapping[str, Any]
+
+
+@click.group()
+def trace() -> None:
+    """Replay what happened to one prompt."""
+
+
+@trace.command()
+@click.argument("run")
+@click.option("--step", type=click.IntRange(1), required=True, help="Which training step.")
+@click.option("--prompt", metavar="ID", help="Prompt id, or the end of one; default is the step's first.")
+@click.option("--json", "as_json", is_flag=True, help="For machines; tokens and logprobs included.")
+def show(run: str, step: int, prompt: str | None, as_json: bool) -> None:
+    """One prompt through every room of a step: completions, scores, advantages, update.
+
+    \b
+    rlhf trace show runs/grpo-20260131-142501 --step 3
+    """
+    from rlhf_core.cli.common import emit_json
+    from rlhf_core.runs.read import find_run
+
+    rows = rows_of(find_run(run), step)
+    update = next((r for r in rows if r.get("event") == "update"), {})
+    prompts = [r for r in rows if r.get("event") == "prompt"]
+    chosen = pick(prompts, update, prompt)
+    if as_json:
+        emit_json({"step": step, "prompt": chosen, "update": update})
+        return
+    if chosen is not None:
+        _print_prompt(step, chosen)
+    _print_update(update, chosen)
+    others = [str(r["prompt_id"]) for r in prompts if r is not chosen]
+    if others:
+        click.echo(f"\nother prompts of step {step}: " + ", ".join(others))
+
+
+def rows_of(run: StoredRun, step: int) -> list[Row]:
+    """Trace rows of one step.
+
+    Raises:
+        ConfigError: the run has no such step; says which it has.
+    """
+    from rlhf_core.errors import ConfigError
+    from rlhf_core.runs.jsonl import read_jsonl
+
+    found: list[Row] = []
+    steps: set[int] = set()
+    for row in read_jsonl(run.path / "trace.jsonl"):
+        steps.add(row["step"])
+        if row["step"] == step:
+            found.append(row)
+    if not found:
+        why = f"it has steps {min(steps)} to {max(steps)}" if steps else "no step of it is traced yet"
+        raise ConfigError(f"run '{run.path}' has no step {step}", why=why, fix=f"--step {max(steps)}" if steps else "")
+    return found
+
+
+def pick(prompts: Sequence[Row], update: Row, wanted: str | None) -> Row | None:
+    """The prompt to show; None for an offline run, whose rows hold examples by name.
+
+    Raises:
+        ConfigError: no such prompt in this step, with the nearest.
+    """
+    from rlhf_core.errors import ConfigError, did_you_mean
+
+    known = [str(r["prompt_id"]) for r in prompts] or [str(name) for name in update.get("examples", ())]
+    if wanted is None:
+        return prompts[0] if prompts else None
+    for fits in (lambda name: name == wanted, lambda name: name.endswith(f"/{wanted}")):
+        hit = next((i for i, name in enumerate(known) if fits(name)), None)
+        if hit is not None:
+            return prompts[hit] if prompts else None
+    raise ConfigError(f"no prompt '{wanted}' in this step", why="its prompts: " + ", ".join(known[:8]),
+                      fix=did_you_mean(wanted, [*known, *(n.rsplit("/", 1)[-1] for n in known)]) or "leave --prompt out for the first")
+
+
+def _print_prompt(step: int, row: Row) -> None:
+    tokens = f", {len(row['prompt_ids'])} tokens" if "prompt_ids" in row else ""
+    click.secho(f"step {step}, prompt {row['prompt_id']}", bold=True)
+    click.echo(f"\nlibrary   the prompt, of source '{row['source']}'{tokens}")
+    click.echo(_indent(row["prompt"]))
+    click.echo(f"\nstudio    {len(row['completions'])} completions of policy version {row['completions'][0]['policy_version']}")
+    for i, one in enumerate(row["completions"]):
+        click.echo(_indent(f"#{i}  {one['text']!r}  ({one['tokens']} tokens, ended by {one['finish_reason']})"))
+    click.echo("\ncourt     score of each")
+    for i, one in enumerate(row["completions"]):
+        click.echo(_indent(f"#{i}  {_verdict(one)}"))
+    click.echo("\nadvantage what each is worth against its group")
+    for i, one in enumerate(row["completions"]):
+        value = one["advantage"]
+        click.echo(_indent(f"#{i}  " + ("none: not trained on" if value is None else f"{value:+.4f}")))
+
+
+def _verdict(one: Row) -> str:
+    value = one["status"] if one["score"] is None else f"{one['score']:.4f}"
+    parts = ", ".join(f"{k} {v:.3g}" for k, v in one["parts"].items())
+    detail = f"  {one['detail']}" if one.get("detail") else ""
+    return value + (f"  ({parts})" if parts else "") + detail
+
+
+def _print_update(update: Row, chosen: Row | None) -> None:
+    if chosen is None and "examples" in update:
+        click.echo("library   examples: " + ", ".join(map(str, update["examples"])))
+    click.echo("\nfoundry and workshop: the update made from the whole batch")
+    for key, value in update.get("metrics", {}).items():
+        click.echo(_indent(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"))
+
+
+def _indent(text: str) -> str:
+    return "\n".join("    " + line for line in str(text).splitlines())

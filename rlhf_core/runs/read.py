@@ -1,0 +1,103 @@
+"""Runs as they lie on disk, finished or not: plan, summary and metrics, for the commands that look at them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.errors import RunDirError, did_you_mean
+from rlhf_core.plan import Plan
+from rlhf_core.runs.jsonl import read_jsonl
+
+ROOT = Path("runs")
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """One run directory.
+
+    Example:
+        read_run(Path("runs/grpo-20260131-142501")).status  # "completed", "stopped" or "unfinished"
+    """
+
+    path: Path
+    plan: Plan
+    summary: Mapping[str, Any] | None
+    """What ``summary.json`` holds; None until the run is over."""
+    metrics: tuple[Mapping[str, Any], ...]
+    """Rows of ``metrics.jsonl``: steps and evaluations."""
+    checkpoints: tuple[int, ...]
+    """Steps with a complete checkpoint."""
+
+    @property
+    def status(self) -> str:
+        """``completed``, ``stopped`` (by a monitor or hook) or ``unfinished`` (running, interrupted or failed)."""
+        return str(self.summary["status"]) if self.summary else "unfinished"
+
+    @property
+    def steps(self) -> int:
+        """The last step that was logged."""
+        return max((int(r["step"]) for r in self.metrics), default=0)
+
+    def name_of(self, slot: str) -> str:
+        """Name of the component in a slot, "" if there is none."""
+        chosen = self.plan.config.get(slot)
+        return str(chosen["name"]) if isinstance(chosen, Mapping) and "name" in chosen else ""
+
+    @property
+    def datasets(self) -> str:
+        """The run's sources, as a reader would name them."""
+        sources = [s["source"] for s in self.plan.config.get("dataset", {}).get("sources", ())]
+        return ", ".join("/".join(str(s[k]) for k in ("name", "subset", "path") if s.get(k)) for s in sources)
+
+    def series(self) -> dict[str, list[float]]:
+        """Every metric's values in the order of the steps; times and evaluations of ``eval/`` included."""
+        found: dict[str, list[float]] = {}
+        for row in self.metrics:
+            for key, value in row.items():
+                if key != "step" and isinstance(value, (int, float)):
+                    found.setdefault(key, []).append(float(value))
+        return found
+
+
+def read_run(path: Path) -> StoredRun:
+    """Read one run directory.
+
+    Raises:
+        RunDirError: a file of it cannot be read.
+    """
+    try:
+        summary = path / "summary.json"
+        found = json.loads(summary.read_text()) if summary.is_file() else None
+        rows = tuple(read_jsonl(path / "metrics.jsonl"))
+        plan = Plan.read(path / "plan.json")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunDirError(f"run '{path}' cannot be read", why=f"{type(error).__name__}: {error}",
+                          fix="one of plan.json, summary.json and metrics.jsonl is damaged") from error
+    saved = [p.name.removeprefix("step-") for p in (path / "checkpoints").glob("step-*")]
+    return StoredRun(path, plan, found, rows, tuple(sorted(int(n) for n in saved if n.isdigit())))
+
+
+def find_run(name: str, root: Path = ROOT) -> StoredRun:
+    """The run at a path, or of that name under ``root``.
+
+    Raises:
+        RunDirError: there is none; the nearest names are given.
+    """
+    for path in (Path(name).expanduser(), root / name):
+        if (path / "plan.json").is_file():
+            return read_run(path)
+    place = Path(name).expanduser()
+    beside = place.parent if place.parent != Path() else root
+    known = [p.name for p in run_folders(beside)]
+    near = did_you_mean(place.name, known)
+    why = "the folder holds no plan.json" if place.is_dir() else "there is no such folder"
+    raise RunDirError(f"'{name}' is no run", why=why, fix=near or "rlhf runs list --root FOLDER")
+
+
+def run_folders(root: Path) -> list[Path]:
+    """Folders of ``root`` that hold a run, by name."""
+    return sorted(p.parent for p in root.glob("*/plan.json"))
