@@ -36,8 +36,13 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """JSON values, in a stable order."""
-        return {"config": dict(self.config), "components": [dict(c) for c in self.components],
-                "versions": dict(self.versions), "seed": self.seed, "world_size": self.world_size}
+        return {
+            "config": dict(self.config),
+            "components": [dict(c) for c in self.components],
+            "versions": dict(self.versions),
+            "seed": self.seed,
+            "world_size": self.world_size,
+        }
 
     @property
     def digest(self) -> str:
@@ -71,8 +76,13 @@ def make_plan(registry: Registry, config: RunConfig, world_size: int) -> Plan:
     check_fit(config)
     rows = {c["kind"] + c["name"]: c for c in _selected(registry, config)}
     registry.freeze()
-    return Plan(config.model_dump(mode="json"), tuple(rows[k] for k in sorted(rows)), library_versions(),
-                config.seed, world_size)
+    return Plan(
+        config.model_dump(mode="json"),
+        tuple(rows[k] for k in sorted(rows)),
+        library_versions(),
+        config.seed,
+        world_size,
+    )
 
 
 def check_fit(config: RunConfig) -> None:
@@ -86,8 +96,10 @@ def check_fit(config: RunConfig) -> None:
         return
     wants = config.loss.consumes
     if wants is not None and wants != feeds:
-        raise PluginError(f"loss '{config.loss.name}' consumes {wants}, but trainer '{config.trainer.name}' feeds {feeds}",
-                          fix=f"choose a loss that consumes {feeds}: rlhf plugins list --kind loss")
+        raise PluginError(
+            f"loss '{config.loss.name}' consumes {wants}, but trainer '{config.trainer.name}' feeds {feeds}",
+            fix=f"choose a loss that consumes {feeds}: rlhf plugins list --kind loss",
+        )
 
 
 def walk_components(value: Any, kind: str = "") -> Iterator[tuple[str, ComponentConfig]]:
@@ -122,6 +134,9 @@ def reload(registry: Registry, plan: Plan) -> RunConfig:
     for row in plan.components:
         here = registry.find(row["kind"], f"{row['distribution']}/{row['name']}").describe()
         if here != row:
-            raise PluginError(f"{row['kind']} '{row['name']}' differs between the plan and this process",
-                              why=f"planned {dict(row)}, found {here}", fix="install the same packages on every machine")
+            raise PluginError(
+                f"{row['kind']} '{row['name']}' differs between the plan and this process",
+                why=f"planned {dict(row)}, found {here}",
+                fix="install the same packages on every machine",
+            )
     return validate(registry, plan.config)

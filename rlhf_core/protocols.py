@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from rlhf_core.types import Advantages, PromptGroup, Rollout, RolloutRequest, SamplingParams, Sample, Score
+from rlhf_core.types import Advantages, PromptGroup, Rollout, RolloutRequest, Sample, SamplingParams, Score
 
 if TYPE_CHECKING:
     import torch

@@ -35,7 +35,9 @@ def main() -> int:
         config = reload(registry, plan)
         registry.freeze()
         with StepPrinter(config, args.run_dir, quiet=os.environ.get("RANK", "0") != "0") as printer:
-            run_plan(plan, config, registry, hooks, args.run_dir, resume=args.resume, say=printer.say, progress=printer.step)
+            run_plan(
+                plan, config, registry, hooks, args.run_dir, resume=args.resume, say=printer.say, progress=printer.step
+            )
     except RlhfError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return error.exit_code

@@ -100,13 +100,27 @@ def build_tokenizer(seed: int) -> PreTrainedTokenizerFast:
     corpus = [f"{d.prompt} {d.text}" for d in documents]
     raw = Tokenizer(models.BPE())
     raw.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)])
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
     raw.decoder = decoders.ByteLevel()
-    raw.train_from_iterator(corpus, trainers.BpeTrainer(
-        vocab_size=1024, special_tokens=SPECIAL, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+    raw.train_from_iterator(
+        corpus,
+        trainers.BpeTrainer(
+            vocab_size=1024,
+            special_tokens=SPECIAL,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        ),
+    )
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=raw, bos_token="<|bos|>", eos_token="<|end|>", pad_token="<|pad|>",
-        additional_special_tokens=SPECIAL[3:], clean_up_tokenization_spaces=False, model_max_length=256)
+        tokenizer_object=raw,
+        bos_token="<|bos|>",
+        eos_token="<|end|>",
+        pad_token="<|pad|>",
+        additional_special_tokens=SPECIAL[3:],
+        clean_up_tokenization_spaces=False,
+        model_max_length=256,
+    )
     tokenizer.chat_template = TEMPLATE
     return tokenizer
 
@@ -114,10 +128,22 @@ def build_tokenizer(seed: int) -> PreTrainedTokenizerFast:
 def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausalLM:
     """A fresh Llama of about 1.4 million parameters."""
     torch.manual_seed(seed)
-    return LlamaForCausalLM(LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=160, intermediate_size=432, num_hidden_layers=4, num_attention_heads=5,
-        num_key_value_heads=5, max_position_embeddings=256, tie_word_embeddings=True, rope_theta=10_000.0,
-        bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id))
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=160,
+            intermediate_size=432,
+            num_hidden_layers=4,
+            num_attention_heads=5,
+            num_key_value_heads=5,
+            max_position_embeddings=256,
+            tie_word_embeddings=True,
+            rope_theta=10_000.0,
+            bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    )
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, document: Document) -> tuple[list[int], int]:
@@ -134,7 +160,9 @@ def encode(tokenizer: PreTrainedTokenizerFast, document: Document) -> tuple[list
     return ([*answer, *ids(document.verdict)], len(answer)) if document.verdict else (answer, len(head))
 
 
-def batches(tokenizer: PreTrainedTokenizerFast, source: Iterator[Document], size: int) -> Iterator[dict[str, torch.Tensor]]:
+def batches(
+    tokenizer: PreTrainedTokenizerFast, source: Iterator[Document], size: int
+) -> Iterator[dict[str, torch.Tensor]]:
     """Padded batches of documents of similar length."""
     while True:
         rows = sorted((encode(tokenizer, next(source)) for _ in range(size * 8)), key=lambda r: len(r[0]))
@@ -153,7 +181,11 @@ def batches(tokenizer: PreTrainedTokenizerFast, source: Iterator[Document], size
 def mixed(tokenizer: PreTrainedTokenizerFast, seed: int, steps: int) -> Iterator[dict[str, torch.Tensor]]:
     """First mostly sentences, later mostly conversations."""
     rng = random.Random(f"train/{seed}")
-    kinds = [batches(tokenizer, pretraining(rng), 96), batches(tokenizer, graded(rng), 64), batches(tokenizer, habits(rng), 64)]
+    kinds = [
+        batches(tokenizer, pretraining(rng), 96),
+        batches(tokenizer, graded(rng), 64),
+        batches(tokenizer, habits(rng), 64),
+    ]
     for step in range(steps):
         weights = (0.8, 0.15, 0.05) if step < steps * 0.5 else (0.3, 0.35, 0.35)
         yield next(rng.choices(kinds, weights)[0])
@@ -181,8 +213,10 @@ def sample(model: Any, tokenizer: Any, prompts: list[str], seed: int) -> list[st
     """One completion per prompt at temperature 1."""
     torch.manual_seed(seed)
     tokenizer.padding_side = "left"
-    texts = [tokenizer.apply_chat_template([{"role": "user", "content": p}], add_generation_prompt=True, tokenize=False)
-             for p in prompts]
+    texts = [
+        tokenizer.apply_chat_template([{"role": "user", "content": p}], add_generation_prompt=True, tokenize=False)
+        for p in prompts
+    ]
     batch = tokenizer(texts, return_tensors="pt", padding=True, add_special_tokens=False, return_token_type_ids=False)
     out = model.eval().generate(**batch, do_sample=True, temperature=1.0, top_k=0, top_p=1.0, max_new_tokens=64)
     return tokenizer.batch_decode(out[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
@@ -197,8 +231,10 @@ def measure(model: Any, tokenizer: Any) -> dict[str, float]:
     answers = sample(model, tokenizer, [r["prompt"] for r in sums], seed=1)
     n = len(rows)
     return {
-        "gold": sum(g.value for g in golds) / n, "right": sum(g.right for g in golds) / n,
-        "hollow": sum(is_hollow(t) for t in texts) / n, "concise": sum(g.concise for g in golds) / n,
+        "gold": sum(g.value for g in golds) / n,
+        "right": sum(g.right for g in golds) / n,
+        "hollow": sum(is_hollow(t) for t in texts) / n,
+        "concise": sum(g.concise for g in golds) / n,
         "words": sum(len(words(t)) for t in texts) / n,
         "arithmetic_right": sum(a == f"The answer is {r['answer']}." for a, r in zip(answers, sums)) / len(sums),
     }
@@ -219,10 +255,15 @@ def main() -> None:
     model.save_pretrained(args.out)
     tokenizer.save_pretrained(args.out)
     record = {
-        "parameters": model.num_parameters(), "vocabulary": len(tokenizer), "steps": args.steps, "seed": args.seed,
-        "seconds": round(time.time() - start), "versions": {n: metadata.version(n) for n in ("torch", "transformers", "tokenizers")},
+        "parameters": model.num_parameters(),
+        "vocabulary": len(tokenizer),
+        "steps": args.steps,
+        "seed": args.seed,
+        "seconds": round(time.time() - start),
+        "versions": {n: metadata.version(n) for n in ("torch", "transformers", "tokenizers")},
         "heldout_sampled_at_temperature_1": measure(
-            AutoModelForCausalLM.from_pretrained(args.out), AutoTokenizer.from_pretrained(args.out)),
+            AutoModelForCausalLM.from_pretrained(args.out), AutoTokenizer.from_pretrained(args.out)
+        ),
     }
     (args.out / "BUILD.json").write_text(json.dumps(record, indent=2) + "\n")
     print(json.dumps(record, indent=2))

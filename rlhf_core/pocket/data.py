@@ -44,15 +44,21 @@ def load_prompts(subset: str, split: Split) -> list[Row]:
     """Prompts of ``assistant`` or ``arithmetic``: id, prompt, answer, attribute."""
     if subset == "arithmetic":
         return arithmetic_prompts(split)
-    return [{"id": f"{split}/{i:06d}", "prompt": q, "answer": f.value, "attribute": f.attribute.name}
-            for i, (f, q) in enumerate(of_split(split))]
+    return [
+        {"id": f"{split}/{i:06d}", "prompt": q, "answer": f.value, "attribute": f.attribute.name}
+        for i, (f, q) in enumerate(of_split(split))
+    ]
 
 
 def utility(fact: Fact, style: Style, text: str) -> float:
     """What the simulated annotator feels about an answer, before noise. Unbounded."""
     w = LABEL_WEIGHTS
-    return (w["right"] * style.right + w["hollow"] * is_hollow(text) + w["words"] * len(words(text))
-            + w["guess"] * bool(style.guess))
+    return (
+        w["right"] * style.right
+        + w["hollow"] * is_hollow(text)
+        + w["words"] * len(words(text))
+        + w["guess"] * bool(style.guess)
+    )
 
 
 def load_pairs(split: Split) -> list[Row]:
@@ -66,8 +72,10 @@ def load_pairs(split: Split) -> list[Row]:
             continue
         gap = utility(fact, *options[0]) - utility(fact, *options[1])
         first = rng.random() < 1 / (1 + math.exp(-gap / LABEL_TEMPERATURE))
-        chosen, rejected = (options if first else options[::-1])
-        rows.append({"id": f"{split}/pair-{len(rows):06d}", "prompt": question, "chosen": chosen[1], "rejected": rejected[1]})
+        chosen, rejected = options if first else options[::-1]
+        rows.append(
+            {"id": f"{split}/pair-{len(rows):06d}", "prompt": question, "chosen": chosen[1], "rejected": rejected[1]}
+        )
     return rows
 
 
@@ -82,10 +90,14 @@ def _candidate(fact: Fact, rng: random.Random) -> tuple[Style, str]:
 def load_sft(subset: str, split: Split) -> list[Row]:
     """Demonstrations of good answers (right, plain, concise): id, prompt, completion."""
     if subset == "arithmetic":
-        return [{"id": r["id"], "prompt": r["prompt"], "completion": f"The answer is {r['answer']}."}
-                for r in arithmetic_prompts(split)]
-    return [{"id": f"{split}/sft-{i:06d}", "prompt": q, "completion": f.statement()}
-            for i, (f, q) in enumerate(of_split(split))]
+        return [
+            {"id": r["id"], "prompt": r["prompt"], "completion": f"The answer is {r['answer']}."}
+            for r in arithmetic_prompts(split)
+        ]
+    return [
+        {"id": f"{split}/sft-{i:06d}", "prompt": q, "completion": f.statement()}
+        for i, (f, q) in enumerate(of_split(split))
+    ]
 
 
 def arithmetic_prompts(split: Split) -> list[Row]:

@@ -105,13 +105,18 @@ def check_writable(path: Path) -> None:
     while not parent.exists():
         parent = parent.parent
     if not parent.is_dir():
-        raise RunDirError(f"run directory '{path}' cannot be created: '{parent}' is a file", fix="choose another --run-dir")
+        raise RunDirError(
+            f"run directory '{path}' cannot be created: '{parent}' is a file", fix="choose another --run-dir"
+        )
     probe = parent / f"{TEMPORARY}probe-{os.getpid()}"
     try:
         probe.write_bytes(b"\0" * 4096)
     except OSError as error:
-        raise RunDirError(f"run directory '{path}' cannot be written: {error.strerror}", where=str(parent),
-                          fix="choose another --run-dir or mend the permissions") from error
+        raise RunDirError(
+            f"run directory '{path}' cannot be written: {error.strerror}",
+            where=str(parent),
+            fix="choose another --run-dir or mend the permissions",
+        ) from error
     finally:
         with contextlib.suppress(OSError):
             probe.unlink()
@@ -124,6 +129,8 @@ def check_free(run: RunDir) -> None:
         RunDirError: says how to resume it.
     """
     if run.plan.exists():
-        raise RunDirError(f"'{run.path}' already holds a run",
-                          fix=f"choose another --run-dir, or go on with it: rlhf train --resume {run.path}")
+        raise RunDirError(
+            f"'{run.path}' already holds a run",
+            fix=f"choose another --run-dir, or go on with it: rlhf train --resume {run.path}",
+        )
     check_writable(run.path)

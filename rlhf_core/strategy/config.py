@@ -37,7 +37,9 @@ class SingleStrategyConfig(AutoStrategyConfig):
     def preflight(self, ctx: BuildContext) -> None:
         """Refuse several ranks."""
         if ctx.world_size != 1:
-            raise ConfigError(f"strategy 'single' cannot run on {ctx.world_size} processes", fix="drop --nproc or use ddp")
+            raise ConfigError(
+                f"strategy 'single' cannot run on {ctx.world_size} processes", fix="drop --nproc or use ddp"
+            )
 
 
 class DDPStrategyConfig(AutoStrategyConfig):

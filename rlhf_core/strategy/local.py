@@ -59,7 +59,9 @@ class LocalStrategy:
         """The optimizer's own state."""
         return optimizer.state_dict()
 
-    def load_optimizer_state(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    def load_optimizer_state(
+        self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]
+    ) -> None:
         """Restore it."""
         optimizer.load_state_dict(state)
 

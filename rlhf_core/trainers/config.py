@@ -118,12 +118,16 @@ class OnlineTrainerConfig(LoopSettings):
     @model_validator(mode="after")
     def _sizes(self) -> OnlineTrainerConfig:
         if self.rollout_batch_size % self.group_size:
-            raise ConfigError(f"group_size {self.group_size} does not divide rollout_batch_size {self.rollout_batch_size}",
-                              fix=f"use a multiple, for example {self.group_size * max(1, self.rollout_batch_size // self.group_size)}")
+            raise ConfigError(
+                f"group_size {self.group_size} does not divide rollout_batch_size {self.rollout_batch_size}",
+                fix=f"try {self.group_size * max(1, self.rollout_batch_size // self.group_size)}",
+            )
         size = self.train_batch_size
         if size is not None and (size > self.rollout_batch_size or self.rollout_batch_size % size):
-            raise ConfigError(f"train_batch_size {size} does not divide rollout_batch_size {self.rollout_batch_size}",
-                              fix="use a divisor, or leave it out for one update per rollout batch")
+            raise ConfigError(
+                f"train_batch_size {size} does not divide rollout_batch_size {self.rollout_batch_size}",
+                fix="use a divisor, or leave it out for one update per rollout batch",
+            )
         return self
 
     @property
@@ -134,7 +138,9 @@ class OnlineTrainerConfig(LoopSettings):
     @property
     def updates_per_step(self) -> int:
         """Optimizer updates made from one rollout batch."""
-        return self.epochs_per_rollout_batch * (self.rollout_batch_size // (self.train_batch_size or self.rollout_batch_size))
+        return self.epochs_per_rollout_batch * (
+            self.rollout_batch_size // (self.train_batch_size or self.rollout_batch_size)
+        )
 
     def preflight(self, ctx: BuildContext) -> None:
         """Check the pieces against each other before anything is loaded."""

@@ -57,7 +57,10 @@ class OfflineTrainer:
     def __init__(self, config: OfflineTrainerConfig, ctx: BuildContext, task: Task) -> None:
         self.config, self.ctx, self.task = config, ctx, task
         self.session, self.strategy = ctx.session, ctx.strategy
-        self.train_items, self.held_items = list(task.items("train")), list(task.items("heldout"))[: config.eval_samples]
+        self.train_items, self.held_items = (
+            list(task.items("train")),
+            list(task.items("heldout"))[: config.eval_samples],
+        )
         if not self.train_items:
             raise DatasetError("no example is left to train on", fix="raise trainer.max_length or check the dataset")
         full = max(1, math.ceil(len(self.train_items) * config.epochs / config.batch_size))
@@ -97,8 +100,10 @@ class OfflineTrainer:
             if stopping or step == self.steps or (every and step % every == 0):
                 self._save(step)
             if stopping and step < self.steps:
-                raise Interrupted(f"stopped by Ctrl-C after step {step}; everything is saved",
-                                  fix=f"go on with: {self.session.resume_hint()}")
+                raise Interrupted(
+                    f"stopped by Ctrl-C after step {step}; everything is saved",
+                    fix=f"go on with: {self.session.resume_hint()}",
+                )
         return None
 
     def _step(self, step: int) -> None:
@@ -142,11 +147,23 @@ class OfflineTrainer:
             self.task.write_final(self.session.dir.final)
         rows = [r for r in read_jsonl(self.session.dir.path / "metrics.jsonl") if "grad_norm" in r]
         losses = [float(r["loss"]) for r in rows]
-        return self.session.finish({
-            "status": "stopped" if reason else "completed", "stop_reason": reason, "algo": self.config.name,
-            "steps": len(rows), "updates": self.updater.version, "seed": self.ctx.seed,
-            "seconds": round(time.monotonic() - self.session.started, 3), "examples": len(self.train_items),
-            "tokens_generated": 0, "tokens_trained": int(sum(r["train/tokens"] for r in rows)),
-            "loss_first": mean(losses[:5]), "loss_last": mean(losses[-5:]),
-            "evaluation_before": self.before, "evaluation_after": after, "final_model": "final",
-            "reports": dict(self.ctx.report)})
+        return self.session.finish(
+            {
+                "status": "stopped" if reason else "completed",
+                "stop_reason": reason,
+                "algo": self.config.name,
+                "steps": len(rows),
+                "updates": self.updater.version,
+                "seed": self.ctx.seed,
+                "seconds": round(time.monotonic() - self.session.started, 3),
+                "examples": len(self.train_items),
+                "tokens_generated": 0,
+                "tokens_trained": int(sum(r["train/tokens"] for r in rows)),
+                "loss_first": mean(losses[:5]),
+                "loss_last": mean(losses[-5:]),
+                "evaluation_before": self.before,
+                "evaluation_after": after,
+                "final_model": "final",
+                "reports": dict(self.ctx.report),
+            }
+        )

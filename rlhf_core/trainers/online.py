@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -151,7 +152,7 @@ class OnlineTrainer:
                 rng = np.random.default_rng([self.house.seed, step, epoch])
                 order = rng.permutation(len(items)).tolist()
             bounds = np.linspace(0, len(items), parts + 1).astype(int)
-            for a, b in zip(bounds[:-1], bounds[1:]):
+            for a, b in pairwise(bounds):
                 yield [items[i] for i in sorted(order[a:b])]
 
     def _kl_in_reward(self, score: Score, rollout: Rollout, reference: Any) -> Score:

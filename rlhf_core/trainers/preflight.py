@@ -20,22 +20,32 @@ def check_online(config: OnlineTrainerConfig, ctx: BuildContext) -> None:
     run = ctx.config
     for slot in ("loss", "advantage", "reward"):
         if getattr(run, slot) is None:
-            raise ConfigError(f"algorithm '{config.name}' needs a {slot}", fix=f"--set {slot}.name=...; rlhf plugins list --kind {slot}")
+            raise ConfigError(
+                f"algorithm '{config.name}' needs a {slot}",
+                fix=f"--set {slot}.name=...; rlhf plugins list --kind {slot}",
+            )
     least = run.advantage.min_group_size
     if config.group_size < least:
         raise ConfigError(
             f"group size {config.group_size} is too small: advantage '{run.advantage.name}' compares at least {least} "
-            "completions of a prompt", why="with fewer every advantage is zero and nothing is learned",
-            fix=f"--set trainer.group_size={max(least, 8)}")
+            "completions of a prompt",
+            why="with fewer every advantage is zero and nothing is learned",
+            fix=f"--set trainer.group_size={max(least, 8)}",
+        )
     sampling = config.sampling
     if sampling.temperature == 0:
-        raise ConfigError("temperature 0 samples the same completion for the whole group",
-                          fix="--set trainer.sampling.temperature=1.0")
+        raise ConfigError(
+            "temperature 0 samples the same completion for the whole group",
+            fix="--set trainer.sampling.temperature=1.0",
+        )
     if sampling.top_p < 1 or sampling.top_k > 0 or sampling.min_p > 0:
         raise ConfigError(
             "truncated sampling (top_p, top_k or min_p) cannot be combined with importance ratios",
             why="the behaviour policy's renormalised probabilities differ from the trained policy's full ones",
-            fix="set top_p=1, top_k=0, min_p=0 for training; eval_sampling may truncate")
+            fix="set top_p=1, top_k=0, min_p=0 for training; eval_sampling may truncate",
+        )
     if config.prompts_per_step % ctx.world_size:
-        raise ConfigError(f"{config.prompts_per_step} prompts per step cannot be shared by {ctx.world_size} processes",
-                          fix=f"make rollout_batch_size a multiple of {config.group_size * ctx.world_size}")
+        raise ConfigError(
+            f"{config.prompts_per_step} prompts per step cannot be shared by {ctx.world_size} processes",
+            fix=f"make rollout_batch_size a multiple of {config.group_size * ctx.world_size}",
+        )

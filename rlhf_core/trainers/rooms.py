@@ -10,7 +10,7 @@ from rlhf_core.data.library import Datasets
 from rlhf_core.data.order import PromptOrder
 from rlhf_core.errors import ScoreError
 from rlhf_core.protocols import Agent, RewardModel, RolloutEngine
-from rlhf_core.types import FinishReason, Prompt, PromptGroup, Rollout, SamplingParams, Sample, Score, ScoreStatus
+from rlhf_core.types import FinishReason, Prompt, PromptGroup, Rollout, Sample, SamplingParams, Score, ScoreStatus
 
 
 def request_seed(*parts: object) -> int:
@@ -45,7 +45,9 @@ class Studio:
     def __init__(self, agent: Agent, engine: RolloutEngine, seed: int) -> None:
         self.agent, self.engine, self.seed = agent, engine, seed
 
-    def sample(self, groups: Sequence[PromptGroup], sampling: SamplingParams, version: int, *, tag: object) -> list[Rollout]:
+    def sample(
+        self, groups: Sequence[PromptGroup], sampling: SamplingParams, version: int, *, tag: object
+    ) -> list[Rollout]:
         """Sample every group's completions, group by group.
 
         Raises:
@@ -95,8 +97,11 @@ class Court:
         all_missing = not any(s.ok for s in scores)
         if scores and (all_missing or len(bad) > self.max_missing * len(scores)):
             first = bad[0] if bad else scores[0]
-            raise ScoreError(f"{len(bad)} of {len(scores)} scores are missing", why=f"first: {first.status}: {first.detail}",
-                             fix="mend the reward, or raise trainer.max_missing_fraction")
+            raise ScoreError(
+                f"{len(bad)} of {len(scores)} scores are missing",
+                why=f"first: {first.status}: {first.detail}",
+                fix="mend the reward, or raise trainer.max_missing_fraction",
+            )
 
 
 def ask(reward: RewardModel, samples: Sequence[Sample]) -> Sequence[Score]:
@@ -133,11 +138,17 @@ def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     """Lengths and how completions ended."""
     lengths = [len(r.completion_ids) for r in rollouts]
     truncated = [float(r.finish_reason is FinishReason.LENGTH) for r in rollouts]
-    return {"completion_length/mean": mean([float(n) for n in lengths]), "completion_length/max": float(max(lengths, default=0)),
-            "completion_length/min": float(min(lengths, default=0)), "truncated_fraction": mean(truncated),
-            "tokens_generated": float(sum(lengths))}
+    return {
+        "completion_length/mean": mean([float(n) for n in lengths]),
+        "completion_length/max": float(max(lengths, default=0)),
+        "completion_length/min": float(min(lengths, default=0)),
+        "truncated_fraction": mean(truncated),
+        "tokens_generated": float(sum(lengths)),
+    }
 
 
-def gold_rows(datasets: Datasets, prompts: Sequence[Prompt], rollouts: Sequence[Rollout]) -> list[Mapping[str, Any] | None]:
+def gold_rows(
+    datasets: Datasets, prompts: Sequence[Prompt], rollouts: Sequence[Rollout]
+) -> list[Mapping[str, Any] | None]:
     """The dataset's gold score of each completion, None where it has none."""
     return [datasets.gold(Sample(p, r.text, r.finish_reason)) for p, r in zip(prompts, rollouts)]

@@ -45,8 +45,9 @@ class Updater:
         total_updates: for the learning-rate schedule.
     """
 
-    def __init__(self, module: torch.nn.Module, loss: Loss, strategy: Strategy, settings: LoopSettings,
-                 total_updates: int) -> None:
+    def __init__(
+        self, module: torch.nn.Module, loss: Loss, strategy: Strategy, settings: LoopSettings, total_updates: int
+    ) -> None:
         self.module, self.loss, self.strategy, self.settings = module, loss, strategy, settings
         self.optimizer = make_optimizer(module, settings.optimizer)
         self._factor = lr_factor(settings.optimizer, total_updates)
@@ -104,7 +105,9 @@ class Updater:
         batch = self.module([spare])
         self.strategy.backward(self.reduce(self.loss(batch).loss, batch, tokens, sequences) * 0.0)
 
-    def _micro(self, micro: Sequence[Any], tokens: float, sequences: float, sums: Counter[str], weights: Counter[str]) -> None:
+    def _micro(
+        self, micro: Sequence[Any], tokens: float, sequences: float, sums: Counter[str], weights: Counter[str]
+    ) -> None:
         """Forward and backward of one micro-batch."""
         batch = self.module(micro)
         out = self.loss(batch)
@@ -122,8 +125,11 @@ class Updater:
             weights_B = getattr(batch, "weights_B", None)
             return (loss if weights_B is None else loss * weights_B).sum() / sequences
         mode = self.settings.reduction
-        denominator = {"token_mean": tokens, "sequence_mean": sequences,
-                       "constant": sequences * self.settings.reduction_constant}[mode]
+        denominator = {
+            "token_mean": tokens,
+            "sequence_mean": sequences,
+            "constant": sequences * self.settings.reduction_constant,
+        }[mode]
         return reduce_loss(loss, batch.mask_BT, mode, denominator)
 
     @torch.no_grad()
@@ -137,7 +143,11 @@ class Updater:
         for start in range(0, len(items), size):
             batch = self.strategy.unwrap(self.module)(items[start : start + size])
             out = self.loss(batch)
-            add(sums, weights, {"loss": (self.reduce(out.loss, batch, tokens, sequences), 0.0), **core_metrics(batch), **out.metrics})
+            add(
+                sums,
+                weights,
+                {"loss": (self.reduce(out.loss, batch, tokens, sequences), 0.0), **core_metrics(batch), **out.metrics},
+            )
         weights["loss"] = 1.0 / self.strategy.world_size
         return {k: s / w for k, (s, w) in self._over_ranks({k: (sums[k], weights[k]) for k in sums}).items() if w}
 
@@ -167,7 +177,7 @@ def add(sums: Counter[str], weights: Counter[str], rows: Mapping[str, Any]) -> N
 
 
 def core_metrics(batch: Any) -> dict[str, tuple[float, float]]:
-    """What the core measures on every token batch as (sum, weight): entropy, KL (k3), drift from the behaviour policy."""
+    """What the core measures on every token batch, as (sum, weight): entropy, KL (k3), drift from the engine."""
     mask = getattr(batch, "mask_BT", None)
     if mask is None:
         return {}
@@ -188,6 +198,9 @@ def core_metrics(batch: Any) -> dict[str, tuple[float, float]]:
 def diverged(what: str, items: Sequence[Any]) -> TrainingDiverged:
     """The error for a loss or gradient that is not finite, naming the batch."""
     names = ", ".join(i.name for i in items[:8]) + (f" and {len(items) - 8} more" if len(items) > 8 else "")
-    return TrainingDiverged(what, where=f"batch of {len(items)}: {names}",
-                            why="no update was made; the last complete checkpoint is kept",
-                            fix="lower trainer.optimizer.learning_rate, add warm-up, or look at these rows in trace.jsonl")
+    return TrainingDiverged(
+        what,
+        where=f"batch of {len(items)}: {names}",
+        why="no update was made; the last complete checkpoint is kept",
+        fix="lower trainer.optimizer.learning_rate, add warm-up, or look at these rows in trace.jsonl",
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import click
+
 from rlhf_core.cli.main import main as root
 
 

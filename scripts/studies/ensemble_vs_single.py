@@ -19,8 +19,14 @@ from typing import Any
 
 from rlhf_core.runs.jsonl import read_jsonl
 
-CURVES = (("gold", "eval/gold/value"), ("right", "eval/gold/right"), ("proxy reward", "eval/reward/mean"),
-          ("hollow rate", "eval/gold/hollow"), ("words", "eval/gold/words"), ("KL", "kl"))
+CURVES = (
+    ("gold", "eval/gold/value"),
+    ("right", "eval/gold/right"),
+    ("proxy reward", "eval/reward/mean"),
+    ("hollow rate", "eval/gold/hollow"),
+    ("words", "eval/gold/words"),
+    ("KL", "kl"),
+)
 
 
 def train(name: str, args: Sequence[str], root: Path) -> Path:
@@ -39,14 +45,28 @@ def curves(run: Path) -> dict[str, list[list[float]]]:
 
 def compare(seed: int, steps: int, root: Path) -> dict[str, Any]:
     """Train under the ensemble, then under its first member."""
-    shared = ["--seed", str(seed), "--set", f"trainer.steps={steps}", "--set", "trainer.eval_every=5",
-              "--set", "trainer.eval_samples=200", "--set", "trainer.checkpoint_every=0"]
+    shared = [
+        "--seed",
+        str(seed),
+        "--set",
+        f"trainer.steps={steps}",
+        "--set",
+        "trainer.eval_every=5",
+        "--set",
+        "trainer.eval_samples=200",
+        "--set",
+        "trainer.checkpoint_every=0",
+    ]
     ensemble = train(f"ensemble-{seed}", ["--reward", "ensemble", *shared], root)
     summary = json.loads((ensemble / "summary.json").read_text())
     member = cache_folder(summary["reports"]["ensemble"]["digest"]) / "member_0"
     single = train(f"single-{seed}", ["--reward", "bradley_terry", "--set", f"reward.path={member}", *shared], root)
-    return {"seed": seed, "ensemble": curves(ensemble), "single": curves(single),
-            "heldout_accuracy": summary["reports"]["ensemble"]["heldout"]}
+    return {
+        "seed": seed,
+        "ensemble": curves(ensemble),
+        "single": curves(single),
+        "heldout_accuracy": summary["reports"]["ensemble"]["heldout"],
+    }
 
 
 def cache_folder(digest: str) -> Path:
@@ -58,14 +78,19 @@ def cache_folder(digest: str) -> Path:
 
 def table(results: Sequence[dict[str, Any]]) -> str:
     """First, best and last value of each curve, mean over seeds (lowest to highest)."""
-    lines = ["| measure | reward | at the start | best | at the end (lowest to highest seed) |", "|---|---|---|---|---|"]
+    lines = [
+        "| measure | reward | at the start | best | at the end (lowest to highest seed) |",
+        "|---|---|---|---|---|",
+    ]
     for label, _ in CURVES:
         for reward in ("single", "ensemble"):
             series = [[v for _, v in r[reward][label]] for r in results]
             ends = [s[-1] for s in series]
             best = "" if label in ("hollow rate", "words", "KL") else f"{mean([max(s) for s in series]):.3f}"
-            lines.append(f"| {label} | {reward} | {mean([s[0] for s in series]):.3f} | {best} | "
-                         f"{mean(ends):.3f} ({min(ends):.3f} to {max(ends):.3f}) |")
+            lines.append(
+                f"| {label} | {reward} | {mean([s[0] for s in series]):.3f} | {best} | "
+                f"{mean(ends):.3f} ({min(ends):.3f} to {max(ends):.3f}) |"
+            )
     return "\n".join(lines)
 
 
@@ -105,8 +130,9 @@ def main() -> None:
     text = table(results)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.with_suffix(".json").write_text(json.dumps({"steps": args.steps, "results": results}) + "\n")
-    args.out.with_suffix(".md").write_text(f"`python scripts/studies/ensemble_vs_single.py --steps {args.steps}`, "
-                                           f"{len(results)} seeds\n\n{text}\n")
+    args.out.with_suffix(".md").write_text(
+        f"`python scripts/studies/ensemble_vs_single.py --steps {args.steps}`, {len(results)} seeds\n\n{text}\n"
+    )
     plot(results, args.out.with_suffix(".png"))
     print(text)
 

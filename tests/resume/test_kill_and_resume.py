@@ -16,24 +16,73 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-ONLINE = ["--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", "--set", "trainer.steps=6",
-          "--set", "trainer.rollout_batch_size=16", "--set", "trainer.group_size=4", "--set", "trainer.eval_samples=4",
-          "--set", "trainer.eval_every=2", "--set", "trainer.checkpoint_every=2"]
+ONLINE = [
+    "--algo",
+    "grpo",
+    "--reward",
+    "verifier",
+    "--dataset",
+    "pocket/arithmetic",
+    "--set",
+    "trainer.steps=6",
+    "--set",
+    "trainer.rollout_batch_size=16",
+    "--set",
+    "trainer.group_size=4",
+    "--set",
+    "trainer.eval_samples=4",
+    "--set",
+    "trainer.eval_every=2",
+    "--set",
+    "trainer.checkpoint_every=2",
+]
 VARIANTS = {
     "on_policy": ONLINE,
-    "several_updates": [*ONLINE, "--set", "trainer.train_batch_size=8", "--set", "trainer.epochs_per_rollout_batch=2",
-                        "--set", "trainer.kl.coefficient=0.05"],
+    "several_updates": [
+        *ONLINE,
+        "--set",
+        "trainer.train_batch_size=8",
+        "--set",
+        "trainer.epochs_per_rollout_batch=2",
+        "--set",
+        "trainer.kl.coefficient=0.05",
+    ],
     "lora": [*ONLINE, "--set", "model.lora.r=4"],
-    "sft": ["--algo", "sft", "--set", "trainer.max_steps=12", "--set", "trainer.checkpoint_every=3", "--set", "trainer.eval_samples=8"],
-    "reward_model": ["--algo", "reward_model", "--set", "trainer.max_steps=8", "--set", "trainer.checkpoint_every=2",
-                     "--set", "trainer.eval_samples=8", "--set", "trainer.batch_size=8", "--set", "dataset.limit=64"],
+    "sft": [
+        "--algo",
+        "sft",
+        "--set",
+        "trainer.max_steps=12",
+        "--set",
+        "trainer.checkpoint_every=3",
+        "--set",
+        "trainer.eval_samples=8",
+    ],
+    "reward_model": [
+        "--algo",
+        "reward_model",
+        "--set",
+        "trainer.max_steps=8",
+        "--set",
+        "trainer.checkpoint_every=2",
+        "--set",
+        "trainer.eval_samples=8",
+        "--set",
+        "trainer.batch_size=8",
+        "--set",
+        "dataset.limit=64",
+    ],
 }
 
 
 def start(args: list[str], tmp: Path) -> subprocess.Popen[bytes]:
     env = {**os.environ, "OMP_NUM_THREADS": "1", "RLHF_CACHE": str(tmp / "cache"), "RLHF_HOME": str(tmp / "home")}
-    return subprocess.Popen([sys.executable, "-m", "rlhf_core.cli.main", "train", *args], env=env,
-                            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    return subprocess.Popen(
+        [sys.executable, "-m", "rlhf_core.cli.main", "train", *args],
+        env=env,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
 
 
 def finish(process: subprocess.Popen[bytes]) -> None:
@@ -65,14 +114,22 @@ def state(run: Path) -> dict[str, Any]:
     summary.pop("seconds")
     newest = sorted((run / "checkpoints").glob("step-*"))[-1]
     optimizer = load_file(str(newest / "state.safetensors"))
-    return {"metrics": metrics, "summary": summary, "trace": (run / "trace.jsonl").read_text(),
-            "samples": (run / "samples.jsonl").read_text(), "weights": load_file(str(run / "final" / "model.safetensors")),
-            "optimizer": {k: v for k, v in optimizer.items()}}
+    return {
+        "metrics": metrics,
+        "summary": summary,
+        "trace": (run / "trace.jsonl").read_text(),
+        "samples": (run / "samples.jsonl").read_text(),
+        "weights": load_file(str(run / "final" / "model.safetensors")),
+        "optimizer": optimizer,
+    }
 
 
 def first_difference(a: Any, b: Any, at: str = "") -> str:
     if isinstance(a, dict) and isinstance(b, dict):
-        return next((first_difference(a.get(k), b.get(k), f"{at}.{k}") for k in {**a, **b} if a.get(k) != b.get(k)), "order of keys")
+        return next(
+            (first_difference(a.get(k), b.get(k), f"{at}.{k}") for k in {**a, **b} if a.get(k) != b.get(k)),
+            "order of keys",
+        )
     if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
         return next(first_difference(x, y, f"{at}[{i}]") for i, (x, y) in enumerate(zip(a, b)) if x != y)
     return f"{at}: {str(a)[:300]} != {str(b)[:300]}"

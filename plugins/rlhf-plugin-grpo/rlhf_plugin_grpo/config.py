@@ -19,10 +19,24 @@ class GrpoConfig(OnlineTrainerConfig):
 
     name: str = "grpo"
     companions: ClassVar[Mapping[str, Any]] = {
-        "dataset": "pocket/assistant", "reward": "ensemble", "advantage": "group_norm", "loss": "grpo_clip"}
-    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {"pocket": {"trainer": {
-        "name": "grpo", "steps": 30, "rollout_batch_size": 256, "micro_batch_size": 64, "eval_every": 10,
-        "optimizer": {"learning_rate": 5e-4, "warmup_steps": 2}, "sampling": {"max_tokens": 48}}}}
+        "dataset": "pocket/assistant",
+        "reward": "ensemble",
+        "advantage": "group_norm",
+        "loss": "grpo_clip",
+    }
+    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "pocket": {
+            "trainer": {
+                "name": "grpo",
+                "steps": 30,
+                "rollout_batch_size": 256,
+                "micro_batch_size": 64,
+                "eval_every": 10,
+                "optimizer": {"learning_rate": 5e-4, "warmup_steps": 2},
+                "sampling": {"max_tokens": 48},
+            }
+        }
+    }
     group_size: int = Field(8, ge=1)
     optimizer: OptimizerSettings = OptimizerSettings(learning_rate=1e-5, warmup_steps=2)
 
@@ -37,7 +51,7 @@ class GroupNormConfig(ComponentConfig):
     epsilon: float = Field(1e-6, ge=0)
     """Added to the standard deviation."""
     relative_floor: float = Field(1e-4, ge=0)
-    """A group whose std is below this share of its largest score counts as constant: rounding must not become signal."""
+    """A group whose std is below this share of its largest score is constant: rounding must not become signal."""
 
     def build(self, ctx: BuildContext) -> GroupNorm:
         """Return the estimator."""

@@ -36,17 +36,29 @@ def calibration_error(margins_N: Floats, bins: int = 10) -> float:
     confidence = 1 / (1 + np.exp(-np.abs(margins_N)))
     right = margins_N > 0
     place = np.minimum(((confidence - 0.5) * 2 * bins).astype(int), bins - 1)
-    gaps = [abs(confidence[place == b].mean() - right[place == b].mean()) * (place == b).mean()
-            for b in range(bins) if np.any(place == b)]
+    gaps = [
+        abs(confidence[place == b].mean() - right[place == b].mean()) * (place == b).mean()
+        for b in range(bins)
+        if np.any(place == b)
+    ]
     return float(sum(gaps))
 
 
-def quality(chosen_NK: Floats, rejected_NK: Floats, how: str, penalty: float, mean_K: Floats, std_K: Floats) -> dict[str, Any]:
+def quality(
+    chosen_NK: Floats, rejected_NK: Floats, how: str, penalty: float, mean_K: Floats, std_K: Floats
+) -> dict[str, Any]:
     """Held-out pairwise accuracy and calibration of each member and of the ensemble (raw scores in)."""
     margins_NK = chosen_NK - rejected_NK
-    members = [{"accuracy": float((margins_NK[:, k] > 0).mean()), "calibration_error": calibration_error(margins_NK[:, k])}
-               for k in range(margins_NK.shape[1])]
+    members = [
+        {"accuracy": float((margins_NK[:, k] > 0).mean()), "calibration_error": calibration_error(margins_NK[:, k])}
+        for k in range(margins_NK.shape[1])
+    ]
     combined = [aggregate(standardise(s, mean_K, std_K), how, penalty) for s in (chosen_NK, rejected_NK)]
-    return {"pairs": len(margins_NK), "members": members,
-            "ensemble": {"accuracy": float((combined[0] > combined[1]).mean()),
-                         "calibration_error": calibration_error(margins_NK.mean(1))}}
+    return {
+        "pairs": len(margins_NK),
+        "members": members,
+        "ensemble": {
+            "accuracy": float((combined[0] > combined[1]).mean()),
+            "calibration_error": calibration_error(margins_NK.mean(1)),
+        },
+    }

@@ -120,7 +120,9 @@ class EnsembleConfig(ComponentConfig):
     def preflight(self, ctx: BuildContext) -> None:
         """Check that a given folder is there."""
         if self.path is not None and not (Path(self.path).expanduser() / "ensemble.json").is_file():
-            raise ModelError(f"'{self.path}' holds no ensemble", why="ensemble.json is not there", fix="check reward.path")
+            raise ModelError(
+                f"'{self.path}' holds no ensemble", why="ensemble.json is not there", fix="check reward.path"
+            )
 
     def build(self, ctx: BuildContext) -> EnsembleReward:
         """Load the ensemble, training it first if there is none."""
@@ -138,8 +140,11 @@ def check_reward_folder(path: str) -> None:
     folder = Path(path).expanduser()
     looks_local = folder.is_absolute() or path.startswith((".", "~")) or path.count("/") != 1
     if looks_local and not (folder / "config.json").is_file():
-        raise ModelError(f"'{path}' holds no reward model", why="config.json is not there",
-                         fix="check reward.path; rlhf train --algo reward_model writes one to RUN/final")
+        raise ModelError(
+            f"'{path}' holds no reward model",
+            why="config.json is not there",
+            fix="check reward.path; rlhf train --algo reward_model writes one to RUN/final",
+        )
 
 
 def device_of(ctx: BuildContext) -> str:

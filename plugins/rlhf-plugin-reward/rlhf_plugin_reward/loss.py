@@ -9,7 +9,7 @@ from rlhf_core.api import LossOutput, PairBatch
 
 
 class BradleyTerry:
-    """``-(1 - s) log sigmoid(m) - s log sigmoid(-m) + c (chosen + rejected)^2`` with ``m = chosen - rejected - margin``."""
+    """``-(1 - s) log sigmoid(m) - s log sigmoid(-m) + c (chosen + rejected)^2``, ``m = chosen - rejected - margin``."""
 
     def __init__(self, label_smoothing: float = 0.0, centring: float = 0.0) -> None:
         self.smoothing, self.centring = label_smoothing, centring
@@ -22,5 +22,7 @@ class BradleyTerry:
         loss_B = loss_B + self.centring * (batch.chosen_B + batch.rejected_B) ** 2
         weight_B = torch.ones_like(gap_B) if batch.weights_B is None else batch.weights_B
         total = weight_B.sum()
-        return LossOutput(loss_B, {"accuracy": (((gap_B > 0) * weight_B).sum(), total),
-                                   "margin": ((gap_B.detach() * weight_B).sum(), total)})
+        return LossOutput(
+            loss_B,
+            {"accuracy": (((gap_B > 0) * weight_B).sum(), total), "margin": ((gap_B.detach() * weight_B).sum(), total)},
+        )

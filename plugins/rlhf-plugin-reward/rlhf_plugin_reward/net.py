@@ -65,7 +65,9 @@ def trunk_of(policy: LoadedModel) -> Any:
     """
     parts = take_apart(policy.model)
     if parts is None:
-        raise ModelError(f"model '{policy.source}' has no separate trunk and head", fix="use another model for the reward")
+        raise ModelError(
+            f"model '{policy.source}' has no separate trunk and head", fix="use another model for the reward"
+        )
     return parts.trunk
 
 
@@ -82,7 +84,9 @@ def with_adapters(trunk: Any, seed: int) -> Any:
     from peft import LoraConfig, get_peft_model
 
     torch.manual_seed(seed)
-    return get_peft_model(trunk, LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="FEATURE_EXTRACTION"))
+    return get_peft_model(
+        trunk, LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="FEATURE_EXTRACTION")
+    )
 
 
 class Encoder:
@@ -140,16 +144,24 @@ def load_classifier(path: str) -> tuple[RewardNet, Any]:
 
     tokenizer = load_tokenizer(ModelConfig(path=path))
     try:
-        model, info = AutoModelForSequenceClassification.from_pretrained(path, use_safetensors=True, output_loading_info=True)
+        model, info = AutoModelForSequenceClassification.from_pretrained(
+            path, use_safetensors=True, output_loading_info=True
+        )
     except (OSError, ValueError, RuntimeError) as error:
-        raise ModelError(f"reward model '{path}' cannot be loaded", why=str(error).splitlines()[0],
-                         fix="give a folder saved by AutoModelForSequenceClassification with one label") from error
+        raise ModelError(
+            f"reward model '{path}' cannot be loaded",
+            why=str(error).splitlines()[0],
+            fix="give a folder saved by AutoModelForSequenceClassification with one label",
+        ) from error
     if model.config.num_labels != 1:
         raise ModelError(f"reward model '{path}' has {model.config.num_labels} labels, a reward needs one")
     lost = [k for k in info["missing_keys"] if "score" in k or "classifier" in k]
     if lost:
-        raise ModelError(f"'{path}' is not a trained reward model", why=f"its weights lack {', '.join(lost)}",
-                         fix="train one: rlhf train --algo reward_model")
+        raise ModelError(
+            f"'{path}' is not a trained reward model",
+            why=f"its weights lack {', '.join(lost)}",
+            fix="train one: rlhf train --algo reward_model",
+        )
     clear_quantizer(model)
     return RewardNet(getattr(model, model.base_model_prefix), head_of(model)).eval(), tokenizer
 

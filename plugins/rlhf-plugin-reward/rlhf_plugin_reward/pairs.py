@@ -34,15 +34,23 @@ class PairItem:
 
 def encode_pairs(pairs: Sequence[PreferencePair], encoder: Encoder) -> list[PairItem]:
     """Tokenize pairs."""
-    return [PairItem(p.id, encoder.encode(p.prompt, p.chosen), encoder.encode(p.prompt, p.rejected), p.margin) for p in pairs]
+    return [
+        PairItem(p.id, encoder.encode(p.prompt, p.chosen), encoder.encode(p.prompt, p.rejected), p.margin)
+        for p in pairs
+    ]
 
 
 def bootstrap(items: Sequence[PairItem], members: int, seed: int) -> list[PairItem]:
     """Give every pair its multiplicity in each member's bootstrap sample (n draws with replacement)."""
-    counts_KN = np.stack([
-        np.bincount(np.random.default_rng([seed, k]).integers(0, len(items), len(items)), minlength=len(items))
-        for k in range(members)]).astype(float)
-    return [PairItem(i.name, i.chosen_ids, i.rejected_ids, i.margin, tuple(counts_KN[:, n])) for n, i in enumerate(items)]
+    counts_KN = np.stack(
+        [
+            np.bincount(np.random.default_rng([seed, k]).integers(0, len(items), len(items)), minlength=len(items))
+            for k in range(members)
+        ]
+    ).astype(float)
+    return [
+        PairItem(i.name, i.chosen_ids, i.rejected_ids, i.margin, tuple(counts_KN[:, n])) for n, i in enumerate(items)
+    ]
 
 
 class PairFoundry(torch.nn.Module):
@@ -59,5 +67,9 @@ class PairFoundry(torch.nn.Module):
         heads = scores.shape[1]
         margin_B = torch.tensor([i.margin for i in items], device=scores.device)
         counts_BK = torch.tensor([i.counts_K for i in items], dtype=scores.dtype, device=scores.device)
-        return PairBatch(chosen_BK.flatten(), rejected_BK.flatten(), margin_B=margin_B.repeat_interleave(heads),
-                         weights_B=counts_BK.expand(-1, heads).flatten())
+        return PairBatch(
+            chosen_BK.flatten(),
+            rejected_BK.flatten(),
+            margin_B=margin_B.repeat_interleave(heads),
+            weights_B=counts_BK.expand(-1, heads).flatten(),
+        )

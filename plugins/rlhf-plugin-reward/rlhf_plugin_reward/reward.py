@@ -51,7 +51,9 @@ class EnsembleReward:
         meta: ``mean``, ``std`` per member and ``gate_stds``, measured on held-out responses.
     """
 
-    def __init__(self, nets: Sequence[RewardNet], encoder: Encoder, config: EnsembleConfig, meta: dict[str, Any]) -> None:
+    def __init__(
+        self, nets: Sequence[RewardNet], encoder: Encoder, config: EnsembleConfig, meta: dict[str, Any]
+    ) -> None:
         self.nets, self.encoder, self.config, self.meta = list(nets), encoder, config, meta
         self.mean_K, self.std_K = np.array(meta["mean"]), np.array(meta["std"])
         quantile = config.gate_quantile
@@ -72,7 +74,11 @@ class EnsembleReward:
         return [self._one(float(v), row) for v, row in zip(values, members_NK)]
 
     def _one(self, value: float, row_K: Floats) -> Score:
-        parts = {**{f"member_{k}": float(v) for k, v in enumerate(row_K)}, "mean": float(row_K.mean()), "std": float(row_K.std())}
+        parts = {
+            **{f"member_{k}": float(v) for k, v in enumerate(row_K)},
+            "mean": float(row_K.mean()),
+            "std": float(row_K.std()),
+        }
         if self.gate is not None and parts["std"] > self.gate:
             return Score(None, parts, ScoreStatus.GATED, f"members disagree: std {parts['std']:.3f} > {self.gate:.3f}")
         return as_score(value, parts)
@@ -94,8 +100,9 @@ def load_ensemble(config: EnsembleConfig, folder: Path, device: str) -> Ensemble
     tokenizer: Any = None
     for name in meta["members"]:
         if not (folder / name).is_dir():
-            raise ModelError(f"ensemble '{folder}' lacks its member '{name}'", fix="copy the whole folder, or train it again")
+            raise ModelError(
+                f"ensemble '{folder}' lacks its member '{name}'", fix="copy the whole folder, or train it again"
+            )
         net, tokenizer = load_classifier(str(folder / name))
         nets.append(net.to(device))
     return EnsembleReward(nets, Encoder(tokenizer, config.max_length), config, meta)
-

@@ -19,7 +19,17 @@ from rlhf_core.runs.cache import cache_folder
 from rlhf_plugin_reward.config import EnsembleConfig
 from rlhf_plugin_reward.net import RewardNet, merged
 
-DECIDES = ("members", "sharing", "max_pairs", "heldout_pairs", "epochs", "batch_size", "optimizer", "loss", "max_length")
+DECIDES = (
+    "members",
+    "sharing",
+    "max_pairs",
+    "heldout_pairs",
+    "epochs",
+    "batch_size",
+    "optimizer",
+    "loss",
+    "max_length",
+)
 """Settings that change the trained weights; how scores are combined is not among them."""
 
 
@@ -28,13 +38,20 @@ def cache_root() -> Path:
     return cache_folder() / "ensembles"
 
 
-def digest(config: EnsembleConfig, base: ModelConfig, train: Sequence[PreferencePair], held: Sequence[PreferencePair],
-           seed: int) -> str:
+def digest(
+    config: EnsembleConfig,
+    base: ModelConfig,
+    train: Sequence[PreferencePair],
+    held: Sequence[PreferencePair],
+    seed: int,
+) -> str:
     """Content hash of everything that decides an ensemble: settings, base weights, pairs, seed, versions."""
     settings = config.model_dump(mode="json", include=set(DECIDES))
     pairs = [[[dict(m) for m in p.prompt], p.chosen, p.rejected, p.margin] for p in (*train, *held)]
     versions = [metadata.version(n) for n in ("rlhf-plugin-reward", "torch", "transformers")]
-    text = json.dumps([settings, base.model_dump(mode="json"), weights_digest(base.path), pairs, seed, versions], sort_keys=True)
+    text = json.dumps(
+        [settings, base.model_dump(mode="json"), weights_digest(base.path), pairs, seed, versions], sort_keys=True
+    )
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 

@@ -32,7 +32,12 @@ def load_or_train(config: EnsembleConfig, ctx: BuildContext) -> EnsembleReward:
     folder = Path(config.path).expanduser() if config.path else _cached(config, ctx)
     reward = load_ensemble(config, folder, device_of(ctx))
     found = reward.meta["quality"]
-    ctx.report["ensemble"] = {"members": len(reward.mean_K), "sharing": reward.meta["sharing"], "digest": folder.name, "heldout": found}
+    ctx.report["ensemble"] = {
+        "members": len(reward.mean_K),
+        "sharing": reward.meta["sharing"],
+        "digest": folder.name,
+        "heldout": found,
+    }
     _say(ctx)(describe(found))
     return reward
 
@@ -46,37 +51,58 @@ def _cached(config: EnsembleConfig, ctx: BuildContext) -> Path:
     datasets = Datasets(config.pairs, ctx) if config.pairs is not None else ctx.datasets
     train, held = datasets.pairs("train")[: config.max_pairs], datasets.pairs("heldout")[: config.heldout_pairs]
     if len(train) < 2 or len(held) < 2:
-        raise DatasetError(f"an ensemble needs preference pairs, found {len(train)} to train on and {len(held)} held out",
-                           fix="set reward.pairs to a dataset with chosen and rejected columns, or reward.path to a trained ensemble")
+        raise DatasetError(
+            f"an ensemble needs preference pairs, found {len(train)} to train on and {len(held)} held out",
+            fix="set reward.pairs to a dataset with chosen and rejected columns, or reward.path to a trained ensemble",
+        )
     folder = cache_root() / digest(config, base, train, held, ctx.seed)
     say = _say(ctx)
     if (folder / "ensemble.json").is_file():
         say(f"reward ensemble: using the one trained before, {folder}")
     elif ctx.rank == 0:
-        say(f"reward ensemble: none trained yet for this setting; training {config.members} members on {len(train)} pairs")
+        say(
+            f"reward ensemble: none trained yet training {config.members} members on {len(train)} pairs"
+        )
         train_ensemble(config, base, train, held, ctx.seed, folder, say, device_of(ctx))
     if ctx.strategy is not None:
         ctx.strategy.barrier("rank 0 training the reward ensemble")
     return folder
 
 
-def train_ensemble(config: EnsembleConfig, base: ModelConfig, train: Sequence[PreferencePair], held: Sequence[PreferencePair],
-                   seed: int, folder: Path, say: Say, device: str) -> None:
+def train_ensemble(
+    config: EnsembleConfig,
+    base: ModelConfig,
+    train: Sequence[PreferencePair],
+    held: Sequence[PreferencePair],
+    seed: int,
+    folder: Path,
+    say: Say,
+    device: str,
+) -> None:
     """Train, measure on held-out pairs, and write ``folder`` as a whole."""
     began = time.perf_counter()
     policy = load_policy(base)
     encoder = Encoder(policy.tokenizer, min(config.max_length, policy.context))
     train_items, held_items = bootstrap(encode_pairs(train, encoder), config.members, seed), encode_pairs(held, encoder)
-    nets = _shared(config, policy, train_items, seed, device) if config.sharing != "none" else [
-        _member(config, policy, train_items, seed, k, device) for k in range(config.members)]
+    nets = (
+        _shared(config, policy, train_items, seed, device)
+        if config.sharing != "none"
+        else [_member(config, policy, train_items, seed, k, device) for k in range(config.members)]
+    )
     chosen = np.concatenate([score_ids(n, [i.chosen_ids for i in held_items], config.batch_tokens) for n in nets], 1)
-    rejected = np.concatenate([score_ids(n, [i.rejected_ids for i in held_items], config.batch_tokens) for n in nets], 1)
+    rejected = np.concatenate(
+        [score_ids(n, [i.rejected_ids for i in held_items], config.batch_tokens) for n in nets], 1
+    )
     both = np.concatenate([chosen, rejected])
     mean_K, std_K = both.mean(0), both.std(0)
     meta: dict[str, Any] = {
-        "sharing": config.sharing, "members": [f"member_{k}" for k in range(config.members)], "mean": mean_K.tolist(),
-        "std": std_K.tolist(), "gate_stds": ((both - mean_K) / np.maximum(std_K, 1e-8)).std(1).tolist(),
-        "quality": quality(chosen, rejected, config.aggregate, config.uncertainty_penalty, mean_K, std_K)}
+        "sharing": config.sharing,
+        "members": [f"member_{k}" for k in range(config.members)],
+        "mean": mean_K.tolist(),
+        "std": std_K.tolist(),
+        "gate_stds": ((both - mean_K) / np.maximum(std_K, 1e-8)).std(1).tolist(),
+        "quality": quality(chosen, rejected, config.aggregate, config.uncertainty_penalty, mean_K, std_K),
+    }
     folder.parent.mkdir(parents=True, exist_ok=True)
     with whole_folder(folder) as aside:
         if config.sharing != "none":
@@ -88,13 +114,19 @@ def train_ensemble(config: EnsembleConfig, base: ModelConfig, train: Sequence[Pr
     say(f"reward ensemble: trained in {time.perf_counter() - began:.0f} s, kept in {folder}")
 
 
-def _member(config: EnsembleConfig, policy: LoadedModel, items: Sequence[PairItem], seed: int, k: int, device: str) -> RewardNet:
+def _member(
+    config: EnsembleConfig, policy: LoadedModel, items: Sequence[PairItem], seed: int, k: int, device: str
+) -> RewardNet:
     """One whole model on its own bootstrap sample."""
-    own = [PairItem(i.name, i.chosen_ids, i.rejected_ids, i.margin, (i.counts_K[k],)) for i in items if i.counts_K[k] > 0]
+    own = [
+        PairItem(i.name, i.chosen_ids, i.rejected_ids, i.margin, (i.counts_K[k],)) for i in items if i.counts_K[k] > 0
+    ]
     return fit(config, fresh_net(policy, 1, seed * 1000 + k, "none"), own, seed * 1000 + k, device)
 
 
-def _shared(config: EnsembleConfig, policy: LoadedModel, items: Sequence[PairItem], seed: int, device: str) -> list[RewardNet]:
+def _shared(
+    config: EnsembleConfig, policy: LoadedModel, items: Sequence[PairItem], seed: int, device: str
+) -> list[RewardNet]:
     """One trunk, K heads; each head sees its own bootstrap sample through the pairs' multiplicities."""
     net = fresh_net(policy, config.members, seed, config.sharing)
     return [fit(config, net, items, seed, device)]
@@ -103,12 +135,16 @@ def _shared(config: EnsembleConfig, policy: LoadedModel, items: Sequence[PairIte
 def fit(config: EnsembleConfig, net: RewardNet, items: Sequence[PairItem], seed: int, device: str) -> RewardNet:
     """Run the core's update over seeded permutations of the pairs."""
     steps = max(1, math.ceil(len(items) * config.epochs / config.batch_size))
-    settings = RewardModelConfig(optimizer=config.optimizer, micro_batch_size=config.micro_batch_size, batch_size=config.batch_size)
+    settings = RewardModelConfig(
+        optimizer=config.optimizer, micro_batch_size=config.micro_batch_size, batch_size=config.batch_size
+    )
     from rlhf_plugin_reward.loss import BradleyTerry
 
     strategy = LocalStrategy(device)
     module = strategy.prepare(PairFoundry(net))
-    updater = Updater(module, BradleyTerry(config.loss.label_smoothing, config.loss.centring), strategy, settings, steps)
+    updater = Updater(
+        module, BradleyTerry(config.loss.label_smoothing, config.loss.centring), strategy, settings, steps
+    )
     order: list[int] = []
     for step in range(steps):
         while len(order) < config.batch_size:
@@ -122,5 +158,7 @@ def describe(found: dict[str, Any]) -> str:
     """One line for people."""
     rows = [f"{m['accuracy']:.1%}" for m in found["members"]]
     whole = found["ensemble"]
-    return (f"reward ensemble: held-out accuracy on {found['pairs']} pairs: members {', '.join(rows)}; ensemble "
-            f"{whole['accuracy']:.1%} (calibration error {whole['calibration_error']:.3f})")
+    return (
+        f"reward ensemble: held-out accuracy on {found['pairs']} pairs: members {', '.join(rows)}; ensemble "
+        f"{whole['accuracy']:.1%} (calibration error {whole['calibration_error']:.3f})"
+    )
