@@ -1,0 +1,48 @@
+"""Two gloo ranks compute what one process computes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+SCRIPT = Path(__file__).with_name("gradients.py")
+ENV = {**os.environ, "OMP_NUM_THREADS": "1"}
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+TINY = ["--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", "--set", "trainer.steps=2",
+        "--set", "trainer.rollout_batch_size=32", "--set", "trainer.eval_samples=5", "--set", "trainer.micro_batch_size=4"]
+
+
+def test_gradient_equals_single_process(tmp_path: Path) -> None:
+    one, two = str(tmp_path / "one.safetensors"), str(tmp_path / "two.safetensors")
+    subprocess.run([sys.executable, str(SCRIPT), one, "7", "padded"], env=ENV, check=True, timeout=200)
+    subprocess.run([*TORCHRUN, str(SCRIPT), two, "2", "share"], env=ENV, check=True, timeout=200)
+    a, b = load_file(one), load_file(two)
+    assert a.keys() == b.keys()
+    assert max(float(a[k].abs().max()) for k in a) > 1e-3, "the gradient is there"
+    assert max(float((a[k] - b[k]).abs().max()) for k in a) < 1e-5
+
+
+def test_run_on_two_processes_equals_one(tmp_path: Path) -> None:
+    for n in ("1", "2"):
+        command = [sys.executable, "-m", "rlhf_core.cli.main", "train", *TINY, "--nproc", n, "--run-dir", str(tmp_path / n)]
+        subprocess.run(command, env=ENV, check=True, timeout=250, capture_output=True)
+    a, b = (load_file(str(tmp_path / n / "final" / "model.safetensors")) for n in ("1", "2"))
+    assert max(float((a[k] - b[k]).abs().max()) for k in a) < 1e-4
+    plan = json.loads((tmp_path / "2" / "plan.json").read_text())
+    assert plan["world_size"] == 2
+    texts = [[json.loads(line)["completion"] for line in (tmp_path / n / "samples.jsonl").open()] for n in ("1", "2")]
+    assert texts[0] == texts[1]
+
+
+def test_a_launcher_that_starts_fewer_processes_is_refused() -> None:
+    from rlhf_core.errors import RlhfError
+    from rlhf_core.strategy.accelerated import AcceleratedStrategy
+
+    with pytest.raises(RlhfError, match=r"wants 2 processes but the launcher started 1"):
+        AcceleratedStrategy(2)
