@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from packaging.requirements import Requirement
 
 MIN_FREE_GB = 1.0
 
@@ -63,15 +68,20 @@ def libraries() -> Iterator[Finding]:
     yield Finding("python", "ok", versions["python"])
     yield Finding("rlhf-core", "ok", versions["rlhf-core"])
     wanted = [Requirement(line) for line in metadata.requires("rlhf-core") or ()]
-    for need in sorted((r for r in wanted if r.marker is None or r.marker.evaluate({"extra": ""})), key=lambda r: r.name):
-        try:
-            have = metadata.version(need.name)
-        except metadata.PackageNotFoundError:
-            yield Finding(need.name, "broken", "not installed", f"pip install '{need}'")
-            continue
-        fits = need.specifier.contains(have, prereleases=True)
-        yield Finding(need.name, "ok" if fits else "broken", have if fits else f"{have}, but rlhf-core needs {need.specifier}",
-                      "" if fits else f"pip install '{need}'")
+    needed = [r for r in wanted if r.marker is None or r.marker.evaluate({"extra": ""})]
+    yield from (_library(need) for need in sorted(needed, key=lambda r: r.name))
+
+
+def _library(need: Requirement) -> Finding:
+    from importlib import metadata
+
+    try:
+        have = metadata.version(need.name)
+    except metadata.PackageNotFoundError:
+        return Finding(need.name, "broken", "not installed", f"pip install '{need}'")
+    if need.specifier.contains(have, prereleases=True):
+        return Finding(need.name, "ok", have)
+    return Finding(need.name, "broken", f"{have}, but rlhf-core needs {need.specifier}", f"pip install '{need}'")
 
 
 def optional_libraries() -> Iterator[Finding]:
@@ -96,7 +106,8 @@ def devices() -> Iterator[Finding]:
         yield Finding("gpu", "absent", "torch sees none; everything runs on the CPU")
     for i in range(torch.cuda.device_count()):
         free, total = torch.cuda.mem_get_info(i)
-        yield Finding(f"gpu {i}", "ok", f"{torch.cuda.get_device_name(i)}, {free / 2**30:.0f} of {total / 2**30:.0f} GiB free")
+        memory = f"{free / 2**30:.0f} of {total / 2**30:.0f} GiB free"
+        yield Finding(f"gpu {i}", "ok", f"{torch.cuda.get_device_name(i)}, {memory}")
 
 
 def pocket_model() -> Iterator[Finding]:
@@ -163,13 +174,19 @@ def disk() -> Iterator[Finding]:
 def writable() -> Iterator[Finding]:
     """The caches and the settings folder can be written."""
     from rlhf_core.disabled import settings_path
-    from rlhf_core.errors import RlhfError
     from rlhf_core.runs.cache import cache_folder
+
+    yield _writable("cache folder", cache_folder(), "RLHF_CACHE")
+    yield _writable("settings folder", settings_path().parent, "RLHF_HOME")
+
+
+def _writable(what: str, path: Path, variable: str) -> Finding:
+    from rlhf_core.errors import RunDirError
     from rlhf_core.runs.run_dir import check_writable
 
-    for what, path, variable in (("cache", cache_folder(), "RLHF_CACHE"), ("settings", settings_path().parent, "RLHF_HOME")):
-        try:
-            check_writable(path)
-            yield Finding(f"{what} folder", "ok", f"{path} (${variable})")
-        except RlhfError as error:
-            yield Finding(f"{what} folder", "broken", f"{path}: {error.what.split(': ')[-1]}", f"set ${variable} to a folder that can be written")
+    try:
+        check_writable(path)
+    except RunDirError as error:
+        reason = error.what.rsplit(": ", 1)[-1]
+        return Finding(what, "broken", f"{path}: {reason}", f"set ${variable} to a folder that can be written")
+    return Finding(what, "ok", f"{path} (${variable})")

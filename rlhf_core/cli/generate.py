@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--model", default="pocket", show_default=True, metavar="M", help="Hub id, folder, .gguf file, or 'pocket'.")
+@click.option("--model", default="pocket", show_default=True, metavar="M", help="Hub id, folder or .gguf file.")
 @click.option("--prompt", "texts", multiple=True, metavar="TEXT", help="A prompt. Repeatable.")
 @click.option("--input", "file", metavar="FILE", help="JSON lines with a prompt or messages in each row.")
-@click.option("--max-tokens", type=click.IntRange(1), default=64, show_default=True, help="Most tokens of a completion.")
-@click.option("--min-tokens", type=click.IntRange(0), default=1, show_default=True, help="Fewest tokens, the end token included.")
+@click.option("--max-tokens", type=click.IntRange(1), default=64, show_default=True, help="Most tokens to sample.")
+@click.option("--min-tokens", type=click.IntRange(0), default=1, show_default=True, help="Fewest, end token included.")
 @click.option("--temperature", type=click.FloatRange(0), default=1.0, show_default=True, help="0 is greedy.")
-@click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True, help="Nucleus sampling.")
+@click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True, help="1 is off.")
 @click.option("--top-k", type=click.IntRange(0), default=0, show_default=True, help="0 is off.")
 @click.option("--n", type=click.IntRange(1), default=1, show_default=True, help="Completions of each prompt.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The same seed gives the same text.")
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 @click.option("--prompt-format", type=click.Choice(("auto", "chat", "raw")), default="auto", show_default=True,
               help="Chat template, plain text, or the template if there is one.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
-def generate(model: str, texts: tuple[str, ...], file: str | None, max_tokens: int, min_tokens: int, temperature: float,
-             top_p: float, top_k: int, n: int, seed: int, stop: tuple[str, ...], prompt_format: Any, as_json: bool) -> None:
+def generate(model: str, texts: tuple[str, ...], file: str | None, max_tokens: int, min_tokens: int,
+             temperature: float, top_p: float, top_k: int, n: int, seed: int, stop: tuple[str, ...],
+             prompt_format: Any, as_json: bool) -> None:
     """Sample completions from a model.
 
     \b
@@ -105,16 +106,17 @@ def sample(policy: LoadedModel, prompts: Sequence[Prompt], sampling: SamplingPar
     for at, prompt in enumerate(prompts):
         ids = formatter.encode(prompt.messages)
         if len(ids) + sampling.max_tokens > policy.context:
-            raise ConfigError(f"prompt '{prompt.id}' has {len(ids)} tokens; with {sampling.max_tokens} more it exceeds the "
-                              f"model's context of {policy.context}", fix="lower --max-tokens, or shorten the prompt")
+            raise ConfigError(f"prompt '{prompt.id}' has {len(ids)} tokens; with {sampling.max_tokens} more it exceeds "
+                              f"the model's context of {policy.context}",
+                              fix="lower --max-tokens, or shorten the prompt")
         requests += [RolloutRequest(prompt.id, ids, i, request_seed(seed, "generate", at, i)) for i in range(n)]
     engine = NativeEngine(policy.model, policy.tokenizer, policy.context)
     return engine.generate(requests, sampling, 0)
 
 
 def _row(prompt: Prompt, rollouts: Sequence[Rollout]) -> dict[str, Any]:
-    completions = [{"text": r.text, "finish_reason": r.finish_reason.value, "tokens": len(r.completion_ids), "seed": r.seed,
-                    "logprob": float(r.logprobs_T.sum())} for r in rollouts]
+    completions = [{"text": r.text, "finish_reason": r.finish_reason.value, "tokens": len(r.completion_ids),
+                    "seed": r.seed, "logprob": float(r.logprobs_T.sum())} for r in rollouts]
     return {"id": prompt.id, "messages": [dict(m) for m in prompt.messages], "completions": completions}
 
 

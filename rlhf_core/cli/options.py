@@ -54,12 +54,12 @@ def sugar_of(names: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def resolve_options(registry: Registry, files: Iterable[str], settings: Iterable[str],
-                    names: Mapping[str, Any]) -> RunConfig:
-    """The configuration that the options stand for.
+                    names: Mapping[str, Any], base: Mapping[str, Any] | None = None) -> RunConfig:
+    """The configuration that the options stand for; with ``base``, what they make of an earlier one.
 
     Raises:
         UserError: an unusable key, value or name.
     """
     from rlhf_core.config.load import resolve
 
-    return resolve(registry, files=files, settings=settings, sugar=sugar_of(names))
+    return resolve(registry, files=files, settings=settings, sugar=sugar_of(names), base=base)

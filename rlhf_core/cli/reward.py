@@ -24,8 +24,8 @@ def reward() -> None:
 @click.option("--model", "folder", metavar="FOLDER", help="A reward model or an ensemble of them.")
 @click.option("--reward", "name", metavar="NAME", help="A reward component, for example verifier.")
 @click.option("--set", "settings", multiple=True, metavar="a.b=c", help="One setting of the reward. Repeatable.")
-@click.option("--input", "file", required=True, metavar="FILE", help="JSON lines: prompt or messages, and completion or response.")
-@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write each row with its score as JSON lines.")
+@click.option("--input", "file", required=True, metavar="FILE", help="JSON lines: prompt (or messages) and completion.")
+@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the scored rows here.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="For rewards that draw at random.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def score(folder: str | None, name: str | None, settings: tuple[str, ...], file: str, output: Path | None, seed: int,
@@ -82,7 +82,8 @@ def chosen_reward(registry: Registry, folder: str | None, name: str | None, sett
         options["path"] = folder
     cls = registry.load("reward", str(name))
     try:
-        return cls.model_validate({**options, "name": registry.find("reward", str(name)).name}, context={"registry": registry})
+        own = registry.find("reward", str(name)).name
+        return cls.model_validate({**options, "name": own}, context={"registry": registry})
     except ValidationError as error:
         raise explain(error, cls, where=f"reward '{name}'") from error
 
@@ -110,11 +111,13 @@ def _sample(reader: Any, record: Any) -> Sample:
 
     completion = reader.get(record, "completion", "response")
     try:
-        found = (reader.prompt(record), completion) if isinstance(completion, str) else read_demonstration(reader, record)
+        plain = isinstance(completion, str)
+        prompt, text = (reader.prompt(record), completion) if plain else read_demonstration(reader, record)
     except UnusableRow as error:
         raise DatasetError(str(error), where=record.where, fix="each row needs a prompt and a completion") from error
     name = str(record.row.get("id", f"row {record.number + 1}"))
-    return Sample(Prompt(name, found[0], reader.answer(record, None), str(record.row.get("source", reader.label))), found[1])
+    source = str(record.row.get("source", reader.label))
+    return Sample(Prompt(name, prompt, reader.answer(record, None), source), text)
 
 
 def context_of(registry: Registry, chosen: ComponentConfig, file: str, seed: int) -> BuildContext:
@@ -124,8 +127,8 @@ def context_of(registry: Registry, chosen: ComponentConfig, file: str, seed: int
     from rlhf_core.context import BuildContext
     from rlhf_core.data.library import Datasets
 
-    dataset = DatasetSettings.model_validate({**spell_dataset({"name": "jsonl", "path": file}), "heldout_fraction": 0.0},
-                                             context={"registry": registry})
+    settings = {**spell_dataset({"name": "jsonl", "path": file}), "heldout_fraction": 0.0}
+    dataset = DatasetSettings.model_validate(settings, context={"registry": registry})
     config = RunConfig.model_construct(seed=seed, dataset=dataset, reward=chosen)
     ctx = BuildContext(config=config, registry=registry, seed=seed)
     return ctx.with_(datasets=Datasets(dataset, ctx))
@@ -177,4 +180,6 @@ def _print(result: Mapping[str, Any], samples: Sequence[Sample], scores: Sequenc
           ((v, s.status.value, shorten(x.prompt.text), shorten(x.completion), "" if s.ok else shorten(s.detail, 80))
            for v, s, x in zip(values, scores, samples)))
     mean = "none" if result["mean"] is None else f"{result['mean']:.4f}"
-    click.echo(f"\nmean {mean} over {result['scored']} of {result['count']} rows" + (f"; written to {output}" if output else ""))
+    click.echo(f"\nmean {mean} over {result['scored']} of {result['count']} rows")
+    if output:
+        click.echo(f"written to {output}")

@@ -19,7 +19,7 @@ def runs() -> None:
 
 
 @runs.command("list")
-@click.option("--root", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder of runs.")
+@click.option("--root", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Where to look.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def list_(root: Path, as_json: bool) -> None:
     """Runs of a folder, unfinished ones included."""

@@ -83,8 +83,9 @@ def pick(prompts: Sequence[Row], update: Row, wanted: str | None) -> Row | None:
         hit = next((i for i, name in enumerate(known) if fits(name)), None)
         if hit is not None:
             return prompts[hit] if prompts else None
+    near = did_you_mean(wanted, [*known, *(n.rsplit("/", 1)[-1] for n in known)])
     raise ConfigError(f"no prompt '{wanted}' in this step", why="its prompts: " + ", ".join(known[:8]),
-                      fix=did_you_mean(wanted, [*known, *(n.rsplit("/", 1)[-1] for n in known)]) or "leave --prompt out for the first")
+                      fix=near or "leave --prompt out for the first")
 
 
 def _print_prompt(step: int, row: Row) -> None:
@@ -92,7 +93,8 @@ def _print_prompt(step: int, row: Row) -> None:
     click.secho(f"step {step}, prompt {row['prompt_id']}", bold=True)
     click.echo(f"\nlibrary   the prompt, of source '{row['source']}'{tokens}")
     click.echo(_indent(row["prompt"]))
-    click.echo(f"\nstudio    {len(row['completions'])} completions of policy version {row['completions'][0]['policy_version']}")
+    version = row["completions"][0]["policy_version"]
+    click.echo(f"\nstudio    {len(row['completions'])} completions of policy version {version}")
     for i, one in enumerate(row["completions"]):
         click.echo(_indent(f"#{i}  {one['text']!r}  ({one['tokens']} tokens, ended by {one['finish_reason']})"))
     click.echo("\ncourt     score of each")

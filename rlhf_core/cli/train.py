@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,8 @@ def train(files: tuple[str, ...], settings: tuple[str, ...], run_dir: Path | Non
     registry = Registry(only_core=no_plugins)
     given = bool(sugar_of(names) or files or settings)
     if resume is not None:
-        wanted = resolve_options(registry, files, settings, names) if given else None
-        plan, config = planned_resume(resume, wanted, registry)
+        change = partial(resolve_options, registry, files, settings, names) if given else None
+        plan, config = planned_resume(resume, change, registry)
         hooks = load_hooks(enabled=not no_plugins, disabled=disabled_distributions(), strict=strict_plugins)
         run_dir = resume
     else:

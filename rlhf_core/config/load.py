@@ -102,7 +102,7 @@ def _floats(value: Any) -> Any:
 
 def resolve(
     registry: Registry, *, files: Iterable[str | Path] = (), settings: Iterable[str] = (),
-    sugar: Mapping[str, Any] | None = None,
+    sugar: Mapping[str, Any] | None = None, base: Mapping[str, Any] | None = None,
 ) -> RunConfig:
     """Return the validated configuration.
 
@@ -111,6 +111,7 @@ def resolve(
         files: YAML files, later ones win.
         settings: ``a.b=value`` strings, which win over files.
         sugar: what ``--algo``, ``--reward`` ... stand for; between files and settings.
+        base: a run's whole configuration that the rest changes; unused when the rest chooses an algorithm itself.
 
     Raises:
         ConfigError, PluginError: with the dotted key and the nearest known name.
@@ -120,7 +121,14 @@ def resolve(
         data = merge(data, _floats(read_yaml(path)))
     data = merge(data, sugar or {})
     data = merge(data, parse_sets(settings))
+    if base is not None and "name" not in (_as_mapping("trainer", data.get("trainer")) or {}):
+        data = merge({k: v for k, v in base.items() if k != "dataset" or not _replaces(data.get(k))}, data)
     return validate(registry, data)
+
+
+def _replaces(dataset: Any) -> bool:
+    """Whether a dataset section names its own sources, rather than changing a setting."""
+    return isinstance(dataset, str) or (isinstance(dataset, dict) and bool({"name", "sources"} & set(dataset)))
 
 
 def validate(registry: Registry, data: Mapping[str, Any]) -> RunConfig:

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from rlhf_core.errors import RunDirError
 from rlhf_core.runs.jsonl import plain
 
@@ -67,7 +69,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
                 with file.open("rb") as handle:
                     os.fsync(handle.fileno())
         _swap(aside, path)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise disk_error(path, error) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
@@ -84,7 +86,7 @@ def _swap(aside: Path, path: Path) -> None:
     fsync_folder(path.parent)
 
 
-def disk_error(path: Path, error: OSError) -> RunDirError:
+def disk_error(path: Path, error: OSError | SafetensorError) -> RunDirError:
     """Say what a failed write means for the run."""
-    return RunDirError(f"cannot write '{path}': {error.strerror or error}", where=str(path.parent),
+    return RunDirError(f"cannot write '{path}': {getattr(error, 'strerror', None) or error}", where=str(path.parent),
                        fix="free some space or choose another --run-dir; the last complete checkpoint is kept")

@@ -1,0 +1,73 @@
+"""`rlhf doctor` says what is there, and exits with 1 when something is broken."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Rlhf = Callable[..., Any]
+
+
+def checks(text: str) -> dict[str, dict[str, str]]:
+    return {row["what"]: row for row in json.loads(text)["checks"]}
+
+
+def test_a_sound_installation(rlhf: Rlhf) -> None:
+    out = rlhf("doctor", "--json")
+    assert out.code == 0, out.out
+    found = checks(out.out)
+    assert found["torch"]["detail"] == metadata.version("torch")
+    assert {"python", "gguf", "peft", "bitsandbytes", "cpu", "pocket model", "hooks", "disk space here",
+            "cache folder", "settings folder"} <= set(found)
+    assert any(what.startswith("rlhf-plugin-grpo") for what in found)
+    assert not Path("../cache").exists()
+    assert "everything needed is in order" in rlhf("doctor").out
+
+
+def test_a_plugin_that_does_not_import(rlhf: Rlhf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = tmp_path / "site" / "rlhf_plugin_bad-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rlhf-plugin-bad\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[rlhf.loss]\nbad = no_such_module_here:Config\n"
+                                           "[rlhf]\nwatch = no_such_module_here:hooks\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    out = rlhf("doctor", "--json")
+    assert out.code == 1
+    found = checks(out.out)
+    assert found["loss rlhf-plugin-bad/bad"]["state"] == "broken"
+    assert "no_such_module_here" in found["loss rlhf-plugin-bad/bad"]["detail"]
+    assert found["hooks"]["state"] == "broken"
+    text = rlhf("doctor").out
+    assert "2 broken" in text
+    assert "fix: " in text
+    assert rlhf("plugins", "disable", "rlhf-plugin-bad").code == 0
+    assert rlhf("doctor").code == 0
+
+
+def test_folders_that_cannot_be_written(rlhf: Rlhf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("RLHF_CACHE", str(tmp_path / "file" / "cache"))
+    out = rlhf("doctor", "--json")
+    assert out.code == 1
+    assert "RLHF_CACHE" in checks(out.out)["cache folder"]["fix"]
+
+
+def test_a_damaged_settings_file(rlhf: Rlhf, tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "plugins.json").write_text("{")
+    assert rlhf("doctor").code == 1
+    out = rlhf("plugins", "list")
+    assert out.code == 2
+    assert "plugins.json" in out.err
+    assert "Traceback" not in out.err
+
+
+def test_a_mistyped_command(rlhf: Rlhf) -> None:
+    out = rlhf("docter")
+    assert out.code == 2
+    assert "Did you mean 'doctor'?" in out.err

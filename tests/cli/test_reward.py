@@ -1,0 +1,118 @@
+"""`rlhf reward score`: verifiers, reward models and ensembles over the rows of a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Rlhf = Callable[..., Any]
+ROWS = [
+    {"id": "a", "prompt": "What is 2 + 3?", "completion": "The answer is 5.", "answer": "5"},
+    {"id": "b", "messages": [{"role": "user", "content": "What is 2 + 3?"}], "response": "6", "answer": "5"},
+    {"id": "c", "prompt": "What is 2 + 3?", "completion": "", "answer": "5"},
+]
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(r) + "\n" for r in ROWS))
+    return path
+
+
+@pytest.fixture(scope="session")
+def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small trained ensemble's folder."""
+    from rlhf_core.cli.main import main
+
+    cache = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as caught:
+        patch.setenv("RLHF_CACHE", str(cache))
+        main(["train", "--algo", "grpo", "--reward", "ensemble", "--set", "reward.members=2", "--set", "threads=1",
+              "--set", "reward.max_pairs=32", "--set", "reward.heldout_pairs=16", "--set", "trainer.steps=1",
+              "--set", "trainer.rollout_batch_size=8", "--set", "trainer.eval_samples=0", "--json",
+              "--run-dir", str(cache / "run")])
+    assert caught.value.code == 0
+    (meta,) = cache.glob("ensembles/*/ensemble.json")
+    return meta.parent
+
+
+def test_verifier(rlhf: Rlhf, rows: Path, tmp_path: Path) -> None:
+    output = tmp_path / "new" / "scored.jsonl"
+    out = rlhf("reward", "score", "--reward", "verifier", "--set", "workers=1", "--input", rows, "--output", output, "--json")
+    assert out.code == 0, out.err
+    result = json.loads(out.out)
+    assert [r["score"] for r in result["rows"][:2]] == [1.0, 0.0]
+    assert result["mean"] == pytest.approx(1 / result["scored"])
+    written = [json.loads(line) for line in output.read_text().splitlines()]
+    assert written == result["rows"]
+    assert written[0]["prompt"] == "What is 2 + 3?"
+
+
+def test_ensemble_and_one_of_its_members(rlhf: Rlhf, rows: Path, ensemble: Path) -> None:
+    result = json.loads(rlhf("reward", "score", "--model", ensemble, "--input", rows, "--json").out)
+    assert result["reward"] == "ensemble"
+    for row in result["rows"]:
+        parts = row["parts"]
+        assert parts["mean"] == pytest.approx((parts["member_0"] + parts["member_1"]) / 2)
+        assert row["score"] == pytest.approx(parts["mean"] - 0.5 * parts["std"])
+    meta = json.loads((ensemble / "ensemble.json").read_text())
+    member = ensemble / meta["members"][0]
+    single = json.loads(rlhf("reward", "score", "--model", member, "--input", rows, "--json").out)
+    assert single["reward"] == "bradley_terry"
+    standardised = [(r["score"] - meta["mean"][0]) / meta["std"][0] for r in single["rows"]]
+    assert standardised == pytest.approx([r["parts"]["member_0"] for r in result["rows"]], abs=1e-4)
+
+
+def test_a_gated_score_is_shown_as_such(rlhf: Rlhf, rows: Path, ensemble: Path) -> None:
+    out = rlhf("reward", "score", "--model", ensemble, "--set", "gate_quantile=0.000001", "--input", rows)
+    assert "gated" in out.out
+    assert "members disagree" in out.out
+
+
+def test_exit_code_1_without_any_score(rlhf: Rlhf, rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rlhf_core.court.verifier_reward import VerifierReward
+
+    def broken(self: Any, samples: Any) -> Any:
+        raise RuntimeError("the judge is away")
+
+    monkeypatch.setattr(VerifierReward, "score", broken)
+    out = rlhf("reward", "score", "--reward", "verifier", "--set", "workers=1", "--input", rows)
+    assert out.code == 1
+    assert "error" in out.out
+    assert "the judge is away" in out.out
+    assert "mean none over 0 of 3 rows" in out.out
+
+
+@pytest.mark.parametrize(("args", "said"), [
+    ((), "either --model or --reward"),
+    (("--reward", "verifier", "--model", "x"), "either --model or --reward"),
+    (("--reward", "verifer"), "did you mean 'verifier'?"),
+    (("--reward", "verifier", "--set", "timeout=1"), "did you mean 'timeout_s'"),
+    (("--reward", "verifier", "--set", "timeout_s=soon"), "timeout_s"),
+    (("--model", "./nothing"), "'./nothing' holds no reward model"),
+])
+def test_wrong_options(rlhf: Rlhf, rows: Path, args: tuple[str, ...], said: str) -> None:
+    out = rlhf("reward", "score", *args, "--input", rows)
+    assert out.code == 2
+    assert said in out.err
+    assert "Traceback" not in out.err
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("", "is empty"),
+    ('{"prompt": "x"}\n', "no column 'completion'"),
+    ('{"completion": "x"}\n', "no column 'prompt'"),
+    ('{"prompt": "x", "completion": "y"}\n{"prompt"\n', "rows.jsonl:2"),
+    ('{"prompt": "x", "completion": "y"}\n', "no reference answers"),
+])
+def test_wrong_rows(rlhf: Rlhf, rows: Path, text: str, said: str, tmp_path: Path) -> None:
+    rows.write_text(text)
+    out = rlhf("reward", "score", "--reward", "verifier", "--input", rows, "--output", tmp_path / "scored.jsonl")
+    assert out.code == 2
+    assert said in out.err
+    assert not (tmp_path / "scored.jsonl").exists()
