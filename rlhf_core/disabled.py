@@ -32,8 +32,11 @@ def _stored(path: Path) -> list[str]:
     try:
         return [str(name) for name in json.loads(path.read_text()).get("disabled", [])]
     except (OSError, ValueError, AttributeError, TypeError) as error:
-        raise ConfigError(f"the list of disabled plugins '{path}' cannot be read",
-                          why=f"{type(error).__name__}: {error}", fix="mend or remove that file") from error
+        raise ConfigError(
+            f"the list of disabled plugins '{path}' cannot be read",
+            why=f"{type(error).__name__}: {error}",
+            fix="mend or remove that file",
+        ) from error
 
 
 def set_disabled(names: list[str]) -> Path:

@@ -54,17 +54,22 @@ def planned_resume(run_dir: Path, change: Change | None, registry: Registry) -> 
     """
     path = run_dir / "plan.json"
     if not path.is_file():
-        raise RunDirError(f"'{run_dir}' holds no run to resume", why="plan.json is not there", fix="check --resume; rlhf runs list")
+        raise RunDirError(
+            f"'{run_dir}' holds no run to resume", why="plan.json is not there", fix="check --resume; rlhf runs list"
+        )
     try:
         plan = Plan.read(path)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunDirError(f"the plan of '{run_dir}' cannot be read", where=str(path), why=f"{type(error).__name__}: {error}",
-                          fix="start a new run") from error
+        why = f"{type(error).__name__}: {error}"
+        raise RunDirError(f"the plan of '{run_dir}' is damaged", where=str(path), why=why, fix="start a new run") from error
     if change is not None:
         rows = differences(plan.config, change(plan.config).model_dump(mode="json"))
         if rows:
-            raise RunDirError("the configuration differs from the run to be resumed:\n  - " + "\n  - ".join(rows), where=str(run_dir),
-                              fix="resume without these settings, or start a new run with another --run-dir")
+            raise RunDirError(
+                "the configuration differs from the run to be resumed:\n  - " + "\n  - ".join(rows),
+                where=str(run_dir),
+                fix="resume without these settings, or start a new run with another --run-dir",
+            )
     config = reload(registry, plan)
     registry.freeze()
     return plan, config
@@ -73,13 +78,25 @@ def planned_resume(run_dir: Path, change: Change | None, registry: Registry) -> 
 def differences(old: Any, new: Any, key: str = "") -> list[str]:
     """Dotted keys whose values differ, as ``key: old -> new``."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
-        return [row for k in sorted({*old, *new})
-                for row in differences(old.get(k), new.get(k), f"{key}.{k}" if key else str(k))]
+        return [
+            row
+            for k in sorted({*old, *new})
+            for row in differences(old.get(k), new.get(k), f"{key}.{k}" if key else str(k))
+        ]
     return [] if old == new else [f"{key}: {old!r} -> {new!r}"]
 
 
-def launch(plan: Plan, config: RunConfig, registry: Registry, hooks: HookBus, run_dir: Path, *, resume: bool,
-           say: Say, progress: Progress) -> Mapping[str, Any]:
+def launch(
+    plan: Plan,
+    config: RunConfig,
+    registry: Registry,
+    hooks: HookBus,
+    run_dir: Path,
+    *,
+    resume: bool,
+    say: Say,
+    progress: Progress,
+) -> Mapping[str, Any]:
     """Run the plan in this process, or start one process per rank and wait.
 
     Returns:
@@ -107,8 +124,11 @@ class ChildFailed(RlhfError):
 
     def __init__(self, code: int, run_dir: Path) -> None:
         self.exit_code = code if code in (1, 2, 130) else 1
-        super().__init__(f"a process of the run ended with code {code}", where=str(run_dir),
-                         fix=f"its message is above; go on with: rlhf train --resume {run_dir}")
+        super().__init__(
+            f"a process of the run ended with code {code}",
+            where=str(run_dir),
+            fix=f"its message is above; go on with: rlhf train --resume {run_dir}",
+        )
 
 
 def start_processes(run_dir: Path, nproc: int, resume: bool, strict: bool) -> int:
@@ -121,23 +141,46 @@ def start_processes(run_dir: Path, nproc: int, resume: bool, strict: bool) -> in
 
     command = [sys.executable, "-m"]
     if torch.cuda.is_available():
-        command += ["accelerate.commands.launch", "--num_processes", str(nproc), "--num_machines", "1",
-                    "--mixed_precision", "no", "--dynamo_backend", "no", "--multi_gpu"]
+        command += [
+            "accelerate.commands.launch",
+            "--num_processes",
+            str(nproc),
+            "--num_machines",
+            "1",
+            "--mixed_precision",
+            "no",
+            "--dynamo_backend",
+            "no",
+            "--multi_gpu",
+        ]
     else:
         command += ["torch.distributed.run", "--standalone", "--nproc_per_node", str(nproc)]
-    command += ["-m", "rlhf_core.worker", str(run_dir)] + (["--resume"] if resume else []) + (["--strict"] if strict else [])
+    command += (
+        ["-m", "rlhf_core.worker", str(run_dir)] + (["--resume"] if resume else []) + (["--strict"] if strict else [])
+    )
     threads = str(max(1, (os.cpu_count() or 1) // nproc))
     return subprocess.run(command, env={"OMP_NUM_THREADS": threads, **os.environ}, check=False).returncode
 
 
-def run_plan(plan: Plan, config: RunConfig, registry: Registry, hooks: HookBus, run_dir: Path, *, resume: bool,
-             say: Say | None = None, progress: Progress | None = None) -> Mapping[str, Any]:
+def run_plan(
+    plan: Plan,
+    config: RunConfig,
+    registry: Registry,
+    hooks: HookBus,
+    run_dir: Path,
+    *,
+    resume: bool,
+    say: Say | None = None,
+    progress: Progress | None = None,
+) -> Mapping[str, Any]:
     """Build strategy, session and trainer in this process, and run."""
     from rlhf_core.trainers.session import Session
 
     set_up_torch(config)
     rank = int(os.environ.get("RANK", "0"))
-    ctx = BuildContext(config=config, registry=registry, seed=config.seed, run_dir=run_dir, rank=rank, world_size=plan.world_size)
+    ctx = BuildContext(
+        config=config, registry=registry, seed=config.seed, run_dir=run_dir, rank=rank, world_size=plan.world_size
+    )
     if not resume and rank == 0:
         check_writable(run_dir)
     strategy = config.strategy.build(ctx)
@@ -174,10 +217,18 @@ def environment() -> dict[str, Any]:
 
     from rlhf_core.plan import library_versions
 
-    facts = {"platform": platform.platform(), "processor": platform.machine(), "cpus": os.cpu_count(), "versions": library_versions()}
+    facts = {
+        "platform": platform.platform(),
+        "processor": platform.machine(),
+        "cpus": os.cpu_count(),
+        "versions": library_versions(),
+    }
     if "torch" in sys.modules:
         import torch
 
         cuda = torch.cuda.is_available()
-        facts |= {"threads": torch.get_num_threads(), "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if cuda else []}
+        facts |= {
+            "threads": torch.get_num_threads(),
+            "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if cuda else [],
+        }
     return facts

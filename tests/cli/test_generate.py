@@ -32,7 +32,8 @@ def test_options_reach_the_engine(rlhf: Rlhf, tmp_path: Path) -> None:
     assert rows[0]["completions"][0]["text"] == rows[0]["completions"][1]["text"]
     assert {c["finish_reason"] for r in rows for c in r["completions"]} == {"length"}
     assert {c["tokens"] for r in rows for c in r["completions"]} == {3}
-    stopped = json.loads(rlhf("generate", "--prompt", "What is 2 + 3?", "--temperature", 0, "--stop", "answer", "--json").out)
+    out = rlhf("generate", "--prompt", "What is 2 + 3?", "--temperature", 0, "--stop", "answer", "--json")
+    stopped = json.loads(out.out)
     assert stopped[0]["completions"][0]["finish_reason"] == "stop"
     assert stopped[0]["completions"][0]["text"].endswith("answer")
 

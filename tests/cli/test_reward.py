@@ -30,12 +30,14 @@ def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from rlhf_core.cli.main import main
 
     cache = tmp_path_factory.mktemp("cache")
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as caught:
+    args = ["train", "--algo", "grpo", "--reward", "ensemble", "--set", "reward.members=2", "--set", "threads=1",
+            "--set", "reward.max_pairs=32", "--set", "reward.heldout_pairs=16", "--set", "trainer.steps=1",
+            "--set", "trainer.rollout_batch_size=8", "--set", "trainer.eval_samples=0", "--json",
+            "--run-dir", str(cache / "run")]
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RLHF_CACHE", str(cache))
-        main(["train", "--algo", "grpo", "--reward", "ensemble", "--set", "reward.members=2", "--set", "threads=1",
-              "--set", "reward.max_pairs=32", "--set", "reward.heldout_pairs=16", "--set", "trainer.steps=1",
-              "--set", "trainer.rollout_batch_size=8", "--set", "trainer.eval_samples=0", "--json",
-              "--run-dir", str(cache / "run")])
+        with pytest.raises(SystemExit) as caught:
+            main(args)
     assert caught.value.code == 0
     (meta,) = cache.glob("ensembles/*/ensemble.json")
     return meta.parent
@@ -43,7 +45,8 @@ def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_verifier(rlhf: Rlhf, rows: Path, tmp_path: Path) -> None:
     output = tmp_path / "new" / "scored.jsonl"
-    out = rlhf("reward", "score", "--reward", "verifier", "--set", "workers=1", "--input", rows, "--output", output, "--json")
+    out = rlhf("reward", "score", "--reward", "verifier", "--set", "workers=1", "--input", rows, "--json",
+               "--output", output)
     assert out.code == 0, out.err
     result = json.loads(out.out)
     assert [r["score"] for r in result["rows"][:2]] == [1.0, 0.0]
