@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rlhf_core.types import Advantages as Advantages
     from rlhf_core.types import Demonstration as Demonstration
     from rlhf_core.types import FinishReason as FinishReason
+    from rlhf_core.types import Message as Message
     from rlhf_core.types import PreferencePair as PreferencePair
     from rlhf_core.types import Prompt as Prompt
     from rlhf_core.types import PromptGroup as PromptGroup

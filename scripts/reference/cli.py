@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import click
 
-from rlhf_core.cli.main import main as root
+from rlhf_core.cli.main import cli as root
 
 
 def page() -> str:

@@ -13,11 +13,10 @@ from typing import Any
 
 import torch
 
-from rlhf_core.api import ModelConfig, ModelError
+from rlhf_core.api import Message, ModelConfig, ModelError
 from rlhf_core.models.load import LoadedModel, clear_quantizer, load_policy, load_tokenizer
 from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.policy.forward import pad, take_apart
-from rlhf_core.types import Message
 
 
 class RewardNet(torch.nn.Module):
