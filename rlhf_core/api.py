@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rlhf_core.config.data import DatasetSettings as DatasetSettings
     from rlhf_core.config.slots import component as component
     from rlhf_core.context import BuildContext as BuildContext
+    from rlhf_core.court.config import VerifierConfig as VerifierConfig
     from rlhf_core.errors import ConfigError as ConfigError
     from rlhf_core.errors import DatasetError as DatasetError
     from rlhf_core.errors import ModelError as ModelError
@@ -46,6 +47,7 @@ _HOMES = {
     "rlhf_core.config.data": ("DatasetSettings",),
     "rlhf_core.config.slots": ("component",),
     "rlhf_core.context": ("BuildContext",),
+    "rlhf_core.court.config": ("VerifierConfig",),
     "rlhf_core.errors": (
         "ConfigError",
         "DatasetError",

@@ -1,0 +1,37 @@
+"""Conformance kit: one call checks every property that a kind of component promises.
+
+Example:
+    from rlhf_core.testing import check_loss
+
+    def test_conforms():
+        check_loss(MyLossConfig())
+
+A property that does not hold raises ``AssertionError``: which component, which property, what was seen, what to change.
+"""
+
+from rlhf_core.testing.advantage import check_advantage
+from rlhf_core.testing.agent import check_agent
+from rlhf_core.testing.config import check_config
+from rlhf_core.testing.dataset import check_dataset
+from rlhf_core.testing.loss import check_loss
+from rlhf_core.testing.monitor import check_monitor
+from rlhf_core.testing.samples import make_context, make_rollouts, make_samples
+from rlhf_core.testing.scoring import check_reward, check_verifier
+from rlhf_core.testing.tracker import check_tracker
+from rlhf_core.testing.trainer import check_trainer
+
+__all__ = [
+    "check_advantage",
+    "check_agent",
+    "check_config",
+    "check_dataset",
+    "check_loss",
+    "check_monitor",
+    "check_reward",
+    "check_tracker",
+    "check_trainer",
+    "check_verifier",
+    "make_context",
+    "make_rollouts",
+    "make_samples",
+]

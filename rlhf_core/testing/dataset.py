@@ -1,0 +1,109 @@
+"""Conformance of dataset sources."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlhf_core.config.base import ComponentConfig
+from rlhf_core.config.data import DatasetSettings
+from rlhf_core.context import BuildContext
+from rlhf_core.errors import DatasetError
+from rlhf_core.testing.config import built, check_config
+from rlhf_core.testing.report import require
+from rlhf_core.testing.samples import make_context
+
+
+def check_dataset(
+    config: ComponentConfig,
+    ctx: BuildContext | None = None,
+    *,
+    columns: Mapping[str, str] | None = None,
+    read: str = "prompts",
+) -> None:
+    """Check a source: rows are mappings with text keys, the same in every process; ids are unique and no held-out row
+    is trained on; the core can read them.
+
+    Args:
+        config: the source's configuration.
+        ctx: passed to ``build``; None makes one outside any run.
+        columns: our column -> the source's, as in ``dataset.columns``.
+        read: what the core reads from it: ``prompts``, ``pairs`` or ``demonstrations``; "" reads nothing.
+
+    Raises:
+        AssertionError: a property does not hold.
+    """
+    check_config(config, "dataset")
+    context = ctx or make_context()
+    config.preflight(context)
+    source = built(config, "dataset", context)
+    found = {split: check_rows(config, source.rows(split), split) for split in ("train", "heldout")}
+    require(bool(found["train"]), config, "there are rows to train on", 'rows("train") is empty')
+    again = built(config, "dataset", context)
+    for split, rows in found.items():
+        require(
+            rows == [dict(r) for r in again.rows(split)],
+            config,
+            "rows are the same whenever they are read",
+            f"the {split} rows of two sources differ",
+            "draw with a seed from the Config, and sort what a file system or a set returns",
+        )
+    check_ids(config, found)
+    if read:
+        check_read(config, context, columns or {}, read)
+
+
+def check_rows(config: ComponentConfig, found: Any, split: str) -> list[dict[str, Any]]:
+    """A sequence of mappings with text keys."""
+    require(
+        isinstance(found, Sequence) and not isinstance(found, str),
+        config,
+        "rows(split) returns a sequence",
+        type(found).__name__,
+        "return a list, or a class with __len__ and __getitem__",
+    )
+    rows: list[Any] = list(found)
+    for number, row in enumerate(rows):
+        require(
+            isinstance(row, Mapping) and all(isinstance(k, str) for k in row),
+            config,
+            "a row is a mapping with text keys",
+            f"{split} row {number}: {row!r}"[:200],
+        )
+    return [dict(r) for r in rows]
+
+
+def check_ids(config: ComponentConfig, found: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    """No id twice, in a split or across splits."""
+    seen: dict[Any, str] = {}
+    for split, rows in found.items():
+        for number, row in enumerate(rows):
+            if row.get("id") is None:
+                continue
+            here = f"{split} row {number}"
+            require(
+                row["id"] not in seen,
+                config,
+                "ids are unique over both splits",
+                f"{row['id']!r} in {seen.get(row['id'])} and {here}",
+            )
+            seen[row["id"]] = here
+
+
+def check_read(config: ComponentConfig, ctx: BuildContext, columns: Mapping[str, str], read: str) -> None:
+    """The core makes prompts, pairs or demonstrations of the rows."""
+    from rlhf_core.data.library import Datasets
+
+    source = {"source": config, "columns": dict(columns)}
+    settings = DatasetSettings.model_validate({"sources": [source], "heldout_fraction": 0.0})
+    try:
+        items, problem = getattr(Datasets(settings, ctx), read)("train"), ""
+    except DatasetError as error:
+        items, problem = [], str(error)
+    require(
+        bool(items),
+        config,
+        f"the core can read {read} from the rows",
+        problem,
+        "give columns prompt (or messages), answer; or pass columns={...}",
+    )

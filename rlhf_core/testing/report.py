@@ -1,0 +1,27 @@
+"""How the kit says what does not hold."""
+
+from __future__ import annotations
+
+from rlhf_core.config.base import ComponentConfig
+
+
+def require(holds: bool, config: ComponentConfig, rule: str, seen: str, fix: str = "") -> None:
+    """Raise unless ``holds``.
+
+    Args:
+        holds: whether the property holds.
+        config: the component's configuration; named in the message.
+        rule: the property, as a sentence.
+        seen: what was observed instead.
+        fix: what to change.
+
+    Raises:
+        AssertionError: naming all of them.
+    """
+    if not holds:
+        rows = [
+            f"{type(config).__name__} ('{config.name}'): {rule}",
+            f"  seen: {seen}",
+            *([f"  fix: {fix}"] if fix else []),
+        ]
+        raise AssertionError("\n".join(rows))
