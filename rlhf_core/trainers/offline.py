@@ -156,7 +156,7 @@ class OfflineTrainer:
                 "updates": self.updater.version,
                 "seed": self.ctx.seed,
                 "seconds": round(time.monotonic() - self.session.started, 3),
-                "examples": len(self.train_items),
+                "train_examples": len(self.train_items),
                 "tokens_generated": 0,
                 "tokens_trained": int(sum(r["train/tokens"] for r in rows)),
                 "loss_first": mean(losses[:5]),
