@@ -61,7 +61,8 @@ def planned_resume(run_dir: Path, change: Change | None, registry: Registry) -> 
         plan = Plan.read(path)
     except (OSError, ValueError, KeyError, TypeError) as error:
         why = f"{type(error).__name__}: {error}"
-        raise RunDirError(f"the plan of '{run_dir}' is damaged", where=str(path), why=why, fix="start a new run") from error
+        raise RunDirError(f"the plan of '{run_dir}' is damaged", where=str(path), why=why,
+                          fix="start a new run") from error
     if change is not None:
         rows = differences(plan.config, change(plan.config).model_dump(mode="json"))
         if rows:

@@ -36,7 +36,9 @@ class LazyGroup(click.Group):
         module, _, name = COMMANDS[cmd_name][0].partition(":")
         return getattr(importlib.import_module(module), name)
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         """Name the nearest command for a mistyped one."""
         if args and args[0] not in COMMANDS:
             import difflib
@@ -90,7 +92,8 @@ def main(argv: list[str] | None = None) -> None:
         raise SystemExit(0) from error
     except Exception as error:
         traceback.print_exc()
-        click.echo(f"\nrlhf failed unexpectedly ({type(error).__name__}). `rlhf doctor` checks the installation.", err=True)
+        name = type(error).__name__
+        click.echo(f"\nrlhf failed unexpectedly ({name}). `rlhf doctor` checks the installation.", err=True)
         raise SystemExit(1) from error
 
 

@@ -45,14 +45,16 @@ def info(name: str, kind: str | None, as_json: bool) -> None:
     registry = Registry()
     found = [e for e in registry.entries(kind) if name in (e.name, e.qualified)]
     if not found:
-        raise PluginError(f"no component is called '{name}'", fix=did_you_mean(name, {e.name for e in registry.entries(kind)}) or "rlhf plugins list")
+        near = did_you_mean(name, {e.name for e in registry.entries(kind)})
+        raise PluginError(f"no component is called '{name}'", fix=near or "rlhf plugins list")
     rows = [{**e.describe(), "about": (registry.load(e.kind, e.qualified).__doc__ or "").strip(),
              "settings": registry.load(e.kind, e.qualified).model_json_schema().get("properties", {})} for e in found]
     if as_json:
         emit_json(rows)
         return
     for row in rows:
-        click.echo(f"{row['kind']} {row['name']}  ({row['distribution']} {row['version']}, {row['value']})\n  {row['about']}")
+        click.echo(f"{row['kind']} {row['name']}  ({row['distribution']} {row['version']}, {row['value']})")
+        click.echo(f"  {row['about']}")
         for key, field in row["settings"].items():
             default = f" = {field['default']!r}" if "default" in field else ""
             click.echo(f"  {key}{default}  {field.get('description', '')}".rstrip())
@@ -87,7 +89,8 @@ def check(distribution: str | None) -> None:
 
 @plugins.command()
 @click.argument("name")
-@click.option("--kind", required=True, type=click.Choice(("loss", "advantage", "reward", "verifier", "trainer", "agent", "dataset", "tracker", "monitor")))
+@click.option("--kind", required=True, type=click.Choice(
+    ("loss", "advantage", "reward", "verifier", "trainer", "agent", "dataset", "tracker", "monitor")))
 @click.option("--dir", "parent", type=click.Path(path_type=Path), default=Path(), help="Where to put the package.")
 def new(name: str, kind: str, parent: Path) -> None:
     """Write a plugin package that works from the first minute."""

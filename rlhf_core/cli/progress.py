@@ -72,7 +72,8 @@ def _print_evaluation(summary: Mapping[str, Any]) -> None:
     before, after = summary.get("evaluation_before"), summary.get("evaluation_after")
     if not before or not after:
         return
-    for key in ("eval/reward/mean", "eval/loss", "eval/accuracy", "eval/gold/value", "eval/gold/right", "eval/gold/hollow"):
+    for key in ("eval/reward/mean", "eval/loss", "eval/accuracy", "eval/gold/value", "eval/gold/right",
+                "eval/gold/hollow"):
         if key in before and key in after:
             click.echo(f"held out, {key[5:].replace('/', ' ')}: {before[key]:.3f} -> {after[key]:.3f}")
 

@@ -133,7 +133,8 @@ def test_heldout_by_hash_of_id(datasets: Make, write: Write) -> None:
     assert 20 <= len(held) <= 60
     shuffled = datasets(name="jsonl", path=write("b/a.jsonl", [*rows[200:], {"id": "new", "prompt": "x"}, *rows[:200]]),
                         heldout_fraction=0.1)
-    assert {p.id for p in shuffled.prompts("heldout")} - {"a/new"} == held  # an id keeps its side wherever its row moves
+    # an id keeps its side wherever its row moves
+    assert {p.id for p in shuffled.prompts("heldout")} - {"a/new"} == held
 
 
 def test_own_heldout_file_is_used_whole(datasets: Make, write: Write) -> None:
@@ -206,7 +207,8 @@ def test_sources_without_gold_say_so(datasets: Make, write: Write) -> None:
 
 def test_a_source_may_have_its_own_reward(datasets: Make, write: Write) -> None:
     library = datasets(sources=[{"name": "jsonl", "path": write("a.jsonl", [{"prompt": "x"}])},
-                                {"name": "pocket", "subset": "arithmetic", "reward": {"name": "verifier", "timeout_s": 2}}])
+                                {"name": "pocket", "subset": "arithmetic",
+                                 "reward": {"name": "verifier", "timeout_s": 2}}])
     own = library.own_rewards()
     assert set(own) == {"pocket/arithmetic"}
     assert own["pocket/arithmetic"].model_dump()["timeout_s"] == 2
@@ -243,7 +245,8 @@ def test_real_gsm8k(datasets: Make, test_data: Path) -> None:
     for split, count in (("train", 7473), ("heldout", 1319)):
         found = library.prompts(split)
         assert len(found) == count
-        assert [(p.text, p.answer) for p in found] == [(r["question"], r["answer"].split("#### ")[1]) for r in rows[split]]
+        given = [(r["question"], r["answer"].split("#### ")[1]) for r in rows[split]]
+        assert [(p.text, p.answer) for p in found] == given
         assert found[17].id == f"gsm8k/{split}/000017"
 
 

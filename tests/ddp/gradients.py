@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from rlhf_plugin_grpo.loss import GrpoClip
 from safetensors.torch import save_file
 
 from rlhf_core.models.config import ModelConfig
@@ -18,6 +17,7 @@ from rlhf_core.trainers.config import OnlineTrainerConfig
 from rlhf_core.trainers.foundry import TokenFoundry
 from rlhf_core.trainers.items import TrainItem
 from rlhf_core.trainers.update import Updater
+from rlhf_plugin_grpo.loss import GrpoClip
 
 
 def items() -> list[TrainItem]:

@@ -15,7 +15,8 @@ SCRIPT = Path(__file__).with_name("gradients.py")
 ENV = {**os.environ, "OMP_NUM_THREADS": "1"}
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
 TINY = ["--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", "--set", "trainer.steps=2",
-        "--set", "trainer.rollout_batch_size=32", "--set", "trainer.eval_samples=5", "--set", "trainer.micro_batch_size=4"]
+        "--set", "trainer.rollout_batch_size=32", "--set", "trainer.eval_samples=5",
+        "--set", "trainer.micro_batch_size=4"]
 
 
 def test_gradient_equals_single_process(tmp_path: Path) -> None:
@@ -30,7 +31,8 @@ def test_gradient_equals_single_process(tmp_path: Path) -> None:
 
 def test_run_on_two_processes_equals_one(tmp_path: Path) -> None:
     for n in ("1", "2"):
-        command = [sys.executable, "-m", "rlhf_core.cli.main", "train", *TINY, "--nproc", n, "--run-dir", str(tmp_path / n)]
+        command = [sys.executable, "-m", "rlhf_core.cli.main", "train", *TINY, "--nproc", n,
+                   "--run-dir", str(tmp_path / n)]
         subprocess.run(command, env=ENV, check=True, timeout=250, capture_output=True)
     a, b = (load_file(str(tmp_path / n / "final" / "model.safetensors")) for n in ("1", "2"))
     assert max(float((a[k] - b[k]).abs().max()) for k in a) < 1e-4

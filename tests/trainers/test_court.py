@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from rlhf_plugin_grpo.advantage import GroupNorm
-from rlhf_plugin_grpo.config import GroupNormConfig
 
 from rlhf_core.errors import ScoreError
 from rlhf_core.trainers.canary import drift_warning
 from rlhf_core.trainers.rooms import Court, score_metrics
 from rlhf_core.types import FinishReason, Prompt, Rollout, Sample, Score, ScoreStatus
+from rlhf_plugin_grpo.advantage import GroupNorm
+from rlhf_plugin_grpo.config import GroupNormConfig
 
 PROMPTS = [Prompt(f"p{i}", ({"role": "user", "content": "?"},), source="b" if i == 3 else "a") for i in range(4)]
 ROLLOUTS = [Rollout(f"p{i}", 0, (1,), (5,), np.zeros(1, np.float32), 0, FinishReason.EOS, "x", i) for i in range(4)]

@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from rlhf_plugin_grpo.loss import GrpoClip
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlhf_core.batches import LossOutput, TokenBatch
@@ -19,6 +18,7 @@ from rlhf_core.trainers.config import OnlineTrainerConfig
 from rlhf_core.trainers.foundry import TokenFoundry, WithKL
 from rlhf_core.trainers.items import TrainItem
 from rlhf_core.trainers.update import Updater
+from rlhf_plugin_grpo.loss import GrpoClip
 
 REDUCTIONS = ("token_mean", "sequence_mean", "constant")
 
@@ -43,15 +43,16 @@ def items() -> list[TrainItem]:
     rows: list[TrainItem] = []
     for i in range(8):
         count = int(rng.integers(1, 9))
-        ids = tuple(int(t) for t in rng.integers(0, 64, count - 1)) + (2,)  # token 0 is real, and pad is EOS
+        ids = (*rng.integers(0, 64, count - 1).tolist(), 2)  # token 0 is real, and pad is EOS
         advantages = np.full(count, 0.0 if i in (1, 5) else rng.normal(), np.float32)
         old = rng.normal(-4, 0.2, count).astype(np.float32)
-        rows.append(TrainItem(f"i{i}", prompts[i // 4], ids, np.ones(count, bool), advantages, old_T=old, ref_T=old + 0.1))
+        rows.append(TrainItem(f"i{i}", prompts[i // 4], ids, np.ones(count, bool), advantages, old_T=old,
+                              ref_T=old + 0.1))
     return rows
 
 
-def gradient(rows: list[TrainItem], *, micro: int = 8, share: bool = False, drop: bool = False, reduction: str = "token_mean",
-             kl: float = 0.0) -> dict[str, torch.Tensor]:
+def gradient(rows: list[TrainItem], *, micro: int = 8, share: bool = False, drop: bool = False,
+             reduction: str = "token_mean", kl: float = 0.0) -> dict[str, torch.Tensor]:
     strategy = Capture()
     settings = OnlineTrainerConfig(name="t", micro_batch_size=micro, reduction=reduction)  # type: ignore[arg-type]
     loss = GrpoClip(0.2, 0.2) if kl == 0 else WithKL(GrpoClip(0.2, 0.2), kl, "k3")
@@ -95,7 +96,8 @@ class Broken:
 def test_nan_names_the_batch_and_leaves_the_weights() -> None:
     policy = model()
     before = {k: v.clone() for k, v in policy.state_dict().items()}
-    updater = Updater(TokenFoundry(policy), Broken(), LocalStrategy(), OnlineTrainerConfig(name="t", micro_batch_size=4), 1)
+    config = OnlineTrainerConfig(name="t", micro_batch_size=4)
+    updater = Updater(TokenFoundry(policy), Broken(), LocalStrategy(), config, 1)
     with pytest.raises(TrainingDiverged, match=r"loss is nan[\s\S]*i0, i1, i2, i3"):
         updater.update(items())
     assert all(torch.equal(before[k], v) for k, v in policy.state_dict().items())
