@@ -64,6 +64,7 @@ _HOMES = {
         "Advantages",
         "Demonstration",
         "FinishReason",
+        "Message",
         "PreferencePair",
         "Prompt",
         "PromptGroup",
