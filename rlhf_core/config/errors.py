@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -9,10 +10,16 @@ from pydantic import BaseModel, ValidationError
 from rlhf_core.errors import ConfigError, RlhfError, did_you_mean
 
 
-def explain(error: ValidationError, model: type[BaseModel], where: str = "") -> RlhfError:
+def explain(error: ValidationError, model: type[BaseModel], where: str = "", also: Iterable[str] = ()) -> RlhfError:
     """Return the error to raise: the toolkit's own if one was raised inside, else a ConfigError.
 
     All problems are listed, each with its dotted key; an unknown key names its nearest neighbour.
+
+    Args:
+        error: what pydantic found.
+        model: what was validated.
+        where: which component it is.
+        also: further keys that may be written in the same place.
     """
     rows: list[str] = []
     fixes: list[str] = []
@@ -23,7 +30,9 @@ def explain(error: ValidationError, model: type[BaseModel], where: str = "") -> 
                 return inner
             rows.append(str(inner))
             continue
-        text, fix = _row(problem, model)
+        if problem["type"] == "too_short" and rows:
+            continue  # the list is short because its items, reported above, were refused
+        text, fix = _row(problem, model, also)
         rows.append(text)
         if fix:
             fixes.append(fix)
@@ -31,11 +40,11 @@ def explain(error: ValidationError, model: type[BaseModel], where: str = "") -> 
     return ConfigError(what, where=where, fix="; ".join(dict.fromkeys(fixes)))
 
 
-def _row(problem: Any, model: type[BaseModel]) -> tuple[str, str]:
+def _row(problem: Any, model: type[BaseModel], also: Iterable[str]) -> tuple[str, str]:
     path = [str(p) for p in problem["loc"]]
     key = ".".join(path)
     if problem["type"] == "extra_forbidden":
-        known = known_keys(model, path[:-1])
+        known = [*known_keys(model, path[:-1]), *(also if len(path) == 1 else ())]
         hint = did_you_mean(path[-1], known)
         return f"unknown key '{key}'", hint or f"keys here: {', '.join(sorted(known))}"
     if problem["type"] == "missing":

@@ -28,7 +28,13 @@ class _Resolve:
         try:
             return cls.model_validate(value, context=info.context)
         except ValidationError as error:
-            raise explain(error, cls, where=f"{self.kind} '{value['name']}'") from error
+            raise explain(error, cls, where=f"{self.kind} '{value['name']}'", also=self._beside()) from error
+
+    def _beside(self) -> tuple[str, ...]:
+        """Keys of a flat dataset section that are not the component's own."""
+        from rlhf_core.config.data import DatasetSettings, SourceSettings
+
+        return (*DatasetSettings.model_fields, *SourceSettings.model_fields) if self.kind == "dataset" else ()
 
 
 def component(kind: str) -> Any:

@@ -1,0 +1,72 @@
+"""Data that cannot be trained on: file and line are named, and no run directory appears."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Refused = Callable[..., str]
+GOOD = "".join(json.dumps({"prompt": f"What is {i} + 2?", "answer": str(i + 2)}) + "\n" for i in range(40))
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str], str]:
+    """Write a data file and return its path."""
+
+    def make(text: str) -> str:
+        path = tmp_path / "train.jsonl"
+        path.write_text(text)
+        return str(path)
+
+    return make
+
+
+def test_missing(refused: Refused, write: Callable[[str], str]) -> None:
+    path = write(GOOD)
+    wrong = path.replace("train.jsonl", "trian.jsonl")
+    refused("--dataset", wrong, says=(f"'{wrong}' does not exist", "did you mean 'train.jsonl'?"))
+
+
+def test_no_such_pocket_set(refused: Refused) -> None:
+    refused("--dataset", "pocket/arithmetik", says=("arithmetik", "arithmetic"))
+
+
+def test_empty(refused: Refused, write: Callable[[str], str]) -> None:
+    refused("--dataset", write(""), says=("train.jsonl' is empty",))
+
+
+def test_broken_line(refused: Refused, write: Callable[[str], str]) -> None:
+    path = write(GOOD + '{"prompt": "half\n')
+    refused("--dataset", path, says=(f"{path}:41", "not valid JSON", "half"))
+
+
+def test_mapped_column_is_not_there(refused: Refused, write: Callable[[str], str]) -> None:
+    refused("--dataset", write(GOOD), "--set", "dataset.columns={prompt: prompts}",
+            says=("has no column 'prompts'", "line 1", "did you mean 'prompt'?"))
+
+
+def test_no_prompt_column(refused: Refused, write: Callable[[str], str]) -> None:
+    refused("--dataset", write('{"text": "x", "answer": "1"}\n' * 8), says=("no column 'prompt'", "answer, text"))
+
+
+def test_empty_prompt(refused: Refused, write: Callable[[str], str]) -> None:
+    path = write(GOOD + '{"prompt": "  ", "answer": "1"}\n')
+    refused("--dataset", path, says=("empty", "line 41"))
+
+
+def test_no_answers_for_a_verifier(refused: Refused, write: Callable[[str], str]) -> None:
+    refused("--dataset", write('{"prompt": "What is 1 + 1?"}\n' * 40), says=("has no reference answers", "numeric"))
+
+
+def test_prompt_longer_than_the_context(refused: Refused, write: Callable[[str], str]) -> None:
+    row = json.dumps({"id": "long", "prompt": "What is 1 + 1? " * 200, "answer": "2"}) + "\n"
+    refused("--dataset", write(row + GOOD.splitlines(keepends=True)[0]), "--set", "dataset.heldout_fraction=0",
+            says=("1 of 2 prompts are longer than", "/long (1804 tokens)", "context 256"))
+
+
+def test_too_few_prompts_for_one_step(refused: Refused, write: Callable[[str], str]) -> None:
+    refused("--dataset", write(GOOD.splitlines(keepends=True)[0]), "--set", "dataset.heldout_fraction=0",
+            says=("may take 2 different prompts", "has only 1"))

@@ -1,0 +1,72 @@
+"""Wrong names, keys and values: the nearest right one is suggested, and nothing is loaded or written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+Refused = Callable[..., str]
+
+
+@pytest.mark.parametrize(("options", "says"), [
+    (("--algo", "grop"), ("unknown trainer 'grop'", "did you mean 'grpo'")),
+    (("--reward", "verifer"), ("unknown reward 'verifer'", "did you mean 'verifier'?")),
+    (("--loss", "grpo_clap"), ("unknown loss 'grpo_clap'", "did you mean 'grpo_clip'?")),
+    (("--advantage", "group_nrm"), ("unknown advantage 'group_nrm'", "did you mean 'group_norm'?")),
+    (("--set", "reward.verifier=numerik"), ("unknown verifier 'numerik'", "did you mean 'numeric'?")),
+    (("--set", "trainer.stepz=3"), ("unknown key 'stepz'", "trainer 'grpo'", "did you mean 'steps'")),
+    (("--set", "sede=3"), ("unknown key 'sede'", "did you mean 'seed'")),
+    (("--set", "model.pth=x"), ("unknown key 'model.pth'", "did you mean 'path'")),
+    (("--set", "trainer.optimizer.learning_rte=1"), ("unknown key 'optimizer.learning_rte'", "'learning_rate'")),
+    (("--set", "dataset.max_prompt_token=9"), ("unknown key 'max_prompt_token'", "did you mean 'max_prompt_tokens'")),
+])
+def test_unknown_name(refused: Refused, options: tuple[str, ...], says: tuple[str, ...]) -> None:
+    refused(*options, says=says)
+
+
+@pytest.mark.parametrize(("setting", "says"), [
+    ("trainer.steps=many", ("'steps'", "'many'")),
+    ("trainer.steps=2.5", ("'steps'", "2.5")),
+    ("trainer.optimizer.learning_rate=-1", ("learning_rate", "greater than 0")),
+    ("trainer.optimizer=fast", ("'optimizer'", "'fast'")),
+    ("trainer.reduction=median", ("'reduction'", "token_mean", "median")),
+    ("model.lora=16", ("'model.lora'", "16")),
+    ("seed=-1", ("'seed'", "-1")),
+    ("reward=7", ("'reward'", "got 7")),
+    ("trainer.sampling.stop=3", ("sampling.stop", "3")),
+])
+def test_wrong_type_or_value(refused: Refused, setting: str, says: tuple[str, ...]) -> None:
+    refused("--set", setting, says=says)
+
+
+@pytest.mark.parametrize(("setting", "says"), [
+    ("trainer.steps", ("--set 'trainer.steps'", "a.b=value")),
+    ("a=[1", ("--set 'a=[1'", "not valid YAML")),
+])
+def test_malformed_set(refused: Refused, setting: str, says: tuple[str, ...]) -> None:
+    refused("--set", setting, says=says)
+
+
+def test_group_size_one(refused: Refused) -> None:
+    refused("--set", "trainer.group_size=1", says=("group size 1 is too small", "group_norm", "trainer.group_size=8"))
+
+
+def test_group_size_that_does_not_divide(refused: Refused) -> None:
+    refused("--set", "trainer.group_size=5", says=("group_size 5 does not divide rollout_batch_size 16",))
+
+
+def test_loss_of_another_kind(refused: Refused) -> None:
+    refused("--loss", "bradley_terry", says=("loss 'bradley_terry' consumes pairs", "feeds token_advantages"))
+
+
+def test_several_problems_are_listed_together(refused: Refused) -> None:
+    refused("--set", "sede=1", "--set", "threads=0", says=("several problems", "'sede'", "'threads'"))
+
+
+def test_config_file(refused: Refused) -> None:
+    refused("--config", "none.yaml", says=("config file 'none.yaml' does not exist",))
+
+
+def test_no_algorithm(refused: Refused) -> None:
+    refused(args=("train",), says=("no algorithm chosen", "grpo"))
