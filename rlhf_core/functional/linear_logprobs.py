@@ -105,8 +105,9 @@ class _LinearLogprobs(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_logprobs_N: torch.Tensor | None,
-                 grad_entropy_N: torch.Tensor | None) -> tuple[Any, ...]:
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+            ctx: Any, *grad_outputs: torch.Tensor | None) -> tuple[Any, ...]:
+        grad_logprobs_N, grad_entropy_N = grad_outputs
         hidden_NH, weight_VH, bias_V, targets_N, entropy_N, *kept = ctx.saved_tensors
         if grad_logprobs_N is None:
             grad_logprobs_N = hidden_NH.new_zeros(targets_N.shape, dtype=torch.float32)
@@ -117,9 +118,9 @@ class _LinearLogprobs(torch.autograd.Function):
         for n, start in enumerate(range(0, targets_N.numel(), ctx.rows)):
             C = slice(start, start + ctx.rows)
             p_CV = kept[n] if kept else _centred_logits(hidden_NH[C], weight_VH, bias_V, ctx.temperature).softmax(-1)
-            d_CV = _logit_gradient(p_CV, targets_N[C], grad_logprobs_N[C] / ctx.temperature,
-                                   None if grad_entropy_N is None else grad_entropy_N[C] / ctx.temperature, entropy_N,
-                                   C).to(weight_VH.dtype)
+            d_CV = _logit_gradient(p_CV, targets_N[C], grad_logprobs_N[C],
+                                   None if grad_entropy_N is None else (grad_entropy_N[C], entropy_N[C]))
+            d_CV = (d_CV if ctx.temperature == 1.0 else d_CV.div_(ctx.temperature)).to(weight_VH.dtype)
             if grad_bias_V is not None:
                 grad_bias_V += d_CV.sum(0)
             if grad_hidden_NH is not None:
@@ -140,12 +141,13 @@ def _centred_logits(hidden_CH: torch.Tensor, weight_VH: torch.Tensor, bias_V: to
 
 
 def _logit_gradient(p_CV: torch.Tensor, targets_C: torch.Tensor, grad_logprobs_C: torch.Tensor,
-                    grad_entropy_C: torch.Tensor | None, entropy_N: torch.Tensor, C: slice) -> torch.Tensor:
-    """Gradient with respect to the scaled logits, one new ``[C, V]`` tensor."""
-    if grad_entropy_C is None:
+                    of_entropy: tuple[torch.Tensor, torch.Tensor] | None) -> torch.Tensor:
+    """Gradient with respect to the scaled logits, one new ``[C, V]`` tensor; ``of_entropy`` is (gradient, entropy)."""
+    if of_entropy is None:
         d_CV = p_CV * -grad_logprobs_C[:, None]
     else:
-        d_CV = p_CV.clamp(min=torch.finfo(p_CV.dtype).tiny).log_().add_(entropy_N[C, None])
+        grad_entropy_C, entropy_C = of_entropy
+        d_CV = p_CV.clamp(min=torch.finfo(p_CV.dtype).tiny).log_().add_(entropy_C[:, None])
         d_CV = d_CV.mul_(-grad_entropy_C[:, None]).sub_(grad_logprobs_C[:, None]).mul_(p_CV)
     return d_CV.scatter_add_(1, targets_C[:, None], grad_logprobs_C[:, None])
 

@@ -68,5 +68,5 @@ def make_cache(config: Any) -> DynamicCache:
     """Return a growing cache where every layer attends to everything, else the one transformers makes."""
     cache = DynamicCache(config=config)
     if cache.layers and all(type(layer) is DynamicLayer for layer in cache.layers):
-        cache.layers = [GrowingLayer() for _ in cache.layers]
+        cache.layers[:] = [GrowingLayer() for _ in cache.layers]
     return cache

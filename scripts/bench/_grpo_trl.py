@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from datasets import Dataset
 from transformers import AutoTokenizer, TrainerCallback
-from trl import GRPOConfig, GRPOTrainer
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
 
 from scripts.bench._grpo_work import GROUP, LEARNING_RATE, MICRO_BATCH, NEW_TOKENS, PROMPTS, Gate, variety
 
@@ -61,7 +62,7 @@ def main() -> None:
         max_grad_norm=1.0, logging_strategy="no", save_strategy="no", eval_strategy="no", report_to=[],
         disable_tqdm=True, dataloader_pin_memory=False, seed=0)
 
-    def reward(completions: list[str], **_: Any) -> list[float]:
+    def reward(completions: list[str], **_: Any) -> list[float | None]:
         return [variety(c) for c in completions]
 
     timer = Steps(gate)

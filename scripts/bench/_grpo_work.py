@@ -40,16 +40,17 @@ class Gate:
     def __init__(self) -> None:
         self.out = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)
-        self.started = time.perf_counter()
+        self.started, self.cpu_started = time.perf_counter(), time.process_time()
 
     def step_done(self, **row: Any) -> None:
         """Report the step that just ended and wait for the next "go"; anything else ends the process."""
         row["seconds"] = time.perf_counter() - self.started
+        row["cpu_seconds"] = time.process_time() - self.cpu_started
         row["peak_rss_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(json.dumps(row), file=self.out, flush=True)
         if sys.stdin.readline().strip() != "go":
             os._exit(0)
-        self.started = time.perf_counter()
+        self.started, self.cpu_started = time.perf_counter(), time.process_time()
 
 
 def write_prompts(folder: Path) -> Path:
