@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
+
+
+def normalise(name: str) -> str:
+    """Distribution name as PEP 503 spells it: ``My_Plugin`` and ``my-plugin`` are one."""
+    return re.sub(r"[-_.]+", "-", name.strip()).lower()
 
 
 def settings_path() -> Path:
@@ -23,7 +29,7 @@ def disabled_distributions() -> list[str]:
     path = settings_path()
     if path.is_file():
         names += _stored(path)
-    return sorted(set(names))
+    return sorted({normalise(n) for n in names})
 
 
 def _stored(path: Path) -> list[str]:
@@ -43,5 +49,5 @@ def set_disabled(names: list[str]) -> Path:
     """Write the list and return its path."""
     path = settings_path()
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"disabled": sorted(set(names))}, indent=2) + "\n")
+    path.write_text(json.dumps({"disabled": sorted({normalise(n) for n in names})}, indent=2) + "\n")
     return path

@@ -11,7 +11,9 @@ from typing import Any
 
 import pluggy
 
+from rlhf_core.disabled import normalise
 from rlhf_core.errors import PluginError, StopRun
+from rlhf_core.registry import Entry, check_core_range
 from rlhf_core.types import Rollout, Score
 
 GROUP = "rlhf"
@@ -203,7 +205,7 @@ def load_hooks(*, enabled: bool = True, disabled: Sequence[str] = (), strict: bo
     points = metadata.entry_points(group=GROUP) if enabled else ()
     for point in sorted(points, key=lambda p: (p.dist.name if p.dist else "", p.name)):
         dist = point.dist.name if point.dist else "?"
-        if dist in disabled:
+        if normalise(dist) in map(normalise, disabled):
             continue
         _register(manager, point, dist, strict)
     return bus
@@ -212,6 +214,8 @@ def load_hooks(*, enabled: bool = True, disabled: Sequence[str] = (), strict: bo
 def _register(manager: pluggy.PluginManager, point: Any, dist: str, strict: bool) -> None:
     name = f"{dist}/{point.name}"
     try:
+        version = point.dist.version if point.dist else ""
+        check_core_range(Entry("hook", point.name, normalise(dist), version, point.value, point))
         manager.register(point.load(), name=name)
         manager.check_pending()
     except Exception as error:

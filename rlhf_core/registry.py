@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +10,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core import __version__
-from rlhf_core.disabled import disabled_distributions
+from rlhf_core.disabled import disabled_distributions, normalise
 from rlhf_core.errors import PluginError, did_you_mean
 from rlhf_core.kinds import KINDS, METHODS
 
@@ -47,11 +46,6 @@ class Entry:
                 "version": self.version, "value": self.value}
 
 
-def normalise(name: str) -> str:
-    """Distribution name as PEP 503 spells it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
 def scan() -> Iterator[tuple[metadata.Distribution, metadata.EntryPoint]]:
     """Every entry point with its distribution, metadata only; a distribution found twice (editable) counts once."""
     seen: set[str] = set()
@@ -84,7 +78,7 @@ class Registry:
 
     def __init__(self, *, only_core: bool = False, disabled: Iterable[str] | None = None) -> None:
         self.only_core = only_core
-        self.disabled = frozenset(disabled_distributions() if disabled is None else disabled)
+        self.disabled = frozenset(map(normalise, disabled_distributions() if disabled is None else disabled))
         self._extra: list[Entry] = []
         self._frozen = False
 

@@ -94,10 +94,11 @@ def check(distribution: str | None) -> None:
 @click.option("--dir", "parent", type=click.Path(path_type=Path), default=Path(), help="Where to put the package.")
 def new(name: str, kind: str, parent: Path) -> None:
     """Write a plugin package that works from the first minute."""
+    from rlhf_core.scaffold.names import names_for
     from rlhf_core.scaffold.write import write_package
 
     folder = write_package(name, kind, parent)
-    click.echo(f"wrote {folder}\n  pip install -e {folder}\n  pytest {folder}\n  rlhf plugins info {name}")
+    click.echo(f"wrote {folder}\n  pip install -e {folder}\n  pytest {folder}\n  rlhf plugins info {names_for(name).component}")
 
 
 @plugins.command()
@@ -114,7 +115,7 @@ def disable(distribution: str) -> None:
 @click.argument("distribution")
 def enable(distribution: str) -> None:
     """Undo `disable`."""
-    from rlhf_core.disabled import disabled_distributions, set_disabled
+    from rlhf_core.disabled import disabled_distributions, normalise, set_disabled
 
-    path = set_disabled([d for d in disabled_distributions() if d != distribution])
+    path = set_disabled([d for d in disabled_distributions() if d != normalise(distribution)])
     click.echo(f"{distribution} is enabled ({path})")

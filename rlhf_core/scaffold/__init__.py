@@ -1,0 +1,1 @@
+"""Writes plugin packages that work from the first minute: `rlhf plugins new`."""

@@ -1,0 +1,95 @@
+"""Fills the templates of one kind into a new folder."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from string import Template
+
+from rlhf_core import __version__
+from rlhf_core.errors import UserError, did_you_mean
+from rlhf_core.scaffold.names import Names, names_for
+
+ENDING = ".tmpl"
+NEEDS = {"loss": "torch", "trainer": "rlhf-plugin-grpo"}
+"""Distributions that a kind's template imports or names besides the core's small dependencies."""
+
+
+def write_package(name: str, kind: str, parent: Path) -> Path:
+    """Write a package with one component of ``kind``, its tests and a README.
+
+    Args:
+        name: what the user calls it; ``rlhf-plugin-`` is put in front.
+        kind: one of :func:`kinds`.
+        parent: where the folder goes; it is created if missing.
+
+    Returns:
+        The package's folder.
+
+    Raises:
+        UserError: the name or kind cannot be used, or the folder exists. Nothing is written then.
+    """
+    names = names_for(name)
+    if kind not in kinds():
+        raise UserError(f"there is no template for kind '{kind}'",
+                        fix=did_you_mean(kind, kinds()) or f"one of: {', '.join(kinds())}")
+    folder = parent.expanduser() / names.distribution
+    if folder.exists():
+        raise UserError(f"'{folder}' exists already", why="an existing folder is never overwritten",
+                        fix="choose another name or --dir, or remove it yourself")
+    try:
+        parent.expanduser().mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as aside:
+            shutil.copytree(fill(names, kind, Path(aside) / names.distribution), folder)
+    except OSError as error:
+        raise UserError(f"'{folder}' cannot be written", why=str(error), fix="choose another --dir") from error
+    return folder
+
+
+def kinds() -> tuple[str, ...]:
+    """Kinds that have templates."""
+    return tuple(sorted(d.name for d in templates().iterdir() if d.is_dir() and d.name != "common"))
+
+
+def templates() -> Traversable:
+    """The folder of templates, wherever the package is installed."""
+    return resources.files("rlhf_core.scaffold") / "templates"
+
+
+def fill(names: Names, kind: str, folder: Path) -> Path:
+    """Write every file and return the folder."""
+    values = substitutions(names, kind)
+    for part in ("common", kind):
+        for source in files(templates() / part):
+            target = folder / place(source.name.removesuffix(ENDING), names)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(Template(source.read_text(encoding="utf-8")).substitute(values), encoding="utf-8")
+    return folder
+
+
+def files(folder: Traversable) -> Iterator[Traversable]:
+    """Template files, sorted."""
+    return (f for f in sorted(folder.iterdir(), key=lambda f: f.name) if f.name.endswith(ENDING))
+
+
+def place(file: str, names: Names) -> str:
+    """Where a file goes: tests under ``tests/``, modules in the package, the rest on top."""
+    if file.startswith("test_"):
+        return f"tests/{file.replace('component', names.component)}"
+    return f"{names.module}/{file}" if file.endswith(".py") else file
+
+
+def substitutions(names: Names, kind: str) -> dict[str, str]:
+    """Values of the templates' ``$words``."""
+    major, minor = (int(p) for p in __version__.split(".")[:2])
+    core = f"rlhf-core>={major}.{minor},<{major}.{minor + 1}"
+    needs = [core, *([NEEDS[kind]] if kind in NEEDS else [])]
+    readme = Template((templates() / kind / "about.txt").read_text(encoding="utf-8"))
+    base = {"distribution": names.distribution, "module": names.module, "component": names.component,
+            "stem": names.stem, "kind": kind, "needs": ", ".join(f'"{n}"' for n in needs)}
+    about, _, use = readme.substitute(base).partition("\n\n")
+    return {**base, "about": about.strip(), "use": use.strip()}

@@ -1,0 +1,90 @@
+"""A throw-away environment for whole packages, and distributions faked with a dist-info folder."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """This process's variables, one thread, offline."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1", **extra}
+
+
+def call(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240, **options)  # type: ignore[call-overload]
+
+
+@pytest.fixture(scope="session")
+def other_python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An interpreter of its own environment, which also sees what is installed here."""
+    folder = tmp_path_factory.mktemp("venv") / "v"
+    venv.create(folder, with_pip=False, symlinks=True)
+    python = str(folder / "bin" / "python")
+    place = call([python, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"]).stdout.strip()
+    here = [p for p in sys.path if p.rstrip("/").endswith("site-packages")]
+    (Path(place) / "zz_here.pth").write_text("".join(f"import site; site.addsitedir({p!r})\n" for p in here))
+    return python
+
+
+def install(python: str, *packages: Path) -> None:
+    """Install folders or wheels into that environment, without a network."""
+    out = call(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "--python",
+            python,
+            "install",
+            "-q",
+            "--no-deps",
+            "--no-build-isolation",
+            "--no-index",
+            "--disable-pip-version-check",
+            *map(str, packages),
+        ],
+        env=environment(),
+    )
+    assert out.returncode == 0, out.stdout + out.stderr
+
+
+class Fakes:
+    """Distributions that are a module and a dist-info folder on PYTHONPATH."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def add(self, name: str, entries: str, code: str = "", version: str = "1.0", requires: str = "") -> None:
+        """Write the distribution ``name`` with a module of the same name."""
+        module = name.replace("-", "_")
+        (self.folder / f"{module}.py").write_text(code)
+        info = self.folder / f"{module}-{version}.dist-info"
+        info.mkdir()
+        needs = f"Requires-Dist: {requires}\n" if requires else ""
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}")
+        (info / "entry_points.txt").write_text(entries)
+
+    def rlhf(self, *args: str, **extra: str) -> subprocess.CompletedProcess[str]:
+        """Run the command where these are installed."""
+        env = environment(
+            PYTHONPATH=str(self.folder),
+            RLHF_HOME=str(self.folder / "home"),
+            RLHF_CACHE=str(self.folder / "cache"),
+            **extra,
+        )
+        command = [sys.executable, "-m", "rlhf_core.cli.main", *args]
+        return call(command, env=env, cwd=self.folder)
+
+
+@pytest.fixture
+def fakes(tmp_path: Path) -> Fakes:
+    return Fakes(tmp_path)

@@ -1,0 +1,143 @@
+"""Plugins that are broken, too new, ambiguous or misbehaving, and what the user is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from .conftest import Fakes
+
+LOSS = """
+from typing import ClassVar
+from rlhf_core.api import ComponentConfig
+
+class Config(ComponentConfig):
+    name: str = "twin"
+    consumes: ClassVar[str | None] = "token_advantages"
+    def build(self, ctx):
+        return lambda batch: None
+"""
+HOOKS = """
+from rlhf_core.api import hookimpl
+
+class Hooks:
+    @hookimpl
+    def rlhf_step_end(self, event):
+        raise RuntimeError("no disk in this hook")
+
+hooks = Hooks()
+"""
+MISSPELLED = HOOKS.replace("rlhf_step_end", "rlhf_step_ends")
+TRAIN = ("train", "--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic")
+SHORT = (
+    "--set",
+    "trainer.steps=2",
+    "--set",
+    "trainer.rollout_batch_size=16",
+    "--set",
+    "trainer.eval_samples=0",
+    "--run-dir",
+    "run",
+)
+
+
+def test_a_plugin_that_does_not_import_fails_only_when_selected(fakes: Fakes) -> None:
+    fakes.add(
+        "sick-loss", "[rlhf.loss]\nsick = sick_loss:Config\n", 'raise OSError("libsick.so is not there")', version="3.1"
+    )
+    assert "sick-loss" in fakes.rlhf("plugins", "list").stdout
+    assert fakes.rlhf(*TRAIN, "--dry-run").returncode == 0
+    out = fakes.rlhf(*TRAIN, "--loss", "sick", "--dry-run")
+    assert out.returncode == 2
+    assert all(text in out.stderr for text in ("sick-loss 3.1", "OSError", "libsick.so is not there")), out.stderr
+    assert "Traceback" not in out.stderr
+    out = fakes.rlhf("plugins", "check", "sick-loss")
+    assert out.returncode == 1
+    assert "Traceback" in out.stdout
+
+
+def test_a_plugin_for_another_core_is_refused_before_it_is_imported(fakes: Fakes) -> None:
+    code = 'open("imported", "w")\n' + LOSS
+    fakes.add("future-loss", "[rlhf.loss]\nfuture = future_loss:Config\n", code, requires="rlhf-core>=9,<10")
+    out = fakes.rlhf(*TRAIN, "--loss", "future", "--dry-run")
+    assert out.returncode == 2
+    assert "needs rlhf-core<10,>=9" in out.stderr
+    assert "future-loss 1.0" in out.stderr
+    assert not (fakes.folder / "imported").exists()
+
+
+def test_two_claims_to_a_name_are_an_error_only_when_it_is_used(fakes: Fakes) -> None:
+    for name in ("twin-a", "twin-b"):
+        fakes.add(name, f"[rlhf.loss]\ntwin = {name.replace('-', '_')}:Config\n", LOSS)
+    assert fakes.rlhf(*TRAIN, "--dry-run").returncode == 0
+    out = fakes.rlhf(*TRAIN, "--loss", "twin", "--dry-run")
+    assert out.returncode == 2
+    assert "twin-a/twin" in out.stderr
+    assert "twin-b/twin" in out.stderr
+
+
+@pytest.mark.parametrize("name", ["twin-a", "twin-b"])
+def test_the_qualified_name_selects_its_own_distribution(fakes: Fakes, name: str) -> None:
+    for each in ("twin-a", "twin-b"):
+        fakes.add(each, f"[rlhf.loss]\ntwin = {each.replace('-', '_')}:Config\n", LOSS)
+    out = fakes.rlhf(*TRAIN, "--loss", f"{name}/twin", "--dry-run")
+    assert out.returncode == 0, out.stderr
+    chosen = next(c for c in json.loads(out.stdout)["components"] if c["kind"] == "loss")
+    assert chosen["distribution"] == name
+
+
+def test_a_disabled_distribution_is_as_if_it_were_not_there(fakes: Fakes) -> None:
+    for each in ("twin-a", "twin-b"):
+        fakes.add(each, f"[rlhf.loss]\ntwin = {each.replace('-', '_')}:Config\n", LOSS)
+    assert fakes.rlhf("plugins", "disable", "twin-a").returncode == 0
+    out = fakes.rlhf(*TRAIN, "--loss", "twin", "--dry-run")
+    assert out.returncode == 0, out.stderr
+    assert fakes.rlhf(*TRAIN, "--loss", "twin-a/twin", "--dry-run").returncode == 2
+
+
+def test_unknown_name_gets_the_nearest(fakes: Fakes) -> None:
+    out = fakes.rlhf(*TRAIN, "--loss", "grpo_clap", "--dry-run")
+    assert out.returncode == 2
+    assert "did you mean 'grpo_clip'?" in out.stderr
+
+
+def test_a_raising_hook_is_counted_and_a_misspelled_one_is_warned_of(fakes: Fakes) -> None:
+    fakes.add("bad-hook", "[rlhf]\nobserver = bad_hook:hooks\n", HOOKS)
+    fakes.add("typo-hook", "[rlhf]\nobserver = typo_hook:hooks\n", MISSPELLED)
+    out = fakes.rlhf(*TRAIN, *SHORT)
+    assert out.returncode == 0, out.stderr
+    summary = json.loads((fakes.folder / "run" / "summary.json").read_text())
+    assert summary["status"] == "completed"
+    assert summary["hook_errors"] == {"bad-hook/observer:rlhf_step_end": 2}
+    assert out.stderr.count("later ones are only counted") == 1
+    assert "typo-hook/observer" in out.stderr
+    assert "rlhf_step_ends" in out.stderr
+
+
+@pytest.mark.parametrize(("code", "said"), [(HOOKS, "no disk in this hook"), (MISSPELLED, "rlhf_step_ends")])
+def test_strict_plugins_fails_the_run(fakes: Fakes, code: str, said: str) -> None:
+    fakes.add("bad-hook", "[rlhf]\nobserver = bad_hook:hooks\n", code)
+    out = fakes.rlhf(*TRAIN, *SHORT, "--strict-plugins")
+    assert out.returncode in (1, 2)
+    assert said in out.stderr
+    assert "bad-hook/observer" in out.stderr
+    assert not (fakes.folder / "run" / "summary.json").exists()
+
+
+def test_a_hook_plugin_for_another_core_is_left_out_with_a_warning(fakes: Fakes) -> None:
+    code = 'open("imported", "w")\n' + HOOKS
+    fakes.add("future-hook", "[rlhf]\nobserver = future_hook:hooks\n", code, requires="rlhf-core>=9")
+    out = fakes.rlhf(*TRAIN, "--dry-run")
+    assert out.returncode == 0, out.stderr
+    assert "needs rlhf-core>=9" in out.stderr
+    assert not (fakes.folder / "imported").exists()
+
+
+def test_no_plugins_and_disabled_hooks_are_not_imported(fakes: Fakes, tmp_path: Path) -> None:
+    code = f"open({str(tmp_path / 'imported')!r}, 'w')\n" + HOOKS
+    fakes.add("loud-hook", "[rlhf]\nobserver = loud_hook:hooks\n", code)
+    fakes.rlhf("plugins", "disable", "loud_hook")
+    assert fakes.rlhf(*TRAIN, "--dry-run").returncode == 0
+    assert not (tmp_path / "imported").exists()

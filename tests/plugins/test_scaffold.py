@@ -1,0 +1,120 @@
+"""`rlhf plugins new` writes packages whose tests pass as soon as they are installed, for every kind."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from rlhf_core.cli.main import main
+from rlhf_core.errors import UserError
+from rlhf_core.scaffold.names import names_for
+from rlhf_core.scaffold.write import kinds, write_package
+
+from .conftest import call, environment, install
+
+KINDS = ("advantage", "agent", "dataset", "loss", "monitor", "reward", "tracker", "trainer", "verifier")
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory, other_python: str) -> dict[str, Path]:
+    """One installed package of each kind."""
+    parent = tmp_path_factory.mktemp("packages")
+    made = {kind: write_package(f"kit-{kind}", kind, parent) for kind in KINDS}
+    install(other_python, *made.values())
+    return made
+
+
+def test_every_kind_has_templates() -> None:
+    assert kinds() == KINDS
+
+
+def test_tests_pass_from_birth(packages: dict[str, Path], other_python: str, tmp_path: Path) -> None:
+    out = call(
+        [
+            other_python,
+            "-m",
+            "pytest",
+            "-v",
+            "--import-mode=importlib",
+            "-p",
+            "no:cacheprovider",
+            *map(str, packages.values()),
+        ],
+        env=environment(),
+        cwd=tmp_path,
+    )
+    assert out.returncode == 0, out.stdout[-4000:] + out.stderr[-2000:]
+    for kind in KINDS:
+        assert f"test_kit_{kind}.py::test_conforms PASSED" in out.stdout
+
+
+def test_installed_components_are_listed_and_described(packages: dict[str, Path], other_python: str) -> None:
+    out = call([other_python, "-m", "rlhf_core.cli.main", "plugins", "list"], env=environment())
+    assert all(f"kit_{kind}" in out.stdout and f"rlhf-plugin-kit-{kind}" in out.stdout for kind in KINDS), out.stdout
+    out = call([other_python, "-m", "rlhf_core.cli.main", "plugins", "info", "kit_loss"], env=environment())
+    assert "max_ratio = 2.0  Importance weights above this count as this." in out.stdout, out.stdout + out.stderr
+
+
+def test_lint_is_clean(packages: dict[str, Path]) -> None:
+    for folder in packages.values():
+        out = call(
+            [
+                sys.executable,
+                "-m",
+                "ruff",
+                "check",
+                "--isolated",
+                "--no-cache",
+                "--line-length",
+                "120",
+                "--select",
+                "E,F,W,I,UP,B,N",
+                "--ignore",
+                "N803,N806",
+                ".",
+            ],
+            cwd=folder,
+        )
+        assert out.returncode == 0, out.stdout
+
+
+def test_metadata_and_size(tmp_path: Path) -> None:
+    folder = write_package("My.Loss", "loss", tmp_path / "new" / "place")
+    assert folder == tmp_path / "new" / "place" / "rlhf-plugin-my-loss"
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"] == {"rlhf.loss": {"my_loss": "rlhf_plugin_my_loss.config:MyLossConfig"}}
+    assert "rlhf-core>=0.1,<0.2" in project["dependencies"]
+    files = [folder / "rlhf_plugin_my_loss" / f for f in ("config.py", "loss.py")]
+    code = [line for f in files for line in f.read_text().splitlines() if line.strip() and '"""' not in line]
+    assert len(code) <= 26
+    assert not [f for f in folder.rglob("*") if f.is_file() and "$" in f.read_text()]
+    assert [f.name for f in folder.parent.iterdir()] == ["rlhf-plugin-my-loss"]
+
+
+@pytest.mark.parametrize("name", ["", "a b", "../up", "-x", "x-", "class", "9lives", "é", "a/b"])
+def test_unusable_names_are_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot name"):
+        write_package(name, "loss", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_prefix_is_not_doubled() -> None:
+    assert names_for("rlhf-plugin-my_loss") == names_for("my-loss")
+
+
+def test_nothing_is_overwritten_and_the_exit_code_is_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["plugins", "new", "my-loss", "--kind", "loss", "--dir", str(tmp_path)]
+    with pytest.raises(SystemExit) as done:
+        main(args)
+    assert done.value.code == 0
+    assert "rlhf plugins info my_loss" in capsys.readouterr().out
+    mine = tmp_path / "rlhf-plugin-my-loss" / "README.md"
+    mine.write_text("mine")
+    with pytest.raises(SystemExit) as done:
+        main(args)
+    assert done.value.code == 2
+    assert "never overwritten" in capsys.readouterr().err
+    assert mine.read_text() == "mine"

@@ -1,0 +1,84 @@
+"""A loss that somebody else wrote: built to a wheel outside the workspace, installed, tested, trained with."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from .conftest import call, environment, install
+
+SOURCE = Path(__file__).parents[1] / "fixtures" / "acme_gspo"
+
+
+@pytest.fixture(scope="module")
+def acme(tmp_path_factory: pytest.TempPathFactory, other_python: str) -> Path:
+    """Build the wheel from a copy, install it, and return the copy."""
+    copy = tmp_path_factory.mktemp("elsewhere") / "acme_gspo"
+    shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    out = call(
+        [other_python, "-m", "build", "--wheel", "--no-isolation", "--skip-dependency-check", str(copy)],
+        env=environment(),
+    )
+    assert out.returncode == 0, out.stdout + out.stderr
+    wheels = list((copy / "dist").glob("*.whl"))
+    assert [w.name for w in wheels] == ["acme_gspo-1.2.0-py3-none-any.whl"]
+    install(other_python, *wheels)
+    return copy
+
+
+def test_its_own_tests_pass(acme: Path, other_python: str, tmp_path: Path) -> None:
+    out = call(
+        [other_python, "-m", "pytest", "-p", "no:cacheprovider", str(acme / "tests")], env=environment(), cwd=tmp_path
+    )
+    assert out.returncode == 0, out.stdout
+
+
+def test_it_is_about_25_lines_of_code(acme: Path) -> None:
+    lines = [row for f in (acme / "acme_gspo").glob("*.py") for row in f.read_text().splitlines() if row.strip()]
+    assert len([row for row in lines if '"""' not in row and "import" not in row]) <= 25
+
+
+def test_a_run_trains_with_it(acme: Path, other_python: str, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    out = call(
+        [
+            other_python,
+            "-m",
+            "rlhf_core.cli.main",
+            "train",
+            "--loss",
+            "acme_gspo",
+            "--algo",
+            "grpo",
+            "--reward",
+            "verifier",
+            "--dataset",
+            "pocket/arithmetic",
+            "--set",
+            "trainer.steps=2",
+            "--set",
+            "trainer.rollout_batch_size=16",
+            "--set",
+            "trainer.eval_samples=4",
+            "--run-dir",
+            str(run),
+        ],
+        env=environment(RLHF_CACHE=str(tmp_path / "cache"), RLHF_HOME=str(tmp_path / "home")),
+        cwd=tmp_path,
+    )
+    assert out.returncode == 0, out.stdout + out.stderr
+    planned = {c["kind"]: c for c in json.loads((run / "plan.json").read_text())["components"]}
+    assert planned["loss"] == {
+        "kind": "loss",
+        "name": "acme_gspo",
+        "distribution": "acme-gspo",
+        "version": "1.2.0",
+        "value": "acme_gspo.config:AcmeGspoConfig",
+    }
+    summary = json.loads((run / "summary.json").read_text())
+    assert (summary["status"], summary["steps"]) == ("completed", 2)
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert any(row.get("grad_norm", 0.0) > 0 for row in rows)
