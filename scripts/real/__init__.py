@@ -1,0 +1,1 @@
+"""Runs with real models and real data, and their recorded results."""
