@@ -1,12 +1,12 @@
 """A real model, real preference pairs and real prompts through the public command line, from start to loadable model.
 
-SmolLM2-135M-Instruct learns with GRPO on GSM8K prompts, once rewarded by an ensemble trained on hh-rlhf pairs and once by
-the numeric verifier. Each final model is then loaded and asked with transformers alone. Figures go to a JSON file.
+SmolLM2-135M-Instruct learns with GRPO on GSM8K prompts, once rewarded by an ensemble trained on hh-rlhf pairs and
+once by the numeric verifier. Each final model is then loaded and asked with transformers alone. Figures go to a JSON file.
 
     python -m scripts.real.smollm2_gsm8k --model SmolLM2-135M-Instruct.gguf --data FOLDER
 
-``--model`` is a hub id, folder or .gguf file (default: $RLHF_SMOLLM2_GGUF, else the hub's). ``--data`` holds ``gsm8k/`` and
-``hh_rlhf/`` (default: $RLHF_TEST_DATA, else the hub's datasets).
+``--model`` is a hub id, folder or .gguf file (default: $RLHF_SMOLLM2_GGUF, else the hub's). ``--data`` holds
+``gsm8k/`` and ``hh_rlhf/`` (default: $RLHF_TEST_DATA, else the hub's datasets).
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ def main() -> None:
         results = {name: one_run(name, args, runs / name) for name in ((args.only,) if args.only else RUNS)}
     print(json.dumps(results, indent=2))
     if not args.only:
-        record = {"command": "python -m scripts.real.smollm2_gsm8k", "results": results,
-                  "settings": args.settings, "machine": {"cores": os.cpu_count(), "load_average": os.getloadavg(), "versions": library_versions()}}
+        machine = {"cores": os.cpu_count(), "load_average": os.getloadavg(), "versions": library_versions()}
+        record = {"command": "python -m scripts.real.smollm2_gsm8k", "settings": args.settings, "results": results,
+                  "machine": machine}
         args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(json.dumps(record, indent=2) + "\n")
 
@@ -55,8 +56,9 @@ def main() -> None:
 def one_run(name: str, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Train through the command line, then use the final model without this toolkit."""
     settings = [*local_copies(name, args.model, args.data), *args.settings]
-    command = [RLHF, "train", "--config", str(ROOT / "configs" / f"smollm2_gsm8k_{name}.yaml"), "--run-dir", str(folder),
-               "--json", *(["--model", args.model] if args.model else []), *[p for s in settings for p in ("--set", s)]]
+    config = ROOT / "configs" / f"smollm2_gsm8k_{name}.yaml"
+    command = [RLHF, "train", "--config", str(config), "--run-dir", str(folder), "--json",
+               *(["--model", args.model] if args.model else []), *[p for s in settings for p in ("--set", s)]]
     print(f"{name}: training", file=sys.stderr, flush=True)
     start = time.perf_counter()
     out = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)

@@ -39,7 +39,7 @@ class Naughty:
     def exit(self, _): os._exit(7)
     def sys_exit(self, _): sys.exit(3)
     def raise_(self, _): raise ValueError("no such thing")
-    def memory(self, _): return Score(float(len(bytearray(1 << 40))))
+    def memory(self, _): return Score(float(len(bytearray(3 << 30))))
     def wrong(self, _): return 1.0
     def infinite(self, _): return Score(1.0, {"part": float("inf")})
     def chatter(self, _):
@@ -47,8 +47,9 @@ class Naughty:
     def fork_and_return(self, _):
         os.fork(); return Score(5.0)
     def daemonize(self, path):
-        """A grandchild that leaves the process group and its parent, then the call hangs."""
-        code = "import os,sys,time; os.setsid(); open(sys.argv[1],'w').write(str(os.getpid())); time.sleep(600)"
+        """A grandchild that leaves group and parent and ignores SIGTERM, then the call hangs."""
+        code = ("import os, signal, sys, time; signal.signal(15, signal.SIG_IGN); os.setsid(); "
+                "open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(600)")
         if os.fork() == 0:
             subprocess.Popen([sys.executable, "-c", code, path]); os._exit(0)
         time.sleep(600)

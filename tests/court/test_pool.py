@@ -74,7 +74,7 @@ def test_a_late_call_is_killed_and_the_others_are_not(judge: Judge, sample: Make
 )
 def test_a_failed_call_is_an_error_and_the_next_one_works(judge: Judge, sample: MakeSample, call: str, detail: str,
                                                           restarts: int) -> None:
-    reward = judge()
+    reward = judge(memory_mb=2048)
     bad, good = reward.score([sample(call), sample("echo 2")])
     assert (bad.status, bad.value) == (ScoreStatus.ERROR, None)
     assert detail in bad.detail
@@ -116,12 +116,16 @@ def test_workers_die_with_a_killed_trainer(naughty: Path, tmp_path: Path) -> Non
             "from rlhf_core.court.verifier_reward import VerifierReward as R\n"
             "from rlhf_core.registry import Registry\n"
             "g = Registry(disabled=())\n"
-            "r = R(C.model_validate({'verifier': 'naughty', 'workers': 2}, context={'registry': g}), g)\n"
-            "print(*[w.process.pid for w in r.pool.workers], flush=True); time.sleep(60)\n")
+            "from rlhf_core.types import Prompt, Sample\n"
+            "o = {'verifier': 'naughty', 'workers': 2, 'timeout_s': 99}\n"
+            "r = R(C.model_validate(o, context={'registry': g}), g)\n"
+            "print(*[w.process.pid for w in r.pool.workers], flush=True)\n"
+            "r.score([Sample(Prompt('p', ({'role': 'user', 'content': ''},)), 'hang')])\n")
     trainer = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert trainer.stdout
     pids = [int(p) for p in trainer.stdout.readline().split()]
     assert len(pids) == 2
+    time.sleep(0.5)  # one of them is inside a call that never returns, the other one waits
     assert all(alive(p) for p in pids)
     trainer.kill()
     trainer.wait()
