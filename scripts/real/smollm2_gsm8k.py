@@ -1,7 +1,8 @@
 """A real model, real preference pairs and real prompts through the public command line, from start to loadable model.
 
 SmolLM2-135M-Instruct learns with GRPO on GSM8K prompts, once rewarded by an ensemble trained on hh-rlhf pairs and
-once by the numeric verifier. Each final model is then loaded and asked with transformers alone. Figures go to a JSON file.
+once by the numeric verifier. Each final model is then loaded and asked with transformers alone. Figures go to a JSON
+file.
 
     python -m scripts.real.smollm2_gsm8k --model SmolLM2-135M-Instruct.gguf --data FOLDER
 
