@@ -11,7 +11,7 @@ from rlhf_core.batches import LossOutput, PairBatch
 from rlhf_core.config.base import ComponentConfig
 from rlhf_core.protocols import Loss
 from rlhf_core.testing.report import require
-from rlhf_core.testing.token_loss import same_metrics
+from rlhf_core.testing.token_loss import number, same_metrics
 
 
 def make_pair_batch(gap_B: torch.Tensor, centre: float = -20.0) -> PairBatch:
@@ -133,7 +133,7 @@ def check_micro_batches(config: ComponentConfig, loss: Loss, batch: PairBatch) -
         "no mean over the batch inside a loss",
     )
     outs = [loss(p) for p in parts]
-    total = {k: tuple(sum(float(o.metrics[k][i]) for o in outs) for i in (0, 1)) for k in out.metrics}
+    total = {k: tuple(sum(number(o.metrics[k][i]) for o in outs) for i in (0, 1)) for k in out.metrics}
     same_metrics(config, out.metrics, total, "the metrics of micro-batches add up")
 
 

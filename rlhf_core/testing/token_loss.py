@@ -76,6 +76,11 @@ def changed(batch: TokenBatch, change: Any) -> TokenBatch:
     return TokenBatch(**new)
 
 
+def number(value: Any) -> float:
+    """A metric's sum or weight; it may still carry a gradient."""
+    return float(value.detach() if isinstance(value, torch.Tensor) else value)
+
+
 def check_token_loss(config: ComponentConfig, loss: Loss) -> None:
     """All properties but the clip's."""
     batch = make_token_batch(config, shift=1e-5)
@@ -115,7 +120,7 @@ def check_output(config: ComponentConfig, loss: Loss, batch: TokenBatch) -> None
         "do not detach the logprobs",
     )
     for name, row in out.metrics.items():
-        good = isinstance(row, tuple) and len(row) == 2 and all(math.isfinite(float(v)) for v in row)
+        good = isinstance(row, tuple) and len(row) == 2 and all(math.isfinite(number(v)) for v in row)
         require(
             good,
             config,
@@ -200,7 +205,7 @@ def check_mask(config: ComponentConfig, loss: Loss, batch: TokenBatch) -> None:
 def same_metrics(config: ComponentConfig, a: Mapping[str, Any], b: Mapping[str, Any], rule: str) -> None:
     """Both have the same (sum, weight) rows."""
     for name in sorted({*a, *b}):
-        pair = [tuple(float(v) for v in m[name]) if name in m else None for m in (a, b)]
+        pair = [tuple(number(v) for v in m[name]) if name in m else None for m in (a, b)]
         same = None not in pair and all(math.isclose(x, y, rel_tol=1e-9, abs_tol=1e-9) for x, y in zip(*pair))  # type: ignore[arg-type]
         require(same, config, rule, f"{name}: {pair[0]} and {pair[1]}", "give (sum over masked tokens, how many)")
 
@@ -227,7 +232,7 @@ def check_micro_batches(config: ComponentConfig, loss: Loss, batch: TokenBatch) 
                 "let no sequence's loss depend on the others: no batch mean, no division by counts",
             )
             total = {
-                k: tuple(sum(float(o.metrics[k][i]) for _, o in pieces if k in o.metrics) for i in (0, 1))
+                k: tuple(sum(number(o.metrics[k][i]) for _, o in pieces if k in o.metrics) for i in (0, 1))
                 for k in out.metrics
             }
             same_metrics(config, out.metrics, total, "the metrics of micro-batches add up")

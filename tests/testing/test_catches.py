@@ -1,0 +1,151 @@
+"""Each property of the conformance kit catches a component that breaks it, and passes the same one mended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import broken_components as broken
+import pytest
+from broken_heavy import HeavyConfig
+
+from rlhf_core import testing as kit
+from rlhf_core.testing.config import check_light_import
+
+SOUND: list[tuple[Callable[..., None], type]] = [
+    (kit.check_loss, broken.TokenLossConfig),
+    (kit.check_loss, broken.PairLossConfig),
+    (kit.check_advantage, broken.AdvantageConfig),
+    (kit.check_reward, broken.RewardConfig),
+    (kit.check_verifier, broken.WordVerifierConfig),
+    (kit.check_dataset, broken.DatasetConfig),
+    (kit.check_tracker, broken.TrackerConfig),
+    (kit.check_monitor, broken.MonitorConfig),
+    (kit.check_agent, broken.AgentConfig),
+]
+KL = {"healthy": [{"kl": 0.1}], "alarming": [{"kl": 5.0}]}
+FAULTS = [
+    (kit.check_loss, broken.TokenLossConfig, "sign", "gradient descent raises"),
+    (kit.check_loss, broken.TokenLossConfig, "shape", "unreduced"),
+    (kit.check_loss, broken.TokenLossConfig, "mask", "masked places get no gradient"),
+    (kit.check_loss, broken.TokenLossConfig, "micro", "micro-batches add up"),
+    (kit.check_loss, broken.TokenLossConfig, "detach", "has a gradient"),
+    (kit.check_loss, broken.TokenLossConfig, "state", "function of its batch"),
+    (kit.check_loss, broken.TokenLossConfig, "inplace", "batch"),
+    (kit.check_loss, broken.TokenLossConfig, "nan", "finite"),
+    (kit.check_loss, broken.TokenLossConfig, "metric", "metrics"),
+    (kit.check_loss, broken.TokenLossConfig, "type", "LossOutput"),
+    (kit.check_loss, broken.TokenLossConfig, "clip", "no gradient past"),
+    (kit.check_loss, broken.PairLossConfig, "sign", "falls as chosen rises"),
+    (kit.check_loss, broken.PairLossConfig, "shape", "unreduced"),
+    (kit.check_loss, broken.PairLossConfig, "micro", "micro-batches add up"),
+    (kit.check_loss, broken.PairLossConfig, "weights", "weights_B"),
+    (kit.check_advantage, broken.AdvantageConfig, "constant", "equal scores"),
+    (kit.check_advantage, broken.AdvantageConfig, "order", "larger advantages"),
+    (kit.check_advantage, broken.AdvantageConfig, "none", "missing score gives None"),
+    (kit.check_advantage, broken.AdvantageConfig, "zero", "does not move the others"),
+    (kit.check_advantage, broken.AdvantageConfig, "position", "order of the rollouts|does not move"),
+    (kit.check_advantage, broken.AdvantageConfig, "count", "one advantage per rollout"),
+    (kit.check_reward, broken.RewardConfig, "garbage", "raise"),
+    (kit.check_reward, broken.RewardConfig, "batch", "does not depend on its batch"),
+    (kit.check_reward, broken.RewardConfig, "random", "same samples get the same"),
+    (kit.check_reward, broken.RewardConfig, "sorted", "depend on its batch|order"),
+    (kit.check_reward, broken.RewardConfig, "count", "one score per sample"),
+    (kit.check_reward, broken.RewardConfig, "type", "is a Score"),
+    (kit.check_verifier, broken.WordVerifierConfig, "answer", "without a reference answer"),
+    (kit.check_verifier, broken.WordVerifierConfig, "garbage", "raise"),
+    (kit.check_verifier, broken.WordVerifierConfig, "state", "same samples get the same"),
+    (kit.check_dataset, broken.DatasetConfig, "leak", "unique over both splits"),
+    (kit.check_dataset, broken.DatasetConfig, "random", "same whenever"),
+    (kit.check_dataset, broken.DatasetConfig, "columns", "can read prompts"),
+    (kit.check_dataset, broken.DatasetConfig, "empty", "rows to train on"),
+    (kit.check_dataset, broken.DatasetConfig, "type", "mapping"),
+    (kit.check_dataset, broken.DatasetConfig, "iterator", "sequence"),
+    (kit.check_tracker, broken.TrackerConfig, "nan", "whatever a step measured"),
+    (kit.check_tracker, broken.TrackerConfig, "write", "leaves the metrics alone"),
+    (kit.check_tracker, broken.TrackerConfig, "unused", "nothing was logged"),
+    (kit.check_tracker, broken.TrackerConfig, "twice", "closes twice"),
+    (kit.check_monitor, broken.MonitorConfig, "key", "whatever a step measured"),
+    (kit.check_monitor, broken.MonitorConfig, "type", "None or a warning"),
+    (kit.check_monitor, broken.MonitorConfig, "loud", "silent on a healthy run"),
+    (kit.check_monitor, broken.MonitorConfig, "mute", "speaks on an alarming run"),
+    (kit.check_agent, broken.AgentConfig, "seeds", "share a seed"),
+    (kit.check_agent, broken.AgentConfig, "random", "same episodes"),
+    (kit.check_agent, broken.AgentConfig, "budget", "max_tokens"),
+    (kit.check_agent, broken.AgentConfig, "version", "policy version"),
+    (kit.check_agent, broken.AgentConfig, "prompt", "token_ids"),
+    (kit.check_agent, broken.AgentConfig, "order", "in order"),
+]
+
+
+@pytest.fixture
+def light(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the subprocess of the light-import check; it has a test of its own."""
+    monkeypatch.setattr("rlhf_core.testing.config.check_light_import", lambda config: None)
+
+
+@pytest.mark.usefixtures("light")
+@pytest.mark.parametrize(("check", "cls"), SOUND)
+def test_sound_component_passes(check: Callable[..., None], cls: Any) -> None:
+    check(cls(), **(KL if check is kit.check_monitor else {}))
+
+
+@pytest.mark.usefixtures("light")
+@pytest.mark.parametrize(("check", "cls", "fault", "rule"), FAULTS)
+def test_fault_is_caught(check: Callable[..., None], cls: Any, fault: str, rule: str) -> None:
+    with pytest.raises(AssertionError, match=rule) as found:
+        check(cls(fault=fault), **(KL if check is kit.check_monitor else {}))
+    assert cls.__name__ in str(found.value)
+    assert "seen: " in str(found.value)
+
+
+@pytest.mark.usefixtures("light")
+@pytest.mark.parametrize(
+    ("cls", "rule"),
+    [
+        (broken.LooseConfig, "unknown setting is refused"),
+        (broken.ThawedConfig, "frozen"),
+        (broken.NoBuildConfig, r"defines build\(self, ctx\)"),
+        (broken.NoContextConfig, r"config.build\(ctx\)"),
+    ],
+)
+def test_config_fault_is_caught(cls: Any, rule: str) -> None:
+    with pytest.raises(AssertionError, match=rule):
+        kit.check_config(cls())
+
+
+def test_local_class_cannot_be_pickled() -> None:
+    class Local(broken.TokenLossConfig):
+        pass
+
+    with pytest.raises(AssertionError, match="pickling"):
+        kit.check_config(Local())
+
+
+@pytest.mark.usefixtures("light")
+def test_wrong_signature_and_missing_method() -> None:
+    with pytest.raises(AssertionError, match=r"observe\(step, metrics\)"):
+        kit.check_monitor(broken.WrongMethodConfig())
+    with pytest.raises(AssertionError, match=r"score\(samples\)"):
+        kit.check_reward(broken.WrongMethodConfig())
+    with pytest.raises(AssertionError, match="without verify"):
+        kit.check_verifier(broken.WrongMethodConfig())
+
+
+@pytest.mark.usefixtures("light")
+def test_trainer_whose_companions_are_not_installed() -> None:
+    from rlhf_plugin_grpo.config import GrpoConfig
+
+    with pytest.raises(AssertionError, match="companions resolve"):
+        kit.check_trainer(GrpoConfig(), settings={"loss": "no_such_loss"})
+
+
+def test_heavy_import_is_caught() -> None:
+    check_light_import(broken.TokenLossConfig())
+    with pytest.raises(AssertionError, match="imports torch"):
+        check_light_import(HeavyConfig())
+
+
+def test_loss_must_say_what_it_consumes(light: None) -> None:
+    with pytest.raises(AssertionError, match="`consumes` is one of"):
+        kit.check_loss(broken.RewardConfig())

@@ -1,0 +1,64 @@
+"""Every component that this repository ships conforms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rlhf_core import testing as kit
+from rlhf_core.config.base import ComponentConfig
+from rlhf_core.registry import Registry
+
+NEEDS_A_FILE = {
+    "rlhf-plugin-reward/bradley_terry",
+    "rlhf-plugin-reward/ensemble",
+    "rlhf-core/jsonl",
+    "rlhf-core/parquet",
+    "rlhf-core/hub",
+}
+"""Components with no default to run on; their own tests run them."""
+NEEDS_A_SERVICE = {"rlhf-plugin-wandb/wandb"}
+CHECKS: dict[str, Callable[..., None]] = {
+    "loss": kit.check_loss,
+    "advantage": kit.check_advantage,
+    "reward": kit.check_reward,
+    "verifier": kit.check_verifier,
+    "agent": kit.check_agent,
+    "dataset": kit.check_dataset,
+    "tracker": kit.check_tracker,
+    "monitor": kit.check_monitor,
+    "trainer": kit.check_trainer,
+}
+ENTRIES = [e for e in Registry(disabled=()).entries() if e.distribution.startswith("rlhf-")]
+RUN = [e for e in ENTRIES if e.kind in CHECKS and e.qualified not in NEEDS_A_FILE | NEEDS_A_SERVICE]
+
+
+def load(kind: str, name: str, **options: Any) -> ComponentConfig:
+    registry = Registry(disabled=())
+    cls = registry.load(kind, name)
+    return cls.model_validate({"name": cls.model_fields["name"].default, **options}, context={"registry": registry})
+
+
+@pytest.mark.parametrize("entry", RUN, ids=lambda e: f"{e.kind}-{e.name}")
+def test_component_conforms(entry: Any) -> None:
+    CHECKS[entry.kind](load(entry.kind, entry.qualified))
+
+
+@pytest.mark.parametrize("entry", [e for e in ENTRIES if e not in RUN], ids=lambda e: f"{e.kind}-{e.name}")
+def test_config_conforms(entry: Any) -> None:
+    needs_path = (
+        "path" in (fields := Registry(disabled=()).load(entry.kind, entry.qualified).model_fields)
+        and fields["path"].is_required()
+    )
+    kit.check_config(load(entry.kind, entry.qualified, **({"path": "somewhere"} if needs_path else {})), entry.kind)
+
+
+def test_options_of_shipped_losses_conform() -> None:
+    kit.check_loss(load("loss", "grpo_clip", clip_range_high=0.28))
+    kit.check_loss(load("loss", "rlhf-plugin-reward/bradley_terry", label_smoothing=0.1))
+    kit.check_advantage(load("advantage", "group_norm", scale="none"))
+    kit.check_dataset(load("dataset", "pocket", subset="arithmetic"))
+    kit.check_dataset(load("dataset", "pocket"), read="pairs")
+    kit.check_dataset(load("dataset", "pocket"), read="demonstrations")
