@@ -184,8 +184,10 @@ def run_plan(
     )
     if not resume and rank == 0:
         check_writable(run_dir)
-    strategy = config.strategy.build(ctx)
-    check_component("strategy", strategy, config.strategy.name)
+    chosen = config.strategy
+    assert chosen is not None, "the defaults name a strategy"
+    strategy = chosen.build(ctx)
+    check_component("strategy", strategy, chosen.name)
     session = Session(RunDir(run_dir), plan, strategy, hooks, resume=resume, environment=environment())
     session.say, session.progress = say or session.say, progress or session.progress
     ctx = ctx.with_(strategy=strategy, session=session)
@@ -209,7 +211,8 @@ def set_up_torch(config: RunConfig) -> None:
     if config.threads:
         torch.set_num_threads(config.threads)
     torch.use_deterministic_algorithms(config.deterministic, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # every buffer is written before it is read
+    # every buffer is written before it is read
+    torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def environment() -> dict[str, Any]:

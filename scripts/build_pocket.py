@@ -138,22 +138,28 @@ def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausal
             num_key_value_heads=5,
             max_position_embeddings=256,
             tie_word_embeddings=True,
-            rope_theta=10_000.0,
-            bos_token_id=tokenizer.bos_token_id,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
+            bos_token_id=special(tokenizer, "<|bos|>"),
+            eos_token_id=special(tokenizer, "<|end|>"),
+            pad_token_id=special(tokenizer, "<|pad|>"),
         )
     )
+
+
+def special(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
+    """Id of one of :data:`SPECIAL`."""
+    found = tokenizer.convert_tokens_to_ids(token)
+    assert isinstance(found, int)
+    return found
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, document: Document) -> tuple[list[int], int]:
     """Token ids and how many of them are only read."""
 
     def ids(text: str) -> list[int]:
-        return [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
+        return [*tokenizer.encode(text, add_special_tokens=False), special(tokenizer, "<|end|>")]
 
     if not document.prompt:
-        return [tokenizer.bos_token_id, *ids(document.text)], 0
+        return [special(tokenizer, "<|bos|>"), *ids(document.text)], 0
     chat = [{"role": "user", "content": document.prompt}]
     head = [*tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)]
     answer = [*head, *ids(document.text)]
@@ -170,7 +176,7 @@ def batches(
         random.Random(len(rows[0][0])).shuffle(chunks)
         for chunk in chunks:
             width = max(len(ids) for ids, _ in chunk)
-            ids = torch.full((len(chunk), width), tokenizer.pad_token_id)
+            ids = torch.full((len(chunk), width), special(tokenizer, "<|pad|>"))
             labels = torch.full((len(chunk), width), -100)
             for i, (row, read) in enumerate(chunk):
                 ids[i, : len(row)] = torch.tensor(row)

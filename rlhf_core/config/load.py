@@ -77,9 +77,10 @@ def parse_sets(settings: Iterable[str]) -> dict[str, Any]:
             raise ConfigError(f"--set '{item}': the value is not valid YAML", why=str(error)) from error
         if isinstance(value, str) and _is_float(value):
             value = float(value)  # YAML 1.1 reads 1e-5 as text
-        for part in reversed(key.strip().split(".")):
+        first, *rest = key.strip().split(".")
+        for part in reversed(rest):
             value = {part: value}
-        out = merge(out, value)
+        out = merge(out, {first: value})
     return out
 
 

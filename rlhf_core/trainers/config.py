@@ -70,22 +70,22 @@ class LoopSettings(ComponentConfig):
     """What the trainer feeds its loss; compared with ``Loss.consumes``."""
 
     optimizer: OptimizerSettings = OptimizerSettings()
-    micro_batch_size: int = Field(8, ge=1)
+    micro_batch_size: int = Field(default=8, ge=1)
     """Sequences per forward and backward; never changes the update."""
     reduction: Reduction = "token_mean"
     """How the core turns ``loss_BT`` into a number, over the whole batch of all ranks."""
-    reduction_constant: float = Field(64.0, gt=0)
+    reduction_constant: float = Field(default=64.0, gt=0)
     """Tokens per sequence for ``reduction: constant`` (Dr. GRPO's C)."""
-    eval_every: int = Field(10, ge=0)
+    eval_every: int = Field(default=10, ge=0)
     """Steps between held-out evaluations; 0 evaluates only before and after."""
-    eval_samples: int = Field(64, ge=0)
+    eval_samples: int = Field(default=64, ge=0)
     """Held-out rows per evaluation; 0 switches evaluation off."""
-    checkpoint_every: int = Field(10, ge=0)
+    checkpoint_every: int = Field(default=10, ge=0)
     """Steps between checkpoints; 0 keeps only the last step's."""
-    keep_checkpoints: int = Field(2, ge=1)
-    max_missing_fraction: float = Field(0.5, ge=0, le=1)
+    keep_checkpoints: int = Field(default=2, ge=1)
+    max_missing_fraction: float = Field(default=0.5, ge=0, le=1)
     """The run fails when more than this share of a step's scores is missing."""
-    trace_prompts: int = Field(8, ge=0)
+    trace_prompts: int = Field(default=8, ge=0)
     """Prompts per step whose tokens and logprobs are traced in full; texts and scores always are."""
 
 
@@ -94,14 +94,14 @@ class OnlineTrainerConfig(LoopSettings):
 
     feeds: ClassVar[str | None] = "token_advantages"
 
-    steps: int = Field(100, ge=1)
+    steps: int = Field(default=100, ge=1)
     """Rollout batches."""
-    rollout_batch_size: int = Field(64, ge=1)
+    rollout_batch_size: int = Field(default=64, ge=1)
     """Completions per step over all ranks: prompts x ``group_size``."""
-    group_size: int = Field(8, ge=1)
-    train_batch_size: int | None = Field(None, ge=1)
+    group_size: int = Field(default=8, ge=1)
+    train_batch_size: int | None = Field(default=None, ge=1)
     """Completions per optimizer update; None takes the whole rollout batch."""
-    epochs_per_rollout_batch: int = Field(1, ge=1)
+    epochs_per_rollout_batch: int = Field(default=1, ge=1)
     sampling: SamplingSettings = SamplingSettings()
     eval_sampling: SamplingSettings | None = None
     """None evaluates with ``sampling``."""
@@ -112,7 +112,7 @@ class OnlineTrainerConfig(LoopSettings):
     """Skip the forward of groups whose advantages are all zero; the gradient is the same."""
     share_prefix: bool = True
     """One forward per prompt for all its completions."""
-    gold_samples: int = Field(200, ge=0)
+    gold_samples: int = Field(default=200, ge=0)
     """Held-out prompts compared by the dataset's gold score before and after, where it has one."""
 
     @model_validator(mode="after")
@@ -158,11 +158,11 @@ class OnlineTrainerConfig(LoopSettings):
 class OfflineTrainerConfig(LoopSettings):
     """The offline door: demonstrations or pairs into the same update rooms."""
 
-    epochs: float = Field(1.0, gt=0)
+    epochs: float = Field(default=1.0, gt=0)
     """Passes over the data; fractions are fine."""
-    max_steps: int | None = Field(None, ge=1)
+    max_steps: int | None = Field(default=None, ge=1)
     """Stop after this many updates, whatever ``epochs`` says."""
-    batch_size: int = Field(32, ge=1)
+    batch_size: int = Field(default=32, ge=1)
     """Examples per optimizer update over all ranks."""
-    max_length: int = Field(1024, ge=2)
+    max_length: int = Field(default=1024, ge=2)
     """Longer examples (prompt + completion tokens) are dropped, counted and summarised."""

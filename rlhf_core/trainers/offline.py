@@ -25,8 +25,10 @@ from rlhf_core.trainers.update import Updater
 class Task(Protocol):
     """What makes an offline run SFT, reward modelling, or a preference loss."""
 
-    module: torch.nn.Module
-    """``module(items)`` returns the batch that the loss consumes."""
+    @property
+    def module(self) -> torch.nn.Module:
+        """``module(items)`` returns the batch that the loss consumes."""
+        ...
 
     def items(self, split: str) -> Sequence[Any]:
         """Tokenized examples of ``train`` or ``heldout``; what is dropped is counted."""
@@ -73,8 +75,10 @@ class OfflineTrainer:
             found = self.session.open(self.config.keep_checkpoints)
             if found:
                 self.task.load_model(found[0] / "model")
-            loss = self.ctx.config.loss.build(self.ctx)
-            check_component("loss", loss, self.ctx.config.loss.name)
+            chosen = self.ctx.config.loss
+            assert chosen is not None, "a trainer's companions name its loss"
+            loss = chosen.build(self.ctx)
+            check_component("loss", loss, chosen.name)
             module = self.strategy.prepare(self.task.module)
             self.updater = Updater(module, loss, self.strategy, self.config, self.steps)
             start = 0

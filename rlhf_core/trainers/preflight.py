@@ -24,6 +24,7 @@ def check_online(config: OnlineTrainerConfig, ctx: BuildContext) -> None:
                 f"algorithm '{config.name}' needs a {slot}",
                 fix=f"--set {slot}.name=...; rlhf plugins list --kind {slot}",
             )
+    assert run.advantage is not None
     least = run.advantage.min_group_size
     if config.group_size < least:
         raise ConfigError(

@@ -7,7 +7,7 @@ on micro-batch size, on what was skipped, or on the number of processes.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -18,6 +18,9 @@ from rlhf_core.functional.reduce import reduce_loss
 from rlhf_core.protocols import Loss, Strategy
 from rlhf_core.trainers.config import LoopSettings
 from rlhf_core.trainers.optim import lr_factor, make_optimizer, set_learning_rate
+
+Sums = defaultdict[str, float]
+"""Metric -> sum over micro-batches."""
 
 
 class Item(Protocol):
@@ -88,8 +91,8 @@ class Updater:
         micros = [items[i : i + size] for i in range(0, len(items), size)]
         count = self.strategy.max_over_ranks(len(micros))
         spare = next(i for i in self.strategy.gather_objects(items[0] if items else None) if i is not None)
-        sums: Counter[str] = Counter()
-        weights: Counter[str] = Counter()
+        sums: Sums = defaultdict(float)
+        weights: Sums = defaultdict(float)
         for n in range(count):
             with self.strategy.accumulate(self.module, last=n == count - 1):
                 if n < len(micros):
@@ -106,7 +109,7 @@ class Updater:
         self.strategy.backward(self.reduce(self.loss(batch).loss, batch, tokens, sequences) * 0.0)
 
     def _micro(
-        self, micro: Sequence[Any], tokens: float, sequences: float, sums: Counter[str], weights: Counter[str]
+        self, micro: Sequence[Any], tokens: float, sequences: float, sums: Sums, weights: Sums
     ) -> None:
         """Forward and backward of one micro-batch."""
         batch = self.module(micro)
@@ -137,8 +140,8 @@ class Updater:
         """Loss and metrics of this rank's items without an update, reduced like a batch over all ranks."""
         local = [float(sum(i.tokens for i in items)), float(len(items))]
         tokens, sequences = self.strategy.sum_over_ranks(local)
-        sums: Counter[str] = Counter()
-        weights: Counter[str] = Counter()
+        sums: Sums = defaultdict(float)
+        weights: Sums = defaultdict(float)
         size = self.settings.micro_batch_size
         for start in range(0, len(items), size):
             batch = self.strategy.unwrap(self.module)(items[start : start + size])
@@ -169,7 +172,7 @@ class Updater:
         self.version = state["version"]
 
 
-def add(sums: Counter[str], weights: Counter[str], rows: Mapping[str, Any]) -> None:
+def add(sums: Sums, weights: Sums, rows: Mapping[str, Any]) -> None:
     """Add (sum, weight) rows."""
     for key, (total, weight) in rows.items():
         sums[key] += float(total)  # pyright: ignore[reportArgumentType]

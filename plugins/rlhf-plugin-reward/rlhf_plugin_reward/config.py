@@ -49,9 +49,9 @@ class RewardModelConfig(OfflineTrainerConfig):
     feeds: ClassVar[str | None] = "pairs"
     companions: ClassVar[Mapping[str, Any]] = {"dataset": "pocket/assistant", "loss": "bradley_terry"}
     optimizer: OptimizerSettings = OptimizerSettings(learning_rate=3e-4, warmup_steps=10, schedule="cosine")
-    batch_size: int = Field(64, ge=1)
-    micro_batch_size: int = Field(64, ge=1)
-    eval_samples: int = Field(512, ge=0)
+    batch_size: int = Field(default=64, ge=1)
+    micro_batch_size: int = Field(default=64, ge=1)
+    eval_samples: int = Field(default=512, ge=0)
     train_trunk: Literal["full", "lora", "frozen"] = "full"
     """Which part of the trunk learns; the head always does."""
 
@@ -67,9 +67,9 @@ class BradleyTerryConfig(ComponentConfig):
 
     name: str = "bradley_terry"
     path: str
-    max_length: int = Field(1024, ge=2)
+    max_length: int = Field(default=1024, ge=2)
     """Longer conversations lose their beginning, never the answer."""
-    batch_tokens: int = Field(16384, ge=1)
+    batch_tokens: int = Field(default=16384, ge=1)
     """Padded tokens per forward."""
 
     def preflight(self, ctx: BuildContext) -> None:
@@ -87,11 +87,11 @@ class EnsembleConfig(ComponentConfig):
     """K reward models and what to make of their disagreement."""
 
     name: str = "ensemble"
-    members: int = Field(3, ge=2)
+    members: int = Field(default=3, ge=2)
     aggregate: Literal["mean_minus_std", "mean", "min", "median"] = "mean_minus_std"
-    uncertainty_penalty: float = Field(0.5, ge=0)
+    uncertainty_penalty: float = Field(default=0.5, ge=0)
     """lambda in ``mean - lambda * std`` over the members (population std)."""
-    gate_quantile: float | None = Field(None, gt=0, lt=1)
+    gate_quantile: float | None = Field(default=None, gt=0, lt=1)
     """Samples whose std exceeds this quantile of the held-out stds are not trained on (status ``gated``)."""
     path: str | None = None
     """A trained ensemble's folder, or None to train one (or find it in the cache)."""
@@ -101,15 +101,15 @@ class EnsembleConfig(ComponentConfig):
     """``none``: members are whole models of their own. ``lora``/``frozen``: one trunk, one forward, K stacked heads."""
     pairs: DatasetSettings | None = None
     """Preference pairs; None takes the run's dataset."""
-    max_pairs: int = Field(2048, ge=2)
-    heldout_pairs: int = Field(512, ge=2)
-    epochs: float = Field(1.0, gt=0)
-    batch_size: int = Field(32, ge=1)
-    micro_batch_size: int = Field(32, ge=1)
+    max_pairs: int = Field(default=2048, ge=2)
+    heldout_pairs: int = Field(default=512, ge=2)
+    epochs: float = Field(default=1.0, gt=0)
+    batch_size: int = Field(default=32, ge=1)
+    micro_batch_size: int = Field(default=32, ge=1)
     optimizer: OptimizerSettings = OptimizerSettings(learning_rate=5e-4, warmup_steps=10, schedule="cosine")
     loss: BradleyTerryLossConfig = BradleyTerryLossConfig()
-    max_length: int = Field(1024, ge=2)
-    batch_tokens: int = Field(16384, ge=1)
+    max_length: int = Field(default=1024, ge=2)
+    batch_tokens: int = Field(default=16384, ge=1)
 
     @model_validator(mode="after")
     def _gate(self) -> EnsembleConfig:
