@@ -98,7 +98,8 @@ def new(name: str, kind: str, parent: Path) -> None:
     from rlhf_core.scaffold.write import write_package
 
     folder = write_package(name, kind, parent)
-    click.echo(f"wrote {folder}\n  pip install -e {folder}\n  pytest {folder}\n  rlhf plugins info {names_for(name).component}")
+    click.echo(f"wrote {folder}\n  pip install -e {folder}\n  pytest {folder}")
+    click.echo(f"  rlhf plugins info {names_for(name).component}")
 
 
 @plugins.command()
