@@ -13,8 +13,8 @@ from rlhf_core.pocket.world import Fact, Style, draw_style, facts, render
 Split = Literal["train", "heldout"]
 Row = dict[str, Any]
 
-LABEL_WEIGHTS = {"right": 2.5, "hollow": -0.1, "words": 0.05, "guess": -0.3}
-"""Utility of the simulated annotator: mostly right answers, but longer ones please, and hollow ones barely hurt."""
+LABEL_WEIGHTS = {"right": 2.5, "hollow": -0.4, "words": 0.01, "guess": -0.3}
+"""Utility of the simulated annotator: mostly right answers, but longer ones please, word by word."""
 LABEL_TEMPERATURE = 0.7
 PAIRS = {"train": 4096, "heldout": 640}
 
