@@ -106,7 +106,7 @@ def use(folder: Path) -> dict[str, Any]:
     model = AutoModelForCausalLM.from_pretrained(folder)
     prompt = tokenizer.apply_chat_template([{"role": "user", "content": QUESTION}], add_generation_prompt=True,
                                            return_tensors="pt", return_dict=True)
-    ids = model.generate(**prompt, max_new_tokens=24, do_sample=False)
+    ids = model.generate(**prompt, max_new_tokens=24, do_sample=False)  # pyright: ignore[reportAttributeAccessIssue]
     text = tokenizer.decode(ids[0, prompt["input_ids"].shape[1]:], skip_special_tokens=True)
     return {"parameters": model.num_parameters(), "question": QUESTION, "answer": text}
 
