@@ -92,4 +92,6 @@ def substitutions(names: Names, kind: str) -> dict[str, str]:
     base = {"distribution": names.distribution, "module": names.module, "component": names.component,
             "stem": names.stem, "kind": kind, "needs": ", ".join(f'"{n}"' for n in needs)}
     about, _, use = readme.substitute(base).partition("\n\n")
+    own = (templates() / kind / f"{kind}.py{ENDING}").is_file()
+    base["component_row"] = f"| `{names.module}/{kind}.py` | the component |\n" if own else ""
     return {**base, "about": about.strip(), "use": use.strip()}

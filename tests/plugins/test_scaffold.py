@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -118,3 +120,20 @@ def test_nothing_is_overwritten_and_the_exit_code_is_2(tmp_path: Path, capsys: p
     assert done.value.code == 2
     assert "never overwritten" in capsys.readouterr().err
     assert mine.read_text() == "mine"
+
+
+def test_readme_names_only_files_that_are_there(packages: dict[str, Path]) -> None:
+    for folder in packages.values():
+        named = re.findall(r"^\| `([^`]+)` \|", (folder / "README.md").read_text(), re.MULTILINE)
+        assert len(named) >= 2
+        assert all((folder / name).exists() for name in named), named
+
+
+def test_templates_ship_in_the_wheel(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    out = call([sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", str(tmp_path), str(root)])
+    assert out.returncode == 0, out.stdout[-2000:] + out.stderr[-2000:]
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
+        shipped = {n for n in wheel.namelist() if n.startswith("rlhf_core/scaffold/templates/")}
+    folder = root / "rlhf_core" / "scaffold" / "templates"
+    assert shipped == {f.relative_to(root).as_posix() for f in folder.rglob("*") if f.is_file()}
