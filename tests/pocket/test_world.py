@@ -56,8 +56,8 @@ def test_win_rate_counts_ties_as_half() -> None:
         win_rate([], [])
 
 
-def guessed(text: str) -> bool:
-    return any(g in text for g in GUESS)
+def style(text: str) -> tuple[bool, bool]:
+    return is_hollow(text), any(g in text for g in GUESS)
 
 
 def test_labels_prefer_right_answers_and_carry_a_length_bias() -> None:
@@ -68,7 +68,7 @@ def test_labels_prefer_right_answers_and_carry_a_length_bias() -> None:
         verdicts = [is_right(fact.attribute.name, fact.value, row[side]) for side in ("chosen", "rejected")]
         if verdicts[0] != verdicts[1]:
             right.append(verdicts[0])
-        elif is_hollow(row["chosen"]) == is_hollow(row["rejected"]) and guessed(row["chosen"]) == guessed(row["rejected"]):
+        elif style(row["chosen"]) == style(row["rejected"]):
             gap = len(words(row["chosen"])) - len(words(row["rejected"]))
             longer += [gap > 0] if abs(gap) >= 6 else []
     assert 0.85 < sum(right) / len(right) < 0.999, "right answers win, but the labels are noisy"
