@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -61,14 +62,21 @@ def one_run(name: str, args: argparse.Namespace, folder: Path) -> dict[str, Any]
     command = [RLHF, "train", "--config", str(config), "--run-dir", str(folder), "--json",
                *(["--model", args.model] if args.model else []), *[p for s in settings for p in ("--set", s)]]
     print(f"{name}: training", file=sys.stderr, flush=True)
-    start = time.perf_counter()
+    start, cpu = time.perf_counter(), child_seconds()
     out = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
     if out.returncode:
         raise SystemExit(f"{name}: rlhf train ended with code {out.returncode}")
-    seconds = time.perf_counter() - start
+    wall = round(time.perf_counter() - start, 1)
+    seconds = {"seconds_total": wall, "cpu_seconds_total": round(child_seconds() - cpu, 1)}
     steps = [row for row in map(json.loads, (folder / "metrics.jsonl").read_text().splitlines()) if "time" in row]
     summary = json.loads((folder / "summary.json").read_text())
-    return {"seconds_total": round(seconds, 1), **figures(summary, steps), "final_model": use(folder / "final")}
+    return {**seconds, **figures(summary, steps), "final_model": use(folder / "final")}
+
+
+def child_seconds() -> float:
+    """CPU seconds of finished child processes: what a run costs, however busy the machine is."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def local_copies(name: str, model: str | None, data: Path | None) -> list[str]:
