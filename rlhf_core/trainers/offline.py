@@ -63,6 +63,8 @@ class OfflineTrainer:
             list(task.items("train")),
             list(task.items("heldout"))[: config.eval_samples],
         )
+        dropped = getattr(getattr(task, "datasets", None), "counts", {})
+        self.session.counts.update(dropped)  # a resumed run replaces them by its checkpoint's
         if not self.train_items:
             raise DatasetError("no example is left to train on", fix="raise trainer.max_length or check the dataset")
         full = max(1, math.ceil(len(self.train_items) * config.epochs / config.batch_size))

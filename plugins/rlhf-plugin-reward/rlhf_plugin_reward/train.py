@@ -50,6 +50,8 @@ def _cached(config: EnsembleConfig, ctx: BuildContext) -> Path:
     base = config.base_model or ctx.config.model.model_copy(update={"lora": None})
     datasets = Datasets(config.pairs, ctx) if config.pairs is not None else ctx.datasets
     train, held = datasets.pairs("train")[: config.max_pairs], datasets.pairs("heldout")[: config.heldout_pairs]
+    if config.pairs is not None and datasets.counts:
+        ctx.report["ensemble_pairs_counted"] = dict(datasets.counts)
     if len(train) < 2 or len(held) < 2:
         raise DatasetError(
             f"an ensemble needs preference pairs, found {len(train)} to train on and {len(held)} held out",
@@ -61,7 +63,7 @@ def _cached(config: EnsembleConfig, ctx: BuildContext) -> Path:
         say(f"reward ensemble: using the one trained before, {folder}")
     elif ctx.rank == 0:
         say(
-            f"reward ensemble: none trained yet training {config.members} members on {len(train)} pairs"
+            f"reward ensemble: none trained yet for this setting; training {config.members} members on {len(train)} pairs"
         )
         train_ensemble(config, base, train, held, ctx.seed, folder, say, device_of(ctx))
     if ctx.strategy is not None:
