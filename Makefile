@@ -43,7 +43,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	@touch $@
 
 test: install-dev
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 -m "not slow" $(PYTEST_ARGS)
 
 test-slow: install-dev
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
