@@ -63,7 +63,8 @@ def _cached(config: EnsembleConfig, ctx: BuildContext) -> Path:
         say(f"reward ensemble: using the one trained before, {folder}")
     elif ctx.rank == 0:
         say(
-            f"reward ensemble: none trained yet for this setting; training {config.members} members on {len(train)} pairs"
+            f"reward ensemble: none trained yet for this setting; training {config.members} members "
+            f"on {len(train)} pairs"
         )
         train_ensemble(config, base, train, held, ctx.seed, folder, say, device_of(ctx))
     if ctx.strategy is not None:
