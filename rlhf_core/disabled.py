@@ -7,6 +7,9 @@ import os
 import re
 from pathlib import Path
 
+VARIABLE = "RLHF_DISABLE_PLUGINS"
+"""Environment variable with further names, comma separated."""
+
 
 def normalise(name: str) -> str:
     """Distribution name as PEP 503 spells it: ``My_Plugin`` and ``my-plugin`` are one."""
@@ -20,23 +23,28 @@ def settings_path() -> Path:
 
 
 def disabled_distributions() -> list[str]:
-    """Names switched off in the settings file or in ``RLHF_DISABLE_PLUGINS`` (comma separated).
+    """Names switched off in the settings file or in ``RLHF_DISABLE_PLUGINS``.
 
     Raises:
         ConfigError: the settings file is damaged.
     """
-    names = [n for n in os.environ.get("RLHF_DISABLE_PLUGINS", "").split(",") if n]
-    path = settings_path()
-    if path.is_file():
-        names += _stored(path)
-    return sorted({normalise(n) for n in names})
+    names = [n for n in os.environ.get(VARIABLE, "").split(",") if n.strip()]
+    return sorted({*map(normalise, names), *stored_names()})
 
 
-def _stored(path: Path) -> list[str]:
+def stored_names() -> list[str]:
+    """Names switched off in the settings file.
+
+    Raises:
+        ConfigError: the file is damaged.
+    """
     from rlhf_core.errors import ConfigError
 
+    path = settings_path()
+    if not path.is_file():
+        return []
     try:
-        return [str(name) for name in json.loads(path.read_text()).get("disabled", [])]
+        return sorted({normalise(str(name)) for name in json.loads(path.read_text()).get("disabled", [])})
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise ConfigError(
             f"the list of disabled plugins '{path}' cannot be read",

@@ -6,13 +6,14 @@ import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pluggy
 
 from rlhf_core.disabled import normalise
-from rlhf_core.errors import PluginError, StopRun
+from rlhf_core.errors import PluginError, RlhfError, StopRun
 from rlhf_core.registry import Entry, check_core_range
 from rlhf_core.types import Rollout, Score
 
@@ -160,10 +161,12 @@ class HookBus:
     Args:
         manager: a pluggy manager with :class:`Specs` registered.
         strict: raise a listener's exception instead of logging and counting it.
+        enabled: False with ``--no-plugins``; the run's other processes then load none either.
     """
 
     manager: pluggy.PluginManager
     strict: bool = False
+    enabled: bool = True
     errors: Counter[str] = field(default_factory=Counter)
 
     def fire(self, hook: str, event: Any) -> None:
@@ -188,8 +191,21 @@ class HookBus:
                         hook, plugin, type(error).__name__, error, exc_info=error)
 
     def launch(self, event: Launch) -> int | None:
-        """First non-None answer of ``rlhf_launch``."""
-        return self.manager.hook.rlhf_launch(event=event)
+        """First non-None answer of ``rlhf_launch``.
+
+        Raises:
+            RlhfError: a launcher raised. Nothing is started in its place: the run may be half started elsewhere.
+        """
+        for impl in reversed(self.manager.hook.rlhf_launch.get_hookimpls()):
+            plugin = impl.plugin_name
+            try:
+                code: Any = impl.function(**({"event": event} if impl.argnames else {}))
+            except Exception as error:
+                raise RlhfError(f"hook rlhf_launch of plugin '{plugin}' raised {type(error).__name__}: {error}",
+                                fix=f"mend it, or run: rlhf plugins disable {plugin.split('/')[0]}") from error
+            if code is not None:
+                return code
+        return None
 
 
 def load_hooks(*, enabled: bool = True, disabled: Sequence[str] = (), strict: bool = False) -> HookBus:
@@ -197,33 +213,57 @@ def load_hooks(*, enabled: bool = True, disabled: Sequence[str] = (), strict: bo
 
     A plugin that does not import, or that misspells a hook, is a warning (an error if ``strict``).
     """
-    from importlib import metadata
-
-    manager = pluggy.PluginManager("rlhf")
-    manager.add_hookspecs(Specs)
-    bus = HookBus(manager, strict)
-    points = metadata.entry_points(group=GROUP) if enabled else ()
-    for point in sorted(points, key=lambda p: (p.dist.name if p.dist else "", p.name)):
-        dist = point.dist.name if point.dist else "?"
-        if normalise(dist) in map(normalise, disabled):
-            continue
-        _register(manager, point, dist, strict)
+    bus = HookBus(new_manager(), strict, enabled)
+    for dist, point in hook_points(disabled) if enabled else ():
+        try:
+            register(bus.manager, dist, point)
+        except PluginError as problem:
+            if strict:
+                raise
+            log.warning("%s", problem)
     return bus
 
 
-def _register(manager: pluggy.PluginManager, point: Any, dist: str, strict: bool) -> None:
+def new_manager() -> pluggy.PluginManager:
+    """A manager that knows the specifications and no plugin."""
+    manager = pluggy.PluginManager("rlhf")
+    manager.add_hookspecs(Specs)
+    return manager
+
+
+def hook_points(disabled: Sequence[str] = ()) -> list[tuple[str, metadata.EntryPoint]]:
+    """(distribution, entry point) of every hook plugin that is not switched off, sorted; nothing is imported."""
+    off = set(map(normalise, disabled))
+    found = [(p.dist.name if p.dist else "?", p) for p in metadata.entry_points(group=GROUP)]
+    return sorted(((d, p) for d, p in found if normalise(d) not in off), key=lambda row: (row[0], row[1].name))
+
+
+def register(manager: pluggy.PluginManager, dist: str, point: metadata.EntryPoint) -> list[str]:
+    """Import one hook plugin, and return the names of the hooks it implements.
+
+    Raises:
+        PluginError: it needs another core, does not import, misspells a hook, or wraps one.
+    """
     name = f"{dist}/{point.name}"
     try:
         version = point.dist.version if point.dist else ""
         check_core_range(Entry("hook", point.name, normalise(dist), version, point.value, point))
         manager.register(point.load(), name=name)
         manager.check_pending()
+        return [caller.name for caller in _callers(manager, name)]
     except Exception as error:
         if manager.get_plugin(name) is not None:
             manager.unregister(name=name)
-        problem = PluginError(f"hook plugin '{name}' cannot be used: {type(error).__name__}: {error}",
-                              why=f"hooks are: {', '.join(HOOK_NAMES)}",
-                              fix=f"mend or upgrade it, or run: rlhf plugins disable {dist}")
-        if strict:
-            raise problem from error
-        log.warning("%s", problem)
+        raise PluginError(f"hook plugin '{name}' cannot be used: {type(error).__name__}: {error}",
+                          why=f"hooks are: {', '.join(HOOK_NAMES)}",
+                          fix=f"mend or upgrade it, or run: rlhf plugins disable {dist}") from error
+
+
+def _callers(manager: pluggy.PluginManager, name: str) -> list[pluggy.HookCaller]:
+    """The hooks that a plugin implements; a wrapper could change what others return, so there are none."""
+    callers = manager.get_hookcallers(manager.get_plugin(name)) or []
+    for caller in callers:
+        for impl in caller.get_hookimpls():
+            if impl.plugin_name == name and (impl.wrapper or impl.hookwrapper):
+                raise TypeError(f"{caller.name} is a wrapper; listeners observe and do not wrap")
+    return callers

@@ -24,7 +24,6 @@ Change = Callable[[Mapping[str, Any]], RunConfig]
 
 def plan_run(registry: Registry, hooks: HookBus, config: RunConfig, nproc: int) -> Plan:
     """Resolve the plan and tell the hooks; the registry is frozen afterwards."""
-    hooks.fire("rlhf_register", registry)
     plan = make_plan(registry, config, nproc)
     hooks.fire("rlhf_plan_resolved", PlanResolved(plan.to_json()))
     return plan
@@ -112,7 +111,7 @@ def launch(
         check_writable(run_dir)
         RunDir(run_dir).create(plan, environment())
     code = hooks.launch(Launch(run_dir / "plan.json", plan.world_size))
-    code = start_processes(run_dir, plan.world_size, resume, hooks.strict) if code is None else code
+    code = start_processes(run_dir, plan.world_size, resume, hooks) if code is None else code
     if code != 0:
         raise ChildFailed(code, run_dir)
     import json
@@ -132,7 +131,7 @@ class ChildFailed(RlhfError):
         )
 
 
-def start_processes(run_dir: Path, nproc: int, resume: bool, strict: bool) -> int:
+def start_processes(run_dir: Path, nproc: int, resume: bool, hooks: HookBus) -> int:
     """Start the ranks with torchrun (CPU) or ``accelerate launch`` (GPU) and return the exit code.
 
     ``accelerate launch --cpu --num_processes 2`` silently runs one process, hence torchrun there; every
@@ -156,9 +155,8 @@ def start_processes(run_dir: Path, nproc: int, resume: bool, strict: bool) -> in
         ]
     else:
         command += ["torch.distributed.run", "--standalone", "--nproc_per_node", str(nproc)]
-    command += (
-        ["-m", "rlhf_core.worker", str(run_dir)] + (["--resume"] if resume else []) + (["--strict"] if strict else [])
-    )
+    flags = {"--resume": resume, "--strict": hooks.strict, "--no-plugins": not hooks.enabled}
+    command += ["-m", "rlhf_core.worker", str(run_dir), *(flag for flag, wanted in flags.items() if wanted)]
     threads = str(max(1, (os.cpu_count() or 1) // nproc))
     return subprocess.run(command, env={"OMP_NUM_THREADS": threads, **os.environ}, check=False).returncode
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import pkgutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -79,7 +81,6 @@ class Registry:
     def __init__(self, *, only_core: bool = False, disabled: Iterable[str] | None = None) -> None:
         self.only_core = only_core
         self.disabled = frozenset(map(normalise, disabled_distributions() if disabled is None else disabled))
-        self._extra: list[Entry] = []
         self._frozen = False
 
     @cached_property
@@ -103,6 +104,29 @@ class Registry:
         """Return all entries of a kind (or of every kind), sorted by name."""
         kinds = KINDS if kind is None else (kind,)
         return [e for k in kinds for e in self._found[k]]
+
+    def add(self, kind: str, name: str, value: str, *, distribution: str) -> None:
+        """Add a component that metadata does not declare; called in ``rlhf_register``, the same in every process.
+
+        Args:
+            kind: the component's kind.
+            name: what config calls it.
+            value: ``module:Class`` of its Config; imported only when selected.
+            distribution: the installed distribution that it comes from.
+
+        Raises:
+            PluginError: no such kind or distribution, or the plan is already resolved.
+        """
+        if self._frozen:
+            raise PluginError(f"{kind} '{name}' is registered too late", why="the plan is already resolved",
+                              fix="call registry.add() in rlhf_register")
+        if kind not in KINDS:
+            raise PluginError(f"there is no kind '{kind}'", fix=did_you_mean(kind, KINDS) or ", ".join(KINDS))
+        entry = Entry(kind, name, normalise(distribution), _version(distribution), value,
+                      metadata.EntryPoint(name, value, f"rlhf.{kind}"))
+        rows = self._found[kind]
+        if self._wanted(entry) and entry not in rows:
+            self._found[kind] = sorted([*rows, entry], key=lambda e: (e.name, e.distribution))
 
     def freeze(self) -> None:
         """No registration after this; called when the plan is resolved."""
@@ -156,6 +180,44 @@ class Registry:
                               where=f"{entry.distribution} {entry.version}, entry point {entry.value}",
                               why=f"it is {cls!r}", fix="point the entry point at the component's Config class")
         return cls
+
+
+def import_package(entry: Entry) -> None:
+    """Import every module of the package that an entry is in: what its Config imports only when it builds, too.
+
+    Modules called ``__main__``, ``test*`` or ``conftest`` are left out, and so is the core.
+
+    Raises:
+        PluginError: one does not import.
+    """
+    if entry.distribution == CORE:
+        return
+    name = entry.point.module.partition(".")[0]
+    try:
+        package = importlib.import_module(name)
+        for place in pkgutil.walk_packages(getattr(package, "__path__", ()), f"{name}.", onerror=_raise):
+            name = place.name
+            if not name.rpartition(".")[2].startswith(("__main__", "test", "conftest")):
+                importlib.import_module(name)
+    except Exception as error:
+        raise PluginError(
+            f"{entry.kind} '{entry.name}' cannot be built: importing {name}: {type(error).__name__}: {error}",
+            where=f"{entry.distribution} {entry.version}",
+            fix=f"install what it needs; rlhf plugins check {entry.distribution} shows the traceback",
+        ) from error
+
+
+def _raise(_: str) -> None:
+    """Let walk_packages fail where a subpackage does not import: it calls this while handling the error."""
+    raise
+
+
+def _version(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError as error:
+        raise PluginError(f"distribution '{distribution}' is not installed",
+                          fix="name the distribution that the component is part of") from error
 
 
 def check_core_range(entry: Entry) -> None:

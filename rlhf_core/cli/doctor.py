@@ -126,7 +126,7 @@ def plugins() -> Iterator[Finding]:
     from collections import Counter
 
     from rlhf_core.errors import RlhfError
-    from rlhf_core.registry import Registry
+    from rlhf_core.registry import Registry, import_package
 
     registry = Registry()
     entries = registry.entries()
@@ -134,6 +134,7 @@ def plugins() -> Iterator[Finding]:
     for entry in entries:
         try:
             registry.load(entry.kind, entry.qualified)
+            import_package(entry)
             good[f"{entry.distribution} {entry.version}"] += 1
         except RlhfError as error:
             yield Finding(f"{entry.kind} {entry.qualified}", "broken", error.what, error.fix)

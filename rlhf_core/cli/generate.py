@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rlhf_core.cli.common import Choice
+
 if TYPE_CHECKING:
     from rlhf_core.models.load import LoadedModel
     from rlhf_core.types import Prompt, Rollout, SamplingParams
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 @click.option("--n", type=click.IntRange(1), default=1, show_default=True, help="Completions of each prompt.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The same seed gives the same text.")
 @click.option("--stop", multiple=True, metavar="TEXT", help="Text that ends a completion. Repeatable.")
-@click.option("--prompt-format", type=click.Choice(("auto", "chat", "raw")), default="auto", show_default=True,
+@click.option("--prompt-format", type=Choice(("auto", "chat", "raw")), default="auto", show_default=True,
               help="Chat template, plain text, or the template if there is one.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def generate(model: str, texts: tuple[str, ...], file: str | None, max_tokens: int, min_tokens: int,

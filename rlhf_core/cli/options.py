@@ -9,6 +9,7 @@ import click
 
 if TYPE_CHECKING:
     from rlhf_core.config.run import RunConfig
+    from rlhf_core.hooks import HookBus
     from rlhf_core.registry import Registry
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -63,3 +64,15 @@ def resolve_options(registry: Registry, files: Iterable[str], settings: Iterable
     from rlhf_core.config.load import resolve
 
     return resolve(registry, files=files, settings=settings, sugar=sugar_of(names), base=base)
+
+
+def open_plugins(*, enabled: bool = True, strict: bool = False) -> tuple[Registry, HookBus]:
+    """Every installed component, those that hook plugins register included, and the hooks."""
+    from rlhf_core.disabled import disabled_distributions
+    from rlhf_core.hooks import load_hooks
+    from rlhf_core.registry import Registry
+
+    registry = Registry(only_core=not enabled)
+    hooks = load_hooks(enabled=enabled, disabled=disabled_distributions(), strict=strict)
+    hooks.fire("rlhf_register", registry)
+    return registry, hooks

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import click
 
+from rlhf_core.cli.common import Choice
 from rlhf_core.kinds import KINDS
+
+Check = tuple[str, str, str, Callable[[], object]]
+"""Distribution, kind, name, and what raises if it is broken."""
 
 
 @click.group()
@@ -15,7 +21,7 @@ def plugins() -> None:
 
 
 @plugins.command("list")
-@click.option("--kind", type=click.Choice(KINDS), help="Only this kind.")
+@click.option("--kind", type=Choice(KINDS), help="Only this kind.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def list_(kind: str | None, as_json: bool) -> None:
     """Components that are installed. Reads metadata only; imports no plugin."""
@@ -34,7 +40,7 @@ def list_(kind: str | None, as_json: bool) -> None:
 
 @plugins.command()
 @click.argument("name")
-@click.option("--kind", type=click.Choice(KINDS))
+@click.option("--kind", type=Choice(KINDS))
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def info(name: str, kind: str | None, as_json: bool) -> None:
     """What a component is, where it comes from, and its settings."""
@@ -63,33 +69,49 @@ def info(name: str, kind: str | None, as_json: bool) -> None:
 @plugins.command()
 @click.argument("distribution", required=False)
 def check(distribution: str | None) -> None:
-    """Import every component and hook, and show the traceback of what fails. Exit code 1 if any does."""
+    """Import every component, its package and every hook; exit code 1 and the traceback if one fails."""
+    from rlhf_core.disabled import disabled_distributions, normalise
+    from rlhf_core.errors import PluginError, RlhfError, did_you_mean
+    from rlhf_core.hooks import hook_points, new_manager, register
+    from rlhf_core.registry import Entry, Registry, import_package
+
+    registry, manager = Registry(), new_manager()
+
+    def look(entry: Entry) -> None:
+        registry.load(entry.kind, entry.qualified)
+        registry.find(entry.kind, entry.name)
+        import_package(entry)
+
+    checks: list[Check] = [(e.distribution, e.kind, e.qualified, partial(look, e)) for e in registry.entries()]
+    checks += [(normalise(dist), "hook", f"{dist}/{point.name}", partial(register, manager, dist, point))
+               for dist, point in hook_points(disabled_distributions())]
+    wanted, known = normalise(distribution or ""), {row[0] for row in checks}
+    if wanted and wanted not in known:
+        raise PluginError(f"no enabled distribution with plugins is called '{distribution}'",
+                          fix=did_you_mean(wanted, known) or "rlhf plugins list")
+    bad = 0
+    for dist, kind, name, run in checks:
+        if wanted in ("", dist):
+            try:
+                run()
+                click.echo(f"ok      {kind:10} {name}")
+            except RlhfError as error:
+                bad += 1
+                _show(f"broken  {kind:10} {name}", error)
+    raise SystemExit(1 if bad else 0)
+
+
+def _show(headline: str, error: Exception) -> None:
     import traceback
 
-    from rlhf_core.errors import RlhfError
-    from rlhf_core.hooks import load_hooks
-    from rlhf_core.registry import Registry
-
-    registry, bad = Registry(), 0
-    for entry in registry.entries():
-        if distribution not in (None, entry.distribution):
-            continue
-        try:
-            registry.load(entry.kind, entry.qualified)
-            registry.find(entry.kind, entry.name)
-            click.echo(f"ok      {entry.kind:10} {entry.qualified}")
-        except RlhfError as error:
-            bad += 1
-            click.echo(f"broken  {entry.kind:10} {entry.qualified}\n{error}")
-            if error.__cause__ is not None:
-                click.echo("".join(traceback.format_exception(error.__cause__)))
-    load_hooks(strict=True)
-    raise SystemExit(1 if bad else 0)
+    click.echo(f"{headline}\n{error}")
+    if error.__cause__ is not None:
+        click.echo("".join(traceback.format_exception(error.__cause__)))
 
 
 @plugins.command()
 @click.argument("name")
-@click.option("--kind", required=True, type=click.Choice(
+@click.option("--kind", required=True, type=Choice(
     ("loss", "advantage", "reward", "verifier", "trainer", "agent", "dataset", "tracker", "monitor")))
 @click.option("--dir", "parent", type=click.Path(path_type=Path), default=Path(), help="Where to put the package.")
 def new(name: str, kind: str, parent: Path) -> None:
@@ -106,9 +128,9 @@ def new(name: str, kind: str, parent: Path) -> None:
 @click.argument("distribution")
 def disable(distribution: str) -> None:
     """Ignore every component and hook of a distribution. Imports nothing."""
-    from rlhf_core.disabled import disabled_distributions, set_disabled
+    from rlhf_core.disabled import set_disabled, stored_names
 
-    path = set_disabled([*disabled_distributions(), distribution])
+    path = set_disabled([*stored_names(), distribution])
     click.echo(f"{distribution} is disabled ({path})")
 
 
@@ -116,7 +138,10 @@ def disable(distribution: str) -> None:
 @click.argument("distribution")
 def enable(distribution: str) -> None:
     """Undo `disable`."""
-    from rlhf_core.disabled import disabled_distributions, normalise, set_disabled
+    from rlhf_core.disabled import VARIABLE, disabled_distributions, normalise, set_disabled, stored_names
 
-    path = set_disabled([d for d in disabled_distributions() if d != normalise(distribution)])
+    path = set_disabled([d for d in stored_names() if d != normalise(distribution)])
+    if normalise(distribution) in disabled_distributions():
+        click.echo(f"{distribution} is still disabled by ${VARIABLE}")
+        return
     click.echo(f"{distribution} is enabled ({path})")

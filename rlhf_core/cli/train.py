@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from rlhf_core.cli.options import resolve_options, run_options, sugar_of
+from rlhf_core.cli.options import open_plugins, resolve_options, run_options, sugar_of
 
 
 @click.command()
@@ -32,22 +32,17 @@ def train(files: tuple[str, ...], settings: tuple[str, ...], run_dir: Path | Non
     rlhf train --config configs/pocket_grpo.yaml --set trainer.steps=20
     """
     from rlhf_core.cli.common import emit_json, set_up_logging
-    from rlhf_core.disabled import disabled_distributions
-    from rlhf_core.hooks import load_hooks
     from rlhf_core.launch import plan_run, planned_resume, preflight
-    from rlhf_core.registry import Registry
 
     set_up_logging()
-    registry = Registry(only_core=no_plugins)
+    registry, hooks = open_plugins(enabled=not no_plugins, strict=strict_plugins)
     given = bool(sugar_of(names) or files or settings)
     if resume is not None:
         change = partial(resolve_options, registry, files, settings, names) if given else None
         plan, config = planned_resume(resume, change, registry)
-        hooks = load_hooks(enabled=not no_plugins, disabled=disabled_distributions(), strict=strict_plugins)
         run_dir = resume
     else:
         config = resolve_options(registry, files, settings, names)
-        hooks = load_hooks(enabled=not no_plugins, disabled=disabled_distributions(), strict=strict_plugins)
         plan = plan_run(registry, hooks, config, nproc)
     preflight(registry, config, plan.world_size)
     if dry_run:

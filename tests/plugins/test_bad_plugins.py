@@ -29,6 +29,7 @@ class Hooks:
 
 hooks = Hooks()
 """
+WRAPPER = HOOKS.replace("@hookimpl", "@hookimpl(wrapper=True)").replace("raise Run", "yield\n        raise Run")
 MISSPELLED = HOOKS.replace("rlhf_step_end", "rlhf_step_ends")
 TRAIN = ("train", "--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic")
 SHORT = (
@@ -141,3 +142,71 @@ def test_no_plugins_and_disabled_hooks_are_not_imported(fakes: Fakes, tmp_path: 
     fakes.rlhf("plugins", "disable", "loud_hook")
     assert fakes.rlhf(*TRAIN, "--dry-run").returncode == 0
     assert not (tmp_path / "imported").exists()
+
+
+def test_check_imports_what_a_config_imports_only_when_it_builds(fakes: Fakes) -> None:
+    fakes.add("lazy-loss", "[rlhf.loss]\nlazy = lazy_loss.config:Config\n")
+    (fakes.folder / "lazy_loss.py").unlink()
+    package = fakes.folder / "lazy_loss"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "config.py").write_text(LOSS)
+    (package / "loss.py").write_text("import no_such_library")
+    for command in (("plugins", "check", "lazy-loss"), ("doctor",)):
+        out = fakes.rlhf(*command)
+        assert out.returncode == 1, out.stdout
+        assert "importing lazy_loss.loss: ModuleNotFoundError" in out.stdout
+
+
+@pytest.mark.parametrize(("code", "said"), [(MISSPELLED, "rlhf_step_ends"),
+                                            (WRAPPER, "do not wrap")])
+def test_check_looks_at_the_hooks_of_the_distribution_asked_for(fakes: Fakes, code: str, said: str) -> None:
+    fakes.add("bad-hook", "[rlhf]\nobserver = bad_hook:hooks\n", code)
+    fakes.add("good-hook", "[rlhf]\nobserver = good_hook:hooks\n", HOOKS)
+    assert fakes.rlhf("plugins", "check", "good-hook").returncode == 0
+    out = fakes.rlhf("plugins", "check", "bad_hook")
+    assert out.returncode == 1
+    assert said in out.stdout
+    out = fakes.rlhf("plugins", "check", "bad-hoks")
+    assert out.returncode == 2
+    assert "bad-hook" in out.stderr
+
+
+REGISTERS = """
+from rlhf_core.api import hookimpl
+
+class Hooks:
+    @hookimpl
+    def rlhf_register(self, registry):
+        registry.add("loss", "late", "late_loss:Config", distribution="late-loss")
+
+hooks = Hooks()
+""" + LOSS
+
+
+def test_a_hook_registers_a_component_that_metadata_does_not_declare(fakes: Fakes) -> None:
+    fakes.add("late-loss", "[rlhf]\nfinder = late_loss:hooks\n", REGISTERS.replace('"twin"', '"late"'))
+    out = fakes.rlhf(*TRAIN, "--loss", "late", "--dry-run")
+    assert out.returncode == 0, out.stderr
+    chosen = next(c for c in json.loads(out.stdout)["components"] if c["kind"] == "loss")
+    assert chosen["distribution"] == "late-loss"
+    out = fakes.rlhf(*TRAIN, "--loss", "late", "--dry-run", RLHF_DISABLE_PLUGINS="late-loss")
+    assert out.returncode == 2
+    assert "unknown loss 'late'" in out.stderr
+
+
+def test_a_launcher_that_raises_starts_nothing(fakes: Fakes) -> None:
+    code = HOOKS.replace("rlhf_step_end", "rlhf_launch")
+    fakes.add("bad-launcher", "[rlhf]\nlauncher = bad_launcher:hooks\n", code)
+    out = fakes.rlhf(*TRAIN, *SHORT, "--nproc", "2")
+    assert out.returncode in (1, 2), out.stderr
+    assert "rlhf_launch of plugin 'bad-launcher/launcher' raised RuntimeError: no disk in this hook" in out.stderr
+    assert "rlhf plugins disable bad-launcher" in out.stderr
+    assert not (fakes.folder / "run" / "metrics.jsonl").exists()
+
+
+def test_enabling_says_when_the_environment_still_disables(fakes: Fakes) -> None:
+    out = fakes.rlhf("plugins", "enable", "some-thing", RLHF_DISABLE_PLUGINS="Some_Thing")
+    assert "still disabled by $RLHF_DISABLE_PLUGINS" in out.stdout
+    fakes.rlhf("plugins", "disable", "other", RLHF_DISABLE_PLUGINS="some-thing")
+    assert json.loads((fakes.folder / "home" / "plugins.json").read_text()) == {"disabled": ["other"]}
