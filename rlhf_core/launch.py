@@ -113,7 +113,9 @@ def launch(
     code = hooks.launch(Launch(run_dir / "plan.json", plan.world_size))
     code = start_processes(run_dir, plan.world_size, resume, hooks) if code is None else code
     if code != 0:
-        raise ChildFailed(code, run_dir)
+        failure = ChildFailed(code, run_dir)
+        RunDir(run_dir).record_failure("failed", failure)
+        raise failure
     import json
 
     return json.loads((run_dir / "summary.json").read_text())

@@ -68,7 +68,9 @@ def show(run: str, as_json: bool) -> None:
     if series:
         click.echo("")
         table(("metric", "first", "last"), ((k, _text(v[0]), _text(v[-1])) for k, v in series.items()))
-    if found.status == "unfinished" and found.checkpoints:
+    if found.failure and not found.summary:
+        click.echo(f"\n{found.failure['error']}")
+    if found.summary is None and found.checkpoints:
         click.echo(f"\ngo on with: rlhf train --resume {found.path}")
 
 

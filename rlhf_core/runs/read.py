@@ -20,13 +20,15 @@ class StoredRun:
     """One run directory.
 
     Example:
-        read_run(Path("runs/grpo-20260131-142501")).status  # "completed", "stopped" or "unfinished"
+        read_run(Path("runs/grpo-20260131-142501")).status  # "completed"
     """
 
     path: Path
     plan: Plan
     summary: Mapping[str, Any] | None
     """What ``summary.json`` holds; None until the run is over."""
+    failure: Mapping[str, Any] | None
+    """Status and error, if the run ended early and could still say so."""
     metrics: tuple[Mapping[str, Any], ...]
     """Rows of ``metrics.jsonl``: steps and evaluations."""
     checkpoints: tuple[int, ...]
@@ -34,8 +36,12 @@ class StoredRun:
 
     @property
     def status(self) -> str:
-        """``completed``, ``stopped`` (by a monitor or hook) or ``unfinished`` (running, interrupted or failed)."""
-        return str(self.summary["status"]) if self.summary else "unfinished"
+        """``completed``, ``stopped`` (by a monitor or hook), ``interrupted``, ``failed``, or ``unfinished``.
+
+        Unfinished is a run that is still running, or that was killed.
+        """
+        ended = self.summary or self.failure
+        return str(ended["status"]) if ended else "unfinished"
 
     @property
     def steps(self) -> int:
@@ -70,15 +76,18 @@ def read_run(path: Path) -> StoredRun:
         RunDirError: a file of it cannot be read.
     """
     try:
-        summary = path / "summary.json"
-        found = json.loads(summary.read_text()) if summary.is_file() else None
+        summary, failure = (_json(path / f"{name}.json") for name in ("summary", "failure"))
         rows = tuple(read_jsonl(path / "metrics.jsonl"))
         plan = Plan.read(path / "plan.json")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunDirError(f"run '{path}' cannot be read", why=f"{type(error).__name__}: {error}",
-                          fix="one of plan.json, summary.json and metrics.jsonl is damaged") from error
+                          fix="one of plan.json, summary.json, failure.json and metrics.jsonl is damaged") from error
     saved = [p.name.removeprefix("step-") for p in (path / "checkpoints").glob("step-*")]
-    return StoredRun(path, plan, found, rows, tuple(sorted(int(n) for n in saved if n.isdigit())))
+    return StoredRun(path, plan, summary, failure, rows, tuple(sorted(int(n) for n in saved if n.isdigit())))
+
+
+def _json(path: Path) -> Mapping[str, Any] | None:
+    return json.loads(path.read_text()) if path.is_file() else None
 
 
 def find_run(name: str, root: Path = ROOT) -> StoredRun:

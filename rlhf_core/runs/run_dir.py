@@ -33,7 +33,7 @@ class RunDir:
     """Paths and streams of a run.
 
     Files: ``plan.json``, ``config.yaml``, ``environment.json``, ``metrics.jsonl``, ``trace.jsonl``,
-    ``samples.jsonl``, ``log.txt``, ``checkpoints/``, ``final/``, ``summary.json``.
+    ``samples.jsonl``, ``log.txt``, ``checkpoints/``, ``final/``, and at the end ``summary.json`` or ``failure.json``.
     """
 
     def __init__(self, path: Path) -> None:
@@ -41,6 +41,7 @@ class RunDir:
         self.checkpoints = path / "checkpoints"
         self.final = path / "final"
         self.summary = path / "summary.json"
+        self.failure = path / "failure.json"
         self.plan = path / "plan.json"
         self._streams: dict[str, JsonlFile] = {}
 
@@ -61,6 +62,7 @@ class RunDir:
 
     def open_streams(self, offsets: Mapping[str, int] | None) -> None:
         """Open the JSONL streams, cut to the checkpoint's ``offsets`` (None starts them empty)."""
+        self.failure.unlink(missing_ok=True)
         for name in STREAMS:
             keep = 0 if offsets is None else int(offsets.get(name, 0))
             self._streams[name] = JsonlFile(self.path / f"{name}.jsonl", keep)
@@ -79,6 +81,12 @@ class RunDir:
     def offsets(self) -> dict[str, int]:
         """Durable length of each stream."""
         return {name: stream.offset() for name, stream in self._streams.items()}
+
+    def record_failure(self, status: str, error: BaseException) -> None:
+        """Write why the run ended early, for those who look at it later; the first reason stays."""
+        if not self.failure.exists() and not self.summary.exists():
+            with contextlib.suppress(RunDirError):  # a full disk has been reported already
+                write_json(self.failure, {"status": status, "error": f"{type(error).__name__}: {error}"})
 
     def clean_partials(self) -> None:
         """Remove what a killed writer left half done."""

@@ -149,6 +149,11 @@ class Session:
             old = signal.signal(signal.SIGINT, on_signal)
         try:
             yield
+        except BaseException as error:
+            if self._open and self.main:
+                stopped = isinstance(error, (Interrupted, KeyboardInterrupt))
+                self.dir.record_failure("interrupted" if stopped else "failed", error)
+            raise
         finally:
             if old is not None:
                 signal.signal(signal.SIGINT, old)

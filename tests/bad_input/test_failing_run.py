@@ -38,9 +38,16 @@ def test_nan_loss(rlhf: Rlhf, quick: tuple[str, ...], tmp_path: Path, monkeypatc
     assert "learning_rate" in out.err
     assert "Traceback" not in out.err
     assert sorted(p.name for p in (run / "checkpoints").iterdir()) == ["step-000001", "step-000002"]
+    (row,) = json.loads(rlhf("runs", "list", "--root", tmp_path, "--json").out)
+    assert row["status"] == "failed"
+    shown = rlhf("runs", "show", run).out
+    assert "loss is nan" in shown
+    assert f"rlhf train --resume {run}" in shown
     monkeypatch.setattr(GrpoClip, "__call__", real)
     resumed = rlhf("train", "--resume", run, "--json")
     assert (resumed.code, json.loads(resumed.out)["steps"]) == (0, 3)
+    (row,) = json.loads(rlhf("runs", "list", "--root", tmp_path, "--json").out)
+    assert row["status"] == "completed"
 
 
 def test_reward_that_fails_on_everything(rlhf: Rlhf, quick: tuple[str, ...], tmp_path: Path,
@@ -82,6 +89,7 @@ def test_ctrl_c(rlhf: Rlhf, quick: tuple[str, ...], tmp_path: Path) -> None:
     assert "Traceback" not in err
     (saved,) = (run / "checkpoints").iterdir()
     assert not (run / "summary.json").exists()
+    assert json.loads((run / "failure.json").read_text())["status"] == "interrupted"
     steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert saved.name == f"step-{max(steps):06d}"
     resumed = rlhf("train", "--resume", run, "--json")
