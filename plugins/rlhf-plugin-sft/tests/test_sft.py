@@ -1,0 +1,75 @@
+"""Imitation: which tokens count, what is left out, and what a trained model then says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rlhf_core.api import ModelConfig
+from rlhf_core.cli.main import main
+from rlhf_core.models.load import load_policy
+from rlhf_core.models.prompt_format import Formatter
+from rlhf_core.trainers.foundry import TokenFoundry
+from rlhf_core.trainers.items import TrainItem
+from rlhf_plugin_sft.loss import CrossEntropy
+
+ROWS = [{"prompt": f"What is the code of {name}?", "completion": f"The code is {code}."}
+        for name, code in (("Ann", "red"), ("Bob", "blue"), ("Cleo", "green"), ("Dan", "cat"))] * 8
+
+
+def test_loss_is_that_of_transformers_on_completion_labels() -> None:
+    policy = load_policy(ModelConfig())
+    formatter = Formatter(policy.tokenizer, "chat")
+    prompt = formatter.encode([{"role": "user", "content": "What is the pet of Ann?"}])
+    completion = formatter.encode_completion("The pet of Ann is a cat.")
+    count = len(completion)
+    item = TrainItem("a", prompt, completion, torch.ones(count, dtype=torch.bool).numpy(), torch.ones(count).numpy())
+    short = TrainItem("b", prompt, completion[-2:], item.mask_T[:2], item.advantages_T[:2])
+    batch = TokenFoundry(policy.model)([item, short])
+    loss_BT = CrossEntropy()(batch).loss
+    ids = torch.tensor([[*prompt, *completion]])
+    labels = torch.tensor([[-100] * len(prompt) + list(completion)])
+    with torch.inference_mode():
+        wanted = policy.model(input_ids=ids, labels=labels).loss
+    assert float(loss_BT[0][batch.mask_BT[0]].mean().detach()) == pytest.approx(float(wanted), abs=1e-4)
+    assert int(batch.mask_BT.sum()) == count + 2, "prompts and padding are not learned"
+
+
+def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, str]], *settings: str) -> Any:
+    data, run = tmp_path / "data.jsonl", tmp_path / "run"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    monkeypatch.setenv("RLHF_HOME", str(tmp_path / "home"))
+    sets = [part for s in ("threads=1", "trainer.batch_size=16", "trainer.micro_batch_size=8", *settings)
+            for part in ("--set", s)]
+    with pytest.raises(SystemExit) as caught:
+        main(["train", "--algo", "sft", "--dataset", str(data), "--run-dir", str(run), *sets])
+    assert caught.value.code == 0
+    return json.loads((run / "summary.json").read_text())
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_it_learns_to_say_what_was_demonstrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lora: bool) -> None:
+    extra = ("model.lora.r=16", "trainer.optimizer.learning_rate=5e-3") if lora else (
+        "trainer.optimizer.learning_rate=2e-3",)
+    summary = train(tmp_path, monkeypatch, ROWS, "trainer.epochs=40", "trainer.optimizer.warmup_steps=2", *extra)
+    assert summary["status"] == "completed"
+    final = tmp_path / "run" / summary["final_model"]
+    tokenizer, model = AutoTokenizer.from_pretrained(final), AutoModelForCausalLM.from_pretrained(final)
+    for row in ROWS[:4]:
+        text = tokenizer.apply_chat_template([{"role": "user", "content": row["prompt"]}], tokenize=False,
+                                             add_generation_prompt=True)
+        ids = tokenizer(text, return_tensors="pt", add_special_tokens=False)
+        out = model.generate(**ids, max_new_tokens=16, do_sample=False)[0, ids["input_ids"].shape[1]:]
+        assert tokenizer.decode(out, skip_special_tokens=True).strip() == row["completion"]
+        assert out[-1] == tokenizer.eos_token_id, "it also learned where to stop"
+
+
+def test_examples_over_the_limit_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [*ROWS, {"prompt": "Say it all.", "completion": "word " * 200}]
+    summary = train(tmp_path, monkeypatch, rows, "trainer.max_length=64", "trainer.max_steps=1")
+    assert summary["dropped"]["examples_too_long"] == 1
