@@ -36,6 +36,7 @@ def load_or_train(config: EnsembleConfig, ctx: BuildContext) -> EnsembleReward:
         "members": len(reward.mean_K),
         "sharing": reward.meta["sharing"],
         "digest": folder.name,
+        "train_pairs": reward.meta.get("train_pairs"),
         "heldout": found,
     }
     _say(ctx)(describe(found))
@@ -100,6 +101,7 @@ def train_ensemble(
     mean_K, std_K = both.mean(0), both.std(0)
     meta: dict[str, Any] = {
         "sharing": config.sharing,
+        "train_pairs": len(train),
         "members": [f"member_{k}" for k in range(config.members)],
         "mean": mean_K.tolist(),
         "std": std_K.tolist(),

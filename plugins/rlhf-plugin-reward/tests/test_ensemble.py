@@ -50,6 +50,7 @@ def sample(answer: str, question: str = "What is Hal's pet?") -> Sample:
 def test_it_learns_the_preference_and_conforms(folder: Path) -> None:
     meta = json.loads((folder / "ensemble.json").read_text())
     assert meta["quality"]["ensemble"]["accuracy"] >= 0.9
+    assert (meta["train_pairs"], meta["quality"]["pairs"]) == (64, 32)
     plain, hollow = load_ensemble(config(), folder, "cpu").score(
         [sample("It is a dog."), sample("Of course! Great question! It is a dog.")])
     assert plain.value is not None
