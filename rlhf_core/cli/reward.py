@@ -81,6 +81,9 @@ def chosen_reward(registry: Registry, folder: str | None, name: str | None, sett
         name = "ensemble" if (Path(folder).expanduser() / "ensemble.json").is_file() else "bradley_terry"
         options["path"] = folder
     cls = registry.load("reward", str(name))
+    if folder is None and "path" in cls.model_fields and not {"path", "pairs"} & set(options):
+        raise ConfigError(f"reward '{name}' scores with a trained model, and none is named",
+                          fix="rlhf reward score --model FOLDER; `rlhf train` prints where it keeps a trained ensemble")
     try:
         own = registry.find("reward", str(name)).name
         return cls.model_validate({**options, "name": own}, context={"registry": registry})

@@ -77,6 +77,13 @@ def test_a_gated_score_is_shown_as_such(rlhf: Rlhf, rows: Path, ensemble: Path) 
     assert "members disagree" in out.out
 
 
+@pytest.mark.parametrize("name", ["ensemble", "bradley_terry"])
+def test_a_trained_reward_needs_its_folder(rlhf: Rlhf, rows: Path, name: str) -> None:
+    out = rlhf("reward", "score", "--reward", name, "--input", rows)
+    assert out.code == 2
+    assert "--model FOLDER" in out.err
+
+
 def test_exit_code_1_without_any_score(rlhf: Rlhf, rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from rlhf_core.court.verifier_reward import VerifierReward
 
