@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+Rlhf = Callable[..., Any]
 Refused = Callable[..., str]
 
 
@@ -70,3 +73,16 @@ def test_config_file(refused: Refused) -> None:
 
 def test_no_algorithm(refused: Refused) -> None:
     refused(args=("train",), says=("no algorithm chosen", "grpo"))
+
+
+@pytest.mark.parametrize(("settings", "said"), [
+    (("--set", "trainer.rollout_batch_size=8"), "1 prompts per step cannot be shared by 2 processes"),
+    (("--set", "strategy=single"), "strategy 'single' cannot run on 2 processes"),
+    (("--loss", "grpo_clop"), "did you mean 'grpo_clip'?"),
+])
+def test_several_processes_are_refused_before_one_is_started(rlhf: Rlhf, quick: tuple[str, ...], tmp_path: Path,
+                                                             settings: tuple[str, ...], said: str) -> None:
+    out = rlhf(*quick, "--nproc", "2", "--run-dir", tmp_path / "run", *settings)
+    assert out.code == 2
+    assert said in out.err
+    assert not (tmp_path / "run").exists()
