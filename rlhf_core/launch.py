@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,11 +10,11 @@ from typing import Any
 
 from rlhf_core.config.run import RunConfig
 from rlhf_core.context import BuildContext
-from rlhf_core.errors import RlhfError, RunDirError
+from rlhf_core.errors import RunDirError
 from rlhf_core.hooks import HookBus, Launch, PlanResolved
 from rlhf_core.plan import Plan, make_plan, reload, walk_components
 from rlhf_core.registry import Registry, check_component
-from rlhf_core.runs.run_dir import RunDir, check_writable
+from rlhf_core.runs.run_dir import RunDir, check_free, check_writable, first_missing
 
 Say = Callable[[str], None]
 Progress = Callable[[int, Mapping[str, float]], None]
@@ -105,62 +104,48 @@ def launch(
     Raises:
         RlhfError: the run failed.
     """
-    if plan.world_size == 1:
-        return run_plan(plan, config, registry, hooks, run_dir, resume=resume, say=say, progress=progress)
-    if not resume:
-        check_writable(run_dir)
-        RunDir(run_dir).create(plan, environment())
-    code = hooks.launch(Launch(run_dir / "plan.json", plan.world_size))
-    code = start_processes(run_dir, plan.world_size, resume, hooks) if code is None else code
-    if code != 0:
-        failure = ChildFailed(code, run_dir)
-        RunDir(run_dir).record_failure("failed", failure)
-        raise failure
+    run, fresh = RunDir(run_dir), not resume
+    made = first_missing(run_dir)
+    if fresh:
+        check_free(run)
+    run.stop.unlink(missing_ok=True)
+    try:
+        if plan.world_size == 1:
+            return run_plan(plan, config, registry, hooks, run_dir, resume=resume, say=say, progress=progress)
+        return _run_several(plan, config, hooks, run, resume)
+    except BaseException as error:
+        if fresh and (isinstance(error, KeyboardInterrupt) or getattr(error, "exit_code", 1) == 2):
+            run.discard_unused(made)
+        raise
+    finally:
+        run.stop.unlink(missing_ok=True)
+
+
+def _run_several(plan: Plan, config: RunConfig, hooks: HookBus, run: RunDir, resume: bool) -> Mapping[str, Any]:
+    """Start one process per rank, unless a hook does, and wait."""
     import json
 
-    return json.loads((run_dir / "summary.json").read_text())
-
-
-class ChildFailed(RlhfError):
-    """A rank failed; its own message is above."""
-
-    def __init__(self, code: int, run_dir: Path) -> None:
-        self.exit_code = code if code in (1, 2, 130) else 1
-        super().__init__(
-            f"a process of the run ended with code {code}",
-            where=str(run_dir),
-            fix=f"its message is above; go on with: rlhf train --resume {run_dir}",
-        )
-
-
-def start_processes(run_dir: Path, nproc: int, resume: bool, hooks: HookBus) -> int:
-    """Start the ranks with torchrun (CPU) or ``accelerate launch`` (GPU) and return the exit code.
-
-    ``accelerate launch --cpu --num_processes 2`` silently runs one process, hence torchrun there; every
-    worker compares WORLD_SIZE with the plan.
-    """
     import torch
 
-    command = [sys.executable, "-m"]
-    if torch.cuda.is_available():
-        command += [
-            "accelerate.commands.launch",
-            "--num_processes",
-            str(nproc),
-            "--num_machines",
-            "1",
-            "--mixed_precision",
-            "no",
-            "--dynamo_backend",
-            "no",
-            "--multi_gpu",
-        ]
-    else:
-        command += ["torch.distributed.run", "--standalone", "--nproc_per_node", str(nproc)]
-    flags = {"--resume": resume, "--strict": hooks.strict, "--no-plugins": not hooks.enabled}
-    command += ["-m", "rlhf_core.worker", str(run_dir), *(flag for flag, wanted in flags.items() if wanted)]
-    threads = str(max(1, (os.cpu_count() or 1) // nproc))
-    return subprocess.run(command, env={"OMP_NUM_THREADS": threads, **os.environ}, check=False).returncode
+    from rlhf_core.ranks import RankFailed, run_ranks
+
+    if not resume:
+        run.create(plan, environment())
+    try:
+        code = hooks.launch(Launch(run.plan, plan.world_size))
+        if code is None:
+            flags = {"--resume": resume, "--strict": hooks.strict, "--no-plugins": not hooks.enabled}
+            cuda = torch.cuda.is_available() and getattr(config.strategy, "device", "auto") != "cpu"
+            run_ranks(run, plan.world_size, [flag for flag, wanted in flags.items() if wanted], cuda)
+        elif code != 0:
+            raise RankFailed(code, {}, run.path)
+    except RankFailed as error:
+        run.record_failure("interrupted" if error.exit_code == 130 else "failed", error)
+        raise
+    except KeyboardInterrupt as error:
+        run.record_failure("interrupted", error)
+        raise
+    return json.loads(run.summary.read_text())
 
 
 def run_plan(

@@ -15,6 +15,7 @@ from rlhf_core.errors import RlhfError
 from rlhf_core.hooks import load_hooks
 from rlhf_core.launch import run_plan
 from rlhf_core.plan import Plan, reload
+from rlhf_core.ranks import report
 from rlhf_core.registry import Registry
 
 
@@ -40,8 +41,12 @@ def main() -> int:
                 plan, config, registry, hooks, args.run_dir, resume=args.resume, say=printer.say, progress=printer.step
             )
     except RlhfError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
+        if not report(error):
+            print(f"error: {error}", file=sys.stderr, flush=True)
         return error.exit_code
+    except Exception as error:
+        report(error)
+        raise
     return 0
 
 

@@ -43,6 +43,8 @@ class RunDir:
         self.summary = path / "summary.json"
         self.failure = path / "failure.json"
         self.plan = path / "plan.json"
+        self.stop = path / "stop"
+        """Whoever creates this file asks the run to finish its step, save, and stop."""
         self._streams: dict[str, JsonlFile] = {}
 
     def create(self, plan: Plan, environment: Mapping[str, Any]) -> None:
@@ -63,6 +65,7 @@ class RunDir:
     def open_streams(self, offsets: Mapping[str, int] | None) -> None:
         """Open the JSONL streams, cut to the checkpoint's ``offsets`` (None starts them empty)."""
         self.failure.unlink(missing_ok=True)
+        self.summary.unlink(missing_ok=True)
         for name in STREAMS:
             keep = 0 if offsets is None else int(offsets.get(name, 0))
             self._streams[name] = JsonlFile(self.path / f"{name}.jsonl", keep)
@@ -88,6 +91,34 @@ class RunDir:
             with contextlib.suppress(RunDirError):  # a full disk has been reported already
                 write_json(self.failure, {"status": status, "error": f"{type(error).__name__}: {error}"})
 
+    def begun(self) -> bool:
+        """True once an evaluation or a step has been logged, or a checkpoint saved: there is something to keep."""
+        metrics = self.path / "metrics.jsonl"
+        return (metrics.is_file() and metrics.stat().st_size > 0) or any(self.checkpoints.glob("step-*"))
+
+    def discard_unused(self, made: Path | None) -> None:
+        """Remove what a new run that never began has written.
+
+        Args:
+            made: topmost folder that the run had to create (`first_missing` before it), None if its folder was there.
+        """
+        import shutil
+
+        if self.begun():
+            return
+        with contextlib.suppress(OSError):
+            if made is None:
+                for path in (self.path / "config.yaml", self.path / "environment.json", self.plan, self.failure,
+                             *(self.path / f"{name}.jsonl" for name in STREAMS)):
+                    path.unlink(missing_ok=True)
+                self.checkpoints.rmdir()
+                return
+            shutil.rmtree(self.path, ignore_errors=True)
+            folder = self.path
+            while folder != made:
+                folder = folder.parent
+                folder.rmdir()  # others may use it by now
+
     def clean_partials(self) -> None:
         """Remove what a killed writer left half done."""
         import shutil
@@ -101,6 +132,14 @@ class RunDir:
         for stream in self._streams.values():
             with contextlib.suppress(OSError):
                 stream.close()
+
+
+def first_missing(path: Path) -> Path | None:
+    """The topmost folder that has to be created for ``path``; None if it is there."""
+    missing = None
+    while not path.exists():
+        missing, path = path, path.parent
+    return missing
 
 
 def check_writable(path: Path) -> None:

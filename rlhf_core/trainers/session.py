@@ -136,10 +136,10 @@ class Session:
 
     @contextlib.contextmanager
     def guard(self) -> Iterator[None]:
-        """Turn the first Ctrl-C into "finish this step, save, stop"; a second one stops at once."""
+        """Turn the first Ctrl-C into "finish this step, save, stop"; a second one, or an early one, stops at once."""
 
         def on_signal(signum: int, frame: Any) -> None:
-            if self.interrupted:
+            if self.interrupted or not self.dir.begun():
                 raise KeyboardInterrupt
             self.interrupted = True
             print("\nstopping after this step (Ctrl-C again stops at once)", file=sys.stderr, flush=True)
@@ -160,8 +160,8 @@ class Session:
             self.close()
 
     def stop_requested(self) -> bool:
-        """True on every rank once any rank was interrupted."""
-        return any(self.strategy.gather_objects(self.interrupted))
+        """True on every rank once any rank was interrupted, or the run's ``stop`` file is there."""
+        return any(self.strategy.gather_objects(self.interrupted or self.dir.stop.exists()))
 
     def close(self) -> None:
         """Close trackers and streams."""

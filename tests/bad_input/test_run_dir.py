@@ -125,3 +125,15 @@ def test_a_disk_that_is_really_full(rlhf: Rlhf, quick: tuple[str, ...], small_di
     subprocess.run(["mount", "-o", "remount,size=99m", str(small_disk)], check=True)
     resumed = rlhf("train", "--resume", small_disk / "run", "--json")
     assert (resumed.code, json.loads(resumed.out)["steps"]) == (0, 3)
+
+
+def test_what_is_found_while_the_rooms_are_built_leaves_nothing(rlhf: Rlhf, tmp_path: Path) -> None:
+    for folder in (None, tmp_path / "empty"):
+        if folder is not None:
+            folder.mkdir()
+        where = () if folder is None else ("--run-dir", folder)
+        out = rlhf("train", "--algo", "grpo", "--reward", "ensemble", "--dataset", "pocket/arithmetic", *where)
+        assert out.code == 2
+        assert "no preference pairs" in out.err
+        assert not Path("runs").exists()
+    assert list((tmp_path / "empty").iterdir()) == []

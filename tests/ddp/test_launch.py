@@ -1,0 +1,127 @@
+"""Several processes are one run: one message, one exit code, one Ctrl-C, and nobody left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RLHF = [sys.executable, "-m", "rlhf_core.cli.main"]
+LONG = ["train", "--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", "--nproc", "2",
+        "--set", "threads=1", "--set", "trainer.steps=200", "--set", "trainer.rollout_batch_size=16",
+        "--set", "trainer.eval_samples=4"]
+
+
+def ranks_of(run: Path) -> list[int]:
+    """Process ids of the run's workers."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = entry.read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if "rlhf_core.worker" in words and str(run) in words and "rlhf_core.ranks" not in words:
+            found.append(int(entry.parent.name))
+    return found
+
+
+def wait_until(true: Callable[[], Any], what: str, deadline_s: float = 90) -> None:
+    end = time.monotonic() + deadline_s
+    while not true():
+        assert time.monotonic() < end, f"{what}: not within {deadline_s} s"
+        time.sleep(0.05)
+
+
+@contextmanager
+def started(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """A run of two processes, and its folder; whatever is left of it is killed."""
+    run = tmp_path / "runs" / "one"
+    process = subprocess.Popen([*RLHF, *LONG, "--run-dir", str(run)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               text=True, start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    try:
+        yield process, run
+    finally:
+        for pid in (process.pid, *ranks_of(run)):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        process.communicate()
+
+
+def logged(run: Path, text: str) -> bool:
+    path = run / "metrics.jsonl"
+    return path.is_file() and text in path.read_text()
+
+
+def test_ctrl_c_saves_and_the_run_goes_on(tmp_path: Path, rlhf: Callable[..., Any]) -> None:
+    with started(tmp_path) as (process, run):
+        wait_until(lambda: logged(run, '"step": 2'), "second step")
+        os.killpg(process.pid, signal.SIGINT)  # what a terminal does
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 130, err
+        assert err.count("error: ") == 1
+        assert f"rlhf train --resume {run}" in err
+        assert "Traceback" not in err
+        assert not ranks_of(run)
+        (saved,) = (run / "checkpoints").iterdir()
+        steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+        assert saved.name == f"step-{max(steps):06d}"
+        assert json.loads((run / "failure.json").read_text())["status"] == "interrupted"
+        assert not (run / "stop").exists()
+        state = rlhf("runs", "show", run, "--json")
+        assert json.loads(state.out)["status"] == "interrupted"
+        out = subprocess.Popen([*RLHF, "train", "--resume", str(run)], stderr=subprocess.PIPE, text=True)
+        wait_until(lambda: logged(run, f'"step": {max(steps) + 2}'), "a step after the resume")
+        (run / "stop").touch()  # asks for the same as Ctrl-C
+        _, err = out.communicate(timeout=60)
+        assert out.returncode == 130, err
+
+
+def test_early_ctrl_c_ends_at_once_and_leaves_nothing(tmp_path: Path) -> None:
+    with started(tmp_path) as (process, run):
+        wait_until(lambda: ranks_of(run), "the ranks")
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 130, err
+        assert "Traceback" not in err
+        assert not ranks_of(run)
+        assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("victim", ["launcher", "rank"])
+def test_killed_from_outside(tmp_path: Path, victim: str) -> None:
+    with started(tmp_path) as (process, run):
+        wait_until(lambda: logged(run, '"step": 1'), "first step")
+        ranks = ranks_of(run)
+        assert len(ranks) == 2
+        os.kill(process.pid if victim == "launcher" else max(ranks), signal.SIGKILL)
+        if victim == "rank":
+            _, err = process.communicate(timeout=60)
+            assert process.returncode == 1
+            assert "SIGKILL" in err
+            assert err.count("error: ") == 1
+            assert f"rlhf train --resume {run}" in err
+            assert json.loads((run / "failure.json").read_text())["status"] == "failed"
+        wait_until(lambda: not ranks_of(run), "the end of every rank", 45)
+
+
+def test_bad_input_that_only_a_rank_finds(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "one"
+    out = subprocess.run([*RLHF, "train", "--algo", "grpo", "--reward", "ensemble", "--dataset", "pocket/arithmetic",
+                          "--nproc", "2", "--run-dir", str(folder)], capture_output=True, text=True, timeout=120,
+                         env={**os.environ, "RLHF_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}, check=False)
+    assert out.returncode == 2, out.stderr
+    assert out.stderr.count("error: ") == 1
+    assert "no preference pairs" in out.stderr
+    assert "Traceback" not in out.stderr
+    assert not folder.parent.exists()
