@@ -57,7 +57,7 @@ class DeadlineExceeded(RlhfError, TimeoutError):
 
 
 class StopRun(Exception):
-    """Raised by a hook or monitor to end the run cleanly, after a checkpoint."""
+    """Raised by a hook or monitor to end the run cleanly, after the current step and a checkpoint."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pluggy
 
@@ -21,6 +22,7 @@ GROUP = "rlhf"
 hookspec = pluggy.HookspecMarker("rlhf")
 hookimpl = pluggy.HookimplMarker("rlhf")
 log = logging.getLogger("rlhf.hooks")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,7 @@ class Specs:
 
 
 HOOK_NAMES: tuple[str, ...] = tuple(n for n in vars(Specs) if n.startswith("rlhf_"))
+BEFORE_THE_RUN = ("rlhf_register", "rlhf_plan_resolved")
 
 
 @dataclass
@@ -168,27 +171,52 @@ class HookBus:
     strict: bool = False
     enabled: bool = True
     errors: Counter[str] = field(default_factory=Counter)
+    stop_reason: str | None = None
+    """Why the first listener that raised ``StopRun`` wants the run to end, which it does after the step."""
 
     def fire(self, hook: str, event: Any) -> None:
-        """Call every implementation of ``hook``; only ``StopRun`` propagates unless strict."""
+        """Call every implementation of ``hook``; none keeps the others from being called.
+
+        Raises:
+            RlhfError: one raised ``StopRun`` before there was a run to stop.
+            PluginError: one raised anything else, and the bus is strict.
+        """
         key = "registry" if hook == "rlhf_register" else "event"
         for impl in reversed(getattr(self.manager.hook, hook).get_hookimpls()):
-            try:
-                impl.function(**({key: event} if impl.argnames else {}))
-            except StopRun:
-                raise
-            except Exception as error:
-                self._failed(hook, impl.plugin_name, error)
+            plugin, given = impl.plugin_name, {key: event} if impl.argnames else {}
+            self.call(f"hook {hook} of plugin '{plugin}'", f"{plugin}:{hook}", partial(impl.function, **given))
+        if hook in BEFORE_THE_RUN and self.stop_reason is not None:
+            raise RlhfError(f"a plugin stopped the run before it began: {self.stop_reason}", where=f"hook {hook}",
+                            fix="do what it asks for, or run without it: --no-plugins")
 
-    def _failed(self, hook: str, plugin: str, error: Exception) -> None:
+    def call(self, who: str, key: str, function: Callable[[], T]) -> T | None:
+        """Call one listener (hook, monitor or tracker): ``StopRun`` is noted, any other exception logged and counted.
+
+        Args:
+            who: names it in messages.
+            key: counts its exceptions in ``errors``.
+            function: the call; its result is returned, None if it raised.
+
+        Raises:
+            PluginError: it raised, and the bus is strict.
+        """
+        try:
+            return function()
+        except StopRun as stop:
+            if self.stop_reason is None:
+                self.stop_reason = str(stop.reason) or f"{who} gave no reason"
+        except Exception as error:
+            self._failed(who, key, error)
+        return None
+
+    def _failed(self, who: str, key: str, error: Exception) -> None:
         if self.strict:
-            raise PluginError(f"hook {hook} of plugin '{plugin}' raised {type(error).__name__}: {error}",
+            raise PluginError(f"{who} raised {type(error).__name__}: {error}",
                               fix="mend the plugin, disable it, or drop --strict-plugins") from error
-        key = f"{plugin}:{hook}"
         self.errors[key] += 1
         if self.errors[key] == 1:
-            log.warning("hook %s of plugin '%s' raised %s: %s (later ones are only counted)",
-                        hook, plugin, type(error).__name__, error, exc_info=error)
+            log.warning("%s raised %s: %s (later ones are only counted)", who, type(error).__name__, error,
+                        exc_info=error)
 
     def launch(self, event: Launch) -> int | None:
         """First non-None answer of ``rlhf_launch``.

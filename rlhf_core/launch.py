@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -176,17 +177,16 @@ def run_plan(
     session = Session(RunDir(run_dir), plan, strategy, hooks, resume=resume, environment=environment())
     session.say, session.progress = say or session.say, progress or session.progress
     ctx = ctx.with_(strategy=strategy, session=session)
-    trainer = config.trainer.build(ctx)
-    check_component("trainer", trainer, config.trainer.name)
-    if rank == 0:
-        session.trackers = [t.build(ctx) for t in config.trackers]
-    session.monitors = [m.build(ctx) for m in config.monitors]
-    try:
+    with contextlib.ExitStack() as closing:
+        closing.callback(getattr(strategy, "close", lambda: None))
+        closing.callback(session.close)
+        trainer = config.trainer.build(ctx)
+        check_component("trainer", trainer, config.trainer.name)
+        closing.callback(getattr(trainer, "close", lambda: None))
+        if rank == 0:
+            session.trackers = [session.parts.build("tracker", t, ctx) for t in config.trackers]
+        session.monitors = [session.parts.build("monitor", m, ctx) for m in config.monitors]
         return trainer.run()
-    finally:
-        for part in (trainer, strategy):
-            if callable(getattr(part, "close", None)):
-                part.close()
 
 
 def set_up_torch(config: RunConfig) -> None:

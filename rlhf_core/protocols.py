@@ -196,7 +196,11 @@ class Strategy(Protocol):
 
 @runtime_checkable
 class Stateful(Protocol):
-    """Optional: a component with state that exact resume must restore."""
+    """Optional, for any component but a verifier: state that exact resume must restore.
+
+    It is saved with every checkpoint, by each rank its own, and restored when everything is built. A reward that is
+    itself a torch module is taken for a frozen network and left out.
+    """
 
     def state_dict(self) -> dict[str, Any]:
         """JSON values, numpy arrays and tensors only."""
@@ -209,7 +213,7 @@ class Stateful(Protocol):
 
 @runtime_checkable
 class Closeable(Protocol):
-    """Optional: a component that holds processes or files."""
+    """Optional, for any component: it holds processes or files. Closed at the end of a run, also of a failed one."""
 
     def close(self) -> None:
         """Release them; idempotent."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from rlhf_core.context import BuildContext
 from rlhf_core.data.admit import admit
 from rlhf_core.data.library import Datasets
@@ -16,12 +14,12 @@ from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.models.reference import Reference
 from rlhf_core.models.save import load_weights, write_folder
 from rlhf_core.protocols import RewardModel
-from rlhf_core.registry import check_component
 from rlhf_core.runs.checkpoint import seed_everything
 from rlhf_core.trainers.config import OnlineTrainerConfig
 from rlhf_core.trainers.evaluate import Evaluator
 from rlhf_core.trainers.foundry import TokenFoundry, WithKL
 from rlhf_core.trainers.items import make_item
+from rlhf_core.trainers.parts import remember_sources
 from rlhf_core.trainers.rooms import Court, Library, Studio
 from rlhf_core.trainers.update import Updater
 from rlhf_core.types import Prompt, Rollout
@@ -42,6 +40,7 @@ class OnlineHouse:
         self.config, self.seed, self.strategy = config, ctx.seed, ctx.strategy
         seed_everything(ctx.seed)
         self.datasets = Datasets(ctx.config.dataset, ctx)
+        remember_sources(self.datasets, ctx)
         train, held = self.datasets.prompts("train"), self.datasets.prompts("heldout")
         self.policy = load_policy(ctx.config.model)
         self.formatter = Formatter(self.policy.tokenizer, ctx.config.model.prompt_format)
@@ -79,14 +78,10 @@ class OnlineHouse:
 
     def _build(self, kind: str) -> Any:
         chosen = getattr(self.ctx.config, kind)
-        built = chosen.build(self.ctx)
-        check_component(kind, built, chosen.name)
-        return built
+        return self.ctx.session.parts.build(kind, chosen, self.ctx)
 
     def _own_reward(self, label: str, chosen: Any) -> RewardModel:
-        built = chosen.build(self.ctx)
-        check_component("reward", built, f"{chosen.name} of source {label}")
-        return built
+        return self.ctx.session.parts.build("reward", chosen, self.ctx, label)
 
     @property
     def _wants_reference(self) -> bool:
@@ -113,20 +108,13 @@ class OnlineHouse:
             return room.logprobs(items, self.config.micro_batch_size)
 
     def state_dict(self) -> dict[str, Any]:
-        """Optimizer, data position and the state of stateful components."""
-        parts = {n: c.state_dict() for n, c in self._stateful()}
-        return {"updater": self.updater.state_dict(), "order": self.library.order.state_dict(), "parts": parts}
+        """Optimizer and data position; the session keeps the components' states."""
+        return {"updater": self.updater.state_dict(), "order": self.library.order.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore :meth:`state_dict`."""
         self.updater.load_state_dict(state["updater"])
         self.library.order.load_state_dict(state["order"])
-        for name, part in self._stateful():
-            part.load_state_dict(state["parts"][name])
-
-    def _stateful(self) -> list[tuple[str, Any]]:
-        rooms = {"reward": self.reward, "advantage": self.advantage, "agent": self.studio.agent}
-        return [(n, c) for n, c in rooms.items() if hasattr(c, "state_dict") and not isinstance(c, torch.nn.Module)]
 
     def write_model(self, folder: Path) -> None:
         """Write the trained weights (adapters, with LoRA) and tokenizer for a checkpoint."""
@@ -135,9 +123,3 @@ class OnlineHouse:
     def write_final(self, folder: Path) -> None:
         """Write the final model in plain Hugging Face form, adapters merged."""
         write_folder(self.policy.model, self.policy.tokenizer, folder, merge=True)
-
-    def close(self) -> None:
-        """Close rewards that hold processes."""
-        for part in (getattr(self, "reward", None), *getattr(getattr(self, "court", None), "by_source", {}).values()):
-            if callable(getattr(part, "close", None)):
-                part.close()  # type: ignore[union-attr]

@@ -13,12 +13,12 @@ import torch
 
 from rlhf_core import hooks as hk
 from rlhf_core.context import BuildContext
-from rlhf_core.errors import DatasetError, StopRun
-from rlhf_core.registry import check_component
+from rlhf_core.data.library import Datasets
+from rlhf_core.errors import DatasetError
 from rlhf_core.runs.jsonl import read_jsonl
 from rlhf_core.trainers.config import OfflineTrainerConfig
+from rlhf_core.trainers.parts import remember_sources
 from rlhf_core.trainers.rooms import mean
-from rlhf_core.trainers.session import Interrupted
 from rlhf_core.trainers.update import Updater
 
 
@@ -63,8 +63,10 @@ class OfflineTrainer:
             list(task.items("train")),
             list(task.items("heldout"))[: config.eval_samples],
         )
-        dropped = getattr(getattr(task, "datasets", None), "counts", {})
-        self.session.counts.update(dropped)  # a resumed run replaces them by its checkpoint's
+        datasets = getattr(task, "datasets", None)
+        if isinstance(datasets, Datasets):
+            self.session.counts.update(datasets.counts)  # a resumed run replaces them by its checkpoint's
+            remember_sources(datasets, ctx)
         if not self.train_items:
             raise DatasetError("no example is left to train on", fix="raise trainer.max_length or check the dataset")
         full = max(1, math.ceil(len(self.train_items) * config.epochs / config.batch_size))
@@ -79,38 +81,28 @@ class OfflineTrainer:
                 self.task.load_model(found[0] / "model")
             chosen = self.ctx.config.loss
             assert chosen is not None, "a trainer's companions name its loss"
-            loss = chosen.build(self.ctx)
-            check_component("loss", loss, chosen.name)
+            loss = self.session.parts.build("loss", chosen, self.ctx)
             module = self.strategy.prepare(self.task.module)
             self.updater = Updater(module, loss, self.strategy, self.config, self.steps)
             start = 0
             if found:
                 self.updater.load_state_dict(found[1]["updater"])
                 self.before, start = found[1]["before"], int(found[1]["step"])
+                self.session.restore(found[1])
             else:
                 self.before = self._evaluate(0)
-            reason = self._loop(start)
-            return self._finish(reason)
+            return self._finish(self._loop(start))
 
-    def _loop(self, start: int) -> str | None:
-        for step in range(start + 1, self.steps + 1):
-            try:
+    def _loop(self, start: int) -> int:
+        """Run the steps; return the last one made, which is an earlier one if a hook or monitor ends the run."""
+        for step in range(start, self.steps + 1):
+            if step > start:
                 self._step(step)
                 if self.config.eval_every and step % self.config.eval_every == 0 and step < self.steps:
                     self._evaluate(step)
-            except StopRun as stop:
-                self._save(step)
-                return stop.reason
-            stopping = self.session.stop_requested()
-            every = self.config.checkpoint_every
-            if stopping or step == self.steps or (every and step % every == 0):
-                self._save(step)
-            if stopping and step < self.steps:
-                raise Interrupted(
-                    f"stopped by Ctrl-C after step {step}; everything is saved",
-                    fix=f"go on with: {self.session.resume_hint()}",
-                )
-        return None
+            if self.session.boundary(step, self.steps, self.config.checkpoint_every, self._save):
+                return step
+        return self.steps
 
     def _step(self, step: int) -> None:
         began = time.perf_counter()
@@ -147,15 +139,15 @@ class OfflineTrainer:
             state = {"updater": self.updater.state_dict(), "before": self.before}
             self.session.checkpoint(step, state, self.task.write_model)
 
-    def _finish(self, reason: str | None) -> dict[str, Any]:
-        after = self._evaluate(self.steps)
-        if self.session.main:
-            self.task.write_final(self.session.dir.final)
+    def _finish(self, step: int) -> dict[str, Any]:
+        after = self._evaluate(step)
+        self.session.write_final(self.task.write_final)
         rows = [r for r in read_jsonl(self.session.dir.path / "metrics.jsonl") if "grad_norm" in r]
         losses = [float(r["loss"]) for r in rows]
+        reason = self.session.stop_reason()
         return self.session.finish(
             {
-                "status": "stopped" if reason else "completed",
+                "status": "stopped" if reason is not None else "completed",
                 "stop_reason": reason,
                 "algo": self.config.name,
                 "steps": len(rows),
@@ -173,3 +165,7 @@ class OfflineTrainer:
                 "reports": dict(self.ctx.report),
             }
         )
+
+    def close(self) -> None:
+        """Close every component of the run."""
+        self.session.close()

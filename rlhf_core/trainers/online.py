@@ -13,7 +13,6 @@ import numpy as np
 
 from rlhf_core import hooks as hk
 from rlhf_core.context import BuildContext
-from rlhf_core.errors import StopRun
 from rlhf_core.trainers.canary import drift_warning
 from rlhf_core.trainers.config import OnlineTrainerConfig
 from rlhf_core.trainers.evaluate import Evaluation
@@ -21,7 +20,7 @@ from rlhf_core.trainers.house import OnlineHouse
 from rlhf_core.trainers.items import TrainItem, make_item
 from rlhf_core.trainers.report import online_summary, step_trace
 from rlhf_core.trainers.rooms import rollout_metrics, score_metrics
-from rlhf_core.trainers.session import Interrupted, log
+from rlhf_core.trainers.session import log
 from rlhf_core.types import PromptGroup, Rollout, Score, ScoreStatus
 
 
@@ -48,27 +47,19 @@ class OnlineTrainer:
             start = self._restore(found[1]) if found else 0
             if self.before is None:
                 self.before = self._evaluate(0, final=True)
-            reason = self._loop(start)
-            return self._finish(reason)
+            return self._finish(self._loop(start))
 
-    def _loop(self, start: int) -> str | None:
-        """Run the steps; return why the run stopped early, if it did."""
-        for step in range(start + 1, self.config.steps + 1):
-            try:
+    def _loop(self, start: int) -> int:
+        """Run the steps; return the last one made, which is an earlier one if a hook or monitor ends the run."""
+        last, every = self.config.steps, self.config.checkpoint_every
+        for step in range(start, last + 1):
+            if step > start:
                 self.step(step)
-                if self.config.eval_every and step % self.config.eval_every == 0 and step < self.config.steps:
+                if self.config.eval_every and step % self.config.eval_every == 0 and step < last:
                     self._evaluate(step)
-            except StopRun as stop:
-                self._save(step)
-                return stop.reason
-            stopping = self.session.stop_requested()
-            every = self.config.checkpoint_every
-            if stopping or step == self.config.steps or (every and step % every == 0):
-                self._save(step)
-            if stopping and step < self.config.steps:
-                raise Interrupted(f"stopped by Ctrl-C after step {step}; everything is saved",
-                                  fix=f"go on with: {self.session.resume_hint()}")
-        return None
+            if self.session.boundary(step, last, every, self._save):
+                return step
+        return last
 
     def step(self, step: int) -> None:
         """One rollout batch: rooms 1 to 6."""
@@ -191,19 +182,25 @@ class OnlineTrainer:
     def _save(self, step: int) -> None:
         if self.session.saved(step):
             return
-        state = {"house": self.house.state_dict(), "before": self.before.state() if self.before else None}
+        state = {"house": self.house.state_dict(), "before": self.before.state() if self.before else None,
+                 "checked_drift": self.checked_drift}
         self.session.checkpoint(step, state, self.house.write_model)
 
     def _restore(self, state: dict[str, Any]) -> int:
         self.house.load_state_dict(state["house"])
         self.before = Evaluation(**state["before"]) if state["before"] else None
+        self.checked_drift = bool(state["checked_drift"])
+        self.session.restore(state)
         return int(state["step"])
 
-    def _finish(self, reason: str | None) -> dict[str, Any]:
-        after = self._evaluate(self.config.steps, final=True)
-        if self.session.main:
-            self.house.write_final(self.session.dir.final)
-        return self.session.finish(online_summary(self, after, reason))
+    def _finish(self, step: int) -> dict[str, Any]:
+        after = self._evaluate(step, final=True)
+        self.session.write_final(self.house.write_final)
+        return self.session.finish(online_summary(self, after, self.session.stop_reason()))
+
+    def close(self) -> None:
+        """Close every component of the run."""
+        self.session.close()
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:

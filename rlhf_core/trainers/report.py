@@ -69,7 +69,7 @@ def online_summary(trainer: OnlineTrainer, after: Evaluation | None, reason: str
     session, config = trainer.session, trainer.config
     steps = [r for r in read_jsonl(session.dir.path / "metrics.jsonl") if "reward/mean" in r]
     summary: dict[str, Any] = {
-        "status": "stopped" if reason else "completed",
+        "status": "stopped" if reason is not None else "completed",
         "stop_reason": reason,
         "algo": config.name,
         "steps": len(steps),

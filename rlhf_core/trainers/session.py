@@ -9,16 +9,18 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rlhf_core import hooks as hk
-from rlhf_core.errors import RlhfError, StopRun
+from rlhf_core.errors import RlhfError
 from rlhf_core.plan import Plan
 from rlhf_core.protocols import Monitor, Strategy, Tracker
-from rlhf_core.runs.atomic import write_json
+from rlhf_core.runs.atomic import whole_folder, write_json
 from rlhf_core.runs.checkpoint import CheckpointStore, rng_state, set_rng_state
 from rlhf_core.runs.run_dir import RunDir
+from rlhf_core.trainers.parts import Parts
 
 log = logging.getLogger("rlhf")
 
@@ -38,12 +40,15 @@ class Session:
                  environment: Mapping[str, Any] | None = None) -> None:
         self.dir, self.plan, self.strategy, self.hooks, self.resuming = run_dir, plan, strategy, hooks, resume
         self.environment = dict(environment or {})
+        self.parts = Parts()
+        """Every component of the run."""
         self.trackers: list[Tracker] = []
         self.monitors: list[Monitor] = []
         self.counts: Counter[str] = Counter()
         """Every dropped or errored sample by kind; goes into the summary and into checkpoints."""
         self.started = time.monotonic()
         self.interrupted = False
+        hooks.stop_reason = None
         self.progress: Callable[[int, Mapping[str, float]], None] = lambda step, metrics: None
         self.say: Callable[[str], None] = lambda text: log.info(text)
         self._store = CheckpointStore(run_dir.checkpoints)
@@ -55,7 +60,10 @@ class Session:
         return self.strategy.rank == 0
 
     def open(self, keep: int) -> tuple[Path, dict[str, Any]] | None:
-        """Create or reopen the run directory; return the checkpoint to go on from, if resuming."""
+        """Create or reopen the run directory; return the checkpoint to go on from, if resuming.
+
+        A trainer that gets one calls :meth:`restore` once everything is built.
+        """
         self._store.keep = keep
         if self.main and not self.resuming and not self.dir.plan.exists():
             self.dir.create(self.plan, self.environment)
@@ -67,7 +75,6 @@ class Session:
             self.dir.open_streams(found[1]["offsets"] if found else None)
         if found:
             self.counts = Counter(found[1]["counts"])
-            set_rng_state(found[1]["rng"])
         self._open = True
         self.hooks.fire("rlhf_run_start", hk.RunStart(self.dir.path, self.plan.to_json()))
         return found
@@ -83,21 +90,18 @@ class Session:
             self.dir.append("samples", {"step": step, **row})
 
     def log_step(self, step: int, metrics: Mapping[str, float], seconds: Mapping[str, float]) -> None:
-        """Write one step's metrics, then tell trackers, monitors and hooks. Times are kept apart.
-
-        Raises:
-            StopRun: a monitor or hook wants the run to end.
-        """
+        """Write one step's metrics, then tell trackers, monitors and hooks. Times are kept apart."""
         if self.main:
             self.dir.append("metrics", {"step": step, **metrics, "time": dict(seconds)})
-        for tracker in self.trackers:
-            tracker.log(step, {**metrics, **{f"time/{k}": v for k, v in seconds.items()}})
+        self._track(step, {**metrics, **{f"time/{k}": v for k, v in seconds.items()}})
         if self.main:
             self.progress(step, {**metrics, **seconds})
         event = hk.StepEnd(step, dict(metrics))
         self.hooks.fire("rlhf_step_end", event)
         for monitor in self.monitors:
-            warning = monitor.observe(step, event.metrics)
+            part = self.parts.of(monitor)
+            observe = partial(monitor.observe, step, event.metrics)
+            warning = self.hooks.call(f"observe() of {part.label}", f"{part.key}:observe", observe)
             if warning:
                 self.counts["monitor_warnings"] += 1
                 log.warning("step %d: %s", step, warning)
@@ -106,21 +110,51 @@ class Session:
         """Write a held-out evaluation."""
         if self.main:
             self.dir.append("metrics", {"step": step, **metrics})
-        for tracker in self.trackers:
-            tracker.log(step, metrics)
+        self._track(step, metrics)
         self.hooks.fire("rlhf_eval_end", hk.EvalEnd(step, dict(metrics)))
 
+    def _track(self, step: int, metrics: Mapping[str, float]) -> None:
+        for tracker in self.trackers:
+            part = self.parts.of(tracker)
+            self.hooks.call(f"log() of {part.label}", f"{part.key}:log", partial(tracker.log, step, dict(metrics)))
+
     def checkpoint(self, step: int, state: dict[str, Any], write_model: Callable[[Path], None]) -> None:
-        """Save a checkpoint after ``step`` steps, streams included."""
+        """Save a checkpoint after ``step`` steps: streams, and every rank's random numbers and component states."""
+        own = {"rng": rng_state(), "parts": self.parts.state_dict(), "hook_errors": dict(self.hooks.errors)}
+        ranks = self.strategy.gather_objects(own)
         if self.main:
-            full = {**state, "rng": rng_state(), "counts": dict(self.counts), "offsets": self.dir.offsets()}
+            full = {**state, "ranks": ranks, "counts": dict(self.counts), "offsets": self.dir.offsets()}
             path = self._store.save(step, full, write_model)
             self.hooks.fire("rlhf_checkpoint_saved", hk.CheckpointSaved(step, path))
         self.strategy.barrier(f"rank 0 writing the checkpoint of step {step}")
 
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on with a checkpoint's component states and random numbers.
+
+        Building a component may draw random numbers, so this comes after everything is built.
+
+        Raises:
+            RunDirError: a component keeps a state that the checkpoint does not have.
+        """
+        own = state["ranks"][self.strategy.rank]
+        self.parts.load_state_dict(own["parts"])
+        self.hooks.errors = Counter(own["hook_errors"])
+        set_rng_state(own["rng"])
+
     def saved(self, step: int) -> bool:
         """True if this step's checkpoint is on disk."""
         return step in self._store.steps()
+
+    def write_final(self, write: Callable[[Path], None]) -> None:
+        """Let rank 0 write ``final/``, which appears only once it is whole.
+
+        Raises:
+            RunDirError: the disk is full; the last checkpoint is kept.
+        """
+        if self.main:
+            with whole_folder(self.dir.final) as folder:
+                write(folder)
+        self.strategy.barrier("rank 0 writing the final model")
 
     def finish(self, summary: Mapping[str, Any]) -> dict[str, Any]:
         """Write ``summary.json`` and tell the hooks."""
@@ -159,17 +193,43 @@ class Session:
                 signal.signal(signal.SIGINT, old)
             self.close()
 
-    def stop_requested(self) -> bool:
-        """True on every rank once any rank was interrupted, or the run's ``stop`` file is there."""
-        return any(self.strategy.gather_objects(self.interrupted or self.dir.stop.exists()))
+    def boundary(self, step: int, last: int, every: int, save: Callable[[int], None]) -> bool:
+        """Between two steps: save if it is time to, and agree over ranks whether to go on.
+
+        Args:
+            step: the step just finished; 0 before the first.
+            last: the run's last step.
+            every: steps between checkpoints, 0 for none but the last.
+            save: writes the checkpoint of a step.
+
+        Returns:
+            True on every rank if a hook or monitor of any rank raised ``StopRun``.
+
+        Raises:
+            Interrupted: the user pressed Ctrl-C; everything is saved.
+        """
+        interrupted, stopping = self._agree()
+        if interrupted or stopping or (step > 0 and (step == last or (every and step % every == 0))):
+            save(step)
+            stopping = self.stop_reason() is not None
+        if interrupted and not stopping and step < last:
+            raise Interrupted(f"stopped by Ctrl-C after step {step}; everything is saved",
+                              fix=f"go on with: {self.resume_hint()}")
+        return stopping
+
+    def stop_reason(self) -> str | None:
+        """Why a hook or monitor of any rank ends the run, the same on every rank; None if none does."""
+        return next((r for r in self.strategy.gather_objects(self.hooks.stop_reason) if r is not None), None)
+
+    def _agree(self) -> tuple[bool, bool]:
+        """Whether any rank was interrupted (or the run's ``stop`` file is there), and if any raised ``StopRun``."""
+        interrupted = self.interrupted or self.dir.stop.exists()
+        rows = self.strategy.gather_objects((interrupted, self.hooks.stop_reason is not None))
+        return any(r[0] for r in rows), any(r[1] for r in rows)
 
     def close(self) -> None:
-        """Close trackers and streams."""
-        for tracker in self.trackers:
-            try:
-                tracker.close()
-            except Exception as error:
-                log.warning("tracker %s failed to close: %s", type(tracker).__name__, error)
+        """Close every component, then the streams; idempotent."""
+        self.parts.close()
         if self._open:
             self.dir.close()
 
@@ -180,4 +240,4 @@ class Interrupted(RlhfError):
     exit_code = 130
 
 
-__all__ = ["Interrupted", "Session", "StopRun"]
+__all__ = ["Interrupted", "Session"]

@@ -1,0 +1,49 @@
+"""Small runs in this process, with listeners and components that a test brings along."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_core.config.load import merge, validate
+from rlhf_core.hooks import HookBus, new_manager
+from rlhf_core.launch import plan_run, preflight, run_plan
+from rlhf_core.plan import Plan, reload
+from rlhf_core.registry import Registry
+
+ONLINE = {"trainer": {"name": "grpo", "steps": 3, "rollout_batch_size": 8, "group_size": 4, "eval_samples": 4},
+          "reward": {"name": "verifier", "workers": 1}, "dataset": {"name": "pocket", "subset": "arithmetic"}}
+OFFLINE = {"trainer": {"name": "sft", "max_steps": 3, "batch_size": 4, "micro_batch_size": 4, "eval_samples": 4}}
+
+
+class Train:
+    """Runs in ``folder``; ``run`` is its folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.bus = folder, HookBus(new_manager())
+
+    def __call__(self, base: Mapping[str, Any], *listeners: object, change: Mapping[str, Any] | None = None,
+                 components: Mapping[tuple[str, str], str] | None = None, strict: bool = False, resume: bool = False,
+                 run: str = "run") -> Mapping[str, Any]:
+        """Train; ``components`` maps (kind, name) to ``module:Config``. Returns the summary."""
+        registry, self.bus = Registry(disabled=()), HookBus(new_manager(), strict)
+        for n, listener in enumerate(listeners):
+            self.bus.manager.register(listener, name=f"listener-{n}")
+        for (kind, name), value in (components or {}).items():
+            registry.add(kind, name, value, distribution="pytest")
+        if resume:
+            plan = Plan.read(self.folder / run / "plan.json")
+            config = reload(registry, plan)
+        else:
+            config = validate(registry, merge({"threads": 1, **base}, change or {}))
+            plan = plan_run(registry, self.bus, config, 1)
+            preflight(registry, config, 1)
+        return run_plan(plan, config, registry, self.bus, self.folder / run, resume=resume)
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Train:
+    return Train(tmp_path)
