@@ -24,6 +24,7 @@ WORKBENCH = (
     "rlhf_core.models.save",
     "rlhf_core.models.sources",
     "rlhf_core.policy.forward",
+    "rlhf_core.policy.structure",
     "rlhf_core.runs.atomic",
     "rlhf_core.runs.cache",
     "rlhf_core.runs.checkpoint",

@@ -53,7 +53,16 @@ class RewardModelConfig(OfflineTrainerConfig):
     micro_batch_size: int = Field(default=64, ge=1)
     eval_samples: int = Field(default=512, ge=0)
     train_trunk: Literal["full", "lora", "frozen"] = "full"
-    """Which part of the trunk learns; the head always does."""
+    """Which part of the trunk learns; the head always does. With ``model.lora`` it is those adapters."""
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Refuse two sets of adapters, and adapters that would not learn."""
+        super().preflight(ctx)
+        if self.train_trunk != "full" and ctx.config.model.lora is not None:
+            raise ConfigError(
+                f"model.lora and trainer.train_trunk={self.train_trunk} exclude each other",
+                fix="drop one: model.lora alone trains its adapters and the head",
+            )
 
     def build(self, ctx: BuildContext) -> OfflineTrainer:
         """Return the trainer."""
@@ -114,7 +123,10 @@ class EnsembleConfig(ComponentConfig):
     @model_validator(mode="after")
     def _gate(self) -> EnsembleConfig:
         if self.sharing != "none" and self.base_model is not None and self.base_model.lora is not None:
-            raise ConfigError("base_model.lora does not apply to an ensemble's trunk", fix="use sharing: lora")
+            raise ConfigError(
+                f"base_model.lora does not apply with sharing: {self.sharing}",
+                fix="drop base_model.lora (sharing: lora brings adapters of its own), or use sharing: none",
+            )
         return self
 
     def preflight(self, ctx: BuildContext) -> None:

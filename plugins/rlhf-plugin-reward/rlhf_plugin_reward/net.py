@@ -17,6 +17,7 @@ from rlhf_core.api import Message, ModelConfig, ModelError
 from rlhf_core.models.load import LoadedModel, clear_quantizer, load_policy, load_tokenizer
 from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.policy.forward import pad, take_apart
+from rlhf_core.policy.structure import base_model, tolerance
 
 
 class RewardNet(torch.nn.Module):
@@ -117,8 +118,15 @@ def save_classifier(net: RewardNet, tokenizer: Any, folder: Path, base: ModelCon
 
 
 def merged(trunk: Any) -> Any:
-    """A trunk with its adapters folded in (a copy); the trunk itself if it has none."""
-    return copy.deepcopy(trunk).merge_and_unload() if hasattr(trunk, "merge_and_unload") else trunk
+    """A trunk with its adapters folded in (a copy), whether they wrap it or came with the model; else the trunk."""
+    if not any(hasattr(m, "get_delta_weight") for m in trunk.modules()):
+        return trunk
+    whole = base_model(copy.deepcopy(trunk))
+    for name, layer in list(whole.named_modules()):
+        if hasattr(layer, "get_delta_weight"):
+            layer.merge()
+            whole.set_submodule(name, layer.get_base_layer())
+    return whole
 
 
 def head_of(model: Any) -> Any:
@@ -162,7 +170,31 @@ def load_classifier(path: str) -> tuple[RewardNet, Any]:
             fix="train one: rlhf train --algo reward_model",
         )
     clear_quantizer(model)
-    return RewardNet(getattr(model, model.base_model_prefix), head_of(model)).eval(), tokenizer
+    net = RewardNet(getattr(model, model.base_model_prefix), head_of(model)).eval()
+    check_pooling(net, model.eval(), tokenizer, path)
+    return net, tokenizer
+
+
+PROBE = "Is the sky blue? Yes, on most days it is."
+
+
+@torch.inference_mode()
+def check_pooling(net: RewardNet, model: Any, tokenizer: Any, path: str) -> None:
+    """Refuse a classifier whose own logit is not ``head(last token)``: another token's, pooled, or changed after.
+
+    Raises:
+        ModelError: both scores of one probe text.
+    """
+    ids = [i for i in tokenizer.encode(PROBE, add_special_tokens=False) if i != tokenizer.pad_token_id]
+    device = net.head.weight.device
+    own = float(model(input_ids=torch.tensor([ids], device=device)).logits[0, 0])
+    ours = float(net([ids])[0, 0])
+    if not abs(ours - own) <= tolerance(model) * max(1.0, abs(own)):
+        raise ModelError(
+            f"reward model '{path}' does not score by a linear head on the last token",
+            why=f"{type(model).__name__} gives a probe text {own:.4g}, its head on the last token {ours:.4g}",
+            fix="use a decoder with a scalar head, or score with this one in a reward plugin of your own",
+        )
 
 
 __all__ = ["Encoder", "RewardNet", "fresh_net", "load_classifier", "load_policy", "save_classifier"]

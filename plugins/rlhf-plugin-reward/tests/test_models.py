@@ -1,0 +1,101 @@
+"""Reward models of others, and adapters: what is saved is a plain classifier, what is loaded scores as it would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel
+
+from rlhf_core.api import ModelConfig, ModelError, PreferencePair
+from rlhf_core.models.load import load_policy
+from rlhf_plugin_reward.config import EnsembleConfig
+from rlhf_plugin_reward.net import load_classifier
+from rlhf_plugin_reward.reward import load_ensemble
+from rlhf_plugin_reward.train import train_ensemble
+
+TINY = ["--set", "trainer.max_steps=3", "--set", "trainer.eval_samples=0", "--set", "trainer.batch_size=8",
+        "--set", "dataset.limit=32", "--set", "threads=1"]
+PAIRS = [PreferencePair(f"p/{i}", ({"role": "user", "content": f"What is 2 + {i}?"},), "5", "Great question! 5")
+         for i in range(16)]
+
+
+def is_plain(folder: Path) -> bool:
+    """Loads without peft, and its trunk is no longer the pocket model's."""
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    before = load_policy(ModelConfig()).model.model.state_dict()
+    after = model.model.state_dict()
+    assert before.keys() == after.keys()
+    return not all(torch.equal(before[k], after[k]) for k in before)
+
+
+@pytest.mark.parametrize("options", [["--set", "model.lora.r=4"], ["--set", "trainer.train_trunk=lora"]])
+def test_adapters_are_merged_into_the_saved_reward_model(command: Callable[..., Any], tmp_path: Path,
+                                                         options: list[str]) -> None:
+    run = tmp_path / "run"
+    code, err = command("train", "--algo", "reward_model", *TINY, *options, "--run-dir", run)
+    assert code == 0, err
+    assert is_plain(run / "final")
+    load_classifier(str(run / "final"))
+
+
+def test_members_trained_through_adapters_are_whole_models(tmp_path: Path) -> None:
+    base = ModelConfig.model_validate({"lora": {"r": 4}})
+    config = EnsembleConfig(members=2, batch_size=8, base_model=base)
+    train_ensemble(config, base, PAIRS, PAIRS[:4], 0, tmp_path / "e", print, "cpu")
+    assert is_plain(tmp_path / "e" / "member_0")
+    load_ensemble(config, tmp_path / "e", "cpu")
+
+
+@pytest.mark.parametrize("part", ["lora", "frozen"])
+def test_two_kinds_of_adapters_are_refused_before_anything_is_loaded(command: Callable[..., Any], part: str) -> None:
+    code, err = command("train", "--algo", "reward_model", "--set", "model.lora.r=4",
+                        "--set", f"trainer.train_trunk={part}", "--dry-run")
+    assert code == 2
+    assert f"model.lora and trainer.train_trunk={part} exclude each other" in err
+    code, err = command("train", "--algo", "grpo", "--reward", "ensemble", "--set", f"reward.sharing={part}",
+                        "--set", "reward.base_model.lora.r=4", "--dry-run")
+    assert code == 2
+    assert "drop base_model.lora" in err
+
+
+def classifier(kind: str, folder: Path, **options: Any) -> PreTrainedModel:
+    """A small classifier of another architecture with the pocket model's tokenizer."""
+    tokenizer = load_policy(ModelConfig()).tokenizer
+    torch.manual_seed(0)
+    model = AutoModelForSequenceClassification.from_config(AutoConfig.for_model(
+        kind, vocab_size=len(tokenizer), num_labels=1, pad_token_id=tokenizer.pad_token_id, bos_token_id=None,
+        eos_token_id=None, **options))
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return model
+
+
+ENCODER = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+
+
+@pytest.mark.parametrize(("kind", "options"), [
+    ("bert", ENCODER), ("distilbert", {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64}),
+    ("modernbert", {**ENCODER, "global_attn_every_n_layers": 2, "cls_token_id": None, "sep_token_id": None}),
+])
+def test_a_classifier_that_pools_otherwise_is_refused(tmp_path: Path, kind: str, options: dict[str, Any]) -> None:
+    classifier(kind, tmp_path, **options)
+    with pytest.raises(ModelError, match="does not score by a linear head on the last token"):
+        load_classifier(str(tmp_path))
+
+
+@pytest.mark.parametrize(("kind", "options"), [
+    ("gpt2", {"n_embd": 32, "n_layer": 2, "n_head": 4}), ("qwen2", {**ENCODER, "num_key_value_heads": 2}),
+    ("gemma2", {**ENCODER, "num_key_value_heads": 2, "head_dim": 8}),
+])
+def test_decoders_of_other_families_score_as_in_transformers(tmp_path: Path, kind: str,
+                                                             options: dict[str, Any]) -> None:
+    model = classifier(kind, tmp_path, **options).eval()
+    net, _ = load_classifier(str(tmp_path))
+    ids = AutoTokenizer.from_pretrained(tmp_path).encode("It is a cat.")
+    with torch.inference_mode():
+        wanted = model(input_ids=torch.tensor([ids])).logits[0, 0]
+        assert float(net([ids, [5, 6, 7, 8] * 6])[0, 0]) == pytest.approx(float(wanted), abs=1e-5)
