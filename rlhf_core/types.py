@@ -93,6 +93,10 @@ class RolloutRequest:
     seed: int
 
 
+class MalformedRollout(ValueError):
+    """A rollout without one log-probability per token."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rollout:
     """One sampled completion: token in, token out.
@@ -120,10 +124,10 @@ class Rollout:
     """True where the policy chose the token (False for tool output in multi-turn); None means all True."""
 
     def __post_init__(self) -> None:
-        if len(self.completion_ids) != len(self.logprobs_T):
-            raise ValueError(
+        if np.shape(self.logprobs_T) != (len(self.completion_ids),):
+            raise MalformedRollout(
                 f"rollout {self.prompt_id}#{self.group_index}: {len(self.completion_ids)} tokens "
-                f"but {len(self.logprobs_T)} logprobs"
+                f"but logprobs of shape {np.shape(self.logprobs_T)}"
             )
 
 

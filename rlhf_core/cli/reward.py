@@ -139,12 +139,12 @@ def context_of(registry: Registry, chosen: ComponentConfig, file: str, seed: int
 
 def _scores(chosen: ComponentConfig, ctx: BuildContext, samples: Sequence[Sample]) -> Sequence[Score]:
     from rlhf_core.registry import check_component
-    from rlhf_core.trainers.rooms import ask
+    from rlhf_core.trainers.doors import ask
 
     built = chosen.build(ctx)
     check_component("reward", built, chosen.name)
     try:
-        return ask(built, samples)
+        return ask(built, samples, f"reward '{chosen.name}'")
     finally:
         if callable(getattr(built, "close", None)):
             built.close()

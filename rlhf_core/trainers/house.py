@@ -16,13 +16,14 @@ from rlhf_core.models.save import load_weights, write_folder
 from rlhf_core.protocols import RewardModel
 from rlhf_core.runs.checkpoint import seed_everything
 from rlhf_core.trainers.config import OnlineTrainerConfig
+from rlhf_core.trainers.doors import check_advantages
 from rlhf_core.trainers.evaluate import Evaluator
 from rlhf_core.trainers.foundry import TokenFoundry, WithKL
 from rlhf_core.trainers.items import make_item
 from rlhf_core.trainers.parts import remember_sources
 from rlhf_core.trainers.rooms import Court, Library, Studio
 from rlhf_core.trainers.update import Updater
-from rlhf_core.types import Prompt, Rollout
+from rlhf_core.types import Advantages, Prompt, Rollout, Score
 
 
 class OnlineHouse:
@@ -57,12 +58,12 @@ class OnlineHouse:
 
     def furnish(self, checkpoint: tuple[Path, dict[str, Any]] | None) -> None:
         """Build engine, reward, loss and optimizer, and load the checkpoint's weights."""
-        ctx, config = self.ctx, self.config
+        ctx, config, who = self.ctx, self.config, self.ctx.session.parts.label
         engine = self._build("rollout")
-        self.studio = Studio(self._build("agent"), engine, self.seed)
+        self.studio = Studio(self._build("agent"), engine, self.seed, who)
         self.reward = self._build("reward")
         own = {label: self._own_reward(label, cfg) for label, cfg in self.datasets.own_rewards().items()}
-        self.court = Court(self.reward, own, config.max_missing_fraction)
+        self.court = Court(self.reward, own, config.max_missing_fraction, who)
         self.advantage = self._build("advantage")
         loss = self._build("loss")
         if config.kl.coefficient > 0 and config.kl.where == "loss":
@@ -97,6 +98,15 @@ class OnlineHouse:
                               max_dropped_fraction=ctx.config.dataset.max_dropped_fraction)
         self.datasets.counts.update(dropped)
         return kept
+
+    def advantages(self, rollouts: list[Rollout], scores: list[Score], group_ids: list[int]) -> Advantages:
+        """One advantage per rollout.
+
+        Raises:
+            PluginError: the estimator returned something else.
+        """
+        estimate = self.advantage.estimate(rollouts, scores, group_ids)
+        return check_advantages(estimate, rollouts, self.ctx.session.parts.label(self.advantage))
 
     def reference_logprobs(self, rollouts: list[Rollout]) -> list[Any] | None:
         """Logprobs ``[T]`` of each completion under the reference policy; None when nothing asks for them."""

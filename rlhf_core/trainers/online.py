@@ -91,7 +91,7 @@ class OnlineTrainer:
         self._count(all_scores)
         self.house.court.check(all_scores)
         group_ids = [i for i, g in enumerate(groups) for _ in range(g.group_size)]
-        estimate = self.house.advantage.estimate(all_rollouts, all_scores, group_ids)
+        estimate = self.house.advantages(all_rollouts, all_scores, group_ids)
         values = estimate.values[offset : offset + len(rollouts)]
         items = self._items(rollouts, values, references)
         with self._timed("update"):

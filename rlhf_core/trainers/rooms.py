@@ -10,7 +10,10 @@ from rlhf_core.data.library import Datasets
 from rlhf_core.data.order import PromptOrder
 from rlhf_core.errors import ScoreError
 from rlhf_core.protocols import Agent, RewardModel, RolloutEngine
+from rlhf_core.trainers.doors import CheckedEngine, ask, check_rollouts, requested
 from rlhf_core.types import FinishReason, Prompt, PromptGroup, Rollout, Sample, SamplingParams, Score, ScoreStatus
+
+Label = Callable[[object], str]
 
 
 def request_seed(*parts: object) -> int:
@@ -22,6 +25,11 @@ def request_seed(*parts: object) -> int:
     """
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
+
+
+def class_name(component: object) -> str:
+    """How a component is named where nobody knows better."""
+    return type(component).__name__
 
 
 class Library:
@@ -40,10 +48,18 @@ class Library:
 
 
 class Studio:
-    """Room 2: completions from the current policy."""
+    """Room 2: completions from the current policy.
 
-    def __init__(self, agent: Agent, engine: RolloutEngine, seed: int) -> None:
-        self.agent, self.engine, self.seed = agent, engine, seed
+    Args:
+        agent: plays the episodes.
+        engine: samples.
+        seed: the run's.
+        label: component -> how to name it in errors.
+    """
+
+    def __init__(self, agent: Agent, engine: RolloutEngine, seed: int, label: Label = class_name) -> None:
+        self.agent, self.engine, self.seed = agent, CheckedEngine(engine, label(engine)), seed
+        self.agent_label = label(agent)
 
     def sample(
         self, groups: Sequence[PromptGroup], sampling: SamplingParams, version: int, *, tag: object
@@ -51,15 +67,13 @@ class Studio:
         """Sample every group's completions, group by group.
 
         Raises:
-            AssertionError: the agent returned another number of rollouts, or two requests shared a seed.
+            PluginError: the engine or the agent returned other rollouts than asked for, or in another order.
         """
         seeds = [[request_seed(self.seed, tag, g.prompt.id, i) for i in range(g.group_size)] for g in groups]
-        rollouts = self.agent.play(groups, seeds, self.engine, sampling, version)
-        expected = sum(g.group_size for g in groups)
-        assert len(rollouts) == expected, f"agent returned {len(rollouts)} rollouts for {expected} requests"
         distinct = len({s for row in seeds for s in row})
-        assert distinct == expected, "two requests of a batch share a seed"
-        return rollouts
+        assert distinct == sum(g.group_size for g in groups), "two requests of a batch share a seed"
+        rollouts = self.agent.play(groups, seeds, self.engine, sampling, version)
+        return check_rollouts(rollouts, requested(groups), self.agent_label)
 
 
 class Court:
@@ -69,23 +83,28 @@ class Court:
         default: reward for every source that names none.
         by_source: source label -> its own reward.
         max_missing: the run fails when more than this share of a batch has no score.
+        label: component -> how to name it in errors.
     """
 
-    def __init__(self, default: RewardModel, by_source: Mapping[str, RewardModel], max_missing: float) -> None:
-        self.default, self.by_source, self.max_missing = default, dict(by_source), max_missing
+    def __init__(self, default: RewardModel, by_source: Mapping[str, RewardModel], max_missing: float,
+                 label: Label = class_name) -> None:
+        self.default, self.by_source, self.max_missing, self.label = default, dict(by_source), max_missing, label
 
     def score(self, prompts: Sequence[Prompt], rollouts: Sequence[Rollout]) -> list[Score]:
-        """One score per rollout; a reward that raises gives status ``error``, never 0.0."""
-        scores: list[Score | None] = [None] * len(rollouts)
+        """One score per rollout; a reward that raises gives status ``error``, never 0.0.
+
+        Raises:
+            PluginError: a reward returned something else than one ``Score`` per sample.
+        """
+        scores: dict[int, Score] = {}
         by_reward: dict[int, list[int]] = {}
         rewards = {id(r): r for r in (self.default, *self.by_source.values())}
         for i, prompt in enumerate(prompts):
             by_reward.setdefault(id(self.by_source.get(prompt.source, self.default)), []).append(i)
         for key, rows in by_reward.items():
             samples = [Sample(prompts[i], rollouts[i].text, rollouts[i].finish_reason) for i in rows]
-            for i, score in zip(rows, ask(rewards[key], samples)):
-                scores[i] = score
-        return [s if s is not None else Score.failed(ScoreStatus.MISSING, "no score returned") for s in scores]
+            scores |= zip(rows, ask(rewards[key], samples, self.label(rewards[key])))
+        return [scores[i] for i in range(len(rollouts))]
 
     def check(self, scores: Sequence[Score]) -> None:
         """Fail loudly when too many scores are missing (deliberate gating does not count).
@@ -102,18 +121,6 @@ class Court:
                 why=f"first: {first.status}: {first.detail}",
                 fix="mend the reward, or raise trainer.max_missing_fraction",
             )
-
-
-def ask(reward: RewardModel, samples: Sequence[Sample]) -> Sequence[Score]:
-    """Score samples; an exception or a wrong count becomes status ``error`` for each sample."""
-    try:
-        scores = list(reward.score(samples))
-    except Exception as error:
-        return [Score.failed(ScoreStatus.ERROR, f"{type(error).__name__}: {error}")] * len(samples)
-    if len(scores) != len(samples):
-        detail = f"reward returned {len(scores)} scores for {len(samples)} samples"
-        return [Score.failed(ScoreStatus.ERROR, detail)] * len(samples)
-    return scores
 
 
 def mean(values: Sequence[float]) -> float:
