@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rlhf_core.court.config import VerifierConfig as VerifierConfig
     from rlhf_core.errors import ConfigError as ConfigError
     from rlhf_core.errors import DatasetError as DatasetError
+    from rlhf_core.errors import DeadlineExceeded as DeadlineExceeded
     from rlhf_core.errors import ModelError as ModelError
     from rlhf_core.errors import PluginError as PluginError
     from rlhf_core.errors import RlhfError as RlhfError
@@ -51,6 +52,7 @@ _HOMES = {
     "rlhf_core.errors": (
         "ConfigError",
         "DatasetError",
+        "DeadlineExceeded",
         "ModelError",
         "PluginError",
         "RlhfError",

@@ -1,10 +1,16 @@
-"""Files and folders that are either whole or absent: write aside, fsync, rename."""
+"""Files and folders that are either whole or absent: write aside, fsync, rename.
+
+What is written aside belongs to one process, so that two may write the same place at once: each writes a whole one,
+and the last rename wins. What a killed process left there, the next one that writes the same place removes.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import platform
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +22,33 @@ from rlhf_core.errors import RunDirError
 from rlhf_core.runs.jsonl import plain
 
 TEMPORARY = ".partial-"
+
+
+def _aside(path: Path) -> Path:
+    """Where this process writes what is to appear at ``path``; leftovers of dead processes of this host go."""
+    mine = f"{TEMPORARY}{platform.node()}-"
+    if path.parent.is_dir():
+        for name in os.listdir(path.parent):
+            pid, _, what = name.removeprefix(mine).partition("-") if name.startswith(mine) else ("", "", "")
+            if pid.isdigit() and what in (path.name, f"old-{path.name}") and not _others(int(pid)):
+                _remove(path.with_name(name))
+    return path.with_name(f"{mine}{os.getpid()}-{path.name}")
+
+
+def _others(pid: int) -> bool:
+    """True for a living process other than this one."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # another user's
+        return True
+    return pid != os.getpid()
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def fsync_folder(path: Path) -> None:
@@ -33,7 +66,7 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         RunDirError: the disk is full or the place not writable; the old content stays.
     """
-    aside = path.with_name(f"{TEMPORARY}{path.name}")
+    aside = _aside(path)
     try:
         with aside.open("w", encoding="utf-8") as file:
             file.write(text)
@@ -59,8 +92,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
     Raises:
         RunDirError: the disk is full; nothing is left behind and what was there stays.
     """
-    aside = path.with_name(f"{TEMPORARY}{path.name}")
-    shutil.rmtree(aside, ignore_errors=True)
+    aside = _aside(path)
     try:
         aside.mkdir(parents=True)
         yield aside
@@ -80,13 +112,18 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
 
 def _swap(aside: Path, path: Path) -> None:
-    if path.exists():
-        old = path.with_name(f"{TEMPORARY}old-{path.name}")
-        os.replace(path, old)
-        os.replace(aside, path)
-        shutil.rmtree(old, ignore_errors=True)
-    else:
-        os.replace(aside, path)
+    old = aside.with_name(aside.name.removesuffix(path.name) + f"old-{path.name}")
+    while True:
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(path, old)
+        try:
+            os.replace(aside, path)
+            break
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            _remove(old)  # another process put its own there just now
+    _remove(old)
     fsync_folder(path.parent)
 
 

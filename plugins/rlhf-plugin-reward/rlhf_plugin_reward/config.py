@@ -119,6 +119,8 @@ class EnsembleConfig(ComponentConfig):
     loss: BradleyTerryLossConfig = BradleyTerryLossConfig()
     max_length: int = Field(default=1024, ge=2)
     batch_tokens: int = Field(default=16384, ge=1)
+    stall_timeout_s: float = Field(default=600.0, gt=0)
+    """Other processes give up when the one that trains the ensemble makes no progress for so long."""
 
     @model_validator(mode="after")
     def _gate(self) -> EnsembleConfig:

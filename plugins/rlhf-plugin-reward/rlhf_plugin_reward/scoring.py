@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +24,12 @@ def by_length(ids: Sequence[Sequence[int]], batch_tokens: int) -> Iterator[list[
 
 
 @torch.inference_mode()
-def score_ids(net: RewardNet, ids: Sequence[Sequence[int]], batch_tokens: int) -> npt.NDArray[np.float64]:
-    """Raw scores ``[N, K]`` in the order of ``ids``."""
+def score_ids(
+    net: RewardNet, ids: Sequence[Sequence[int]], batch_tokens: int, beat: Callable[[], None] = lambda: None
+) -> npt.NDArray[np.float64]:
+    """Raw scores ``[N, K]`` in the order of ``ids``; ``beat`` is called after every batch."""
     out = np.zeros((len(ids), net.head.out_features))
     for rows in by_length(ids, batch_tokens):
         out[rows] = net([ids[i] for i in rows]).double().cpu().numpy()
+        beat()
     return out

@@ -23,8 +23,10 @@ from rlhf_plugin_reward.pairs import PairFoundry, PairItem, bootstrap, encode_pa
 from rlhf_plugin_reward.reward import EnsembleReward, load_ensemble
 from rlhf_plugin_reward.scoring import score_ids
 from rlhf_plugin_reward.store import cache_root, digest, save_shared
+from rlhf_plugin_reward.waiting import beating, trained, wait_for
 
 Say = Callable[[str], None]
+Beat = Callable[[], None]
 
 
 def load_or_train(config: EnsembleConfig, ctx: BuildContext) -> EnsembleReward:
@@ -60,16 +62,19 @@ def _cached(config: EnsembleConfig, ctx: BuildContext) -> Path:
         )
     folder = cache_root() / digest(config, base, train, held, ctx.seed)
     say = _say(ctx)
-    if (folder / "ensemble.json").is_file():
+    if trained(folder):
         say(f"reward ensemble: using the one trained before, {folder}")
     elif ctx.rank == 0:
         say(
             f"reward ensemble: none trained yet for this setting; training {config.members} members "
             f"on {len(train)} pairs"
         )
-        train_ensemble(config, base, train, held, ctx.seed, folder, say, device_of(ctx))
+        with beating(folder) as beat:
+            train_ensemble(config, base, train, held, ctx.seed, folder, say, device_of(ctx), beat)
+    else:
+        wait_for(folder, config.stall_timeout_s)
     if ctx.strategy is not None:
-        ctx.strategy.barrier("rank 0 training the reward ensemble")
+        ctx.strategy.barrier("every process finding the reward ensemble")
     return folder
 
 
@@ -82,20 +87,24 @@ def train_ensemble(
     folder: Path,
     say: Say,
     device: str,
+    beat: Beat = lambda: None,
 ) -> None:
-    """Train, measure on held-out pairs, and write ``folder`` as a whole."""
+    """Train, measure on held-out pairs, and write ``folder`` as a whole; ``beat`` is called after every bit of it.
+
+    Another run may train the same one meanwhile: whoever is done first writes it.
+    """
     began = time.perf_counter()
     policy = load_policy(base)
     encoder = Encoder(policy.tokenizer, min(config.max_length, policy.context))
     train_items, held_items = bootstrap(encode_pairs(train, encoder), config.members, seed), encode_pairs(held, encoder)
     nets = (
-        _shared(config, policy, train_items, seed, device)
+        _shared(config, policy, train_items, seed, device, beat)
         if config.sharing != "none"
-        else [_member(config, policy, train_items, seed, k, device) for k in range(config.members)]
+        else [_member(config, policy, train_items, seed, k, device, beat) for k in range(config.members)]
     )
-    chosen = np.concatenate([score_ids(n, [i.chosen_ids for i in held_items], config.batch_tokens) for n in nets], 1)
-    rejected = np.concatenate(
-        [score_ids(n, [i.rejected_ids for i in held_items], config.batch_tokens) for n in nets], 1
+    chosen, rejected = (
+        np.concatenate([score_ids(n, ids, config.batch_tokens, beat) for n in nets], 1)
+        for ids in ([i.chosen_ids for i in held_items], [i.rejected_ids for i in held_items])
     )
     both = np.concatenate([chosen, rejected])
     mean_K, std_K = both.mean(0), both.std(0)
@@ -108,6 +117,9 @@ def train_ensemble(
         "gate_stds": ((both - mean_K) / np.maximum(std_K, 1e-8)).std(1).tolist(),
         "quality": quality(chosen, rejected, config.aggregate, config.uncertainty_penalty, mean_K, std_K),
     }
+    if trained(folder):
+        say(f"reward ensemble: another run has trained the same one meanwhile, {folder}")
+        return
     folder.parent.mkdir(parents=True, exist_ok=True)
     with whole_folder(folder) as aside:
         if config.sharing != "none":
@@ -115,30 +127,38 @@ def train_ensemble(
         else:
             for name, net in zip(meta["members"], nets):
                 save_classifier(net, policy.tokenizer, aside / name, base)
+                beat()
         write_json(aside / "ensemble.json", meta)
     say(f"reward ensemble: trained in {time.perf_counter() - began:.0f} s, kept in {folder}")
 
 
 def _member(
-    config: EnsembleConfig, policy: LoadedModel, items: Sequence[PairItem], seed: int, k: int, device: str
+    config: EnsembleConfig, policy: LoadedModel, items: Sequence[PairItem], seed: int, k: int, device: str, beat: Beat
 ) -> RewardNet:
     """One whole model on its own bootstrap sample."""
     own = [
         PairItem(i.name, i.chosen_ids, i.rejected_ids, i.margin, (i.counts_K[k],)) for i in items if i.counts_K[k] > 0
     ]
-    return fit(config, fresh_net(policy, 1, seed * 1000 + k, "none"), own, seed * 1000 + k, device)
+    return fit(config, fresh_net(policy, 1, seed * 1000 + k, "none"), own, seed * 1000 + k, device, beat)
 
 
 def _shared(
-    config: EnsembleConfig, policy: LoadedModel, items: Sequence[PairItem], seed: int, device: str
+    config: EnsembleConfig, policy: LoadedModel, items: Sequence[PairItem], seed: int, device: str, beat: Beat
 ) -> list[RewardNet]:
     """One trunk, K heads; each head sees its own bootstrap sample through the pairs' multiplicities."""
     net = fresh_net(policy, config.members, seed, config.sharing)
-    return [fit(config, net, items, seed, device)]
+    return [fit(config, net, items, seed, device, beat)]
 
 
-def fit(config: EnsembleConfig, net: RewardNet, items: Sequence[PairItem], seed: int, device: str) -> RewardNet:
-    """Run the core's update over seeded permutations of the pairs."""
+def fit(
+    config: EnsembleConfig,
+    net: RewardNet,
+    items: Sequence[PairItem],
+    seed: int,
+    device: str,
+    beat: Beat = lambda: None,
+) -> RewardNet:
+    """Run the core's update over seeded permutations of the pairs; ``beat`` is called after each."""
     steps = max(1, math.ceil(len(items) * config.epochs / config.batch_size))
     settings = RewardModelConfig(
         optimizer=config.optimizer, micro_batch_size=config.micro_batch_size, batch_size=config.batch_size
@@ -156,6 +176,7 @@ def fit(config: EnsembleConfig, net: RewardNet, items: Sequence[PairItem], seed:
             order += np.random.default_rng([seed, step]).permutation(len(items)).tolist()
         batch, order = [items[i] for i in order[: config.batch_size]], order[config.batch_size :]
         updater.update(batch)
+        beat()
     return net.eval()
 
 

@@ -1,0 +1,93 @@
+"""An ensemble trained on the spot by one of several processes, and by two runs at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from rlhf_core.api import DeadlineExceeded, ModelError
+from rlhf_plugin_reward.waiting import beating, wait_for
+
+SMALL = [sys.executable, "-m", "rlhf_core.cli.main", "train", "--algo", "grpo", "--reward", "ensemble", "--set",
+         "reward.members=2", "--set", "reward.max_pairs=32", "--set", "reward.heldout_pairs=16", "--set", "threads=1",
+         "--set", "trainer.steps=2", "--set", "trainer.rollout_batch_size=16", "--set", "trainer.eval_samples=4",
+         "--set", "trainer.gold_samples=0"]
+
+
+def start(tmp_path: Path, name: str, *options: str) -> subprocess.Popen[str]:
+    env = {**os.environ, "RLHF_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([*SMALL, *options, "--run-dir", str(tmp_path / name)], env=env, text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    out, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, out
+    return out
+
+
+def ensembles(tmp_path: Path) -> list[str]:
+    """Everything in the cache, hidden leftovers included."""
+    return sorted(os.listdir(tmp_path / "cache" / "ensembles"))
+
+
+def test_two_processes_train_one_ensemble_and_learn_as_one_process_does(tmp_path: Path) -> None:
+    said = finish(start(tmp_path, "two", "--nproc", "2"))
+    assert said.count("none trained yet for this setting") == 1
+    assert "using the one trained before" in finish(start(tmp_path, "one"))
+    summaries = [json.loads((tmp_path / n / "summary.json").read_text()) for n in ("one", "two")]
+    found = [s["reports"]["ensemble"] for s in summaries]
+    assert found[0] == found[1]
+    assert ensembles(tmp_path) == [found[0]["digest"]]
+    a, b = (load_file(tmp_path / n / "final" / "model.safetensors") for n in ("one", "two"))
+    assert max(float((a[k] - b[k]).abs().max()) for k in a) < 1e-4
+
+
+def test_two_runs_that_train_the_same_ensemble_at_once(tmp_path: Path) -> None:
+    said = [finish(p) for p in [start(tmp_path, "a"), start(tmp_path, "b")]]
+    assert any("none trained yet" in text for text in said)
+    (digest,) = ensembles(tmp_path)
+    for name in "ab":
+        summary = json.loads((tmp_path / name / "summary.json").read_text())
+        assert summary["reports"]["ensemble"]["digest"] == digest
+
+
+def test_waiting_lasts_as_long_as_there_is_progress(tmp_path: Path) -> None:
+    folder = tmp_path / "ensembles" / "abc"
+
+    def train() -> None:
+        with beating(folder) as beat:
+            for _ in range(30):
+                time.sleep(0.1)
+                beat()
+            folder.mkdir()
+            (folder / "ensemble.json").write_text("{}")
+
+    thread = threading.Thread(target=train)
+    began = time.monotonic()
+    thread.start()
+    wait_for(folder, 1.5)
+    assert time.monotonic() - began > 2.5, "longer than the limit"
+    thread.join()
+    assert os.listdir(folder.parent) == ["abc"]
+
+
+def test_waiting_ends_when_nothing_moves(tmp_path: Path) -> None:
+    with pytest.raises(DeadlineExceeded, match=r"rank 0 training the reward ensemble[\s\S]*abc.training is not there"):
+        wait_for(tmp_path / "abc", 0.2)
+    with beating(tmp_path / "abc"), pytest.raises(DeadlineExceeded, match="its file was not touched"):
+        wait_for(tmp_path / "abc", 0.2)
+
+
+def test_a_cache_that_cannot_be_written_is_found_before_training(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ModelError, match=r"set RLHF_CACHE"), beating(tmp_path / "file" / "ensembles" / "abc"):
+        raise AssertionError("not reached")
