@@ -29,13 +29,13 @@ def plan_run(registry: Registry, hooks: HookBus, config: RunConfig, nproc: int) 
     return plan
 
 
-def preflight(registry: Registry, config: RunConfig, world_size: int) -> None:
-    """Let every selected component check its settings; nothing heavy is imported.
+def preflight(registry: Registry, config: RunConfig, world_size: int, *, dry_run: bool = False) -> None:
+    """Let every selected component check its settings; nothing heavy is imported, nothing downloaded if ``dry_run``.
 
     Raises:
         UserError: the first thing that cannot work.
     """
-    ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=world_size)
+    ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=world_size, dry_run=dry_run)
     for _, part in walk_components(config):
         part.preflight(ctx)
 

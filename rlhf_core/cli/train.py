@@ -44,7 +44,7 @@ def train(files: tuple[str, ...], settings: tuple[str, ...], run_dir: Path | Non
     else:
         config = resolve_options(registry, files, settings, names)
         plan = plan_run(registry, hooks, config, nproc)
-    preflight(registry, config, plan.world_size)
+    preflight(registry, config, plan.world_size, dry_run=dry_run)
     if dry_run:
         emit_json(plan.to_json())
         return

@@ -41,12 +41,17 @@ class ComponentConfig(Config):
     min_group_size: ClassVar[int] = 1
     """For advantages: the fewest completions a prompt needs for the estimate to mean anything."""
 
+    downloads: ClassVar[bool] = True
+    """For datasets: reading the rows may need the network, so a dry run does not read them."""
+
     def build(self, ctx: BuildContext) -> Any:
         """Return the component. Called once per process, before step 0."""
         raise TypeError(f"{type(self).__name__} does not define build(self, ctx)")
 
     def preflight(self, ctx: BuildContext) -> None:
         """Check everything that can be checked cheaply (files, columns, ranges) before any expensive work.
+
+        With ``ctx.dry_run`` nothing may be downloaded, trained or written.
 
         Raises:
             UserError: the input cannot work; says what to change.

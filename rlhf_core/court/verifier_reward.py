@@ -48,10 +48,14 @@ def worker_spec(config: VerifierRewardConfig, registry: Registry) -> dict[str, A
 def check_answers(config: VerifierRewardConfig, ctx: BuildContext) -> None:
     """Refuse a verifier that compares with reference answers where a source has none.
 
+    A dry run reads no rows that may have to be downloaded, and so does not check them.
+
     Raises:
         DatasetError: names the source.
     """
     if not getattr(config.verifier, "needs_answer", False):
+        return
+    if ctx.dry_run and any(s.source.downloads for s in ctx.config.dataset.sources):
         return
     datasets = ctx.datasets or Datasets(ctx.config.dataset, ctx)
     own = datasets.own_rewards()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from rlhf_core.config.base import ComponentConfig
 
@@ -15,6 +15,7 @@ class JsonlConfig(ComponentConfig):
     """JSON lines, or one JSON array; ``.gz`` is read too."""
 
     name: str = "jsonl"
+    downloads: ClassVar[bool] = False
     path: str
     """The file with the rows to train on."""
     heldout_path: str | None = None
@@ -73,6 +74,7 @@ class PocketConfig(ComponentConfig):
     """The built-in world; see docs/pocket.md."""
 
     name: str = "pocket"
+    downloads: ClassVar[bool] = False
     subset: Literal["assistant", "arithmetic"] = "assistant"
     """``assistant`` has a gold score and preference pairs, ``arithmetic`` reference answers."""
 
