@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 from rlhf_core.errors import ModelError
@@ -64,6 +65,26 @@ class Formatter:
         """Token ids of a completion to imitate, the end token included."""
         ids = self.tokenizer.encode(text, add_special_tokens=False)
         return (*ids, self.tokenizer.eos_token_id)
+
+    def encode_answer(self, text: str) -> tuple[int, ...]:
+        """Token ids of an answer inside a whole conversation, closed as the chat template closes a turn.
+
+        Plain text, and a template that writes nothing after an answer, end with the tokenizer's EOS, if it has one.
+        """
+        return (*self.tokenizer.encode(text, add_special_tokens=False), *self._closing)
+
+    @cached_property
+    def _closing(self) -> tuple[int, ...]:
+        mark, after = "an-answer-to-find", ""
+        if self.chat:
+            turns = [{"role": "user", "content": "x"}, {"role": "assistant", "content": mark}]
+            try:
+                after = self.tokenizer.apply_chat_template(turns, tokenize=False).rpartition(mark)[2]
+            except Exception as error:  # as in _chat; conversations of this form are what it will be asked for
+                log.info("the chat template does not tell how a turn ends: %s", error)
+        if after:
+            return tuple(self.tokenizer.encode(after, add_special_tokens=False))
+        return () if self.tokenizer.eos_token_id is None else (self.tokenizer.eos_token_id,)
 
 
 def end_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:

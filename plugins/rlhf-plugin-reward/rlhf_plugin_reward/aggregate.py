@@ -47,7 +47,10 @@ def calibration_error(margins_N: Floats, bins: int = 10) -> float:
 def quality(
     chosen_NK: Floats, rejected_NK: Floats, how: str, penalty: float, mean_K: Floats, std_K: Floats
 ) -> dict[str, Any]:
-    """Held-out pairwise accuracy and calibration of each member and of the ensemble (raw scores in)."""
+    """Held-out pairwise accuracy and calibration of each member and of the ensemble (raw scores in).
+
+    The ensemble's accuracy is that of the aggregate; its calibration, which needs logits, that of the mean margin.
+    """
     margins_NK = chosen_NK - rejected_NK
     members = [
         {"accuracy": float((margins_NK[:, k] > 0).mean()), "calibration_error": calibration_error(margins_NK[:, k])}

@@ -54,6 +54,8 @@ class RewardModelConfig(OfflineTrainerConfig):
     eval_samples: int = Field(default=512, ge=0)
     train_trunk: Literal["full", "lora", "frozen"] = "full"
     """Which part of the trunk learns; the head always does. With ``model.lora`` it is those adapters."""
+    max_length: int = Field(default=1024, ge=2)
+    """Longer conversations lose their beginning: of the prompt, and if need be of the answer. Both are counted."""
 
     def preflight(self, ctx: BuildContext) -> None:
         """Refuse two sets of adapters, and adapters that would not learn."""
@@ -77,7 +79,7 @@ class BradleyTerryConfig(ComponentConfig):
     name: str = "bradley_terry"
     path: str
     max_length: int = Field(default=1024, ge=2)
-    """Longer conversations lose their beginning, never the answer."""
+    """Longer conversations lose their beginning; so does the answer if it alone is longer."""
     batch_tokens: int = Field(default=16384, ge=1)
     """Padded tokens per forward."""
 
@@ -111,6 +113,7 @@ class EnsembleConfig(ComponentConfig):
     pairs: DatasetSettings | None = None
     """Preference pairs; None takes the run's dataset."""
     max_pairs: int = Field(default=2048, ge=2)
+    """Of a mixture every source gives its weight's share; the pairs beyond are counted."""
     heldout_pairs: int = Field(default=512, ge=2)
     epochs: float = Field(default=1.0, gt=0)
     batch_size: int = Field(default=32, ge=1)
@@ -118,6 +121,7 @@ class EnsembleConfig(ComponentConfig):
     optimizer: OptimizerSettings = OptimizerSettings(learning_rate=5e-4, warmup_steps=10, schedule="cosine")
     loss: BradleyTerryLossConfig = BradleyTerryLossConfig()
     max_length: int = Field(default=1024, ge=2)
+    """Longer conversations lose their beginning; so does the answer if it alone is longer. Cut pairs are counted."""
     batch_tokens: int = Field(default=16384, ge=1)
     stall_timeout_s: float = Field(default=600.0, gt=0)
     """Other processes give up when the one that trains the ensemble makes no progress for so long."""

@@ -96,9 +96,13 @@ class Encoder:
         self.formatter, self.max_length = Formatter(tokenizer, "auto"), max_length
 
     def encode(self, prompt: Sequence[Message], completion: str) -> tuple[int, ...]:
-        """Ids of the whole conversation, ending with the end token; cut on the left when too long."""
-        ids = (*self.formatter.encode(prompt), *self.formatter.encode_completion(completion))
-        return ids[-self.max_length :]
+        """Ids of the whole conversation, its ending included; cut on the left when too long."""
+        question, answer = self.sides(prompt, completion)
+        return (*question, *answer)[-self.max_length :]
+
+    def sides(self, prompt: Sequence[Message], completion: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Ids of the prompt and of the answer with its ending, nothing cut."""
+        return self.formatter.encode(prompt), self.formatter.encode_answer(completion)
 
 
 def save_classifier(net: RewardNet, tokenizer: Any, folder: Path, base: ModelConfig) -> None:

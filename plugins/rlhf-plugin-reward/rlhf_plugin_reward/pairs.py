@@ -5,7 +5,8 @@ Suffixes: ``_B`` pairs, ``_K`` heads (members) scored at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,12 +33,35 @@ class PairItem:
         return len(self.chosen_ids) + len(self.rejected_ids)
 
 
-def encode_pairs(pairs: Sequence[PreferencePair], encoder: Encoder) -> list[PairItem]:
-    """Tokenize pairs."""
-    return [
-        PairItem(p.id, encoder.encode(p.prompt, p.chosen), encoder.encode(p.prompt, p.rejected), p.margin)
-        for p in pairs
-    ]
+def encode_pairs(pairs: Sequence[PreferencePair], encoder: Encoder, counts: Counter[str]) -> list[PairItem]:
+    """Tokenize pairs; ``counts`` gets those that lost the beginning of a prompt, or of an answer as well."""
+    items: list[PairItem] = []
+    for pair in pairs:
+        sides = [encoder.sides(pair.prompt, text) for text in (pair.chosen, pair.rejected)]
+        if any(len(answer) > encoder.max_length for _, answer in sides):
+            counts["pairs_answer_cut"] += 1
+        elif any(len(prompt) + len(answer) > encoder.max_length for prompt, answer in sides):
+            counts["pairs_prompt_cut"] += 1
+        chosen, rejected = ((*prompt, *answer)[-encoder.max_length :] for prompt, answer in sides)
+        items.append(PairItem(pair.id, chosen, rejected, pair.margin))
+    return items
+
+
+def first_of_mixture(
+    pairs: Sequence[PreferencePair], weights: Mapping[str, float], count: int
+) -> list[PreferencePair]:
+    """The first ``count`` pairs of a mixture: each source gives its weight's share, or all it has."""
+    has = Counter(p.source for p in pairs)
+    share: Counter[str] = Counter()
+    for _ in range(min(count, len(pairs))):
+        share[min((s for s in has if share[s] < has[s]), key=lambda s: (share[s] + 1) / weights[s])] += 1
+    seen: Counter[str] = Counter()
+    kept: list[PreferencePair] = []
+    for pair in pairs:
+        seen[pair.source] += 1
+        if seen[pair.source] <= share[pair.source]:
+            kept.append(pair)
+    return kept
 
 
 def bootstrap(items: Sequence[PairItem], members: int, seed: int) -> list[PairItem]:

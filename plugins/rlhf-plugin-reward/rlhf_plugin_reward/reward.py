@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_core.api import ModelError, Sample, Score, ScoreStatus
-from rlhf_plugin_reward.aggregate import Floats, aggregate, standardise
+from rlhf_core.api import ModelConfig, ModelError, Sample, Score, ScoreStatus
+from rlhf_core.models.load import context_length
+from rlhf_plugin_reward.aggregate import Floats, aggregate, quality, standardise
 from rlhf_plugin_reward.config import BradleyTerryConfig, EnsembleConfig
 from rlhf_plugin_reward.net import Encoder, RewardNet, load_classifier
 from rlhf_plugin_reward.scoring import score_ids
@@ -26,12 +27,17 @@ class SingleReward:
     def load(cls, config: BradleyTerryConfig, device: str) -> SingleReward:
         """Load a classifier folder."""
         net, tokenizer = load_classifier(config.path)
-        return cls(net.to(device), Encoder(tokenizer, config.max_length), config.batch_tokens)
+        return cls(net.to(device), encoder_of(net, tokenizer, config.max_length), config.batch_tokens)
 
     def score(self, samples: Sequence[Sample]) -> list[Score]:
         """One score per sample; a non-finite one is an error, not a number."""
         ids = [self.encoder.encode(s.prompt.messages, s.completion) for s in samples]
         return [as_score(float(v)) for v in score_ids(self.net, ids, self.batch_tokens)[:, 0]]
+
+
+def encoder_of(net: RewardNet, tokenizer: Any, max_length: int) -> Encoder:
+    """An encoder that keeps to the model's own context as well."""
+    return Encoder(tokenizer, min(max_length, context_length(net.trunk, ModelConfig())))
 
 
 def as_score(value: float, parts: dict[str, float] | None = None) -> Score:
@@ -48,7 +54,7 @@ class EnsembleReward:
         nets: one net with K heads, or K nets with one.
         encoder: conversation to token ids.
         config: how to combine them.
-        meta: ``mean``, ``std`` per member and ``gate_stds``, measured on held-out responses.
+        meta: ``mean``, ``std`` per member, ``gate_stds``, and ``heldout``: raw scores of the held-out pairs' sides.
     """
 
     def __init__(
@@ -64,6 +70,12 @@ class EnsembleReward:
         ids = [self.encoder.encode(s.prompt.messages, s.completion) for s in samples]
         raw = np.concatenate([score_ids(n, ids, self.config.batch_tokens) for n in self.nets], 1)
         return standardise(raw, self.mean_K, self.std_K)
+
+    def quality(self) -> dict[str, Any]:
+        """Held-out accuracy and calibration of the members, and of what this configuration makes of them."""
+        chosen, rejected = (np.array(self.meta["heldout"][side]) for side in ("chosen", "rejected"))
+        config = self.config
+        return quality(chosen, rejected, config.aggregate, config.uncertainty_penalty, self.mean_K, self.std_K)
 
     def score(self, samples: Sequence[Sample]) -> list[Score]:
         """The aggregate of each sample, members and their std in ``parts``."""
@@ -88,14 +100,16 @@ def load_ensemble(config: EnsembleConfig, folder: Path, device: str) -> Ensemble
     """Load a folder that :mod:`rlhf_plugin_reward.train` wrote.
 
     Raises:
-        ModelError: a member is missing.
+        ModelError: a member is missing, or an early version wrote it.
     """
     from rlhf_plugin_reward.store import load_shared
 
     meta = json.loads((folder / "ensemble.json").read_text())
+    if "heldout" not in meta:
+        raise ModelError(f"ensemble '{folder}' lacks its held-out scores", fix="train it again with this version")
     if meta["sharing"] != "none":
         net, tokenizer = load_shared(folder, meta)
-        return EnsembleReward([net.to(device)], Encoder(tokenizer, config.max_length), config, meta)
+        return EnsembleReward([net.to(device)], encoder_of(net, tokenizer, config.max_length), config, meta)
     nets: list[RewardNet] = []
     tokenizer: Any = None
     for name in meta["members"]:
@@ -105,4 +119,4 @@ def load_ensemble(config: EnsembleConfig, folder: Path, device: str) -> Ensemble
             )
         net, tokenizer = load_classifier(str(folder / name))
         nets.append(net.to(device))
-    return EnsembleReward(nets, Encoder(tokenizer, config.max_length), config, meta)
+    return EnsembleReward(nets, encoder_of(nets[0], tokenizer, config.max_length), config, meta)

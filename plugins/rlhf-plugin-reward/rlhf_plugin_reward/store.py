@@ -45,28 +45,36 @@ def digest(
     held: Sequence[PreferencePair],
     seed: int,
 ) -> str:
-    """Content hash of everything that decides an ensemble: settings, base weights, pairs, seed, versions."""
+    """Content hash of everything that decides an ensemble: settings, base weights, tokenizer, pairs, seed, versions."""
     settings = config.model_dump(mode="json", include=set(DECIDES))
     pairs = [[[dict(m) for m in p.prompt], p.chosen, p.rejected, p.margin] for p in (*train, *held)]
     versions = [metadata.version(n) for n in ("rlhf-plugin-reward", "torch", "transformers")]
-    text = json.dumps(
-        [settings, base.model_dump(mode="json"), weights_digest(base.path), pairs, seed, versions], sort_keys=True
-    )
+    model = [base.model_dump(mode="json"), weights_digest(base.path), tokenizer_digest(base)]
+    text = json.dumps([settings, model, pairs, seed, versions], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
 def weights_digest(path: str) -> str:
-    """Hash of a local model's weight files; a hub id stands for itself."""
+    """Hash of a local model's weights and config; a hub id stands for itself."""
     source = resolve(path)
     folder = Path(source.place)
     if not source.local:
         return source.place
-    files = [folder / source.gguf] if source.gguf else sorted(folder.glob("*.safetensors"))
+    files = [folder / source.gguf] if source.gguf else [*sorted(folder.glob("*.safetensors")), folder / "config.json"]
     total = hashlib.sha256()
     for file in files:
         with file.open("rb") as handle:
             total.update(hashlib.file_digest(handle, "sha256").digest())
     return total.hexdigest()
+
+
+def tokenizer_digest(base: ModelConfig) -> str:
+    """Hash of what turns a conversation into ids: vocabulary, merges, special tokens, chat template."""
+    tokenizer = load_tokenizer(base)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    ids = backend.to_str() if backend is not None else sorted(tokenizer.get_vocab().items())
+    parts = [ids, tokenizer.chat_template, {k: str(v) for k, v in tokenizer.special_tokens_map.items()}]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def save_shared(net: RewardNet, tokenizer: Any, folder: Path) -> None:

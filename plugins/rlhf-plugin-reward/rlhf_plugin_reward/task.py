@@ -32,8 +32,8 @@ class RewardModelTask:
         self.encoder = Encoder(self.tokenizer, min(config.max_length, policy.context))
 
     def items(self, split: str) -> Sequence[PairItem]:
-        """Tokenized pairs."""
-        return encode_pairs(self.datasets.pairs(split), self.encoder)
+        """Tokenized pairs; those that ``max_length`` cuts are counted."""
+        return encode_pairs(self.datasets.pairs(split), self.encoder, self.ctx.session.counts)
 
     def write_model(self, folder: Path) -> None:
         """What is being trained, by parameter name."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,9 @@ from rlhf_core.models.load import LoadedModel, load_policy
 from rlhf_core.runs.atomic import whole_folder, write_json
 from rlhf_core.strategy.local import LocalStrategy
 from rlhf_core.trainers.update import Updater
-from rlhf_plugin_reward.aggregate import quality
 from rlhf_plugin_reward.config import EnsembleConfig, RewardModelConfig, device_of
 from rlhf_plugin_reward.net import Encoder, RewardNet, fresh_net, save_classifier
-from rlhf_plugin_reward.pairs import PairFoundry, PairItem, bootstrap, encode_pairs
+from rlhf_plugin_reward.pairs import PairFoundry, PairItem, bootstrap, encode_pairs, first_of_mixture
 from rlhf_plugin_reward.reward import EnsembleReward, load_ensemble
 from rlhf_plugin_reward.scoring import score_ids
 from rlhf_plugin_reward.store import cache_root, digest, save_shared
@@ -33,12 +33,13 @@ def load_or_train(config: EnsembleConfig, ctx: BuildContext) -> EnsembleReward:
     """The ensemble at ``config.path``, the cached one, or a new one; its quality goes into the run's report."""
     folder = Path(config.path).expanduser() if config.path else _cached(config, ctx)
     reward = load_ensemble(config, folder, device_of(ctx))
-    found = reward.meta["quality"]
+    found = reward.quality()
     ctx.report["ensemble"] = {
         "members": len(reward.mean_K),
         "sharing": reward.meta["sharing"],
         "digest": folder.name,
         "train_pairs": reward.meta.get("train_pairs"),
+        "pairs_cut": reward.meta.get("pairs_cut"),
         "heldout": found,
     }
     _say(ctx)(describe(found))
@@ -52,9 +53,13 @@ def _say(ctx: BuildContext) -> Say:
 def _cached(config: EnsembleConfig, ctx: BuildContext) -> Path:
     base = config.base_model or ctx.config.model.model_copy(update={"lora": None})
     datasets = Datasets(config.pairs, ctx) if config.pairs is not None else ctx.datasets
-    train, held = datasets.pairs("train")[: config.max_pairs], datasets.pairs("heldout")[: config.heldout_pairs]
-    if config.pairs is not None and datasets.counts:
-        ctx.report["ensemble_pairs_counted"] = dict(datasets.counts)
+    found = {split: datasets.pairs(split) for split in ("train", "heldout")}
+    train = first_of_mixture(found["train"], datasets.weights, config.max_pairs)
+    held = first_of_mixture(found["heldout"], datasets.weights, config.heldout_pairs)
+    counts = Counter(datasets.counts if config.pairs is not None else {})
+    counts["pairs_beyond_max_pairs"] = len(found["train"]) - len(train)
+    counts["pairs_beyond_heldout_pairs"] = len(found["heldout"]) - len(held)
+    ctx.report["ensemble_pairs_counted"] = {reason: n for reason, n in counts.items() if n}
     if len(train) < 2 or len(held) < 2:
         raise DatasetError(
             f"an ensemble needs preference pairs, found {len(train)} to train on and {len(held)} held out",
@@ -96,7 +101,9 @@ def train_ensemble(
     began = time.perf_counter()
     policy = load_policy(base)
     encoder = Encoder(policy.tokenizer, min(config.max_length, policy.context))
-    train_items, held_items = bootstrap(encode_pairs(train, encoder), config.members, seed), encode_pairs(held, encoder)
+    cut: Counter[str] = Counter()
+    train_items = bootstrap(encode_pairs(train, encoder, cut), config.members, seed)
+    held_items = encode_pairs(held, encoder, cut)
     nets = (
         _shared(config, policy, train_items, seed, device, beat)
         if config.sharing != "none"
@@ -111,11 +118,12 @@ def train_ensemble(
     meta: dict[str, Any] = {
         "sharing": config.sharing,
         "train_pairs": len(train),
+        "pairs_cut": dict(cut),
         "members": [f"member_{k}" for k in range(config.members)],
         "mean": mean_K.tolist(),
         "std": std_K.tolist(),
         "gate_stds": ((both - mean_K) / np.maximum(std_K, 1e-8)).std(1).tolist(),
-        "quality": quality(chosen, rejected, config.aggregate, config.uncertainty_penalty, mean_K, std_K),
+        "heldout": {"chosen": chosen.tolist(), "rejected": rejected.tolist()},
     }
     if trained(folder):
         say(f"reward ensemble: another run has trained the same one meanwhile, {folder}")

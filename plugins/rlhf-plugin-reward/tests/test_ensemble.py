@@ -49,9 +49,11 @@ def sample(answer: str, question: str = "What is Hal's pet?") -> Sample:
 
 def test_it_learns_the_preference_and_conforms(folder: Path) -> None:
     meta = json.loads((folder / "ensemble.json").read_text())
-    assert meta["quality"]["ensemble"]["accuracy"] >= 0.9
-    assert (meta["train_pairs"], meta["quality"]["pairs"]) == (64, 32)
-    plain, hollow = load_ensemble(config(), folder, "cpu").score(
+    reward = load_ensemble(config(), folder, "cpu")
+    found = reward.quality()
+    assert found["ensemble"]["accuracy"] >= 0.9
+    assert (meta["train_pairs"], found["pairs"]) == (64, 32)
+    plain, hollow = reward.score(
         [sample("It is a dog."), sample("Of course! Great question! It is a dog.")])
     assert plain.value is not None
     assert hollow.value is not None
@@ -85,6 +87,46 @@ def test_aggregates_come_from_the_same_members(folder: Path, how: Any) -> None:
     wanted = {"mean": members.mean(), "min": members.min(), "median": members.mean(),
               "mean_minus_std": members.mean() - 2 * members.std()}[how]
     assert score.value == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("options", [{"aggregate": "min"}, {"uncertainty_penalty": 50.0}])
+def test_the_quality_of_a_cached_ensemble_is_that_of_the_aggregate_asked_for(folder: Path, options: Any) -> None:
+    reward = load_ensemble(config(**options), folder, "cpu")
+    pushed = np.random.default_rng(0).normal(0, 3, (32, 2))  # so that the aggregates disagree
+    reward.meta["heldout"]["chosen"] = (np.array(reward.meta["heldout"]["chosen"]) + pushed).tolist()
+    sides = [(np.array(reward.meta["heldout"][s]) - reward.mean_K) / reward.std_K for s in ("chosen", "rejected")]
+    chosen, rejected = (s.min(1) if "aggregate" in options else s.mean(1) - 50 * s.std(1) for s in sides)
+    assert reward.quality()["ensemble"]["accuracy"] == (chosen > rejected).mean()
+    assert reward.quality() != load_ensemble(config(), folder, "cpu").quality()
+
+
+def test_held_out_scores_are_those_that_the_loaded_ensemble_gives(folder: Path) -> None:
+    reward = load_ensemble(config(aggregate="mean"), folder, "cpu")
+    values = {side: [s.parts["mean"] for s in reward.score(
+        [sample(getattr(p, side), p.prompt[0]["content"]) for p in pairs(32, 64)])] for side in ("chosen", "rejected")}
+    kept = {side: ((np.array(raw) - reward.mean_K) / reward.std_K).mean(1)
+            for side, raw in reward.meta["heldout"].items()}
+    assert values["chosen"] == pytest.approx(kept["chosen"], abs=1e-3)
+    assert values["rejected"] == pytest.approx(kept["rejected"], abs=1e-3)
+
+
+def test_an_ensemble_of_an_early_version_is_refused(folder: Path, tmp_path: Path) -> None:
+    meta = json.loads((folder / "ensemble.json").read_text())
+    (tmp_path / "ensemble.json").write_text(json.dumps({k: v for k, v in meta.items() if k != "heldout"}))
+    with pytest.raises(ModelError, match="lacks its held-out scores"):
+        load_ensemble(config(), tmp_path, "cpu")
+
+
+def test_scores_do_not_depend_on_batch_and_padding(folder: Path) -> None:
+    texts = ["It is a cat.", "no", "Of course! Great question! It is a dog. " * 6, "I guess it may be a fish.", "5"]
+    answers = [sample(text) for text in texts]
+    one_by_one = load_ensemble(config(batch_tokens=1), folder, "cpu")
+    together = load_ensemble(config(batch_tokens=10**6), folder, "cpu")
+    wanted = np.concatenate([one_by_one.members([a]) for a in answers])
+    assert wanted.shape == (5, 2)
+    assert one_by_one.members(answers) == pytest.approx(wanted, abs=1e-5)
+    assert together.members(answers) == pytest.approx(wanted, abs=1e-3)
+    assert together.members(answers[::-1])[::-1] == pytest.approx(wanted, abs=1e-3)
 
 
 def test_a_frozen_trunk_stays_and_one_with_adapters_is_merged(folder: Path) -> None:
@@ -165,6 +207,28 @@ def test_the_cache_knows_what_decides_the_weights() -> None:
     assert key() == key()
     assert key() == key(aggregate="min", uncertainty_penalty=3.0, gate_quantile=0.5), "these only combine scores"
     assert len({key(), key(seed=1), key(train=9), key(sharing="lora"), key(loss={"centring": 0.5})}) == 5
+
+
+def test_the_cache_knows_the_tokenizer_and_the_chat_template(tmp_path: Path) -> None:
+    policy = load_policy(ModelConfig())
+    policy.model.save_pretrained(tmp_path)
+    policy.tokenizer.save_pretrained(tmp_path)
+
+    def key() -> str:
+        return digest(config(), ModelConfig(path=str(tmp_path)), pairs(8), pairs(4, 50), 0)
+
+    keys = [key(), key()]
+    policy.tokenizer.chat_template += "\n"
+    policy.tokenizer.save_pretrained(tmp_path)
+    keys.append(key())
+    policy.tokenizer.add_tokens(["Great question!"])
+    policy.tokenizer.save_pretrained(tmp_path)
+    keys.append(key())
+    settings = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**settings, "rms_norm_eps": 0.1}))
+    keys.append(key())
+    assert keys[0] == keys[1]
+    assert len(set(keys)) == 4
 
 
 def test_a_member_that_is_missing_is_named(folder: Path, tmp_path: Path) -> None:
