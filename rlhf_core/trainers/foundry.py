@@ -70,7 +70,11 @@ class TokenFoundry(torch.nn.Module):
 
 
 class WithKL:
-    """Adds ``coefficient * KL(policy || reference)`` per token to any token loss."""
+    """Adds ``coefficient * KL(policy || reference)`` per token to any token loss.
+
+    From the second update of a rollout batch on, the tokens come from an older policy: the term is weighted by the
+    importance ratio to ``batch.old_logprobs_BT``.
+    """
 
     def __init__(self, loss: Loss, coefficient: float, estimator: str) -> None:
         self.loss, self.coefficient, self.estimator = loss, coefficient, estimator
@@ -79,5 +83,6 @@ class WithKL:
         """Return the loss with its KL term; ``batch.ref_logprobs_BT`` must be there."""
         out = self.loss(batch)
         assert batch.ref_logprobs_BT is not None, "KL in the loss needs reference logprobs"
-        term = kl_loss(batch.logprobs_BT, batch.ref_logprobs_BT, self.estimator)
+        term = kl_loss(batch.logprobs_BT, batch.ref_logprobs_BT, self.estimator,
+                       old_logprobs_BT=batch.old_logprobs_BT)
         return LossOutput(out.loss + self.coefficient * term, out.metrics)

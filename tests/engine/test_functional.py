@@ -10,11 +10,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlhf_core.batches import TokenBatch
 from rlhf_core.errors import ConfigError
 from rlhf_core.functional.kl import kl_loss, kl_value
 from rlhf_core.functional.linear_logprobs import head_logprobs
 from rlhf_core.functional.logprobs import entropy, selected_logprobs
 from rlhf_core.functional.reduce import masked_mean, masked_normalize, masked_sum, reduce_loss
+from rlhf_core.trainers.foundry import WithKL
+from rlhf_plugin_grpo.loss import GrpoClip
 
 VOCABULARY = 7
 Case = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -61,6 +64,18 @@ def test_loss_gradient_is_the_kls_off_policy(case: Case, estimator: str) -> None
     kl, kl_gradient = exact(policy, reference)
     torch.testing.assert_close(gradient, kl_gradient)
     torch.testing.assert_close(value, kl)
+
+
+def test_kl_term_of_a_run_is_the_kls_off_policy(case: Case) -> None:
+    """As the trainer puts it into a batch of an older policy's tokens; the other loss adds nothing here."""
+    policy, reference, behaviour = case
+    logp = policy.log_softmax(-1)
+    batch = TokenBatch(logp[None], torch.ones_like(logp[None], dtype=torch.bool), torch.zeros_like(logp[None]),
+                       old_logprobs_BT=behaviour[None], ref_logprobs_BT=reference[None])
+    value, gradient = expected(policy, WithKL(GrpoClip(0.2, 0.2), 0.5, "k3")(batch).loss[0], behaviour)
+    kl, kl_gradient = exact(policy, reference)
+    torch.testing.assert_close(gradient, 0.5 * kl_gradient)
+    torch.testing.assert_close(value, 0.5 * kl)
 
 
 def test_what_differentiating_the_estimators_gives(case: Case) -> None:
