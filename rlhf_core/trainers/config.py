@@ -38,7 +38,8 @@ class KLSettings(Config):
     estimator: Literal["k1", "k2", "k3"] = "k3"
     where: Literal["loss", "reward"] = "loss"
     track: bool = True
-    """Compute the KL even when the coefficient is 0 (one more forward without gradient)."""
+    """Report the KL even when the coefficient is 0 (one more forward without gradient). The metric ``kl`` is k3 per
+    token over all completions of the step, of the policy that sampled them, whatever ``estimator`` says."""
 
 
 class SamplingSettings(Config):
@@ -100,7 +101,7 @@ class OnlineTrainerConfig(LoopSettings):
     """Completions per step over all ranks: prompts x ``group_size``."""
     group_size: int = Field(default=8, ge=1)
     train_batch_size: int | None = Field(default=None, ge=1)
-    """Completions per optimizer update; None takes the whole rollout batch."""
+    """Completions per optimizer update, in whole groups, over all ranks; None takes the whole rollout batch."""
     epochs_per_rollout_batch: int = Field(default=1, ge=1)
     sampling: SamplingSettings = SamplingSettings()
     eval_sampling: SamplingSettings | None = None
@@ -109,7 +110,8 @@ class OnlineTrainerConfig(LoopSettings):
     mask_truncated: bool = False
     """Leave completions that ran into ``max_tokens`` out of the loss."""
     drop_constant_groups: bool = True
-    """Skip the forward of groups whose advantages are all zero; the gradient is the same."""
+    """Skip the forward of groups whose advantages are all zero; the gradient is the same. ``entropy`` and the loss's
+    own metrics then cover what was run; ``kl`` and the reward's metrics always cover every completion."""
     share_prefix: bool = True
     """One forward per prompt for all its completions."""
     gold_samples: int = Field(default=200, ge=0)
@@ -127,6 +129,11 @@ class OnlineTrainerConfig(LoopSettings):
             raise ConfigError(
                 f"train_batch_size {size} does not divide rollout_batch_size {self.rollout_batch_size}",
                 fix="use a divisor, or leave it out for one update per rollout batch",
+            )
+        if size is not None and size % self.group_size:
+            raise ConfigError(
+                f"train_batch_size {size} would cut groups of {self.group_size} completions",
+                fix=f"make it a multiple of group_size, such as {self.group_size}, or leave it out",
             )
         return self
 

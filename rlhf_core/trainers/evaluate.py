@@ -9,7 +9,7 @@ from typing import Any
 from rlhf_core.data.library import Datasets
 from rlhf_core.protocols import Strategy
 from rlhf_core.trainers.rooms import Court, Studio, gold_rows, mean, rollout_metrics, score_metrics
-from rlhf_core.types import PromptGroup, SamplingParams
+from rlhf_core.types import PromptGroup, SamplingParams, ScoreStatus
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,12 @@ class Evaluation:
     metrics: Mapping[str, float]
     texts: list[str]
     golds: list[float] | None
+
+    @property
+    def missing(self) -> dict[str, int]:
+        """Status -> how many completions have no score because of it."""
+        found = {s.value: int(self.metrics.get(f"eval/reward/{s.value}", 0)) for s in ScoreStatus}
+        return {status: count for status, count in found.items() if count}
 
     def state(self) -> dict[str, Any]:
         """JSON values for a checkpoint."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
 
-from rlhf_core.types import FinishReason, Rollout
+from rlhf_core.types import FinishReason, PromptGroup, Rollout
 
 Floats = npt.NDArray[np.float32]
 
@@ -49,3 +51,9 @@ def make_item(rollout: Rollout, advantage: float | Floats, mask_truncated: bool)
     values = np.broadcast_to(np.asarray(advantage, np.float32), (count,)).copy()
     return TrainItem(f"{rollout.prompt_id}#{rollout.group_index}", rollout.prompt_ids, rollout.completion_ids,
                      mask, values, rollout.logprobs_T)
+
+
+def by_group(items: Sequence[TrainItem | None], groups: Sequence[PromptGroup]) -> list[list[TrainItem]]:
+    """Cut items that lie group by group; a completion without a score (None) is left out of its group."""
+    rest = iter(items)
+    return [[i for i in islice(rest, g.group_size) if i is not None] for g in groups]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,12 @@ from rlhf_core.trainers.canary import drift_warning
 from rlhf_core.trainers.config import OnlineTrainerConfig
 from rlhf_core.trainers.evaluate import Evaluation
 from rlhf_core.trainers.house import OnlineHouse
-from rlhf_core.trainers.items import TrainItem, make_item
+from rlhf_core.trainers.items import TrainItem, by_group, make_item
+from rlhf_core.trainers.penalty import charge, measured
 from rlhf_core.trainers.report import online_summary, step_trace
 from rlhf_core.trainers.rooms import rollout_metrics, score_metrics
 from rlhf_core.trainers.session import log
+from rlhf_core.trainers.update import Rows, means
 from rlhf_core.types import PromptGroup, Rollout, Score, ScoreStatus
 
 
@@ -84,7 +85,7 @@ class OnlineTrainer:
         with self._timed("reference"):
             references = self.house.reference_logprobs(rollouts)
         if references is not None and self.config.kl.where == "reward" and self.config.kl.coefficient > 0:
-            scores = [self._kl_in_reward(s, r, ref) for s, r, ref in zip(scores, rollouts, references)]
+            scores = [charge(s, r, ref, self.config.kl) for s, r, ref in zip(scores, rollouts, references)]
         shards = self.strategy.gather_objects((rollouts, scores))
         all_rollouts = [r for shard in shards for r in shard[0]]
         all_scores = [s for shard in shards for s in shard[1]]
@@ -95,65 +96,76 @@ class OnlineTrainer:
         values = estimate.values[offset : offset + len(rollouts)]
         items = self._items(rollouts, values, references)
         with self._timed("update"):
-            updates = self._update(step, items)
+            updates = self._update(step, by_group(items, mine))
         metrics = {**score_metrics(all_scores), **rollout_metrics(all_rollouts), **estimate.metrics, **updates}
-        metrics |= self._constant_groups(estimate.values, group_ids)
+        metrics |= self._kl(rollouts, references) | self._dead_groups(estimate.values, all_scores, group_ids)
         self.session.trace(step, "step", step_trace(groups, all_rollouts, all_scores, estimate.values, metrics,
                                                     self.config.trace_prompts))
         return metrics
 
     def _items(self, rollouts: Sequence[Rollout], values: Sequence[Any],
-               references: list[Any] | None) -> list[TrainItem]:
-        items: list[TrainItem] = []
+               references: list[Any] | None) -> list[TrainItem | None]:
+        """One item per rollout, None where there is no score."""
+        items: list[TrainItem | None] = []
         for i, (rollout, value) in enumerate(zip(rollouts, values)):
-            if value is None:
-                continue
-            item = make_item(rollout, value, self.config.mask_truncated)
-            items.append(item if references is None else item.with_(ref_T=references[i]))
+            item = None if value is None else make_item(rollout, value, self.config.mask_truncated)
+            items.append(item if item is None or references is None else item.with_(ref_T=references[i]))
         return items
 
-    def _update(self, step: int, items: list[TrainItem]) -> dict[str, float]:
-        """All optimizer updates of one rollout batch; old logprobs are computed once."""
+    def _update(self, step: int, groups: list[list[TrainItem]]) -> dict[str, float]:
+        """All optimizer updates of one rollout batch; old logprobs are computed once.
+
+        Returns:
+            Each metric's weighted mean over the updates, over the sequences that were run; counts are added.
+            ``drift/`` is that of the update made with the very weights that sampled.
+        """
         config, house = self.config, self.house
         if config.updates_per_step > 1:
-            old = house.foundry.logprobs(items, config.micro_batch_size)
-            items = [i.with_(old_T=o) for i, o in zip(items, old)]
+            old = iter(house.foundry.logprobs([i for g in groups for i in g], config.micro_batch_size))
+            groups = [[i.with_(old_T=next(old)) for i in g] for g in groups]
+        items = [i for g in groups for i in g]
         self.session.hooks.fire("rlhf_batch_ready", hk.BatchReady(step, len(items), sum(i.tokens for i in items)))
-        metrics: dict[str, float] = {}
-        for n, batch in enumerate(self._batches(step, items)):
+        rows: list[Rows] = []
+        sampled_by = house.updater.version
+        for batch in self._batches(step, groups):
             totals = (float(sum(i.tokens for i in batch)), float(sum(i.tokens > 0 for i in batch)))
             kept = [i for i in batch if i.tokens and not (self._may_drop and i.flat)]
-            latest = house.updater.update(kept, totals)
-            if n == 0 and not self.checked_drift:
-                self.check_drift(latest)
-            metrics = {**latest, **{k: v for k, v in metrics.items() if k.startswith("drift/")}} if n else latest
-        return metrics
+            fresh = house.updater.version == sampled_by
+            row = house.updater.update_rows(kept, totals)
+            if fresh and not self.checked_drift:
+                self.check_drift(means([row]))
+            rows.append(row if fresh else {k: v for k, v in row.items() if not k.startswith("drift/")})
+        return means(rows)
 
     @property
     def _may_drop(self) -> bool:
         kl_in_loss = self.config.kl.where == "loss" and self.config.kl.coefficient > 0
         return self.config.drop_constant_groups and not kl_in_loss
 
-    def _batches(self, step: int, items: list[TrainItem]) -> Iterator[list[TrainItem]]:
-        """Split this rank's items into optimizer batches, reshuffled in every epoch, groups kept together."""
-        parts = self.config.updates_per_step // self.config.epochs_per_rollout_batch
-        for epoch in range(self.config.epochs_per_rollout_batch):
-            order = list(range(len(items)))
-            if parts > 1:
-                rng = np.random.default_rng([self.house.seed, step, epoch])
-                order = rng.permutation(len(items)).tolist()
-            bounds = np.linspace(0, len(items), parts + 1).astype(int)
-            for a, b in pairwise(bounds):
-                yield [items[i] for i in sorted(order[a:b])]
+    def _batches(self, step: int, groups: list[list[TrainItem]]) -> Iterator[list[TrainItem]]:
+        """This rank's share of every optimizer batch.
 
-    def _kl_in_reward(self, score: Score, rollout: Rollout, reference: Any) -> Score:
-        """Subtract the sequence KL estimate from the score; the part stays visible."""
-        from rlhf_core.functional.kl import kl_value
+        With several batches the groups of *all* ranks are permuted (anew in every epoch), cut into batches, and each
+        batch is shared out, so that the process count changes no batch.
+        """
+        epochs, world = self.config.epochs_per_rollout_batch, self.strategy.world_size
+        parts = self.config.updates_per_step // epochs
+        if parts > 1:
+            groups = [g for shard in self.strategy.gather_objects(groups) for g in shard]
+        for epoch in range(epochs):
+            if parts == 1:
+                yield [i for g in groups for i in g]
+                continue
+            order = np.random.default_rng([self.house.seed, step, epoch]).permutation(len(groups))
+            for cut in np.split(order, parts):
+                yield [i for n in np.split(np.sort(cut), world)[self.strategy.rank] for i in groups[n]]
 
-        if not score.ok or score.value is None:
-            return score
-        kl = float(kl_value(rollout.logprobs_T, reference, self.config.kl.estimator).sum())
-        return replace(score, value=score.value - self.config.kl.coefficient * kl, parts={**score.parts, "kl": kl})
+    def _kl(self, rollouts: Sequence[Rollout], references: Sequence[Any] | None) -> dict[str, float]:
+        """KL(policy that sampled || reference) per token, k3, over every rollout of all ranks."""
+        if references is None:
+            return {}
+        total, tokens = self.strategy.sum_over_ranks(measured(rollouts, references))
+        return {"kl": total / tokens} if tokens else {}
 
     def _count(self, scores: Sequence[Score]) -> None:
         for score in scores:
@@ -162,11 +174,16 @@ class OnlineTrainer:
         self.session.counts["scores_ok"] += sum(s.ok for s in scores)
         assert all(s.ok or s.status in ScoreStatus for s in scores)
 
-    def _constant_groups(self, values: Sequence[Any], group_ids: Sequence[int]) -> dict[str, float]:
+    def _dead_groups(self, values: Sequence[Any], scores: Sequence[Score],
+                     group_ids: Sequence[int]) -> dict[str, float]:
+        """Count groups that teach nothing: equal scores, or (under another name) too few scores to compare."""
         alive = {g for g, v in zip(group_ids, values) if v is not None and np.any(v)}
-        constant = len(set(group_ids)) - len(alive)
-        self.session.counts["constant_groups"] += constant
-        return {"constant_groups": float(constant)}
+        size, good = Counter(group_ids), Counter(g for g, s in zip(group_ids, scores) if s.ok)
+        dead = [g for g in size if g not in alive]
+        unscored = sum(good[g] < min(2, size[g]) for g in dead)
+        found = {"constant_groups": len(dead) - unscored, "unscored_groups": unscored}
+        self.session.counts.update(found)
+        return {k: float(n) for k, n in found.items()}
 
     def _evaluate(self, step: int, *, final: bool = False) -> Evaluation | None:
         """Held-out evaluation; before and after the run on at least ``gold_samples`` prompts."""
@@ -174,6 +191,7 @@ class OnlineTrainer:
         if self.config.eval_samples == 0 or not self.house.evaluator.groups:
             return None
         result = self.house.evaluator.run(self.house.updater.version, count)
+        self.session.counts.update({f"eval_score_{k}": n for k, n in result.missing.items()})
         self.session.log_eval(step, result.metrics)
         self.session.samples(step, [{"prompt_id": g.prompt.id, "prompt": g.prompt.text, "completion": t}
                                     for g, t in zip(self.house.evaluator.groups[:8], result.texts)])

@@ -50,3 +50,10 @@ def check_online(config: OnlineTrainerConfig, ctx: BuildContext) -> None:
             f"{config.prompts_per_step} prompts per step cannot be shared by {ctx.world_size} processes",
             fix=f"make rollout_batch_size a multiple of {config.group_size * ctx.world_size}",
         )
+    size = config.train_batch_size or config.rollout_batch_size
+    if size % (config.group_size * ctx.world_size):
+        raise ConfigError(
+            f"train_batch_size {size} cannot be shared by {ctx.world_size} processes in whole groups of "
+            f"{config.group_size}",
+            fix=f"make train_batch_size a multiple of {config.group_size * ctx.world_size}",
+        )

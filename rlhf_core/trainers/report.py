@@ -67,7 +67,7 @@ def _completion(rollout: Rollout, score: Score, advantage: Any, full: bool) -> d
 def online_summary(trainer: OnlineTrainer, after: Evaluation | None, reason: str | None) -> dict[str, Any]:
     """Everything ``summary.json`` promises; values that carry time are only in ``seconds`` and ``time``."""
     session, config = trainer.session, trainer.config
-    steps = [r for r in read_jsonl(session.dir.path / "metrics.jsonl") if "reward/mean" in r]
+    steps = [r for r in read_jsonl(session.dir.path / "metrics.jsonl") if "tokens_generated" in r]
     summary: dict[str, Any] = {
         "status": "stopped" if reason is not None else "completed",
         "stop_reason": reason,

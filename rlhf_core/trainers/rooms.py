@@ -129,10 +129,10 @@ def mean(values: Sequence[float]) -> float:
 
 
 def score_metrics(scores: Sequence[Score], prefix: str = "reward") -> dict[str, float]:
-    """Mean and spread of the scores that exist, each part's mean, and counts of those that do not."""
+    """Mean and spread of the scores that exist (left out if none does), parts' means, and counts of the missing."""
     good = [float(s.value) for s in scores if s.ok and s.value is not None]
     centre = mean(good)
-    rows = {f"{prefix}/mean": centre, f"{prefix}/std": mean([(v - centre) ** 2 for v in good]) ** 0.5}
+    rows = {f"{prefix}/mean": centre, f"{prefix}/std": mean([(v - centre) ** 2 for v in good]) ** 0.5} if good else {}
     names = sorted({n for s in scores for n in s.parts})
     rows |= {f"{prefix}/part/{n}": mean([s.parts[n] for s in scores if n in s.parts]) for n in names}
     for status in ScoreStatus:

@@ -21,6 +21,10 @@ from rlhf_core.trainers.optim import lr_factor, make_optimizer, set_learning_rat
 
 Sums = defaultdict[str, float]
 """Metric -> sum over micro-batches."""
+Rows = dict[str, tuple[float, float]]
+"""Metric -> (sum, weight) over micro-batches and ranks."""
+COUNTS = ("train/tokens", "updates_skipped")
+"""Added over updates; every other metric is a weighted mean."""
 
 
 class Item(Protocol):
@@ -70,10 +74,14 @@ class Updater:
         Raises:
             TrainingDiverged: a loss or the gradient norm is not finite; weights are unchanged.
         """
+        return means([self.update_rows(items, totals)])
+
+    def update_rows(self, items: Sequence[Any], totals: tuple[float, float] | None = None) -> Rows:
+        """:meth:`update`, with the metrics not yet divided, so that several updates can be averaged exactly."""
         local = totals or (float(sum(i.tokens for i in items)), float(len(items)))
         tokens, sequences, present = self.strategy.sum_over_ranks([*local, float(len(items))])
         if present == 0:
-            return {"updates_skipped": 1.0, "train/tokens": tokens}
+            return {"updates_skipped": (1.0, 1.0), "train/tokens": (tokens, 1.0)}
         rate = set_learning_rate(self.optimizer, self.settings.optimizer, self._factor(self.version))
         sums = self._accumulate(items, tokens, sequences)
         norm = self.strategy.clip_grad_norm(self.module, self.settings.optimizer.max_grad_norm)
@@ -83,10 +91,10 @@ class Updater:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.version += 1
-        metrics = {k: s / w for k, (s, w) in self._over_ranks(sums).items() if w}
-        return {**metrics, "grad_norm": norm, "learning_rate": rate, "train/tokens": tokens}
+        core = {"grad_norm": (norm, 1.0), "learning_rate": (rate, 1.0), "train/tokens": (tokens, 1.0)}
+        return {**self._over_ranks(sums), **core}
 
-    def _accumulate(self, items: Sequence[Any], tokens: float, sequences: float) -> dict[str, tuple[float, float]]:
+    def _accumulate(self, items: Sequence[Any], tokens: float, sequences: float) -> Rows:
         size = self.settings.micro_batch_size
         micros = [items[i : i + size] for i in range(0, len(items), size)]
         count = self.strategy.max_over_ranks(len(micros))
@@ -152,10 +160,11 @@ class Updater:
                 {"loss": (self.reduce(out.loss, batch, tokens, sequences), 0.0), **core_metrics(batch), **out.metrics},
             )
         weights["loss"] = 1.0 / self.strategy.world_size
-        return {k: s / w for k, (s, w) in self._over_ranks({k: (sums[k], weights[k]) for k in sums}).items() if w}
+        sums["loss"] += 0.0  # a rank without items counts too
+        return means([self._over_ranks({k: (sums[k], weights[k]) for k in sums})])
 
-    def _over_ranks(self, sums: dict[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
-        total: dict[str, tuple[float, float]] = {}
+    def _over_ranks(self, sums: Rows) -> Rows:
+        total: Rows = {}
         for rank in self.strategy.gather_objects(sums):
             for key, (s, w) in rank.items():
                 a, b = total.get(key, (0.0, 0.0))
@@ -172,6 +181,15 @@ class Updater:
         self.version = state["version"]
 
 
+def means(updates: Sequence[Rows]) -> dict[str, float]:
+    """Weighted mean of each metric over updates; :data:`COUNTS` are added."""
+    sums: Sums = defaultdict(float)
+    weights: Sums = defaultdict(float)
+    for rows in updates:
+        add(sums, weights, rows)
+    return {k: s if k in COUNTS else s / weights[k] for k, s in sums.items() if weights[k]}
+
+
 def add(sums: Sums, weights: Sums, rows: Mapping[str, Any]) -> None:
     """Add (sum, weight) rows."""
     for key, (total, weight) in rows.items():
@@ -180,17 +198,14 @@ def add(sums: Sums, weights: Sums, rows: Mapping[str, Any]) -> None:
 
 
 def core_metrics(batch: Any) -> dict[str, tuple[float, float]]:
-    """What the core measures on every token batch, as (sum, weight): entropy, KL (k3), drift from the engine."""
+    """What the core measures on every token batch, as (sum, weight): entropy, and drift from the engine."""
     mask = getattr(batch, "mask_BT", None)
     if mask is None:
         return {}
     weight = float(mask.sum())
-    rows: dict[str, tuple[float, float]] = {}
+    rows: Rows = {}
     if batch.entropy_BT is not None:
         rows["entropy"] = (float((batch.entropy_BT.detach() * mask).sum()), weight)
-    if batch.ref_logprobs_BT is not None:
-        delta = batch.ref_logprobs_BT - batch.logprobs_BT.detach()
-        rows["kl"] = (float(((delta.exp() - 1 - delta) * mask).sum()), weight)
     if batch.behaviour_logprobs_BT is not None:
         gap = ((batch.behaviour_logprobs_BT - batch.logprobs_BT.detach()) * mask).abs()
         rows["drift/mean_abs"] = (float(gap.sum()), weight)

@@ -55,6 +55,15 @@ def test_group_size_one(refused: Refused) -> None:
     refused("--set", "trainer.group_size=1", says=("group size 1 is too small", "group_norm", "trainer.group_size=8"))
 
 
+def test_train_batch_that_cuts_groups(refused: Refused) -> None:
+    refused("--set", "trainer.train_batch_size=4", says=("train_batch_size 4 would cut groups of 8 completions",))
+
+
+def test_train_batch_that_cannot_be_shared(refused: Refused) -> None:
+    refused("--nproc", "2", "--set", "trainer.train_batch_size=8",
+            says=("train_batch_size 8 cannot be shared by 2 processes", "multiple of 16"))
+
+
 def test_group_size_that_does_not_divide(refused: Refused) -> None:
     refused("--set", "trainer.group_size=5", says=("group_size 5 does not divide rollout_batch_size 16",))
 

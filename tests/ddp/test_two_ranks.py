@@ -7,9 +7,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file
+
+from rlhf_core.pocket import weights_path
 
 SCRIPT = Path(__file__).with_name("gradients.py")
 ENV = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -29,17 +32,43 @@ def test_gradient_equals_single_process(tmp_path: Path) -> None:
     assert max(float((a[k] - b[k]).abs().max()) for k in a) < 1e-5
 
 
-def test_run_on_two_processes_equals_one(tmp_path: Path) -> None:
+def weights(tmp_path: Path, *arguments: str) -> list[dict[str, Any]]:
+    """Final weights of a run on one process, and of the same on two."""
     for n in ("1", "2"):
-        command = [sys.executable, "-m", "rlhf_core.cli.main", "train", *TINY, "--nproc", n,
+        command = [sys.executable, "-m", "rlhf_core.cli.main", "train", *arguments, "--nproc", n,
                    "--run-dir", str(tmp_path / n)]
         subprocess.run(command, env=ENV, check=True, timeout=250, capture_output=True)
-    a, b = (load_file(str(tmp_path / n / "final" / "model.safetensors")) for n in ("1", "2"))
+    return [load_file(str(tmp_path / n / "final" / "model.safetensors")) for n in ("1", "2")]
+
+
+def test_run_on_two_processes_equals_one(tmp_path: Path) -> None:
+    a, b = weights(tmp_path, *TINY)
     assert max(float((a[k] - b[k]).abs().max()) for k in a) < 1e-4
     plan = json.loads((tmp_path / "2" / "plan.json").read_text())
     assert plan["world_size"] == 2
     texts = [[json.loads(line)["completion"] for line in (tmp_path / n / "samples.jsonl").open()] for n in ("1", "2")]
     assert texts[0] == texts[1]
+
+
+def test_several_updates_of_a_rollout_batch_on_two_processes_equal_those_of_one(tmp_path: Path) -> None:
+    """The same groups are in the same batches; four small steps, so that rounding does not show in Adam's sign."""
+    a, b = weights(tmp_path, *TINY, "--set", "trainer.steps=1", "--set", "trainer.rollout_batch_size=64",
+                   "--set", "trainer.train_batch_size=32", "--set", "trainer.epochs_per_rollout_batch=2",
+                   "--set", "trainer.optimizer.eps=1e-3")
+    moved = load_file(str(weights_path() / "model.safetensors"))
+    assert max(float((a[k] - moved[k]).abs().max()) for k in a) > 1e-4
+    assert max(float((a[k] - b[k]).abs().max()) for k in a) < 1e-6
+    rows = [[json.loads(line) for line in (tmp_path / n / "metrics.jsonl").open()][1] for n in ("1", "2")]
+    for name in ("loss", "kl", "entropy", "clip_fraction", "grad_norm", "importance_ratio"):
+        assert rows[0][name] == pytest.approx(rows[1][name], abs=1e-6), name
+
+
+def test_a_rank_without_heldout_rows(tmp_path: Path) -> None:
+    weights(tmp_path, "--algo", "sft", "--dataset", "pocket/arithmetic", "--set", "trainer.max_steps=1",
+            "--set", "trainer.eval_samples=1", "--set", "trainer.batch_size=8")
+    one, two = (json.loads((tmp_path / n / "summary.json").read_text())["evaluation_before"] for n in ("1", "2"))
+    assert one.keys() == two.keys()
+    assert two["eval/loss"] == pytest.approx(one["eval/loss"], rel=1e-5)
 
 
 def test_a_launcher_that_starts_fewer_processes_is_refused() -> None:

@@ -29,8 +29,8 @@ class GroupNorm:
             rewards = np.array([scores[i].value for i in rows], np.float64)
             for i, advantage in zip(rows, self.normalise(rewards)):
                 values[i] = float(advantage)
-            stds.append(float(rewards.std(ddof=1)) if len(rows) > 1 else 0.0)
-        return Advantages(values, {"advantage/group_std": float(np.mean(stds)) if stds else 0.0})
+            stds += [float(rewards.std(ddof=1))] if len(rows) > 1 else []
+        return Advantages(values, {"advantage/group_std": float(np.mean(stds))} if stds else {})
 
     def normalise(self, rewards_G: np.ndarray) -> np.ndarray:
         """Advantages of one group, float64, shape ``[G]``."""

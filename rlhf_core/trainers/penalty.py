@@ -1,0 +1,38 @@
+"""KL to the reference policy of whole rollouts: what is reported, and what is charged to the reward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from rlhf_core.functional.kl import kl_value
+from rlhf_core.trainers.config import KLSettings
+from rlhf_core.types import Rollout, Score
+
+
+def charge(score: Score, rollout: Rollout, reference_T: Any, settings: KLSettings) -> Score:
+    """Subtract the completion's summed KL estimate from its score; the part ``kl`` stays visible.
+
+    Tokens that the policy did not choose (``Rollout.mask_T``) are not charged.
+    """
+    if not score.ok or score.value is None:
+        return score
+    kl = float(_chosen(rollout, kl_value(rollout.logprobs_T, reference_T, settings.estimator)).sum())
+    return replace(score, value=score.value - settings.coefficient * kl, parts={**score.parts, "kl": kl})
+
+
+def measured(rollouts: Sequence[Rollout], references: Sequence[Any]) -> tuple[float, float]:
+    """k3 of every token that the policy chose, summed, and the number of those tokens.
+
+    It needs no forward: the engine's logprobs are compared with the reference's, so every rollout counts, those of
+    constant groups too.
+    """
+    rows = [_chosen(r, kl_value(r.logprobs_T, ref, "k3")) for r, ref in zip(rollouts, references, strict=True)]
+    return float(sum(float(row.sum(dtype=np.float64)) for row in rows)), float(sum(len(row) for row in rows))
+
+
+def _chosen(rollout: Rollout, values_T: Any) -> Any:
+    return values_T if rollout.mask_T is None else values_T[rollout.mask_T]
