@@ -48,6 +48,19 @@ VARIANTS = {
         "trainer.kl.coefficient=0.05",
     ],
     "lora": [*ONLINE, "--set", "model.lora.r=4"],
+    "ensemble": [
+        *(v.replace("verifier", "ensemble").replace("pocket/arithmetic", "pocket/assistant") for v in ONLINE),
+        "--set",
+        "reward.members=2",
+        "--set",
+        "reward.max_pairs=32",
+        "--set",
+        "reward.heldout_pairs=16",
+        "--set",
+        "reward.gate_quantile=0.9",
+        "--set",
+        "trainer.gold_samples=0",
+    ],
     "sft": [
         "--algo",
         "sft",
@@ -154,7 +167,7 @@ def interrupted(args: list[str], run: Path, tmp: Path, moments: list[Callable[[]
     return hits
 
 
-@pytest.mark.parametrize("variant", ["several_updates", "sft"])
+@pytest.mark.parametrize("variant", ["several_updates", "ensemble", "sft"])
 def test_resume_is_exact(variant: str, tmp_path: Path) -> None:
     args, run = VARIANTS[variant], tmp_path / "killed"
     finish(start([*args, "--run-dir", str(tmp_path / "whole")], tmp_path))

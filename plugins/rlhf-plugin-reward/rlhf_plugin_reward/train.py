@@ -15,6 +15,7 @@ from rlhf_core.api import BuildContext, DatasetError, ModelConfig, PreferencePai
 from rlhf_core.data.library import Datasets
 from rlhf_core.models.load import LoadedModel, load_policy
 from rlhf_core.runs.atomic import whole_folder, write_json
+from rlhf_core.runs.checkpoint import rng_state, set_rng_state
 from rlhf_core.strategy.local import LocalStrategy
 from rlhf_core.trainers.update import Updater
 from rlhf_plugin_reward.config import EnsembleConfig, RewardModelConfig, device_of
@@ -30,9 +31,14 @@ Beat = Callable[[], None]
 
 
 def load_or_train(config: EnsembleConfig, ctx: BuildContext) -> EnsembleReward:
-    """The ensemble at ``config.path``, the cached one, or a new one; its quality goes into the run's report."""
+    """The ensemble at ``config.path``, the cached one, or a new one; its quality goes into the run's report.
+
+    The run's random numbers are the same whether it was trained here, by another process, or before.
+    """
+    random_numbers = rng_state()
     folder = Path(config.path).expanduser() if config.path else _cached(config, ctx)
     reward = load_ensemble(config, folder, device_of(ctx))
+    set_rng_state(random_numbers)
     found = reward.quality()
     ctx.report["ensemble"] = {
         "members": len(reward.mean_K),
