@@ -36,6 +36,7 @@ class KLSettings(Config):
 
     coefficient: float = Field(default=0.0, ge=0)
     estimator: Literal["k1", "k2", "k3"] = "k3"
+    """Of the KL's value. In the loss the gradient is that of the KL with each; in the reward only k1 gives that."""
     where: Literal["loss", "reward"] = "loss"
     track: bool = True
     """Report the KL even when the coefficient is 0 (one more forward without gradient). The metric ``kl`` is k3 per
