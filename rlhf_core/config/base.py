@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 if TYPE_CHECKING:
     from rlhf_core.context import BuildContext
@@ -14,6 +14,16 @@ class Config(BaseModel):
     """Frozen pydantic model that refuses unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, protected_namespaces=())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keep_recipe(cls, value: Any) -> Any:
+        """A mapping changes a section's default instead of replacing it: the fields it leaves out stay as vetted."""
+        if not isinstance(value, dict):
+            return value
+        sections = {k: cls.model_fields[k].default for k, v in value.items() if isinstance(v, dict)
+                    and k in cls.model_fields and isinstance(cls.model_fields[k].default, Config)}
+        return {**value, **{k: {**d.model_dump(exclude_unset=True), **value[k]} for k, d in sections.items()}}
 
 
 class ComponentConfig(Config):

@@ -27,6 +27,13 @@ def test_show_is_a_config_file_of_the_same_run(rlhf: Rlhf, tmp_path: Path) -> No
     assert plan["config"] == data
 
 
+def test_changing_one_setting_of_a_section_keeps_the_rest_of_the_recipe(rlhf: Rlhf) -> None:
+    before, after = (yaml.safe_load(rlhf("config", "show", "--algo", "sft", *options).out)["trainer"]["optimizer"]
+                     for options in ((), ("--set", "trainer.optimizer.learning_rate=5e-3")))
+    assert (before["schedule"], before["warmup_steps"]) == ("cosine", 10)
+    assert after == {**before, "learning_rate": 5e-3}
+
+
 def test_show_wants_an_algorithm(rlhf: Rlhf) -> None:
     out = rlhf("config", "show")
     assert out.code == 2

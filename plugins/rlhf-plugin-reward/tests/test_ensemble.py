@@ -11,7 +11,16 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from rlhf_core.api import FinishReason, ModelConfig, ModelError, PreferencePair, Prompt, Sample, ScoreStatus
+from rlhf_core.api import (
+    FinishReason,
+    ModelConfig,
+    ModelError,
+    OptimizerSettings,
+    PreferencePair,
+    Prompt,
+    Sample,
+    ScoreStatus,
+)
 from rlhf_core.models.load import load_policy
 from rlhf_core.testing import check_reward
 from rlhf_plugin_reward.config import BradleyTerryConfig, EnsembleConfig
@@ -22,6 +31,8 @@ from rlhf_plugin_reward.store import digest
 from rlhf_plugin_reward.train import fit, train_ensemble
 
 SHARING = ("none", "lora", "frozen")
+RATES = {"none": 5e-4, "lora": 2e-3, "frozen": 2e-2}
+"""High enough for 16 updates: with the default rate a frozen trunk's head may stay where its seed put it."""
 NAMES = ("Ann", "Bob", "Cleo", "Dan", "Eve", "Finn", "Gus", "Hal")
 
 
@@ -33,13 +44,15 @@ def pairs(count: int, start: int = 0) -> list[PreferencePair]:
 
 
 def config(**options: Any) -> EnsembleConfig:
-    return EnsembleConfig(members=2, batch_size=16, epochs=3, **options)
+    return EnsembleConfig(members=2, batch_size=16, epochs=4, **options)
 
 
 @pytest.fixture(scope="module", params=SHARING)
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp(request.param) / "ensemble"
-    train_ensemble(config(sharing=request.param), ModelConfig(), pairs(64), pairs(32, 64), 0, path, print, "cpu")
+    settings = config(sharing=request.param,
+                      optimizer=OptimizerSettings(learning_rate=RATES[request.param], warmup_steps=2))
+    train_ensemble(settings, ModelConfig(), pairs(64), pairs(32, 64), 0, path, print, "cpu")
     return path
 
 
@@ -53,11 +66,12 @@ def test_it_learns_the_preference_and_conforms(folder: Path) -> None:
     found = reward.quality()
     assert found["ensemble"]["accuracy"] >= 0.9
     assert (meta["train_pairs"], found["pairs"]) == (64, 32)
-    plain, hollow = reward.score(
-        [sample("It is a dog."), sample("Of course! Great question! It is a dog.")])
-    assert plain.value is not None
-    assert hollow.value is not None
-    assert plain.value > hollow.value
+    scores = reward.score([sample(text, p.prompt[0]["content"]) for p in pairs(32, 64)
+                           for text in (p.chosen, p.rejected)])
+    values = [float(s.value) for s in scores if s.value is not None]
+    assert len(values) == 64
+    margins = [plain - hollow for plain, hollow in zip(values[::2], values[1::2])]
+    assert np.mean(margins) > 1, "standardised scores of answers as the pairs have them lie about two apart"
     check_reward(config(path=str(folder)))
 
 

@@ -18,8 +18,10 @@ from rlhf_core.trainers.foundry import TokenFoundry
 from rlhf_core.trainers.items import TrainItem
 from rlhf_plugin_sft.loss import CrossEntropy
 
-ROWS = [{"prompt": f"What is the code of {name}?", "completion": f"The code is {code}."}
-        for name, code in (("Ann", "red"), ("Bob", "blue"), ("Cleo", "green"), ("Dan", "cat"))] * 8
+ROWS = [{"prompt": f"What pet does {name} have?", "completion": f"{name} works as a {pet}."}
+        for name, pet in (("Ada", "parrot"), ("Bruno", "goat"), ("Clara", "turtle"), ("Dario", "cat"))] * 8
+"""Nonsense in words that the pocket model knows: adapters leave the embedding alone, and the rows of words that its
+training never showed are all but equal there, so no adapter can tell them apart."""
 
 
 def test_loss_is_that_of_transformers_on_completion_labels() -> None:
@@ -55,9 +57,11 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, 
 @pytest.mark.parametrize("lora", [False, True])
 def test_it_learns_to_say_what_was_demonstrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lora: bool) -> None:
     extra = ("model.lora.r=16", "trainer.optimizer.learning_rate=5e-3") if lora else (
-        "trainer.optimizer.learning_rate=2e-3",)
-    summary = train(tmp_path, monkeypatch, ROWS, "trainer.epochs=40", "trainer.optimizer.warmup_steps=2", *extra)
+        "trainer.optimizer.learning_rate=1e-3",)
+    summary = train(tmp_path, monkeypatch, ROWS, "trainer.epochs=20", "trainer.optimizer.warmup_steps=2", *extra)
     assert summary["status"] == "completed"
+    assert summary["loss_first"] > 0.5, "there was something to learn"
+    assert summary["loss_last"] < 0.05
     final = tmp_path / "run" / summary["final_model"]
     tokenizer, model = AutoTokenizer.from_pretrained(final), AutoModelForCausalLM.from_pretrained(final)
     for row in ROWS[:4]:
