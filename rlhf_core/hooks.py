@@ -42,7 +42,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class RunStart:
-    """Components are built; step 0 is next."""
+    """The run directory is open; the components are about to be built."""
 
     run_dir: Path
     plan: Mapping[str, Any]
@@ -122,7 +122,7 @@ class Specs:
 
     @hookspec
     def rlhf_run_start(self, event: RunStart) -> None:
-        """Components are built."""
+        """The run directory is open."""
 
     @hookspec
     def rlhf_rollouts_ready(self, event: RolloutsReady) -> None:

@@ -29,6 +29,17 @@ def load_tree(folder: Path, name: str) -> Any:
     return _decode(json.loads((folder / f"{name}.json").read_text()), tensors)
 
 
+def foreign(value: Any) -> str | None:
+    """Class name of the first thing in a tree that cannot be saved; None if all of it can."""
+    if value is None or isinstance(value, (bool, int, float, str, torch.Tensor, np.ndarray, np.generic)):
+        return None
+    if isinstance(value, dict):
+        return next((name for pair in value.items() for name in map(foreign, pair) if name), None)
+    if isinstance(value, (list, tuple)):
+        return next((name for name in map(foreign, value) if name), None)
+    return type(value).__name__
+
+
 def _encode(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
     if value is None or isinstance(value, (bool, int, str)):
         return value

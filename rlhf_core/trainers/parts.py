@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.errors import RunDirError
+from rlhf_core.errors import PluginError, RunDirError
 from rlhf_core.registry import check_component
 
 if TYPE_CHECKING:
@@ -77,8 +77,20 @@ class Parts:
         return self.of(component).label
 
     def state_dict(self) -> dict[str, Any]:
-        """Key -> state of every component that is ``Stateful``."""
-        return {p.key: p.component.state_dict() for p in self._stateful()}
+        """Key -> state of every component that is ``Stateful``.
+
+        Raises:
+            PluginError: a state holds something that a checkpoint cannot.
+        """
+        from rlhf_core.runs.tree import foreign
+
+        states = {p.key: p.component.state_dict() for p in self._stateful()}
+        for part in self._parts:
+            name = foreign(states.get(part.key))
+            if name:
+                raise PluginError(f"state_dict() of {part.label} holds a {name}, which a checkpoint cannot",
+                                  fix="return plain values, lists, dicts, numpy arrays and tensors only")
+        return states
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore :meth:`state_dict`.

@@ -192,6 +192,13 @@ def test_kill_and_resume(fakes: Fakes, kind: str) -> None:
     assert all(a[k].equal(b[k]) for k in a)
 
 
+def test_a_state_that_cannot_be_saved_is_named(fakes: Fakes) -> None:
+    fakes.add("acme-moods", ENTRIES, MOODS.replace('{"count": self.count}', '{"counts": [{"set": {self.count}}]}'))
+    out = fakes.rlhf("train", *RUNS["offline"], *BOTH, "--run-dir", str(fakes.folder / "run"))
+    assert out.returncode == 2, out.stderr
+    assert "state_dict() of monitor 'moody' (acme-moods 1.0) holds a set" in out.stderr
+
+
 def test_a_state_that_the_checkpoint_lacks_is_named(fakes: Fakes) -> None:
     forgetful = MOODS.replace("def state_dict", "def no_state_dict")
     fakes.add("acme-moods", ENTRIES, forgetful)
