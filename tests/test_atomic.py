@@ -51,9 +51,10 @@ def test_what_a_killed_writer_left_goes_and_what_a_living_one_writes_stays(tmp_p
         assert len(os.listdir(tmp_path)) == 2
         dead.send_signal(signal.SIGKILL)
         dead.communicate()
+        write_text(tmp_path / "note", "mine")  # another name than the dead one's
+        assert not [name for name in os.listdir(tmp_path) if str(dead.pid) in name]
         with whole_folder(tmp_path / "model") as aside:
             (aside / "part0").write_text("mine")
-        write_text(tmp_path / "note", "mine")
         partial, model, note = sorted(os.listdir(tmp_path))
         assert (model, note) == ("model", "note")
         assert str(alive.pid) in partial

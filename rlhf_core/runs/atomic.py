@@ -1,7 +1,7 @@
 """Files and folders that are either whole or absent: write aside, fsync, rename.
 
 What is written aside belongs to one process, so that two may write the same place at once: each writes a whole one,
-and the last rename wins. What a killed process left there, the next one that writes the same place removes.
+and the last rename wins. What a killed process left there, the next one that writes into the same folder removes.
 """
 
 from __future__ import annotations
@@ -25,25 +25,33 @@ TEMPORARY = ".partial-"
 
 
 def _aside(path: Path) -> Path:
-    """Where this process writes what is to appear at ``path``; leftovers of dead processes of this host go."""
-    mine = f"{TEMPORARY}{platform.node()}-"
-    if path.parent.is_dir():
+    """Where this process writes what is to appear at ``path``; what dead processes left in that folder goes."""
+    here = f"{TEMPORARY}{_place()}-"
+    aside = path.with_name(f"{here}{os.getpid()}-{path.name}")
+    _remove(aside)
+    with contextlib.suppress(OSError):  # no such folder, or one that cannot be read
         for name in os.listdir(path.parent):
-            pid, _, what = name.removeprefix(mine).partition("-") if name.startswith(mine) else ("", "", "")
-            if pid.isdigit() and what in (path.name, f"old-{path.name}") and not _others(int(pid)):
+            pid = name.removeprefix(here).split("-")[0] if name.startswith(here) else ""
+            if pid.isdigit() and not _alive(int(pid)):
                 _remove(path.with_name(name))
-    return path.with_name(f"{mine}{os.getpid()}-{path.name}")
+    return aside
 
 
-def _others(pid: int) -> bool:
-    """True for a living process other than this one."""
+def _place() -> str:
+    """This host and its process namespace: only there does a process id say which process it is."""
+    with contextlib.suppress(OSError):
+        return f"{platform.node()}.{Path('/proc/self/ns/pid').stat().st_ino}"
+    return platform.node()
+
+
+def _alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except OSError:  # another user's
         return True
-    return pid != os.getpid()
+    return True
 
 
 def _remove(path: Path) -> None:
@@ -112,8 +120,9 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
 
 def _swap(aside: Path, path: Path) -> None:
-    old = aside.with_name(aside.name.removesuffix(path.name) + f"old-{path.name}")
+    old = aside.with_name(f"{aside.name}-old")
     while True:
+        _remove(old)
         with contextlib.suppress(FileNotFoundError):
             os.replace(path, old)
         try:
@@ -121,8 +130,7 @@ def _swap(aside: Path, path: Path) -> None:
             break
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-            _remove(old)  # another process put its own there just now
+                raise  # else another process put its own there just now
     _remove(old)
     fsync_folder(path.parent)
 
