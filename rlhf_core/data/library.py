@@ -10,12 +10,13 @@ from typing import Any, TypeVar
 from rlhf_core.config.base import ComponentConfig
 from rlhf_core.config.data import DatasetSettings
 from rlhf_core.context import BuildContext
+from rlhf_core.data.admit import refuse_too_many
 from rlhf_core.data.conversations import read_demonstration, read_pair, read_prompt
 from rlhf_core.data.schema import PROMPT_COLUMNS, Record, UnusableRow
 from rlhf_core.data.source import Source
 from rlhf_core.errors import DatasetError
 from rlhf_core.protocols import GoldScorer
-from rlhf_core.types import Demonstration, PreferencePair, Prompt, Sample
+from rlhf_core.types import Demonstration, Message, PreferencePair, Prompt, Sample
 
 T = TypeVar("T", Prompt, PreferencePair, Demonstration)
 NOT_META = (*PROMPT_COLUMNS, "input", "system", "id", "answer", "chosen", "rejected")
@@ -113,9 +114,8 @@ class Datasets:
         turns, cut = read_prompt(source.reader, record)
         if cut:
             self.counts["prompts_final_turn_removed"] += 1
+        check_filled(turns, record)
         last = turns[-1]
-        if not last["content"].strip():
-            raise DatasetError("the prompt is empty", where=record.where, fix="remove or fill that row")
         if last["role"] not in ("user", "tool"):
             raise UnusableRow("prompts_last_turn", f"the prompt's last turn is the {last['role']}'s, not the user's")
         answer = source.reader.answer(record, source.settings.answer_pattern)
@@ -126,6 +126,7 @@ class Datasets:
 
     def _pair(self, source: Source, record: Record, split: str) -> PreferencePair:
         prompt, chosen, rejected = read_pair(source.reader, record)
+        check_filled(prompt, record)
         margin = source.reader.get(record, "margin")
         try:
             size = 0.0 if margin is None else float(margin)
@@ -136,7 +137,16 @@ class Datasets:
 
     def _demonstration(self, source: Source, record: Record, split: str) -> Demonstration:
         prompt, text = read_demonstration(source.reader, record)
+        check_filled(prompt, record)
         return Demonstration(source.name(record, split), source.conversation(prompt), text, source.label)
+
+    def check_lengths(self, sizes: Sequence[tuple[str, str, int]], room: int, why: str, fix: str) -> None:
+        """Refuse examples of which too many are longer than ``room`` tokens; arguments as in `refuse_too_many`.
+
+        Raises:
+            DatasetError: more than ``max_dropped_fraction`` of them, or all of one source.
+        """
+        refuse_too_many(sizes, room, self.settings.max_dropped_fraction, "examples", why, fix)
 
     def own_rewards(self) -> dict[str, ComponentConfig]:
         """Source label -> the reward that only this source uses."""
@@ -156,3 +166,13 @@ class Datasets:
 
     def _source(self, prompt: Prompt) -> Source:
         return next(s for s in self.sources if s.label == prompt.source)
+
+
+def check_filled(turns: Sequence[Message], record: Record) -> None:
+    """Refuse a row without a prompt.
+
+    Raises:
+        DatasetError: no turn before the answer, or an empty one, with file and row.
+    """
+    if not turns or not turns[-1]["content"].strip():
+        raise DatasetError("the prompt is empty", where=record.where, fix="remove or fill that row")

@@ -82,6 +82,27 @@ def test_empty_prompt(datasets: Make, write: Write, row: dict[str, Any]) -> None
             f"{path}, line 3")
 
 
+USER, SAID = {"role": "user", "content": " "}, {"role": "assistant", "content": "x"}
+
+
+@pytest.mark.parametrize("system", [None, "Be brief."])
+@pytest.mark.parametrize(("kind", "row"), [
+    ("demonstrations", {"prompt": " ", "completion": "x"}),
+    ("demonstrations", {"messages": [SAID]}),
+    ("demonstrations", {"messages": [USER, SAID]}),
+    ("demonstrations", {"conversations": [{"from": "gpt", "value": "x"}]}),
+    ("demonstrations", {"instruction": "", "output": "x"}),
+    ("pairs", {"prompt": "", "chosen": "x", "rejected": "y"}),
+    ("pairs", {"chosen": [USER, SAID], "rejected": [USER, {**SAID, "content": "y"}]}),
+    ("pairs", {"chosen": "\n\nHuman: \n\nAssistant: x", "rejected": "\n\nHuman: \n\nAssistant: y"}),
+])
+def test_empty_prompt_of_an_answer(datasets: Make, write: Write, kind: str, row: dict[str, Any],
+                                   system: str | None) -> None:
+    path = write("a.jsonl", [{"prompt": "Hi", "completion": "x", "chosen": "x", "rejected": "y"}, row])
+    library = datasets(name="jsonl", path=path, heldout_fraction=0, system_prompt=system)
+    refused(lambda: getattr(library, kind)("train"), "prompt is empty", f"{path}, line 2")
+
+
 def test_malformed_turn(datasets: Make, write: Write) -> None:
     path = write("a.jsonl", [{"messages": [{"role": "narrator", "content": "x"}]}])
     refused(lambda: datasets(name="jsonl", path=path, heldout_fraction=0).prompts("train"), "narrator",

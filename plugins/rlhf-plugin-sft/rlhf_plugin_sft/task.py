@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,16 +33,23 @@ class SftTask:
         self.module = TokenFoundry(self.policy.model)
 
     def items(self, split: str) -> Sequence[TrainItem]:
-        """Tokenize; examples over ``max_length`` or the model's context are dropped and counted."""
+        """Tokenize; examples over ``max_length`` or the model's context are dropped and counted.
+
+        Raises:
+            DatasetError: more than ``dataset.max_dropped_fraction`` of them, or all of one source.
+        """
         limit = min(self.config.max_length, self.policy.context)
         kept: list[TrainItem] = []
+        sizes: list[tuple[str, str, int]] = []
         for row in self.datasets.demonstrations(split):
             prompt, completion = self.formatter.encode(row.prompt), self.formatter.encode_completion(row.completion)
-            if len(prompt) + len(completion) > limit:
-                self.ctx.session.counts["examples_too_long"] += 1
-                continue
             count = len(completion)
-            kept.append(TrainItem(row.id, prompt, completion, np.ones(count, bool), np.ones(count, np.float32)))
+            sizes.append((row.id, row.source, len(prompt) + count))
+            if len(prompt) + count <= limit:
+                kept.append(TrainItem(row.id, prompt, completion, np.ones(count, bool), np.ones(count, np.float32)))
+        self.datasets.check_lengths(sizes, limit, f"max_length {self.config.max_length}, context {self.policy.context}",
+                                    "raise trainer.max_length")
+        self.ctx.session.counts.update(+Counter({"examples_too_long": len(sizes) - len(kept)}))
         return kept
 
     def write_model(self, folder: Path) -> None:

@@ -77,3 +77,16 @@ def test_examples_over_the_limit_are_counted(tmp_path: Path, monkeypatch: pytest
     rows = [*ROWS, {"prompt": "Say it all.", "completion": "word " * 200}]
     summary = train(tmp_path, monkeypatch, rows, "trainer.max_length=64", "trainer.max_steps=1")
     assert summary["dropped"]["examples_too_long"] == 1
+
+
+def test_too_many_examples_over_the_limit_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "data.jsonl"
+    rows = [*ROWS[:8], *({"prompt": f"Say it {i} times.", "completion": "word " * 200} for i in range(4))]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(SystemExit) as caught:
+        main(["train", "--algo", "sft", "--dataset", str(data), "--run-dir", str(tmp_path / "run"),
+              "--set", "trainer.max_length=64", "--set", "trainer.max_steps=1", "--set", "dataset.heldout_fraction=0"])
+    assert caught.value.code == 2
+    said = capsys.readouterr().err
+    for part in ("4 of 12 examples", "/train/000008 (417 tokens)", "trainer.max_length", "max_dropped_fraction"):
+        assert part in said.replace("\n", " "), said
