@@ -142,6 +142,8 @@ class Strategy(Protocol):
     rank: int
     world_size: int
     device: torch.device
+    sharded: bool
+    """True if each rank holds its own part of the optimizer state; a checkpoint then keeps one file per rank."""
 
     def prepare(self, module: torch.nn.Module) -> torch.nn.Module:
         """Place, wrap or shard the trained module."""
@@ -149,6 +151,14 @@ class Strategy(Protocol):
 
     def unwrap(self, module: torch.nn.Module) -> torch.nn.Module:
         """Return the module under the wrapper."""
+        ...
+
+    def gathered(self, module: torch.nn.Module) -> AbstractContextManager[None]:
+        """Context in which every rank holds the whole weights of the prepared module.
+
+        For forward passes without gradient whose number differs between ranks: rollouts, old logprobs, evaluation.
+        All ranks enter and leave it together.
+        """
         ...
 
     def accumulate(self, module: torch.nn.Module, last: bool) -> AbstractContextManager[None]:
@@ -176,11 +186,11 @@ class Strategy(Protocol):
         ...
 
     def full_state(self, module: torch.nn.Module) -> dict[str, torch.Tensor]:
-        """Gather the unsharded weights (complete on rank 0)."""
+        """Weights of the module, or of a submodule of it, by name; all ranks call it, rank 0 gets them whole."""
         ...
 
     def optimizer_state(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """This rank's optimizer state, for a (possibly sharded) checkpoint."""
+        """This rank's optimizer state (see ``sharded``); all ranks call it."""
         ...
 
     def load_optimizer_state(

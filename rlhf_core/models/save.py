@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,26 +15,32 @@ def is_peft(model: Any) -> bool:
     return hasattr(model, "peft_config") and hasattr(model, "merge_and_unload")
 
 
-def write_folder(model: Any, tokenizer: Any, folder: Path, *, merge: bool = False) -> None:
+def write_folder(model: Any, tokenizer: Any, folder: Path, weights: Mapping[str, Any] | None = None, *,
+                 merge: bool = False) -> None:
     """Write weights, config and tokenizer; with ``merge`` adapters are folded into the weights.
 
     The model in memory is not touched, not even by rounding.
+
+    Args:
+        weights: the model's state dict as `Strategy.full_state` gathered it; None takes the model's own.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    state = dict(model.state_dict() if weights is None else weights)
     if is_peft(model) and merge:
-        with _quiet():
-            model.get_base_model().save_pretrained(folder, state_dict=merged_state(model))
-    else:
-        with _quiet():
-            model.save_pretrained(folder)
+        model, state = model.get_base_model(), merged_state(model, state)
+    for name, source in (getattr(model, "all_tied_weights_keys", None) or {}).items():
+        state[name] = state.get(source, state.get(name))  # gathered one by one, tied weights come as two
+    with _quiet():
+        model.save_pretrained(folder, state_dict=state)
     tokenizer.save_pretrained(folder)
 
 
-def merged_state(model: Any) -> dict[str, Any]:
+def merged_state(model: Any, weights: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Weights of a peft model under their original names, adapters added: ``W + (alpha / r) B A``."""
-    base = model.get_base_model()
-    state = {k.replace(".base_layer.", "."): v for k, v in base.state_dict().items() if ".lora_" not in k}
-    for name, module in base.named_modules():
+    full = model.state_dict() if weights is None else weights
+    own = {k.removeprefix("base_model.model."): v for k, v in full.items() if ".lora_" not in k}
+    state = {k.replace(".base_layer.", "."): v for k, v in own.items()}
+    for name, module in model.get_base_model().named_modules():
         if hasattr(module, "get_delta_weight"):
             for adapter in module.active_adapters:
                 weight = state[f"{name}.weight"]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 
 from rlhf_core.errors import RunDirError
 from rlhf_core.runs.atomic import whole_folder
-from rlhf_core.runs.tree import load_tree, save_tree
+from rlhf_core.runs.tree import load_tree
 
 _NAME = re.compile(r"step-(\d{6,})$")
 
@@ -39,23 +40,18 @@ class CheckpointStore:
         """Folder of one step's checkpoint."""
         return self.folder / f"step-{step:06d}"
 
-    def save(self, step: int, state: dict[str, Any], write_model: Callable[[Path], None]) -> Path:
-        """Write a checkpoint and drop the oldest ones.
-
-        Args:
-            step: optimizer-visible steps finished.
-            state: tree of plain values, arrays and tensors.
-            write_model: fills the ``model`` folder in Hugging Face form.
+    @contextlib.contextmanager
+    def writing(self, step: int) -> Iterator[Path]:
+        """Yield a folder to fill: ``model`` in Hugging Face form, the tree ``state``, and with a sharded strategy
+        ``shard-RANK`` of each rank. It becomes the step's checkpoint when it is whole; the oldest ones go.
         """
         with whole_folder(self.path(step)) as folder:
-            write_model(folder / "model")
-            save_tree(folder, "state", {**state, "step": step})
+            yield folder
         for old in self.steps()[: -self.keep]:
             shutil.rmtree(self.path(old), ignore_errors=True)
-        return self.path(step)
 
-    def latest(self) -> tuple[Path, dict[str, Any]] | None:
-        """Folder and state of the newest checkpoint; None if there is none.
+    def latest(self, rank: int = 0) -> tuple[Path, dict[str, Any]] | None:
+        """Folder and state of the newest checkpoint, this rank's shard included; None if there is none.
 
         Raises:
             RunDirError: it cannot be read.
@@ -65,7 +61,9 @@ class CheckpointStore:
             return None
         path = self.path(steps[-1])
         try:
-            return path, load_tree(path, "state")
+            shard = f"shard-{rank}"
+            own = load_tree(path, shard) if (path / f"{shard}.json").is_file() else {}
+            return path, {**load_tree(path, "state"), **own}
         except Exception as error:
             raise RunDirError(f"checkpoint '{path}' cannot be read: {error}",
                               fix="remove that folder to resume from the one before") from error

@@ -17,13 +17,15 @@ from rlhf_core.errors import DeadlineExceeded, RlhfError
 
 
 class AcceleratedStrategy:
-    """One process, or DDP over every rank that the launcher started.
+    """One process, or DDP over every rank that the launcher started; every rank holds everything.
 
     Args:
         world_size: ranks the plan asked for; compared with what the launcher really started.
         device: ``auto`` takes CUDA when there is one.
         timeout_s: deadline of each collective.
     """
+
+    sharded = False
 
     def __init__(self, world_size: int, device: str = "auto", timeout_s: float = 600.0) -> None:
         started = int(os.environ.get("WORLD_SIZE", "1"))
@@ -50,6 +52,10 @@ class AcceleratedStrategy:
     def unwrap(self, module: torch.nn.Module) -> torch.nn.Module:
         """Return the module under DDP."""
         return module.module if isinstance(module, torch.nn.parallel.DistributedDataParallel) else module
+
+    def gathered(self, module: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
+        """Weights are whole on every rank anyway."""
+        return contextlib.nullcontext()
 
     @contextlib.contextmanager
     def accumulate(self, module: torch.nn.Module, last: bool) -> Iterator[None]:

@@ -14,6 +14,7 @@ class LocalStrategy:
 
     rank = 0
     world_size = 1
+    sharded = False
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self.device = torch.device(device)
@@ -25,6 +26,10 @@ class LocalStrategy:
     def unwrap(self, module: torch.nn.Module) -> torch.nn.Module:
         """The module itself."""
         return module
+
+    def gathered(self, module: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
+        """Weights are whole anyway."""
+        return contextlib.nullcontext()
 
     @contextlib.contextmanager
     def accumulate(self, module: torch.nn.Module, last: bool) -> Iterator[None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +115,8 @@ class OnlineHouse:
         if self.reference is None:
             return None
         items = [make_item(r, 0.0, False) for r in rollouts]
-        with self.reference.active() as model:
+        gathered = self.strategy.gathered(self.module) if self.reference.adapter else contextlib.nullcontext()
+        with gathered, self.reference.active() as model:
             room = TokenFoundry(model, self.config.sampling.temperature, self.config.share_prefix)
             return room.logprobs(items, self.config.micro_batch_size)
 
@@ -126,10 +129,10 @@ class OnlineHouse:
         self.updater.load_state_dict(state["updater"])
         self.library.order.load_state_dict(state["order"])
 
-    def write_model(self, folder: Path) -> None:
+    def write_model(self, folder: Path, weights: Mapping[str, Any]) -> None:
         """Write the trained weights (adapters, with LoRA) and tokenizer for a checkpoint."""
-        write_folder(self.policy.model, self.policy.tokenizer, folder)
+        write_folder(self.policy.model, self.policy.tokenizer, folder, weights)
 
-    def write_final(self, folder: Path) -> None:
+    def write_final(self, folder: Path, weights: Mapping[str, Any]) -> None:
         """Write the final model in plain Hugging Face form, adapters merged."""
-        write_folder(self.policy.model, self.policy.tokenizer, folder, merge=True)
+        write_folder(self.policy.model, self.policy.tokenizer, folder, weights, merge=True)

@@ -30,19 +30,24 @@ class Task(Protocol):
         """``module(items)`` returns the batch that the loss consumes."""
         ...
 
+    @property
+    def model(self) -> torch.nn.Module:
+        """The part of ``module`` that is saved."""
+        ...
+
     def items(self, split: str) -> Sequence[Any]:
         """Tokenized examples of ``train`` or ``heldout``; what is dropped is counted."""
         ...
 
-    def write_model(self, folder: Path) -> None:
-        """Write the weights for a checkpoint."""
+    def write_model(self, folder: Path, weights: Mapping[str, Any]) -> None:
+        """Write the weights of ``model``, given by name, for a checkpoint."""
         ...
 
     def load_model(self, folder: Path) -> None:
         """Read them back."""
         ...
 
-    def write_final(self, folder: Path) -> None:
+    def write_final(self, folder: Path, weights: Mapping[str, Any]) -> None:
         """Write the final model in Hugging Face form."""
         ...
 
@@ -137,11 +142,11 @@ class OfflineTrainer:
     def _save(self, step: int) -> None:
         if not self.session.saved(step):
             state = {"updater": self.updater.state_dict(), "before": self.before}
-            self.session.checkpoint(step, state, self.task.write_model)
+            self.session.checkpoint(step, state, self.task.model, self.task.write_model)
 
     def _finish(self, step: int) -> dict[str, Any]:
         after = self._evaluate(step)
-        self.session.write_final(self.task.write_final)
+        self.session.write_final(self.task.model, self.task.write_final)
         rows = [r for r in read_jsonl(self.session.dir.path / "metrics.jsonl") if "grad_norm" in r]
         losses = [float(r["loss"]) for r in rows]
         reason = self.session.stop_reason()

@@ -70,7 +70,7 @@ class OnlineTrainer:
         share = len(groups) // self.strategy.world_size
         first = self.strategy.rank * share
         mine = groups[first : first + share]
-        with self._timed("rollout"):
+        with self._timed("rollout"), self.strategy.gathered(house.module):
             rollouts = house.studio.sample(mine, config.sampling.params(), house.updater.version, tag=step)
         self.session.hooks.fire("rlhf_rollouts_ready", hk.RolloutsReady(step, rollouts))
         with self._timed("reward"):
@@ -121,7 +121,8 @@ class OnlineTrainer:
         """
         config, house = self.config, self.house
         if config.updates_per_step > 1:
-            old = iter(house.foundry.logprobs([i for g in groups for i in g], config.micro_batch_size))
+            with self.strategy.gathered(house.module):
+                old = iter(house.foundry.logprobs([i for g in groups for i in g], config.micro_batch_size))
             groups = [[i.with_(old_T=next(old)) for i in g] for g in groups]
         items = [i for g in groups for i in g]
         self.session.hooks.fire("rlhf_batch_ready", hk.BatchReady(step, len(items), sum(i.tokens for i in items)))
@@ -190,7 +191,8 @@ class OnlineTrainer:
         count = max(self.config.eval_samples, self.config.gold_samples if final and self.house.has_gold else 0)
         if self.config.eval_samples == 0 or not self.house.evaluator.groups:
             return None
-        result = self.house.evaluator.run(self.house.updater.version, count)
+        with self.strategy.gathered(self.house.module):
+            result = self.house.evaluator.run(self.house.updater.version, count)
         self.session.counts.update({f"eval_score_{k}": n for k, n in result.missing.items()})
         self.session.log_eval(step, result.metrics)
         self.session.samples(step, [{"prompt_id": g.prompt.id, "prompt": g.prompt.text, "completion": t}
@@ -202,7 +204,7 @@ class OnlineTrainer:
             return
         state = {"house": self.house.state_dict(), "before": self.before.state() if self.before else None,
                  "checked_drift": self.checked_drift}
-        self.session.checkpoint(step, state, self.house.write_model)
+        self.session.checkpoint(step, state, self.house.policy.model, self.house.write_model)
 
     def _restore(self, state: dict[str, Any]) -> int:
         self.house.load_state_dict(state["house"])
@@ -213,7 +215,7 @@ class OnlineTrainer:
 
     def _finish(self, step: int) -> dict[str, Any]:
         after = self._evaluate(step, final=True)
-        self.session.write_final(self.house.write_final)
+        self.session.write_final(self.house.policy.model, self.house.write_final)
         return self.session.finish(online_summary(self, after, self.session.stop_reason()))
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlhf_core import hooks as hk
 from rlhf_core.errors import RlhfError
@@ -20,9 +20,15 @@ from rlhf_core.protocols import Monitor, Strategy, Tracker
 from rlhf_core.runs.atomic import whole_folder, write_json
 from rlhf_core.runs.checkpoint import CheckpointStore, rng_state, set_rng_state
 from rlhf_core.runs.run_dir import RunDir
+from rlhf_core.runs.tree import save_tree
 from rlhf_core.trainers.parts import Parts
 
+if TYPE_CHECKING:
+    import torch
+
 log = logging.getLogger("rlhf")
+WriteModel = Callable[[Path, Mapping[str, Any]], None]
+"""Fills a folder with a model whose weights are given by name."""
 
 
 class Session:
@@ -70,7 +76,7 @@ class Session:
         self.strategy.barrier("rank 0 creating the run directory")
         if self.main:
             self.dir.clean_partials()
-        found = self._store.latest() if self.resuming else None
+        found = self._store.latest(self.strategy.rank) if self.resuming else None
         if self.main:
             self.dir.open_streams(found[1]["offsets"] if found else None)
         if found:
@@ -118,14 +124,28 @@ class Session:
             part = self.parts.of(tracker)
             self.hooks.call(f"log() of {part.label}", f"{part.key}:log", partial(tracker.log, step, dict(metrics)))
 
-    def checkpoint(self, step: int, state: dict[str, Any], write_model: Callable[[Path], None]) -> None:
-        """Save a checkpoint after ``step`` steps: streams, and every rank's random numbers and component states."""
+    def checkpoint(self, step: int, state: dict[str, Any], model: torch.nn.Module, write_model: WriteModel) -> None:
+        """Save a checkpoint after ``step`` steps: streams, and every rank's random numbers and component states.
+
+        Args:
+            step: steps finished.
+            state: the trainer's own; with a sharded strategy that of every rank is kept.
+            model: what ``write_model`` gets the weights of, gathered from all ranks.
+            write_model: fills a folder with them.
+        """
         own = {"rng": rng_state(), "parts": self.parts.state_dict(), "hook_errors": dict(self.hooks.errors)}
-        ranks = self.strategy.gather_objects(own)
+        ranks, weights = self.strategy.gather_objects(own), self.strategy.full_state(model)
+        with self._store.writing(step) if self.main else contextlib.nullcontext() as folder:
+            if self.strategy.sharded:
+                save_tree(self.strategy.gather_objects(folder)[0], f"shard-{self.strategy.rank}", state)
+                self.strategy.barrier(f"every rank writing its part of the checkpoint of step {step}")
+            if folder is not None:
+                write_model(folder / "model", weights)
+                kept = {} if self.strategy.sharded else state
+                save_tree(folder, "state", {**kept, "step": step, "ranks": ranks, "counts": dict(self.counts),
+                                            "offsets": self.dir.offsets()})
         if self.main:
-            full = {**state, "ranks": ranks, "counts": dict(self.counts), "offsets": self.dir.offsets()}
-            path = self._store.save(step, full, write_model)
-            self.hooks.fire("rlhf_checkpoint_saved", hk.CheckpointSaved(step, path))
+            self.hooks.fire("rlhf_checkpoint_saved", hk.CheckpointSaved(step, self._store.path(step)))
         self.strategy.barrier(f"rank 0 writing the checkpoint of step {step}")
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -145,15 +165,16 @@ class Session:
         """True if this step's checkpoint is on disk."""
         return step in self._store.steps()
 
-    def write_final(self, write: Callable[[Path], None]) -> None:
-        """Let rank 0 write ``final/``, which appears only once it is whole.
+    def write_final(self, model: torch.nn.Module, write: WriteModel) -> None:
+        """Let rank 0 write ``final/`` from the gathered weights; it appears only once it is whole.
 
         Raises:
             RunDirError: the disk is full; the last checkpoint is kept.
         """
+        weights = self.strategy.full_state(model)
         if self.main:
             with whole_folder(self.dir.final) as folder:
-                write(folder)
+                write(folder, weights)
         self.strategy.barrier("rank 0 writing the final model")
 
     def finish(self, summary: Mapping[str, Any]) -> dict[str, Any]:

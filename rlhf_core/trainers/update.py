@@ -151,14 +151,13 @@ class Updater:
         sums: Sums = defaultdict(float)
         weights: Sums = defaultdict(float)
         size = self.settings.micro_batch_size
-        for start in range(0, len(items), size):
-            batch = self.strategy.unwrap(self.module)(items[start : start + size])
-            out = self.loss(batch)
-            add(
-                sums,
-                weights,
-                {"loss": (self.reduce(out.loss, batch, tokens, sequences), 0.0), **core_metrics(batch), **out.metrics},
-            )
+        with self.strategy.gathered(self.module):
+            for start in range(0, len(items), size):
+                batch = self.strategy.unwrap(self.module)(items[start : start + size])
+                out = self.loss(batch)
+                loss = self.reduce(out.loss, batch, tokens, sequences)
+                add(sums, weights, {"loss": (loss, 0.0), **core_metrics(batch), **out.metrics})
+        sums["loss"] += 0.0  # a rank without items takes part too
         weights["loss"] = 1.0 / self.strategy.world_size
         sums["loss"] += 0.0  # a rank without items counts too
         return means([self._over_ranks({k: (sums[k], weights[k]) for k in sums})])

@@ -138,8 +138,8 @@ def test_a_disk_that_is_full_at_the_end(train: Train, monkeypatch: pytest.Monkey
 
     real = save.write_folder
 
-    def full(model: Any, tokenizer: Any, folder: Path, *, merge: bool = False) -> None:
-        real(model, tokenizer, folder, merge=merge)
+    def full(model: Any, tokenizer: Any, folder: Path, weights: Any, *, merge: bool = False) -> None:
+        real(model, tokenizer, folder, weights, merge=merge)
         if merge:
             raise error
 

@@ -7,7 +7,7 @@ so a score does not depend on its batch or padding.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,8 +105,13 @@ class Encoder:
         return self.formatter.encode(prompt), self.formatter.encode_answer(completion)
 
 
-def save_classifier(net: RewardNet, tokenizer: Any, folder: Path, base: ModelConfig) -> None:
-    """Write a one-head net so that ``AutoModelForSequenceClassification`` loads it with one label."""
+def save_classifier(net: RewardNet, tokenizer: Any, folder: Path,
+                    weights: Mapping[str, Any] | None = None) -> None:
+    """Write a one-head net so that ``AutoModelForSequenceClassification`` loads it with one label.
+
+    Args:
+        weights: the net's state dict, gathered from all ranks; None takes the net's own.
+    """
     from transformers import AutoModelForSequenceClassification
 
     trunk = merged(net.trunk)
@@ -114,8 +119,10 @@ def save_classifier(net: RewardNet, tokenizer: Any, folder: Path, base: ModelCon
     config.num_labels, config.pad_token_id = 1, tokenizer.pad_token_id
     config.architectures = None
     model = AutoModelForSequenceClassification.from_config(config, dtype=next(trunk.parameters()).dtype)
-    getattr(model, model.base_model_prefix).load_state_dict(trunk.state_dict())
-    head_of(model).weight.data.copy_(net.head.weight.detach())
+    weights = net.state_dict() if weights is None else weights
+    whole = {k.removeprefix("trunk."): v for k, v in weights.items() if k.startswith("trunk.")}
+    getattr(model, model.base_model_prefix).load_state_dict(whole if trunk is net.trunk else trunk.state_dict())
+    head_of(model).weight.data.copy_(weights["head.weight"].detach())
     clear_quantizer(model)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import load_file, save_file
 
@@ -28,6 +29,7 @@ class RewardModelTask:
         self.tokenizer = policy.tokenizer
         sharing = {"full": "none"}.get(config.train_trunk, config.train_trunk)
         self.net = fresh_net(policy, 1, ctx.seed, sharing, copy_trunk=False).to(ctx.strategy.device)
+        self.model = self.net
         self.module = PairFoundry(self.net)
         self.encoder = Encoder(self.tokenizer, min(config.max_length, policy.context))
 
@@ -35,19 +37,20 @@ class RewardModelTask:
         """Tokenized pairs; those that ``max_length`` cuts are counted."""
         return encode_pairs(self.datasets.pairs(split), self.encoder, self.ctx.session.counts)
 
-    def write_model(self, folder: Path) -> None:
+    def write_model(self, folder: Path, weights: Mapping[str, Any]) -> None:
         """What is being trained, by parameter name."""
         folder.mkdir(parents=True, exist_ok=True)
-        trained = {k: v.detach().contiguous() for k, v in self.net.named_parameters() if v.requires_grad}
+        names = {k for k, v in self.net.named_parameters() if v.requires_grad}
+        trained = {k: v.detach().contiguous() for k, v in weights.items() if k in names}
         save_file(trained, str(folder / "trained.safetensors"))
 
     def load_model(self, folder: Path) -> None:
         """Read a checkpoint's weights."""
         self.net.load_state_dict(load_file(str(folder / "trained.safetensors")), strict=False)
 
-    def write_final(self, folder: Path) -> None:
+    def write_final(self, folder: Path, weights: Mapping[str, Any]) -> None:
         """A one-label sequence classifier."""
-        save_classifier(self.net, self.tokenizer, folder, self.ctx.config.model)
+        save_classifier(self.net, self.tokenizer, folder, weights)
 
 
 def build_trainer(config: RewardModelConfig, ctx: BuildContext) -> OfflineTrainer:

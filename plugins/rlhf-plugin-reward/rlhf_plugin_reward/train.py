@@ -140,7 +140,7 @@ def train_ensemble(
             save_shared(nets[0], policy.tokenizer, aside)
         else:
             for name, net in zip(meta["members"], nets):
-                save_classifier(net, policy.tokenizer, aside / name, base)
+                save_classifier(net, policy.tokenizer, aside / name)
                 beat()
         write_json(aside / "ensemble.json", meta)
     say(f"reward ensemble: trained in {time.perf_counter() - began:.0f} s, kept in {folder}")

@@ -183,7 +183,7 @@ def test_both_sides_of_a_pair_and_every_head_reach_the_loss() -> None:
 def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("classifier")
     policy = load_policy(ModelConfig())
-    save_classifier(fresh_net(policy, 1, 3, "none"), policy.tokenizer, folder, ModelConfig())
+    save_classifier(fresh_net(policy, 1, 3, "none"), policy.tokenizer, folder)
     return folder
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +31,8 @@ class SftTask:
         self.policy = load_policy(ctx.config.model)
         self.policy.model.to(ctx.strategy.device)
         self.formatter = Formatter(self.policy.tokenizer, ctx.config.model.prompt_format)
-        self.module = TokenFoundry(self.policy.model)
+        self.model = self.policy.model
+        self.module = TokenFoundry(self.model)
 
     def items(self, split: str) -> Sequence[TrainItem]:
         """Tokenize; examples over ``max_length`` or the model's context are dropped and counted.
@@ -52,17 +54,17 @@ class SftTask:
         self.ctx.session.counts.update(+Counter({"examples_too_long": len(sizes) - len(kept)}))
         return kept
 
-    def write_model(self, folder: Path) -> None:
+    def write_model(self, folder: Path, weights: Mapping[str, Any]) -> None:
         """Weights (adapters, with LoRA) and tokenizer."""
-        write_folder(self.policy.model, self.policy.tokenizer, folder)
+        write_folder(self.model, self.policy.tokenizer, folder, weights)
 
     def load_model(self, folder: Path) -> None:
         """Read a checkpoint's weights."""
         load_weights(self.policy.model, folder)
 
-    def write_final(self, folder: Path) -> None:
+    def write_final(self, folder: Path, weights: Mapping[str, Any]) -> None:
         """Plain Hugging Face form, adapters merged."""
-        write_folder(self.policy.model, self.policy.tokenizer, folder, merge=True)
+        write_folder(self.model, self.policy.tokenizer, folder, weights, merge=True)
 
 
 def build_trainer(config: SftConfig, ctx: BuildContext) -> OfflineTrainer:

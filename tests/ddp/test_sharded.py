@@ -1,0 +1,90 @@
+"""A sharded strategy from outside trains, saves and resumes; no trainer knows it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+CODE = Path(__file__).parents[1] / "fixtures" / "acme_sharded" / "acme_sharded.py"
+COMMON = ["--set", "threads=1", "--set", "trainer.optimizer.learning_rate=1e-3", "--set", "trainer.micro_batch_size=4"]
+GRPO = ["--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", "--set", "trainer.steps=3", "--set",
+        "trainer.rollout_batch_size=16", "--set", "trainer.eval_samples=5", "--set", "trainer.checkpoint_every=1",
+        "--set", "trainer.epochs_per_rollout_batch=2", "--set", "trainer.kl.track=true", *COMMON]
+
+
+Train = Callable[..., None]
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Train:
+    """Runs `rlhf train` on two processes where the distribution acme-sharded is installed."""
+    info = tmp_path / "acme_sharded-1.0.dist-info"
+    info.mkdir()
+    shutil.copy(CODE, tmp_path)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-sharded\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[rlhf.strategy]\nacme_sharded = acme_sharded:ShardedConfig\n")
+
+    def run(*args: str) -> None:
+        env = {**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1", "RLHF_HOME": str(tmp_path / "home")}
+        done = subprocess.run([sys.executable, "-m", "rlhf_core.cli.main", "train", *args], env=env, text=True,
+                              capture_output=True, timeout=240, check=False)
+        assert done.returncode == 0, done.stderr
+
+    return run
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(str(run / "final" / "model.safetensors"))
+
+
+def test_grpo_equals_one_process_and_resumes(train: Train, tmp_path: Path) -> None:
+    one, two, again = tmp_path / "one", tmp_path / "two", tmp_path / "again"
+    train(*GRPO, "--run-dir", str(one))
+    train(*GRPO, "--nproc", "2", "--set", "strategy=acme_sharded", "--run-dir", str(two))
+    first = json.loads((two / "plan.json").read_text())
+    assert first["config"]["strategy"]["name"] == "acme_sharded"
+    a, b = weights(one), weights(two)
+    assert a.keys() == b.keys()
+    assert max(float((a[k] - b[k]).abs().max()) for k in a) < 1e-4
+    texts = [[json.loads(line)["completion"] for line in (run / "samples.jsonl").open()] for run in (one, two)]
+    assert texts[0] == texts[1]
+    saved = two / "checkpoints" / "step-000002"
+    shards = [load_file(str(saved / f"shard-{rank}.safetensors")) for rank in range(2)]
+    whole = sum(t.numel() for t in a.values())
+    for shard in shards:
+        held = sum(t.numel() for t in shard.values() if t.numel() > 1)
+        assert held < 1.5 * whole, "half of the two moments of every weight"
+    shutil.copytree(two, again)
+    shutil.rmtree(again / "checkpoints" / "step-000003")
+    (again / "summary.json").unlink()
+    train("--resume", str(again))
+    assert all(torch.equal(weights(two)[k], v) for k, v in weights(again).items())
+    rows = [[{k: v for k, v in json.loads(line).items() if k != "time"} for line in (run / "metrics.jsonl").open()]
+            for run in (two, again)]
+    assert rows[0] == rows[1]
+
+
+@pytest.mark.parametrize("algo", ["sft", "reward_model"])
+def test_offline_equals_one_process(train: Train, tmp_path: Path, algo: str) -> None:
+    data = tmp_path / "data.jsonl"
+    rows = [{"prompt": f"What is the code of {n}?", "completion": f"The code is {n}.", "chosen": f"The code is {n}.",
+             "rejected": "I do not know."} for n in ("Ann", "Bob", "Cleo", "Dan", "Eve")] * 8
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    common = ["--algo", algo, "--dataset", str(data), "--set", "trainer.max_steps=3", "--set", "trainer.batch_size=8",
+              *COMMON]
+    one, two = tmp_path / "one", tmp_path / "two"
+    train(*common, "--run-dir", str(one))
+    train(*common, "--nproc", "2", "--set", "strategy=acme_sharded", "--run-dir", str(two))
+    a, b = weights(one), weights(two)
+    assert max(float((a[k] - b[k]).abs().max()) for k in a) < 1e-4
+    after = [json.loads((run / "summary.json").read_text())["evaluation_after"]["eval/loss"] for run in (one, two)]
+    assert after[0] == pytest.approx(after[1], rel=1e-3)
