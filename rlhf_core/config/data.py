@@ -18,7 +18,7 @@ class SourceSettings(Config):
     label: str = ""
     """Name in traces and metrics; defaults to the dataset's own name."""
     weight: float = Field(1.0, gt=0)
-    """Relative share of prompts drawn from this source."""
+    """Relative share of the rows drawn from this source, also in offline training and held-out evaluation."""
     columns: dict[str, str] = Field(default_factory=dict)
     """Our column -> the file's column. Example: ``{prompt: question}``"""
     prompt_template: str | None = None

@@ -12,6 +12,7 @@ from rlhf_core.config.data import DatasetSettings
 from rlhf_core.context import BuildContext
 from rlhf_core.data.admit import refuse_too_many
 from rlhf_core.data.conversations import read_demonstration, read_pair, read_prompt
+from rlhf_core.data.mixture import fingerprint
 from rlhf_core.data.schema import PROMPT_COLUMNS, Record, UnusableRow
 from rlhf_core.data.source import Source
 from rlhf_core.errors import DatasetError
@@ -43,11 +44,23 @@ class Datasets:
         self.counts: Counter[str] = Counter()
         """Rows dropped or changed, by reason; each split is counted once."""
         self._made: dict[tuple[str, str], Sequence[Any]] = {}
+        self._sources: dict[str, str] = {}
 
     @property
     def weights(self) -> dict[str, float]:
         """Source label -> weight in the mixture."""
         return {s.label: s.settings.weight for s in self.sources}
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of all rows that were asked for so far, held-out ones and texts included."""
+        return fingerprint(row for key in sorted(self._made) for row in self._made[key])
+
+    def source_of(self, name: str) -> str:
+        """Label of the source that a row of this name is from; empty for a name that is not one of the rows'."""
+        if name not in self._sources:
+            self._sources = {row.id: row.source for rows in self._made.values() for row in rows}
+        return self._sources.get(name, "")
 
     def prompts(self, split: str) -> list[Prompt]:
         """Prompts of ``train`` or ``heldout``; conversations that do not end with the user's turn are dropped.

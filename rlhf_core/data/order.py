@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from rlhf_core.data.mixture import check_fingerprint, fingerprint
 from rlhf_core.errors import DatasetError
 from rlhf_core.types import Prompt
 
@@ -120,10 +121,10 @@ class SourceWalk:
         """Prompts consumed so far, over all epochs."""
         return (self.epoch + 1) * len(self.prompts) - len(self.left)
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
-        """Hash of the prompts' ids in order."""
-        return hashlib.sha256("\0".join(p.id for p in self.prompts).encode()).hexdigest()[:16]
+        """Hash of the prompts in order: ids, texts, answers and further columns."""
+        return fingerprint(self.prompts)
 
     def state_dict(self) -> dict[str, Any]:
         """How far this epoch's permutation is consumed, and which prompts before that were put off."""
@@ -138,9 +139,7 @@ class SourceWalk:
         Raises:
             DatasetError: other prompts than then.
         """
-        if state["fingerprint"] != self.fingerprint:
-            raise DatasetError(f"the prompts of source '{self.source}' changed since the checkpoint",
-                               fix="resume with the same dataset, or start a new run from the checkpoint's model")
+        check_fingerprint(f"prompts of source '{self.source}'", state["fingerprint"], self.fingerprint)
         self.epoch = int(state["epoch"])
         self.left = [*state["put_off"], *self._permutation()[int(state["frontier"]) :]]
 

@@ -167,7 +167,7 @@ class OfflineTrainerConfig(LoopSettings):
     """The offline door: demonstrations or pairs into the same update rooms."""
 
     epochs: float = Field(default=1.0, gt=0)
-    """Passes over the data; fractions are fine."""
+    """Passes over the data; fractions are fine. Of a mixture: as many draws, by weight, as all sources have rows."""
     max_steps: int | None = Field(default=None, ge=1)
     """Stop after this many updates, whatever ``epochs`` says."""
     batch_size: int = Field(default=32, ge=1)

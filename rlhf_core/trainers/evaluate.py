@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_core.data.library import Datasets
+from rlhf_core.data.mixture import by_source
 from rlhf_core.protocols import Strategy
 from rlhf_core.trainers.rooms import Court, Studio, gold_rows, mean, rollout_metrics, score_metrics
 from rlhf_core.types import PromptGroup, SamplingParams, ScoreStatus
@@ -44,7 +45,10 @@ class Evaluator:
         self.groups, self.sampling, self.strategy = list(groups), sampling, strategy
 
     def run(self, version: int, count: int) -> Evaluation:
-        """Evaluate on the first ``count`` prompts; the same seeds every time, so that runs can be compared."""
+        """Evaluate on the first ``count`` prompts; the same seeds every time, so that runs can be compared.
+
+        Of a mixture, each source's scores are reported as well, under ``eval/LABEL/``.
+        """
         mine = self.groups[:count][self.strategy.rank :: self.strategy.world_size]
         rollouts = self.studio.sample(mine, self.sampling, version, tag="eval") if mine else []
         prompts = [g.prompt for g in mine]
@@ -53,12 +57,23 @@ class Evaluator:
         shards = self.strategy.gather_objects(list(zip(rollouts, scores, golds)))
         rows = interleave(shards)
         metrics = {**score_metrics([r[1] for r in rows], "reward"), **rollout_metrics([r[0] for r in rows])}
+        metrics |= gold_metrics(rows, "gold")
+        places = by_source([g.prompt.source for g in self.groups[: len(rows)]])
+        for source, found in places.items() if len(places) > 1 else ():
+            own = [rows[i] for i in found]
+            metrics |= {**score_metrics([r[1] for r in own], f"{source}/reward"), **gold_metrics(own, f"{source}/gold")}
         have_gold = bool(rows) and all(r[2] is not None for r in rows)
-        if have_gold:
-            for name in rows[0][2]:
-                metrics[f"gold/{name}"] = mean([float(r[2][name]) for r in rows])
         return Evaluation({f"eval/{k}": v for k, v in metrics.items()}, [r[0].text for r in rows],
                           [float(r[2]["value"]) for r in rows] if have_gold else None)
+
+
+def gold_metrics(rows: Sequence[Any], prefix: str) -> dict[str, float]:
+    """Means of the gold score and its parts; nothing unless every one of the (rollout, score, gold) rows has one."""
+    golds = [r[2] for r in rows]
+    if not golds or any(g is None for g in golds):
+        return {}
+    return {f"{prefix}/{name}": mean([float(g[name]) for g in golds]) for name in golds[0]
+            if all(name in g for g in golds)}
 
 
 def interleave(shards: Sequence[Sequence[Any]]) -> list[Any]:

@@ -10,6 +10,7 @@ from typing import Any
 from rlhf_core.context import BuildContext
 from rlhf_core.data.admit import admit
 from rlhf_core.data.library import Datasets
+from rlhf_core.data.mixture import check_fingerprint, fingerprint, interleave
 from rlhf_core.data.order import PromptOrder
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.prompt_format import Formatter
@@ -56,7 +57,7 @@ class OnlineHouse:
         order = PromptOrder(train, self.datasets.weights, ctx.seed, ctx.config.dataset.shuffle)
         order.require(config.prompts_per_step)
         self.library = Library(order, self.encode, config.group_size)
-        self.held = held
+        self.held = [held[i] for i in interleave([p.source for p in held], self.datasets.weights)]
 
     def furnish(self, checkpoint: tuple[Path, dict[str, Any]] | None) -> None:
         """Build engine, reward, loss and optimizer, and load the checkpoint's weights."""
@@ -122,10 +123,16 @@ class OnlineHouse:
 
     def state_dict(self) -> dict[str, Any]:
         """Optimizer and data position; the session keeps the components' states."""
-        return {"updater": self.updater.state_dict(), "order": self.library.order.state_dict()}
+        return {"updater": self.updater.state_dict(), "order": self.library.order.state_dict(),
+                "heldout": fingerprint(self.held)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore :meth:`state_dict`."""
+        """Restore :meth:`state_dict`.
+
+        Raises:
+            DatasetError: the prompts are not those of then.
+        """
+        check_fingerprint("held-out prompts", state["heldout"], fingerprint(self.held))
         self.updater.load_state_dict(state["updater"])
         self.library.order.load_state_dict(state["order"])
 

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 
 from rlhf_core import hooks as hk
 from rlhf_core.context import BuildContext
 from rlhf_core.data.library import Datasets
+from rlhf_core.data.mixture import ExampleOrder, by_source, check_fingerprint, interleave
 from rlhf_core.errors import DatasetError
 from rlhf_core.runs.jsonl import read_jsonl
 from rlhf_core.trainers.config import OfflineTrainerConfig
@@ -64,16 +64,18 @@ class OfflineTrainer:
     def __init__(self, config: OfflineTrainerConfig, ctx: BuildContext, task: Task) -> None:
         self.config, self.ctx, self.task = config, ctx, task
         self.session, self.strategy = ctx.session, ctx.strategy
-        self.train_items, self.held_items = (
-            list(task.items("train")),
-            list(task.items("heldout"))[: config.eval_samples],
-        )
+        self.train_items, held = list(task.items("train")), list(task.items("heldout"))
         datasets = getattr(task, "datasets", None)
-        if isinstance(datasets, Datasets):
-            self.session.counts.update(datasets.counts)  # a resumed run replaces them by its checkpoint's
-            remember_sources(datasets, ctx)
+        self.datasets = datasets if isinstance(datasets, Datasets) else None
+        if self.datasets:
+            self.session.counts.update(self.datasets.counts)  # a resumed run replaces them by its checkpoint's
+            remember_sources(self.datasets, ctx)
+        self.held_items = [held[i] for i in interleave(self._sources(held), self._weights)][: config.eval_samples]
         if not self.train_items:
             raise DatasetError("no example is left to train on", fix="raise trainer.max_length or check the dataset")
+        self.data = self.datasets.fingerprint if self.datasets else ""
+        shuffle = self.datasets.settings.shuffle if self.datasets else True
+        self.order = ExampleOrder(self._sources(self.train_items), self._weights, ctx.seed, shuffle)
         full = max(1, math.ceil(len(self.train_items) * config.epochs / config.batch_size))
         self.steps = min(full, config.max_steps or full)
         self.before: dict[str, float] | None = None
@@ -83,6 +85,7 @@ class OfflineTrainer:
         with self.session.guard():
             found = self.session.open(self.config.keep_checkpoints)
             if found:
+                check_fingerprint("dataset", found[1]["data"], self.data)
                 self.task.load_model(found[0] / "model")
             chosen = self.ctx.config.loss
             assert chosen is not None, "a trainer's companions name its loss"
@@ -120,28 +123,34 @@ class OfflineTrainer:
         self.session.log_step(step, metrics, {"update": time.perf_counter() - began})
 
     def batch(self, step: int) -> list[int]:
-        """Indices of one step's examples: a fresh seeded permutation in every epoch, nothing repeated within one."""
-        first = (step - 1) * self.config.batch_size
-        return [self._index(n) for n in range(first, first + self.config.batch_size)]
+        """Indices of one step's examples: sources by weight, each walked in fresh seeded permutations."""
+        return self.order.draws((step - 1) * self.config.batch_size, self.config.batch_size)
 
-    def _index(self, n: int) -> int:
-        epoch, place = divmod(n, len(self.train_items))
-        if getattr(self, "_epoch", None) != epoch:
-            self._epoch = epoch
-            self._order = np.random.default_rng([self.ctx.seed, epoch]).permutation(len(self.train_items))
-        return int(self._order[place])
+    @property
+    def _weights(self) -> dict[str, float]:
+        return {"": 1.0, **(self.datasets.weights if self.datasets else {})}
+
+    def _sources(self, items: Sequence[Any]) -> list[str]:
+        """Source of each item, known by its name; a task without the run's datasets has one source."""
+        return [self.datasets.source_of(i.name) if self.datasets else "" for i in items]
 
     def _evaluate(self, step: int) -> dict[str, float] | None:
         if not self.held_items:
             return None
-        mine = self.held_items[self.strategy.rank :: self.strategy.world_size]
-        metrics = {f"eval/{k}": v for k, v in self.updater.measure(mine).items()}
+        metrics = self._measure("eval", self.held_items)
+        rows = by_source(self._sources(self.held_items))
+        for source, places in rows.items() if len(rows) > 1 else ():
+            metrics |= self._measure(f"eval/{source}", [self.held_items[i] for i in places])
         self.session.log_eval(step, metrics)
         return metrics
 
+    def _measure(self, prefix: str, items: Sequence[Any]) -> dict[str, float]:
+        mine = items[self.strategy.rank :: self.strategy.world_size]
+        return {f"{prefix}/{k}": v for k, v in self.updater.measure(mine).items()}
+
     def _save(self, step: int) -> None:
         if not self.session.saved(step):
-            state = {"updater": self.updater.state_dict(), "before": self.before}
+            state = {"updater": self.updater.state_dict(), "before": self.before, "data": self.data}
             self.session.checkpoint(step, state, self.task.model, self.task.write_model)
 
     def _finish(self, step: int) -> dict[str, Any]:
