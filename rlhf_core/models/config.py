@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rlhf_core.config.base import Config
+from rlhf_core.errors import ConfigError
 
 
 class LoraSettings(Config):
@@ -15,7 +16,16 @@ class LoraSettings(Config):
     r: int = Field(default=16, ge=1)
     alpha: float = Field(default=32.0, gt=0)
     dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Only 0: the model is trained without dropout, so that sampled and trained logprobs mean the same."""
     target_modules: str | tuple[str, ...] = "all-linear"
+
+    @model_validator(mode="after")
+    def _no_dropout(self) -> LoraSettings:
+        if self.dropout:
+            raise ConfigError(f"lora.dropout {self.dropout} would have no effect",
+                              why="the model is trained without dropout, so that sampled and trained logprobs mean the "
+                                  "same", fix="leave it at 0; lower lora.r or trainer.epochs against overfitting")
+        return self
 
 
 class ModelConfig(Config):

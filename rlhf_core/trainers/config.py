@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -16,15 +16,16 @@ if TYPE_CHECKING:
     from rlhf_core.types import SamplingParams
 
 Reduction = Literal["token_mean", "sequence_mean", "constant"]
+Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class OptimizerSettings(Config):
     """AdamW with warm-up (Loshchilov and Hutter 2019)."""
 
-    learning_rate: float = Field(default=1e-5, gt=0)
-    betas: tuple[float, float] = (0.9, 0.95)
-    eps: float = Field(default=1e-8, gt=0)
-    weight_decay: float = Field(default=0.0, ge=0)
+    learning_rate: float = Field(default=1e-5, gt=0, allow_inf_nan=False)
+    betas: tuple[Decay, Decay] = (0.9, 0.95)
+    eps: float = Field(default=1e-8, gt=0, allow_inf_nan=False)
+    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     warmup_steps: int = Field(default=0, ge=0)
     """Optimizer updates over which the learning rate rises linearly from 0."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
@@ -48,11 +49,18 @@ class SamplingSettings(Config):
 
     max_tokens: int = Field(default=64, ge=1)
     min_tokens: int = Field(default=1, ge=0)
-    temperature: float = Field(default=1.0, ge=0)
+    temperature: float = Field(default=1.0, ge=0, allow_inf_nan=False)
     top_p: float = Field(default=1.0, gt=0, le=1)
     top_k: int = Field(default=0, ge=0)
     min_p: float = Field(default=0.0, ge=0, lt=1)
     stop: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _lengths(self) -> SamplingSettings:
+        if self.min_tokens > self.max_tokens:
+            raise ConfigError(f"min_tokens {self.min_tokens} is more than max_tokens {self.max_tokens}",
+                              fix="lower min_tokens or raise max_tokens")
+        return self
 
     def params(self, **changes: Any) -> SamplingParams:
         """Return them as the engine's type."""

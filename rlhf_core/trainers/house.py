@@ -48,7 +48,7 @@ class OnlineHouse:
         train, held = self.datasets.prompts("train"), self.datasets.prompts("heldout")
         self.policy = load_policy(ctx.config.model)
         self.formatter = Formatter(self.policy.tokenizer, ctx.config.model.prompt_format)
-        train, held = self._admit(train, ctx), self._admit(held, ctx)
+        train, held = self._admit(train, "sampling"), self._admit(held, "eval_sampling")
         self.has_gold = bool(held) and self.datasets.has_gold(held[0])
         self.policy.model.to(self.strategy.device)
         self.reference = Reference.of(self.policy.model) if self._wants_reference else None
@@ -95,10 +95,14 @@ class OnlineHouse:
         """Token ids of a prompt, exactly as the policy is fed."""
         return self.formatter.encode(prompt.messages)
 
-    def _admit(self, prompts: list[Prompt], ctx: BuildContext) -> list[Prompt]:
-        kept, dropped = admit(prompts, self.encode, limit=ctx.config.dataset.max_prompt_tokens,
-                              context=self.policy.context, max_tokens=self.config.sampling.max_tokens,
-                              max_dropped_fraction=ctx.config.dataset.max_dropped_fraction)
+    def _admit(self, prompts: list[Prompt], sampling: str) -> list[Prompt]:
+        """The prompts that leave room for what is sampled from them: ``sampling`` or ``eval_sampling``."""
+        settings = self.datasets.settings
+        chosen = getattr(self.config, sampling) or self.config.sampling
+        name = sampling if chosen is not self.config.sampling else "sampling"
+        kept, dropped = admit(prompts, self.encode, limit=settings.max_prompt_tokens, context=self.policy.context,
+                              max_tokens=chosen.max_tokens, max_dropped_fraction=settings.max_dropped_fraction,
+                              setting=f"trainer.{name}.max_tokens")
         self.datasets.counts.update(dropped)
         return kept
 

@@ -22,7 +22,7 @@ from rlhf_core.trainers.report import online_summary, step_trace
 from rlhf_core.trainers.rooms import rollout_metrics, score_metrics
 from rlhf_core.trainers.session import log
 from rlhf_core.trainers.update import Rows, means
-from rlhf_core.types import PromptGroup, Rollout, Score, ScoreStatus
+from rlhf_core.types import FinishReason, PromptGroup, Rollout, Score, ScoreStatus
 
 
 class OnlineTrainer:
@@ -98,7 +98,8 @@ class OnlineTrainer:
         with self._timed("update"):
             updates = self._update(step, by_group(items, mine))
         metrics = {**score_metrics(all_scores), **rollout_metrics(all_rollouts), **estimate.metrics, **updates}
-        metrics |= self._kl(rollouts, references) | self._dead_groups(estimate.values, all_scores, group_ids)
+        metrics |= self._masked(all_rollouts) | self._kl(rollouts, references)
+        metrics |= self._dead_groups(estimate.values, all_scores, group_ids)
         self.session.trace(step, "step", step_trace(groups, all_rollouts, all_scores, estimate.values, metrics,
                                                     self.config.trace_prompts))
         return metrics
@@ -160,6 +161,14 @@ class OnlineTrainer:
             order = np.random.default_rng([self.house.seed, step, epoch]).permutation(len(groups))
             for cut in np.split(order, parts):
                 yield [i for n in np.split(np.sort(cut), world)[self.strategy.rank] for i in groups[n]]
+
+    def _masked(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """Count the truncated completions that ``mask_truncated`` leaves out of the loss."""
+        if not self.config.mask_truncated:
+            return {}
+        count = sum(r.finish_reason is FinishReason.LENGTH for r in rollouts)
+        self.session.counts["truncated_masked"] += count
+        return {"truncated_masked": float(count)}
 
     def _kl(self, rollouts: Sequence[Rollout], references: Sequence[Any] | None) -> dict[str, float]:
         """KL(policy that sampled || reference) per token, k3, over every rollout of all ranks."""

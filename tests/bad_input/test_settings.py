@@ -32,6 +32,11 @@ def test_unknown_name(refused: Refused, options: tuple[str, ...], says: tuple[st
     ("trainer.steps=many", ("'steps'", "'many'")),
     ("trainer.steps=2.5", ("'steps'", "2.5")),
     ("trainer.optimizer.learning_rate=-1", ("learning_rate", "greater than 0")),
+    ("trainer.optimizer.learning_rate=.inf", ("learning_rate", "finite")),
+    ("trainer.optimizer.betas=[0.9, 1.0]", ("optimizer.betas.1", "less than 1")),
+    ("trainer.optimizer.eps=0", ("optimizer.eps", "greater than 0")),
+    ("trainer.sampling.min_tokens=99", ("min_tokens 99 is more than max_tokens",)),
+    ("model.lora.dropout=0.1", ("lora.dropout 0.1 would have no effect", "without dropout")),
     ("trainer.optimizer=fast", ("'optimizer'", "'fast'")),
     ("trainer.reduction=median", ("'reduction'", "token_mean", "median")),
     ("model.lora=16", ("'model.lora'", "16")),
@@ -95,3 +100,9 @@ def test_several_processes_are_refused_before_one_is_started(rlhf: Rlhf, quick: 
     assert out.code == 2
     assert said in out.err
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["sampling", "eval_sampling"])
+def test_completions_that_leave_no_room_for_a_prompt(refused: Refused, name: str) -> None:
+    refused("--set", f"trainer.{name}.max_tokens=300",
+            says=("max_tokens 300 leaves no room for a prompt", "256", f"lower trainer.{name}.max_tokens"))

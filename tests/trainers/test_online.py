@@ -224,3 +224,12 @@ def test_evaluation_has_its_own_sampling(train: Train) -> None:
     samples = list(read_jsonl(run.folder / "samples.jsonl"))
     assert [s["completion"] for s in samples[:4]] == [s["completion"] for s in samples[4:]], "greedy"
     assert last["eval/completion_length/mean"] == first["eval/completion_length/mean"]
+
+
+@pytest.mark.parametrize("mask", [True, False])
+def test_truncated_completions_left_out_of_the_loss_are_counted(train: Train, mask: bool) -> None:
+    ran = train("trainer.sampling.max_tokens=3", f"trainer.mask_truncated={str(mask).lower()}")
+    cut = [sum(c["finish_reason"] == "length" for c in ran.completions(r["step"])) for r in ran.steps]
+    assert sum(cut) > 0
+    assert [r.get("truncated_masked", 0) for r in ran.steps] == (cut if mask else [0] * len(cut))
+    assert ran.summary["dropped"].get("truncated_masked", 0) == (sum(cut) if mask else 0)
