@@ -74,7 +74,8 @@ def test_sft_with_adapters_on_human_conversations(gguf: str, test_data: Path, rl
     data = tmp_path / "chosen.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     settings = ("model.lora.r=8", "trainer.batch_size=8", "trainer.micro_batch_size=4", "trainer.max_steps=8",
-                "trainer.max_length=192", "trainer.optimizer.learning_rate=1e-3", "dataset.heldout_fraction=0.2")
+                "trainer.optimizer={learning_rate: 0.001, warmup_steps: 0, schedule: constant}",
+                "trainer.max_length=192", "dataset.heldout_fraction=0.2")
     out = rlhf("train", "--algo", "sft", "--model", gguf, "--dataset", data, "--run-dir", tmp_path / "run", "--json",
                *[part for s in settings for part in ("--set", s)])
     assert out.code == 0, out.err
