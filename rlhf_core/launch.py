@@ -11,11 +11,11 @@ from typing import Any
 
 from rlhf_core.config.run import RunConfig
 from rlhf_core.context import BuildContext
-from rlhf_core.errors import RunDirError
+from rlhf_core.errors import RlhfError, RunDirError
 from rlhf_core.hooks import HookBus, Launch, PlanResolved
 from rlhf_core.plan import Plan, make_plan, reload, walk_components
 from rlhf_core.registry import Registry, check_component
-from rlhf_core.runs.run_dir import RunDir, check_free, check_writable, first_missing
+from rlhf_core.runs.run_dir import RunDir, check_writable, first_missing
 
 Say = Callable[[str], None]
 Progress = Callable[[int, Mapping[str, float]], None]
@@ -107,9 +107,12 @@ def launch(
     """
     run, fresh = RunDir(run_dir), not resume
     made = first_missing(run_dir)
+    set_up_torch(config)
     if fresh:
-        check_free(run)
-    run.stop.unlink(missing_ok=True)
+        run.create(plan, environment())
+    else:
+        run.stop.unlink(missing_ok=True)
+        run.failure.unlink(missing_ok=True)
     try:
         if plan.world_size == 1:
             return run_plan(plan, config, registry, hooks, run_dir, resume=resume, say=say, progress=progress)
@@ -130,8 +133,7 @@ def _run_several(plan: Plan, config: RunConfig, hooks: HookBus, run: RunDir, res
 
     from rlhf_core.ranks import RankFailed, run_ranks
 
-    if not resume:
-        run.create(plan, environment())
+    before = run.summary.stat().st_mtime_ns if run.summary.exists() else 0
     try:
         code = hooks.launch(Launch(run.plan, plan.world_size))
         if code is None:
@@ -146,6 +148,10 @@ def _run_several(plan: Plan, config: RunConfig, hooks: HookBus, run: RunDir, res
     except KeyboardInterrupt as error:
         run.record_failure("interrupted", error)
         raise
+    if not run.summary.exists() or run.summary.stat().st_mtime_ns == before:
+        raise RlhfError(f"the launcher ended without an error, yet '{run.path}' has no new summary.json",
+                        why="the ranks were started elsewhere and are not done, or they failed unseen",
+                        fix=f"look at their output; rlhf runs show {run.path}")
     return json.loads(run.summary.read_text())
 
 

@@ -7,6 +7,7 @@ their traceback about a failed child, ended when whoever started it is gone.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import runpy
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +26,16 @@ from rlhf_core.runs.run_dir import RunDir
 
 REPORTS = "RLHF_RANK_REPORTS"
 """Variable that names the folder in which a failing rank leaves its reason."""
-GRACE_S = 40.0
-"""How long ranks may take to end after they were told to; torchrun kills them after 30 s."""
+PR_SET_PDEATHSIG = 1
+GRACE_S = 75.0
+"""How long ranks may take to end after they were told to; torchrun kills them after 30 s and waits up to 30 s more."""
 
 
 class RankFailed(RlhfError):
     """A rank failed; the message is the rank's own."""
 
     def __init__(self, code: int, report: dict[str, Any], run_dir: Path) -> None:
-        self.exit_code = code if code in (1, 2, 130) else 1
+        self.exit_code = int(report.get("exit_code", 1))
         hint = f"go on with: rlhf train --resume {run_dir}"
         if report.get("clear"):
             super().__init__(report["text"])
@@ -86,7 +88,8 @@ def run_ranks(run: RunDir, nproc: int, flags: Sequence[str], cuda: bool) -> None
 def _wait(process: subprocess.Popen[bytes], run: RunDir) -> int:
     while True:
         try:
-            return process.wait()
+            code = process.wait()
+            return code if code >= 0 else 128 - code
         except KeyboardInterrupt:
             if run.stop.exists() or not run.begun():
                 raise
@@ -113,10 +116,17 @@ def report(error: BaseException) -> bool:
     rank = os.environ.get("RANK", "0")
     clear = isinstance(error, RlhfError)
     text = str(error) if clear else f"{type(error).__name__}: {error}"
-    row = {"rank": rank, "clear": clear, "text": text, "time": time.time()}
+    row = {"rank": rank, "clear": clear, "text": text, "time": time.time(),
+           "exit_code": error.exit_code if isinstance(error, RlhfError) else 1}
     with contextlib.suppress(OSError):
-        Path(folder, f"rank-{rank}.json").write_text(json.dumps(row))
+        _write(Path(folder), f"rank-{rank}.json", row)
     return True
+
+
+def _write(folder: Path, name: str, row: Mapping[str, Any]) -> None:
+    aside = folder / f"{name}.part"
+    aside.write_text(json.dumps(row))
+    os.replace(aside, folder / name)
 
 
 def _first_report(folder: Path) -> dict[str, Any]:
@@ -132,6 +142,13 @@ def _watch_starter() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+def die_with_launcher() -> None:
+    """End this rank at once when the launcher is killed and so cannot end it (Linux)."""
+    if sys.platform == "linux" and REPORTS in os.environ:
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+
+
 def main() -> int:
     """Run the launcher that the arguments name; the exit code is that of the rank that failed first."""
     import logging
@@ -145,12 +162,12 @@ def main() -> int:
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except ChildFailedError as error:
-        killed = [pair for pair in error.failures.items() if pair[1].exitcode < 0]
-        rank, failure = killed[0] if killed else error.get_first_failure()
-        code = int(failure.exitcode)
+        # torchrun notes the failures in the order it saw them, then those of the ranks that it ended itself
+        rank, failure = next(iter(error.failures.items()))
+        code, folder = int(failure.exitcode), Path(os.environ[REPORTS])
+        killed = code < 0 and code != -signal.SIGTERM and not (folder / f"rank-{rank}.json").exists()
         # a rank that was killed could not report; what the others then complain of is not the reason
-        row = {"rank": rank, "time": 0.0 if killed else float("inf")}
-        Path(os.environ[REPORTS], "launcher.json").write_text(json.dumps(row))
+        _write(folder, "launcher.json", {"rank": rank, "time": 0.0 if killed else float("inf")})
         return code if code > 0 else 128 - code
     except SignalException as error:
         return 128 + int(error.sigval)

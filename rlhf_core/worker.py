@@ -15,7 +15,7 @@ from rlhf_core.errors import RlhfError
 from rlhf_core.hooks import load_hooks
 from rlhf_core.launch import run_plan
 from rlhf_core.plan import Plan, reload
-from rlhf_core.ranks import report
+from rlhf_core.ranks import die_with_launcher, report
 from rlhf_core.registry import Registry
 
 
@@ -29,6 +29,7 @@ def main() -> int:
     args = parser.parse_args()
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     quiet_libraries()
+    die_with_launcher()
     try:
         registry = Registry(only_core=args.no_plugins)
         hooks = load_hooks(enabled=not args.no_plugins, disabled=disabled_distributions(), strict=args.strict)

@@ -61,7 +61,7 @@ def refuse_too_many(rows: Sequence[tuple[str, str, int]], room: int, max_dropped
     """
     dropped = [row for row in rows if row[2] > room]
     lost = {source for _, source, _ in rows} - {source for _, source, tokens in rows if tokens <= room}
-    if lost or len(dropped) > max_dropped_fraction * len(rows):
+    if (lost and max_dropped_fraction < 1) or len(dropped) > max_dropped_fraction * len(rows):
         whose = f" (all of source {', '.join(map(repr, sorted(lost)))})" if lost else ""
         longest = sorted(dropped, key=lambda row: -row[2])[:EXAMPLES]
         raise DatasetError(

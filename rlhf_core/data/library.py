@@ -58,7 +58,7 @@ class Datasets:
 
     def source_of(self, name: str) -> str:
         """Label of the source that a row of this name is from; empty for a name that is not one of the rows'."""
-        if name not in self._sources:
+        if not self._sources:
             self._sources = {row.id: row.source for rows in self._made.values() for row in rows}
         return self._sources.get(name, "")
 
@@ -93,7 +93,7 @@ class Datasets:
                 raise DatasetError("the dataset has no rows to train on",
                                    where=", ".join(s.label for s in self.sources),
                                    fix="lower dataset.heldout_fraction, or give more rows")
-            self._made[kind, split] = items
+            self._made[kind, split], self._sources = items, {}
         return list(self._made[kind, split])
 
     def _items(self, source: Source, kind: str, split: str, make: Callable[[Source, Record, str], T]) -> list[T]:

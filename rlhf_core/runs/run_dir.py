@@ -17,6 +17,9 @@ from rlhf_core.runs.atomic import TEMPORARY, disk_error, write_json, write_text
 from rlhf_core.runs.jsonl import JsonlFile
 
 STREAMS = ("metrics", "trace", "samples")
+WRITTEN = ("config.yaml", "environment.json", "plan.json", "failure.json", "summary.json", "stop", "checkpoints",
+           "final", *(f"{name}.jsonl" for name in STREAMS))
+"""What a run writes into its folder."""
 
 
 def default_run_dir(algo: str, root: Path = Path("runs")) -> Path:
@@ -48,14 +51,18 @@ class RunDir:
         self._streams: dict[str, JsonlFile] = {}
 
     def create(self, plan: Plan, environment: Mapping[str, Any]) -> None:
-        """Make the folder for a new run.
+        """Make the folder for a new run; of two runs that try at once, one gets it.
 
         Raises:
-            RunDirError: it already holds a run, or cannot be written.
+            RunDirError: it already holds a run or files that a run would overwrite, or cannot be written.
         """
         check_free(self)
         try:
-            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(self.plan, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+            self.checkpoints.mkdir(exist_ok=True)
+        except FileExistsError as error:
+            raise taken(self) from error
         except OSError as error:
             raise disk_error(self.path, error) from error
         write_text(self.path / "config.yaml", yaml.safe_dump(dict(plan.config), sort_keys=False))
@@ -97,7 +104,7 @@ class RunDir:
         return (metrics.is_file() and metrics.stat().st_size > 0) or any(self.checkpoints.glob("step-*"))
 
     def discard_unused(self, made: Path | None) -> None:
-        """Remove what a new run that never began has written.
+        """Remove what a new run that never began has written. Only for whoever made it by :meth:`create`.
 
         Args:
             made: topmost folder that the run had to create (`first_missing` before it), None if its folder was there.
@@ -108,10 +115,9 @@ class RunDir:
             return
         with contextlib.suppress(OSError):
             if made is None:
-                for path in (self.path / "config.yaml", self.path / "environment.json", self.plan, self.failure,
-                             *(self.path / f"{name}.jsonl" for name in STREAMS)):
-                    path.unlink(missing_ok=True)
-                self.checkpoints.rmdir()
+                for name in WRITTEN:
+                    path = self.path / name
+                    path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
                 return
             shutil.rmtree(self.path, ignore_errors=True)
             folder = self.path
@@ -170,14 +176,21 @@ def check_writable(path: Path) -> None:
 
 
 def check_free(run: RunDir) -> None:
-    """Refuse a folder that already holds a run, or cannot be written.
+    """Refuse a folder that already holds a run, holds files that a run would overwrite, or cannot be written.
 
     Raises:
         RunDirError: says how to resume it.
     """
     if run.plan.exists():
-        raise RunDirError(
-            f"'{run.path}' already holds a run",
-            fix=f"choose another --run-dir, or go on with it: rlhf train --resume {run.path}",
-        )
+        raise taken(run)
+    found = [name for name in WRITTEN if (run.path / name).exists()]
+    if found:
+        raise RunDirError(f"'{run.path}' holds files that a run would overwrite: {', '.join(found)}",
+                          fix="choose another --run-dir, or move them")
     check_writable(run.path)
+
+
+def taken(run: RunDir) -> RunDirError:
+    """The error for a folder that another run has."""
+    return RunDirError(f"'{run.path}' already holds a run",
+                       fix=f"choose another --run-dir, or go on with it: rlhf train --resume {run.path}")

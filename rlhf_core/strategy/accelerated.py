@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
@@ -114,14 +115,16 @@ class AcceleratedStrategy:
         """
         if self.world_size == 1:
             return
+        began = time.monotonic()
         try:
             if dist.get_backend() == "gloo":
                 dist.monitored_barrier(timeout=timedelta(seconds=self.timeout_s))
             else:
                 dist.barrier()
         except RuntimeError as error:
-            raise DeadlineExceeded(f"rank {self.rank} waited {self.timeout_s:.0f} s for the others: {what}",
-                                   why=str(error), fix="look at the other ranks' logs") from error
+            raise DeadlineExceeded(f"rank {self.rank} lost the others after {time.monotonic() - began:.0f} s "
+                                   f"(deadline {self.timeout_s:.0f} s): {what}", why=str(error),
+                                   fix="look at the other ranks' messages") from error
 
     def close(self) -> None:
         """Leave the process group."""

@@ -208,6 +208,9 @@ class Session:
             if self._open and self.main:
                 stopped = isinstance(error, (Interrupted, KeyboardInterrupt))
                 self.dir.record_failure("interrupted" if stopped else "failed", error)
+            if isinstance(error, Interrupted):  # all ranks are here; whoever leaves first ends the others
+                self.close()
+                self.strategy.barrier("every rank closing its components")
             raise
         finally:
             if old is not None:

@@ -6,6 +6,7 @@ import errno
 import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -79,16 +80,16 @@ def test_resuming_a_damaged_plan(rlhf: Rlhf, finished_run: Path, tmp_path: Path)
 
 def test_disk_full_at_a_checkpoint(rlhf: Rlhf, quick: tuple[str, ...], tmp_path: Path,
                                    monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlhf_core.runs import checkpoint
+    from rlhf_core.trainers import session
 
-    real = checkpoint.save_tree
+    real = session.save_tree
 
     def full(folder: Path, name: str, tree: Any) -> None:
         if tree["step"] == 3:
             raise OSError(errno.ENOSPC, "No space left on device")
         real(folder, name, tree)
 
-    monkeypatch.setattr(checkpoint, "save_tree", full)
+    monkeypatch.setattr(session, "save_tree", full)
     run = tmp_path / "run"
     out = rlhf(*quick, "--run-dir", run, "--set", "trainer.checkpoint_every=1")
     assert out.code == 2
@@ -96,7 +97,7 @@ def test_disk_full_at_a_checkpoint(rlhf: Rlhf, quick: tuple[str, ...], tmp_path:
     assert "the last complete checkpoint is kept" in out.err
     assert "Traceback" not in out.err
     assert sorted(p.name for p in (run / "checkpoints").iterdir()) == ["step-000001", "step-000002"]
-    monkeypatch.setattr(checkpoint, "save_tree", real)
+    monkeypatch.setattr(session, "save_tree", real)
     resumed = rlhf("train", "--resume", run, "--json")
     assert (resumed.code, json.loads(resumed.out)["steps"]) == (0, 3)
 
@@ -137,3 +138,25 @@ def test_what_is_found_while_the_rooms_are_built_leaves_nothing(rlhf: Rlhf, tmp_
         assert "no preference pairs" in out.err
         assert not Path("runs").exists()
     assert list((tmp_path / "empty").iterdir()) == []
+
+
+def test_a_folder_with_files_that_a_run_would_overwrite(rlhf: Rlhf, quick: tuple[str, ...], tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "config.yaml").write_text("trainer: {steps: 3}\n")
+    (mine / "samples.jsonl").write_text("{}\n")
+    for settings in ((), ("--model", tmp_path / "none")):
+        out = rlhf(*quick, *settings, "--config", mine / "config.yaml", "--run-dir", mine)
+        assert out.code == 2
+        assert sorted(p.name for p in mine.iterdir()) == ["config.yaml", "samples.jsonl"]
+    assert "files that a run would overwrite: config.yaml, samples.jsonl" in rlhf(*quick, "--run-dir", mine).err
+
+
+def test_of_two_runs_in_one_folder_one_goes_on(tmp_path: Path, quick: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "rlhf_core.cli.main", *quick, "--run-dir", str(tmp_path / "runs" / "same")]
+    both = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    errors = [process.communicate(timeout=200)[1] for process in both]
+    codes = [process.returncode for process in both]
+    assert sorted(codes) == [0, 2], errors
+    assert "already holds a run" in errors[codes.index(2)]
+    assert json.loads((tmp_path / "runs" / "same" / "summary.json").read_text())["status"] == "completed"

@@ -125,3 +125,32 @@ def test_bad_input_that_only_a_rank_finds(tmp_path: Path) -> None:
     assert "no preference pairs" in out.stderr
     assert "Traceback" not in out.stderr
     assert not folder.parent.exists()
+
+
+def test_the_first_reason_wins_while_another_rank_is_busy(tmp_path: Path) -> None:
+    """torchrun ends the busy rank; neither its signal nor its exit code is the run's."""
+    code = ("import os, time, sys\nfrom rlhf_core.errors import DatasetError\nfrom rlhf_core.ranks import report\n"
+            "if os.environ['RANK'] == '0':\n    time.sleep(60)\n"
+            "time.sleep(0.5)\nreport(DatasetError('the real reason'))\nsys.exit(2)\n")
+    (tmp_path / "rank.py").write_text(code)
+    out = subprocess.run([sys.executable, "-c", STARTER, str(tmp_path)], capture_output=True, text=True, timeout=100,
+                         check=False)
+    assert out.stdout.split("\n")[:2] == ["2", "the real reason"], out.stderr
+
+
+STARTER = """
+import sys
+from pathlib import Path
+from rlhf_core import ranks
+from rlhf_core.runs.run_dir import RunDir
+real = ranks.subprocess.Popen
+def start(command, **options):  # the same launcher, another program
+    at = command.index("rlhf_core.worker") - 1
+    return real([*command[:at], str(Path(sys.argv[1], "rank.py"))], **options)
+ranks.subprocess.Popen = start
+try:
+    ranks.run_ranks(RunDir(Path(sys.argv[1])), 2, [], cuda=False)
+except ranks.RankFailed as error:
+    print(error.exit_code)
+    print(error)
+"""
