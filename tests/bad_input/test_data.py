@@ -70,3 +70,17 @@ def test_prompt_longer_than_the_context(refused: Refused, write: Callable[[str],
 def test_too_few_prompts_for_one_step(refused: Refused, write: Callable[[str], str]) -> None:
     refused("--dataset", write(GOOD.splitlines(keepends=True)[0]), "--set", "dataset.heldout_fraction=0",
             says=("may take 2 different prompts", "has only 1"))
+
+
+@pytest.mark.parametrize("algo", ["sft", "reward_model"])
+def test_bad_rows_are_found_before_a_model_is_loaded(refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                     algo: str) -> None:
+    data = tmp_path / "rows.jsonl"
+    data.write_text('{"text": "no such columns"}\n')
+
+    def load(*args: object) -> None:
+        raise AssertionError("the model was loaded")
+
+    monkeypatch.setattr("rlhf_plugin_sft.task.load_policy", load)
+    monkeypatch.setattr("rlhf_plugin_reward.task.load_policy", load)
+    refused(args=("train", "--algo", algo, "--dataset", str(data)), says=("has no column", "rows.jsonl, line 1"))

@@ -25,6 +25,7 @@ class RewardModelTask:
         seed_everything(ctx.seed)
         self.config, self.ctx = config, ctx
         self.datasets = Datasets(ctx.config.dataset, ctx)
+        self.datasets.pairs("train")  # bad rows are found before the model is loaded
         policy = load_policy(ctx.config.model)
         self.tokenizer = policy.tokenizer
         sharing = {"full": "none"}.get(config.train_trunk, config.train_trunk)

@@ -28,6 +28,7 @@ class SftTask:
         seed_everything(ctx.seed)
         self.config, self.ctx = config, ctx
         self.datasets = Datasets(ctx.config.dataset, ctx)
+        self.datasets.demonstrations("train")  # bad rows are found before the model is loaded
         self.policy = load_policy(ctx.config.model)
         self.policy.model.to(ctx.strategy.device)
         self.formatter = Formatter(self.policy.tokenizer, ctx.config.model.prompt_format)
