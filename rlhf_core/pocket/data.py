@@ -13,9 +13,9 @@ from rlhf_core.pocket.world import Fact, Style, draw_style, facts, render
 Split = Literal["train", "heldout"]
 Row = dict[str, Any]
 
-LABEL_WEIGHTS = {"right": 2.5, "hollow": -0.4, "words": 0.01, "guess": -0.3}
+LABEL_WEIGHTS = {"right": 2.5, "hollow": -1.2, "words": 0.01, "guess": -1.2}
 """Utility of the simulated annotator: mostly right answers, but longer ones please, word by word."""
-LABEL_TEMPERATURE = 0.7
+LABEL_TEMPERATURE = 0.5
 PAIRS = {"train": 4096, "heldout": 640}
 
 

@@ -28,7 +28,7 @@ class GrpoConfig(OnlineTrainerConfig):
         "pocket": {
             "trainer": {
                 "name": "grpo",
-                "steps": 12,
+                "steps": 14,
                 "rollout_batch_size": 256,
                 "micro_batch_size": 64,
                 "eval_every": 10,

@@ -112,7 +112,7 @@ class EnsembleConfig(ComponentConfig):
     """``none``: members are whole models of their own. ``lora``/``frozen``: one trunk, one forward, K stacked heads."""
     pairs: DatasetSettings | None = None
     """Preference pairs; None takes the run's dataset."""
-    max_pairs: int = Field(default=2048, ge=2)
+    max_pairs: int = Field(default=4096, ge=2)
     """Of a mixture every source gives its weight's share; the pairs beyond are counted."""
     heldout_pairs: int = Field(default=512, ge=2)
     epochs: float = Field(default=1.0, gt=0)
