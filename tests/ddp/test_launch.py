@@ -41,12 +41,18 @@ def wait_until(true: Callable[[], Any], what: str, deadline_s: float = 90) -> No
         time.sleep(0.05)
 
 
+def heed_ctrl_c() -> None:
+    """A shell lets what it starts in the background ignore SIGINT, and everything started from there inherits it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @contextmanager
 def started(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     """A run of two processes, and its folder; whatever is left of it is killed."""
     run = tmp_path / "runs" / "one"
     process = subprocess.Popen([*RLHF, *LONG, "--run-dir", str(run)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                               text=True, start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+                               text=True, start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+                               preexec_fn=heed_ctrl_c)
     try:
         yield process, run
     finally:
