@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import logging
 import os
 import sys
+import traceback
 from pathlib import Path
+from typing import NoReturn
 
 from rlhf_core.cli.common import quiet_libraries
 from rlhf_core.cli.progress import StepPrinter
@@ -51,5 +54,22 @@ def main() -> int:
     return 0
 
 
+def leave(code: int) -> NoReturn:
+    """End this process without taking the interpreter down.
+
+    A gloo thread that asks for the interpreter lock during that aborts the process, after a run that went well.
+    """
+    atexit._run_exitfuncs()
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    raise SystemExit(main())
+    try:
+        code = main()
+    except Exception:
+        traceback.print_exc()
+        code = 1
+    leave(code)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -127,6 +128,12 @@ class AcceleratedStrategy:
                                    fix="look at the other ranks' messages") from error
 
     def close(self) -> None:
-        """Leave the process group."""
+        """Leave the process group.
+
+        The group itself is never destroyed. Its destructor joins gloo's threads, and is called with the interpreter
+        lock held when DDP's reducer is the last to let go of it; a thread that still needs the lock, to release the
+        tensors of the last collective, then waits for ever (seen with torch 2.13).
+        """
         if self.world_size > 1 and dist.is_initialized():
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(dist.group.WORLD))
             dist.destroy_process_group()

@@ -20,7 +20,7 @@ DICE = ["--set", "reward.name=dice"]
 SFT = ["--algo", "sft", "--set", "trainer.max_steps=4", "--set", "trainer.batch_size=6", "--set",
        "trainer.micro_batch_size=2", "--set", "trainer.eval_samples=5"]
 HOOKS = '''
-import os, signal
+import os, signal, sys
 from rlhf_core.api import ComponentConfig, Score, StopRun, hookimpl
 
 class Dice:
@@ -58,6 +58,7 @@ class Hooks:
 
     @hookimpl
     def rlhf_step_end(self, event):
+        sys.setswitchinterval(1000)  # a gloo thread waits long for the lock; ending must not wait for that thread
         if os.environ["RANK"] == "1" and str(event.step) == os.environ.get("STOP_IN_STEP"):
             raise StopRun("rank 1 has seen enough")
 
