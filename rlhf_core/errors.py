@@ -71,5 +71,5 @@ def did_you_mean(name: str, known: Iterable[str], limit: int = 3) -> str:
         >>> did_you_mean("grop", ["grpo", "sft"])
         "did you mean 'grpo'?"
     """
-    near = difflib.get_close_matches(name, list(known), n=limit, cutoff=0.5)
+    near = difflib.get_close_matches(name, list(known), n=limit, cutoff=0.6)
     return f"did you mean {' or '.join(repr(n) for n in near)}?" if near else ""

@@ -18,7 +18,8 @@ from rlhf_core.registry import Registry, check_component
 from rlhf_core.runs.run_dir import RunDir, check_writable, first_missing
 
 Say = Callable[[str], None]
-Progress = Callable[[int, Mapping[str, float]], None]
+Progress = Callable[[int, int | None, Mapping[str, float]], None]
+"""Step, steps in all where known, metrics."""
 Change = Callable[[Mapping[str, Any]], RunConfig]
 
 
@@ -65,6 +66,7 @@ def planned_resume(run_dir: Path, change: Change | None, registry: Registry) -> 
     if change is not None:
         rows = differences(plan.config, change(plan.config).model_dump(mode="json"))
         if rows:
+            rows = [*rows[:8], *([f"and {len(rows) - 8} more"] if len(rows) > 8 else [])]
             raise RunDirError(
                 "the configuration differs from the run to be resumed:\n  - " + "\n  - ".join(rows),
                 where=str(run_dir),
@@ -107,6 +109,9 @@ def launch(
     """
     run, fresh = RunDir(run_dir), not resume
     made = first_missing(run_dir)
+    if resume and (done := _completed(run)) is not None:
+        say(f"'{run_dir}' is complete: nothing is left to do")
+        return done
     set_up_torch(config)
     if fresh:
         run.create(plan, environment())
@@ -118,11 +123,24 @@ def launch(
             return run_plan(plan, config, registry, hooks, run_dir, resume=resume, say=say, progress=progress)
         return _run_several(plan, config, hooks, run, resume)
     except BaseException as error:
-        if fresh and (isinstance(error, KeyboardInterrupt) or getattr(error, "exit_code", 1) == 2):
+        interrupted = isinstance(error, KeyboardInterrupt)
+        if interrupted:
+            say(f"go on with: rlhf train --resume {run_dir}" if run.begun() else "stopped before the first step")
+        if fresh and (interrupted or getattr(error, "exit_code", 1) == 2):
             run.discard_unused(made)
         raise
     finally:
         run.stop.unlink(missing_ok=True)
+
+
+def _completed(run: RunDir) -> Mapping[str, Any] | None:
+    """The summary of a run that has made all its steps and still has its final model."""
+    import json
+
+    if not (run.summary.is_file() and run.final.is_dir()):
+        return None
+    summary = json.loads(run.summary.read_text())
+    return summary if summary.get("status") == "completed" else None
 
 
 def _run_several(plan: Plan, config: RunConfig, hooks: HookBus, run: RunDir, resume: bool) -> Mapping[str, Any]:

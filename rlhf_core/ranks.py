@@ -27,6 +27,8 @@ from rlhf_core.runs.run_dir import RunDir
 REPORTS = "RLHF_RANK_REPORTS"
 """Variable that names the folder in which a failing rank leaves its reason."""
 PR_SET_PDEATHSIG = 1
+TORCHRUN_GRACE_S = 25.0
+"""Less than the time after which torchrun kills a rank that it has told to end."""
 GRACE_S = 75.0
 """How long ranks may take to end after they were told to; torchrun kills them after 30 s and waits up to 30 s more."""
 
@@ -135,6 +137,14 @@ def _first_report(folder: Path) -> dict[str, Any]:
     return min(rows, key=lambda row: row["time"], default={})
 
 
+def _killed(failures: Mapping[int, Any], folder: Path) -> int | None:
+    """The rank that was killed from outside, if any; torchrun's own SIGTERM, or SIGKILL 30 s later, are not that."""
+    reported = float(_first_report(folder).get("time", float("inf")))
+    silent = [(rank, f) for rank, f in failures.items() if not (folder / f"rank-{rank}.json").exists()]
+    return next((rank for rank, f in silent if f.exitcode < 0 and f.exitcode != -signal.SIGTERM
+                 and f.timestamp < reported + TORCHRUN_GRACE_S), None)
+
+
 def _watch_starter() -> None:
     """End this launcher, and so its ranks, when the process at the other end of its input is gone."""
     while os.read(0, 4096):
@@ -163,11 +173,12 @@ def main() -> int:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except ChildFailedError as error:
         # torchrun notes the failures in the order it saw them, then those of the ranks that it ended itself
-        rank, failure = next(iter(error.failures.items()))
-        code, folder = int(failure.exitcode), Path(os.environ[REPORTS])
-        killed = code < 0 and code != -signal.SIGTERM and not (folder / f"rank-{rank}.json").exists()
+        folder = Path(os.environ[REPORTS])
+        killed = _killed(error.failures, folder)
+        rank = next(iter(error.failures)) if killed is None else killed
+        code = int(error.failures[rank].exitcode)
         # a rank that was killed could not report; what the others then complain of is not the reason
-        _write(folder, "launcher.json", {"rank": rank, "time": 0.0 if killed else float("inf")})
+        _write(folder, "launcher.json", {"rank": rank, "time": float("inf") if killed is None else 0.0})
         return code if code > 0 else 128 - code
     except SignalException as error:
         return 128 + int(error.sigval)

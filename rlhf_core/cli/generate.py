@@ -40,15 +40,18 @@ def generate(model: str, texts: tuple[str, ...], file: str | None, max_tokens: i
     rlhf generate --model runs/x/final --input prompts.jsonl --temperature 0 --json
     """
     from rlhf_core.cli.common import emit_json, quiet_libraries, set_up_logging
+    from rlhf_core.errors import ConfigError
     from rlhf_core.models.config import ModelConfig
     from rlhf_core.models.load import load_policy
     from rlhf_core.types import SamplingParams
 
     set_up_logging()
+    if min_tokens > max_tokens:
+        raise ConfigError(f"--min-tokens {min_tokens} is above --max-tokens {max_tokens}", fix="lower it")
     prompts = prompts_of(texts, file)
     quiet_libraries()
     policy = load_policy(ModelConfig(path=model, prompt_format=prompt_format))
-    sampling = SamplingParams(max_tokens=max_tokens, min_tokens=min(min_tokens, max_tokens), temperature=temperature,
+    sampling = SamplingParams(max_tokens=max_tokens, min_tokens=min_tokens, temperature=temperature,
                               top_p=top_p, top_k=top_k, stop=tuple(stop))
     rollouts = sample(policy, prompts, sampling, n, seed, prompt_format)
     rows = [_row(p, rollouts[i * n : i * n + n]) for i, p in enumerate(prompts)]
@@ -78,7 +81,7 @@ def prompts_of(texts: Sequence[str], file: str | None) -> list[Prompt]:
     prompts = [Prompt(f"prompt/{i}", ({"role": "user", "content": t},)) for i, t in enumerate(texts)]
     if file:
         rows, places = read_json(file)
-        reader = Reader(Path(file).name, {})
+        reader = Reader(Path(file).name, {}, mapped=False)
         for i, (row, place) in enumerate(zip(rows, places)):
             record = Record(row, i, f"{file}, {place}")
             prompts.append(Prompt(str(row.get("id", f"{Path(file).stem}/{i}")), reader.prompt(record)))

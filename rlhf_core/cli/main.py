@@ -74,7 +74,8 @@ def main(argv: list[str] | None = None) -> None:
     try:
         code = cli.main(args=argv, prog_name="rlhf", standalone_mode=False)
         raise SystemExit(code if isinstance(code, int) else 0)
-    except click.exceptions.Abort as error:
+    except click.exceptions.Abort as error:  # click's name for Ctrl-C
+        click.echo("interrupted", err=True)
         raise SystemExit(130) from error
     except click.ClickException as error:
         error.show()
@@ -85,9 +86,6 @@ def main(argv: list[str] | None = None) -> None:
         click.secho("error: ", fg="red", bold=True, nl=False, err=True)
         click.echo(str(error), err=True)
         raise SystemExit(error.exit_code) from error
-    except KeyboardInterrupt as error:
-        click.echo("interrupted", err=True)
-        raise SystemExit(130) from error
     except BrokenPipeError as error:
         raise SystemExit(0) from error
     except Exception as error:

@@ -116,9 +116,16 @@ def _show(headline: str, error: Exception) -> None:
 @click.option("--dir", "parent", type=click.Path(path_type=Path), default=Path(), help="Where to put the package.")
 def new(name: str, kind: str, parent: Path) -> None:
     """Write a plugin package that works from the first minute."""
+    from importlib import metadata
+
+    from rlhf_core.errors import ConfigError
     from rlhf_core.scaffold.names import names_for
     from rlhf_core.scaffold.write import write_package
 
+    taken = names_for(name).distribution
+    if any(metadata.distributions(name=taken)):
+        raise ConfigError(f"a distribution called {taken} is installed already",
+                          why="installing yours would replace it", fix=f"another name, for example my-{name}")
     folder = write_package(name, kind, parent)
     click.echo(f"wrote {folder}\n  pip install -e {folder}\n  pytest {folder}")
     click.echo(f"  rlhf plugins info {names_for(name).component}")

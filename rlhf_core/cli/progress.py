@@ -22,13 +22,12 @@ class StepPrinter:
     def __init__(self, config: Any, folder: Path, quiet: bool = False) -> None:
         self.console = Console(stderr=True)
         self.folder, self.quiet = folder, quiet
-        self.total = getattr(config.trainer, "steps", None)
         self.live = self.console.is_terminal and not quiet
         self.began = time.monotonic()
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
                    TimeRemainingColumn(), TextColumn("{task.fields[text]}"))
         self.bar = Progress(*columns, console=self.console, disable=not self.live)
-        self.task = self.bar.add_task(config.trainer.name, total=self.total, text="")
+        self.task = self.bar.add_task(config.trainer.name, total=None, text="")
 
     def __enter__(self) -> StepPrinter:
         self.bar.start()
@@ -42,24 +41,29 @@ class StepPrinter:
         if not self.quiet:
             self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+    def step(self, step: int, total: int | None, metrics: Mapping[str, float]) -> None:
         """Show a finished step."""
         text = "  ".join(f"{label} {metrics[key]:.3f}" for key, label in SHOWN if key in metrics)
-        self.bar.update(self.task, completed=step, text=text)
-        if not self.live and not self.quiet and (step <= 3 or step % 5 == 0 or step == self.total):
-            total = f"/{self.total}" if self.total else ""
-            print(f"step {step}{total}  {text}  ({time.monotonic() - self.began:.0f} s)", file=sys.stderr, flush=True)
+        self.bar.update(self.task, completed=step, total=total, text=text)
+        if not self.live and not self.quiet and (step <= 3 or step % 5 == 0 or step == total):
+            of = f"/{total}" if total else ""
+            print(f"step {step}{of}  {text}  ({time.monotonic() - self.began:.0f} s)", file=sys.stderr, flush=True)
 
 
 def print_summary(summary: Mapping[str, Any], folder: Path) -> None:
     """Print what a run achieved."""
-    click.echo(f"\n{summary['status']}: {summary['steps']} steps in {summary['seconds']:.0f} s")
+    steps = int(summary["steps"])
+    click.echo(f"\n{summary['status']}: {steps} step{'s' * (steps != 1)} in {summary['seconds']:.0f} s")
     if summary.get("stop_reason"):
         click.echo(f"stopped because: {summary['stop_reason']}")
     for before, after, label in (("reward_first", "reward_last", "reward"), ("loss_first", "loss_last", "loss"),
                                  ("completion_length_first", "completion_length_last", "completion length")):
         if summary.get(before) is not None:
-            click.echo(f"{label}: {summary[before]:.3f} -> {summary[after]:.3f} (mean of the first and last 5 steps)")
+            if steps > 5:
+                ends = f"{summary[before]:.3f} -> {summary[after]:.3f} (mean of the first and last 5 steps)"
+            else:
+                ends = f"{summary[after]:.3f} (mean of {steps} step{'s' * (steps != 1)})"
+            click.echo(f"{label}: {ends}")
     _print_evaluation(summary)
     _print_gold(summary)
     dropped = {k: v for k, v in summary.get("dropped", {}).items() if v and k != "scores_ok"}

@@ -37,6 +37,7 @@ def score(folder: str | None, name: str | None, settings: tuple[str, ...], file:
     rlhf reward score --reward verifier --set timeout_s=2 --input answers.jsonl --output scored.jsonl
     """
     from rlhf_core.cli.common import emit_json, quiet_libraries, set_up_logging
+    from rlhf_core.errors import ConfigError
     from rlhf_core.registry import Registry
     from rlhf_core.runs.run_dir import check_writable
 
@@ -46,6 +47,8 @@ def score(folder: str | None, name: str | None, settings: tuple[str, ...], file:
     rows, samples = samples_of(file)
     if output is not None:
         check_writable(output)
+        if output.is_dir():
+            raise ConfigError(f"--output {output} is a folder", fix=f"name a file: {output / 'scored.jsonl'}")
     ctx = context_of(registry, chosen, file, seed)
     chosen.preflight(ctx)
     quiet_libraries()
@@ -101,7 +104,7 @@ def samples_of(file: str) -> tuple[list[Mapping[str, Any]], list[Sample]]:
     from rlhf_core.data.schema import Reader, Record
 
     rows, places = read_json(file)
-    reader = Reader(Path(file).name, {})
+    reader = Reader(Path(file).name, {}, mapped=False)
     records = [Record(row, i, f"{file}, {place}") for i, (row, place) in enumerate(zip(rows, places))]
     return rows, [_sample(reader, record) for record in records]
 

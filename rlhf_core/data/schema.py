@@ -45,10 +45,11 @@ class Reader:
     Args:
         label: the source's name, for messages.
         columns: our column -> the file's.
+        mapped: False if there is no setting that maps columns, as in the command line's own inputs.
     """
 
-    def __init__(self, label: str, columns: Mapping[str, str]) -> None:
-        self.label, self.columns = label, dict(columns)
+    def __init__(self, label: str, columns: Mapping[str, str], *, mapped: bool = True) -> None:
+        self.label, self.columns, self.mapped = label, dict(columns), mapped
 
     def check_columns(self, records: Sequence[Record]) -> None:
         """Refuse mapped columns that the first row lacks.
@@ -63,8 +64,10 @@ class Reader:
     def missing(self, column: str, record: Record, why: str = "") -> DatasetError:
         """The error for a column that is not there."""
         known = sorted(map(str, record.row))
-        fix = did_you_mean(column, known) or f"map it: dataset.columns={{{column}: NAME}}"
-        return DatasetError(f"dataset '{self.label}' has no column '{column}'", where=record.where,
+        fix = did_you_mean(column, known) or (
+            f"map it: dataset.columns={{{column}: NAME}}" if self.mapped else f"name one of them '{column}'")
+        what = "dataset" if self.mapped else "file"
+        return DatasetError(f"{what} '{self.label}' has no column '{column}'", where=record.where,
                             why=f"{why}its columns: {', '.join(known)}", fix=fix)
 
     def find(self, record: Record, *columns: str) -> str | None:

@@ -85,8 +85,18 @@ def _load_model(config: ModelConfig, source: Source) -> Any:
             use_safetensors=None if source.gguf else True, **_options(config, source))
     except Exception as error:
         raise _explain(error, config, source, "model") from error
+    _check_head(model, config.path)
     clear_quantizer(model)
     return model
+
+
+def _check_head(model: Any, path: str) -> None:
+    """A reward model's folder holds no language-model head: transformers would make one up, and only log it."""
+    saved = [str(name) for name in getattr(model.config, "architectures", None) or ()]
+    if any(name.endswith(("ForSequenceClassification", "ForTokenClassification")) for name in saved):
+        raise ModelError(f"'{path}' holds a {saved[0]}, which cannot generate text",
+                         why="it scores texts, as a reward model does; it has no language-model head",
+                         fix=f"give a causal language model; score texts with: rlhf reward score --model {path}")
 
 
 def _options(config: ModelConfig, source: Source) -> dict[str, Any]:

@@ -86,7 +86,9 @@ def check_folder(folder: Path) -> Path:
     have = {p.name for p in folder.iterdir()}
     if "config.json" not in have:
         ggufs = sorted(n for n in have if n.endswith(".gguf"))
-        hint = f"it holds {ggufs[0]}: name that file itself" if ggufs else "name the folder that holds config.json"
+        inner = next((folder / n for n in ("final", "model") if (folder / n / "config.json").is_file()), None)
+        hint = f"did you mean '{inner}'?" if inner else "name the folder that holds config.json"
+        hint = f"it holds {ggufs[0]}: name that file itself" if ggufs else hint
         raise _incomplete(folder, "config.json", hint)
     if "adapter_config.json" in have and not any(n.startswith("model") and n.endswith(".safetensors") for n in have):
         raise _incomplete(folder, "model.safetensors", "this is a LoRA adapter: merge it into its base model first")

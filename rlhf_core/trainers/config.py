@@ -177,8 +177,8 @@ class OfflineTrainerConfig(LoopSettings):
     epochs: float = Field(default=1.0, gt=0)
     """Passes over the data; fractions are fine. Of a mixture: as many draws, by weight, as all sources have rows."""
     max_steps: int | None = Field(default=None, ge=1)
-    """Stop after this many updates, whatever ``epochs`` says."""
+    """Stop after at most this many updates; ``epochs`` may end the run earlier."""
     batch_size: int = Field(default=32, ge=1)
-    """Examples per optimizer update over all ranks."""
+    """Examples per optimizer update over all ranks; the last update of the run may have fewer."""
     max_length: int = Field(default=1024, ge=2)
     """Longer examples (prompt + completion tokens) are dropped, counted and summarised."""

@@ -76,8 +76,9 @@ class OfflineTrainer:
         self.data = self.datasets.fingerprint if self.datasets else ""
         shuffle = self.datasets.settings.shuffle if self.datasets else True
         self.order = ExampleOrder(self._sources(self.train_items), self._weights, ctx.seed, shuffle)
-        full = max(1, math.ceil(len(self.train_items) * config.epochs / config.batch_size))
-        self.steps = min(full, config.max_steps or full)
+        self.draws = max(1, round(len(self.train_items) * config.epochs))
+        full = math.ceil(self.draws / config.batch_size)
+        self.steps = self.session.total_steps = min(full, config.max_steps or full)
         self.before: dict[str, float] | None = None
 
     def run(self) -> Mapping[str, Any]:
@@ -123,8 +124,13 @@ class OfflineTrainer:
         self.session.log_step(step, metrics, {"update": time.perf_counter() - began})
 
     def batch(self, step: int) -> list[int]:
-        """Indices of one step's examples: sources by weight, each walked in fresh seeded permutations."""
-        return self.order.draws((step - 1) * self.config.batch_size, self.config.batch_size)
+        """Indices of one step's examples: sources by weight, each walked in fresh seeded permutations.
+
+        The last batch of the last epoch is smaller when the examples do not divide evenly.
+        """
+        size = self.config.batch_size
+        first = (step - 1) * size
+        return self.order.draws(first, min(size, self.draws - first))
 
     @property
     def _weights(self) -> dict[str, float]:

@@ -53,6 +53,7 @@ class OnlineTrainer:
     def _loop(self, start: int) -> int:
         """Run the steps; return the last one made, which is an earlier one if a hook or monitor ends the run."""
         last, every = self.config.steps, self.config.checkpoint_every
+        self.session.total_steps = last
         for step in range(start, last + 1):
             if step > start:
                 self.step(step)

@@ -55,7 +55,9 @@ class Session:
         self.started = time.monotonic()
         self.interrupted = False
         hooks.stop_reason = None
-        self.progress: Callable[[int, Mapping[str, float]], None] = lambda step, metrics: None
+        self.total_steps: int | None = None
+        """Steps that the trainer expects to make, once it knows."""
+        self.progress: Callable[[int, int | None, Mapping[str, float]], None] = lambda step, total, metrics: None
         self.say: Callable[[str], None] = lambda text: log.info(text)
         self._store = CheckpointStore(run_dir.checkpoints)
         self._open = False
@@ -101,7 +103,7 @@ class Session:
             self.dir.append("metrics", {"step": step, **metrics, "time": dict(seconds)})
         self._track(step, {**metrics, **{f"time/{k}": v for k, v in seconds.items()}})
         if self.main:
-            self.progress(step, {**metrics, **seconds})
+            self.progress(step, self.total_steps, {**metrics, **seconds})
         event = hk.StepEnd(step, dict(metrics))
         self.hooks.fire("rlhf_step_end", event)
         for monitor in self.monitors:

@@ -159,7 +159,6 @@ class Updater:
                 add(sums, weights, {"loss": (loss, 0.0), **core_metrics(batch), **out.metrics})
         sums["loss"] += 0.0  # a rank without items takes part too
         weights["loss"] = 1.0 / self.strategy.world_size
-        sums["loss"] += 0.0  # a rank without items counts too
         return means([self._over_ranks({k: (sums[k], weights[k]) for k in sums})])
 
     def _over_ranks(self, sums: Rows) -> Rows:

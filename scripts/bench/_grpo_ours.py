@@ -61,7 +61,7 @@ def main() -> None:
     from rlhf_core.launch import plan_run, preflight, run_plan
     from rlhf_core.registry import Registry
 
-    def progress(step: int, row: Mapping[str, float]) -> None:
+    def progress(step: int, total: int | None, row: Mapping[str, float]) -> None:
         parts = {name: row[name] for name in ("rollout", "reward", "update")}
         gate.step_done(parts=parts, tokens_generated=row["tokens_generated"], tokens_trained=row["train/tokens"],
                        grad_norm=row.get("grad_norm", 0.0))

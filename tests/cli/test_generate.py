@@ -51,6 +51,7 @@ def test_prints_prompt_and_completions(rlhf: Rlhf) -> None:
     (("--input", "missing.jsonl"), "'missing.jsonl' does not exist"),
     (("--prompt", "x", "--model", "./no-model"), "no model folder './no-model'"),
     (("--prompt", "x", "--max-tokens", "9999"), "lower --max-tokens"),
+    (("--prompt", "x", "--min-tokens", "9", "--max-tokens", "8"), "--min-tokens 9 is above --max-tokens 8"),
     (("--prompt", "x", "--temperature", "-1"), "--temperature"),
     (("--prompt", "x", "--top-p", "0"), "--top-p"),
     (("--prompt", "x", "--temprature", "1"), "--temperature"),
@@ -60,3 +61,15 @@ def test_wrong_input(rlhf: Rlhf, args: tuple[str, ...], said: str) -> None:
     assert out.code == 2
     assert said in out.err
     assert "Traceback" not in out.err
+
+
+def test_a_reward_model_does_not_speak(rlhf: Rlhf, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    trained = rlhf("train", "--algo", "reward_model", "--run-dir", run, "--set", "trainer.max_steps=1", "--set",
+                   "trainer.batch_size=4", "--set", "trainer.eval_samples=0", "--set", "dataset.limit=16")
+    assert trained.code == 0, trained.err
+    out = rlhf("generate", "--model", run / "final", "--prompt", "What is 2 + 3?")
+    assert out.code == 2
+    assert "LlamaForSequenceClassification, which cannot generate text" in out.err
+    out = rlhf("generate", "--model", run, "--prompt", "What is 2 + 3?")
+    assert f"did you mean '{run / 'final'}'?" in out.err

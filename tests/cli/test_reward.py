@@ -56,6 +56,18 @@ def test_verifier(rlhf: Rlhf, rows: Path, tmp_path: Path) -> None:
     assert written[0]["prompt"] == "What is 2 + 3?"
 
 
+def test_a_language_model_does_not_score(rlhf: Rlhf, rows: Path) -> None:
+    from rlhf_core.pocket import weights_path
+
+    out = rlhf("reward", "score", "--model", weights_path(), "--input", rows)
+    assert (out.code, "is not a trained reward model" in out.err) == (2, True)
+
+
+def test_where_nothing_can_be_written(rlhf: Rlhf, rows: Path, tmp_path: Path) -> None:
+    out = rlhf("reward", "score", "--reward", "verifier", "--input", rows, "--output", tmp_path)
+    assert (out.code, "is a folder" in out.err) == (2, True)
+
+
 def test_ensemble_and_one_of_its_members(rlhf: Rlhf, rows: Path, ensemble: Path) -> None:
     result = json.loads(rlhf("reward", "score", "--model", ensemble, "--input", rows, "--json").out)
     assert result["reward"] == "ensemble"

@@ -123,3 +123,12 @@ def test_trace_of_a_step_that_is_not_there(rlhf: Rlhf, finished_run: Path) -> No
     assert "steps 1 to 3" in out.err
     assert rlhf("trace", "show", "nothing", "--step", 1).code == 2
     assert rlhf("trace", "show", finished_run, "--step", 0).code == 2
+
+
+def test_a_completed_run_has_nothing_left_to_do(rlhf: Rlhf, finished_run: Path) -> None:
+    before = {p: p.stat().st_mtime_ns for p in finished_run.rglob("*")}
+    out = rlhf("train", "--resume", finished_run)
+    assert out.code == 0
+    assert "is complete: nothing is left to do" in out.err
+    assert "completed: 3 steps" in out.out
+    assert {p: p.stat().st_mtime_ns for p in finished_run.rglob("*")} == before

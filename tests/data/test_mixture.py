@@ -87,6 +87,7 @@ def test_an_offline_run_draws_evaluates_and_resumes_by_source(
 
     data = tmp_path / "a.jsonl"
     data.write_text(data.read_text().replace("What is 3 + 1?", "What is 3 + 2?"))
+    (run / "summary.json").unlink()  # as if killed at the very end
     capsys.readouterr()
     assert rlhf("train", "--resume", run) == 2
     assert "dataset changed since the checkpoint" in capsys.readouterr().err
@@ -104,6 +105,7 @@ def test_an_online_run_evaluates_by_source(write: Write, tmp_path: Path, capsys:
 
     held = tmp_path / "b_held.jsonl"
     held.write_text(held.read_text().replace("What is 43 + 1?", "What is 43 + 2?"))
+    (run / "summary.json").unlink()  # as if killed at the very end
     capsys.readouterr()
     assert rlhf("train", "--resume", run) == 2
     assert "held-out prompts changed since the checkpoint" in capsys.readouterr().err

@@ -73,7 +73,7 @@ def test_grpo_equals_one_process_and_resumes(train: Train, tmp_path: Path) -> No
     assert rows[0] == rows[1]
 
 
-@pytest.mark.parametrize("algo", ["sft", "reward_model"])
+@pytest.mark.parametrize("algo", [pytest.param("sft", marks=pytest.mark.slow), "reward_model"])
 def test_offline_equals_one_process(train: Train, tmp_path: Path, algo: str) -> None:
     data = tmp_path / "data.jsonl"
     rows = [{"prompt": f"What is the code of {n}?", "completion": f"The code is {n}.", "chosen": f"The code is {n}.",

@@ -41,6 +41,7 @@ def weights(tmp_path: Path, *arguments: str) -> list[dict[str, Any]]:
     return [load_file(str(tmp_path / n / "final" / "model.safetensors")) for n in ("1", "2")]
 
 
+@pytest.mark.slow
 def test_run_on_two_processes_equals_one(tmp_path: Path) -> None:
     a, b = weights(tmp_path, *TINY)
     assert max(float((a[k] - b[k]).abs().max()) for k in a) < 1e-4

@@ -171,15 +171,16 @@ def load_classifier(path: str) -> tuple[RewardNet, Any]:
             why=str(error).splitlines()[0],
             fix="give a folder saved by AutoModelForSequenceClassification with one label",
         ) from error
-    if model.config.num_labels != 1:
-        raise ModelError(f"reward model '{path}' has {model.config.num_labels} labels, a reward needs one")
     lost = [k for k in info["missing_keys"] if "score" in k or "classifier" in k]
     if lost:
         raise ModelError(
             f"'{path}' is not a trained reward model",
-            why=f"its weights lack {', '.join(lost)}",
+            why=f"its weights lack {', '.join(lost)}, as those of a language model do",
             fix="train one: rlhf train --algo reward_model",
         )
+    if model.config.num_labels != 1:
+        raise ModelError(f"reward model '{path}' has {model.config.num_labels} labels, a reward needs one",
+                         fix="give a sequence classifier that was trained with num_labels=1")
     clear_quantizer(model)
     net = RewardNet(getattr(model, model.base_model_prefix), head_of(model)).eval()
     check_pooling(net, model.eval(), tokenizer, path)

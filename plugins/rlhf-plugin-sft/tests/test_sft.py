@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,18 @@ def test_it_learns_to_say_what_was_demonstrated(tmp_path: Path, monkeypatch: pyt
         out = model.generate(**ids, max_new_tokens=16, do_sample=False)[0, ids["input_ids"].shape[1]:]
         assert tokenizer.decode(out, skip_special_tokens=True).strip() == row["completion"]
         assert out[-1] == tokenizer.eos_token_id, "it also learned where to stop"
+
+
+@pytest.mark.parametrize(("count", "epochs", "batches"), [(20, 2, [16, 16, 8]), (6, 1, [6])])
+def test_an_epoch_shows_every_example_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, count: int,
+                                           epochs: int, batches: list[int]) -> None:
+    rows = [{"id": str(i), **row} for i, row in enumerate(ROWS[:count])]
+    train(tmp_path, monkeypatch, rows, f"trainer.epochs={epochs}", "dataset.heldout_fraction=0")
+    trace = [json.loads(line) for line in (tmp_path / "run" / "trace.jsonl").read_text().splitlines()]
+    shown = [row["examples"] for row in trace if row.get("event") == "update"]
+    assert [len(names) for names in shown] == batches
+    assert set(Counter(name for names in shown for name in names).values()) == {epochs}
+    assert f"step {len(batches)}/{len(batches)}" in capsys.readouterr().err
 
 
 def test_examples_over_the_limit_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
