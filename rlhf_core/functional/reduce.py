@@ -23,19 +23,27 @@ def masked_sum(values_BT: torch.Tensor, mask_BT: torch.Tensor, dim: int | None =
     return kept.sum() if dim is None else kept.sum(dim)
 
 
-def masked_mean(values_BT: torch.Tensor, mask_BT: torch.Tensor, dim: int | None = None) -> torch.Tensor:
-    """Mean of ``values`` where ``mask`` is True; 0 where nothing is.
+def masked_mean(tensor: torch.Tensor, mask: torch.Tensor, dim: int | None = None) -> torch.Tensor:
+    """Mean of ``tensor`` where ``mask`` is 1 or True; 0 where nothing is.
 
-    Not for losses: the denominator is local. Use :func:`reduce_loss` there.
+    Not for losses of several micro-batches: the denominator is local. Use :func:`reduce_loss` there.
+
+    Args:
+        tensor: any shape.
+        mask: the same shape.
+        dim: mean over this dimension only; None over everything.
+
+    Returns:
+        A scalar, or ``tensor`` without ``dim``.
     """
-    count = mask_BT.sum() if dim is None else mask_BT.sum(dim)
-    return masked_sum(values_BT, mask_BT, dim) / count.clamp(min=1).to(values_BT.dtype)
+    count = mask.bool().sum() if dim is None else mask.bool().sum(dim)
+    return masked_sum(tensor, mask, dim) / count.clamp(min=1)
 
 
-def masked_normalize(values_BT: torch.Tensor, mask_BT: torch.Tensor, constant: float,
+def masked_normalize(tensor: torch.Tensor, mask: torch.Tensor, constant_normalizer: float = 1.0,
                      dim: int | None = None) -> torch.Tensor:
     """Masked sum divided by a constant (the length-free normalisation of Dr. GRPO, Liu et al. 2025)."""
-    return masked_sum(values_BT, mask_BT, dim) / constant
+    return masked_sum(tensor, mask, dim) / constant_normalizer
 
 
 def reduce_loss(loss_BT: torch.Tensor, mask_BT: torch.Tensor, mode: str,

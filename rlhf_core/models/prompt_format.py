@@ -46,10 +46,7 @@ class Formatter:
         """
         if self.chat:
             return self._chat(messages)
-        ids = list(self.tokenizer.encode("\n".join(m["content"] for m in messages), add_special_tokens=True))
-        if ids and ids[-1] == self.tokenizer.eos_token_id != self.tokenizer.bos_token_id:
-            ids.pop()  # some tokenizers close every text; the policy must go on from here
-        return tuple(ids)
+        return plain_ids(self.tokenizer, "\n".join(m["content"] for m in messages))
 
     def _chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
         try:
@@ -85,6 +82,14 @@ class Formatter:
         if after:
             return tuple(self.tokenizer.encode(after, add_special_tokens=False))
         return () if self.tokenizer.eos_token_id is None else (self.tokenizer.eos_token_id,)
+
+
+def plain_ids(tokenizer: Any, text: str) -> tuple[int, ...]:
+    """Token ids of a prompt without a chat template, up to where the policy writes."""
+    ids = list(tokenizer.encode(text, add_special_tokens=True))
+    if ids and ids[-1] == tokenizer.eos_token_id != tokenizer.bos_token_id:
+        ids.pop()  # some tokenizers close every text; the policy must go on from here
+    return tuple(ids)
 
 
 def end_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:

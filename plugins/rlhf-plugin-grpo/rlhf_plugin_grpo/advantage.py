@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlhf_core.api import Advantages, Rollout, Score
+from rlhf_core.functional.groups import group_normalize
 from rlhf_plugin_grpo.config import GroupNormConfig
 
 
@@ -34,10 +35,5 @@ class GroupNorm:
 
     def normalise(self, rewards_G: np.ndarray) -> np.ndarray:
         """Advantages of one group, float64, shape ``[G]``."""
-        if len(rewards_G) < 2:
-            return np.zeros_like(rewards_G)
-        centred = rewards_G - rewards_G.mean()
-        std = rewards_G.std(ddof=1)
-        if std <= self.config.relative_floor * max(1e-8, float(np.abs(rewards_G).max())):
-            return np.zeros_like(rewards_G)
-        return centred / (std + self.config.epsilon) if self.config.scale == "std" else centred
+        return group_normalize(rewards_G, by_std=self.config.scale == "std", epsilon=self.config.epsilon,
+                               relative_floor=self.config.relative_floor)
