@@ -11,6 +11,7 @@ from rlhf_core.data.order import PromptOrder
 from rlhf_core.errors import ScoreError
 from rlhf_core.protocols import Agent, RewardModel, RolloutEngine
 from rlhf_core.trainers.doors import CheckedEngine, ask, check_rollouts, requested
+from rlhf_core.trainers.repeats import repeat_metrics
 from rlhf_core.types import FinishReason, Prompt, PromptGroup, Rollout, Sample, SamplingParams, Score, ScoreStatus
 
 Label = Callable[[object], str]
@@ -142,7 +143,7 @@ def score_metrics(scores: Sequence[Score], prefix: str = "reward") -> dict[str, 
 
 
 def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Lengths and how completions ended."""
+    """Lengths, how completions ended, and how often they repeat."""
     lengths = [len(r.completion_ids) for r in rollouts]
     truncated = [float(r.finish_reason is FinishReason.LENGTH) for r in rollouts]
     return {
@@ -151,6 +152,7 @@ def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
         "completion_length/min": float(min(lengths, default=0)),
         "truncated_fraction": mean(truncated),
         "tokens_generated": float(sum(lengths)),
+        **repeat_metrics(rollouts),
     }
 
 

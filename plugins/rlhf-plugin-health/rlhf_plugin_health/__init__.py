@@ -1,0 +1,1 @@
+"""Monitors of learning health; see README.md."""

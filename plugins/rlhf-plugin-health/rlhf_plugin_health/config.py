@@ -1,0 +1,184 @@
+"""Settings of the monitors. Each default is far above what healthy runs show."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from rlhf_core.api import BuildContext, ComponentConfig
+
+if TYPE_CHECKING:
+    from rlhf_plugin_health.watch import Health, Watch
+
+
+class WatchConfig(ComponentConfig):
+    """What all monitors here share."""
+
+    stop: bool = False
+    """End the run instead of warning: a checkpoint is saved and the run can be resumed with other settings."""
+    patience: int = Field(default=1, ge=1)
+    """Alarming steps in a row before anything is said."""
+    repeat_every: int = Field(default=10, ge=1)
+    """Steps before the same warning is given again."""
+
+
+class IdenticalConfig(WatchConfig):
+    """Completions of one prompt, or of a whole step, that are the same (metrics of ``rlhf_core.trainers.repeats``)."""
+
+    name: str = "identical"
+    max_improbable: float = Field(default=0.02, ge=0, le=1)
+    """Share of completions that repeat another one of their prompt against all odds: a fixed seed."""
+    max_groups: float = Field(default=0.9, ge=0, le=1)
+    """Share of groups whose completions are all the same."""
+    max_commonest: float = Field(default=0.9, ge=0, le=1)
+    """Share of the commonest completion, whatever its prompt."""
+
+    def build(self, ctx: BuildContext) -> Watch:
+        """Return the monitor."""
+        from rlhf_plugin_health.samples import Identical
+
+        return Identical(self, ctx)
+
+
+class FormatDriftConfig(WatchConfig):
+    """A strict score part falls while a flexible one does not: the form is lost, not the ability."""
+
+    name: str = "format_drift"
+    strict: str = "format"
+    """Score part that asks for the form (the numeric verifier's ``format``)."""
+    flexible: str = "answer"
+    """Score part that takes any form; a reward that has none is judged by ``strict`` alone."""
+    max_drop: float = Field(default=0.15, gt=0)
+    """Fall of the strict part below its best, both as means over ``window`` steps."""
+    window: int = Field(default=4, ge=1)
+
+    def build(self, ctx: BuildContext) -> Watch:
+        """Return the monitor."""
+        from rlhf_plugin_health.samples import FormatDrift
+
+        return FormatDrift(self, ctx)
+
+
+class EntropyCollapseConfig(WatchConfig):
+    """The entropy per token falls far below that of the first steps."""
+
+    name: str = "entropy_collapse"
+    patience: int = Field(default=2, ge=1)
+    fraction: float = Field(default=0.1, ge=0, lt=1)
+    """Of the median of the first ``settle`` steps."""
+    floor: float = Field(default=1e-4, ge=0)
+    """Nats per token that are too little wherever the run began."""
+    settle: int = Field(default=3, ge=1)
+
+    def build(self, ctx: BuildContext) -> Watch:
+        """Return the monitor."""
+        from rlhf_plugin_health.update import EntropyCollapse
+
+        return EntropyCollapse(self, ctx)
+
+
+class KLSpikeConfig(WatchConfig):
+    """KL to the reference jumps, is too large, or is there before any update."""
+
+    name: str = "kl_spike"
+    first: float = Field(default=0.02, gt=0)
+    """Nats per token at step 1, where the policy still is the reference."""
+    factor: float = Field(default=10.0, gt=1)
+    """Times the median of the last ``window`` steps."""
+    floor: float = Field(default=0.2, ge=0)
+    """A jump to less than this is none."""
+    limit: float = Field(default=2.0, gt=0)
+    """Too much however it came about."""
+    window: int = Field(default=10, ge=1)
+    settle: int = Field(default=3, ge=1)
+    """Steps before a median means anything."""
+
+    def build(self, ctx: BuildContext) -> Watch:
+        """Return the monitor."""
+        from rlhf_plugin_health.update import KLSpike
+
+        return KLSpike(self, ctx)
+
+
+class GradientSpikeConfig(WatchConfig):
+    """The gradient norm before clipping jumps."""
+
+    name: str = "gradient_spike"
+    factor: float = Field(default=10.0, gt=1)
+    """Times the median of the last ``window`` steps."""
+    floor: float = Field(default=1.0, ge=0)
+    """A jump to less than this is none."""
+    window: int = Field(default=20, ge=1)
+    settle: int = Field(default=3, ge=1)
+    """Steps before a median means anything."""
+
+    def build(self, ctx: BuildContext) -> Watch:
+        """Return the monitor."""
+        from rlhf_plugin_health.update import GradientSpike
+
+        return GradientSpike(self, ctx)
+
+
+class LengthRunawayConfig(WatchConfig):
+    """Completions grow, or most of them are cut off."""
+
+    name: str = "length_runaway"
+    patience: int = Field(default=2, ge=1)
+    max_truncated: float = Field(default=0.5, ge=0, le=1)
+    """Share of completions that reach ``max_tokens``."""
+    max_z: float = Field(default=6.0, gt=0)
+    """Standard deviations of the mean length above the last ``window`` steps'."""
+    least_spread: float = Field(default=0.1, ge=0)
+    """Least standard deviation assumed, as a share of the length."""
+    max_growth: float = Field(default=4.0, gt=1)
+    """Times the length of the first ``settle`` steps."""
+    window: int = Field(default=20, ge=1)
+    settle: int = Field(default=3, ge=1)
+
+    def build(self, ctx: BuildContext) -> Watch:
+        """Return the monitor."""
+        from rlhf_plugin_health.samples import LengthRunaway
+
+        return LengthRunaway(self, ctx)
+
+
+class RatioDriftConfig(WatchConfig):
+    """Behaviour and trainer log-probabilities differ, at any step (the core's canary looks at the first only)."""
+
+    name: str = "ratio_drift"
+    max_gap: float = Field(default=0.05, gt=0)
+    """Nats per token with the weights that sampled. bfloat16 causes up to 0.02."""
+    max_token_gap: float = Field(default=2.0, gt=0)
+    """Largest difference at one token of a completion, mean over completions."""
+    max_ratio: float = Field(default=0.2, gt=0)
+    """Distance of the mean importance ratio from 1."""
+
+    def build(self, ctx: BuildContext) -> Watch:
+        """Return the monitor."""
+        from rlhf_plugin_health.update import RatioDrift
+
+        return RatioDrift(self, ctx)
+
+
+class HealthConfig(ComponentConfig):
+    """All monitors of this plugin under one name; null switches one off."""
+
+    name: str = "health"
+    stop: bool = False
+    """Let every one of them end the run; to choose, set ``stop`` of one."""
+    identical: IdenticalConfig | None = IdenticalConfig()
+    format_drift: FormatDriftConfig | None = FormatDriftConfig()
+    entropy_collapse: EntropyCollapseConfig | None = EntropyCollapseConfig()
+    kl_spike: KLSpikeConfig | None = KLSpikeConfig()
+    gradient_spike: GradientSpikeConfig | None = GradientSpikeConfig()
+    length_runaway: LengthRunawayConfig | None = LengthRunawayConfig()
+    ratio_drift: RatioDriftConfig | None = RatioDriftConfig()
+
+    def build(self, ctx: BuildContext) -> Health:
+        """Return the monitor."""
+        from rlhf_plugin_health.watch import Health
+
+        chosen = [self.identical, self.format_drift, self.entropy_collapse, self.kl_spike, self.gradient_spike,
+                  self.length_runaway, self.ratio_drift]
+        return Health([c.model_copy(update={"stop": c.stop or self.stop}).build(ctx) for c in chosen if c is not None])

@@ -1,0 +1,146 @@
+"""What all monitors here share: memory, patience, and saying the same thing only now and then."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core.api import BuildContext, StopRun
+
+if TYPE_CHECKING:
+    from rlhf_plugin_health.config import WatchConfig
+
+Metrics = Mapping[str, float]
+
+
+class Watch:
+    """One thing that can go wrong. A subclass implements :meth:`look`.
+
+    Args:
+        config: thresholds, patience, and whether to end the run.
+        ctx: the run, to name the settings' present values.
+    """
+
+    def __init__(self, config: WatchConfig, ctx: BuildContext) -> None:
+        self.patience, self.repeat_every, self.stop = config.patience, config.repeat_every, config.stop
+        self.name, self.run = config.name, ctx.config
+        self.memory: dict[str, list[float]] = {}
+        """Recent values by metric, oldest first."""
+        self.streak = 0
+        """Alarming steps in a row."""
+        self.said = -math.inf
+        """Step of the last warning."""
+
+    def look(self, step: int, metrics: Metrics) -> str | None:
+        """What is wrong with this step, None if nothing is."""
+        raise NotImplementedError
+
+    def observe(self, step: int, metrics: Metrics) -> str | None:
+        """Warn after ``patience`` alarming steps in a row, and again every ``repeat_every`` steps while it lasts.
+
+        Raises:
+            StopRun: with the warning, if ``stop`` is set.
+        """
+        found = self.look(step, metrics)
+        self.streak = self.streak + 1 if found else 0
+        if not found or self.streak < self.patience:
+            return None
+        if self.stop:
+            raise StopRun(f"{self.name}: {found}")
+        if step - self.said < self.repeat_every:
+            return None
+        self.said = step
+        return f"{self.name}: {found}"
+
+    def recent(self, metric: str, value: float, window: int) -> list[float]:
+        """The last ``window`` values *before* this one, which is remembered too if it is finite."""
+        before = self.memory.setdefault(metric, [])
+        now = list(before)
+        if math.isfinite(value):
+            self.memory[metric] = [*before, value][-window:]
+        return now
+
+    def start(self, metric: str, value: float, steps: int) -> float | None:
+        """Median of the first ``steps`` values of a metric; None until they are in."""
+        key = f"start {metric}"
+        first = self.memory.setdefault(key, [])
+        if len(first) < steps:
+            if math.isfinite(value):
+                first.append(value)
+            return None
+        return median(first)
+
+    def tell(self, found: str, cause: str, *changes: str) -> str:
+        """A warning: what was found, its likely cause, what to change (see :meth:`change`)."""
+        return f"{found}. Likely cause: {cause}. Change: {', '.join(c for c in changes if c)}"
+
+    def change(self, path: str, value: Any) -> str:
+        """What to type, and what it is now. Example: ``--set trainer.kl.coefficient=0.01 (now 0.0)``"""
+        now: Any = self.run
+        for part in path.split("."):
+            now = getattr(now, part, None)
+        return f"--set {path}={value}" + ("" if now is None else f" (now {now})")
+
+    def smaller_steps(self) -> list[str]:
+        """What to change when the steps are too large."""
+        return [self.change("trainer.optimizer.learning_rate", "...") + ": a third",
+                self.change("trainer.optimizer.warmup_steps", 30), self.change("trainer.optimizer.eps", 1e-5),
+                self.change("trainer.kl.coefficient", 0.01)]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Memory, streak and the last warning's step."""
+        said = self.said if math.isfinite(self.said) else None
+        return {"memory": {k: list(v) for k, v in self.memory.items()}, "streak": self.streak, "said": said}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore them."""
+        self.memory = {k: [float(x) for x in v] for k, v in state["memory"].items()}
+        self.streak = int(state["streak"])
+        self.said = -math.inf if state["said"] is None else float(state["said"])
+
+
+def number(metrics: Metrics, name: str) -> float | None:
+    """A metric's value; None if it is missing or not a number."""
+    value = metrics.get(name)
+    return None if value is None or math.isnan(value) else float(value)
+
+
+class Health:
+    """Several watches under one name.
+
+    Args:
+        watches: asked in this order.
+    """
+
+    def __init__(self, watches: list[Watch]) -> None:
+        self.watches = {w.name: w for w in watches}
+
+    def observe(self, step: int, metrics: Metrics) -> str | None:
+        """All warnings of this step.
+
+        Raises:
+            StopRun: one of them is to end the run; all that was found is in the reason.
+        """
+        said: list[str] = []
+        stop = False
+        for watch in self.watches.values():
+            try:
+                said.append(watch.observe(step, metrics) or "")
+            except StopRun as reason:
+                said.append(reason.reason)
+                stop = True
+        text = "\n".join(s for s in said if s)
+        if stop:
+            raise StopRun(text)
+        return text or None
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of each watch by name."""
+        return {name: watch.state_dict() for name, watch in self.watches.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore it."""
+        for name, watch in self.watches.items():
+            watch.load_state_dict(state[name])

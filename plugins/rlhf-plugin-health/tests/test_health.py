@@ -1,0 +1,210 @@
+"""Each monitor on metrics as runs write them, its memory across a resume, and whole runs of the pocket model."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlhf_core.api import FinishReason, Rollout, StopRun
+from rlhf_core.config.base import ComponentConfig
+from rlhf_core.config.load import validate
+from rlhf_core.registry import Registry
+from rlhf_core.runs.jsonl import read_jsonl
+from rlhf_core.testing import check_monitor
+from rlhf_core.testing.samples import make_context
+from rlhf_core.trainers.repeats import repeat_metrics
+from rlhf_plugin_health import config as c
+
+Steps = list[dict[str, float]]
+
+
+def rows(**series: list[float]) -> Steps:
+    """``rows(kl=[1, 2])`` is ``[{"kl": 1}, {"kl": 2}]``; ``__`` stands for ``/``."""
+    names = {k: k.replace("__", "/") for k in series}
+    return [{names[k]: v for k, v in zip(series, step)} for step in zip(*series.values(), strict=True)]
+
+
+NOISY = [0.9, 1.1, 1.0, 1.2, 0.8, 1.0, 1.1]
+CASES: dict[str, tuple[ComponentConfig, Steps, Steps, str]] = {
+    "a fixed seed": (
+        c.IdenticalConfig(), rows(improbable_twins=[0.0, 0.01, 0.0]), rows(improbable_twins=[1.0]), "fixed seed"),
+    "equal groups": (
+        c.IdenticalConfig(), rows(identical_fraction=[0.0, 0.5]), rows(identical_fraction=[0.95]), "nothing can be"),
+    "one text": (
+        c.IdenticalConfig(), rows(commonest_fraction=[0.5, 0.8]), rows(commonest_fraction=[0.95]), "one and the same"),
+    "format lost": (
+        c.FormatDriftConfig(),
+        rows(reward__part__format=[0.9, 0.8, 0.9, 0.8, 0.8, 0.8], reward__part__answer=[0.1, 0.2, 0.2, 0.3, 0.3, 0.3]),
+        rows(reward__part__format=[0.7, 0.7, 0.7, 0.7, 0.5, 0.4, 0.4, 0.4], reward__part__answer=[0.4] * 8),
+        "format_weight=0.2"),
+    "everything lost is not format drift": (
+        c.FormatDriftConfig(),
+        rows(reward__part__format=[0.7] * 4 + [0.4] * 4, reward__part__answer=[0.6] * 4 + [0.2] * 4), [], ""),
+    "a strict part alone": (
+        c.FormatDriftConfig(strict="boxed"), [], rows(reward__part__boxed=[0.7] * 4 + [0.4] * 4),
+        "'boxed' fell to 0.47"),
+    "entropy": (
+        c.EntropyCollapseConfig(), rows(entropy=[0.25, 0.24, 0.2, 0.15, 0.1, 0.01, 0.1]),
+        rows(entropy=[0.25, 0.24, 0.2, 0.02, 0.01]), "4% of what it was"),
+    "kl jumps": (
+        c.KLSpikeConfig(), rows(kl=[0.0, 0.01, 0.02, 0.03, 0.05, 0.15]), rows(kl=[0.0, 0.01, 0.01, 0.02, 1.3]),
+        "0.01 is the median"),
+    "kl too large": (c.KLSpikeConfig(), [], rows(kl=[0.0, 3.0]), "optimizer.warmup_steps=30"),
+    "kl infinite": (c.KLSpikeConfig(), [], rows(kl=[0.0, math.inf]), "kl is inf"),
+    "kl before any update": (c.KLSpikeConfig(), rows(kl=[1e-6]), rows(kl=[0.3]), "before any update"),
+    "gradient": (
+        c.GradientSpikeConfig(), rows(grad_norm=[0.4, 0.5, 0.3, 0.4, 2.0]), rows(grad_norm=[0.4, 0.5, 0.4, 46.75]),
+        "grad_norm is 46.8 (0.4 is"),
+    "cut off": (
+        c.LengthRunawayConfig(), rows(truncated_fraction=[0.2, 0.9, 0.2]), rows(truncated_fraction=[0.9, 0.9]),
+        "trainer.sampling.stop"),
+    "length jumps": (
+        c.LengthRunawayConfig(), rows(completion_length__mean=[100 * n for n in NOISY]),
+        rows(completion_length__mean=[*(100 * n for n in NOISY), 220.0, 260.0]), "z-score"),
+    "length creeps": (
+        c.LengthRunawayConfig(), [], rows(completion_length__mean=[10 * 1.12**n for n in range(18)]),
+        "times those of the first"),
+    "engine and trainer": (
+        c.RatioDriftConfig(), rows(drift__mean_abs=[0.001, 0.02]), rows(drift__mean_abs=[0.001, 0.4]),
+        "0.4 nats per token"),
+    "single tokens": (
+        c.RatioDriftConfig(), rows(drift__sequence_max_abs=[0.3]), rows(drift__sequence_max_abs=[20.0]), "padding"),
+    "ratio": (
+        c.RatioDriftConfig(), rows(importance_ratio=[1.0, 1.1, 0.9]), rows(importance_ratio=[1.0, 1.4]),
+        "epochs_per_rollout_batch=1"),
+}
+
+
+def among_all(config: ComponentConfig) -> c.HealthConfig:
+    return c.HealthConfig.model_validate({config.name: config})
+
+
+def said(config: ComponentConfig, steps: Steps) -> list[str]:
+    monitor = config.build(make_context())
+    return [w for n, row in enumerate(steps, 1) if (w := monitor.observe(n, row))]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_silent_when_healthy_and_to_the_point_when_not(case: str) -> None:
+    config, healthy, alarming, word = CASES[case]
+    check_monitor(config, healthy=healthy, alarming=alarming)
+    check_monitor(among_all(config), healthy=healthy, alarming=alarming)
+    warnings = said(config, alarming)
+    if alarming:
+        assert len(warnings) == 1
+        assert word in warnings[0]
+        assert warnings[0].startswith(f"{config.name}: ")
+        assert "Likely cause: " in warnings[0]
+        assert "Change: --set " in warnings[0]
+
+
+@pytest.mark.parametrize("case", [k for k, v in CASES.items() if v[2]])
+def test_a_resumed_monitor_says_what_an_uninterrupted_one_would(case: str) -> None:
+    config, _, alarming, _ = CASES[case]
+    for whole in (config, among_all(config)):
+        straight, first = whole.build(make_context()), whole.build(make_context())
+        cut = len(alarming) - 1
+        for n, row in enumerate(alarming[:cut], 1):
+            straight.observe(n, row)
+            first.observe(n, row)
+        second = whole.build(make_context())
+        second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+        for n in range(cut, len(alarming) + 12):
+            row = alarming[min(n, len(alarming) - 1)]
+            assert second.observe(n + 1, row) == straight.observe(n + 1, row)
+        assert second.state_dict() == straight.state_dict()
+
+
+def test_the_same_warning_comes_again_only_now_and_then() -> None:
+    steps = rows(truncated_fraction=[0.9] * 25)
+    monitor = c.LengthRunawayConfig(patience=3, repeat_every=10).build(make_context())
+    assert [n for n, row in enumerate(steps, 1) if monitor.observe(n, row)] == [3, 13, 23]
+
+
+@pytest.mark.parametrize("config", [c.HealthConfig(stop=True), c.HealthConfig(kl_spike=c.KLSpikeConfig(stop=True))])
+def test_stop_ends_the_run_with_everything_that_was_found(config: c.HealthConfig) -> None:
+    with pytest.raises(StopRun) as caught:
+        config.build(make_context()).observe(1, {"kl": 3.0, "drift/mean_abs": 1.0})
+    assert "kl_spike: kl is 3" in caught.value.reason
+    assert "ratio_drift: " in caught.value.reason
+
+
+def test_what_is_null_is_off() -> None:
+    monitor = c.HealthConfig(kl_spike=None).build(make_context())
+    assert monitor.observe(1, {"kl": 3.0}) is None
+
+
+def test_a_setting_is_named_with_its_present_value() -> None:
+    registry = Registry(disabled=())
+    run = validate(registry, {"trainer": {"name": "grpo", "optimizer": {"warmup_steps": 0, "eps": 1e-7}},
+                              "dataset": {"name": "pocket", "subset": "arithmetic"}, "reward": "verifier",
+                              "monitors": ["health"]})
+    warning = run.monitors[0].build(make_context().with_(config=run)).observe(2, {"kl": 3.0})
+    assert "--set trainer.optimizer.warmup_steps=30 (now 0)" in warning
+    assert "--set trainer.optimizer.eps=1e-05 (now 1e-07)" in warning
+
+
+def rollout(prompt: str, ids: tuple[int, ...], logprob: float, mask: Any = None) -> Rollout:
+    logprobs = np.full(len(ids), logprob, np.float32)
+    return Rollout(prompt, 0, (1,), ids, logprobs, 0, FinishReason.EOS, "x", 1, mask)
+
+
+def test_repeats_are_weighed_against_chance() -> None:
+    sure = [rollout("a", (1, 2), -0.1)] * 4
+    assert repeat_metrics(sure) == {"identical_fraction": 1.0, "improbable_twins": 0.0, "commonest_fraction": 1.0}
+    rare = [rollout("b", (3, 4), -3.0)] * 4  # three repeats at exp(-6): exp(-18)
+    found = repeat_metrics([*sure, *rare])
+    assert found == {"identical_fraction": 1.0, "improbable_twins": 0.5, "commonest_fraction": 0.5}
+    pair = [rollout("c", (3, 4), -3.0)] * 2 + [rollout("c", (n,), -3.0) for n in range(2)]
+    assert repeat_metrics(pair) == {"identical_fraction": 0.0, "improbable_twins": 0.0, "commonest_fraction": 0.5}
+    tool = rollout("d", (1, 2, 3), -9.0, np.array([True, False, False]))
+    assert repeat_metrics([tool] * 2)["improbable_twins"] == 0.0, "only the first token was chosen"
+    assert repeat_metrics([rollout("e", (1,), -1.0)])["identical_fraction"] == 0.0
+    assert set(repeat_metrics([]).values()) == {0.0}
+
+
+QUICK = ("train", "--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", "--set", "threads=1",
+         "--set", "trainer.rollout_batch_size=16", "--set", "trainer.eval_samples=0")
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Mapping[str, Any]]:
+    """Train with these settings; the summary comes back."""
+    from rlhf_core.cli.main import main
+
+    monkeypatch.chdir(tmp_path)
+
+    def train(*settings: str) -> Mapping[str, Any]:
+        words = [w for s in settings for w in ("--set", s)]
+        with pytest.raises(SystemExit) as caught:
+            main([*QUICK, "--run-dir", str(tmp_path / "run"), *words])
+        assert caught.value.code == 0
+        return json.loads((tmp_path / "run" / "summary.json").read_text())
+
+    return train
+
+
+def test_a_healthy_run_is_quiet(run: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "rlhf"):
+        summary = run("trainer.steps=5", "monitors=[health]")
+    assert "monitor_warnings" not in summary["dropped"]
+    assert not [r for r in caplog.records if "Likely cause" in r.getMessage()]
+
+
+def test_a_run_that_explodes_is_stopped_with_a_checkpoint(run: Callable[..., Any], tmp_path: Path) -> None:
+    summary = run("trainer.steps=40", "monitors=[{name: health, stop: true}]", "trainer.optimizer.learning_rate=0.03",
+                  "trainer.optimizer.warmup_steps=0", "trainer.optimizer.eps=1e-12", "trainer.rollout_batch_size=32")
+    assert summary["status"] == "stopped"
+    assert summary["steps"] < 10
+    assert "kl_spike: kl is " in summary["stop_reason"]
+    assert "--set trainer.optimizer.warmup_steps=30 (now 0)" in summary["stop_reason"]
+    assert "--set trainer.optimizer.eps=1e-05 (now 1e-12)" in summary["stop_reason"]
+    steps = [r["step"] for r in read_jsonl(tmp_path / "run" / "metrics.jsonl") if "tokens_generated" in r]
+    assert (tmp_path / "run" / "checkpoints" / f"step-{steps[-1]:06d}").is_dir()
