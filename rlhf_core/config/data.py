@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from rlhf_core.config.base import Config
 from rlhf_core.config.slots import component
+from rlhf_core.errors import ConfigError
 
 
 class SourceSettings(Config):
@@ -29,6 +30,44 @@ class SourceSettings(Config):
     """This source's own reward; None uses the run's."""
 
 
+class CurriculumSettings(Config):
+    """Order and filter training prompts by how often a model has solved them; see docs/curricula.md."""
+
+    path: str
+    """JSON lines or a JSON array of ``{"id": ..., "pass_rate": ...}``, or one JSON object id -> number."""
+    key: str = "pass_rate"
+    """The column with the number."""
+    order: Literal["easy_first", "hard_first", "none"] = "easy_first"
+    """Highest value first, lowest first, or only filter and keep the order there is. Every epoch has the same."""
+    band: tuple[float, float] | None = (0.01, 0.99)
+    """Only prompts whose value lies in it (ends included) are trained on; None keeps all that have a value."""
+    max_unmatched_fraction: float = Field(0.1, ge=0, le=1)
+    """The run refuses to start when more than this share of the file's ids, or of the prompts, has no counterpart."""
+
+    @model_validator(mode="after")
+    def _ends(self) -> CurriculumSettings:
+        if self.band is not None and not self.band[0] <= self.band[1]:
+            raise ConfigError(f"curriculum.band {list(self.band)} holds no number", fix="put the lower end first")
+        return self
+
+
+class DifficultySettings(Config):
+    """Prefer prompts that the policy solves sometimes, by the scores of this very run; see docs/curricula.md."""
+
+    band: tuple[float, float] = (0.1, 0.9)
+    """A prompt is preferred while its running mean score lies in it (ends included)."""
+    decay: float = Field(0.5, ge=0, lt=1)
+    """Weight of a prompt's earlier groups in its running mean: ``rate = decay * rate + (1 - decay) * mean score``."""
+    explore: float = Field(0.1, ge=0, le=1)
+    """Share of the draws that goes to prompts outside the band, so that their rates do not grow stale."""
+
+    @model_validator(mode="after")
+    def _ends(self) -> DifficultySettings:
+        if not self.band[0] <= self.band[1]:
+            raise ConfigError(f"difficulty.band {list(self.band)} holds no number", fix="put the lower end first")
+        return self
+
+
 class DatasetSettings(Config):
     """Where rows come from. A single source may be written flat: ``{name: jsonl, path: x, columns: {...}}``."""
 
@@ -44,6 +83,10 @@ class DatasetSettings(Config):
     shuffle: bool = True
     limit: int | None = Field(None, ge=1)
     """Use only the first N rows of each source."""
+    curriculum: CurriculumSettings | None = None
+    """Order or filter the training prompts by a pass@k file (on-policy runs)."""
+    difficulty: DifficultySettings | None = None
+    """Choose the next prompts by the scores of this run (on-policy runs)."""
 
     @model_validator(mode="before")
     @classmethod

@@ -21,8 +21,13 @@ class FileRows(NamedTuple):
     places: list[str]
 
 
-def check_file(path: str) -> None:
+def check_file(path: str, what: str = "dataset", setting: str = "--dataset") -> None:
     """Refuse a missing file.
+
+    Args:
+        path: the file.
+        what: names its kind in the message.
+        setting: what to check then.
 
     Raises:
         DatasetError: names it, and near files in its folder.
@@ -32,13 +37,13 @@ def check_file(path: str) -> None:
         return
     if file.is_dir():
         names = ", ".join(sorted(p.name for p in file.iterdir())[:5]) or "nothing"
-        raise DatasetError(f"dataset '{path}' is a folder, not a file", why=f"it holds {names}",
-                           fix="name one file, or read the folder with dataset.name=hub")
+        fix = "name one file, or read the folder with dataset.name=hub" if what == "dataset" else "name one file"
+        raise DatasetError(f"{what} '{path}' is a folder, not a file", why=f"it holds {names}", fix=fix)
     if not file.parent.is_dir():
-        raise DatasetError(f"dataset '{path}' does not exist", why=f"there is no folder '{file.parent}'",
-                           fix="check --dataset")
+        raise DatasetError(f"{what} '{path}' does not exist", why=f"there is no folder '{file.parent}'",
+                           fix=f"check {setting}")
     near = did_you_mean(file.name, [p.name for p in file.parent.glob("*")])
-    raise DatasetError(f"dataset '{path}' does not exist", fix=near or "check --dataset")
+    raise DatasetError(f"{what} '{path}' does not exist", fix=near or f"check {setting}")
 
 
 def read_json(path: str) -> FileRows:
@@ -48,15 +53,27 @@ def read_json(path: str) -> FileRows:
         DatasetError: missing, empty, or a broken line (file and line number).
     """
     check_file(path)
+    return parse_json(read_text(path), path)
+
+
+def parse_json(text: str, path: str, what: str = "dataset") -> FileRows:
+    """Rows of a text; arguments and errors as in :func:`read_json`."""
+    return _not_empty(_array(text, path) if text.lstrip()[:1] == "[" else _lines(text, path), path, what)
+
+
+def read_text(path: str, what: str = "dataset") -> str:
+    """All of a file; ``.gz`` is unpacked.
+
+    Raises:
+        DatasetError: it is not text, or cut short.
+    """
     opener = gzip.open if path.endswith(".gz") else open
     try:
         with opener(Path(path).expanduser(), "rt", encoding="utf-8-sig") as file:
-            text = file.read()
+            return str(file.read())
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise DatasetError(f"dataset '{path}' cannot be read", why=f"{type(error).__name__}: {error}",
+        raise DatasetError(f"{what} '{path}' cannot be read", why=f"{type(error).__name__}: {error}",
                            fix="it must be UTF-8 text, whole, and packed with gzip if it is called .gz") from error
-    found = _array(text, path) if text.lstrip()[:1] == "[" else _lines(text, path)
-    return _not_empty(found, path)
 
 
 def _array(text: str, path: str) -> FileRows:
@@ -108,9 +125,9 @@ def read_parquet(path: str) -> FileRows:
     return _not_empty(FileRows(rows, [f"row {n}" for n in range(1, len(rows) + 1)]), path)
 
 
-def _not_empty(found: FileRows, path: str) -> FileRows:
+def _not_empty(found: FileRows, path: str, what: str = "dataset") -> FileRows:
     if not found.rows:
-        raise DatasetError(f"dataset '{path}' is empty", fix="give a file with at least one row")
+        raise DatasetError(f"{what} '{path}' is empty", fix="give a file with at least one row")
     return found
 
 

@@ -34,8 +34,15 @@ class PromptOrder:
             by_source.setdefault(prompt.source, []).append(prompt)
         total = sum(weights[s] for s in by_source)
         self.share = {s: weights[s] / total for s in by_source}
-        self.walks = {s: SourceWalk(s, rows, (seed, i) if shuffle else None)
+        self.walks = {s: self.walk(s, rows, (seed, i) if shuffle else None)
                       for i, (s, rows) in enumerate(sorted(by_source.items()))}
+
+    def walk(self, source: str, prompts: Sequence[Prompt], key: tuple[int, int] | None) -> SourceWalk:
+        """The walk through one source; arguments as of :class:`SourceWalk`."""
+        return SourceWalk(source, prompts, key)
+
+    def observe(self, rates: Sequence[tuple[str, float]]) -> None:
+        """Told the mean score of every group (prompt id, mean); this order does not heed them."""
 
     def take(self, count: int) -> list[Prompt]:
         """The next ``count`` prompts, all different.

@@ -69,6 +69,15 @@ class SamplingSettings(Config):
         return SamplingParams(**{**self.model_dump(), "stop": tuple(self.stop), **changes})
 
 
+class DynamicSampling(Config):
+    """Fill the rollout batch with groups that teach something (Yu et al. 2025, DAPO, section 3.2)."""
+
+    max_rounds: int = Field(default=10, ge=1)
+    """Rounds of sampling in one step, the first included; then the step trains on the groups there are."""
+    keep: Literal["non_constant"] = "non_constant"
+    """Groups whose scores are all equal, or of which fewer than two exist, are set aside and replaced by others."""
+
+
 class LoopSettings(ComponentConfig):
     """What both loops share."""
 
@@ -121,6 +130,8 @@ class OnlineTrainerConfig(LoopSettings):
     drop_constant_groups: bool = True
     """Skip the forward of groups whose advantages are all zero; the gradient is the same. ``entropy`` and the loss's
     own metrics then cover what was run; ``kl`` and the reward's metrics always cover every completion."""
+    dynamic_sampling: DynamicSampling | None = None
+    """Sample further prompts in place of groups with constant scores; None trains on the groups as they come."""
     share_prefix: bool = True
     """One forward per prompt for all its completions."""
     gold_samples: int = Field(default=200, ge=0)
@@ -182,3 +193,9 @@ class OfflineTrainerConfig(LoopSettings):
     """Examples per optimizer update over all ranks; the last update of the run may have fewer."""
     max_length: int = Field(default=1024, ge=2)
     """Longer examples (prompt + completion tokens) are dropped, counted and summarised."""
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Refuse settings that only an on-policy run heeds."""
+        from rlhf_core.trainers.preflight import check_offline
+
+        check_offline(self, ctx)

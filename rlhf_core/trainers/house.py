@@ -9,6 +9,8 @@ from typing import Any
 
 from rlhf_core.context import BuildContext
 from rlhf_core.data.admit import admit
+from rlhf_core.data.curriculum import apply_curriculum
+from rlhf_core.data.difficulty import DifficultyOrder
 from rlhf_core.data.library import Datasets
 from rlhf_core.data.mixture import check_fingerprint, fingerprint, interleave
 from rlhf_core.data.order import PromptOrder
@@ -24,6 +26,7 @@ from rlhf_core.trainers.evaluate import Evaluator
 from rlhf_core.trainers.foundry import TokenFoundry, WithKL
 from rlhf_core.trainers.items import make_item
 from rlhf_core.trainers.parts import remember_sources
+from rlhf_core.trainers.refill import Intake
 from rlhf_core.trainers.rooms import Court, Library, Studio
 from rlhf_core.trainers.update import Updater
 from rlhf_core.types import Advantages, Prompt, Rollout, Score
@@ -46,6 +49,11 @@ class OnlineHouse:
         self.datasets = Datasets(ctx.config.dataset, ctx)
         remember_sources(self.datasets, ctx)
         train, held = self.datasets.prompts("train"), self.datasets.prompts("heldout")
+        settings = ctx.config.dataset
+        if settings.curriculum is not None:
+            seed = ctx.seed if settings.shuffle else None
+            train, counts = apply_curriculum(settings.curriculum, train, held, seed)
+            self.datasets.counts.update(counts)
         self.policy = load_policy(ctx.config.model)
         self.formatter = Formatter(self.policy.tokenizer, ctx.config.model.prompt_format)
         train, held = self._admit(train, "sampling"), self._admit(held, "eval_sampling")
@@ -54,7 +62,9 @@ class OnlineHouse:
         self.reference = Reference.of(self.policy.model) if self._wants_reference else None
         self.foundry = TokenFoundry(self.policy.model, config.sampling.temperature, config.share_prefix)
         self.ctx = ctx.with_(policy=self.policy, datasets=self.datasets)
-        order = PromptOrder(train, self.datasets.weights, ctx.seed, ctx.config.dataset.shuffle)
+        shuffle = settings.shuffle and (settings.curriculum is None or settings.curriculum.order == "none")
+        order = (PromptOrder(train, self.datasets.weights, ctx.seed, shuffle) if settings.difficulty is None else
+                 DifficultyOrder(settings.difficulty, train, self.datasets.weights, ctx.seed, shuffle))
         order.require(config.prompts_per_step)
         self.library = Library(order, self.encode, config.group_size)
         self.held = [held[i] for i in interleave([p.source for p in held], self.datasets.weights)]
@@ -67,6 +77,7 @@ class OnlineHouse:
         self.reward = self._build("reward")
         own = {label: self._own_reward(label, cfg) for label, cfg in self.datasets.own_rewards().items()}
         self.court = Court(self.reward, own, config.max_missing_fraction, who)
+        self.intake = Intake(self, config, ctx.session)
         self.advantage = self._build("advantage")
         loss = self._build("loss")
         if config.kl.coefficient > 0 and config.kl.where == "loss":
@@ -107,11 +118,13 @@ class OnlineHouse:
         return kept
 
     def advantages(self, rollouts: list[Rollout], scores: list[Score], group_ids: list[int]) -> Advantages:
-        """One advantage per rollout.
+        """One advantage per rollout; the estimator is not asked about none.
 
         Raises:
             PluginError: the estimator returned something else.
         """
+        if not rollouts:
+            return Advantages([])
         estimate = self.advantage.estimate(rollouts, scores, group_ids)
         return check_advantages(estimate, rollouts, self.ctx.session.parts.label(self.advantage))
 

@@ -18,11 +18,12 @@ from rlhf_core.trainers.evaluate import Evaluation
 from rlhf_core.trainers.house import OnlineHouse
 from rlhf_core.trainers.items import TrainItem, by_group, make_item
 from rlhf_core.trainers.penalty import charge, measured
+from rlhf_core.trainers.refill import Batch
 from rlhf_core.trainers.report import online_summary, step_trace
 from rlhf_core.trainers.rooms import rollout_metrics, score_metrics
 from rlhf_core.trainers.session import log
 from rlhf_core.trainers.update import Rows, means
-from rlhf_core.types import FinishReason, PromptGroup, Rollout, Score, ScoreStatus
+from rlhf_core.types import FinishReason, Rollout, Score, ScoreStatus
 
 
 class OnlineTrainer:
@@ -66,23 +67,13 @@ class OnlineTrainer:
     def step(self, step: int) -> None:
         """One rollout batch: rooms 1 to 6."""
         self.seconds = {}
-        config, house = self.config, self.house
-        groups = house.library.take(config.prompts_per_step)
-        share = len(groups) // self.strategy.world_size
-        first = self.strategy.rank * share
-        mine = groups[first : first + share]
-        with self._timed("rollout"), self.strategy.gathered(house.module):
-            rollouts = house.studio.sample(mine, config.sampling.params(), house.updater.version, tag=step)
-        self.session.hooks.fire("rlhf_rollouts_ready", hk.RolloutsReady(step, rollouts))
-        with self._timed("reward"):
-            scores = house.court.score([g.prompt for g in mine for _ in range(g.group_size)], rollouts)
-        self.session.hooks.fire("rlhf_rewards_ready", hk.RewardsReady(step, rollouts, scores))
-        metrics = self._learn(step, groups, mine, rollouts, scores, first * config.group_size)
+        batch = self.house.intake.draw(step, self._timed)
+        metrics = self._learn(step, batch)
         self.session.log_step(step, metrics, self.seconds)
 
-    def _learn(self, step: int, groups: Sequence[PromptGroup], mine: Sequence[PromptGroup], rollouts: list[Rollout],
-               scores: list[Score], offset: int) -> dict[str, float]:
+    def _learn(self, step: int, batch: Batch) -> dict[str, float]:
         """Rooms 4 to 6: advantages over all ranks, then this rank's share of the update."""
+        groups, rollouts, scores = batch.groups, batch.rollouts, batch.scores
         with self._timed("reference"):
             references = self.house.reference_logprobs(rollouts)
         if references is not None and self.config.kl.where == "reward" and self.config.kl.coefficient > 0:
@@ -90,15 +81,17 @@ class OnlineTrainer:
         shards = self.strategy.gather_objects((rollouts, scores))
         all_rollouts = [r for shard in shards for r in shard[0]]
         all_scores = [s for shard in shards for s in shard[1]]
-        self._count(all_scores)
-        self.house.court.check(all_scores)
+        every_score = [*all_scores, *batch.aside_scores]
+        self._count(every_score)
+        self.house.court.check(every_score)
         group_ids = [i for i, g in enumerate(groups) for _ in range(g.group_size)]
         estimate = self.house.advantages(all_rollouts, all_scores, group_ids)
-        values = estimate.values[offset : offset + len(rollouts)]
+        values = estimate.values[batch.offset : batch.offset + len(rollouts)]
         items = self._items(rollouts, values, references)
         with self._timed("update"):
-            updates = self._update(step, by_group(items, mine))
-        metrics = {**score_metrics(all_scores), **rollout_metrics(all_rollouts), **estimate.metrics, **updates}
+            updates = self._update(step, by_group(items, batch.mine))
+        metrics = {**score_metrics(every_score), **rollout_metrics([*all_rollouts, *batch.aside_rollouts]),
+                   **estimate.metrics, **updates, **batch.metrics}
         metrics |= self._masked(all_rollouts) | self._kl(rollouts, references)
         metrics |= self._dead_groups(estimate.values, all_scores, group_ids)
         self.session.trace(step, "step", step_trace(groups, all_rollouts, all_scores, estimate.values, metrics,
@@ -160,8 +153,8 @@ class OnlineTrainer:
                 yield [i for g in groups for i in g]
                 continue
             order = np.random.default_rng([self.house.seed, step, epoch]).permutation(len(groups))
-            for cut in np.split(order, parts):
-                yield [i for n in np.split(np.sort(cut), world)[self.strategy.rank] for i in groups[n]]
+            for cut in np.array_split(order, parts):
+                yield [i for n in np.array_split(np.sort(cut), world)[self.strategy.rank] for i in groups[n]]
 
     def _masked(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Count the truncated completions that ``mask_truncated`` leaves out of the loss."""
@@ -236,7 +229,7 @@ class OnlineTrainer:
     def _timed(self, name: str) -> Iterator[None]:
         start = time.perf_counter()
         yield
-        self.seconds[name] = time.perf_counter() - start
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
     def check_drift(self, metrics: Mapping[str, float]) -> None:
         """Warn once if the engine's and the trainer's logprobs disagree on the first batch."""

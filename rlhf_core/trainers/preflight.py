@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rlhf_core.data.curriculum import read_values
 from rlhf_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from rlhf_core.context import BuildContext
-    from rlhf_core.trainers.config import OnlineTrainerConfig
+    from rlhf_core.trainers.config import OfflineTrainerConfig, OnlineTrainerConfig
 
 
 def check_online(config: OnlineTrainerConfig, ctx: BuildContext) -> None:
@@ -33,6 +34,8 @@ def check_online(config: OnlineTrainerConfig, ctx: BuildContext) -> None:
             why="with fewer every advantage is zero and nothing is learned",
             fix=f"--set trainer.group_size={max(least, 8)}",
         )
+    if run.dataset.curriculum is not None:
+        read_values(run.dataset.curriculum)
     sampling = config.sampling
     if sampling.temperature == 0:
         raise ConfigError(
@@ -57,3 +60,15 @@ def check_online(config: OnlineTrainerConfig, ctx: BuildContext) -> None:
             f"{config.group_size}",
             fix=f"make train_batch_size a multiple of {config.group_size * ctx.world_size}",
         )
+
+
+def check_offline(config: OfflineTrainerConfig, ctx: BuildContext) -> None:
+    """Refuse what only an on-policy run heeds.
+
+    Raises:
+        ConfigError: with the setting to leave out.
+    """
+    for name in ("curriculum", "difficulty"):
+        if getattr(ctx.config.dataset, name) is not None:
+            raise ConfigError(f"dataset.{name} has no effect with algorithm '{config.name}'",
+                              why="only an on-policy run chooses its prompts by it", fix=f"leave dataset.{name} out")

@@ -1,0 +1,166 @@
+"""Order and filter prompts by a file of pass rates. An id that matches nothing is never passed over in silence."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlhf_core.config.data import CurriculumSettings
+from rlhf_core.data.files import check_file, parse_json, read_text
+from rlhf_core.errors import DatasetError, did_you_mean
+from rlhf_core.types import Prompt
+
+WHAT, SETTING = "curriculum", "dataset.curriculum.path"
+ID_COLUMNS = ("id", "prompt_id")
+EXAMPLES, SEARCHED = 3, 2000
+
+
+def read_values(settings: CurriculumSettings) -> dict[str, float]:
+    """Id -> number, from rows or from one JSON object.
+
+    Raises:
+        DatasetError: missing, empty, a value that is no number, or one id with two numbers; file and place are named.
+    """
+    path = settings.path
+    check_file(path, WHAT, SETTING)
+    text = read_text(path, WHAT)
+    pairs = _mapping(text, settings.key)
+    if pairs is None:
+        found = parse_json(text, path, WHAT)
+        pairs = [_row(row, settings.key, f"{path}, {place}") for row, place in zip(found.rows, found.places)]
+    if not pairs:
+        raise DatasetError(f"{WHAT} '{path}' is empty", fix="give it at least one id with its number")
+    values: dict[str, float] = {}
+    for name, value in pairs:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise DatasetError(f"{WHAT} '{path}': the value of '{name}' is not a number", why=f"it is {value!r:.60}",
+                               fix=f"mend the file, or name another column with dataset.{WHAT}.key")
+        if values.setdefault(name, float(value)) != value:
+            raise DatasetError(f"{WHAT} '{path}': id '{name}' occurs twice with different values",
+                               why=f"{values[name]:g} and {float(value):g}", fix="keep one of them")
+    return values
+
+
+def _mapping(text: str, key: str) -> list[tuple[str, Any]] | None:
+    """(Id, value) of a file that is one JSON object, and not one row."""
+    try:
+        found: Any = json.loads(text, object_pairs_hook=list) if text.lstrip()[:1] == "{" else None
+    except json.JSONDecodeError:
+        return None
+    names = {name for name, _ in found or ()}
+    return None if found is None or (names & {*ID_COLUMNS} and key in names) else found
+
+
+def _row(row: Mapping[str, Any], key: str, where: str) -> tuple[str, Any]:
+    """(Id, value) of one row."""
+    name = next((row[c] for c in ID_COLUMNS if row.get(c) is not None), None)
+    if name is None:
+        raise DatasetError(f"a row of the {WHAT} has no id", where=where, why=f"its keys: {', '.join(row)}",
+                           fix='write {"id": ..., "' + key + '": ...}')
+    if key not in row:
+        raise DatasetError(f"the {WHAT} has no '{key}' for '{name}'", where=where, why=f"its keys: {', '.join(row)}",
+                           fix=did_you_mean(key, row) or f"name the column with dataset.{WHAT}.key")
+    return str(name), row[key]
+
+
+def apply_curriculum(settings: CurriculumSettings, prompts: Sequence[Prompt], held: Sequence[Prompt],
+                     seed: int | None) -> tuple[list[Prompt], Counter[str]]:
+    """Keep the training prompts whose value lies in the band, in the order asked for.
+
+    Args:
+        settings: the file and what to do with it.
+        prompts: training prompts of all sources.
+        held: held-out prompts; ids of the file that are theirs match, but nothing is done with them.
+        seed: orders prompts of equal value; None keeps the order that they have.
+
+    Returns:
+        (kept, counts by reason).
+
+    Raises:
+        DatasetError: the file cannot be used, too many ids of either side match nothing, or nothing would be left.
+    """
+    given = read_values(settings)
+    values, unmatched = match(given, prompts, held, settings.path)
+    missing = [p.id for p in prompts if p.id not in values]
+    known = [i for p in prompts if p.id not in values or not missing for i in (p.id, own_id(p))]
+    limit = settings.max_unmatched_fraction
+    for few, of, what, others in (
+            (unmatched, len(given), f"ids of '{settings.path}' match no prompt", known),
+            (missing, len(prompts), f"prompts are not in '{settings.path}'", unmatched or list(given))):
+        if few and (len(few) == of or len(few) > limit * of):
+            raise DatasetError(
+                f"{len(few)} of {of} {what}", where="first: " + _some(few),
+                why=f"the other side has {_some(others)}; nearest to '{few[0]}': {_nearest(few[0], others)}",
+                fix=f"use the dataset's ids, or allow more with dataset.{WHAT}.max_unmatched_fraction (now {limit:g})")
+    low, high = settings.band or (-math.inf, math.inf)
+    valued = [p for p in prompts if p.id in values]
+    kept = [p for p in valued if low <= values[p.id] <= high]
+    _check_left(valued, kept, values, settings)
+    counts = Counter({"curriculum_ids_unmatched": len(unmatched), "curriculum_prompts_unmatched": len(missing),
+                      "curriculum_out_of_band": len(valued) - len(kept)})
+    return _ordered(kept, values, settings.order, seed), +counts
+
+
+def match(values: Mapping[str, float], prompts: Sequence[Prompt], held: Sequence[Prompt],
+          path: str) -> tuple[dict[str, float], list[str]]:
+    """(Value by full prompt id, ids that match nothing). A file may leave a source's label out of its ids.
+
+    Raises:
+        DatasetError: an id without label that two sources have, or two ids of one prompt with different values.
+    """
+    full, short = {p.id: own_id(p) for p in (*prompts, *held)}, dict[str, list[str]]()
+    for name, own in full.items():
+        short.setdefault(own, []).append(name)
+    found: dict[str, float] = {}
+    unmatched: list[str] = []
+    for name, value in values.items():
+        whose = [name] if name in full else short.get(name, [])
+        if len(whose) > 1:
+            raise DatasetError(f"{WHAT} '{path}': id '{name}' is in several sources",
+                               why=f"it may be {_some(whose)}", fix="write ids with their source's label")
+        if not whose:
+            unmatched.append(name)
+        elif found.setdefault(whose[0], value) != value:
+            raise DatasetError(f"{WHAT} '{path}': '{name}' is '{whose[0]}', which has another value",
+                               why=f"{found[whose[0]]:g} and {value:g}", fix="keep one of them")
+    return found, unmatched
+
+
+def own_id(prompt: Prompt) -> str:
+    """A prompt's id without its source's label. Example: ``17`` for ``gsm8k/17``"""
+    return prompt.id.removeprefix(f"{prompt.source}/")
+
+
+def _check_left(valued: Sequence[Prompt], kept: Sequence[Prompt], values: Mapping[str, float],
+                settings: CurriculumSettings) -> None:
+    lost = sorted({p.source for p in valued} - {p.source for p in kept})
+    if lost:
+        own = [values[p.id] for p in valued if p.source == lost[0]]
+        raise DatasetError(f"no prompt of source '{lost[0]}' has a value in the {WHAT}'s band",
+                           why=f"its values run from {min(own):g} to {max(own):g}, the band is {settings.band}",
+                           fix=f"widen dataset.{WHAT}.band, or drop the source")
+
+
+def _ordered(kept: list[Prompt], values: Mapping[str, float], order: str, seed: int | None) -> list[Prompt]:
+    """Prompts by value; equal ones in a seeded order."""
+    if order == "none":
+        return kept
+    if seed is not None:
+        kept = [kept[i] for i in np.random.default_rng([seed, len(kept)]).permutation(len(kept))]
+    sign = -1.0 if order == "easy_first" else 1.0
+    return sorted(kept, key=lambda p: sign * values[p.id])
+
+
+def _some(names: Iterable[str]) -> str:
+    return ", ".join(f"'{n}'" for n, _ in zip(names, range(EXAMPLES)))
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, known[:SEARCHED], n=1, cutoff=0.0)
+    return f"'{near[0]}'" if near else "none"

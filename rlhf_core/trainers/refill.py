@@ -1,0 +1,185 @@
+"""Rooms 1 to 3 of one step: prompts, completions, scores. Groups that teach nothing can be replaced by others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import numpy as np
+
+from rlhf_core import hooks as hk
+from rlhf_core.trainers.config import OnlineTrainerConfig
+from rlhf_core.trainers.report import step_trace
+from rlhf_core.types import PromptGroup, Rollout, Score
+
+if TYPE_CHECKING:
+    from rlhf_core.trainers.house import OnlineHouse
+    from rlhf_core.trainers.session import Session
+
+T = TypeVar("T")
+Timed = Callable[[str], AbstractContextManager[None]]
+RELATIVE_FLOOR = 1e-4
+"""Scores that differ by less than this share of the largest are equal: fp32 residue is no signal."""
+
+
+class Scored(NamedTuple):
+    """One prompt's completions and their scores."""
+
+    group: PromptGroup
+    rollouts: list[Rollout]
+    scores: list[Score]
+
+    @property
+    def teaches(self) -> bool:
+        """Whether two of the scores differ."""
+        values = [float(s.value) for s in self.scores if s.ok and s.value is not None]
+        return len(values) > 1 and max(values) - min(values) > RELATIVE_FLOOR * max(abs(v) for v in values)
+
+    @property
+    def rate(self) -> float | None:
+        """Mean of the scores that exist; None if none does."""
+        values = [float(s.value) for s in self.scores if s.ok and s.value is not None]
+        return float(np.mean(values)) if values else None
+
+
+@dataclass
+class Batch:
+    """What one step trains on: groups of all ranks, and this rank's share of them with completions and scores."""
+
+    groups: list[PromptGroup]
+    mine: list[PromptGroup]
+    rollouts: list[Rollout]
+    scores: list[Score]
+    offset: int
+    """Completions of the ranks before this one."""
+    aside: list[Scored] = field(default_factory=list)
+    """Groups of all ranks that were sampled and scored, and are not trained on."""
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def aside_scores(self) -> list[Score]:
+        """Scores of the groups set aside."""
+        return [s for scored in self.aside for s in scored.scores]
+
+    @property
+    def aside_rollouts(self) -> list[Rollout]:
+        """Completions of the groups set aside."""
+        return [r for scored in self.aside for r in scored.rollouts]
+
+
+class Intake:
+    """Draws a step's rollout batch.
+
+    With ``dynamic_sampling``, groups whose scores are all equal are set aside, and as many further prompts are sampled,
+    until the batch is full or ``max_rounds`` is reached (Yu et al. 2025, DAPO, eq. 11). Unlike there, no more is
+    sampled than is missing, so no useful group is thrown away. Who goes and who stays is decided over the groups of
+    all ranks, in the order they were drawn: the number of processes changes nothing.
+
+    Args:
+        house: library, studio, court and policy.
+        config: the trainer's settings.
+        session: counts, trace and hooks.
+    """
+
+    def __init__(self, house: OnlineHouse, config: OnlineTrainerConfig, session: Session) -> None:
+        self.house, self.config, self.session, self.strategy = house, config, session, house.strategy
+        self.shares = config.dynamic_sampling is not None or house.ctx.config.dataset.difficulty is not None
+        """Whether every rank needs to see every group before the update."""
+
+    def draw(self, step: int, timed: Timed) -> Batch:
+        """Sample and score one rollout batch; all ranks call it together.
+
+        Args:
+            step: the step; seeds depend on it and on the round.
+            timed: context that adds to the step's times.
+
+        Raises:
+            ScoreError: too many scores are missing.
+        """
+        if not self.shares:
+            groups = self.house.library.take(self.config.prompts_per_step)
+            mine = self._share(groups)
+            rollouts, scores = self._play(step, mine, step, timed)
+            return self._batch(groups, [Scored(g, [], []) for g in groups], rollouts, scores)
+        kept, aside, rounds = self._refill(step, timed)
+        batch = self._batch([s.group for s in kept], kept)
+        batch.aside = aside
+        if self.config.dynamic_sampling is not None:
+            batch.metrics = self._report(step, kept, aside, rounds)
+        return batch
+
+    def _refill(self, step: int, timed: Timed) -> tuple[list[Scored], list[Scored], int]:
+        """(Groups to train on, groups set aside, rounds made), the same on every rank."""
+        dynamic, size = self.config.dynamic_sampling, self.config.prompts_per_step
+        kept: list[Scored] = []
+        aside: list[Scored] = []
+        number = 0
+        while len(kept) < size and number < (dynamic.max_rounds if dynamic else 1):
+            groups = self.house.library.take(size - len(kept))
+            tag = (step, number) if number else step
+            found = self._round(step, groups, tag, timed)
+            self.house.library.order.observe([(s.group.prompt.id, s.rate) for s in found if s.rate is not None])
+            for scored in found:
+                (kept if dynamic is None or scored.teaches else aside).append(scored)
+            self.house.court.check([s for scored in (*kept, *aside) for s in scored.scores])
+            number += 1
+        return kept, aside, number
+
+    def _round(self, step: int, groups: Sequence[PromptGroup], tag: object, timed: Timed) -> list[Scored]:
+        """Some groups, each rank playing its share, on every rank."""
+        mine = self._share(groups)
+        rollouts, scores = self._play(step, mine, tag, timed)
+        cut = np.cumsum([0, *(g.group_size for g in mine)])
+        own = [Scored(g, rollouts[a:b], scores[a:b]) for g, a, b in zip(mine, cut, cut[1:])]
+        return [scored for shard in self.strategy.gather_objects(own) for scored in shard]
+
+    def _play(self, step: int, mine: Sequence[PromptGroup], tag: object,
+              timed: Timed) -> tuple[list[Rollout], list[Score]]:
+        """This rank's completions and their scores."""
+        house = self.house
+        with timed("rollout"), self.strategy.gathered(house.module):
+            params = self.config.sampling.params()
+            rollouts = house.studio.sample(mine, params, house.updater.version, tag=tag) if mine else []
+        self.session.hooks.fire("rlhf_rollouts_ready", hk.RolloutsReady(step, rollouts))
+        with timed("reward"):
+            scores = house.court.score([g.prompt for g in mine for _ in range(g.group_size)], rollouts)
+        self.session.hooks.fire("rlhf_rewards_ready", hk.RewardsReady(step, rollouts, scores))
+        return rollouts, scores
+
+    def _batch(self, groups: list[PromptGroup], rows: Sequence[Scored], rollouts: list[Rollout] | None = None,
+               scores: list[Score] | None = None) -> Batch:
+        """The batch of some groups, given this rank's completions or all of them in ``rows``."""
+        first = self._bounds(len(groups))[self.strategy.rank]
+        mine = self._share(rows)
+        return Batch(
+            groups, [s.group for s in mine],
+            [r for s in mine for r in s.rollouts] if rollouts is None else rollouts,
+            [v for s in mine for v in s.scores] if scores is None else scores,
+            sum(g.group_size for g in groups[:first]))
+
+    def _bounds(self, count: int) -> list[int]:
+        """Where each rank's share of ``count`` groups begins; sizes differ by one at most."""
+        world = self.strategy.world_size
+        return [rank * (count // world) + min(rank, count % world) for rank in range(world + 1)]
+
+    def _share(self, rows: Sequence[T]) -> Sequence[T]:
+        """This rank's share, a run of neighbours."""
+        bounds, rank = self._bounds(len(rows)), self.strategy.rank
+        return rows[bounds[rank] : bounds[rank + 1]]
+
+    def _report(self, step: int, kept: Sequence[Scored], aside: Sequence[Scored], rounds: int) -> dict[str, float]:
+        """Count and trace what was set aside."""
+        short = self.config.prompts_per_step - len(kept)
+        self.session.counts.update({"groups_set_aside": len(aside), "groups_not_refilled": short})
+        self.session.trace(step, "refill", set_aside(aside))
+        return {"refill/rounds": float(rounds), "refill/set_aside": float(len(aside)), "refill/missing": float(short)}
+
+
+def set_aside(groups: Sequence[Scored]) -> list[dict[str, object]]:
+    """Trace rows of groups that are not trained on; like those of the others, without tokens."""
+    rollouts = [r for s in groups for r in s.rollouts]
+    scores = [v for s in groups for v in s.scores]
+    rows = step_trace([s.group for s in groups], rollouts, scores, [None] * len(rollouts), {}, 0)
+    return [{**row, "event": "set_aside"} for row in rows[:-1]]

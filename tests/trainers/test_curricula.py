@@ -1,0 +1,109 @@
+"""Runs whose prompts are chosen by a file of pass rates, or by the run's own scores."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_core.runs.jsonl import read_jsonl
+
+ROWS = [{"id": n, "prompt": f"What is {n % 20} + {n // 20}?", "answer": str(n % 20 + n // 20)} for n in range(24)]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A folder with a data set of 24 sums, 2 of them held out, and pass rates: those with an odd id are solved."""
+    (tmp_path / "sums.jsonl").write_text("\n".join(map(json.dumps, ROWS[:22])))
+    (tmp_path / "held.jsonl").write_text("\n".join(map(json.dumps, ROWS[22:])))
+    rates = {str(row["id"]): 1.0 if row["id"] % 2 else 0.02 + row["id"] / 50 for row in ROWS}  # type: ignore[operator]
+    (tmp_path / "passes.json").write_text(json.dumps(rates))
+    return tmp_path
+
+
+def base(data: Path, steps: int = 4, **dataset: Any) -> dict[str, Any]:
+    return {"trainer": {"name": "grpo", "steps": steps, "rollout_batch_size": 8, "group_size": 4, "eval_samples": 2,
+                        "checkpoint_every": 1, "keep_checkpoints": 9},
+            "reward": {"name": "verifier", "workers": 1},
+            "dataset": {"name": "jsonl", "path": str(data / "sums.jsonl"), "heldout_path": str(data / "held.jsonl"),
+                        **dataset}}
+
+
+def drawn(run: Path) -> list[str]:
+    return [r["prompt_id"] for r in read_jsonl(run / "trace.jsonl") if r["event"] == "prompt"]
+
+
+def test_easy_first_by_a_file(train: Any, data: Path) -> None:
+    summary = train(base(data, curriculum={"path": str(data / "passes.json")}))
+    assert drawn(data / "run") == [f"sums/{n}" for n in (20, 18, 16, 14, 12, 10, 8, 6)]
+    assert summary["dropped"]["curriculum_out_of_band"] == 11
+    assert "curriculum_ids_unmatched" not in summary["dropped"], "held-out ids match"
+
+
+@pytest.mark.parametrize("dataset", [{"difficulty": {"explore": 0.2}}, {"curriculum": {"order": "hard_first"}}])
+def test_resume_goes_on_with_the_same_prompts(train: Any, data: Path, dataset: dict[str, Any]) -> None:
+    if "curriculum" in dataset:
+        dataset = {"curriculum": {**dataset["curriculum"], "path": str(data / "passes.json")}}
+    steps = 16 if "difficulty" in dataset else 4
+    train(base(data, steps, **dataset), run="whole")
+    train(base(data, steps, **dataset), run="run")
+    (data / "run" / "summary.json").unlink()
+    for folder in sorted((data / "run" / "checkpoints").iterdir())[steps // 2 :]:
+        for file in sorted(folder.rglob("*"), reverse=True):
+            file.rmdir() if file.is_dir() else file.unlink()
+        folder.rmdir()
+    train(base(data), resume=True, run="run")
+    assert drawn(data / "run") == drawn(data / "whole")
+    assert len(drawn(data / "run")) == 2 * steps
+
+
+def test_resume_with_other_pass_rates_is_refused(train: Any, data: Path) -> None:
+    from rlhf_core.errors import DatasetError
+
+    train(base(data, curriculum={"path": str(data / "passes.json")}))
+    (data / "run" / "summary.json").unlink()
+    (data / "passes.json").write_text(json.dumps({str(n): 0.5 for n in range(24)}))
+    with pytest.raises(DatasetError, match="changed since the checkpoint"):
+        train(base(data), resume=True)
+
+
+def test_unseen_prompts_come_first_and_then_those_solved_sometimes(train: Any, data: Path) -> None:
+    train(base(data, 16, difficulty={"explore": 0}))
+    rows = [r for r in read_jsonl(data / "run" / "trace.jsonl") if r["event"] == "prompt"]
+    assert len({r["prompt_id"] for r in rows[:22]}) == 22
+    rate: dict[str, float] = {}
+    in_band = 0
+    for n, row in enumerate(rows):
+        name, mean = row["prompt_id"], sum(c["score"] for c in row["completions"]) / 4
+        in_band += n >= 22 and 0.1 <= rate[name] <= 0.9
+        rate[name] = 0.5 * rate[name] + 0.5 * mean if name in rate else mean
+    assert in_band == 10
+
+
+@pytest.mark.parametrize(("text", "says"), [
+    (None, "does not exist"),
+    ("", "is empty"),
+    ('{"1": "high"}', "is not a number"),
+    ('{"id": 1, "pass_rate": 0.5}\n{"id": 1, "pass_rate": 0.75}', "occurs twice"),
+    ('{"x/1": 0.5, "x/2": 0.5}', "2 of 2 ids"),
+])
+def test_bad_file_is_refused_before_the_model_loads(rlhf: Callable[..., Any], quick: tuple[str, ...], tmp_path: Path,
+                                                    monkeypatch: pytest.MonkeyPatch, text: str | None,
+                                                    says: str) -> None:
+    path = tmp_path / "passes.jsonl"
+    if text is not None:
+        path.write_text(text)
+    monkeypatch.setattr("rlhf_core.trainers.house.load_policy", lambda config: pytest.fail("the model was loaded"))
+    out = rlhf(*quick, "--set", f"dataset.curriculum.path={path}", "--run-dir", tmp_path / "run")
+    assert out.code == 2, out.err
+    assert says in out.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_offline_runs_refuse_it(rlhf: Callable[..., Any]) -> None:
+    out = rlhf("train", "--algo", "sft", "--dry-run", "--set", "dataset.difficulty.explore=0.2")
+    assert out.code == 2
+    assert "dataset.difficulty has no effect with algorithm 'sft'" in out.err
