@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rlhf_core.errors import UserError as UserError
     from rlhf_core.hooks import hookimpl as hookimpl
     from rlhf_core.models.config import ModelConfig as ModelConfig
+    from rlhf_core.trainers.config import KLSettings as KLSettings
     from rlhf_core.trainers.config import OfflineTrainerConfig as OfflineTrainerConfig
     from rlhf_core.trainers.config import OnlineTrainerConfig as OnlineTrainerConfig
     from rlhf_core.trainers.config import OptimizerSettings as OptimizerSettings
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from rlhf_core.types import SamplingParams as SamplingParams
     from rlhf_core.types import Score as Score
     from rlhf_core.types import ScoreStatus as ScoreStatus
+    from rlhf_core.types import TokenValues as TokenValues
 
 _HOMES = {
     "rlhf_core.batches": ("LossOutput", "PairBatch", "TokenBatch"),
@@ -61,7 +63,7 @@ _HOMES = {
     ),
     "rlhf_core.hooks": ("hookimpl",),
     "rlhf_core.models.config": ("ModelConfig",),
-    "rlhf_core.trainers.config": ("OfflineTrainerConfig", "OnlineTrainerConfig", "OptimizerSettings"),
+    "rlhf_core.trainers.config": ("KLSettings", "OfflineTrainerConfig", "OnlineTrainerConfig", "OptimizerSettings"),
     "rlhf_core.types": (
         "Advantages",
         "Demonstration",
@@ -76,6 +78,7 @@ _HOMES = {
         "SamplingParams",
         "Score",
         "ScoreStatus",
+        "TokenValues",
     ),
 }
 _WHERE = {name: home for home, names in _HOMES.items() for name in names}

@@ -65,6 +65,29 @@ class Advantage(Protocol):
 
 
 @runtime_checkable
+class CriticAdvantage(Protocol):
+    """Optional for an advantage: it has a critic, which is trained beside the policy (ADR 0008).
+
+    Its ``estimate`` takes a fourth argument, one :class:`~rlhf_core.types.TokenValues` per rollout, charges the KL that
+    ``trainer.kl`` puts into the reward, and returns token advantages and ``Advantages.returns``.
+    """
+
+    critic: Any
+    """A ``torch.nn.Module``: ``critic(prompts, completions, hidden_NH)`` returns ``values_N`` of the state before each
+    completion token, row after row. The core optimizes, shards and saves its trainable parameters."""
+    on_policy_trunk: bool
+    """``hidden_NH`` are the policy's hidden states there; otherwise None."""
+    learning_rate: float | None
+    """The critic's own; None takes the policy's."""
+    warmup_steps: int
+    """During this many steps only the critic learns."""
+
+    def with_value_loss(self, loss: Loss) -> Loss:
+        """Return a loss that adds the critic's own, unreduced, to the policy's."""
+        ...
+
+
+@runtime_checkable
 class RolloutEngine(Protocol):
     """Samples completions from the current policy."""
 

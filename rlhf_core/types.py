@@ -206,6 +206,20 @@ class Demonstration:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenValues:
+    """What an advantage with a critic is told of one completion, besides its rollout and score.
+
+    Example:
+        TokenValues(values_T1=np.array([0.2, 0.5, 0.9], np.float32), ref_T=np.array([-0.1, -0.7], np.float32))
+    """
+
+    values_T1: npt.NDArray[np.float32]
+    """The critic's value of the state before each token and, last, of the state after the last one: ``[T + 1]``."""
+    ref_T: npt.NDArray[np.float32] | None = None
+    """Logprobs under the reference policy; None when nothing asked for them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Advantages:
     """Output of an advantage estimator for one rollout batch.
 
@@ -215,3 +229,5 @@ class Advantages:
 
     values: Sequence[float | npt.NDArray[np.float32] | None]
     metrics: Mapping[str, float] = field(default_factory=dict)
+    returns: Sequence[npt.NDArray[np.float32] | None] | None = None
+    """With a critic: what it is to learn, ``[T_i]`` where there is an advantage."""

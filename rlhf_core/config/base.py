@@ -51,6 +51,9 @@ class ComponentConfig(Config):
     min_group_size: ClassVar[int] = 1
     """For advantages: the fewest completions a prompt needs for the estimate to mean anything."""
 
+    has_critic: ClassVar[bool] = False
+    """For advantages: it brings a critic (``CriticAdvantage``)."""
+
     downloads: ClassVar[bool] = True
     """For datasets: reading the rows may need the network, so a dry run does not read them."""
 

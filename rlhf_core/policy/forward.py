@@ -32,6 +32,8 @@ class CompletionLogprobs:
     """Nats; None unless asked for."""
     mask_BT: torch.Tensor
     """Bool, from the lengths that were passed, never from ids."""
+    hidden_NH: torch.Tensor | None = None
+    """Hidden states that predict the tokens, row after row; None where the model does not split into trunk and head."""
 
 
 def completion_logprobs(
@@ -66,8 +68,9 @@ def completion_logprobs(
     sizes_B = torch.tensor([len(c) for c in completions], device=device)
     mask_BT = torch.arange(max(map(len, completions)), device=device)[None, :] < sizes_B[:, None]
     targets_N = torch.tensor([t for c in completions for t in c], dtype=torch.long, device=device)
+    hidden_NH: torch.Tensor | None = None
     if structure(model).split:
-        hidden_NH = _hidden(model, prompts, completions, shared_prefix)
+        hidden_NH = completion_hidden(model, prompts, completions, shared_prefix)
         logprobs_N, entropy_N = head_logprobs(
             hidden_NH, trunk_and_head(model).head, targets_N, temperature=temperature, entropy=entropy,
             chunk_bytes=chunk_bytes, keep_bytes=keep_bytes)
@@ -76,7 +79,7 @@ def completion_logprobs(
         logprobs_N = selected_logprobs(logits_NV, targets_N, temperature)
         entropy_N = entropy_of(logits_NV, temperature) if entropy else None
     entropy_BT = None if entropy_N is None else _grid(entropy_N, mask_BT)
-    return CompletionLogprobs(_grid(logprobs_N, mask_BT), entropy_BT, mask_BT)
+    return CompletionLogprobs(_grid(logprobs_N, mask_BT), entropy_BT, mask_BT, hidden_NH)
 
 
 def _check(prompts: Ids, completions: Ids, temperature: float) -> None:
@@ -90,7 +93,9 @@ def _check(prompts: Ids, completions: Ids, temperature: float) -> None:
         raise ValueError(f"temperature must be positive for a log-probability, got {temperature}")
 
 
-def _hidden(model: torch.nn.Module, prompts: Ids, completions: Ids, shared_prefix: bool) -> torch.Tensor:
+def completion_hidden(model: torch.nn.Module, prompts: Ids, completions: Ids,
+                      shared_prefix: bool = True) -> torch.Tensor:
+    """Hidden states ``[N, H]`` that predict each completion token, row after row; the model must split."""
     repeats = len(distinct(prompts)[0]) < len(prompts)
     if shared_prefix and repeats and structure(model).share and not _checkpointing(model):
         return shared_hidden(model, prompts, completions)
@@ -107,4 +112,4 @@ def _grid(values_N: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
     return values_N.new_zeros(mask_BT.shape).masked_scatter(mask_BT, values_N)
 
 
-__all__ = ["CompletionLogprobs", "Parts", "completion_logprobs", "pad", "take_apart"]
+__all__ = ["CompletionLogprobs", "Parts", "completion_hidden", "completion_logprobs", "pad", "take_apart"]

@@ -121,6 +121,9 @@ class OnlineTrainerConfig(LoopSettings):
     train_batch_size: int | None = Field(default=None, ge=1)
     """Completions per optimizer update, in whole groups, over all ranks; None takes the whole rollout batch."""
     epochs_per_rollout_batch: int = Field(default=1, ge=1)
+    target_kl: float | None = Field(default=None, gt=0)
+    """The remaining updates of a rollout batch are left out once the policy is this far (``approx_kl``, nats per token)
+    from the one that sampled; None makes them all."""
     sampling: SamplingSettings = SamplingSettings()
     eval_sampling: SamplingSettings | None = None
     """None evaluates with ``sampling``."""

@@ -86,6 +86,22 @@ def check_advantages(estimate: Any, rollouts: Sequence[Rollout], who: str) -> Ad
     return estimate
 
 
+def check_returns(estimate: Advantages, rollouts: Sequence[Rollout], who: str) -> Advantages:
+    """Return what an estimator with a critic returned, if every advantage comes with finite returns ``[T]``.
+
+    Raises:
+        PluginError: one does not; names the first rollout concerned.
+    """
+    if estimate.returns is None or len(estimate.returns) != len(rollouts):
+        raise returned(who, "no returns for its critic", "Advantages.returns, one array per rollout")
+    for rollout, value, row in zip(rollouts, estimate.values, estimate.returns):
+        shape = (len(rollout.completion_ids),)
+        if value is not None and (row is None or np.shape(row) != shape or not np.isfinite(row).all()):
+            raise returned(who, f"returns {row!r:.80} for {rollout.prompt_id}#{rollout.group_index}",
+                           f"finite numbers of shape {shape}")
+    return estimate
+
+
 def check_rollouts(found: Any, names: Sequence[tuple[str, int]], who: str) -> list[Rollout]:
     """Return rollouts, if they are those of ``names`` (prompt id, group index), in that order, each with its logprobs.
 

@@ -13,7 +13,7 @@ import torch
 
 from rlhf_core.batches import LossOutput, TokenBatch
 from rlhf_core.functional.kl import kl_loss
-from rlhf_core.policy.forward import completion_logprobs
+from rlhf_core.policy.forward import completion_hidden, completion_logprobs
 from rlhf_core.protocols import Loss
 from rlhf_core.trainers.items import TrainItem
 
@@ -25,11 +25,14 @@ class TokenFoundry(torch.nn.Module):
         model: causal language model (possibly wrapped by peft).
         temperature: the rollouts' sampling temperature; logprobs mean the same thing on both sides.
         share_prefix: one forward per distinct prompt.
+        critic: gives the values, if the algorithm has one (``CriticAdvantage.critic``).
+        on_policy_trunk: it is fed the policy's hidden states.
     """
 
-    def __init__(self, model: torch.nn.Module, temperature: float = 1.0, share_prefix: bool = False) -> None:
+    def __init__(self, model: torch.nn.Module, temperature: float = 1.0, share_prefix: bool = False,
+                 critic: torch.nn.Module | None = None, on_policy_trunk: bool = False) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.critic, self.on_policy_trunk = model, critic, on_policy_trunk
         self.temperature, self.share_prefix = temperature, share_prefix
 
     def forward(self, items: Sequence[TrainItem]) -> TokenBatch:
@@ -49,11 +52,17 @@ class TokenFoundry(torch.nn.Module):
             rows = [getattr(i, name) for i in items]
             return None if rows[0] is None else grid(rows)
 
+        values_BT = None
+        if self.critic is not None:
+            hidden_NH = out.hidden_NH if self.on_policy_trunk else None
+            values_N = self.critic([i.prompt_ids for i in items], [i.completion_ids for i in items], hidden_NH)
+            values_BT = values_N.new_zeros(out.mask_BT.shape).masked_scatter(out.mask_BT, values_N)
         return TokenBatch(
             logprobs_BT=out.logprobs_BT, mask_BT=grid([i.mask_T for i in items], bool),
             advantages_BT=grid([i.advantages_T for i in items]),
             old_logprobs_BT=optional("old_T") if items[0].old_T is not None else out.logprobs_BT.detach(),
-            ref_logprobs_BT=optional("ref_T"), behaviour_logprobs_BT=optional("behaviour_T"), entropy_BT=out.entropy_BT)
+            ref_logprobs_BT=optional("ref_T"), behaviour_logprobs_BT=optional("behaviour_T"), entropy_BT=out.entropy_BT,
+            values_BT=values_BT, old_values_BT=optional("old_values_T"), returns_BT=optional("returns_T"))
 
     @torch.no_grad()
     def logprobs(self, items: Sequence[TrainItem], micro_batch_size: int) -> list[np.ndarray[Any, Any]]:
@@ -66,6 +75,24 @@ class TokenFoundry(torch.nn.Module):
                 temperature=self.temperature, entropy=False, shared_prefix=self.share_prefix)
             grid = out.logprobs_BT.float().cpu().numpy()
             rows += [grid[n, : len(i.completion_ids)].copy() for n, i in enumerate(micro)]
+        return rows
+
+    @torch.no_grad()
+    def values(self, items: Sequence[TrainItem], micro_batch_size: int) -> list[np.ndarray[Any, Any]]:
+        """The critic's values before each token and after the last, without gradient: one array ``[T + 1]`` per item.
+
+        The policy's hidden states are computed only if the critic wants them.
+        """
+        assert self.critic is not None
+        rows: list[np.ndarray[Any, Any]] = []
+        for start in range(0, len(items), micro_batch_size):
+            micro = items[start : start + micro_batch_size]
+            prompts = [i.prompt_ids for i in micro]
+            longer = [(*i.completion_ids, 0) for i in micro]  # a last token is only predicted, never fed
+            hidden_NH = (completion_hidden(self.model, prompts, longer, self.share_prefix) if self.on_policy_trunk
+                         else None)
+            flat = self.critic(prompts, longer, hidden_NH).float().cpu().numpy()
+            rows += np.split(flat, np.cumsum([len(c) for c in longer])[:-1])
         return rows
 
 

@@ -18,18 +18,20 @@ from rlhf_core.models.load import load_policy
 from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.models.reference import Reference
 from rlhf_core.models.save import load_weights, write_folder
-from rlhf_core.protocols import RewardModel
+from rlhf_core.protocols import CriticAdvantage, RewardModel
 from rlhf_core.runs.checkpoint import seed_everything
 from rlhf_core.trainers.config import OnlineTrainerConfig
-from rlhf_core.trainers.doors import check_advantages
+from rlhf_core.trainers.critic import load_critic, save_critic
+from rlhf_core.trainers.doors import check_advantages, check_returns
 from rlhf_core.trainers.evaluate import Evaluator
 from rlhf_core.trainers.foundry import TokenFoundry, WithKL
 from rlhf_core.trainers.items import make_item
 from rlhf_core.trainers.parts import remember_sources
 from rlhf_core.trainers.refill import Intake
 from rlhf_core.trainers.rooms import Court, Library, Studio
+from rlhf_core.trainers.session import WriteModel
 from rlhf_core.trainers.update import Updater
-from rlhf_core.types import Advantages, Prompt, Rollout, Score
+from rlhf_core.types import Advantages, Prompt, Rollout, Score, TokenValues
 
 
 class OnlineHouse:
@@ -79,13 +81,20 @@ class OnlineHouse:
         self.court = Court(self.reward, own, config.max_missing_fraction, who)
         self.intake = Intake(self, config, ctx.session)
         self.advantage = self._build("advantage")
+        critic = self.advantage if isinstance(self.advantage, CriticAdvantage) else None
         loss = self._build("loss")
         if config.kl.coefficient > 0 and config.kl.where == "loss":
             loss = WithKL(loss, config.kl.coefficient, config.kl.estimator)
+        if critic is not None:
+            loss = critic.with_value_loss(loss)
+            self.foundry.critic, self.foundry.on_policy_trunk = critic.critic, critic.on_policy_trunk
         if checkpoint:
             load_weights(self.policy.model, checkpoint[0] / "model")
+            if critic is not None:
+                load_critic(critic.critic, checkpoint[0])
         self.module = self.strategy.prepare(self.foundry)
-        self.updater = Updater(self.module, loss, self.strategy, config, config.steps * config.updates_per_step)
+        self.updater = Updater(self.module, loss, self.strategy, config, config.steps * config.updates_per_step,
+                               self.foundry.critic, critic.learning_rate if critic else None)
         held = self.library.groups(self.held, 1)
         sampling = (config.eval_sampling or config.sampling).params()
         self.evaluator = Evaluator(self.studio, self.court, self.datasets, held, sampling, self.strategy)
@@ -117,7 +126,8 @@ class OnlineHouse:
         self.datasets.counts.update(dropped)
         return kept
 
-    def advantages(self, rollouts: list[Rollout], scores: list[Score], group_ids: list[int]) -> Advantages:
+    def advantages(self, rollouts: list[Rollout], scores: list[Score], group_ids: list[int],
+                   tokens: list[TokenValues] | None) -> Advantages:
         """One advantage per rollout; the estimator is not asked about none.
 
         Raises:
@@ -125,8 +135,22 @@ class OnlineHouse:
         """
         if not rollouts:
             return Advantages([])
-        estimate = self.advantage.estimate(rollouts, scores, group_ids)
-        return check_advantages(estimate, rollouts, self.ctx.session.parts.label(self.advantage))
+        told = (rollouts, scores, group_ids) if tokens is None else (rollouts, scores, group_ids, tokens)
+        who = self.ctx.session.parts.label(self.advantage)
+        estimate = check_advantages(self.advantage.estimate(*told), rollouts, who)
+        return estimate if tokens is None else check_returns(estimate, rollouts, who)
+
+    def token_values(self, rollouts: list[Rollout], references: list[Any] | None) -> list[TokenValues] | None:
+        """What the critic says of each completion; None without one."""
+        if self.foundry.critic is None:
+            return None
+        with self.strategy.gathered(self.module):
+            rows = self.foundry.values([make_item(r, 0.0, False) for r in rollouts], self.config.micro_batch_size)
+        return [TokenValues(row, None if references is None else references[i]) for i, row in enumerate(rows)]
+
+    def critic_only(self, step: int) -> bool:
+        """Whether a step is one of the critic's warm-up."""
+        return self.foundry.critic is not None and step <= self.advantage.warmup_steps
 
     def reference_logprobs(self, rollouts: list[Rollout]) -> list[Any] | None:
         """Logprobs ``[T]`` of each completion under the reference policy; None when nothing asks for them."""
@@ -153,9 +177,20 @@ class OnlineHouse:
         self.updater.load_state_dict(state["updater"])
         self.library.order.load_state_dict(state["order"])
 
-    def write_model(self, folder: Path, weights: Mapping[str, Any]) -> None:
-        """Write the trained weights (adapters, with LoRA) and tokenizer for a checkpoint."""
-        write_folder(self.policy.model, self.policy.tokenizer, folder, weights)
+    def writer(self) -> WriteModel:
+        """Return what writes a checkpoint's weights (adapters, with LoRA) and tokenizer, and the critic beside them.
+
+        All ranks call it; the critic is gathered here.
+        """
+        critic = self.foundry.critic
+        gathered = None if critic is None else self.strategy.full_state(critic)
+
+        def write(folder: Path, weights: Mapping[str, Any]) -> None:
+            write_folder(self.policy.model, self.policy.tokenizer, folder, weights)
+            if critic is not None and gathered is not None:
+                save_critic(critic, gathered, folder.parent)
+
+        return write
 
     def write_final(self, folder: Path, weights: Mapping[str, Any]) -> None:
         """Write the final model in plain Hugging Face form, adapters merged."""

@@ -26,6 +26,8 @@ class TrainItem:
     behaviour_T: Floats | None = None
     old_T: Floats | None = None
     ref_T: Floats | None = None
+    old_values_T: Floats | None = None
+    returns_T: Floats | None = None
 
     @property
     def tokens(self) -> int:

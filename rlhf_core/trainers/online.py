@@ -14,6 +14,7 @@ from rlhf_core import hooks as hk
 from rlhf_core.context import BuildContext
 from rlhf_core.trainers.canary import drift_warning
 from rlhf_core.trainers.config import OnlineTrainerConfig
+from rlhf_core.trainers.critic import with_returns
 from rlhf_core.trainers.evaluate import Evaluation
 from rlhf_core.trainers.house import OnlineHouse
 from rlhf_core.trainers.items import TrainItem, by_group, make_item
@@ -76,18 +77,21 @@ class OnlineTrainer:
         groups, rollouts, scores = batch.groups, batch.rollouts, batch.scores
         with self._timed("reference"):
             references = self.house.reference_logprobs(rollouts)
-        if references is not None and self.config.kl.where == "reward" and self.config.kl.coefficient > 0:
+            tokens = self.house.token_values(rollouts, references)
+        penalised = self.config.kl.where == "reward" and self.config.kl.coefficient > 0
+        if references is not None and penalised and tokens is None:
             scores = [charge(s, r, ref, self.config.kl) for s, r, ref in zip(scores, rollouts, references)]
-        shards = self.strategy.gather_objects((rollouts, scores))
+        shards = self.strategy.gather_objects((rollouts, scores, tokens))
         all_rollouts = [r for shard in shards for r in shard[0]]
         all_scores = [s for shard in shards for s in shard[1]]
         every_score = [*all_scores, *batch.aside_scores]
         self._count(every_score)
         self.house.court.check(every_score)
         group_ids = [i for i, g in enumerate(groups) for _ in range(g.group_size)]
-        estimate = self.house.advantages(all_rollouts, all_scores, group_ids)
+        all_tokens = None if tokens is None else [t for shard in shards for t in shard[2]]
+        estimate = self.house.advantages(all_rollouts, all_scores, group_ids, all_tokens)
         values = estimate.values[batch.offset : batch.offset + len(rollouts)]
-        items = self._items(rollouts, values, references)
+        items = with_returns(self._items(rollouts, values, references), tokens, estimate, batch.offset)
         with self._timed("update"):
             updates = self._update(step, by_group(items, batch.mine))
         metrics = {**score_metrics(every_score), **rollout_metrics([*all_rollouts, *batch.aside_rollouts]),
@@ -123,6 +127,7 @@ class OnlineTrainer:
         self.session.hooks.fire("rlhf_batch_ready", hk.BatchReady(step, len(items), sum(i.tokens for i in items)))
         rows: list[Rows] = []
         sampled_by = house.updater.version
+        house.updater.critic_only = house.critic_only(step)
         for batch in self._batches(step, groups):
             totals = (float(sum(i.tokens for i in batch)), float(sum(i.tokens > 0 for i in batch)))
             kept = [i for i in batch if i.tokens and not (self._may_drop and i.flat)]
@@ -131,12 +136,23 @@ class OnlineTrainer:
             if fresh and not self.checked_drift:
                 self.check_drift(means([row]))
             rows.append(row if fresh else {k: v for k, v in row.items() if not k.startswith("drift/")})
+            if self._too_far(row, len(rows)):
+                break
         return means(rows)
+
+    def _too_far(self, row: Rows, made: int) -> bool:
+        """Whether the policy has left the one that sampled by more than ``target_kl``, with updates still to come."""
+        limit, left = self.config.target_kl, self.config.updates_per_step - made
+        total, weight = row.get("approx_kl", (0.0, 0.0))
+        if limit is None or not left or not weight or total / weight <= limit:
+            return False
+        self.session.counts["updates_beyond_target_kl"] += left
+        return True
 
     @property
     def _may_drop(self) -> bool:
         kl_in_loss = self.config.kl.where == "loss" and self.config.kl.coefficient > 0
-        return self.config.drop_constant_groups and not kl_in_loss
+        return self.config.drop_constant_groups and not kl_in_loss and self.house.foundry.critic is None
 
     def _batches(self, step: int, groups: list[list[TrainItem]]) -> Iterator[list[TrainItem]]:
         """This rank's share of every optimizer batch.
@@ -207,7 +223,7 @@ class OnlineTrainer:
             return
         state = {"house": self.house.state_dict(), "before": self.before.state() if self.before else None,
                  "checked_drift": self.checked_drift}
-        self.session.checkpoint(step, state, self.house.policy.model, self.house.write_model)
+        self.session.checkpoint(step, state, self.house.policy.model, self.house.writer())
 
     def _restore(self, state: dict[str, Any]) -> int:
         self.house.load_state_dict(state["house"])

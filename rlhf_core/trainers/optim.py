@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from rlhf_core.trainers.config import OptimizerSettings
 
 
-def make_optimizer(module: torch.nn.Module, settings: OptimizerSettings) -> torch.optim.AdamW:
-    """AdamW over the trainable parameters; weight decay only on matrices, as usual."""
-    trained = [p for p in module.parameters() if p.requires_grad]
-    groups = [{"params": [p for p in trained if p.ndim >= 2], "weight_decay": settings.weight_decay},
-              {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0}]
+def make_optimizer(module: torch.nn.Module, settings: OptimizerSettings, apart: torch.nn.Module | None = None,
+                   apart_rate: float | None = None) -> torch.optim.AdamW:
+    """AdamW over the trainable parameters; weight decay only on matrices, as usual.
+
+    ``apart``, a part of the module, learns with ``apart_rate`` if one is given, on the same schedule.
+    """
+    own = set(apart.parameters()) if apart is not None and apart_rate is not None else set[torch.nn.Parameter]()
+    groups: list[dict[str, Any]] = []
+    for scale, chosen in ((1.0, False), ((apart_rate or 0.0) / settings.learning_rate, True)):
+        trained = [p for p in module.parameters() if p.requires_grad and (p in own) is chosen]
+        extra = {"scale": scale} if chosen else {}
+        groups += [{"params": [p for p in trained if p.ndim >= 2], "weight_decay": settings.weight_decay, **extra},
+                   {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0, **extra}]
     return torch.optim.AdamW([g for g in groups if g["params"]], lr=settings.learning_rate, betas=settings.betas,
                              eps=settings.eps)
 
@@ -41,5 +50,5 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, settings: OptimizerSetti
     """Set and return the learning rate of the next update."""
     rate = settings.learning_rate * factor
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = rate * group.get("scale", 1.0)
     return rate

@@ -50,13 +50,19 @@ class Updater:
         strategy: ranks, gradients, clipping.
         settings: optimizer, reduction, micro-batch size.
         total_updates: for the learning-rate schedule.
+        critic: part of the module that is no part of the policy ``module.model``; its gradient is clipped apart.
+        critic_rate: its learning rate; None takes the optimizer's.
     """
 
     def __init__(
-        self, module: torch.nn.Module, loss: Loss, strategy: Strategy, settings: LoopSettings, total_updates: int
+        self, module: torch.nn.Module, loss: Loss, strategy: Strategy, settings: LoopSettings, total_updates: int,
+        critic: torch.nn.Module | None = None, critic_rate: float | None = None,
     ) -> None:
         self.module, self.loss, self.strategy, self.settings = module, loss, strategy, settings
-        self.optimizer = make_optimizer(module, settings.optimizer)
+        self.critic = critic
+        self.critic_only = False
+        """The policy gets no update, whatever its gradient (critic warm-up)."""
+        self.optimizer = make_optimizer(module, settings.optimizer, critic, critic_rate)
         self._factor = lr_factor(settings.optimizer, total_updates)
         self.version = 0
         """Updates made so far: the policy version."""
@@ -84,15 +90,29 @@ class Updater:
             return {"updates_skipped": (1.0, 1.0), "train/tokens": (tokens, 1.0)}
         rate = set_learning_rate(self.optimizer, self.settings.optimizer, self._factor(self.version))
         sums = self._accumulate(items, tokens, sequences)
-        norm = self.strategy.clip_grad_norm(self.module, self.settings.optimizer.max_grad_norm)
-        if not math.isfinite(norm):
-            self.optimizer.zero_grad(set_to_none=True)
-            raise diverged(f"gradient norm is {norm}", items)
+        norms = self._clip()
+        for name, norm in norms.items():
+            if not math.isfinite(norm):
+                self.optimizer.zero_grad(set_to_none=True)
+                raise diverged(f"{name.replace('grad_norm', 'gradient norm').replace('_', ' ')} is {norm}", items)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.version += 1
-        core = {"grad_norm": (norm, 1.0), "learning_rate": (rate, 1.0), "train/tokens": (tokens, 1.0)}
-        return {**self._over_ranks(sums), **core}
+        core = {"learning_rate": (rate, 1.0), "train/tokens": (tokens, 1.0)}
+        return {**self._over_ranks(sums), **{k: (v, 1.0) for k, v in norms.items()}, **core}
+
+    def _clip(self) -> dict[str, float]:
+        """Clip the gradient, that of a critic apart from the policy's; return the norms as they were."""
+        limit = self.settings.optimizer.max_grad_norm
+        if self.critic is None:
+            return {"grad_norm": self.strategy.clip_grad_norm(self.module, limit)}
+        policy = self.strategy.unwrap(self.module).get_submodule("model")
+        norms = {"critic_grad_norm": self.strategy.clip_grad_norm(self.critic, limit)}
+        if not self.critic_only:
+            return {"grad_norm": self.strategy.clip_grad_norm(policy, limit), **norms}
+        for parameter in policy.parameters():
+            parameter.grad = None
+        return norms
 
     def _accumulate(self, items: Sequence[Any], tokens: float, sequences: float) -> Rows:
         size = self.settings.micro_batch_size
@@ -196,12 +216,16 @@ def add(sums: Sums, weights: Sums, rows: Mapping[str, Any]) -> None:
 
 
 def core_metrics(batch: Any) -> dict[str, tuple[float, float]]:
-    """What the core measures on every token batch, as (sum, weight): entropy, and drift from the engine."""
+    """What the core measures on every token batch, as (sum, weight): entropy, drift from the engine, and KL(policy that
+    sampled || policy), estimated by k3 without importance weights (``approx_kl``)."""
     mask = getattr(batch, "mask_BT", None)
     if mask is None:
         return {}
     weight = float(mask.sum())
     rows: Rows = {}
+    if batch.old_logprobs_BT is not None:
+        gap_BT = batch.logprobs_BT.detach() - batch.old_logprobs_BT
+        rows["approx_kl"] = (float(((gap_BT.exp() - 1 - gap_BT) * mask).sum()), weight)
     if batch.entropy_BT is not None:
         rows["entropy"] = (float((batch.entropy_BT.detach() * mask).sum()), weight)
     if batch.behaviour_logprobs_BT is not None:

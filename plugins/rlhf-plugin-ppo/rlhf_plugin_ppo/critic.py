@@ -1,0 +1,106 @@
+"""The critic: a linear head on a trunk of its own, or on the policy's.
+
+Suffixes: ``_N`` completion tokens of all rows, flat, ``_H`` hidden size.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from rlhf_core.api import BuildContext, ModelError
+from rlhf_core.models.load import LoadedModel, load_policy
+from rlhf_core.policy.forward import pad, take_apart
+from rlhf_core.policy.structure import structure
+from rlhf_plugin_ppo.config import CriticSettings
+
+Ids = Sequence[Sequence[int]]
+
+
+class Critic(torch.nn.Module):
+    """``V(prompt, tokens so far) = w h + b``, h the hidden state that predicts the next token.
+
+    The head starts at zero, so that the first values are 0 whatever the trunk says, and nothing random is drawn.
+
+    Args:
+        hidden: size of the trunk's hidden states.
+        dtype: of the head's weights; it computes in float32.
+        trunk: the critic's own; None takes the policy's hidden states.
+        stop_gradient: the value loss does not reach them.
+    """
+
+    def __init__(self, hidden: int, dtype: torch.dtype, trunk: Any = None, stop_gradient: bool = False) -> None:
+        super().__init__()
+        self.trunk, self.stop_gradient = trunk, stop_gradient
+        self.weight_H = torch.nn.Parameter(torch.zeros(hidden, dtype=dtype))
+        self.bias = torch.nn.Parameter(torch.zeros(1, dtype=dtype))
+
+    def forward(self, prompts: Ids, completions: Ids, hidden_NH: torch.Tensor | None = None) -> torch.Tensor:
+        """Values ``[N]``, float32, of the states before each completion token, row after row."""
+        if self.trunk is not None:
+            hidden_NH = self._hidden(prompts, completions)
+        assert hidden_NH is not None, "a shared critic needs the policy's hidden states"
+        if self.stop_gradient:
+            hidden_NH = hidden_NH.detach()
+        return hidden_NH.float() @ self.weight_H.float() + self.bias.float()
+
+    def _hidden(self, prompts: Ids, completions: Ids) -> torch.Tensor:
+        rows = [[*p, *c[:-1]] for p, c in zip(prompts, completions, strict=True)]
+        ids_BL, _ = pad(rows, self.bias.device)
+        hidden_BLH = self.trunk(input_ids=ids_BL, use_cache=False).last_hidden_state
+        return torch.cat([hidden_BLH[b, len(p) - 1 : len(p) - 1 + len(c)]
+                          for b, (p, c) in enumerate(zip(prompts, completions))])
+
+
+def make_critic(settings: CriticSettings, ctx: BuildContext) -> Critic:
+    """Build the critic of a run, on the policy's device.
+
+    With LoRA a critic of its own learns adapters of its own; its base stays as it is.
+
+    Raises:
+        ModelError: the model cannot be taken apart, or the critic's tokenizer is not the policy's.
+    """
+    policy: LoadedModel = ctx.policy
+    device = next(policy.model.parameters()).device
+    if settings.kind == "shared":
+        if not structure(policy.model).split:
+            raise ModelError(f"model '{policy.source}' has no hidden states that a shared critic could use",
+                             fix="--set advantage.critic.kind=separate")
+        trunk = trunk_of(policy)
+        return Critic(width(trunk), dtype_of(trunk), stop_gradient=settings.stop_gradient).to(device)
+    start = policy if settings.path is None else other(settings.path, ctx)
+    trunk = trunk_of(start)
+    trunk = copy.deepcopy(trunk) if start is policy else trunk
+    return Critic(width(trunk), dtype_of(trunk), trunk).to(device)
+
+
+def other(path: str, ctx: BuildContext) -> LoadedModel:
+    """Load another model for the critic, with the policy's settings."""
+    loaded = load_policy(ctx.config.model.model_copy(update={"path": path, "revision": None}))
+    if loaded.tokenizer.get_vocab() != ctx.policy.tokenizer.get_vocab():
+        raise ModelError(f"critic '{path}' reads other tokens than policy '{ctx.policy.source}'",
+                         why="their tokenizers' vocabularies differ, and the critic reads the policy's token ids",
+                         fix="choose a critic of the policy's family, or leave out advantage.critic.path")
+    return loaded
+
+
+def trunk_of(loaded: LoadedModel) -> Any:
+    """The transformer under a causal language model, adapters included."""
+    parts = take_apart(loaded.model)
+    if parts is None:
+        raise ModelError(f"model '{loaded.source}' has no separate trunk and head",
+                         fix="--set advantage.critic.path=... of a model that has")
+    return parts.trunk
+
+
+def width(trunk: Any) -> int:
+    """Size of the hidden states."""
+    return int(trunk.config.get_text_config().hidden_size)
+
+
+def dtype_of(trunk: Any) -> torch.dtype:
+    """Number type of the weights."""
+    return next(trunk.parameters()).dtype

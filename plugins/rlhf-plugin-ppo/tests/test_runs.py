@@ -1,0 +1,172 @@
+"""Whole runs of the pocket model: what is trained, kept, resumed, stopped early and refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from rlhf_core.pocket import weights_path
+
+SMALL = ("train", "--algo", "ppo", "--reward", "verifier", "--dataset", "pocket/arithmetic", "--set", "threads=1",
+         "--set", "trainer.rollout_batch_size=16", "--set", "trainer.train_batch_size=8", "--set", "trainer.steps=2",
+         "--set", "trainer.eval_samples=0", "--set", "trainer.sampling.max_tokens=12")
+Train = Callable[..., "Ran"]
+Weights = dict[str, torch.Tensor]
+
+
+class Ran:
+    """What a run left."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.summary = folder, json.loads((folder / "summary.json").read_text())
+        rows = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
+        self.steps = [r for r in rows if "tokens_generated" in r]
+
+    @property
+    def policy(self) -> Weights:
+        """Final weights of the policy."""
+        return load_file(str(self.folder / "final" / "model.safetensors"))
+
+    def critic(self, step: int = 2) -> Weights:
+        """The critic's weights after a step."""
+        return load_file(str(self.folder / f"checkpoints/step-{step:06d}/critic.safetensors"))
+
+
+@pytest.fixture
+def train(command: Callable[..., tuple[int, str]], tmp_path: Path) -> Train:
+    """``train("a", "trainer.steps=2")``: a small run with these settings in the folder ``a``."""
+
+    def run(name: str, *settings: str) -> Ran:
+        code, err = command(*SMALL, "--run-dir", tmp_path / name, *(w for s in settings for w in ("--set", s)))
+        assert code == 0, err
+        return Ran(tmp_path / name)
+
+    return run
+
+
+def apart(a: Weights, b: Weights) -> float:
+    """Largest difference of any weight."""
+    assert a.keys() == b.keys()
+    return max(float((a[k] - b[k].to(a[k].dtype)).abs().max()) for k in a)
+
+
+def start() -> Weights:
+    """The policy's weights before training."""
+    return load_file(str(weights_path() / "model.safetensors"))
+
+
+@pytest.mark.parametrize("settings", [
+    (), ("advantage.critic.kind=shared",), ("advantage.critic.kind=shared", "advantage.critic.stop_gradient=true"),
+    ("model.lora.r=4",), ("model.lora.r=4", "advantage.critic.kind=shared"), ("advantage.critic.path=pocket",),
+], ids=["separate", "shared", "stop_gradient", "lora", "lora_shared", "path"])
+def test_policy_and_critic_learn(settings: tuple[str, ...], train: Train) -> None:
+    run = train("run", *settings, "trainer.group_size=2")
+    names = {"value_loss", "explained_variance", "clip_fraction", "approx_kl", "kl_coefficient", "critic_grad_norm"}
+    assert names <= run.steps[1].keys()
+    assert run.steps[0]["value/mean"] == 0, "the head starts at zero"
+    assert run.steps[1]["value/mean"] != 0
+    assert run.summary["updates"] == 8
+    assert apart(start(), run.policy) > 1e-5
+    own = run.critic()
+    assert float(own["weight_H"].abs().max()) > 0
+    shared, lora = any("shared" in s for s in settings), any("lora" in s for s in settings)
+    assert (len(own) > 2) is not shared, "a shared critic is its head"
+    assert all("lora" in k or k in ("weight_H", "bias") for k in own) or not lora, "its base stays as it is"
+    assert not list((run.folder / "final").glob("*critic*"))
+
+
+def test_the_update_does_not_depend_on_the_micro_batch_size(train: Train) -> None:
+    """Small steps, so that rounding does not show in Adam's sign."""
+    settings = ("trainer.optimizer.eps=1e-3", "trainer.group_size=2", "trainer.steps=1",
+                "trainer.rollout_batch_size=32", "trainer.train_batch_size=16")
+    runs = [train(str(n), *settings, f"trainer.micro_batch_size={n}") for n in (3, 16)]
+    assert runs[0].steps[0]["reward/std"] > 0
+    assert apart(runs[0].policy, start()) > 1e-5
+    assert apart(runs[0].policy, runs[1].policy) < 1e-6
+    assert apart(runs[0].critic(1), runs[1].critic(1)) < 1e-6
+    for name in ("value_loss", "approx_kl", "critic_grad_norm", "explained_variance", "loss"):
+        assert runs[0].steps[0].get(name) == pytest.approx(runs[1].steps[0].get(name), rel=1e-4, abs=1e-6), name
+
+
+@pytest.mark.parametrize("kind", ["separate", "shared"])
+def test_resume_goes_on_bit_for_bit(kind: str, train: Train, command: Callable[..., tuple[int, str]],
+                                    tmp_path: Path) -> None:
+    """The critic, its optimizer state and the KL coefficient come back."""
+    whole = train("whole", f"advantage.critic.kind={kind}", "trainer.checkpoint_every=1", "trainer.steps=3",
+                  "trainer.keep_checkpoints=5", "trainer.kl.coefficient=0.2", "trainer.kl.target=0.01")
+    cut = tmp_path / "cut"
+    shutil.copytree(whole.folder, cut)
+    for gone in ("final", "checkpoints/step-000003", "checkpoints/step-000002"):
+        shutil.rmtree(cut / gone)
+    (cut / "summary.json").unlink()
+    code, err = command("train", "--resume", cut)
+    assert code == 0, err
+    again = Ran(cut)
+    for a, b in zip(whole.steps, again.steps, strict=True):
+        assert {k: v for k, v in a.items() if k != "time"} == {k: v for k, v in b.items() if k != "time"}
+    assert len({row["kl_coefficient"] for row in again.steps}) == 3
+    assert apart(whole.policy, again.policy) == 0
+    assert apart(whole.critic(3), again.critic(3)) == 0
+
+
+@pytest.mark.parametrize("kind", ["separate", "shared"])
+def test_during_warm_up_only_the_critic_learns(kind: str, train: Train) -> None:
+    decay = "trainer.optimizer.weight_decay=0.1"
+    warm = train("warm", "advantage.warmup_steps=2", f"advantage.critic.kind={kind}", decay)
+    assert apart(start(), warm.policy) == 0
+    assert float(warm.critic()["weight_H"].abs().max()) > 0
+    assert "grad_norm" not in warm.steps[1]
+    half = train("half", "advantage.warmup_steps=1", f"advantage.critic.kind={kind}", decay)
+    assert apart(start(), half.policy) > 0
+
+
+def test_updates_stop_once_the_policy_is_too_far_from_the_one_that_sampled(train: Train) -> None:
+    fast = ("trainer.optimizer.learning_rate=0.003", "trainer.optimizer.warmup_steps=0")
+    free = train("free", *fast)
+    held = train("held", *fast, "trainer.target_kl=1e-4")
+    assert free.summary["updates"] == 8
+    assert held.summary["updates"] == 8 - held.summary["dropped"]["updates_beyond_target_kl"] < 8
+    assert held.steps[0]["approx_kl"] < free.steps[0]["approx_kl"]
+
+
+def test_the_critic_has_its_own_learning_rate(train: Train) -> None:
+    slow = train("slow", "advantage.critic.learning_rate=1e-7")
+    fast = train("fast", "advantage.critic.learning_rate=1e-3")
+    assert float(slow.critic()["weight_H"].abs().max()) < 1e-5 < 1e-3 < float(fast.critic()["weight_H"].abs().max())
+    assert slow.steps[0]["learning_rate"] == fast.steps[0]["learning_rate"]
+
+
+@pytest.mark.parametrize(("settings", "said"), [
+    (("advantage.name=group_norm", "trainer.group_size=4"), "algorithm 'ppo' needs a critic"),
+    (("advantage.critic.kind=shared", "advantage.critic.path=pocket"), "would have no effect"),
+    (("advantage.critic.path=./nowhere",), "there is no model folder './nowhere'"),
+    (("advantage.gae_lambda=1.5",), "gae_lambda"),
+    (("advantage.critic.kind=both",), "separate"),
+    (("trainer.kl.where=loss",), "kl.controller adaptive steers the KL in the reward"),
+])
+def test_bad_input_is_refused_before_anything_is_loaded(settings: tuple[str, ...], said: str,
+                                                        command: Callable[..., tuple[int, str]], tmp_path: Path,
+                                                        ) -> None:
+    words = [w for s in settings for w in ("--set", s)]
+    code, err = command(*SMALL, "--run-dir", tmp_path / "run", "--dry-run", *words)
+    assert code == 2, err
+    assert said in " ".join(err.split())
+
+
+def test_a_critic_that_reads_other_tokens_is_refused(command: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+    other = shutil.copytree(weights_path(), tmp_path / "other")
+    tokenizer: Any = json.loads((other / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    first, second = list(vocabulary)[-2:]
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    (other / "tokenizer.json").write_text(json.dumps(tokenizer))
+    code, err = command(*SMALL, "--run-dir", tmp_path / "run", "--set", f"advantage.critic.path={other}")
+    assert code == 2, err
+    assert "reads other tokens than policy 'pocket'" in " ".join(err.split())
