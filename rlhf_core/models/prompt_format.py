@@ -68,10 +68,11 @@ class Formatter:
 
         Plain text, and a template that writes nothing after an answer, end with the tokenizer's EOS, if it has one.
         """
-        return (*self.tokenizer.encode(text, add_special_tokens=False), *self._closing)
+        return (*self.tokenizer.encode(text, add_special_tokens=False), *self.closing)
 
     @cached_property
-    def _closing(self) -> tuple[int, ...]:
+    def closing(self) -> tuple[int, ...]:
+        """What the chat template writes after an answer; without one, the tokenizer's EOS, if it has one."""
         mark, after = "an-answer-to-find", ""
         if self.chat:
             turns = [{"role": "user", "content": "x"}, {"role": "assistant", "content": mark}]
@@ -82,6 +83,25 @@ class Formatter:
         if after:
             return tuple(self.tokenizer.encode(after, add_special_tokens=False))
         return () if self.tokenizer.eos_token_id is None else (self.tokenizer.eos_token_id,)
+
+
+def template_warning(formatter: Formatter, ends: Sequence[int]) -> str:
+    """What is suspicious about a chat template that closes turns with a token which ends no completion; "" if it does.
+
+    Published base models often carry their instruct sibling's template; nobody taught them its tokens.
+
+    Args:
+        formatter: of the policy's tokenizer.
+        ends: see :func:`end_ids`.
+    """
+    closing = formatter.closing if formatter.chat else ()
+    if not closing or set(closing) & set(ends):
+        return ""
+    tokenizer = formatter.tokenizer
+    known = ", ".join(repr(tokenizer.decode([i])) for i in ends) or "none"
+    return (f"the chat template closes a turn with {tokenizer.decode(list(closing)).strip()!r}, which is not a token "
+            f"that ends a completion ({known}): it looks like a base model with an instruct model's template, which it "
+            "was never trained on. Use --set model.prompt_format=raw with a prompt_template, or an instruct model")
 
 
 def plain_ids(tokenizer: Any, text: str) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from rlhf_core.data.library import Datasets
 from rlhf_core.data.mixture import check_fingerprint, fingerprint, interleave
 from rlhf_core.data.order import PromptOrder
 from rlhf_core.models.load import load_policy
-from rlhf_core.models.prompt_format import Formatter
+from rlhf_core.models.prompt_format import Formatter, end_ids, template_warning
 from rlhf_core.models.reference import Reference
 from rlhf_core.models.save import load_weights, write_folder
 from rlhf_core.protocols import CriticAdvantage, RewardModel
@@ -32,6 +33,8 @@ from rlhf_core.trainers.rooms import Court, Library, Studio
 from rlhf_core.trainers.session import WriteModel
 from rlhf_core.trainers.update import Updater
 from rlhf_core.types import Advantages, Prompt, Rollout, Score, TokenValues
+
+log = logging.getLogger("rlhf.models")
 
 
 class OnlineHouse:
@@ -58,6 +61,8 @@ class OnlineHouse:
             self.datasets.counts.update(counts)
         self.policy = load_policy(ctx.config.model)
         self.formatter = Formatter(self.policy.tokenizer, ctx.config.model.prompt_format)
+        if doubt := template_warning(self.formatter, end_ids(self.policy.model, self.policy.tokenizer)):
+            log.warning("%s", doubt)
         train, held = self._admit(train, "sampling"), self._admit(held, "eval_sampling")
         self.has_gold = bool(held) and self.datasets.has_gold(held[0])
         self.policy.model.to(self.strategy.device)

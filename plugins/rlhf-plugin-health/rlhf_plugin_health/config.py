@@ -27,8 +27,9 @@ class IdenticalConfig(WatchConfig):
     """Completions of one prompt, or of a whole step, that are the same (metrics of ``rlhf_core.trainers.repeats``)."""
 
     name: str = "identical"
-    max_improbable: float = Field(default=0.02, ge=0, le=1)
-    """Share of completions that repeat another one of their prompt against all odds: a fixed seed."""
+    patience: int = Field(default=2, ge=1)
+    max_surprise: float = Field(default=0.75, gt=0)
+    """Nats per completion by which repetitions defy chance: a fixed seed. Independent draws stay below 0.2."""
     max_groups: float = Field(default=0.9, ge=0, le=1)
     """Share of groups whose completions are all the same."""
     max_commonest: float = Field(default=0.9, ge=0, le=1)
@@ -82,8 +83,8 @@ class KLSpikeConfig(WatchConfig):
     """KL to the reference jumps, is too large, or is there before any update."""
 
     name: str = "kl_spike"
-    first: float = Field(default=0.02, gt=0)
-    """Nats per token at step 1, where the policy still is the reference."""
+    first: float = Field(default=0.002, gt=0)
+    """Nats per token at step 1, where the policy still is the reference; bfloat16 causes about 0.0002."""
     factor: float = Field(default=10.0, gt=1)
     """Times the median of the last ``window`` steps."""
     floor: float = Field(default=0.2, ge=0)

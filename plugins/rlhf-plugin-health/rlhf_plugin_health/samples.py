@@ -18,11 +18,11 @@ class Identical(Watch):
 
     def look(self, step: int, metrics: Metrics) -> str | None:
         """See :class:`IdenticalConfig`."""
-        twins, groups = number(metrics, "improbable_twins"), number(metrics, "identical_fraction")
+        surprise, groups = number(metrics, "repeat_surprise"), number(metrics, "identical_fraction")
         common = number(metrics, "commonest_fraction")
-        if twins is not None and twins > self.config.max_improbable:
+        if surprise is not None and surprise > self.config.max_surprise:
             return self.tell(
-                f"{twins:.0%} of the completions equal another one of their prompt, which chance would hardly do",
+                f"completions of a prompt repeat where chance would not repeat them ({surprise:.1f} nats each)",
                 "the rollout engine or agent uses one fixed seed instead of each request's own (RolloutRequest.seed)",
                 self.change("rollout.name", "native"))
         if groups is not None and groups > self.config.max_groups:
