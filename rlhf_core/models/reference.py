@@ -5,11 +5,16 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+
+from rlhf_core.errors import ModelError
+
+FILE = "reference.safetensors"
 
 
 class Reference:
-    """The policy as it was before training.
+    """The policy as it was before training, or when it was last synced.
 
     Args:
         model: peft-wrapped (no copy is made) or a frozen copy.
@@ -38,3 +43,42 @@ class Reference:
 
         with quiet(self.model), self.model.disable_adapter() if self.adapter else contextlib.nullcontext():
             yield self.model
+
+    def sync(self, policy: Any) -> None:
+        """Become the policy as it is now; on every rank, where its weights are whole."""
+        assert not self.adapter, "with LoRA the reference is the adapter switched off"
+        import torch
+
+        with torch.no_grad():
+            for own, now in zip(self._tensors(self.model), self._tensors(policy), strict=True):
+                own.copy_(now)
+
+    @staticmethod
+    def _tensors(model: Any) -> list[Any]:
+        return [*model.parameters(), *model.buffers()]
+
+    def save(self, folder: Path) -> None:
+        """Write the weights, for a checkpoint of a run that syncs."""
+        from safetensors.torch import save_file
+
+        named = {k: v.detach().cpu().contiguous() for k, v in self.model.named_parameters()}
+        save_file(named, str(folder / FILE))
+
+    def load(self, folder: Path) -> None:
+        """Put them back, bit for bit.
+
+        Raises:
+            ModelError: the checkpoint holds none, or another model's.
+        """
+        from safetensors.torch import load_file
+
+        file = folder / FILE
+        if not file.is_file():
+            raise ModelError(f"checkpoint '{folder}' holds no reference policy", where=str(file),
+                             fix="resume with the kl.sync_every that the run was started with")
+        state, wanted = load_file(str(file)), {k for k, _ in self.model.named_parameters()}
+        if state.keys() != wanted:
+            raise ModelError(f"checkpoint '{folder}' does not fit the reference policy",
+                             why=f"they differ in {sorted(state.keys() ^ wanted)[:3]}",
+                             fix="resume with the model it was made with")
+        self.model.load_state_dict(state, strict=False)

@@ -42,6 +42,9 @@ class KLSettings(Config):
     track: bool = True
     """Report the KL even when the coefficient is 0 (one more forward without gradient). The metric ``kl`` is k3 per
     token over all completions of the step, of the policy that sampled them, whatever ``estimator`` says."""
+    sync_every: int = Field(default=0, ge=0)
+    """Steps after which the policy as it then is becomes the reference; 0 keeps the one before training. The penalty
+    then limits the speed of the policy, not its distance. Not with LoRA, whose reference is the adapter off."""
 
 
 class SamplingSettings(Config):

@@ -97,6 +97,8 @@ class OnlineHouse:
             load_weights(self.policy.model, checkpoint[0] / "model")
             if critic is not None:
                 load_critic(critic.critic, checkpoint[0])
+            if self.reference is not None and config.kl.sync_every:
+                self.reference.load(checkpoint[0])
         self.module = self.strategy.prepare(self.foundry)
         self.updater = Updater(self.module, loss, self.strategy, config, config.steps * config.updates_per_step,
                                self.foundry.critic, critic.learning_rate if critic else None)
@@ -167,6 +169,15 @@ class OnlineHouse:
             room = TokenFoundry(model, self.config.sampling.temperature, self.config.share_prefix)
             return room.logprobs(items, self.config.micro_batch_size)
 
+    def sync_reference(self, step: int) -> dict[str, float]:
+        """Let the policy be the reference from here on, if this step is to end so; returns a metric that says it."""
+        every = self.config.kl.sync_every
+        if self.reference is None or every == 0 or step % every:
+            return {}
+        with self.strategy.gathered(self.module):
+            self.reference.sync(self.policy.model)
+        return {"reference_synced": 1.0}
+
     def state_dict(self) -> dict[str, Any]:
         """Optimizer and data position; the session keeps the components' states."""
         return {"updater": self.updater.state_dict(), "order": self.library.order.state_dict(),
@@ -183,7 +194,8 @@ class OnlineHouse:
         self.library.order.load_state_dict(state["order"])
 
     def writer(self) -> WriteModel:
-        """Return what writes a checkpoint's weights (adapters, with LoRA) and tokenizer, and the critic beside them.
+        """Return what writes a checkpoint's weights (adapters, with LoRA) and tokenizer, beside them the critic
+        and a reference that is synced.
 
         All ranks call it; the critic is gathered here.
         """
@@ -194,6 +206,8 @@ class OnlineHouse:
             write_folder(self.policy.model, self.policy.tokenizer, folder, weights)
             if critic is not None and gathered is not None:
                 save_critic(critic, gathered, folder.parent)
+            if self.reference is not None and self.config.kl.sync_every:
+                self.reference.save(folder.parent)
 
         return write
 

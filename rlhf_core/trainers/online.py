@@ -70,6 +70,7 @@ class OnlineTrainer:
         self.seconds = {}
         batch = self.house.intake.draw(step, self._timed)
         metrics = self._learn(step, batch)
+        metrics |= self.house.sync_reference(step)
         self.session.log_step(step, metrics, self.seconds)
 
     def _learn(self, step: int, batch: Batch) -> dict[str, float]:

@@ -48,6 +48,17 @@ def check_online(config: OnlineTrainerConfig, ctx: BuildContext) -> None:
             why="the behaviour policy's renormalised probabilities differ from the trained policy's full ones",
             fix="set top_p=1, top_k=0, min_p=0 for training; eval_sampling may truncate",
         )
+    if config.kl.sync_every and run.model.lora is not None:
+        raise ConfigError(
+            f"trainer.kl.sync_every {config.kl.sync_every} cannot be combined with model.lora",
+            why="with LoRA the reference policy is the adapter switched off; there is no copy to renew",
+            fix="leave one of them out",
+        )
+    if config.kl.sync_every and config.kl.coefficient == 0 and not config.kl.track:
+        raise ConfigError(
+            "trainer.kl.sync_every renews a reference policy that nothing reads",
+            fix="--set trainer.kl.coefficient=0.01, or leave sync_every out",
+        )
     if config.prompts_per_step % ctx.world_size:
         raise ConfigError(
             f"{config.prompts_per_step} prompts per step cannot be shared by {ctx.world_size} processes",

@@ -69,6 +69,12 @@ def test_train_batch_that_cannot_be_shared(refused: Refused) -> None:
             says=("train_batch_size 8 cannot be shared by 2 processes", "multiple of 16"))
 
 
+def test_a_reference_that_cannot_be_renewed(refused: Refused) -> None:
+    sync = ("--set", "trainer.kl.sync_every=2")
+    refused(*sync, "--set", "model.lora={}", says=("sync_every 2 cannot be combined with model.lora", "adapter"))
+    refused(*sync, "--set", "trainer.kl.track=false", says=("reference policy that nothing reads",))
+
+
 def test_group_size_that_does_not_divide(refused: Refused) -> None:
     refused("--set", "trainer.group_size=5", says=("group_size 5 does not divide rollout_batch_size 16",))
 
