@@ -5,11 +5,12 @@ Suffixes: ``_B`` sequences, ``_T`` tokens. Nothing here masks or averages; that 
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from typing import Literal, get_args
 
 import torch
 
-LossType = Literal["no_baseline", "reinforce_with_baseline", "grpo_clip"]
+LossType = Literal["no_baseline", "reinforce_with_baseline", "grpo_clip", "grpo_no_clip"]
 
 
 def compute_naive_policy_gradient_loss(raw_rewards_or_advantages: torch.Tensor,
@@ -71,19 +72,20 @@ def compute_policy_gradient_loss(
     policy_log_probs: torch.Tensor, loss_type: LossType, raw_rewards: torch.Tensor | None = None,
     advantages: torch.Tensor | None = None, old_log_probs: torch.Tensor | None = None, cliprange: float | None = None,
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """One of three losses per token.
+    """One of four losses per token.
 
     Args:
         policy_log_probs: ``[B, T]``, with gradient.
-        loss_type: ``no_baseline`` (needs ``raw_rewards``), ``reinforce_with_baseline`` (``advantages``) or
-            ``grpo_clip`` (``advantages``, ``old_log_probs`` and ``cliprange``).
+        loss_type: ``no_baseline`` (needs ``raw_rewards``), ``reinforce_with_baseline`` (``advantages``),
+            ``grpo_clip`` (``advantages``, ``old_log_probs`` and ``cliprange``) or ``grpo_no_clip``, the same without
+            bounds (``advantages`` and ``old_log_probs``).
         raw_rewards: ``[B, 1]``.
         advantages: ``[B, 1]`` or ``[B, T]``.
         old_log_probs: ``[B, T]``.
         cliprange: epsilon.
 
     Returns:
-        ``(loss [B, T], metadata)``; the metadata is empty but for ``grpo_clip``.
+        ``(loss [B, T], metadata)``; the metadata is empty without a ratio.
 
     Raises:
         AssertionError: something that the loss needs is missing.
@@ -95,12 +97,14 @@ def compute_policy_gradient_loss(
     if loss_type == "reinforce_with_baseline":
         assert advantages is not None, "loss type reinforce_with_baseline needs advantages"
         return compute_naive_policy_gradient_loss(advantages, policy_log_probs), {}
-    if loss_type == "grpo_clip":
-        assert advantages is not None, "loss type grpo_clip needs advantages"
-        assert old_log_probs is not None, "loss type grpo_clip needs old_log_probs"
+    if loss_type in ("grpo_clip", "grpo_no_clip"):
+        assert advantages is not None, f"loss type {loss_type} needs advantages"
+        assert old_log_probs is not None, f"loss type {loss_type} needs old_log_probs"
+        if loss_type == "grpo_no_clip":
+            cliprange = math.inf
         assert cliprange is not None, "loss type grpo_clip needs cliprange"
         return compute_grpo_clip_loss(advantages, policy_log_probs, old_log_probs, cliprange)
-    raise ValueError(f"unknown loss type {loss_type!r}; use no_baseline, reinforce_with_baseline or grpo_clip")
+    raise ValueError(f"unknown loss type {loss_type!r}; use {', '.join(get_args(LossType))}")
 
 
 def _advantages(values: torch.Tensor, log_probs_BT: torch.Tensor) -> torch.Tensor:

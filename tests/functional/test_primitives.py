@@ -191,9 +191,10 @@ def test_the_wrapper_chooses() -> None:
     everything = {"policy_log_probs": logp, "raw_rewards": raw, "advantages": ADVANTAGES, "old_log_probs": old,
                   "cliprange": 0.2}
     wanted = {"no_baseline": -raw * logp, "reinforce_with_baseline": -ADVANTAGES * logp,
-              "grpo_clip": run.run_compute_grpo_clip_loss(ADVANTAGES, logp, old, 0.2)[0]}
+              "grpo_clip": run.run_compute_grpo_clip_loss(ADVANTAGES, logp, old, 0.2)[0],
+              "grpo_no_clip": -ADVANTAGES * (logp - old).exp()}
     needs = {"no_baseline": ["raw_rewards"], "reinforce_with_baseline": ["advantages"],
-             "grpo_clip": ["advantages", "old_log_probs", "cliprange"]}
+             "grpo_clip": ["advantages", "old_log_probs", "cliprange"], "grpo_no_clip": ["advantages", "old_log_probs"]}
     for kind, want in wanted.items():
         torch.testing.assert_close(run.run_compute_policy_gradient_loss(loss_type=kind, **everything)[0], want)
         for name in needs[kind]:
@@ -214,7 +215,7 @@ def test_grpo_step_means_over_tokens_then_sequences_then_steps() -> None:
     assert logp.grad.flatten().tolist() == pytest.approx([0.0, -2.0 / 8, 0.0, 0.0])
 
 
-@pytest.mark.parametrize("kind", ["no_baseline", "reinforce_with_baseline", "grpo_clip"])
+@pytest.mark.parametrize("kind", ["no_baseline", "reinforce_with_baseline", "grpo_clip", "grpo_no_clip"])
 def test_accumulated_grpo_steps_are_one_large_one(kind: str) -> None:
     torch.manual_seed(1)
     mask = torch.arange(7)[None, :] < torch.tensor([7, 3, 5, 1, 2, 6, 4, 7])[:, None]

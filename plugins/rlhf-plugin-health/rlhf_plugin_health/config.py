@@ -16,7 +16,7 @@ class WatchConfig(ComponentConfig):
     """What all monitors here share."""
 
     stop: bool = False
-    """End the run instead of warning: a checkpoint is saved and the run can be resumed with other settings."""
+    """End the run instead of warning: after the step, with a checkpoint and the final model."""
     patience: int = Field(default=1, ge=1)
     """Alarming steps in a row before anything is said."""
     repeat_every: int = Field(default=10, ge=1)
