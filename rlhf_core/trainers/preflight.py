@@ -34,6 +34,13 @@ def check_online(config: OnlineTrainerConfig, ctx: BuildContext) -> None:
             why="with fewer every advantage is zero and nothing is learned",
             fix=f"--set trainer.group_size={max(least, 8)}",
         )
+    if config.dynamic_sampling is not None and config.group_size < 2:
+        raise ConfigError("dynamic_sampling compares the completions of a prompt, but trainer.group_size is 1",
+                          why="every group would be set aside and nothing learned",
+                          fix="--set trainer.group_size=4, or leave out trainer.dynamic_sampling")
+    if config.target_kl is not None and config.updates_per_step == 1:
+        raise ConfigError(f"target_kl {config.target_kl} would have no effect: each rollout batch makes one update",
+                          fix="raise epochs_per_rollout_batch or lower train_batch_size, or leave it out")
     if run.dataset.curriculum is not None:
         read_values(run.dataset.curriculum)
     sampling = config.sampling

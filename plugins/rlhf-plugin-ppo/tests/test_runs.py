@@ -16,7 +16,8 @@ from rlhf_core.pocket import weights_path
 
 SMALL = ("train", "--algo", "ppo", "--reward", "verifier", "--dataset", "pocket/arithmetic", "--set", "threads=1",
          "--set", "trainer.rollout_batch_size=16", "--set", "trainer.train_batch_size=8", "--set", "trainer.steps=2",
-         "--set", "trainer.eval_samples=0", "--set", "trainer.sampling.max_tokens=12")
+         "--set", "trainer.eval_samples=0", "--set", "trainer.sampling.max_tokens=12", "--set",
+         "trainer.epochs_per_rollout_batch=1")
 Train = Callable[..., "Ran"]
 Weights = dict[str, torch.Tensor]
 
@@ -63,16 +64,21 @@ def start() -> Weights:
 
 
 @pytest.mark.parametrize("settings", [
-    (), ("advantage.critic.kind=shared",), ("advantage.critic.kind=shared", "advantage.critic.stop_gradient=true"),
-    ("model.lora.r=4",), ("model.lora.r=4", "advantage.critic.kind=shared"), ("advantage.critic.path=pocket",),
-], ids=["separate", "shared", "stop_gradient", "lora", "lora_shared", "path"])
+    pytest.param((), id="separate"),
+    pytest.param(("advantage.critic.kind=shared",), id="shared"),
+    pytest.param(("advantage.critic.kind=shared", "advantage.critic.stop_gradient=true"), id="stop_gradient",
+                 marks=pytest.mark.slow),
+    pytest.param(("model.lora.r=4",), id="lora"),
+    pytest.param(("model.lora.r=4", "advantage.critic.kind=shared"), id="lora_shared", marks=pytest.mark.slow),
+    pytest.param(("advantage.critic.path=pocket",), id="path", marks=pytest.mark.slow),
+])
 def test_policy_and_critic_learn(settings: tuple[str, ...], train: Train) -> None:
     run = train("run", *settings, "trainer.group_size=2")
     names = {"value_loss", "explained_variance", "clip_fraction", "approx_kl", "kl_coefficient", "critic_grad_norm"}
     assert names <= run.steps[1].keys()
     assert run.steps[0]["value/mean"] == 0, "the head starts at zero"
     assert run.steps[1]["value/mean"] != 0
-    assert run.summary["updates"] == 8
+    assert run.summary["updates"] == 4
     assert apart(start(), run.policy) > 1e-5
     own = run.critic()
     assert float(own["weight_H"].abs().max()) > 0
@@ -95,7 +101,7 @@ def test_the_update_does_not_depend_on_the_micro_batch_size(train: Train) -> Non
         assert runs[0].steps[0].get(name) == pytest.approx(runs[1].steps[0].get(name), rel=1e-4, abs=1e-6), name
 
 
-@pytest.mark.parametrize("kind", ["separate", "shared"])
+@pytest.mark.parametrize("kind", ["separate", pytest.param("shared", marks=pytest.mark.slow)])
 def test_resume_goes_on_bit_for_bit(kind: str, train: Train, command: Callable[..., tuple[int, str]],
                                     tmp_path: Path) -> None:
     """The critic, its optimizer state and the KL coefficient come back."""
@@ -116,7 +122,7 @@ def test_resume_goes_on_bit_for_bit(kind: str, train: Train, command: Callable[.
     assert apart(whole.critic(3), again.critic(3)) == 0
 
 
-@pytest.mark.parametrize("kind", ["separate", "shared"])
+@pytest.mark.parametrize("kind", [pytest.param("separate", marks=pytest.mark.slow), "shared"])
 def test_during_warm_up_only_the_critic_learns(kind: str, train: Train) -> None:
     decay = "trainer.optimizer.weight_decay=0.1"
     warm = train("warm", "advantage.warmup_steps=2", f"advantage.critic.kind={kind}", decay)
@@ -128,7 +134,8 @@ def test_during_warm_up_only_the_critic_learns(kind: str, train: Train) -> None:
 
 
 def test_updates_stop_once_the_policy_is_too_far_from_the_one_that_sampled(train: Train) -> None:
-    fast = ("trainer.optimizer.learning_rate=0.003", "trainer.optimizer.warmup_steps=0")
+    fast = ("trainer.optimizer.learning_rate=0.003", "trainer.optimizer.warmup_steps=0",
+            "trainer.epochs_per_rollout_batch=2")
     free = train("free", *fast)
     held = train("held", *fast, "trainer.target_kl=1e-4")
     assert free.summary["updates"] == 8
@@ -137,10 +144,20 @@ def test_updates_stop_once_the_policy_is_too_far_from_the_one_that_sampled(train
 
 
 def test_the_critic_has_its_own_learning_rate(train: Train) -> None:
-    slow = train("slow", "advantage.critic.learning_rate=1e-7")
-    fast = train("fast", "advantage.critic.learning_rate=1e-3")
-    assert float(slow.critic()["weight_H"].abs().max()) < 1e-5 < 1e-3 < float(fast.critic()["weight_H"].abs().max())
-    assert slow.steps[0]["learning_rate"] == fast.steps[0]["learning_rate"]
+    run = train("run", "advantage.critic.learning_rate=1e-8", "trainer.steps=1")
+    assert 0 < float(run.critic(1)["weight_H"].abs().max()) < 1e-7
+    assert apart(start(), run.policy) > 1e-5
+    assert run.steps[0]["learning_rate"] > 2e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["separate", "shared"])
+def test_reward_rises_and_the_critic_explains_it(kind: str, train: Train) -> None:
+    run = train("run", f"advantage.critic.kind={kind}", "trainer.rollout_batch_size=256",
+                "trainer.train_batch_size=128", "trainer.epochs_per_rollout_batch=2", "trainer.steps=14")
+    rewards = [row["reward/mean"] for row in run.steps]
+    assert sum(rewards[-5:]) > sum(rewards[:5]) + 5 * 0.05, rewards
+    assert run.steps[-1]["explained_variance"] > 0.05 > run.steps[0]["explained_variance"]
 
 
 @pytest.mark.parametrize(("settings", "said"), [
@@ -150,6 +167,8 @@ def test_the_critic_has_its_own_learning_rate(train: Train) -> None:
     (("advantage.gae_lambda=1.5",), "gae_lambda"),
     (("advantage.critic.kind=both",), "separate"),
     (("trainer.kl.where=loss",), "kl.controller adaptive steers the KL in the reward"),
+    (("trainer.dynamic_sampling.max_rounds=2",), "dynamic_sampling compares the completions of a prompt"),
+    (("trainer.target_kl=0.1", "trainer.train_batch_size=16"), "target_kl 0.1 would have no effect"),
 ])
 def test_bad_input_is_refused_before_anything_is_loaded(settings: tuple[str, ...], said: str,
                                                         command: Callable[..., tuple[int, str]], tmp_path: Path,
