@@ -81,6 +81,36 @@ class DynamicSampling(Config):
     """Groups whose scores are all equal, or of which fewer than two exist, are set aside and replaced by others."""
 
 
+class AdaptiveSampling(Config):
+    """Sample a prompt until it has successes and failures; easy to judge prompts cost little, hard ones get more."""
+
+    k_success: int = Field(default=1, ge=1)
+    """Scores above ``threshold`` that end a prompt's sampling, together with ``k_failure`` others."""
+    k_failure: int = Field(default=1, ge=1)
+    """Scores not above ``threshold``."""
+    max_completions: int = Field(default=32, ge=2)
+    """A prompt gets no more than these."""
+    chunk_size: int = Field(default=4, ge=1)
+    """Completions drawn of each unfinished prompt at a time."""
+    threshold: float = Field(default=0.5, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _reachable(self) -> AdaptiveSampling:
+        if self.k_success + self.k_failure > self.max_completions:
+            raise ConfigError(f"max_completions {self.max_completions} cannot hold {self.k_success} successes and "
+                              f"{self.k_failure} failures", fix="raise it, or lower k_success or k_failure")
+        if self.chunk_size > self.max_completions:
+            raise ConfigError(f"chunk_size {self.chunk_size} is more than max_completions {self.max_completions}",
+                              fix="lower chunk_size or raise max_completions")
+        return self
+
+    @property
+    def smallest_group(self) -> int:
+        """Completions of a prompt that has enough as early as possible."""
+        chunks = -(-(self.k_success + self.k_failure) // self.chunk_size)
+        return min(chunks * self.chunk_size, self.max_completions)
+
+
 class LoopSettings(ComponentConfig):
     """What both loops share."""
 
@@ -138,6 +168,8 @@ class OnlineTrainerConfig(LoopSettings):
     own metrics then cover what was run; ``kl`` and the reward's metrics always cover every completion."""
     dynamic_sampling: DynamicSampling | None = None
     """Sample further prompts in place of groups with constant scores; None trains on the groups as they come."""
+    adaptive_sampling: AdaptiveSampling | None = None
+    """Let group sizes vary; ``rollout_batch_size`` is then the number of prompts x ``group_size``, which is nominal."""
     share_prefix: bool = True
     """One forward per prompt for all its completions."""
     gold_samples: int = Field(default=200, ge=0)

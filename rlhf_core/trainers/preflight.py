@@ -27,12 +27,15 @@ def check_online(config: OnlineTrainerConfig, ctx: BuildContext) -> None:
             )
     assert run.advantage is not None
     least = run.advantage.min_group_size
-    if config.group_size < least:
+    adaptive = config.adaptive_sampling
+    size = config.group_size if adaptive is None else adaptive.smallest_group
+    if size < least:
         raise ConfigError(
-            f"group size {config.group_size} is too small: advantage '{run.advantage.name}' compares at least {least} "
+            f"group size {size} is too small: advantage '{run.advantage.name}' compares at least {least} "
             "completions of a prompt",
             why="with fewer every advantage is zero and nothing is learned",
-            fix=f"--set trainer.group_size={max(least, 8)}",
+            fix=f"--set trainer.group_size={max(least, 8)}" if adaptive is None else
+            f"--set trainer.adaptive_sampling.chunk_size={least}",
         )
     if config.dynamic_sampling is not None and config.group_size < 2:
         raise ConfigError("dynamic_sampling compares the completions of a prompt, but trainer.group_size is 1",

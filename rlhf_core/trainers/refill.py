@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from rlhf_core import hooks as hk
+from rlhf_core.trainers.adaptive import Scored, by_chunks, one_sided
 from rlhf_core.trainers.config import OnlineTrainerConfig
 from rlhf_core.trainers.report import step_trace
 from rlhf_core.types import PromptGroup, Rollout, Score
@@ -20,28 +21,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Timed = Callable[[str], AbstractContextManager[None]]
-RELATIVE_FLOOR = 1e-4
-"""Scores that differ by less than this share of the largest are equal: fp32 residue is no signal."""
-
-
-class Scored(NamedTuple):
-    """One prompt's completions and their scores."""
-
-    group: PromptGroup
-    rollouts: list[Rollout]
-    scores: list[Score]
-
-    @property
-    def teaches(self) -> bool:
-        """Whether two of the scores differ."""
-        values = [float(s.value) for s in self.scores if s.ok and s.value is not None]
-        return len(values) > 1 and max(values) - min(values) > RELATIVE_FLOOR * max(abs(v) for v in values)
-
-    @property
-    def rate(self) -> float | None:
-        """Mean of the scores that exist; None if none does."""
-        values = [float(s.value) for s in self.scores if s.ok and s.value is not None]
-        return float(np.mean(values)) if values else None
 
 
 @dataclass
@@ -85,7 +64,9 @@ class Intake:
 
     def __init__(self, house: OnlineHouse, config: OnlineTrainerConfig, session: Session) -> None:
         self.house, self.config, self.session, self.strategy = house, config, session, house.strategy
-        self.shares = config.dynamic_sampling is not None or house.ctx.config.dataset.difficulty is not None
+        self.adaptive = config.adaptive_sampling
+        choices = (config.dynamic_sampling, self.adaptive, house.ctx.config.dataset.difficulty)
+        self.shares = any(c is not None for c in choices)
         """Whether every rank needs to see every group before the update."""
 
     def draw(self, step: int, timed: Timed) -> Batch:
@@ -100,14 +81,16 @@ class Intake:
         """
         if not self.shares:
             groups = self.house.library.take(self.config.prompts_per_step)
-            mine = self._share(groups)
-            rollouts, scores = self._play(step, mine, step, timed)
-            return self._batch(groups, [Scored(g, [], []) for g in groups], rollouts, scores)
+            return self._batch(groups, self._play(step, self._share(groups), step, timed))
         kept, aside, rounds = self._refill(step, timed)
-        batch = self._batch([s.group for s in kept], kept)
+        batch = self._batch([s.group for s in kept], self._share(kept))
         batch.aside = aside
+        if self.adaptive is not None:
+            lacking, sizes = one_sided([*kept, *aside], self.adaptive), [s.group.group_size for s in (*kept, *aside)]
+            self.session.counts["prompts_one_sided"] += lacking
+            batch.metrics |= {"adaptive/one_sided": float(lacking), "adaptive/group_size": float(np.mean(sizes))}
         if self.config.dynamic_sampling is not None:
-            batch.metrics = self._report(step, kept, aside, rounds)
+            batch.metrics |= self._report(step, kept, aside, rounds)
         return batch
 
     def _refill(self, step: int, timed: Timed) -> tuple[list[Scored], list[Scored], int]:
@@ -129,35 +112,36 @@ class Intake:
 
     def _round(self, step: int, groups: Sequence[PromptGroup], tag: object, timed: Timed) -> list[Scored]:
         """Some groups, each rank playing its share, on every rank."""
+        def play(some: Sequence[PromptGroup], start: int) -> list[Scored]:
+            return self._play(step, some, (tag, "from", start) if start else tag, timed, start)
+
         mine = self._share(groups)
-        rollouts, scores = self._play(step, mine, tag, timed)
-        cut = np.cumsum([0, *(g.group_size for g in mine)])
-        own = [Scored(g, rollouts[a:b], scores[a:b]) for g, a, b in zip(mine, cut, cut[1:])]
+        own = play(mine, 0) if self.adaptive is None else by_chunks(self.adaptive, mine, play, self._any_rank)
         return [scored for shard in self.strategy.gather_objects(own) for scored in shard]
 
-    def _play(self, step: int, mine: Sequence[PromptGroup], tag: object,
-              timed: Timed) -> tuple[list[Rollout], list[Score]]:
-        """This rank's completions and their scores."""
+    def _any_rank(self, found: bool) -> bool:
+        return self.strategy.max_over_ranks(int(found)) > 0
+
+    def _play(self, step: int, mine: Sequence[PromptGroup], tag: object, timed: Timed,
+              start: int = 0) -> list[Scored]:
+        """This rank's completions and their scores; ``start`` is the number of each prompt's first completion."""
         house = self.house
         with timed("rollout"), self.strategy.gathered(house.module):
             params = self.config.sampling.params()
             rollouts = house.studio.sample(mine, params, house.updater.version, tag=tag) if mine else []
+        rollouts = [replace(r, group_index=r.group_index + start) for r in rollouts] if start else rollouts
         self.session.hooks.fire("rlhf_rollouts_ready", hk.RolloutsReady(step, rollouts))
         with timed("reward"):
             scores = house.court.score([g.prompt for g in mine for _ in range(g.group_size)], rollouts)
         self.session.hooks.fire("rlhf_rewards_ready", hk.RewardsReady(step, rollouts, scores))
-        return rollouts, scores
+        cut = np.cumsum([0, *(g.group_size for g in mine)])
+        return [Scored(g, rollouts[a:b], scores[a:b]) for g, a, b in zip(mine, cut, cut[1:])]
 
-    def _batch(self, groups: list[PromptGroup], rows: Sequence[Scored], rollouts: list[Rollout] | None = None,
-               scores: list[Score] | None = None) -> Batch:
-        """The batch of some groups, given this rank's completions or all of them in ``rows``."""
+    def _batch(self, groups: list[PromptGroup], own: Sequence[Scored]) -> Batch:
+        """The batch of some groups, of which ``own`` are this rank's."""
         first = self._bounds(len(groups))[self.strategy.rank]
-        mine = self._share(rows)
-        return Batch(
-            groups, [s.group for s in mine],
-            [r for s in mine for r in s.rollouts] if rollouts is None else rollouts,
-            [v for s in mine for v in s.scores] if scores is None else scores,
-            sum(g.group_size for g in groups[:first]))
+        return Batch(groups, [s.group for s in own], [r for s in own for r in s.rollouts],
+                     [v for s in own for v in s.scores], sum(g.group_size for g in groups[:first]))
 
     def _bounds(self, count: int) -> list[int]:
         """Where each rank's share of ``count`` groups begins; sizes differ by one at most."""

@@ -11,20 +11,20 @@ import pytest
 
 from rlhf_core.runs.jsonl import read_jsonl
 
-ROWS = [{"id": n, "prompt": f"What is {n % 20} + {n // 20}?", "answer": str(n % 20 + n // 20)} for n in range(24)]
+ROWS = [{"id": n, "prompt": f"What is {n} + 7?", "answer": str(n + 7)} for n in range(14)]
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A folder with a data set of 24 sums, 2 of them held out, and pass rates: those with an odd id are solved."""
-    (tmp_path / "sums.jsonl").write_text("\n".join(map(json.dumps, ROWS[:22])))
-    (tmp_path / "held.jsonl").write_text("\n".join(map(json.dumps, ROWS[22:])))
+    """A folder with a data set of 14 sums, 2 of them held out, and pass rates: those with an odd id are solved."""
+    (tmp_path / "sums.jsonl").write_text("\n".join(map(json.dumps, ROWS[:12])))
+    (tmp_path / "held.jsonl").write_text("\n".join(map(json.dumps, ROWS[12:])))
     rates = {str(row["id"]): 1.0 if row["id"] % 2 else 0.02 + row["id"] / 50 for row in ROWS}  # type: ignore[operator]
     (tmp_path / "passes.json").write_text(json.dumps(rates))
     return tmp_path
 
 
-def base(data: Path, steps: int = 4, **dataset: Any) -> dict[str, Any]:
+def base(data: Path, steps: int = 3, **dataset: Any) -> dict[str, Any]:
     return {"trainer": {"name": "grpo", "steps": steps, "rollout_batch_size": 8, "group_size": 4, "eval_samples": 2,
                         "checkpoint_every": 1, "keep_checkpoints": 9},
             "reward": {"name": "verifier", "workers": 1},
@@ -38,8 +38,8 @@ def drawn(run: Path) -> list[str]:
 
 def test_easy_first_by_a_file(train: Any, data: Path) -> None:
     summary = train(base(data, curriculum={"path": str(data / "passes.json")}))
-    assert drawn(data / "run") == [f"sums/{n}" for n in (20, 18, 16, 14, 12, 10, 8, 6)]
-    assert summary["dropped"]["curriculum_out_of_band"] == 11
+    assert drawn(data / "run") == [f"sums/{n}" for n in (10, 8, 6, 4, 2, 0)]
+    assert summary["dropped"]["curriculum_out_of_band"] == 6
     assert "curriculum_ids_unmatched" not in summary["dropped"], "held-out ids match"
 
 
@@ -47,7 +47,7 @@ def test_easy_first_by_a_file(train: Any, data: Path) -> None:
 def test_resume_goes_on_with_the_same_prompts(train: Any, data: Path, dataset: dict[str, Any]) -> None:
     if "curriculum" in dataset:
         dataset = {"curriculum": {**dataset["curriculum"], "path": str(data / "passes.json")}}
-    steps = 16 if "difficulty" in dataset else 4
+    steps = 9 if "difficulty" in dataset else 3
     train(base(data, steps, **dataset), run="whole")
     train(base(data, steps, **dataset), run="run")
     (data / "run" / "summary.json").unlink()
@@ -65,22 +65,22 @@ def test_resume_with_other_pass_rates_is_refused(train: Any, data: Path) -> None
 
     train(base(data, curriculum={"path": str(data / "passes.json")}))
     (data / "run" / "summary.json").unlink()
-    (data / "passes.json").write_text(json.dumps({str(n): 0.5 for n in range(24)}))
+    (data / "passes.json").write_text(json.dumps({str(n): 0.5 for n in range(14)}))
     with pytest.raises(DatasetError, match="changed since the checkpoint"):
         train(base(data), resume=True)
 
 
 def test_unseen_prompts_come_first_and_then_those_solved_sometimes(train: Any, data: Path) -> None:
-    train(base(data, 16, difficulty={"explore": 0}))
+    train(base(data, 9, difficulty={"explore": 0}))
     rows = [r for r in read_jsonl(data / "run" / "trace.jsonl") if r["event"] == "prompt"]
-    assert len({r["prompt_id"] for r in rows[:22]}) == 22
+    assert len({r["prompt_id"] for r in rows[:12]}) == 12
     rate: dict[str, float] = {}
     in_band = 0
     for n, row in enumerate(rows):
         name, mean = row["prompt_id"], sum(c["score"] for c in row["completions"]) / 4
-        in_band += n >= 22 and 0.1 <= rate[name] <= 0.9
+        in_band += n >= 12 and 0.1 <= rate[name] <= 0.9
         rate[name] = 0.5 * rate[name] + 0.5 * mean if name in rate else mean
-    assert in_band == 10
+    assert in_band == 6
 
 
 @pytest.mark.parametrize(("text", "says"), [

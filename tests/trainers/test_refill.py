@@ -119,6 +119,7 @@ def test_resume_equals_uninterrupted(train: Any, tmp_path: Path) -> None:
     assert all(a[k].equal(b[k]) for k in a)
 
 
+@pytest.mark.slow
 def test_two_processes_sample_and_keep_what_one_does(tmp_path: Path) -> None:
     options = ["--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", "--set", "threads=1",
                *(w for s in ("steps=1", "rollout_batch_size=16", "group_size=4", "eval_samples=2",

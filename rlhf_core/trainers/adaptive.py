@@ -1,0 +1,75 @@
+"""Groups of varying size: a prompt is sampled in chunks until it has successes and failures to compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from rlhf_core.trainers.config import AdaptiveSampling
+from rlhf_core.types import PromptGroup, Rollout, Score
+
+RELATIVE_FLOOR = 1e-4
+"""Scores that differ by less than this share of the largest are equal: fp32 residue is no signal."""
+
+
+class Scored(NamedTuple):
+    """One prompt's completions and their scores."""
+
+    group: PromptGroup
+    rollouts: list[Rollout]
+    scores: list[Score]
+
+    @property
+    def teaches(self) -> bool:
+        """Whether two of the scores differ."""
+        values = [float(s.value) for s in self.scores if s.ok and s.value is not None]
+        return len(values) > 1 and max(values) - min(values) > RELATIVE_FLOOR * max(abs(v) for v in values)
+
+    @property
+    def rate(self) -> float | None:
+        """Mean of the scores that exist; None if none does."""
+        values = [float(s.value) for s in self.scores if s.ok and s.value is not None]
+        return float(np.mean(values)) if values else None
+
+
+Play = Callable[[Sequence[PromptGroup], int], list[Scored]]
+"""Samples and scores some groups, given the number of each prompt's first completion."""
+
+
+def by_chunks(settings: AdaptiveSampling, groups: Sequence[PromptGroup], play: Play,
+              any_rank: Callable[[bool], bool]) -> list[Scored]:
+    """Sample each prompt chunk by chunk until it has enough on both sides of the threshold, or ``max_completions``.
+
+    Args:
+        settings: how many are enough.
+        groups: this rank's prompts; their ``group_size`` is not looked at.
+        play: all ranks call it together, some perhaps without groups.
+        any_rank: whether something holds on any rank.
+
+    Returns:
+        One row per group, in order, with the ``group_size`` that it came to.
+    """
+    found = [Scored(g, [], []) for g in groups]
+    for start in range(0, settings.max_completions, settings.chunk_size):
+        open_ = [s for s in found if missing_side(s, settings)]
+        if not any_rank(bool(open_)):
+            break
+        size = min(settings.chunk_size, settings.max_completions - start)
+        for scored, more in zip(open_, play([replace(s.group, group_size=size) for s in open_], start)):
+            scored.rollouts.extend(more.rollouts)
+            scored.scores.extend(more.scores)
+    return [s._replace(group=replace(s.group, group_size=len(s.rollouts))) for s in found]
+
+
+def missing_side(scored: Scored, settings: AdaptiveSampling) -> bool:
+    """Whether a group has too few scores above the threshold, or too few that are not."""
+    good = [float(s.value) > settings.threshold for s in scored.scores if s.ok and s.value is not None]
+    return sum(good) < settings.k_success or len(good) - sum(good) < settings.k_failure
+
+
+def one_sided(groups: Sequence[Scored], settings: AdaptiveSampling) -> int:
+    """How many groups reached ``max_completions`` without enough of both."""
+    return sum(missing_side(s, settings) for s in groups)
