@@ -37,7 +37,7 @@ def check_online(config: OnlineTrainerConfig, ctx: BuildContext) -> None:
             fix=f"--set trainer.group_size={max(least, 8)}" if adaptive is None else
             f"--set trainer.adaptive_sampling.chunk_size={least}",
         )
-    if config.dynamic_sampling is not None and config.group_size < 2:
+    if config.dynamic_sampling is not None and size < 2:
         raise ConfigError("dynamic_sampling compares the completions of a prompt, but trainer.group_size is 1",
                           why="every group would be set aside and nothing learned",
                           fix="--set trainer.group_size=4, or leave out trainer.dynamic_sampling")
