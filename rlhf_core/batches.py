@@ -30,7 +30,7 @@ class TokenBatch:
     behaviour_logprobs_BT: torch.Tensor | None = None
     """What the rollout engine said when it sampled; for the drift canary and importance correction."""
     entropy_BT: torch.Tensor | None = None
-    """Entropy in nats of the policy's distribution at each place. No gradient."""
+    """Entropy in nats of the policy's distribution at each place, with gradient."""
     values_BT: torch.Tensor | None = None
     """The critic's value of the state before each token, with gradient; None without a critic, as the two below."""
     old_values_BT: torch.Tensor | None = None

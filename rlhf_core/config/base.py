@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -47,6 +48,10 @@ class ComponentConfig(Config):
 
     consumes: ClassVar[str | None] = None
     """For losses: ``token_advantages``, ``pairs`` or ``labels``; matched to the trainer when the plan is made."""
+
+    recipe: ClassVar[Mapping[str, Any]] = {}
+    """For losses: slot -> settings that its paper goes with, such as a reduction or an advantage. They replace the
+    trainer's own, and anything the user says replaces them."""
 
     min_group_size: ClassVar[int] = 1
     """For advantages: the fewest completions a prompt needs for the estimate to mean anything."""

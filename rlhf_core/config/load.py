@@ -133,7 +133,7 @@ def _replaces(dataset: Any) -> bool:
 
 
 def validate(registry: Registry, data: Mapping[str, Any]) -> RunConfig:
-    """Fill in the trainer's vetted companions and validate.
+    """Fill in the loss's recipe, the trainer's vetted companions and its model's recipe, and validate.
 
     Raises:
         ConfigError: no trainer, or an unusable key or value.
@@ -143,13 +143,24 @@ def validate(registry: Registry, data: Mapping[str, Any]) -> RunConfig:
         known = ", ".join(sorted({e.name for e in registry.entries("trainer")}))
         raise ConfigError("no algorithm chosen", fix=f"--algo NAME, one of: {known}")
     cls = registry.load("trainer", trainer["name"])
-    full = with_companions(data, {**BASE_DEFAULTS, **getattr(cls, "companions", {})})
+    companions = {**BASE_DEFAULTS, **getattr(cls, "companions", {})}
+    full = with_companions(with_companions(data, loss_recipe(registry, cls, data, companions)), companions)
     path = (full.get("model") or {}).get("path", ModelConfig().path)
     full = with_companions(full, getattr(cls, "recipes", {}).get(path, {}))
     try:
         return RunConfig.model_validate(full, context={"registry": registry})
     except ValidationError as error:
         raise explain(error, RunConfig) from error
+
+
+def loss_recipe(registry: Registry, trainer: Any, data: Mapping[str, Any],
+                companions: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the chosen loss goes with (:attr:`ComponentConfig.recipe`), if the trainer feeds that kind of loss."""
+    loss = with_companions(data, {"loss": companions.get("loss")}).get("loss")
+    name = (_as_mapping("loss", loss) or {}).get("name") if isinstance(loss, (str, dict)) else None
+    chosen = registry.load("loss", str(name)) if name is not None else None
+    fits = chosen is not None and chosen.consumes == getattr(trainer, "feeds", None)
+    return chosen.recipe if chosen is not None and fits else {}
 
 
 def with_companions(data: Mapping[str, Any], companions: Mapping[str, Any]) -> dict[str, Any]:

@@ -47,6 +47,20 @@ class KLSettings(Config):
     then limits the speed of the policy, not its distance. Not with LoRA, whose reference is the adapter off."""
 
 
+class OverlongSettings(Config):
+    """Soft penalty for long completions (Yu et al. 2025, DAPO, eq. 13)."""
+
+    cache: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Length of the interval before ``sampling.max_tokens`` over which the penalty grows from 0 to ``weight``, in
+    tokens; below 1 a share of ``max_tokens`` (the paper: 4096 of 20480, 0.2). 0 switches it off."""
+    weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    """Taken off the score of a completion of ``max_tokens`` tokens."""
+
+    def tokens(self, max_tokens: int) -> float:
+        """The interval's length."""
+        return self.cache * max_tokens if self.cache < 1 else self.cache
+
+
 class SamplingSettings(Config):
     """How completions are drawn."""
 
@@ -161,6 +175,12 @@ class OnlineTrainerConfig(LoopSettings):
     eval_sampling: SamplingSettings | None = None
     """None evaluates with ``sampling``."""
     kl: KLSettings = KLSettings()
+    entropy_coefficient: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Entropy bonus: this much of each token's entropy is taken off its loss, and reduced with it."""
+    entropy_quantile: float = Field(default=1.0, gt=0, le=1)
+    """Only tokens in this top share of the rollout batch's entropies get a policy gradient (Wang et al. 2025, "Beyond
+    the 80/20 rule": 0.2). The denominator still counts every token. 1 takes all; less costs one more forward."""
+    overlong: OverlongSettings = OverlongSettings()
     mask_truncated: bool = False
     """Leave completions that ran into ``max_tokens`` out of the loss."""
     drop_constant_groups: bool = True
@@ -192,6 +212,11 @@ class OnlineTrainerConfig(LoopSettings):
             raise ConfigError(
                 f"train_batch_size {size} would cut groups of {self.group_size} completions",
                 fix=f"make it a multiple of group_size, such as {self.group_size}, or leave it out",
+            )
+        if self.overlong.tokens(self.sampling.max_tokens) > self.sampling.max_tokens:
+            raise ConfigError(
+                f"overlong.cache {self.overlong.cache:g} is longer than max_tokens {self.sampling.max_tokens}",
+                fix="make it a share below 1, such as 0.2, or fewer tokens",
             )
         return self
 

@@ -15,7 +15,7 @@ from rlhf_core.batches import LossOutput, TokenBatch
 from rlhf_core.functional.kl import kl_loss
 from rlhf_core.policy.forward import completion_hidden, completion_logprobs
 from rlhf_core.protocols import Loss
-from rlhf_core.trainers.items import TrainItem
+from rlhf_core.trainers.items import Floats, TrainItem
 
 
 class TokenFoundry(torch.nn.Module):
@@ -64,18 +64,24 @@ class TokenFoundry(torch.nn.Module):
             ref_logprobs_BT=optional("ref_T"), behaviour_logprobs_BT=optional("behaviour_T"), entropy_BT=out.entropy_BT,
             values_BT=values_BT, old_values_BT=optional("old_values_T"), returns_BT=optional("returns_T"))
 
-    @torch.no_grad()
-    def logprobs(self, items: Sequence[TrainItem], micro_batch_size: int) -> list[np.ndarray[Any, Any]]:
+    def logprobs(self, items: Sequence[TrainItem], micro_batch_size: int) -> list[Floats]:
         """Logprobs of each item's completion without gradient, one array ``[T]`` per item."""
-        rows: list[np.ndarray[Any, Any]] = []
+        return self.measure(items, micro_batch_size, entropy=False)[0]
+
+    @torch.no_grad()
+    def measure(self, items: Sequence[TrainItem], micro_batch_size: int, *,
+                entropy: bool) -> tuple[list[Floats], list[Floats]]:
+        """Logprobs and, if asked for, entropies of each item's completion, one array ``[T]`` per item each."""
+        logprobs: list[Floats] = []
+        entropies: list[Floats] = []
         for start in range(0, len(items), micro_batch_size):
             micro = items[start : start + micro_batch_size]
             out = completion_logprobs(
                 self.model, [i.prompt_ids for i in micro], [i.completion_ids for i in micro],
-                temperature=self.temperature, entropy=False, shared_prefix=self.share_prefix)
-            grid = out.logprobs_BT.float().cpu().numpy()
-            rows += [grid[n, : len(i.completion_ids)].copy() for n, i in enumerate(micro)]
-        return rows
+                temperature=self.temperature, entropy=entropy, shared_prefix=self.share_prefix)
+            logprobs += _rows(out.logprobs_BT, micro)
+            entropies += [] if out.entropy_BT is None else _rows(out.entropy_BT, micro)
+        return logprobs, entropies
 
     @torch.no_grad()
     def values(self, items: Sequence[TrainItem], micro_batch_size: int) -> list[np.ndarray[Any, Any]]:
@@ -94,6 +100,12 @@ class TokenFoundry(torch.nn.Module):
             flat = self.critic(prompts, longer, hidden_NH).float().cpu().numpy()
             rows += np.split(flat, np.cumsum([len(c) for c in longer])[:-1])
         return rows
+
+
+def _rows(values_BT: torch.Tensor, items: Sequence[TrainItem]) -> list[Floats]:
+    """Cut a grid into one array ``[T]`` per item."""
+    grid = values_BT.float().cpu().numpy()
+    return [grid[n, : len(i.completion_ids)].copy() for n, i in enumerate(items)]
 
 
 class WithKL:

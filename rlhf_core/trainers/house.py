@@ -24,6 +24,7 @@ from rlhf_core.runs.checkpoint import seed_everything
 from rlhf_core.trainers.config import OnlineTrainerConfig
 from rlhf_core.trainers.critic import load_critic, save_critic
 from rlhf_core.trainers.doors import check_advantages, check_returns
+from rlhf_core.trainers.entropy import WithEntropy
 from rlhf_core.trainers.evaluate import Evaluator
 from rlhf_core.trainers.foundry import TokenFoundry, WithKL
 from rlhf_core.trainers.items import make_item
@@ -90,6 +91,8 @@ class OnlineHouse:
         loss = self._build("loss")
         if config.kl.coefficient > 0 and config.kl.where == "loss":
             loss = WithKL(loss, config.kl.coefficient, config.kl.estimator)
+        if config.entropy_coefficient > 0:
+            loss = WithEntropy(loss, config.entropy_coefficient)
         if critic is not None:
             loss = critic.with_value_loss(loss)
             self.foundry.critic, self.foundry.on_policy_trunk = critic.critic, critic.on_policy_trunk

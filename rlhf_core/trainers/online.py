@@ -15,10 +15,11 @@ from rlhf_core.context import BuildContext
 from rlhf_core.trainers.canary import drift_warning
 from rlhf_core.trainers.config import OnlineTrainerConfig
 from rlhf_core.trainers.critic import with_returns
+from rlhf_core.trainers.entropy import keep_uncertain
 from rlhf_core.trainers.evaluate import Evaluation
 from rlhf_core.trainers.house import OnlineHouse
 from rlhf_core.trainers.items import TrainItem, by_group, make_item
-from rlhf_core.trainers.penalty import charge, measured
+from rlhf_core.trainers.penalty import charge, charge_length, measured
 from rlhf_core.trainers.refill import Batch
 from rlhf_core.trainers.report import online_summary, step_trace
 from rlhf_core.trainers.rooms import rollout_metrics, score_metrics
@@ -82,6 +83,8 @@ class OnlineTrainer:
         penalised = self.config.kl.where == "reward" and self.config.kl.coefficient > 0
         if references is not None and penalised and tokens is None:
             scores = [charge(s, r, ref, self.config.kl) for s, r, ref in zip(scores, rollouts, references)]
+        limit, overlong = self.config.sampling.max_tokens, self.config.overlong
+        scores = [charge_length(s, r, limit, overlong) for s, r in zip(scores, rollouts)]
         shards = self.strategy.gather_objects((rollouts, scores, tokens))
         all_rollouts = [r for shard in shards for r in shard[0]]
         all_scores = [s for shard in shards for s in shard[1]]
@@ -119,11 +122,8 @@ class OnlineTrainer:
             Each metric's weighted mean over the updates, over the sequences that were run; counts are added.
             ``drift/`` is that of the update made with the very weights that sampled.
         """
-        config, house = self.config, self.house
-        if config.updates_per_step > 1:
-            with self.strategy.gathered(house.module):
-                old = iter(house.foundry.logprobs([i for g in groups for i in g], config.micro_batch_size))
-            groups = [[i.with_(old_T=next(old)) for i in g] for g in groups]
+        house = self.house
+        groups, found = self._measure(groups)
         items = [i for g in groups for i in g]
         self.session.hooks.fire("rlhf_batch_ready", hk.BatchReady(step, len(items), sum(i.tokens for i in items)))
         rows: list[Rows] = []
@@ -139,7 +139,23 @@ class OnlineTrainer:
             rows.append(row if fresh else {k: v for k, v in row.items() if not k.startswith("drift/")})
             if self._too_far(row, len(rows)):
                 break
-        return means(rows)
+        return {**means(rows), **found}
+
+    def _measure(self, groups: list[list[TrainItem]]) -> tuple[list[list[TrainItem]], dict[str, float]]:
+        """What is measured once per rollout batch, before any update: old logprobs, and which tokens are uncertain."""
+        config, several, choose = self.config, self.config.updates_per_step > 1, self.config.entropy_quantile < 1
+        items = [i for g in groups for i in g]
+        if not several and not choose:
+            return groups, {}
+        with self.strategy.gathered(self.house.module):
+            old, entropies = self.house.foundry.measure(items, config.micro_batch_size, entropy=choose)
+        metrics: dict[str, float] = {}
+        if several:
+            items = [i.with_(old_T=row) for i, row in zip(items, old)]
+        if choose:
+            items, metrics = keep_uncertain(items, entropies, config.entropy_quantile, self.strategy)
+        rest = iter(items)
+        return [[next(rest) for _ in g] for g in groups], metrics
 
     def _too_far(self, row: Rows, made: int) -> bool:
         """Whether the policy has left the one that sampled by more than ``target_kl``, with updates still to come."""
@@ -152,8 +168,10 @@ class OnlineTrainer:
 
     @property
     def _may_drop(self) -> bool:
-        kl_in_loss = self.config.kl.where == "loss" and self.config.kl.coefficient > 0
-        return self.config.drop_constant_groups and not kl_in_loss and self.house.foundry.critic is None
+        config, foundry = self.config, self.house.foundry
+        kl_in_loss = config.kl.where == "loss" and config.kl.coefficient > 0
+        return (config.drop_constant_groups and not kl_in_loss and config.entropy_coefficient == 0
+                and foundry.critic is None)
 
     def _batches(self, step: int, groups: list[list[TrainItem]]) -> Iterator[list[TrainItem]]:
         """This rank's share of every optimizer batch.

@@ -1,4 +1,4 @@
-"""KL to the reference policy of whole rollouts: what is reported, and what is charged to the reward."""
+"""What is charged to the reward of whole rollouts: KL to the reference policy (also reported), and length."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_core.functional.kl import kl_value
-from rlhf_core.trainers.config import KLSettings
+from rlhf_core.trainers.config import KLSettings, OverlongSettings
 from rlhf_core.types import Rollout, Score
 
 
@@ -22,6 +22,20 @@ def charge(score: Score, rollout: Rollout, reference_T: Any, settings: KLSetting
         return score
     kl = float(_chosen(rollout, kl_value(rollout.logprobs_T, reference_T, settings.estimator)).sum())
     return replace(score, value=score.value - settings.coefficient * kl, parts={**score.parts, "kl": kl})
+
+
+def charge_length(score: Score, rollout: Rollout, max_tokens: int, settings: OverlongSettings) -> Score:
+    r"""Subtract DAPO's soft overlong penalty (Yu et al. 2025, eq. 13); the part ``overlong`` stays visible.
+
+    With L tokens that the policy chose and a cache of C tokens before ``max_tokens`` M:
+    :math:`w \cdot \mathrm{clip}((L - (M - C)) / C, 0, 1)`.
+    """
+    cache = settings.tokens(max_tokens)
+    if not cache or not score.ok or score.value is None:
+        return score
+    length = len(_chosen(rollout, rollout.logprobs_T))
+    over = settings.weight * min(1.0, max(0.0, (length - (max_tokens - cache)) / cache))
+    return replace(score, value=score.value - over, parts={**score.parts, "overlong": -over})
 
 
 def measured(rollouts: Sequence[Rollout], references: Sequence[Any]) -> tuple[float, float]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
 from rlhf_core.api import Advantages, Rollout, Score
 from rlhf_core.functional.groups import group_normalize
-from rlhf_plugin_grpo.config import GroupNormConfig
+from rlhf_plugin_grpo.advantage_config import GroupNormConfig
+from rlhf_plugin_grpo.groups import Array, centred, one_each, rows_by_group, values
 
 
 class GroupNorm:
@@ -23,17 +25,72 @@ class GroupNorm:
 
     def estimate(self, rollouts: Sequence[Rollout], scores: Sequence[Score], group_ids: Sequence[int]) -> Advantages:
         """Return one float per rollout, or None where its score is missing."""
-        values: list[float | None] = [None] * len(scores)
+        found: dict[int, float] = {}
         stds: list[float] = []
-        for group in dict.fromkeys(group_ids):
-            rows = [i for i, g in enumerate(group_ids) if g == group and scores[i].ok]
-            rewards = np.array([scores[i].value for i in rows], np.float64)
-            for i, advantage in zip(rows, self.normalise(rewards)):
-                values[i] = float(advantage)
+        for rows in rows_by_group(scores, group_ids):
+            rewards = values(scores, rows)
+            found |= zip(rows, self.normalise(rewards))
             stds += [float(rewards.std(ddof=1))] if len(rows) > 1 else []
-        return Advantages(values, {"advantage/group_std": float(np.mean(stds))} if stds else {})
+        metrics = {"advantage/group_std": float(np.mean(stds))} if stds else {}
+        return Advantages(one_each(len(scores), found), metrics)
 
-    def normalise(self, rewards_G: np.ndarray) -> np.ndarray:
+    def normalise(self, rewards_G: Array) -> Array:
         """Advantages of one group, float64, shape ``[G]``."""
         return group_normalize(rewards_G, by_std=self.config.scale == "std", epsilon=self.config.epsilon,
                                relative_floor=self.config.relative_floor)
+
+
+class GroupBaseline:
+    """``A_i = r_i - b``: the scores less a baseline of their group, with no scale.
+
+    Args:
+        kind: ``mean``: the group's mean (Dr. GRPO: Liu et al. 2025). ``leave_one_out``: the mean of the *other*
+            completions, unbiased since it does not depend on the completion's own score (RLOO: Ahmadian et al. 2024,
+            after Kool et al. 2019): n / (n - 1) times the first.
+        floor: see :func:`rlhf_plugin_grpo.groups.spread`.
+    """
+
+    def __init__(self, kind: Literal["mean", "leave_one_out"], floor: float) -> None:
+        self.kind, self.floor = kind, floor
+
+    def estimate(self, rollouts: Sequence[Rollout], scores: Sequence[Score], group_ids: Sequence[int]) -> Advantages:
+        """Return one float per rollout, or None where its score is missing."""
+        found: dict[int, float] = {}
+        for rows in rows_by_group(scores, group_ids):
+            count = len(rows)
+            factor = count / (count - 1) if self.kind == "leave_one_out" and count > 1 else 1.0
+            found |= zip(rows, centred(values(scores, rows), self.floor) * factor)
+        return Advantages(one_each(len(scores), found))
+
+
+class OptimalBaseline:
+    r"""``A_i = r_i - b`` with the baseline of least gradient variance (Hao et al. 2025, OPO, eq. 4).
+
+    :math:`b = \sum_i w_i r_i / \sum_i w_i` over the group, w the squared norm of the completion's gradient of the
+    logprob. ``length`` is the paper's approximation, w = number of tokens (gradients of tokens orthogonal and of equal
+    size). ``gradient``, which is not in the paper, weighs each token by :math:`(1 - \pi(y_t))^2`, the squared gradient
+    with respect to the chosen token's own logit: certain tokens count little.
+
+    Args:
+        weight: which.
+        floor: see :func:`rlhf_plugin_grpo.groups.spread`.
+    """
+
+    def __init__(self, weight: Literal["length", "gradient"], floor: float) -> None:
+        self.weight, self.floor = weight, floor
+
+    def estimate(self, rollouts: Sequence[Rollout], scores: Sequence[Score], group_ids: Sequence[int]) -> Advantages:
+        """Return one float per rollout, or None where its score is missing."""
+        found: dict[int, float] = {}
+        for rows in rows_by_group(scores, group_ids):
+            rewards = values(scores, rows)
+            weights = np.array([self._weight(rollouts[i]) for i in rows], np.float64)
+            if weights.sum() == 0:
+                weights[:] = 1.0
+            found |= zip(rows, centred(rewards, self.floor, float(weights @ rewards / weights.sum())))
+        return Advantages(one_each(len(scores), found))
+
+    def _weight(self, rollout: Rollout) -> float:
+        """Only tokens that the policy chose."""
+        chosen_T = rollout.logprobs_T if rollout.mask_T is None else rollout.logprobs_T[rollout.mask_T]
+        return float(len(chosen_T)) if self.weight == "length" else float((np.expm1(chosen_T) ** 2).sum())

@@ -1,17 +1,18 @@
-"""What the entry points name; importing this never imports torch."""
+"""Trainers: the on-policy loop with a loss, whose recipe brings the rest. Importing this never imports torch.
+
+``--algo dapo`` and ``--algo grpo --loss dapo`` are the same run.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from pydantic import Field
 
-from rlhf_core.api import BuildContext, ComponentConfig, OnlineTrainerConfig, OptimizerSettings
-
-if TYPE_CHECKING:
-    from rlhf_plugin_grpo.advantage import GroupNorm
-    from rlhf_plugin_grpo.loss import GrpoClip
+from rlhf_core.api import OnlineTrainerConfig, OptimizerSettings
+from rlhf_plugin_grpo.advantage_config import GroupNormConfig as GroupNormConfig
+from rlhf_plugin_grpo.loss_config import GrpoClipConfig as GrpoClipConfig
 
 
 class GrpoConfig(OnlineTrainerConfig):
@@ -27,7 +28,6 @@ class GrpoConfig(OnlineTrainerConfig):
     recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "pocket": {
             "trainer": {
-                "name": "grpo",
                 "steps": 14,
                 "rollout_batch_size": 256,
                 "micro_batch_size": 64,
@@ -41,37 +41,43 @@ class GrpoConfig(OnlineTrainerConfig):
     optimizer: OptimizerSettings = OptimizerSettings(learning_rate=1e-5, warmup_steps=2)
 
 
-class GroupNormConfig(ComponentConfig):
-    """``(r - mean(group)) / std(group)``."""
+class DrGrpoConfig(GrpoConfig):
+    """Dr. GRPO: no division by length or standard deviation (Liu et al. 2025)."""
 
-    name: str = "group_norm"
-    min_group_size: ClassVar[int] = 2
-    scale: Literal["std", "none"] = "std"
-    """``none`` only subtracts the mean (Liu et al. 2025, Dr. GRPO)."""
-    epsilon: float = Field(1e-6, ge=0)
-    """Added to the standard deviation."""
-    relative_floor: float = Field(1e-4, ge=0)
-    """A group whose std is below this share of its largest score is constant: rounding must not become signal."""
-
-    def build(self, ctx: BuildContext) -> GroupNorm:
-        """Return the estimator."""
-        from rlhf_plugin_grpo.advantage import GroupNorm
-
-        return GroupNorm(self)
+    name: str = "dr_grpo"
+    companions: ClassVar[Mapping[str, Any]] = {**GrpoConfig.companions, "loss": "dr_grpo"}
 
 
-class GrpoClipConfig(ComponentConfig):
-    """``-min(rho A, clip(rho, 1 - eps, 1 + eps) A)`` per token."""
+class DapoConfig(GrpoConfig):
+    """DAPO: clip-higher, token mean, soft overlong penalty (Yu et al. 2025)."""
 
-    name: str = "grpo_clip"
-    consumes: ClassVar[str | None] = "token_advantages"
-    clip_range: float = Field(0.2, gt=0)
-    """Lower side: ratios below ``1 - clip_range`` are clipped."""
-    clip_range_high: float | None = Field(None, gt=0)
-    """Upper side; None uses ``clip_range`` (DAPO's clip-higher sets 0.28)."""
+    name: str = "dapo"
+    companions: ClassVar[Mapping[str, Any]] = {**GrpoConfig.companions, "loss": "dapo"}
 
-    def build(self, ctx: BuildContext) -> GrpoClip:
-        """Return the loss."""
-        from rlhf_plugin_grpo.loss import GrpoClip
 
-        return GrpoClip(self.clip_range, self.clip_range_high or self.clip_range)
+class GspoConfig(GrpoConfig):
+    """GSPO: importance ratio and clip per sequence (Zheng et al. 2025)."""
+
+    name: str = "gspo"
+    companions: ClassVar[Mapping[str, Any]] = {**GrpoConfig.companions, "loss": "gspo"}
+
+
+class CispoConfig(GrpoConfig):
+    """CISPO: bounds the importance weight and keeps every token's gradient (MiniMax 2025)."""
+
+    name: str = "cispo"
+    companions: ClassVar[Mapping[str, Any]] = {**GrpoConfig.companions, "loss": "cispo"}
+
+
+class RlooConfig(GrpoConfig):
+    """RLOO: the other completions' mean is the baseline (Ahmadian et al. 2024)."""
+
+    name: str = "rloo"
+    companions: ClassVar[Mapping[str, Any]] = {**GrpoConfig.companions, "loss": "rloo"}
+
+
+class ReinforcePPConfig(GrpoConfig):
+    """REINFORCE++: advantages normalised over the whole batch, KL in the reward (Hu et al. 2025)."""
+
+    name: str = "reinforce_pp"
+    companions: ClassVar[Mapping[str, Any]] = {**GrpoConfig.companions, "loss": "reinforce_pp"}

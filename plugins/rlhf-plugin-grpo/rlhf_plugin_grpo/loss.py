@@ -1,32 +1,49 @@
-"""The clipped surrogate (Schulman et al. 2017, eq. 7; GRPO: Shao et al. 2024, eq. 3)."""
+"""The clipped surrogate (Schulman et al. 2017, PPO, eq. 7; GRPO: Shao et al. 2024, eq. 3) and its unclipped form."""
 
 from __future__ import annotations
 
 import torch
 
 from rlhf_core.api import LossOutput, TokenBatch
+from rlhf_plugin_grpo.ratios import Level, advantages, log_ratio, output
 
 
 class GrpoClip:
-    """``-min(rho A, clip(rho, 1 - low, 1 + high) A)`` with ``rho = exp(logprob - old_logprob)``.
+    r"""``-min(rho A, clip(rho, 1 - low, 1 + high) A)`` with ``rho = exp(logprob - old_logprob)``.
 
-    KL and the mean over tokens are not here: the core adds the one and owns the other.
+    KL and the mean over tokens are not here: the core adds the one and owns the other. With them the same surrogate
+    is GRPO's, Dr. GRPO's, DAPO's, BNPO's, GSPO's, LUSPO's, RLOO's and PPO's.
+
+    Args:
+        low: ratios below ``1 - low`` are clipped.
+        high: ratios above ``1 + high`` are clipped.
+        level: a ratio per token or per sequence.
+        dual_clip: c > 1 bounds the loss of a bad token by ``-c A`` (Ye et al. 2020, dual-clip PPO, eq. 5).
     """
 
-    def __init__(self, low: float, high: float) -> None:
-        self.low, self.high = low, high
+    def __init__(self, low: float, high: float, level: Level = "token", dual_clip: float | None = None) -> None:
+        self.low, self.high, self.dual_clip = low, high, dual_clip
+        self.level: Level = level
 
     def __call__(self, batch: TokenBatch) -> LossOutput:
         """Return ``loss_BT`` and the fraction of tokens where clipping took the gradient away."""
-        assert batch.advantages_BT is not None
-        assert batch.old_logprobs_BT is not None
-        ratio_BT = (batch.logprobs_BT - batch.old_logprobs_BT).exp()
+        A_BT, ratio_BT = advantages(batch), log_ratio(batch, self.level).exp()
         clipped_BT = ratio_BT.clamp(1 - self.low, 1 + self.high)
-        advantages_BT = batch.advantages_BT
-        loss_BT = -torch.minimum(ratio_BT * advantages_BT, clipped_BT * advantages_BT)
-        cut_BT = (clipped_BT * advantages_BT < ratio_BT * advantages_BT) & batch.mask_BT
-        count = batch.mask_BT.sum()
-        return LossOutput(loss_BT, {
-            "clip_fraction": (cut_BT.sum(), count),
-            "importance_ratio": ((ratio_BT.detach() * batch.mask_BT).sum(), count),
-        })
+        surrogate_BT = torch.minimum(ratio_BT * A_BT, clipped_BT * A_BT)
+        cut_BT = clipped_BT * A_BT < ratio_BT * A_BT
+        if self.dual_clip is not None:
+            cut_BT = cut_BT | ((A_BT < 0) & (ratio_BT > self.dual_clip))
+            surrogate_BT = torch.where(A_BT < 0, torch.maximum(surrogate_BT, self.dual_clip * A_BT), surrogate_BT)
+        return output(-surrogate_BT, batch, ratio_BT, cut_BT)
+
+
+class NoClip:
+    """``-rho A``: the importance-weighted policy gradient, trusted at any distance."""
+
+    def __init__(self, level: Level = "token") -> None:
+        self.level: Level = level
+
+    def __call__(self, batch: TokenBatch) -> LossOutput:
+        """Return ``loss_BT``."""
+        ratio_BT = log_ratio(batch, self.level).exp()
+        return output(-ratio_BT * advantages(batch), batch, ratio_BT)

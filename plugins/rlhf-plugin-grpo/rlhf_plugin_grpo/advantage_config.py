@@ -1,0 +1,166 @@
+"""Configurations of the advantage estimators; importing this never imports torch or numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from rlhf_core.api import BuildContext, ComponentConfig, ConfigError
+
+if TYPE_CHECKING:
+    from rlhf_plugin_grpo.advantage import GroupBaseline, GroupNorm, OptimalBaseline
+    from rlhf_plugin_grpo.batch_advantage import BatchNorm, Raw, ReinforcePP
+    from rlhf_plugin_grpo.gdpo import Gdpo
+
+
+class GroupMeanConfig(ComponentConfig):
+    """``r - mean(group)`` (Liu et al. 2025, Dr. GRPO)."""
+
+    name: str = "group_mean"
+    min_group_size: ClassVar[int] = 2
+    relative_floor: float = Field(1e-4, ge=0)
+    """Scores whose std is below this share of the largest are constant: rounding must not become signal."""
+
+    def build(self, ctx: BuildContext) -> GroupBaseline:
+        """Return the estimator."""
+        from rlhf_plugin_grpo.advantage import GroupBaseline
+
+        return GroupBaseline("mean", self.relative_floor)
+
+
+class LeaveOneOutConfig(ComponentConfig):
+    """``r - mean(the group's others)`` (Ahmadian et al. 2024, RLOO)."""
+
+    name: str = "leave_one_out"
+    min_group_size: ClassVar[int] = 2
+    relative_floor: float = Field(1e-4, ge=0)
+    """Scores whose std is below this share of the largest are constant: rounding must not become signal."""
+
+    def build(self, ctx: BuildContext) -> GroupBaseline:
+        """Return the estimator."""
+        from rlhf_plugin_grpo.advantage import GroupBaseline
+
+        return GroupBaseline("leave_one_out", self.relative_floor)
+
+
+class GroupNormConfig(ComponentConfig):
+    """``(r - mean(group)) / std(group)`` (Shao et al. 2024, DeepSeekMath)."""
+
+    name: str = "group_norm"
+    min_group_size: ClassVar[int] = 2
+    scale: Literal["std", "none"] = "std"
+    """``none`` only subtracts the mean (Liu et al. 2025, Dr. GRPO), as ``group_mean`` does."""
+    epsilon: float = Field(1e-6, ge=0)
+    """Added to the standard deviation."""
+    relative_floor: float = Field(1e-4, ge=0)
+    """A group whose std is below this share of its largest score is constant: rounding must not become signal."""
+
+    def build(self, ctx: BuildContext) -> GroupNorm:
+        """Return the estimator."""
+        from rlhf_plugin_grpo.advantage import GroupNorm
+
+        return GroupNorm(self)
+
+
+class OptimalBaselineConfig(ComponentConfig):
+    """``r - b``, b the group's mean weighted by length (Hao et al. 2025, OPO)."""
+
+    name: str = "optimal_baseline"
+    min_group_size: ClassVar[int] = 2
+    weight: Literal["length", "gradient"] = "length"
+    """``gradient`` weighs each token by ``(1 - p)^2`` of its own probability instead of by 1."""
+    relative_floor: float = Field(1e-4, ge=0)
+    """Scores whose std is below this share of the largest are constant: rounding must not become signal."""
+
+    def build(self, ctx: BuildContext) -> OptimalBaseline:
+        """Return the estimator."""
+        from rlhf_plugin_grpo.advantage import OptimalBaseline
+
+        return OptimalBaseline(self.weight, self.relative_floor)
+
+
+class RawConfig(ComponentConfig):
+    """``r``: the score itself, no baseline (Williams 1992)."""
+
+    name: str = "raw"
+
+    def build(self, ctx: BuildContext) -> Raw:
+        """Return the estimator."""
+        from rlhf_plugin_grpo.batch_advantage import Raw
+
+        return Raw()
+
+
+class BatchNormConfig(ComponentConfig):
+    """``(r - mean(group)) / std(batch)`` (Liu et al. 2025, "Tricks or Traps")."""
+
+    name: str = "batch_norm"
+    min_group_size: ClassVar[int] = 2
+    epsilon: float = Field(1e-6, ge=0)
+    """Added to the standard deviation."""
+    relative_floor: float = Field(1e-4, ge=0)
+    """Scores whose std is below this share of the largest are constant: rounding must not become signal."""
+
+    def build(self, ctx: BuildContext) -> BatchNorm:
+        """Return the estimator."""
+        from rlhf_plugin_grpo.batch_advantage import BatchNorm
+
+        return BatchNorm(self.epsilon, self.relative_floor)
+
+
+class ReinforcePPConfig(ComponentConfig):
+    """``(r - mean(batch)) / std(batch)`` (Hu et al. 2025, REINFORCE++)."""
+
+    name: str = "reinforce_pp"
+    baseline: Literal["none", "group"] = "none"
+    """``group`` takes the group's mean off first (REINFORCE++-baseline)."""
+    epsilon: float = Field(1e-6, ge=0)
+    """Added to the standard deviation."""
+    relative_floor: float = Field(1e-4, ge=0)
+    """Scores whose std is below this share of the largest are constant: rounding must not become signal."""
+
+    def build(self, ctx: BuildContext) -> ReinforcePP:
+        """Return the estimator."""
+        from rlhf_plugin_grpo.batch_advantage import ReinforcePP
+
+        return ReinforcePP(self.baseline, self.epsilon, self.relative_floor)
+
+
+class GdpoConfig(ComponentConfig):
+    """Each part of the score normalised per group, then added by weight, then scaled by the batch (GDPO, 2026)."""
+
+    name: str = "gdpo"
+    min_group_size: ClassVar[int] = 2
+    parts: Mapping[str, Annotated[float, Field(allow_inf_nan=False)]] = {}
+    """Part of the score -> weight. Penalties that the loop charges are parts too: ``overlong`` (weight 1) and ``kl``
+    (a negative weight). None at all takes the score itself as the only part."""
+    order: Literal["normalise_then_sum", "sum_then_normalise"] = "normalise_then_sum"
+    """``sum_then_normalise`` normalises the weighted sum per group: a reward of large spread drowns the rest."""
+    epsilon: float = Field(1e-6, ge=0)
+    """Added to each standard deviation."""
+    relative_floor: float = Field(1e-4, ge=0)
+    """Scores whose std is below this share of the largest are constant: rounding must not become signal."""
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Refuse to lose a penalty that the loop charges to the score's value.
+
+        Raises:
+            ConfigError: it is switched on, and has no weight here.
+        """
+        trainer = ctx.config.trainer
+        kl, overlong = getattr(trainer, "kl", None), getattr(trainer, "overlong", None)
+        charged = {"kl": kl is not None and kl.where == "reward" and kl.coefficient > 0,
+                   "overlong": overlong is not None and overlong.cache > 0 and overlong.weight > 0}
+        for part, on in charged.items():
+            if self.parts and on and part not in self.parts:
+                raise ConfigError(f"trainer.{part} is charged to the score, but advantage.parts does not name '{part}'",
+                                  why="gdpo adds up the parts it is given and would lose the penalty",
+                                  fix=f"give advantage.parts.{part} a weight, or switch trainer.{part} off")
+
+    def build(self, ctx: BuildContext) -> Gdpo:
+        """Return the estimator."""
+        from rlhf_plugin_grpo.gdpo import Gdpo
+
+        return Gdpo(self.parts, self.order, self.epsilon, self.relative_floor)

@@ -1,0 +1,67 @@
+"""Advantages whose scale, or baseline, is that of the whole rollout batch of all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from rlhf_core.api import Advantages, Rollout, Score
+from rlhf_plugin_grpo.groups import centred, one_each, rows_by_group, spread, values
+
+
+class Raw:
+    """``A_i = r_i``: the score itself, no baseline (Williams 1992)."""
+
+    def estimate(self, rollouts: Sequence[Rollout], scores: Sequence[Score], group_ids: Sequence[int]) -> Advantages:
+        """Return one float per rollout, or None where its score is missing."""
+        return Advantages([s.value if s.ok else None for s in scores])
+
+
+class BatchNorm:
+    """``A_i = (r_i - mean(group)) / (std(batch) + epsilon)`` (Liu et al. 2025, "Tricks or Traps", Lite PPO).
+
+    An easy or hopeless prompt, whose few odd completions a group's own small std would blow up, keeps its size.
+    """
+
+    def __init__(self, epsilon: float, floor: float) -> None:
+        self.epsilon, self.floor = epsilon, floor
+
+    def estimate(self, rollouts: Sequence[Rollout], scores: Sequence[Score], group_ids: Sequence[int]) -> Advantages:
+        """Return one float per rollout, or None where its score is missing."""
+        groups = rows_by_group(scores, group_ids)
+        std = spread(values(scores, [i for rows in groups for i in rows]), self.floor)
+        found: dict[int, float] = {}
+        for rows in groups:
+            advantages = centred(values(scores, rows), self.floor)
+            found |= zip(rows, advantages / (std + self.epsilon) if std else np.zeros_like(advantages))
+        return Advantages(one_each(len(scores), found), {"advantage/batch_std": std})
+
+
+class ReinforcePP:
+    """``A = (r - mean(batch)) / (std(batch) + epsilon)`` (REINFORCE++: Hu et al. 2025, eq. 5).
+
+    Differs: each completion counts once in mean and std, where the authors' code counts it once per token.
+
+    Args:
+        baseline: ``none``; or ``group``, which takes the group's mean off first (REINFORCE++-baseline).
+        epsilon: added to the std.
+        floor: see :func:`rlhf_plugin_grpo.groups.spread`.
+    """
+
+    def __init__(self, baseline: Literal["none", "group"], epsilon: float, floor: float) -> None:
+        self.baseline, self.epsilon, self.floor = baseline, epsilon, floor
+
+    def estimate(self, rollouts: Sequence[Rollout], scores: Sequence[Score], group_ids: Sequence[int]) -> Advantages:
+        """Return one float per rollout, or None where its score is missing."""
+        groups = rows_by_group(scores, group_ids)
+        rows = [i for group in groups for i in group]
+        rewards = values(scores, rows)
+        std = spread(rewards, self.floor)
+        if self.baseline == "group":
+            parts = [centred(values(scores, group), self.floor) for group in groups]
+            rewards = np.concatenate([*parts, np.zeros(0)])
+            std = float(rewards.std(ddof=1)) if std else 0.0
+        advantages = (rewards - rewards.mean()) / (std + self.epsilon) if std else np.zeros_like(rewards)
+        return Advantages(one_each(len(scores), dict(zip(rows, advantages))), {"advantage/batch_std": std})

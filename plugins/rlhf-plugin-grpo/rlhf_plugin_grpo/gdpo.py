@@ -1,0 +1,60 @@
+"""Several rewards at once: each normalised before they are added, or after (Liu et al. 2026, GDPO)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+
+from rlhf_core.api import Advantages, ConfigError, Rollout, Score
+from rlhf_plugin_grpo.groups import Array, centred, one_each, rows_by_group, spread
+
+Order = Literal["normalise_then_sum", "sum_then_normalise"]
+
+
+class Gdpo:
+    r"""Group-reward-decoupled normalisation: a reward of small size counts as much as its weight says.
+
+    :math:`a_i = \sum_k w_k (r_{ki} - \mathrm{mean}_g(r_k)) / (\mathrm{std}_g(r_k) + \epsilon)`, and
+    :math:`A_i = a_i / (\mathrm{std}_{batch}(a) + \epsilon)`. (The batch's mean of a, which the paper takes off, is zero
+    by construction.) ``sum_then_normalise`` is what it replaces: the group-normalised weighted sum.
+
+    Args:
+        weights: part of the score -> weight; none takes the score's value as the only part.
+        order: which.
+        epsilon: added to each std.
+        floor: see :func:`rlhf_plugin_grpo.groups.spread`.
+    """
+
+    def __init__(self, weights: Mapping[str, float], order: Order, epsilon: float, floor: float) -> None:
+        self.weights, self.order, self.epsilon, self.floor = weights, order, epsilon, floor
+
+    def estimate(self, rollouts: Sequence[Rollout], scores: Sequence[Score], group_ids: Sequence[int]) -> Advantages:
+        """Return one float per rollout, or None where its score is missing.
+
+        Raises:
+            ConfigError: a score lacks a part that has a weight.
+        """
+        found: dict[int, float] = {}
+        for rows in rows_by_group(scores, group_ids):
+            parts = [(weight, self._part(scores, rows, name)) for name, weight in (self.weights or {"": 1.0}).items()]
+            if self.order == "sum_then_normalise":
+                parts = [(1.0, np.sum([weight * part for weight, part in parts], axis=0))]
+            found |= zip(rows, np.sum([weight * self._normalise(part) for weight, part in parts], axis=0))
+        std = spread(np.array(list(found.values())), self.floor)
+        if self.order == "normalise_then_sum":
+            found = {i: value / (std + self.epsilon) if std else 0.0 for i, value in found.items()}
+        return Advantages(one_each(len(scores), found), {"advantage/batch_std": std})
+
+    def _normalise(self, rewards_G: Array) -> Array:
+        std = spread(rewards_G, self.floor)
+        return centred(rewards_G, self.floor) / (std + self.epsilon) if std else np.zeros_like(rewards_G)
+
+    def _part(self, scores: Sequence[Score], rows: Sequence[int], name: str) -> Array:
+        chosen = [scores[i].value if not name else scores[i].parts.get(name) for i in rows]
+        if None in chosen:
+            known = sorted({part for i in rows for part in scores[i].parts})
+            raise ConfigError(f"a score has no part '{name}', which advantage.parts gives a weight",
+                              why=f"its parts: {', '.join(known) or 'none'}", fix="name parts that the reward gives")
+        return np.array(chosen, np.float64)

@@ -1,0 +1,208 @@
+"""Configurations of the losses; importing this never imports torch.
+
+``recipe`` is what a loss's paper goes with beyond the loss itself: which mean over tokens, which advantage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from rlhf_core.api import BuildContext, ComponentConfig
+
+if TYPE_CHECKING:
+    from rlhf_plugin_grpo.loss import GrpoClip, NoClip
+    from rlhf_plugin_grpo.sapo import Sapo
+    from rlhf_plugin_grpo.score_function import Cispo, Reinforce, Vespo
+
+Level = Literal["token", "sequence", "product"]
+PER_SEQUENCE: Mapping[str, Any] = {"trainer": {"reduction": "sequence_mean"}}
+PER_TOKEN: Mapping[str, Any] = {"trainer": {"reduction": "token_mean"}}
+
+
+class GrpoClipConfig(ComponentConfig):
+    """``-min(rho A, clip(rho, 1 - eps, 1 + eps) A)`` per token (Shao et al. 2024, DeepSeekMath, eq. 3)."""
+
+    name: str = "grpo_clip"
+    consumes: ClassVar[str | None] = "token_advantages"
+    clip_range: float = Field(0.2, gt=0)
+    """Lower side: ratios below ``1 - clip_range`` are clipped."""
+    clip_range_high: float | None = Field(None, gt=0)
+    """Upper side; None uses ``clip_range`` (DAPO's clip-higher sets 0.28)."""
+    importance_level: Level = "token"
+    """One ratio per token, per sequence (geometric mean over its tokens), or per sequence as the plain product."""
+    dual_clip: float | None = Field(None, gt=1)
+    """Bounds the loss of a token with negative advantage by this many times the advantage; None does not."""
+
+    def build(self, ctx: BuildContext) -> GrpoClip:
+        """Return the loss."""
+        from rlhf_plugin_grpo.loss import GrpoClip
+
+        return GrpoClip(self.clip_range, self.clip_range_high or self.clip_range, self.importance_level, self.dual_clip)
+
+
+class DrGrpoLossConfig(GrpoClipConfig):
+    """The clipped surrogate over a constant instead of each length; advantages without the std (Liu et al. 2025)."""
+
+    name: str = "dr_grpo"
+    recipe: ClassVar[Mapping[str, Any]] = {"trainer": {"reduction": "constant"}, "advantage": "group_mean"}
+
+
+class DapoLossConfig(GrpoClipConfig):
+    """Clip-higher, the mean over all tokens, and a soft penalty for overlong completions (Yu et al. 2025, DAPO)."""
+
+    name: str = "dapo"
+    recipe: ClassVar[Mapping[str, Any]] = {"trainer": {"reduction": "token_mean", "overlong": {"cache": 0.2}}}
+    clip_range_high: float | None = Field(0.28, gt=0)
+    """Upper side; None uses ``clip_range``."""
+
+
+class BnpoLossConfig(GrpoClipConfig):
+    """The clipped surrogate over the batch's number of tokens, as TRL's ``bnpo`` (whose batch is the micro-batch)."""
+
+    name: str = "bnpo"
+    recipe: ClassVar[Mapping[str, Any]] = PER_TOKEN
+
+
+class GspoLossConfig(GrpoClipConfig):
+    """The clipped surrogate with one ratio per sequence, the geometric mean over its tokens (Zheng et al. 2025)."""
+
+    name: str = "gspo"
+    recipe: ClassVar[Mapping[str, Any]] = PER_SEQUENCE
+    clip_range: float = Field(3e-4, gt=0)
+    """Lower side: ratios below ``1 - clip_range`` are clipped."""
+    clip_range_high: float | None = Field(4e-4, gt=0)
+    """Upper side; None uses ``clip_range``."""
+    importance_level: Level = "sequence"
+    """One ratio per token, per sequence (geometric mean over its tokens), or per sequence as the plain product."""
+
+
+class LuspoLossConfig(GspoLossConfig):
+    """GSPO with each sequence's loss times its length: no bias towards short ones (LUSPO, 2026; as TRL's)."""
+
+    name: str = "luspo"
+    recipe: ClassVar[Mapping[str, Any]] = {"trainer": {"reduction": "constant", "reduction_constant": 1.0}}
+
+
+class RlooLossConfig(GrpoClipConfig):
+    """REINFORCE leave-one-out (Ahmadian et al. 2024) with the clipped product of ratios that TRL's RLOO has."""
+
+    name: str = "rloo"
+    recipe: ClassVar[Mapping[str, Any]] = {**PER_SEQUENCE, "advantage": "leave_one_out"}
+    importance_level: Level = "product"
+    """One ratio per token, per sequence (geometric mean over its tokens), or per sequence as the plain product."""
+
+
+class PpoClipConfig(GrpoClipConfig):
+    """PPO's clipped surrogate (Schulman et al. 2017) with a dual clip at 3 (Ye et al. 2020)."""
+
+    name: str = "ppo_clip"
+    dual_clip: float | None = Field(3.0, gt=1)
+    """Bounds the loss of a token with negative advantage by this many times the advantage; None does not."""
+
+
+class ReinforcePPLossConfig(GrpoClipConfig):
+    """REINFORCE++ (Hu et al. 2025): the clipped surrogate without critic, k1 KL in the reward, global normalisation.
+
+    Differs: the KL of a completion is charged to its score as a whole, not token by token from there on.
+    """
+
+    name: str = "reinforce_pp"
+    recipe: ClassVar[Mapping[str, Any]] = {
+        "trainer": {"reduction": "token_mean", "kl": {"where": "reward", "estimator": "k1", "coefficient": 0.01}},
+        "advantage": "reinforce_pp",
+    }
+
+
+class ReinforceConfig(ComponentConfig):
+    """``-A log pi`` with the score itself for A: no baseline (Williams 1992)."""
+
+    name: str = "reinforce"
+    consumes: ClassVar[str | None] = "token_advantages"
+    recipe: ClassVar[Mapping[str, Any]] = {"advantage": "raw"}
+
+    def build(self, ctx: BuildContext) -> Reinforce:
+        """Return the loss."""
+        from rlhf_plugin_grpo.score_function import Reinforce
+
+        return Reinforce()
+
+
+class ReinforceWithBaselineConfig(ReinforceConfig):
+    """``-A log pi`` with the group's mean score as the baseline (Williams 1992)."""
+
+    name: str = "reinforce_with_baseline"
+    recipe: ClassVar[Mapping[str, Any]] = {"advantage": "group_mean"}
+
+
+class NoClipConfig(ComponentConfig):
+    """``-rho A``: GRPO's surrogate without the clip."""
+
+    name: str = "grpo_no_clip"
+    consumes: ClassVar[str | None] = "token_advantages"
+    importance_level: Level = "token"
+    """One ratio per token, per sequence (geometric mean over its tokens), or per sequence as the plain product."""
+
+    def build(self, ctx: BuildContext) -> NoClip:
+        """Return the loss."""
+        from rlhf_plugin_grpo.loss import NoClip
+
+        return NoClip(self.importance_level)
+
+
+class CispoLossConfig(ComponentConfig):
+    """``-min(rho, M) A log pi``, no gradient through the bounded ratio (MiniMax 2025, MiniMax-M1)."""
+
+    name: str = "cispo"
+    consumes: ClassVar[str | None] = "token_advantages"
+    recipe: ClassVar[Mapping[str, Any]] = PER_TOKEN
+    ratio_max: float = Field(5.0, gt=0)
+    """M, the paper's 1 + eps_high, which it does not state; 5 is what Khatri et al. 2025 (ScaleRL) found to do well."""
+    importance_level: Level = "token"
+    """One ratio per token, per sequence (geometric mean over its tokens), or per sequence as the plain product."""
+
+    def build(self, ctx: BuildContext) -> Cispo:
+        """Return the loss."""
+        from rlhf_plugin_grpo.score_function import Cispo
+
+        return Cispo(self.ratio_max, self.importance_level)
+
+
+class SapoConfig(ComponentConfig):
+    """A sigmoid of the ratio instead of the clip (Gao et al. 2025, SAPO)."""
+
+    name: str = "sapo"
+    consumes: ClassVar[str | None] = "token_advantages"
+    recipe: ClassVar[Mapping[str, Any]] = PER_SEQUENCE
+    temperature_positive: float = Field(1.0, gt=0)
+    """Steepness where the advantage is positive."""
+    temperature_negative: float = Field(1.05, gt=0)
+    """Steepness elsewhere."""
+    importance_level: Level = "token"
+    """One ratio per token, per sequence (geometric mean over its tokens), or per sequence as the plain product."""
+
+    def build(self, ctx: BuildContext) -> Sapo:
+        """Return the loss."""
+        from rlhf_plugin_grpo.sapo import Sapo
+
+        return Sapo(self.temperature_positive, self.temperature_negative, self.importance_level)
+
+
+class VespoConfig(ComponentConfig):
+    """``-w A log pi`` with a smooth weight of the sequence's ratio (VESPO, 2026; as TRL's)."""
+
+    name: str = "vespo"
+    consumes: ClassVar[str | None] = "token_advantages"
+    recipe: ClassVar[Mapping[str, Any]] = PER_TOKEN
+    positive: tuple[float, float] = (2.0, 3.0)
+    """(k, lambda) where the advantage is not negative."""
+    negative: tuple[float, float] = (3.0, 2.0)
+    """(k, lambda) where it is."""
+
+    def build(self, ctx: BuildContext) -> Vespo:
+        """Return the loss."""
+        from rlhf_plugin_grpo.score_function import Vespo
+
+        return Vespo(self.positive, self.negative)

@@ -1,0 +1,29 @@
+"""The soft gate that takes the clip's place (Gao et al. 2025, "Soft Adaptive Policy Optimization")."""
+
+from __future__ import annotations
+
+import torch
+
+from rlhf_core.api import LossOutput, TokenBatch
+from rlhf_plugin_grpo.ratios import Level, advantages, log_ratio, output
+
+
+class Sapo:
+    r""":math:`-\frac{4}{\tau}\sigma(\tau(\rho - 1))\,A`; the gradient's weight is 1 at ratio 1 and fades with distance.
+
+    Args:
+        positive: temperature :math:`\tau` where A > 0.
+        negative: where A <= 0; larger, since bad tokens' gradients spread over the whole vocabulary.
+        level: a ratio per token or per sequence.
+    """
+
+    def __init__(self, positive: float, negative: float, level: Level = "token") -> None:
+        self.positive, self.negative = positive, negative
+        self.level: Level = level
+
+    def __call__(self, batch: TokenBatch) -> LossOutput:
+        """Return ``loss_BT``."""
+        A_BT, ratio_BT = advantages(batch), log_ratio(batch, self.level).exp()
+        tau_BT = torch.where(A_BT > 0, self.positive, self.negative)
+        gate_BT = torch.sigmoid(tau_BT * (ratio_BT - 1)) * 4 / tau_BT
+        return output(-gate_BT * A_BT, batch, ratio_BT)
