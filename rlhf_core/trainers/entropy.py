@@ -11,6 +11,9 @@ from rlhf_core.batches import LossOutput, TokenBatch
 from rlhf_core.protocols import Loss, Strategy
 from rlhf_core.trainers.items import Floats, TrainItem
 
+TIE = 1e-5
+"""Entropies (nats) closer than this are equal; different kernels and batch shapes round differently."""
+
 
 class WithEntropy:
     """``loss_BT - coefficient * H_BT`` (Williams and Peng 1991): the gradient flows through the entropy.
@@ -34,7 +37,8 @@ def keep_uncertain(items: Sequence[TrainItem], entropies: Sequence[Floats], quan
 
     The threshold is taken over the whole rollout batch of all ranks, before its first update, so that neither the
     micro-batch size nor the number of processes moves it. Advantages rather than the mask: denominators and the KL
-    term keep every token.
+    term keep every token. Completions that begin alike have equal entropies there, up to rounding: tokens tied with the
+    threshold are all kept, so that rounding does not choose among them.
 
     Args:
         items: this rank's.
@@ -51,6 +55,6 @@ def keep_uncertain(items: Sequence[TrainItem], entropies: Sequence[Floats], quan
     if not everything:
         return list(items), {}
     threshold = float(np.quantile(np.concatenate(everything).astype(np.float64), 1 - quantile))
-    kept = [i.with_(advantages_T=np.where(e >= threshold, i.advantages_T, np.float32(0)))
+    kept = [i.with_(advantages_T=np.where(e >= threshold - TIE * (1 + threshold), i.advantages_T, np.float32(0)))
             for i, e in zip(items, entropies, strict=True)]
     return kept, {"entropy_threshold": threshold}

@@ -49,7 +49,7 @@ class DrGrpoConfig(GrpoConfig):
 
 
 class DapoConfig(GrpoConfig):
-    """DAPO: clip-higher, token mean, soft overlong penalty (Yu et al. 2025)."""
+    """DAPO: clip-higher, token mean, soft overlong penalty, dynamic sampling (Yu et al. 2025)."""
 
     name: str = "dapo"
     companions: ClassVar[Mapping[str, Any]] = {**GrpoConfig.companions, "loss": "dapo"}

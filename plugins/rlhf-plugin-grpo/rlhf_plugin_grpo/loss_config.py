@@ -51,10 +51,11 @@ class DrGrpoLossConfig(GrpoClipConfig):
 
 
 class DapoLossConfig(GrpoClipConfig):
-    """Clip-higher, the mean over all tokens, and a soft penalty for overlong completions (Yu et al. 2025, DAPO)."""
+    """Clip-higher, token mean, soft overlong penalty, constant groups replaced by others (Yu et al. 2025, DAPO)."""
 
     name: str = "dapo"
-    recipe: ClassVar[Mapping[str, Any]] = {"trainer": {"reduction": "token_mean", "overlong": {"cache": 0.2}}}
+    recipe: ClassVar[Mapping[str, Any]] = {"trainer": {
+        "reduction": "token_mean", "overlong": {"cache": 0.2}, "dynamic_sampling": {}}}
     clip_range_high: float | None = Field(0.28, gt=0)
     """Upper side; None uses ``clip_range``."""
 
