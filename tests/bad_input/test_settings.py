@@ -15,8 +15,8 @@ Refused = Callable[..., str]
 @pytest.mark.parametrize(("options", "says"), [
     (("--algo", "grop"), ("unknown trainer 'grop'", "did you mean 'grpo'")),
     (("--reward", "verifer"), ("unknown reward 'verifer'", "did you mean 'verifier'?")),
-    (("--loss", "grpo_clap"), ("unknown loss 'grpo_clap'", "did you mean 'grpo_clip'?")),
-    (("--advantage", "group_nrm"), ("unknown advantage 'group_nrm'", "did you mean 'group_norm'?")),
+    (("--loss", "grpo_clap"), ("unknown loss 'grpo_clap'", "did you mean 'grpo_clip'")),
+    (("--advantage", "group_nrm"), ("unknown advantage 'group_nrm'", "did you mean 'group_norm'")),
     (("--set", "reward.verifier=numerik"), ("unknown verifier 'numerik'", "did you mean 'numeric'?")),
     (("--set", "trainer.stepz=3"), ("unknown key 'stepz'", "trainer 'grpo'", "did you mean 'steps'")),
     (("--set", "sede=3"), ("unknown key 'sede'", "did you mean 'seed'")),
@@ -98,7 +98,7 @@ def test_no_algorithm(refused: Refused) -> None:
 @pytest.mark.parametrize(("settings", "said"), [
     (("--set", "trainer.rollout_batch_size=8"), "1 prompts per step cannot be shared by 2 processes"),
     (("--set", "strategy=single"), "strategy 'single' cannot run on 2 processes"),
-    (("--loss", "grpo_clop"), "did you mean 'grpo_clip'?"),
+    (("--loss", "grpo_clop"), "did you mean 'grpo_clip'"),
 ])
 def test_several_processes_are_refused_before_one_is_started(rlhf: Rlhf, quick: tuple[str, ...], tmp_path: Path,
                                                              settings: tuple[str, ...], said: str) -> None:

@@ -75,7 +75,7 @@ def test_schema(rlhf: Rlhf) -> None:
 
 
 @pytest.mark.parametrize(("args", "said"), [
-    (("--kind", "loss", "--name", "grpo_clap"), "did you mean 'grpo_clip'?"),
+    (("--kind", "loss", "--name", "grpo_clap"), "did you mean 'grpo_clip'"),
     (("--name", "grpo"), "needs a --kind"),
     (("--kind", "los"), "los"),
 ])
