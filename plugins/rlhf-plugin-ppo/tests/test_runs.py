@@ -157,7 +157,8 @@ def test_reward_rises_and_the_critic_explains_it(kind: str, train: Train) -> Non
                 "trainer.train_batch_size=128", "trainer.epochs_per_rollout_batch=2", "trainer.steps=14")
     rewards = [row["reward/mean"] for row in run.steps]
     assert sum(rewards[-5:]) > sum(rewards[:5]) + 5 * 0.05, rewards
-    assert run.steps[-1]["explained_variance"] > 0.05 > run.steps[0]["explained_variance"]
+    explained = [row["explained_variance"] for row in run.steps]
+    assert sum(explained[-5:]) / 5 > sum(explained[:3]) / 3 + 0.02, "a head alone learns more slowly than a trunk"
 
 
 @pytest.mark.parametrize(("settings", "said"), [
