@@ -56,7 +56,7 @@ class PpoConfig(OnlineTrainerConfig):
         "dataset": "pocket/assistant",
         "reward": "ensemble",
         "advantage": "gae",
-        "loss": "grpo_clip",
+        "loss": "ppo_clip",
     }
     recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "pocket": {
