@@ -50,7 +50,7 @@ class RunStart:
 
 @dataclass(frozen=True)
 class RolloutsReady:
-    """Rollouts of one step, before scoring."""
+    """Rollouts of this rank, before scoring; several times a step if it samples in rounds or chunks."""
 
     step: int
     rollouts: Sequence[Rollout]

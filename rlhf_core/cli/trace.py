@@ -34,7 +34,7 @@ def show(run: str, step: int, prompt: str | None, as_json: bool) -> None:
 
     rows = rows_of(find_run(run), step)
     update = next((r for r in rows if r.get("event") == "update"), {})
-    prompts = [r for r in rows if r.get("event") == "prompt"]
+    prompts = [r for r in rows if r.get("event") in ("prompt", "set_aside")]
     chosen = pick(prompts, update, prompt)
     if as_json:
         emit_json({"step": step, "prompt": chosen, "update": update})
@@ -90,7 +90,8 @@ def pick(prompts: Sequence[Row], update: Row, wanted: str | None) -> Row | None:
 
 def _print_prompt(step: int, row: Row) -> None:
     tokens = f", {len(row['prompt_ids'])} tokens" if "prompt_ids" in row else ""
-    click.secho(f"step {step}, prompt {row['prompt_id']}", bold=True)
+    aside = "  (set aside: its scores are equal)" if row["event"] == "set_aside" else ""
+    click.secho(f"step {step}, prompt {row['prompt_id']}{aside}", bold=True)
     click.echo(f"\nlibrary   the prompt, of source '{row['source']}'{tokens}")
     click.echo(_indent(row["prompt"]))
     version = row["completions"][0]["policy_version"]

@@ -56,6 +56,11 @@ class ComponentConfig(Config):
     min_group_size: ClassVar[int] = 1
     """For advantages: the fewest completions a prompt needs for the estimate to mean anything."""
 
+    @property
+    def least_group_size(self) -> int:
+        """:attr:`min_group_size` with these very settings; with 2 or more, constant groups get zeros."""
+        return self.min_group_size
+
     has_critic: ClassVar[bool] = False
     """For advantages: it brings a critic (``CriticAdvantage``)."""
 

@@ -101,7 +101,7 @@ def apply_curriculum(settings: CurriculumSettings, prompts: Sequence[Prompt], he
     low, high = settings.band or (-math.inf, math.inf)
     valued = [p for p in prompts if p.id in values]
     kept = [p for p in valued if low <= values[p.id] <= high]
-    _check_left(valued, kept, values, settings)
+    _check_left(prompts, kept, values, settings)
     counts = Counter({"curriculum_ids_unmatched": len(unmatched), "curriculum_prompts_unmatched": len(missing),
                       "curriculum_out_of_band": len(valued) - len(kept)})
     return _ordered(kept, values, settings.order, seed), +counts
@@ -137,11 +137,15 @@ def own_id(prompt: Prompt) -> str:
     return prompt.id.removeprefix(f"{prompt.source}/")
 
 
-def _check_left(valued: Sequence[Prompt], kept: Sequence[Prompt], values: Mapping[str, float],
+def _check_left(prompts: Sequence[Prompt], kept: Sequence[Prompt], values: Mapping[str, float],
                 settings: CurriculumSettings) -> None:
-    lost = sorted({p.source for p in valued} - {p.source for p in kept})
+    lost = sorted({p.source for p in prompts} - {p.source for p in kept})
     if lost:
-        own = [values[p.id] for p in valued if p.source == lost[0]]
+        own = [values[p.id] for p in prompts if p.source == lost[0] and p.id in values]
+        if not own:
+            raise DatasetError(f"no prompt of source '{lost[0]}' is in '{settings.path}'",
+                               why="a source without prompts would silently leave the mixture",
+                               fix="add its ids to the file, or drop the source")
         raise DatasetError(f"no prompt of source '{lost[0]}' has a value in the {WHAT}'s band",
                            why=f"its values run from {min(own):g} to {max(own):g}, the band is {settings.band}",
                            fix=f"widen dataset.{WHAT}.band, or drop the source")

@@ -88,7 +88,8 @@ class OnlineTrainer:
         shards = self.strategy.gather_objects((rollouts, scores, tokens))
         all_rollouts = [r for shard in shards for r in shard[0]]
         all_scores = [s for shard in shards for s in shard[1]]
-        every_score = [*all_scores, *batch.aside_scores]
+        aside = [charge_length(s, r, limit, overlong) for s, r in zip(batch.aside_scores, batch.aside_rollouts)]
+        every_score = [*all_scores, *aside]
         self._count(every_score)
         self.house.court.check(every_score)
         group_ids = [i for i, g in enumerate(groups) for _ in range(g.group_size)]

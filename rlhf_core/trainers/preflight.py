@@ -26,7 +26,7 @@ def check_online(config: OnlineTrainerConfig, ctx: BuildContext) -> None:
                 fix=f"--set {slot}.name=...; rlhf plugins list --kind {slot}",
             )
     assert run.advantage is not None
-    least = run.advantage.min_group_size
+    least = run.advantage.least_group_size
     adaptive = config.adaptive_sampling
     size = config.group_size if adaptive is None else adaptive.smallest_group
     if size < least:
@@ -41,6 +41,10 @@ def check_online(config: OnlineTrainerConfig, ctx: BuildContext) -> None:
         raise ConfigError("dynamic_sampling compares the completions of a prompt, but trainer.group_size is 1",
                           why="every group would be set aside and nothing learned",
                           fix="--set trainer.group_size=4, or leave out trainer.dynamic_sampling")
+    if config.dynamic_sampling is not None and least < 2:
+        raise ConfigError(f"dynamic_sampling replaces groups of equal scores, but advantage '{run.advantage.name}' "
+                          "learns from them too", why="it does not compare a prompt's completions with each other",
+                          fix="--set advantage.name=group_norm, or leave out trainer.dynamic_sampling")
     if config.target_kl is not None and config.updates_per_step == 1:
         raise ConfigError(f"target_kl {config.target_kl} would have no effect: each rollout batch makes one update",
                           fix="raise epochs_per_rollout_batch or lower train_batch_size, or leave it out")

@@ -130,10 +130,12 @@ class Intake:
             params = self.config.sampling.params()
             rollouts = house.studio.sample(mine, params, house.updater.version, tag=tag) if mine else []
         rollouts = [replace(r, group_index=r.group_index + start) for r in rollouts] if start else rollouts
-        self.session.hooks.fire("rlhf_rollouts_ready", hk.RolloutsReady(step, rollouts))
+        if mine:
+            self.session.hooks.fire("rlhf_rollouts_ready", hk.RolloutsReady(step, rollouts))
         with timed("reward"):
             scores = house.court.score([g.prompt for g in mine for _ in range(g.group_size)], rollouts)
-        self.session.hooks.fire("rlhf_rewards_ready", hk.RewardsReady(step, rollouts, scores))
+        if mine:
+            self.session.hooks.fire("rlhf_rewards_ready", hk.RewardsReady(step, rollouts, scores))
         cut = np.cumsum([0, *(g.group_size for g in mine)])
         return [Scored(g, rollouts[a:b], scores[a:b]) for g, a, b in zip(mine, cut, cut[1:])]
 

@@ -62,6 +62,8 @@ class Updater:
         self.critic = critic
         self.critic_only = False
         """The policy gets no update, whatever its gradient (critic warm-up)."""
+        self.held = 0
+        """Updates made so; the policy's learning-rate schedule begins after them."""
         self.optimizer = make_optimizer(module, settings.optimizer, critic, critic_rate)
         self._factor = lr_factor(settings.optimizer, total_updates)
         self.version = 0
@@ -88,7 +90,8 @@ class Updater:
         tokens, sequences, present = self.strategy.sum_over_ranks([*local, float(len(items))])
         if present == 0:
             return {"updates_skipped": (1.0, 1.0), "train/tokens": (tokens, 1.0)}
-        rate = set_learning_rate(self.optimizer, self.settings.optimizer, self._factor(self.version))
+        made = self.version if self.critic_only else self.version - self.held
+        rate = set_learning_rate(self.optimizer, self.settings.optimizer, self._factor(made))
         sums = self._accumulate(items, tokens, sequences)
         norms = self._clip()
         for name, norm in norms.items():
@@ -98,6 +101,7 @@ class Updater:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.version += 1
+        self.held += self.critic_only
         core = {"learning_rate": (rate, 1.0), "train/tokens": (tokens, 1.0)}
         return {**self._over_ranks(sums), **{k: (v, 1.0) for k, v in norms.items()}, **core}
 
@@ -191,12 +195,13 @@ class Updater:
 
     def state_dict(self) -> dict[str, Any]:
         """Optimizer, schedule position and policy version."""
-        return {"optimizer": self.strategy.optimizer_state(self.module, self.optimizer), "version": self.version}
+        return {"optimizer": self.strategy.optimizer_state(self.module, self.optimizer), "version": self.version,
+                "held": self.held}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore them."""
         self.strategy.load_optimizer_state(self.module, self.optimizer, state["optimizer"])
-        self.version = state["version"]
+        self.version, self.held = state["version"], state["held"]
 
 
 def means(updates: Sequence[Rows]) -> dict[str, float]:

@@ -101,6 +101,11 @@ def test_ids_that_match_nothing(write: Write) -> None:
                          max_unmatched_fraction=1), "20 of 20 ids", "match no prompt")
 
 
+def test_a_source_that_the_file_does_not_know(write: Write) -> None:
+    path = write("p.json", [json.dumps({f"a/{i}": 0.5 for i in range(30)})])
+    refused(lambda: kept(path, prompts(a=30, b=2)), "no prompt of source 'b' is in", "p.json", "leave the mixture")
+
+
 def test_nothing_left_in_the_band(write: Write) -> None:
     path = write("p.json", [json.dumps({**{f"a/{i}": 0.5 for i in range(3)}, **{f"b/{i}": 0.0 for i in range(3)}})])
     refused(lambda: kept(path, prompts(a=3, b=3)), "source 'b'", "from 0 to 0", "(0.01, 0.99)", "band")

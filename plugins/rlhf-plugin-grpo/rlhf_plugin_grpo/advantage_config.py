@@ -121,6 +121,11 @@ class ReinforcePPConfig(ComponentConfig):
     relative_floor: float = Field(1e-4, ge=0)
     """Scores whose std is below this share of the largest are constant: rounding must not become signal."""
 
+    @property
+    def least_group_size(self) -> int:
+        """Two where the group is its own baseline."""
+        return 2 if self.baseline == "group" else 1
+
     def build(self, ctx: BuildContext) -> ReinforcePP:
         """Return the estimator."""
         from rlhf_plugin_grpo.batch_advantage import ReinforcePP
@@ -135,7 +140,8 @@ class GdpoConfig(ComponentConfig):
     min_group_size: ClassVar[int] = 2
     parts: Mapping[str, Annotated[float, Field(allow_inf_nan=False)]] = {}
     """Part of the score -> weight. Penalties that the loop charges are parts too: ``overlong`` (weight 1) and ``kl``
-    (a negative weight). None at all takes the score itself as the only part."""
+    (the KL itself: a negative weight); normalised like the rest, so that the loop's own coefficients only switch them
+    on. None at all takes the score itself as the only part."""
     order: Literal["normalise_then_sum", "sum_then_normalise"] = "normalise_then_sum"
     """``sum_then_normalise`` normalises the weighted sum per group: a reward of large spread drowns the rest."""
     epsilon: float = Field(1e-6, ge=0)
@@ -147,7 +153,8 @@ class GdpoConfig(ComponentConfig):
         """Refuse to lose a penalty that the loop charges to the score's value.
 
         Raises:
-            ConfigError: it is switched on, and has no weight here.
+            ConfigError: it is switched on, and has no weight here or one that would reward KL; or groups of equal
+                scores are to be replaced, whose parts may differ.
         """
         trainer = ctx.config.trainer
         kl, overlong = getattr(trainer, "kl", None), getattr(trainer, "overlong", None)
@@ -157,7 +164,14 @@ class GdpoConfig(ComponentConfig):
             if self.parts and on and part not in self.parts:
                 raise ConfigError(f"trainer.{part} is charged to the score, but advantage.parts does not name '{part}'",
                                   why="gdpo adds up the parts it is given and would lose the penalty",
-                                  fix=f"give advantage.parts.{part} a weight, or switch trainer.{part} off")
+                                  fix=f"give advantage.parts.{part} a {'negative ' * (part == 'kl')}weight, or switch "
+                                      f"trainer.{part} off")
+        if charged["kl"] and self.parts.get("kl", -1.0) >= 0:
+            raise ConfigError(f"advantage.parts.kl {self.parts['kl']:g} would reward distance from the reference",
+                              why="that part is the KL itself, not the penalty", fix="--set advantage.parts.kl=-1")
+        if self.parts and getattr(trainer, "dynamic_sampling", None) is not None:
+            raise ConfigError("dynamic_sampling replaces groups of equal scores, but gdpo looks at the parts, which "
+                              "may differ where their sum does not", fix="leave out trainer.dynamic_sampling")
 
     def build(self, ctx: BuildContext) -> Gdpo:
         """Return the estimator."""

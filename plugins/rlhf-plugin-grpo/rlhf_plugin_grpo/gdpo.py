@@ -10,6 +10,8 @@ import numpy as np
 from rlhf_core.api import Advantages, ConfigError, Rollout, Score
 from rlhf_plugin_grpo.groups import Array, centred, one_each, rows_by_group, spread
 
+ROUNDING = 1e-5
+"""A part that varies less within its group is left out: the KL of a policy that is still the reference is rounding."""
 Order = Literal["normalise_then_sum", "sum_then_normalise"]
 
 
@@ -39,6 +41,7 @@ class Gdpo:
         found: dict[int, float] = {}
         for rows in rows_by_group(scores, group_ids):
             parts = [(weight, self._part(scores, rows, name)) for name, weight in (self.weights or {"": 1.0}).items()]
+            parts = [(w, part) for w, part in parts if spread(part, self.floor) > ROUNDING] or [(0.0, parts[0][1])]
             if self.order == "sum_then_normalise":
                 parts = [(1.0, np.sum([weight * part for weight, part in parts], axis=0))]
             found |= zip(rows, np.sum([weight * self._normalise(part) for weight, part in parts], axis=0))

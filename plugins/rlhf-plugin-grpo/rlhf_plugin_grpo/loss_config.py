@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from rlhf_core.api import BuildContext, ComponentConfig
+from rlhf_core.api import BuildContext, ComponentConfig, ConfigError
 
 if TYPE_CHECKING:
     from rlhf_plugin_grpo.loss import GrpoClip, NoClip
@@ -123,6 +123,14 @@ class ReinforceConfig(ComponentConfig):
     name: str = "reinforce"
     consumes: ClassVar[str | None] = "token_advantages"
     recipe: ClassVar[Mapping[str, Any]] = {"advantage": "raw"}
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Refuse several updates from one rollout batch: without a ratio only the first has the right gradient."""
+        updates = getattr(ctx.config.trainer, "updates_per_step", 1)
+        if updates > 1:
+            raise ConfigError(f"loss '{self.name}' has no importance ratio, but each batch makes {updates} updates",
+                              why="from the second on, the samples are no longer the policy's own",
+                              fix="--loss grpo_no_clip, or epochs_per_rollout_batch 1 without train_batch_size")
 
     def build(self, ctx: BuildContext) -> Reinforce:
         """Return the loss."""

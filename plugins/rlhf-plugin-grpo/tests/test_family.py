@@ -100,6 +100,26 @@ def test_gdpo_names_a_part_that_no_score_has_and_a_penalty_it_would_lose() -> No
         preflight(REGISTRY, config, 1, dry_run=True)
 
 
+@pytest.mark.parametrize(("settings", "says"), [
+    ({"trainer": {"kl": {"where": "reward", "coefficient": 0.1}}, "advantage": {"name": "gdpo", "parts": {"kl": 1.0}}},
+     "would reward distance from the reference"),
+    ({"trainer": {"dynamic_sampling": {}}, "advantage": {"name": "gdpo", "parts": {"a": 1.0}}}, "looks at the parts"),
+    ({"trainer": {"dynamic_sampling": {}}, "advantage": "raw"}, "advantage 'raw' learns from them too"),
+    ({"trainer": {"group_size": 1}, "advantage": {"name": "reinforce_pp", "baseline": "group"}}, "group size 1"),
+    ({"trainer": {"epochs_per_rollout_batch": 2}, "loss": "reinforce"}, "loss 'reinforce' has no importance ratio"),
+])
+def test_pieces_that_do_not_fit_are_refused(settings: dict[str, Any], says: str) -> None:
+    config = resolve(**{**settings, "trainer": {"name": "grpo", **settings["trainer"]}})
+    with pytest.raises(ConfigError, match=says):
+        preflight(REGISTRY, config, 1, dry_run=True)
+
+
+def test_gdpo_takes_the_kl_of_a_policy_that_is_still_the_reference_for_rounding() -> None:
+    parts = [{"right": r, "kl": k} for r, k in ((1.0, 1e-9), (0.0, 3e-8), (1.0, 0.0), (0.0, 2e-8))]
+    found = estimate_parts(parts, [1.0, 0.0, 1.0, 0.0], {"right": 1.0, "kl": -1.0})
+    assert found == pytest.approx(estimate_parts(parts, [1.0, 0.0, 1.0, 0.0], {"right": 1.0}))
+
+
 @pytest.mark.parametrize("name", [n for n in names("advantage") if n != "raw"])
 @pytest.mark.parametrize("level", [0.1, 1e6, -3.0])
 def test_rounding_of_equal_scores_never_becomes_signal(name: str, level: float) -> None:

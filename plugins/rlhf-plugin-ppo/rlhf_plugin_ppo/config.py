@@ -38,6 +38,11 @@ class PpoKL(KLSettings):
     @model_validator(mode="after")
     def _can_steer(self) -> PpoKL:
         if self.controller == "fixed":
+            defaults = type(self).model_fields
+            idle = [n for n in ("target", "horizon") if getattr(self, n) != defaults[n].default]
+            if idle:
+                raise ConfigError(f"kl.{idle[0]} has no effect with kl.controller fixed",
+                                  fix=f"--set trainer.kl.controller=adaptive, or leave out kl.{idle[0]}")
             return self
         if self.where == "loss":
             raise ConfigError("kl.controller adaptive steers the KL in the reward, but kl.where is loss",
@@ -88,6 +93,16 @@ class PpoConfig(OnlineTrainerConfig):
             raise ConfigError(f"algorithm 'ppo' needs a critic, but advantage '{chosen.name}' has none",
                               why="without one its advantages are those of another algorithm",
                               fix="--set advantage.name=gae, or choose that algorithm: --algo grpo")
+        adaptive = self.adaptive_sampling
+        most = self.prompts_per_step * (self.group_size if adaptive is None else adaptive.max_completions)
+        if self.kl.controller == "adaptive" and 0.2 * most >= self.kl.horizon:
+            raise ConfigError(f"kl.horizon {self.kl.horizon:g} is too short for {most} completions a step",
+                              why="one step could change the coefficient by its own size and turn its sign",
+                              fix=f"--set trainer.kl.horizon={4 * most} or more")
+        warmup = getattr(chosen, "warmup_steps", 0)
+        if warmup >= self.steps:
+            raise ConfigError(f"advantage.warmup_steps {warmup} leaves none of the {self.steps} steps to the policy",
+                              fix="lower it, or raise trainer.steps")
 
 
 class CriticSettings(Config):

@@ -125,12 +125,14 @@ def test_resume_goes_on_bit_for_bit(kind: str, train: Train, command: Callable[.
 @pytest.mark.parametrize("kind", [pytest.param("separate", marks=pytest.mark.slow), "shared"])
 def test_during_warm_up_only_the_critic_learns(kind: str, train: Train) -> None:
     decay = "trainer.optimizer.weight_decay=0.1"
-    warm = train("warm", "advantage.warmup_steps=2", f"advantage.critic.kind={kind}", decay)
-    assert apart(start(), warm.policy) == 0
-    assert float(warm.critic()["weight_H"].abs().max()) > 0
-    assert "grad_norm" not in warm.steps[1]
-    half = train("half", "advantage.warmup_steps=1", f"advantage.critic.kind={kind}", decay)
-    assert apart(start(), half.policy) > 0
+    run = train("run", "advantage.warmup_steps=2", f"advantage.critic.kind={kind}", decay, "trainer.steps=3",
+                "trainer.checkpoint_every=1", "trainer.keep_checkpoints=3", "trainer.optimizer.warmup_steps=4")
+    warm = load_file(str(run.folder / "checkpoints/step-000002/model/model.safetensors"))
+    assert apart(start(), warm) == 0
+    assert float(run.critic()["weight_H"].abs().max()) > 0
+    assert "grad_norm" not in run.steps[1]
+    assert apart(start(), run.policy) > 0
+    assert run.steps[2]["learning_rate"] == run.steps[0]["learning_rate"], "the policy's own warm-up begins only now"
 
 
 def test_updates_stop_once_the_policy_is_too_far_from_the_one_that_sampled(train: Train) -> None:
@@ -169,6 +171,10 @@ def test_reward_rises_and_the_critic_explains_it(kind: str, train: Train) -> Non
     (("advantage.critic.kind=both",), "separate"),
     (("trainer.kl.where=loss",), "kl.controller adaptive steers the KL in the reward"),
     (("trainer.dynamic_sampling.max_rounds=2",), "dynamic_sampling compares the completions of a prompt"),
+    (("advantage.warmup_steps=2",), "leaves none of the 2 steps to the policy"),
+    (("trainer.kl.horizon=3",), "kl.horizon 3 is too short for 16 completions a step"),
+    (("trainer.kl.controller=fixed", "trainer.kl.target=3"), "kl.target has no effect"),
+    (("trainer.dynamic_sampling.max_rounds=2", "trainer.group_size=4"), "advantage 'gae' learns from them too"),
     (("trainer.target_kl=0.1", "trainer.train_batch_size=16"), "target_kl 0.1 would have no effect"),
 ])
 def test_bad_input_is_refused_before_anything_is_loaded(settings: tuple[str, ...], said: str,
