@@ -14,6 +14,31 @@ import torch
 Floats = npt.NDArray[np.float64]
 
 
+RELATIVE_FLOOR = 1e-4
+"""A spread below this share of the largest score is rounding, where nobody says otherwise."""
+
+
+def spread(values_N: Floats, relative_floor: float = RELATIVE_FLOOR) -> float:
+    """Standard deviation (n - 1), and 0 where it is not one: fewer than two values, or nothing but rounding.
+
+    Args:
+        values_N: any number of them, float64.
+        relative_floor: a std up to this share of the largest value's size is rounding. Scores are often float32, whose
+            residue divided by itself would be an advantage of full size, and by a tiny epsilon one of thousands.
+    """
+    if len(values_N) < 2:
+        return 0.0
+    std = float(values_N.std(ddof=1))
+    return std if std > relative_floor * max(1e-8, float(np.abs(values_N).max())) else 0.0
+
+
+def centred(values_N: Floats, relative_floor: float = RELATIVE_FLOOR, baseline: float | None = None) -> Floats:
+    """Values less a baseline (their mean by default); exact zeros where they are constant (see :func:`spread`)."""
+    if spread(values_N, relative_floor) == 0.0:
+        return np.zeros_like(values_N)
+    return values_N - (values_N.mean() if baseline is None else baseline)
+
+
 def group_normalize(rewards_G: Floats, *, by_std: bool, epsilon: float = 1e-6, relative_floor: float = 0.0) -> Floats:
     r""":math:`(r_i - \bar r) / (\mathrm{std}(r) + \epsilon)` (Shao et al. 2024, section 4.1).
 
@@ -23,19 +48,13 @@ def group_normalize(rewards_G: Floats, *, by_std: bool, epsilon: float = 1e-6, r
         rewards_G: of one group, float64.
         by_std: False only subtracts the mean (Liu et al. 2025, Dr. GRPO).
         epsilon: added to the standard deviation.
-        relative_floor: a group whose std is at most this share of its largest reward is constant and gets zeros:
-            rounding must not become signal.
+        relative_floor: see :func:`spread`; a constant group gets zeros.
 
     Returns:
         Float64, ``[G]``; zeros for fewer than two rewards.
     """
-    if len(rewards_G) < 2:
-        return np.zeros_like(rewards_G)
-    std = float(rewards_G.std(ddof=1))
-    if std <= relative_floor * max(1e-8, float(np.abs(rewards_G).max())):
-        return np.zeros_like(rewards_G)
-    centred_G = rewards_G - rewards_G.mean()
-    return centred_G / (std + epsilon) if by_std else centred_G
+    centred_G, std = centred(rewards_G, relative_floor), spread(rewards_G, relative_floor)
+    return centred_G / (std + epsilon) if by_std and std else centred_G
 
 
 def compute_group_normalized_rewards(

@@ -7,12 +7,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from rlhf_core.functional.groups import spread
 from rlhf_core.trainers.config import AdaptiveSampling
 from rlhf_core.types import PromptGroup, Rollout, Score
-
-RELATIVE_FLOOR = 1e-4
-"""Scores that differ by less than this share of the largest are equal: fp32 residue is no signal."""
 
 
 class Scored(NamedTuple):
@@ -24,15 +23,18 @@ class Scored(NamedTuple):
 
     @property
     def teaches(self) -> bool:
-        """Whether two of the scores differ."""
-        values = [float(s.value) for s in self.scores if s.ok and s.value is not None]
-        return len(values) > 1 and max(values) - min(values) > RELATIVE_FLOOR * max(abs(v) for v in values)
+        """Whether two of the scores differ by more than rounding."""
+        return spread(self.values) > 0
+
+    @property
+    def values(self) -> npt.NDArray[np.float64]:
+        """The scores that exist."""
+        return np.array([s.value for s in self.scores if s.ok], np.float64)
 
     @property
     def rate(self) -> float | None:
         """Mean of the scores that exist; None if none does."""
-        values = [float(s.value) for s in self.scores if s.ok and s.value is not None]
-        return float(np.mean(values)) if values else None
+        return float(self.values.mean()) if len(self.values) else None
 
 
 Play = Callable[[Sequence[PromptGroup], int], list[Scored]]

@@ -25,13 +25,27 @@ def check_online(config: OnlineTrainerConfig, ctx: BuildContext) -> None:
                 f"algorithm '{config.name}' needs a {slot}",
                 fix=f"--set {slot}.name=...; rlhf plugins list --kind {slot}",
             )
-    assert run.advantage is not None
-    least = run.advantage.least_group_size
+    check_groups(config, ctx)
+    if config.target_kl is not None and config.updates_per_step == 1:
+        raise ConfigError(f"target_kl {config.target_kl} would have no effect: each rollout batch makes one update",
+                          fix="raise epochs_per_rollout_batch or lower train_batch_size, or leave it out")
+    if run.dataset.curriculum is not None:
+        read_values(run.dataset.curriculum)
+    check_sampling(config)
+    check_reference(config, ctx)
+    check_shares(config, ctx.world_size)
+
+
+def check_groups(config: OnlineTrainerConfig, ctx: BuildContext) -> None:
+    """Groups are large enough for what compares their completions."""
+    advantage = ctx.config.advantage
+    assert advantage is not None
+    least = advantage.least_group_size
     adaptive = config.adaptive_sampling
     size = config.group_size if adaptive is None else adaptive.smallest_group
     if size < least:
         raise ConfigError(
-            f"group size {size} is too small: advantage '{run.advantage.name}' compares at least {least} "
+            f"group size {size} is too small: advantage '{advantage.name}' compares at least {least} "
             "completions of a prompt",
             why="with fewer every advantage is zero and nothing is learned",
             fix=f"--set trainer.group_size={max(least, 8)}" if adaptive is None else
@@ -42,14 +56,13 @@ def check_online(config: OnlineTrainerConfig, ctx: BuildContext) -> None:
                           why="every group would be set aside and nothing learned",
                           fix="--set trainer.group_size=4, or leave out trainer.dynamic_sampling")
     if config.dynamic_sampling is not None and least < 2:
-        raise ConfigError(f"dynamic_sampling replaces groups of equal scores, but advantage '{run.advantage.name}' "
+        raise ConfigError(f"dynamic_sampling replaces groups of equal scores, but advantage '{advantage.name}' "
                           "learns from them too", why="it does not compare a prompt's completions with each other",
                           fix="--set advantage.name=group_norm, or leave out trainer.dynamic_sampling")
-    if config.target_kl is not None and config.updates_per_step == 1:
-        raise ConfigError(f"target_kl {config.target_kl} would have no effect: each rollout batch makes one update",
-                          fix="raise epochs_per_rollout_batch or lower train_batch_size, or leave it out")
-    if run.dataset.curriculum is not None:
-        read_values(run.dataset.curriculum)
+
+
+def check_sampling(config: OnlineTrainerConfig) -> None:
+    """What is sampled has the probabilities that the trainer computes."""
     sampling = config.sampling
     if sampling.temperature == 0:
         raise ConfigError(
@@ -62,7 +75,11 @@ def check_online(config: OnlineTrainerConfig, ctx: BuildContext) -> None:
             why="the behaviour policy's renormalised probabilities differ from the trained policy's full ones",
             fix="set top_p=1, top_k=0, min_p=0 for training; eval_sampling may truncate",
         )
-    if config.kl.sync_every and run.model.lora is not None:
+
+
+def check_reference(config: OnlineTrainerConfig, ctx: BuildContext) -> None:
+    """A reference policy that is to be renewed can be, and somebody reads it."""
+    if config.kl.sync_every and ctx.config.model.lora is not None:
         raise ConfigError(
             f"trainer.kl.sync_every {config.kl.sync_every} cannot be combined with model.lora",
             why="with LoRA the reference policy is the adapter switched off; there is no copy to renew",
@@ -73,17 +90,21 @@ def check_online(config: OnlineTrainerConfig, ctx: BuildContext) -> None:
             "trainer.kl.sync_every renews a reference policy that nothing reads",
             fix="--set trainer.kl.coefficient=0.01, or leave sync_every out",
         )
-    if config.prompts_per_step % ctx.world_size:
+
+
+def check_shares(config: OnlineTrainerConfig, world_size: int) -> None:
+    """Prompts and whole groups can be shared out to the ranks."""
+    if config.prompts_per_step % world_size:
         raise ConfigError(
-            f"{config.prompts_per_step} prompts per step cannot be shared by {ctx.world_size} processes",
-            fix=f"make rollout_batch_size a multiple of {config.group_size * ctx.world_size}",
+            f"{config.prompts_per_step} prompts per step cannot be shared by {world_size} processes",
+            fix=f"make rollout_batch_size a multiple of {config.group_size * world_size}",
         )
     size = config.train_batch_size or config.rollout_batch_size
-    if size % (config.group_size * ctx.world_size):
+    if size % (config.group_size * world_size):
         raise ConfigError(
-            f"train_batch_size {size} cannot be shared by {ctx.world_size} processes in whole groups of "
+            f"train_batch_size {size} cannot be shared by {world_size} processes in whole groups of "
             f"{config.group_size}",
-            fix=f"make train_batch_size a multiple of {config.group_size * ctx.world_size}",
+            fix=f"make train_batch_size a multiple of {config.group_size * world_size}",
         )
 
 

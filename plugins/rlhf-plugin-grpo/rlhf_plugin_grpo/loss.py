@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from rlhf_core.api import LossOutput, TokenBatch
+from rlhf_core.functional.surrogate import clipped_surrogate
 from rlhf_plugin_grpo.ratios import Level, advantages, log_ratio, output
 
 
@@ -28,13 +29,11 @@ class GrpoClip:
     def __call__(self, batch: TokenBatch) -> LossOutput:
         """Return ``loss_BT`` and the fraction of tokens where clipping took the gradient away."""
         A_BT, ratio_BT = advantages(batch), log_ratio(batch, self.level).exp()
-        clipped_BT = ratio_BT.clamp(1 - self.low, 1 + self.high)
-        surrogate_BT = torch.minimum(ratio_BT * A_BT, clipped_BT * A_BT)
-        cut_BT = clipped_BT * A_BT < ratio_BT * A_BT
+        loss_BT, cut_BT = clipped_surrogate(ratio_BT, A_BT, self.low, self.high)
         if self.dual_clip is not None:
             cut_BT = cut_BT | ((A_BT < 0) & (ratio_BT > self.dual_clip))
-            surrogate_BT = torch.where(A_BT < 0, torch.maximum(surrogate_BT, self.dual_clip * A_BT), surrogate_BT)
-        return output(-surrogate_BT, batch, ratio_BT, cut_BT)
+            loss_BT = torch.where(A_BT < 0, torch.minimum(loss_BT, -self.dual_clip * A_BT), loss_BT)
+        return output(loss_BT, batch, ratio_BT, cut_BT)
 
 
 class NoClip:

@@ -10,6 +10,7 @@ import math
 import torch
 
 from rlhf_core.api import LossOutput, TokenBatch
+from rlhf_core.functional.surrogate import compute_naive_policy_gradient_loss
 from rlhf_plugin_grpo.ratios import Level, advantages, log_ratio, output
 
 
@@ -21,7 +22,7 @@ class Reinforce:
 
     def __call__(self, batch: TokenBatch) -> LossOutput:
         """Return ``loss_BT``."""
-        return LossOutput(-advantages(batch) * batch.logprobs_BT)
+        return LossOutput(compute_naive_policy_gradient_loss(advantages(batch), batch.logprobs_BT))
 
 
 class Cispo:

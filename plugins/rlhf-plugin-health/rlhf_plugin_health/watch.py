@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 Metrics = Mapping[str, float]
 
 
-class Watch:
+class Watch(ABC):
     """One thing that can go wrong. A subclass implements :meth:`look`.
 
     Args:
@@ -33,9 +34,9 @@ class Watch:
         self.said = -math.inf
         """Step of the last warning."""
 
+    @abstractmethod
     def look(self, step: int, metrics: Metrics) -> str | None:
         """What is wrong with this step, None if nothing is."""
-        raise NotImplementedError
 
     def observe(self, step: int, metrics: Metrics) -> str | None:
         """Warn after ``patience`` alarming steps in a row, and again every ``repeat_every`` steps while it lasts.

@@ -1,0 +1,50 @@
+"""How a rank ends: whatever threads of gloo still want, nothing waits for them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+GROUP_LIVES = """
+import sys
+import torch.distributed as dist
+from rlhf_core.strategy.accelerated import AcceleratedStrategy
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+strategy = object.__new__(AcceleratedStrategy)
+strategy.world_size = 2  # the only thing that close() asks
+group = dist.group.WORLD
+strategy.close()
+assert not dist.is_initialized()
+print(sys.getrefcount(group))
+"""
+LEAVES = """
+import atexit, sys, threading, time
+from rlhf_core.worker import leave
+
+class Stuck:
+    def __del__(self):
+        time.sleep(100)
+
+stuck = Stuck()
+threading.Thread(target=time.sleep, args=(100,)).start()
+atexit.register(print, "told at exit")
+sys.stdout.write("not flushed ")
+leave(3)
+"""
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_process_group_is_left_but_never_destroyed() -> None:
+    """Its destructor joins threads that may need the interpreter lock, which the destructor's caller holds."""
+    out = run(GROUP_LIVES)
+    assert out.returncode == 0, out.stderr
+    assert int(out.stdout) == 3, "this name, the call's own, and one that is never given back"
+
+
+def test_a_rank_leaves_without_taking_the_interpreter_down() -> None:
+    out = run(LEAVES)
+    assert (out.returncode, out.stdout) == (3, "not flushed told at exit\n"), out.stderr
