@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from rlhf_core.config.slots import component as component
     from rlhf_core.context import BuildContext as BuildContext
     from rlhf_core.court.config import VerifierConfig as VerifierConfig
+    from rlhf_core.court.config import VerifierRewardConfig as VerifierRewardConfig
+    from rlhf_core.data.config import JsonlConfig as JsonlConfig
     from rlhf_core.errors import ConfigError as ConfigError
     from rlhf_core.errors import DatasetError as DatasetError
     from rlhf_core.errors import DeadlineExceeded as DeadlineExceeded
@@ -50,7 +52,8 @@ _HOMES = {
     "rlhf_core.config.data": ("DatasetSettings",),
     "rlhf_core.config.slots": ("component",),
     "rlhf_core.context": ("BuildContext",),
-    "rlhf_core.court.config": ("VerifierConfig",),
+    "rlhf_core.court.config": ("VerifierConfig", "VerifierRewardConfig"),
+    "rlhf_core.data.config": ("JsonlConfig",),
     "rlhf_core.errors": (
         "ConfigError",
         "DatasetError",

@@ -12,6 +12,7 @@ from rlhf_core.config.slots import component
 if TYPE_CHECKING:
     from rlhf_core.context import BuildContext
     from rlhf_core.protocols import RewardModel, Verifier
+    from rlhf_core.types import Prompt
 
 
 class VerifierConfig(ComponentConfig):
@@ -19,6 +20,12 @@ class VerifierConfig(ComponentConfig):
 
     needs_answer: ClassVar[bool] = True
     """Whether the verdict compares with ``Prompt.answer``; if so, a dataset without answers is refused."""
+
+    def check_prompt(self, prompt: Prompt) -> str | None:
+        """Why no completion of this prompt could be judged (a reference answer that does not parse, say); None if it
+        can. Asked for every row when the data set loads, so it must be quick; the error names file and line.
+        """
+        return None
 
 
 class NumericVerifierConfig(VerifierConfig):
@@ -33,6 +40,14 @@ class NumericVerifierConfig(VerifierConfig):
     """Relative difference that still counts as equal; absolute below 1."""
     format_weight: float = Field(default=0.0, ge=0, lt=1)
     """Share of the value given for stating the answer in one of the three forms, right or wrong."""
+
+    def check_prompt(self, prompt: Prompt) -> str | None:
+        """A reference answer must hold a number."""
+        from rlhf_core.court.numeric import stated_number
+
+        if prompt.answer is None or stated_number(prompt.answer) is not None:
+            return None
+        return f"the reference answer {prompt.answer[:60]!r} holds no number"
 
     def build(self, ctx: BuildContext) -> Verifier:
         """Return the verifier."""
@@ -57,7 +72,7 @@ class VerifierRewardConfig(ComponentConfig):
     """Address space of a worker (Linux); a call that wants more gets ``MemoryError``. None lifts the limit."""
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Check that there are reference answers to compare with."""
+        """Check that there are reference answers to compare with, and that every prompt can be judged."""
         from rlhf_core.court.verifier_reward import check_answers
 
         check_answers(self, ctx)

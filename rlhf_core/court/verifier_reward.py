@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.court.config import VerifierRewardConfig
+from rlhf_core.court.config import VerifierConfig, VerifierRewardConfig
 from rlhf_core.court.pool import VerifierPool
 from rlhf_core.data.library import Datasets
 from rlhf_core.errors import DatasetError
-from rlhf_core.types import Sample, Score
+from rlhf_core.types import Prompt, Sample, Score
 
 if TYPE_CHECKING:
     from rlhf_core.context import BuildContext
@@ -46,25 +46,41 @@ def worker_spec(config: VerifierRewardConfig, registry: Registry) -> dict[str, A
 
 
 def check_answers(config: VerifierRewardConfig, ctx: BuildContext) -> None:
-    """Refuse a verifier that compares with reference answers where a source has none.
+    """Refuse a verifier that compares with reference answers where a source has none, and prompts it cannot judge.
 
     A dry run reads no rows that may have to be downloaded, and so does not check them.
 
     Raises:
-        DatasetError: names the source.
+        DatasetError: names the source; or the file and line of a prompt that can never be judged.
     """
-    if not getattr(config.verifier, "needs_answer", False):
-        return
     if ctx.dry_run and any(s.source.downloads for s in ctx.config.dataset.sources):
         return
     datasets = ctx.datasets or Datasets(ctx.config.dataset, ctx)
     own = datasets.own_rewards()
-    mine = {label for label, chosen in own.items() if chosen is config}
-    judged = [p for p in datasets.prompts("train")
-              if p.source in mine or (p.source not in own and ctx.config.reward is config)]
-    answered = {p.source for p in judged if p.answer is not None}
-    for source in dict.fromkeys(p.source for p in judged):
-        if source not in answered:
-            raise DatasetError(f"dataset '{source}' has no reference answers",
-                               why=f"verifier '{config.verifier.name}' compares with them",
-                               fix="map the column: dataset.columns={answer: NAME}, or choose another reward")
+    judged = [p for split in ("train", "heldout") for p in datasets.prompts(split)
+              if own.get(p.source, ctx.config.reward) is config]
+    if getattr(config.verifier, "needs_answer", False):
+        answered = {p.source for p in judged if p.answer is not None}
+        for source in dict.fromkeys(p.source for p in judged):
+            if source not in answered:
+                raise DatasetError(f"dataset '{source}' has no reference answers",
+                                   why=f"verifier '{config.verifier.name}' compares with them",
+                                   fix="map the column: dataset.columns={answer: NAME}, or choose another reward")
+    check_prompts(config.verifier, judged, datasets)
+
+
+def check_prompts(verifier: VerifierConfig, prompts: Sequence[Prompt], datasets: Datasets) -> None:
+    """Ask :meth:`VerifierConfig.check_prompt` about every prompt.
+
+    Raises:
+        DatasetError: the first that cannot be judged, with file and line, and how many more there are.
+    """
+    check = getattr(verifier, "check_prompt", None)  # a verifier need not inherit VerifierConfig
+    if check is None:
+        return
+    bad = [(p, why) for p in prompts if (why := check(p)) is not None]
+    if bad:
+        prompt, why = bad[0]
+        raise DatasetError(f"verifier '{verifier.name}' can judge no completion of a prompt", why=why,
+                           where=f"{datasets.where(prompt.id)} ({len(bad)} of {len(prompts)} prompts)",
+                           fix="mend or remove the row, map dataset.columns, or choose another verifier")

@@ -45,6 +45,7 @@ class Datasets:
         """Rows dropped or changed, by reason; each split is counted once."""
         self._made: dict[tuple[str, str], Sequence[Any]] = {}
         self._sources: dict[str, str] = {}
+        self._places: dict[str, str] = {}
 
     @property
     def weights(self) -> dict[str, float]:
@@ -61,6 +62,10 @@ class Datasets:
         if not self._sources:
             self._sources = {row.id: row.source for rows in self._made.values() for row in rows}
         return self._sources.get(name, "")
+
+    def where(self, name: str) -> str:
+        """File and line of a row that was asked for, by its id."""
+        return self._places.get(name, name)
 
     def prompts(self, split: str) -> list[Prompt]:
         """Prompts of ``train`` or ``heldout``; conversations that do not end with the user's turn are dropped.
@@ -110,6 +115,7 @@ class Datasets:
                 raise DatasetError(f"id '{item.id}' occurs twice", where=f"{found[item.id][1]} and {record.where}",
                                    fix="ids must be unique: mend them, or map another column with dataset.columns")
             found[item.id] = (item, record.where)
+            self._places[item.id] = record.where
         self._check_dropped(source, len(records), dropped)
         return [item for item, _ in found.values()]
 

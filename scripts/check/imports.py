@@ -18,6 +18,7 @@ PUBLIC = ("rlhf_core.api", "rlhf_core.testing", "rlhf_core.functional")
 """Modules of the core that another distribution may import, with everything below them."""
 
 WORKBENCH = (
+    "rlhf_core.court.numeric",
     "rlhf_core.data.library",
     "rlhf_core.models.load",
     "rlhf_core.models.prompt_format",

@@ -1,0 +1,105 @@
+"""What a text states as its answer, in LaTeX."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from rlhf_core.court.numeric import numbers, plain
+from rlhf_plugin_verifiers.maths.text import boxes, own_part, plain_digits
+
+MAX_ANSWER = 2000
+"""Characters; a longer answer is compared as text only."""
+
+
+class Stated(NamedTuple):
+    """The answer of a text; ``boxed`` if it stood in ``\\boxed{}``.
+
+    Example:
+        Stated("\\\\frac{3}{4}", boxed=True)
+    """
+
+    latex: str
+    boxed: bool
+
+
+_JOINED = re.compile(r"(?:[\s,;.$&]|\\(?:quad|qquad|text|,|;|!|\(|\)|\[|\])|[{}]|\b(?:and|or)\b){0,40}", re.IGNORECASE)
+_WORDS = re.compile(r"[A-Za-z]+")
+_TEXT_AND = re.compile(r"\$?\s*(?:\\(?:text|textrm|mathrm)\{\s*,?\s*(?:and|or)\s*\}|\b(?:and|or)\b)\s*\$?")
+
+
+def boxed_answer(text: str) -> str | None:
+    """Content of the last box; of the last boxes, joined by commas, where only "and", "or" or commas part them.
+
+    Example:
+        >>> boxed_answer(r"so \\boxed{1} and \\boxed{-2}.")
+        '1, -2'
+    """
+    found = boxes(text)
+    if not found:
+        return None
+    run = [found[-1]]
+    for before in reversed(found[:-1]):
+        if not _adjoining(text[before[1] : run[0][0]]):
+            break
+        run.insert(0, before)
+    inside = ", ".join(_TEXT_AND.sub(", ", content) for _, _, content in run)
+    after = re.match(r"\s*\$?\s*(?:\\?%|percent(?:age)?\b|pct\b)", text[run[-1][1] : run[-1][1] + 20])
+    return re.sub(r"\\?\$", "", inside) + (r"\%" if after else "")
+
+
+def _adjoining(gap: str) -> bool:
+    """Whether two boxes with this text between them are one list: one joiner at most, and hardly another word."""
+    if len(gap) > 60:
+        return False
+    words = [w.lower() for w in _WORDS.findall(re.sub(r"\\[a-z]+", " ", gap))]
+    joiners = sum(w in ("and", "or") for w in words)
+    if not words:
+        return True
+    return joiners == 1 and len(words) <= 5
+
+
+_PROSE = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}|[\u0400-\u1fff\u3040-\uffff]")
+_MATH_WORDS = frozenset({"sin", "cos", "tan", "log", "sqrt", "exp", "max", "min", "gcd", "lcm", "mod"})
+_FINAL = re.compile(r"final answer is", re.IGNORECASE)
+_FOREIGN = re.compile(
+    r"(?:réponse|respuesta|resposta|risposta|antwort|odpowiedź|ответ|答案|答え|정답)[^\n\d:：]{0,40}[:：是]([^\n]{1,200})",
+    re.IGNORECASE)
+_DELIMITED = re.compile(r"\$|\\\(|\\\[|\\begin\{(?:align|equation)")
+_STRIPPED = re.compile(r"\\(?:text|textbf|mathrm|begin|end|operatorname)\s*\{[^{}]*\}")
+
+
+def is_formula(text: str) -> bool:
+    """Whether a text is nothing but one formula without delimiters, as reference answers usually are."""
+    text = text.strip()
+    if not text or len(text) > 400 or "\n\n" in text or _DELIMITED.search(text) or "boxed" in text:
+        return False
+    words = [w for w in _PROSE.findall(_STRIPPED.sub(" ", text)) if w.lower() not in _MATH_WORDS]
+    return not words
+
+
+def stated_answer(text: str) -> Stated | None:
+    """The boxed answer, one stated in another language, or the text itself where it is nothing but a formula.
+
+    None where math-verify must look for the answer: "The final answer is X" after the last box, as Minerva's prompt
+    asks for, and texts without a box.
+
+    Example:
+        >>> stated_answer("Hence $x = \\boxed{7}$.")
+        Stated(latex='7', boxed=True)
+    """
+    text = plain_digits(own_part(text))
+    found = boxes(text)
+    if found and not _FINAL.search(text, found[-1][1]):
+        return Stated(boxed_answer(text) or "", True)
+    text = text.replace("\\$", "")
+    if is_formula(text):
+        return Stated(text.strip().removesuffix("."), False)
+    statement = None if found else _last(_FOREIGN.finditer(text))
+    values = numbers(plain(statement[1])) if statement else []
+    return Stated(str(values[0]), False) if values else None
+
+
+def _last(matches: Iterator[re.Match[str]]) -> re.Match[str] | None:
+    return next(iter(reversed(list(matches))), None)

@@ -1,0 +1,119 @@
+"""Configurations of the maths verifiers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from rlhf_core.api import VerifierConfig
+
+if TYPE_CHECKING:
+    from rlhf_core.api import BuildContext, Prompt
+    from rlhf_plugin_verifiers.maths.verifier import AnswerVerifier
+
+
+class MathsConfig(VerifierConfig):
+    """What the maths verifiers share: they compare with ``Prompt.answer``, which must parse."""
+
+    format_weight: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the value given for the asked-for form alone, right or wrong."""
+
+    def check_prompt(self, prompt: Prompt) -> str | None:
+        """A reference answer must parse."""
+        from rlhf_plugin_verifiers.maths.gold import why_unusable
+
+        return None if prompt.answer is None else why_unusable(prompt.answer)
+
+
+class Gsm8kConfig(MathsConfig):
+    """Compares the number that a completion states with the reference answer (Cobbe et al. 2021, arXiv:2110.14168).
+
+    What follows a question that the model asks itself ("Question: ...") is not read. Part ``format`` says whether the
+    strict form is there whatever the mode, so that drift away from it shows.
+    """
+
+    name: str = "gsm8k"
+    mode: Literal["strict", "hash", "last", "lenient"] = "lenient"
+    """What counts as stated: ``strict`` the first "The answer is X.", as lm-evaluation-harness's gsm8k_cot does;
+    ``hash`` the number after the last ``####``; ``last`` the last number; ``lenient`` whichever of "the answer is",
+    ``\\boxed{}`` and ``####`` comes last, otherwise the last number."""
+
+    def build(self, ctx: BuildContext) -> AnswerVerifier:
+        """Return the verifier."""
+        from rlhf_plugin_verifiers.maths.gsm8k import gsm8k_verifier
+
+        return gsm8k_verifier(self)
+
+    def check_prompt(self, prompt: Prompt) -> str | None:
+        """A reference answer must hold a number."""
+        from rlhf_plugin_verifiers.maths.gsm8k import gold_number
+
+        if prompt.answer is None or gold_number(prompt.answer) is not None:
+            return None
+        return f"the reference answer {prompt.answer[:60]!r} holds no number"
+
+
+class MathConfig(MathsConfig):
+    """Symbolic equality of the stated answer and the reference, on math-verify (numbers, fractions, percent, units,
+    sets, tuples, intervals, matrices, equations, multiple choice)."""
+
+    name: str = "math"
+    mode: Literal["strict", "lenient"] = "lenient"
+    """``strict`` reads only the last ``\\boxed{}`` (or a list of adjacent ones); ``lenient`` then "the answer is",
+    then the last formula or number."""
+    targets: tuple[Literal["latex", "expr"], ...] = ("latex", "expr")
+    """What an answer outside a box may be written as: LaTeX between dollars, plain numbers and expressions."""
+    digits: int = Field(default=6, ge=1, le=15)
+    """Decimal places that count when one side is a decimal number."""
+    strict_variables: bool = True
+    """Whether f(x) and f(y) differ."""
+    relations_as_sets: bool = False
+    """Whether -2 <= x <= 7 equals a reference that is the interval [-2, 7]."""
+
+    def build(self, ctx: BuildContext) -> AnswerVerifier:
+        """Return the verifier."""
+        from rlhf_plugin_verifiers.maths.verifier import math_verifier
+
+        return math_verifier(self)
+
+
+class MinervaMathConfig(MathConfig):
+    """Only what stands in the last ``\\boxed{}`` is compared; no fallback, so a policy cannot drift away from the form
+    (Lewkowycz et al. 2022, arXiv:2206.14858)."""
+
+    name: str = "minerva_math"
+    mode: Literal["strict", "lenient"] = "strict"
+
+
+class R1ZeroConfig(MathsConfig):
+    """``</think> <answer> ... </answer>`` with the right answer (DeepSeek-R1-Zero, arXiv:2501.12948).
+
+    The prompt ends with ``<think>``. Parts ``format`` (the tags are there), ``answer`` (what is in them is right, only
+    counted with the format) and ``reward``.
+    """
+
+    name: str = "r1_zero"
+    mode: Literal["strict", "lenient"] = "strict"
+    """``strict`` wants exactly ``</think> <answer>`` and one ``</answer>`` at the end; ``lenient`` allows any space
+    between the tags, and text after them."""
+
+    def build(self, ctx: BuildContext) -> AnswerVerifier:
+        """Return the verifier."""
+        from rlhf_plugin_verifiers.maths.tags import r1_zero_verifier
+
+        return r1_zero_verifier(self)
+
+
+class QuestionOnlyConfig(MathsConfig):
+    """The last ``\\boxed{}`` of an answer to the bare question (Liu et al. 2025, arXiv:2503.20783)."""
+
+    name: str = "question_only"
+    mode: Literal["strict", "lenient"] = "strict"
+    """``strict`` wants the box; ``lenient`` falls back as ``math`` does, without the format part."""
+
+    def build(self, ctx: BuildContext) -> AnswerVerifier:
+        """Return the verifier."""
+        from rlhf_plugin_verifiers.maths.tags import question_only_verifier
+
+        return question_only_verifier(self)

@@ -1,0 +1,80 @@
+"""Whether two answers are the same, by text, as numbers, and by math-verify.
+
+math-verify's own time limit rests on SIGALRM and turns a late answer into a wrong one, so it is off: these functions
+run in a worker that is killed at its deadline, and the score's status says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from rlhf_plugin_verifiers.maths.answer import MAX_ANSWER, Stated
+from rlhf_plugin_verifiers.maths.text import canonical, own_part, plain_digits
+
+TAIL = 10_000
+"""Characters of a text without a box in which math-verify looks for an answer."""
+
+_NUMBER = re.compile(r"-?[\d.,]*\d\s*%?")
+"""As a bare number, 1,22 is a decimal; in LaTeX it would be a list."""
+
+
+class Rules(NamedTuple):
+    """How answers are compared; see the fields of ``MathConfig``."""
+
+    targets: tuple[str, ...] = ("latex", "expr")
+    digits: int = 6
+    strict_variables: bool = True
+    relations_as_sets: bool = False
+
+
+def same_text(a: str, b: str) -> bool:
+    """Whether two answers print alike."""
+    a, b = canonical(a), canonical(b)
+    return bool(a) and a == b
+
+
+def equal(gold: Sequence[Any], said: Sequence[Any], rules: Rules) -> bool:
+    """Whether what two texts state is mathematically the same.
+
+    Args:
+        gold: what :func:`parsed` returned for the reference.
+        said: the same for the completion.
+        rules: precision and what counts as the same.
+    """
+    from math_verify import verify
+
+    if not gold or not said:
+        return False
+    return verify(list(gold), list(said), float_rounding=rules.digits, strict=rules.strict_variables,
+                  allow_set_relation_comp=rules.relations_as_sets, timeout_seconds=None)
+
+
+@lru_cache(maxsize=512)
+def parsed(stated: Stated | None, text: str, targets: tuple[str, ...]) -> tuple[Any, ...]:
+    """A stated answer as sympy expressions; without one, what math-verify finds at the end of the text.
+
+    Args:
+        stated: the answer, in LaTeX without delimiters.
+        text: the whole text.
+        targets: ``latex``, ``expr`` or both, for the search.
+    """
+    if stated is None:
+        return _parse(plain_digits(own_part(text))[-TAIL:], targets)
+    if len(stated.latex) > MAX_ANSWER:
+        return ()
+    if not stated.boxed and _NUMBER.fullmatch(stated.latex):
+        return _parse(stated.latex, ("expr",))
+    return _parse(f"${stated.latex}$", ("latex",)) or _parse(stated.latex, ("expr",))
+
+
+def _parse(text: str, targets: tuple[str, ...]) -> tuple[Any, ...]:
+    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
+
+    for name in ("math_verify.parser", "math_verify.grader"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    kinds = {"latex": LatexExtractionConfig(), "expr": ExprExtractionConfig()}
+    return tuple(parse(text, [kinds[t] for t in targets], parsing_timeout=None))  # pyright: ignore[reportArgumentType]

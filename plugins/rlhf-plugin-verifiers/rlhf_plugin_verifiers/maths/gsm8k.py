@@ -1,0 +1,68 @@
+"""The number that a completion states, in the forms that GSM8K is evaluated with."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+from rlhf_core.court.numeric import numbers, plain, stated_number
+from rlhf_plugin_verifiers.maths.config import Gsm8kConfig
+from rlhf_plugin_verifiers.maths.text import own_part, plain_digits
+from rlhf_plugin_verifiers.maths.verifier import AnswerVerifier, Verdict
+
+_STRICT = re.compile(r"The answer is (-?[0-9][0-9,]*(?:\.[0-9]+)?)(?:\.|\s[^.\n]{0,40}\.)")
+_HASH = re.compile(r"####\s*([^\n]{0,60})")
+DIGITS = 6
+"""Decimal places that count, as in math-verify."""
+
+
+def gsm8k_verifier(config: Gsm8kConfig) -> AnswerVerifier:
+    """The verifier ``gsm8k``."""
+
+    def grade(completion: str, gold: str) -> Verdict:
+        number, strict = gold_number(gold), strict_number(completion)
+        said = read_number(completion, config.mode)
+        right = number is not None and said is not None and close(said, number)
+        return Verdict(strict is not None, right, "" if said is None else str(said))
+
+    return AnswerVerifier(grade, _why_unusable, lambda v: v.right, config.format_weight)
+
+
+def read_number(completion: str, mode: str) -> Fraction | None:
+    """The number that a completion states; modes as in ``Gsm8kConfig``, None if there is none in that form.
+
+    Example:
+        >>> read_number("He has 3 + 4 = 7. The answer is 7.", "strict")
+        Fraction(7, 1)
+    """
+    if mode == "strict":
+        return strict_number(completion)
+    text = plain_digits(own_part(completion))
+    if mode == "hash":
+        found = [numbers(plain(m[1])) for m in _HASH.finditer(text)]
+        return next((f[0] for f in reversed(found) if f), None)
+    if mode == "last":
+        return next(iter(reversed(numbers(plain(text)))), None)
+    stated = stated_number(text)
+    return None if stated is None else stated.value
+
+
+def strict_number(completion: str) -> Fraction | None:
+    """The number of the first "The answer is X."; what a model writes after it, another question say, is not read."""
+    match = _STRICT.search(plain_digits(completion.rpartition("</think>")[2]))
+    return None if match is None else Fraction(match[1].replace(",", ""))
+
+
+def gold_number(gold: str) -> Fraction | None:
+    """The number of a reference answer: the answer alone, or a GSM8K solution that ends with ``#### X``."""
+    stated = stated_number(plain_digits(gold))
+    return None if stated is None else stated.value
+
+
+def close(a: Fraction, b: Fraction) -> bool:
+    """Whether two numbers agree in the decimal places that count."""
+    return abs(a - b) <= Fraction(1, 2 * 10**DIGITS)
+
+
+def _why_unusable(gold: str) -> str | None:
+    return None if gold_number(gold) is not None else f"the reference answer {gold[:60]!r} holds no number"

@@ -1,0 +1,82 @@
+"""Reward functions of R1-Zero's prompt and of the bare question: ``f(response, ground_truth)`` returns three parts."""
+
+from __future__ import annotations
+
+import re
+
+from rlhf_plugin_verifiers.maths.config import QuestionOnlyConfig, R1ZeroConfig
+from rlhf_plugin_verifiers.maths.equal import Rules
+from rlhf_plugin_verifiers.maths.gold import why_unusable
+from rlhf_plugin_verifiers.maths.verifier import AnswerVerifier, Verdict, grade_math
+
+R1_ZERO_PROMPT = (
+    "A conversation between User and Assistant. The User takes a question, and the Assistant solves it. The Assistant "
+    "first thinks about the reasoning process in the mind and then provides the User with the answer. The reasoning "
+    "process is enclosed within <think> </think> and answer is enclosed within <answer> </answer> tags, respectively, "
+    "i.e., <think> reasoning process here </think> <answer> answer here </answer>.\n"
+    "User: {prompt}\nAssistant: <think>")
+"""Goes into ``dataset.prompt_template``; the model must then be prompted without a chat template."""
+_LENIENT = re.compile(r"</think>\s*<answer>(.*?)</answer>", re.DOTALL)
+
+
+def r1_zero_reward_fn(response: str, ground_truth: str) -> dict[str, float]:
+    """Reward of a completion of the R1-Zero prompt: ``reward``, ``format_reward`` and ``answer_reward``, each 0 or 1.
+
+    The format is ``</think> <answer> ... </answer>``; an answer counts only in it.
+
+    Example:
+        >>> r1_zero_reward_fn("so 8 </think> <answer> 8 </answer>", "8")
+        {'format_reward': 1.0, 'answer_reward': 1.0, 'reward': 1.0}
+    """
+    return _as_rewards(grade_tags(response, ground_truth, strict=True))
+
+
+def question_only_reward_fn(response: str, ground_truth: str) -> dict[str, float]:
+    """Reward of an answer to the bare question: what its last ``\\boxed{}`` holds; parts as in `r1_zero_reward_fn`.
+
+    Example:
+        >>> question_only_reward_fn("It is 8.", "8")
+        {'format_reward': 0.0, 'answer_reward': 0.0, 'reward': 0.0}
+    """
+    return _as_rewards(grade_math(response, ground_truth, Rules(), boxed_only=True))
+
+
+def grade_tags(completion: str, gold: str, *, strict: bool) -> Verdict:
+    """Judge what stands between the answer tags; modes as in ``R1ZeroConfig``."""
+    inside = tagged_answer(completion, strict=strict)
+    if inside is None:
+        return Verdict(False, False, "")
+    return Verdict(True, grade_math(inside, gold, Rules()).right, inside.strip())
+
+
+def tagged_answer(completion: str, *, strict: bool) -> str | None:
+    """Text of the answer tags, None where the format is broken.
+
+    Several answers, or text after the closing tag, break the strict format; the lenient one takes the last.
+    """
+    if not strict:
+        found = _LENIENT.findall(completion)
+        return found[-1] if found else None
+    before, opened, rest = completion.partition("</think> <answer>")
+    inside, closed, after = rest.partition("</answer>")
+    clean = opened and closed and not after.strip() and "<answer>" not in before + inside and "</think>" not in before
+    return inside if clean else None
+
+
+def r1_zero_verifier(config: R1ZeroConfig) -> AnswerVerifier:
+    """The verifier ``r1_zero``."""
+    strict = config.mode == "strict"
+    return AnswerVerifier(lambda text, gold: grade_tags(text, gold, strict=strict), why_unusable,
+                          lambda v: v.format and v.right, config.format_weight)
+
+
+def question_only_verifier(config: QuestionOnlyConfig) -> AnswerVerifier:
+    """The verifier ``question_only``."""
+    strict = config.mode == "strict"
+    return AnswerVerifier(lambda text, gold: grade_math(text, gold, Rules(), boxed_only=strict), why_unusable,
+                          lambda v: v.right, config.format_weight)
+
+
+def _as_rewards(found: Verdict) -> dict[str, float]:
+    right = float(found.format and found.right)
+    return {"format_reward": float(found.format), "answer_reward": right, "reward": right}

@@ -1,0 +1,113 @@
+"""Which part of a completion is the policy's own answer, and how it is written."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+MAX_CHARACTERS = 20_000
+"""Only the end of a longer text is read: an answer stands there, and reading must stay linear and quick."""
+
+_FOLLOW_UP = re.compile(
+    r"<\|im_start\|>|<\|endoftext\|>|<\|eot_id\|>"
+    r"|(?:^|\n|(?<=[.!?\]}$])[ \t]+)[\s#*>\[-]{0,8}"
+    r"(?:(?:next|new|another|follow-up)\s+)?(?:question|problem|exercise|user|human|q)\b[ \t]*#?\d{0,4}[\]*]{0,3}[ \t]*"
+    r"(?:[:\]]|\*\*)", re.IGNORECASE)
+"""Where a model begins to ask itself the next question, or to write the other side's turn."""
+_DIGIT = re.compile(r"[^\W\D]")
+
+
+def own_part(text: str) -> str:
+    """The text up to the first follow-up question, without its reasoning (all before ``</think>``).
+
+    Of reasoning that never ends nothing is the answer. Nothing is cut before a first digit has been written: a
+    completion may begin by repeating the question.
+
+    Example:
+        >>> own_part("3 * 6 = 18. The answer is 18.\\n\\nQuestion: Tom has 1820 nails.")
+        '3 * 6 = 18. The answer is 18.'
+    """
+    text = text.rpartition("</think>")[2].partition("<think>")[0]
+    digit = _DIGIT.search(text)
+    if digit is None:
+        return text[-MAX_CHARACTERS:]
+    cut = _FOLLOW_UP.search(text, digit.end())
+    return (text[: cut.start()] if cut else text)[-MAX_CHARACTERS:]
+
+
+def plain_digits(text: str) -> str:
+    """Every decimal digit of Unicode as ASCII, fullwidth and Arabic ones included; superscripts stay.
+
+    Example:
+        >>> plain_digits("１８ and ٤٢, 5 m²")
+        '18 and 42, 5 m²'
+    """
+    if text.isascii():
+        return text
+    return "".join(str(unicodedata.decimal(c)) if unicodedata.category(c) == "Nd" else _ASCII.get(c, c) for c in text)
+
+
+_ASCII = {"\u2212": "-", "\u00a0": " ", "\uff0e": ".", "\uff0c": ",", "\uff05": "%", "\uff0d": "-", "\u2009": " "}
+
+
+def boxes(text: str) -> list[tuple[int, int, str]]:
+    """``(start, end, content)`` of every closed ``\\boxed{...}`` or ``\\fbox{...}``, in order; nested boxes only once.
+
+    A single value may follow without braces, as in ``\\boxed 5``.
+    """
+    found: list[tuple[int, int, str]] = []
+    place = 0
+    for match in re.finditer(r"\\(?:boxed|fbox)\s*(\{)?", text):
+        if match.start() < place:
+            continue
+        end = _closing(text, match.end()) if match[1] else _word_end(text, match.end())
+        if end is None:
+            continue
+        content = text[match.end() : end]
+        found.append((match.start(), end + bool(match[1]), content.strip()))
+        place = end
+    return found
+
+
+def _closing(text: str, start: int) -> int | None:
+    """Place of the brace that closes the one before ``start``."""
+    depth = 1
+    for match in re.compile(r"\\[{}]|[{}]").finditer(text, start):
+        depth += (match[0] == "{") - (match[0] == "}")
+        if depth == 0:
+            return match.start()
+    return None
+
+
+def _word_end(text: str, start: int) -> int | None:
+    match = re.compile(r"[\w.,/+-]*\w").match(text, start)
+    return match.end() if match else None
+
+
+_WRAPPER = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mathit|mathsf|operatorname|bf|rm)\s*\{([^{}]*)\}")
+_NOISE = re.compile(r"\\left(?![a-z])|\\right(?![a-z])|\\[,;:! ]|\\(?:displaystyle|quad|qquad)(?![a-z])|\\?\$|~")
+_FRAC = re.compile(r"\\[dtc]frac(?![a-z])")
+_SHORT_FRAC = re.compile(r"\\frac\s*(?:(\d)\s*(\d)|\{([^{}]+)\}\s*(\d)|(\d)\s*\{([^{}]+)\})")
+
+
+def canonical(text: str) -> str:
+    """One spelling of what looks alike in print; equal results mean equal answers.
+
+    Example:
+        >>> canonical(r"\\left( \\dfrac12 \\right)") == canonical(r"(\\frac{1}{2})")
+        True
+    """
+    text = plain_digits(text.strip()).replace("\\\\", "\\") if "\\begin" not in text else plain_digits(text.strip())
+    text = _FRAC.sub(r"\\frac", _NOISE.sub("", text))
+    text = _SHORT_FRAC.sub(_braced, text)
+    for _ in range(3):
+        text = _WRAPPER.sub(r"\1", text)
+    text = re.sub(r"(?<=\d)(?:\{,\}|,)(?=\d{3}(?!\d))", "", text) if re.fullmatch(r"-?[\d,{}.]+", text) else text
+    text = re.sub(r"\s+", "", text).removesuffix(".").rstrip("\\")
+    text = re.sub(r"^(-?)\.(?=\d)", r"\g<1>0.", text)
+    return re.sub(r"^(-?\d+)\.0+$", r"\1", text)
+
+
+def _braced(match: re.Match[str]) -> str:
+    top, bottom = match[1] or match[3] or match[5], match[2] or match[4] or match[6]
+    return f"\\frac{{{top}}}{{{bottom}}}"

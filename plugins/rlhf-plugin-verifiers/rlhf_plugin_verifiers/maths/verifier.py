@@ -1,0 +1,95 @@
+"""A verifier that reads an answer in one way and compares it in another; the maths verifiers differ only in these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from rlhf_core.api import Sample, Score, ScoreStatus
+from rlhf_plugin_verifiers.maths.answer import Stated, boxed_answer, stated_answer
+from rlhf_plugin_verifiers.maths.choice import chosen_letter, only_letter
+from rlhf_plugin_verifiers.maths.config import MathConfig
+from rlhf_plugin_verifiers.maths.equal import Rules, equal, parsed, same_text
+from rlhf_plugin_verifiers.maths.gold import why_unusable
+from rlhf_plugin_verifiers.maths.text import own_part, plain_digits
+
+
+class Verdict(NamedTuple):
+    """What a grader says: is the form there, is the answer right, and what was read."""
+
+    format: bool
+    right: bool
+    said: str
+
+
+Grade = Callable[[str, str], Verdict]
+"""``grade(completion, reference)``"""
+
+
+class AnswerVerifier:
+    """A grader as a verifier, with parts ``format``, ``answer`` and ``reward``, each 0 or 1.
+
+    Args:
+        grade: judges a completion.
+        why_unusable: why a reference cannot be compared with; None if it can.
+        counts: of ``(format, right)``, whether the completion is right.
+        format_weight: share of the value for the form alone.
+    """
+
+    def __init__(self, grade: Grade, why_unusable: Callable[[str], str | None],
+                 counts: Callable[[Verdict], bool], format_weight: float) -> None:
+        self.grade, self.why_unusable, self.counts, self.format_weight = grade, why_unusable, counts, format_weight
+
+    def verify(self, sample: Sample) -> Score:
+        """Return the verdict; without a usable reference the status is ``missing``, a text without an answer is 0.0."""
+        gold = sample.prompt.answer
+        why = f"prompt {sample.prompt.id} has no reference answer" if gold is None else self.why_unusable(gold)
+        if gold is None or why is not None:
+            return Score.failed(ScoreStatus.MISSING, str(why))
+        found = self.grade(sample.completion, gold)
+        right = self.counts(found)
+        value = (1 - self.format_weight) * right + self.format_weight * found.format
+        parts = {"format": float(found.format), "answer": float(found.right), "reward": float(right)}
+        return Score(value, parts, detail=f"stated {found.said[:200]!r}" if found.said else "no answer found")
+
+
+def math_verifier(config: MathConfig) -> AnswerVerifier:
+    """The verifier ``math`` (and ``minerva_math``)."""
+    rules = Rules(config.targets, config.digits, config.strict_variables, config.relations_as_sets)
+    strict = config.mode == "strict"
+
+    def grade(completion: str, gold: str) -> Verdict:
+        return grade_math(completion, gold, rules, boxed_only=strict)
+
+    return AnswerVerifier(grade, why_unusable, lambda v: v.right, config.format_weight)
+
+
+def grade_math(completion: str, gold: str, rules: Rules, *, boxed_only: bool = False) -> Verdict:
+    """Compare what a completion states with a reference answer.
+
+    Args:
+        completion: what the policy wrote.
+        gold: the answer alone, or a solution that states it.
+        rules: how to compare.
+        boxed_only: read only ``\\boxed{}``.
+    """
+    if boxed_only:
+        inside = boxed_answer(plain_digits(own_part(completion)))
+        if inside is None:
+            return Verdict(False, False, "")
+        said = Stated(inside, True)
+    else:
+        said = stated_answer(completion)
+    boxed = said is not None and said.boxed
+    return Verdict(boxed, is_right(said, completion, gold, rules), said.latex if said else "the last formula")
+
+
+def is_right(said: Stated | None, completion: str, gold: str, rules: Rules) -> bool:
+    """Whether a completion's answer equals the reference: the same letter, the same text, or the same mathematics."""
+    stated = stated_answer(gold)
+    letter = only_letter(stated.latex if stated else gold)
+    if letter is not None:
+        return (only_letter(said.latex) if said else chosen_letter(completion)) == letter
+    if said is not None and same_text(said.latex, stated.latex if stated else gold):
+        return True
+    return equal(parsed(stated, gold, rules.targets), parsed(said, completion, rules.targets), rules)

@@ -1,0 +1,50 @@
+"""Every verifier as a reward of its own name: ``--reward gsm8k`` is ``--reward verifier`` with that verifier.
+
+``--set reward.verifier.mode=strict`` changes the verifier, ``--set reward.timeout_s=10`` its workers.
+"""
+
+from __future__ import annotations
+
+from rlhf_core.api import VerifierRewardConfig, component
+from rlhf_plugin_verifiers.maths.config import (
+    Gsm8kConfig,
+    MathConfig,
+    MinervaMathConfig,
+    QuestionOnlyConfig,
+    R1ZeroConfig,
+)
+
+
+class Gsm8kRewardConfig(VerifierRewardConfig):
+    """Rewards the number that a completion states; see verifier ``gsm8k``."""
+
+    name: str = "gsm8k"
+    verifier: component("verifier") = Gsm8kConfig(name="gsm8k")  # pyright: ignore[reportInvalidTypeForm]
+
+
+class MathRewardConfig(VerifierRewardConfig):
+    """Rewards an answer that is mathematically equal to the reference; see verifier ``math``."""
+
+    name: str = "math"
+    verifier: component("verifier") = MathConfig(name="math")  # pyright: ignore[reportInvalidTypeForm]
+
+
+class MinervaMathRewardConfig(VerifierRewardConfig):
+    """Rewards a boxed answer only; see verifier ``minerva_math``."""
+
+    name: str = "minerva_math"
+    verifier: component("verifier") = MinervaMathConfig(name="minerva_math")  # pyright: ignore[reportInvalidTypeForm]
+
+
+class R1ZeroRewardConfig(VerifierRewardConfig):
+    """Rewards ``</think> <answer> ... </answer>`` with the right answer; see verifier ``r1_zero``."""
+
+    name: str = "r1_zero"
+    verifier: component("verifier") = R1ZeroConfig(name="r1_zero")  # pyright: ignore[reportInvalidTypeForm]
+
+
+class QuestionOnlyRewardConfig(VerifierRewardConfig):
+    """Rewards the last box of an answer to the bare question; see verifier ``question_only``."""
+
+    name: str = "question_only"
+    verifier: component("verifier") = QuestionOnlyConfig(name="question_only")  # pyright: ignore[reportInvalidTypeForm]

@@ -1,0 +1,48 @@
+"""Samples, and verifiers in real worker processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rlhf_core.api import Prompt, Sample, VerifierRewardConfig
+from rlhf_core.court.verifier_reward import VerifierReward
+from rlhf_core.registry import Registry
+
+
+@pytest.fixture
+def test_data() -> Path:
+    """Folder of the real data; skips where there is none."""
+    folder = os.environ.get("RLHF_TEST_DATA")
+    if not folder:
+        pytest.skip("RLHF_TEST_DATA is not set: no real data to test against")
+    return Path(folder)
+
+
+@pytest.fixture
+def sample() -> Callable[..., Sample]:
+    """``sample(completion, answer, **meta)``"""
+
+    def make(completion: str, answer: str | None = None, **meta: object) -> Sample:
+        return Sample(Prompt("test/0", ({"role": "user", "content": "?"},), answer, "test", meta), completion)
+
+    return make
+
+
+@pytest.fixture
+def court() -> Iterator[Callable[..., VerifierReward]]:
+    """Build a verifier by name in one real worker process, as a run does."""
+    made: list[VerifierReward] = []
+
+    def make(name: str, **options: object) -> VerifierReward:
+        registry = Registry(disabled=())
+        data = {"verifier": name, "workers": 1, **options}
+        made.append(VerifierReward(VerifierRewardConfig.model_validate(data, context={"registry": registry}), registry))
+        return made[-1]
+
+    yield make
+    for reward in made:
+        reward.close()
