@@ -214,9 +214,12 @@ def run_plan(
 
 
 def set_up_torch(config: RunConfig) -> None:
-    """Threads and determinism."""
+    """Threads, matrix products and determinism."""
     import torch
 
+    from rlhf_core.models.matmul import use_products
+
+    use_products(config.matmul)
     if config.threads:
         torch.set_num_threads(config.threads)
     torch.use_deterministic_algorithms(config.deterministic, warn_only=True)

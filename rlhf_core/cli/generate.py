@@ -43,6 +43,7 @@ def generate(model: str, texts: tuple[str, ...], file: str | None, max_tokens: i
     from rlhf_core.errors import ConfigError
     from rlhf_core.models.config import ModelConfig
     from rlhf_core.models.load import load_policy
+    from rlhf_core.models.matmul import use_products
     from rlhf_core.types import SamplingParams
 
     set_up_logging()
@@ -50,6 +51,7 @@ def generate(model: str, texts: tuple[str, ...], file: str | None, max_tokens: i
         raise ConfigError(f"--min-tokens {min_tokens} is above --max-tokens {max_tokens}", fix="lower it")
     prompts = prompts_of(texts, file)
     quiet_libraries()
+    use_products("auto")
     policy = load_policy(ModelConfig(path=model, prompt_format=prompt_format))
     sampling = SamplingParams(max_tokens=max_tokens, min_tokens=min_tokens, temperature=temperature,
                               top_p=top_p, top_k=top_k, stop=tuple(stop))

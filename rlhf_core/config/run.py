@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from rlhf_core.config.base import Config
@@ -31,5 +33,7 @@ class RunConfig(Config):
     monitors: tuple[component("monitor"), ...] = ()  # pyright: ignore[reportInvalidTypeForm]
     threads: int | None = Field(None, ge=1)
     """CPU threads per process; None leaves torch's choice."""
+    matmul: Literal["auto", "torch", "onednn"] = "auto"
+    """Who multiplies float32 matrices on the CPU; ``auto`` takes oneDNN where it is faster (AVX-512, not Intel)."""
     deterministic: bool = True
     """Use torch's deterministic algorithms, so that the same seed gives the same run."""
