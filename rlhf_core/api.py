@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from rlhf_core.trainers.config import OfflineTrainerConfig as OfflineTrainerConfig
     from rlhf_core.trainers.config import OnlineTrainerConfig as OnlineTrainerConfig
     from rlhf_core.trainers.config import OptimizerSettings as OptimizerSettings
+    from rlhf_core.trainers.config import PolicyTrainerConfig as PolicyTrainerConfig
+    from rlhf_core.trainers.config import SamplingSettings as SamplingSettings
     from rlhf_core.types import Advantages as Advantages
     from rlhf_core.types import Demonstration as Demonstration
     from rlhf_core.types import FinishReason as FinishReason
@@ -66,7 +68,14 @@ _HOMES = {
     ),
     "rlhf_core.hooks": ("hookimpl",),
     "rlhf_core.models.config": ("ModelConfig",),
-    "rlhf_core.trainers.config": ("KLSettings", "OfflineTrainerConfig", "OnlineTrainerConfig", "OptimizerSettings"),
+    "rlhf_core.trainers.config": (
+        "KLSettings",
+        "OfflineTrainerConfig",
+        "OnlineTrainerConfig",
+        "OptimizerSettings",
+        "PolicyTrainerConfig",
+        "SamplingSettings",
+    ),
     "rlhf_core.types": (
         "Advantages",
         "Demonstration",

@@ -55,6 +55,11 @@ class PairBatch:
     """How often each pair counts (bootstrap samples); the core multiplies the loss by it. None counts each once."""
     chosen_lengths_B: torch.Tensor | None = None
     rejected_lengths_B: torch.Tensor | None = None
+    beta_scale_B: torch.Tensor | None = None
+    """What a beta schedule multiplies a preference loss's beta by; None is 1."""
+    nll_B: torch.Tensor | None = None
+    """Negative log-likelihood of the chosen text, with gradient, scaled so that its mean over the pairs of the whole
+    batch is the mean over their tokens; None where no supervised term was asked for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,15 @@ def check_pure(config: ComponentConfig, loss: Loss, batch: PairBatch) -> None:
 
 
 def check_margin(config: ComponentConfig, loss: Loss) -> None:
-    """From a wrong order up to no difference, the loss falls with the margin, and its gradient widens it."""
+    """From a wrong order up to no difference, the loss falls with the margin, and its gradient widens it.
+
+    A loss whose config says ``monotone = False`` (a class variable) is only asked for the gradient's direction at -3.
+    """
+    if not getattr(config, "monotone", True):
+        chosen, rejected = gradients(loss, make_pair_batch(torch.tensor([-3.0], dtype=torch.float64)))
+        require(bool((chosen < rejected).all()), config, "gradient descent widens a wrong margin",
+                f"at -3: dloss/dchosen {chosen.tolist()}, dloss/drejected {rejected.tolist()}")
+        return
     gap = torch.linspace(-3.0, 0.0, 7, dtype=torch.float64)
     batch = make_pair_batch(gap)
     values = loss(batch).loss.detach()

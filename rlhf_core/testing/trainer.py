@@ -23,6 +23,7 @@ SMALL: Mapping[str, Any] = {
     "eval_every": 0,
     "eval_samples": 4,
     "gold_samples": 4,
+    "sample_prompts": 4,
     "checkpoint_every": 0,
     "batch_size": 8,
     "micro_batch_size": 8,
@@ -66,11 +67,11 @@ def small_run(registry: Registry, config: ComponentConfig, settings: Mapping[str
     trainer = {**config.model_dump(mode="json"), **{k: v for k, v in sizes.items() if k in type(config).model_fields}}
     base: dict[str, Any] = {
         "seed": 0,
-        "dataset": "pocket/assistant" if getattr(config, "feeds", None) == "pairs" else "pocket/arithmetic",
+        "dataset": "pocket/assistant" if getattr(config, "feeds", None) in ("pairs", "judged") else "pocket/arithmetic",
     }
     if getattr(config, "feeds", None) == "token_advantages":
         base["reward"] = {"name": "verifier", "workers": 1}
-    base["dataset"] = {"name": "pocket", "subset": base["dataset"].split("/")[1]}
+    base["dataset"] = {"name": "pocket", "subset": base["dataset"].split("/")[1], "limit": 64}
     return validate(registry, merge({**base, "trainer": trainer}, settings))
 
 

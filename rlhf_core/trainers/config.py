@@ -262,3 +262,22 @@ class OfflineTrainerConfig(LoopSettings):
         from rlhf_core.trainers.preflight import check_offline
 
         check_offline(self, ctx)
+
+
+class PolicyTrainerConfig(OfflineTrainerConfig):
+    """An offline trainer whose model can be sampled from."""
+
+    sample_prompts: int = Field(default=0, ge=0)
+    """Held-out prompts on which every evaluation samples the policy: lengths, KL from the start, the run's reward if
+    there is one, and the gold score where the dataset has one. 0 samples nothing."""
+    sampling: SamplingSettings = SamplingSettings()
+    """How they are sampled."""
+    track_kl: bool = True
+    """Measure the KL of the samples; without LoRA this keeps a frozen copy of the model."""
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Refuse a reward that would score nothing, besides what every offline run refuses."""
+        super().preflight(ctx)
+        if ctx.config.reward is not None and not self.sample_prompts:
+            raise ConfigError(f"reward '{ctx.config.reward.name}' would score nothing: nothing is sampled",
+                              fix="--set trainer.sample_prompts=64, or leave the reward out")

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 
@@ -15,10 +15,12 @@ from rlhf_core.context import BuildContext
 from rlhf_core.data.library import Datasets
 from rlhf_core.data.mixture import ExampleOrder, by_source, check_fingerprint, interleave
 from rlhf_core.errors import DatasetError
+from rlhf_core.protocols import Loss
 from rlhf_core.runs.jsonl import read_jsonl
-from rlhf_core.trainers.config import OfflineTrainerConfig
+from rlhf_core.trainers.config import OfflineTrainerConfig, PolicyTrainerConfig
 from rlhf_core.trainers.parts import remember_sources
 from rlhf_core.trainers.rooms import mean
+from rlhf_core.trainers.sampled import PolicyTask, Sampled
 from rlhf_core.trainers.update import Updater
 
 
@@ -80,6 +82,9 @@ class OfflineTrainer:
         full = math.ceil(self.draws / config.batch_size)
         self.steps = self.session.total_steps = min(full, config.max_steps or full)
         self.before: dict[str, float] | None = None
+        self.sampled: Sampled | None = None
+        if isinstance(config, PolicyTrainerConfig) and config.sample_prompts > 0:
+            self.sampled = Sampled(config, ctx, cast(PolicyTask, task))
 
     def run(self) -> Mapping[str, Any]:
         """Train and return the summary."""
@@ -88,19 +93,33 @@ class OfflineTrainer:
             if found:
                 check_fingerprint("dataset", found[1]["data"], self.data)
                 self.task.load_model(found[0] / "model")
-            chosen = self.ctx.config.loss
-            assert chosen is not None, "a trainer's companions name its loss"
-            loss = self.session.parts.build("loss", chosen, self.ctx)
             module = self.strategy.prepare(self.task.module)
-            self.updater = Updater(module, loss, self.strategy, self.config, self.steps)
+            self.updater = Updater(module, self.loss(), self.strategy, self.config, self.steps)
             start = 0
             if found:
                 self.updater.load_state_dict(found[1]["updater"])
                 self.before, start = found[1]["before"], int(found[1]["step"])
+                if self.sampled:
+                    self.sampled.load_state_dict(found[1]["sampled"])
                 self.session.restore(found[1])
             else:
                 self.before = self._evaluate(0)
             return self._finish(self._loop(start))
+
+    def loss(self) -> Loss:
+        """The run's loss; a trainer may put a term of its own around it."""
+        chosen = self.ctx.config.loss
+        assert chosen is not None, "a trainer's companions name its loss"
+        return self.session.parts.build("loss", chosen, self.ctx)
+
+    def prepared(self, step: int, items: list[Any]) -> list[Any]:
+        """A whole batch (of all ranks) as the loss is to see it; a trainer may add what only the batch knows.
+
+        Args:
+            step: the step it is for; that of the last update made, where it is only measured.
+            items: examples, the same on every rank.
+        """
+        return items
 
     def _loop(self, start: int) -> int:
         """Run the steps; return the last one made, which is an earlier one if a hook or monitor ends the run."""
@@ -116,9 +135,9 @@ class OfflineTrainer:
     def _step(self, step: int) -> None:
         began = time.perf_counter()
         batch = [self.train_items[i] for i in self.batch(step)]
-        mine = batch[self.strategy.rank :: self.strategy.world_size]
         tokens = sum(i.tokens for i in batch)
         self.session.hooks.fire("rlhf_batch_ready", hk.BatchReady(step, len(batch), tokens))
+        mine = self.prepared(step, batch)[self.strategy.rank :: self.strategy.world_size]
         metrics = self.updater.update(mine)
         self.session.trace(step, "step", [{"event": "update", "examples": [i.name for i in batch], "metrics": metrics}])
         self.session.log_step(step, metrics, {"update": time.perf_counter() - began})
@@ -141,22 +160,30 @@ class OfflineTrainer:
         return [self.datasets.source_of(i.name) if self.datasets else "" for i in items]
 
     def _evaluate(self, step: int) -> dict[str, float] | None:
+        metrics = self.evaluation(step)
+        if metrics:
+            self.session.log_eval(step, metrics)
+        return metrics or None
+
+    def evaluation(self, step: int) -> dict[str, float]:
+        """Held-out metrics after a step, under names that begin with ``eval/``; {} without held-out examples."""
+        sampled = self.sampled.run(step, self.updater.version, self.updater.module) if self.sampled else {}
         if not self.held_items:
-            return None
-        metrics = self._measure("eval", self.held_items)
+            return sampled
+        metrics = self._measure("eval", self.held_items, step)
         rows = by_source(self._sources(self.held_items))
         for source, places in rows.items() if len(rows) > 1 else ():
-            metrics |= self._measure(f"eval/{source}", [self.held_items[i] for i in places])
-        self.session.log_eval(step, metrics)
-        return metrics
+            metrics |= self._measure(f"eval/{source}", [self.held_items[i] for i in places], step)
+        return metrics | sampled
 
-    def _measure(self, prefix: str, items: Sequence[Any]) -> dict[str, float]:
-        mine = items[self.strategy.rank :: self.strategy.world_size]
+    def _measure(self, prefix: str, items: list[Any], step: int) -> dict[str, float]:
+        mine = self.prepared(step, items)[self.strategy.rank :: self.strategy.world_size]
         return {f"{prefix}/{k}": v for k, v in self.updater.measure(mine).items()}
 
     def _save(self, step: int) -> None:
         if not self.session.saved(step):
-            state = {"updater": self.updater.state_dict(), "before": self.before, "data": self.data}
+            state = {"updater": self.updater.state_dict(), "before": self.before, "data": self.data,
+                     "sampled": self.sampled.state_dict() if self.sampled else None}
             self.session.checkpoint(step, state, self.task.model, self.task.write_model)
 
     def _finish(self, step: int) -> dict[str, Any]:
@@ -183,8 +210,13 @@ class OfflineTrainer:
                 "evaluation_after": after,
                 "final_model": "final",
                 "reports": dict(self.ctx.report),
+                **self.more_summary(),
             }
         )
+
+    def more_summary(self) -> dict[str, Any]:
+        """What a trainer adds to the summary."""
+        return self.sampled.summary() if self.sampled else {}
 
     def close(self) -> None:
         """Close every component of the run."""

@@ -22,6 +22,7 @@ WORKBENCH = (
     "rlhf_core.data.library",
     "rlhf_core.models.load",
     "rlhf_core.models.prompt_format",
+    "rlhf_core.models.reference",
     "rlhf_core.models.save",
     "rlhf_core.models.sources",
     "rlhf_core.policy.forward",

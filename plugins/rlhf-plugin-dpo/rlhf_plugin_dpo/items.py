@@ -1,0 +1,76 @@
+"""Tokenized preference pairs on their way into the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rlhf_core.api import PreferencePair
+from rlhf_core.models.prompt_format import Formatter
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One response with its prompt.
+
+    Example:
+        Side(prompt_ids=(1, 5, 9), completion_ids=(7, 2), head=2, ref=-3.1)
+    """
+
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+    head: int
+    """Leading tokens that the pair's other response is long enough to have too; the rest counts ``ld_alpha``."""
+    ref: float | None = None
+    """Summed log-probability under the reference policy, in nats; None where no loss looks at it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairItem:
+    """A chosen and a rejected response."""
+
+    name: str
+    chosen: Side
+    rejected: Side
+    margin: float = 0.0
+    beta_scale: float | None = None
+    """What a schedule makes of beta in this step."""
+    nll_scale: float = 0.0
+    """Pairs of the whole batch / tokens of the whole batch's supervised term."""
+
+    @property
+    def tokens(self) -> int:
+        """Completion tokens of both responses."""
+        return len(self.chosen.completion_ids) + len(self.rejected.completion_ids)
+
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        """Chosen, rejected."""
+        return self.chosen, self.rejected
+
+    def with_refs(self, chosen: float, rejected: float) -> PairItem:
+        """A copy with reference logprobs."""
+        return replace(self, chosen=replace(self.chosen, ref=chosen), rejected=replace(self.rejected, ref=rejected))
+
+
+def make_pair(name: str, prompt_ids: tuple[int, ...], chosen_ids: tuple[int, ...], rejected_ids: tuple[int, ...],
+              margin: float = 0.0) -> PairItem:
+    """A pair of token sequences after one prompt."""
+    head = min(len(chosen_ids), len(rejected_ids))
+    return PairItem(name, Side(prompt_ids, chosen_ids, head), Side(prompt_ids, rejected_ids, head), margin)
+
+
+def encode_pair(pair: PreferencePair, formatter: Formatter) -> PairItem:
+    """Tokenize a pair; both responses end with the end token."""
+    chosen, rejected = (formatter.encode_completion(text) for text in (pair.chosen, pair.rejected))
+    return make_pair(pair.id, formatter.encode(pair.prompt), chosen, rejected, pair.margin)
+
+
+def length(item: PairItem) -> int:
+    """Tokens of the longer side, prompt included."""
+    return max(len(s.prompt_ids) + len(s.completion_ids) for s in item.sides)
+
+
+def sides_of(items: Sequence[PairItem]) -> list[Side]:
+    """Both sides of every item, neighbours share their prompt."""
+    return [side for item in items for side in item.sides]

@@ -1,0 +1,82 @@
+"""A policy and the preference pairs it learns from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.api import BuildContext
+from rlhf_core.data.library import Datasets
+from rlhf_core.models.load import load_policy
+from rlhf_core.models.prompt_format import Formatter
+from rlhf_core.models.save import load_weights, write_folder
+from rlhf_core.runs.checkpoint import seed_everything
+from rlhf_plugin_dpo.config import DpoConfig
+from rlhf_plugin_dpo.foundry import PairFoundry
+from rlhf_plugin_dpo.items import PairItem, encode_pair, length, sides_of
+from rlhf_plugin_dpo.reference import kept_logprobs
+
+
+class PairTask:
+    """Tokenizes the pairs and gives them their reference logprobs, once, before training.
+
+    Raises:
+        DatasetError: too many pairs with an empty side, equal sides or different prompts.
+    """
+
+    def __init__(self, config: DpoConfig, ctx: BuildContext) -> None:
+        seed_everything(ctx.seed)
+        self.config, self.ctx = config, ctx
+        self.datasets = Datasets(ctx.config.dataset, ctx)
+        self.datasets.pairs("train")  # bad rows are found before the model is loaded
+        self.policy = load_policy(ctx.config.model)
+        self.policy.model.to(ctx.strategy.device)
+        self.formatter = Formatter(self.policy.tokenizer, ctx.config.model.prompt_format)
+        self.model = self.policy.model
+        self.conversation = config.sft.weight > 0 and config.sft.on == "conversation"
+        self.module = PairFoundry(self.model, config.ld_alpha, self.conversation, config.share_prefix)
+
+    @property
+    def wants_reference(self) -> bool:
+        """Whether the loss looks at reference logprobs."""
+        need = getattr(self.ctx.config.loss, "reference", "optional")
+        return need != "unused" and not self.config.reference_free
+
+    def items(self, split: str) -> Sequence[PairItem]:
+        """Tokenize; pairs over ``max_length`` or the model's context, and pairs of equal tokens, are counted.
+
+        Raises:
+            DatasetError: more than ``dataset.max_dropped_fraction`` are too long, or all of one source.
+        """
+        config, counts = self.config, self.ctx.session.counts
+        limit = min(config.max_length, self.policy.context)
+        pairs = self.datasets.pairs(split)
+        items = [encode_pair(pair, self.formatter) for pair in pairs]
+        sizes = [(p.id, p.source, length(i)) for p, i in zip(pairs, items)]
+        self.datasets.check_lengths(sizes, limit, f"max_length {config.max_length}, context {self.policy.context}",
+                                    "raise trainer.max_length")
+        fitting = [i for i in items if length(i) <= limit]
+        kept = [i for i in fitting if i.chosen.completion_ids != i.rejected.completion_ids]
+        counts.update(+Counter({"pairs_too_long": len(items) - len(fitting),
+                                "pairs_identical_tokens": len(fitting) - len(kept)}))
+        return self._with_references(kept, split) if self.wants_reference and kept else kept
+
+    def _with_references(self, items: list[PairItem], split: str) -> list[PairItem]:
+        config = self.config
+        refs = kept_logprobs(self.model, sides_of(items), self.ctx, split, config.ld_alpha, config.share_prefix,
+                             config.micro_batch_size)
+        return [item.with_refs(refs[2 * n], refs[2 * n + 1]) for n, item in enumerate(items)]
+
+    def write_model(self, folder: Path, weights: Mapping[str, Any]) -> None:
+        """Weights (adapters, with LoRA) and tokenizer."""
+        write_folder(self.model, self.policy.tokenizer, folder, weights)
+
+    def load_model(self, folder: Path) -> None:
+        """Read a checkpoint's weights."""
+        load_weights(self.policy.model, folder)
+
+    def write_final(self, folder: Path, weights: Mapping[str, Any]) -> None:
+        """Plain Hugging Face form, adapters merged."""
+        write_folder(self.model, self.policy.tokenizer, folder, weights, merge=True)
