@@ -44,17 +44,17 @@ class PromptOrder:
     def observe(self, rates: Sequence[tuple[str, float]]) -> None:
         """Told the mean score of every group (prompt id, mean); this order does not heed them."""
 
-    def take(self, count: int) -> list[Prompt]:
-        """The next ``count`` prompts, all different.
+    def take(self, count: int, beside: Sequence[Prompt] = ()) -> list[Prompt]:
+        """The next ``count`` prompts, all different, and none of those ``beside`` which they are to stand.
 
         Raises:
             DatasetError: a source's share of them is more than it has.
         """
-        batch: dict[str, Prompt] = {}
+        batch: dict[str, Prompt] = {p.id: p for p in beside}
         for _ in range(count):
             prompt = self.walks[self._neediest()].next(batch)
             batch[prompt.id] = prompt
-        return list(batch.values())
+        return list(batch.values())[len(beside) :]
 
     def _neediest(self) -> str:
         done = sum(w.taken for w in self.walks.values()) + 1

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from rlhf_core.config.base import ComponentConfig, Config
 from rlhf_core.errors import ConfigError
+from rlhf_core.trainers.stale_config import ImportanceSettings, RolloutSettings
 
 if TYPE_CHECKING:
     from rlhf_core.context import BuildContext
@@ -171,6 +172,8 @@ class OnlineTrainerConfig(LoopSettings):
     target_kl: float | None = Field(default=None, gt=0)
     """The remaining updates of a rollout batch are left out once the policy is this far (``approx_kl``, nats per token)
     from the one that sampled; None makes them all."""
+    rollouts: RolloutSettings = RolloutSettings()
+    importance: ImportanceSettings = ImportanceSettings()
     sampling: SamplingSettings = SamplingSettings()
     eval_sampling: SamplingSettings | None = None
     """None evaluates with ``sampling``."""
@@ -218,12 +221,18 @@ class OnlineTrainerConfig(LoopSettings):
                 f"overlong.cache {self.overlong.cache:g} is longer than max_tokens {self.sampling.max_tokens}",
                 fix="make it a share below 1, such as 0.2, or fewer tokens",
             )
+        self.rollouts.check(self.updates_per_step)
         return self
 
     @property
     def prompts_per_step(self) -> int:
         """Prompts in one rollout batch."""
         return self.rollout_batch_size // self.group_size
+
+    @property
+    def correction(self) -> Literal["off", "truncate", "mask"]:
+        """What the importance correction does in this run."""
+        return self.importance.correction(stale=self.rollouts.max_staleness > 0)
 
     @property
     def updates_per_step(self) -> int:

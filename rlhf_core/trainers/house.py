@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from rlhf_core.data.library import Datasets
 from rlhf_core.data.mixture import check_fingerprint, fingerprint, interleave
 from rlhf_core.data.order import PromptOrder
 from rlhf_core.models.load import load_policy
+from rlhf_core.models.policy_copy import PolicyCopy
 from rlhf_core.models.prompt_format import Formatter, end_ids, template_warning
 from rlhf_core.models.reference import Reference
 from rlhf_core.models.save import load_weights, write_folder
@@ -27,8 +29,10 @@ from rlhf_core.trainers.doors import check_advantages, check_returns
 from rlhf_core.trainers.entropy import WithEntropy
 from rlhf_core.trainers.evaluate import Evaluator
 from rlhf_core.trainers.foundry import TokenFoundry, WithKL
+from rlhf_core.trainers.importance import WithImportance
 from rlhf_core.trainers.items import make_item
 from rlhf_core.trainers.parts import remember_sources
+from rlhf_core.trainers.pipeline import Pipeline
 from rlhf_core.trainers.refill import Intake
 from rlhf_core.trainers.rooms import Court, Library, Studio
 from rlhf_core.trainers.session import WriteModel
@@ -80,7 +84,10 @@ class OnlineHouse:
     def furnish(self, checkpoint: tuple[Path, dict[str, Any]] | None) -> None:
         """Build engine, reward, loss and optimizer, and load the checkpoint's weights."""
         ctx, config, who = self.ctx, self.config, self.ctx.session.parts.label
-        engine = self._build("rollout")
+        ahead = config.rollouts.ahead(config.updates_per_step)
+        self.copy = PolicyCopy(self.policy.model) if ahead else None
+        sampled = self.policy if self.copy is None else replace(self.policy, model=self.copy.model)
+        engine = ctx.session.parts.build("rollout", ctx.config.rollout, ctx.with_(policy=sampled))
         self.studio = Studio(self._build("agent"), engine, self.seed, who)
         self.reward = self._build("reward")
         own = {label: self._own_reward(label, cfg) for label, cfg in self.datasets.own_rewards().items()}
@@ -89,6 +96,8 @@ class OnlineHouse:
         self.advantage = self._build("advantage")
         critic = self.advantage if isinstance(self.advantage, CriticAdvantage) else None
         loss = self._build("loss")
+        if config.correction != "off":
+            loss = WithImportance(loss, config.importance, config.correction)
         if config.kl.coefficient > 0 and config.kl.where == "loss":
             loss = WithKL(loss, config.kl.coefficient, config.kl.estimator)
         if config.entropy_coefficient > 0:
@@ -109,6 +118,7 @@ class OnlineHouse:
         sampling = (config.eval_sampling or config.sampling).params()
         self.evaluator = Evaluator(self.studio, self.court, self.datasets, held, sampling, self.strategy)
         ctx.session.counts.update({} if checkpoint else self.datasets.counts)
+        self.pipeline = Pipeline(self, config, ctx.session)
 
     def _build(self, kind: str) -> Any:
         chosen = getattr(self.ctx.config, kind)

@@ -59,3 +59,9 @@ def by_group(items: Sequence[TrainItem | None], groups: Sequence[PromptGroup]) -
     """Cut items that lie group by group; a completion without a score (None) is left out of its group."""
     rest = iter(items)
     return [[i for i in islice(rest, g.group_size) if i is not None] for g in groups]
+
+
+def regrouped(items: Sequence[TrainItem], like: Sequence[Sequence[TrainItem]]) -> list[list[TrainItem]]:
+    """Cut items that lie group by group as ``like`` is cut."""
+    rest = iter(items)
+    return [[next(rest) for _ in g] for g in like]

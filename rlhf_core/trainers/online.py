@@ -18,7 +18,8 @@ from rlhf_core.trainers.critic import with_returns
 from rlhf_core.trainers.entropy import keep_uncertain
 from rlhf_core.trainers.evaluate import Evaluation
 from rlhf_core.trainers.house import OnlineHouse
-from rlhf_core.trainers.items import TrainItem, by_group, make_item
+from rlhf_core.trainers.importance import with_sample_size
+from rlhf_core.trainers.items import TrainItem, by_group, make_item, regrouped
 from rlhf_core.trainers.penalty import charge, charge_length, measured
 from rlhf_core.trainers.refill import Batch
 from rlhf_core.trainers.report import online_summary, step_trace
@@ -69,13 +70,21 @@ class OnlineTrainer:
     def step(self, step: int) -> None:
         """One rollout batch: rooms 1 to 6."""
         self.seconds = {}
-        batch = self.house.intake.draw(step, self._timed)
-        metrics = self._learn(step, batch)
+        slot, batch = self.house.pipeline.next(step, self._timed)
+        staleness = self.house.pipeline.metrics(slot)
+        self.seconds |= batch.seconds
+        metrics = self._learn(step, batch, first=slot.reads == 1) | staleness
         metrics |= self.house.sync_reference(step)
         self.session.log_step(step, metrics, self.seconds)
 
-    def _learn(self, step: int, batch: Batch) -> dict[str, float]:
-        """Rooms 4 to 6: advantages over all ranks, then this rank's share of the update."""
+    def _learn(self, step: int, batch: Batch, *, first: bool = True) -> dict[str, float]:
+        """Rooms 4 to 6: advantages over all ranks, then this rank's share of the update.
+
+        Args:
+            step: the step.
+            batch: what it learns from.
+            first: no earlier step has; what was sampled and scored is counted once.
+        """
         groups, rollouts, scores = batch.groups, batch.rollouts, batch.scores
         with self._timed("reference"):
             references = self.house.reference_logprobs(rollouts)
@@ -90,7 +99,8 @@ class OnlineTrainer:
         all_scores = [s for shard in shards for s in shard[1]]
         aside = [charge_length(s, r, limit, overlong) for s, r in zip(batch.aside_scores, batch.aside_rollouts)]
         every_score = [*all_scores, *aside]
-        self._count(every_score)
+        if first:
+            self._count(every_score)
         self.house.court.check(every_score)
         group_ids = [i for i, g in enumerate(groups) for _ in range(g.group_size)]
         all_tokens = None if tokens is None else [t for shard in shards for t in shard[2]]
@@ -98,9 +108,10 @@ class OnlineTrainer:
         values = estimate.values[batch.offset : batch.offset + len(rollouts)]
         items = with_returns(self._items(rollouts, values, references), tokens, estimate, batch.offset)
         with self._timed("update"):
-            updates = self._update(step, by_group(items, batch.mine))
+            updates = self._update(step, by_group(items, batch.mine), batch.version)
         metrics = {**score_metrics(every_score), **rollout_metrics([*all_rollouts, *batch.aside_rollouts]),
                    **estimate.metrics, **updates, **batch.metrics}
+        metrics |= {} if first else {"tokens_generated": 0.0}
         metrics |= self._masked(all_rollouts) | self._kl(rollouts, references)
         metrics |= self._dead_groups(estimate.values, all_scores, group_ids)
         self.session.trace(step, "step", step_trace(groups, all_rollouts, all_scores, estimate.values, metrics,
@@ -116,8 +127,13 @@ class OnlineTrainer:
             items.append(item if item is None or references is None else item.with_(ref_T=references[i]))
         return items
 
-    def _update(self, step: int, groups: list[list[TrainItem]]) -> dict[str, float]:
+    def _update(self, step: int, groups: list[list[TrainItem]], sampled_by: int) -> dict[str, float]:
         """All optimizer updates of one rollout batch; old logprobs are computed once.
+
+        Args:
+            step: the step.
+            groups: this rank's.
+            sampled_by: policy version that sampled them.
 
         Returns:
             Each metric's weighted mean over the updates, over the sequences that were run; counts are added.
@@ -128,7 +144,6 @@ class OnlineTrainer:
         items = [i for g in groups for i in g]
         self.session.hooks.fire("rlhf_batch_ready", hk.BatchReady(step, len(items), sum(i.tokens for i in items)))
         rows: list[Rows] = []
-        sampled_by = house.updater.version
         house.updater.critic_only = house.critic_only(step)
         for batch in self._batches(step, groups):
             totals = (float(sum(i.tokens for i in batch)), float(sum(i.tokens > 0 for i in batch)))
@@ -140,14 +155,17 @@ class OnlineTrainer:
             rows.append(row if fresh else {k: v for k, v in row.items() if not k.startswith("drift/")})
             if self._too_far(row, len(rows)):
                 break
-        return {**means(rows), **found}
+        return {**with_sample_size(means(rows)), **found}
 
     def _measure(self, groups: list[list[TrainItem]]) -> tuple[list[list[TrainItem]], dict[str, float]]:
         """What is measured once per rollout batch, before any update: old logprobs, and which tokens are uncertain."""
         config, several, choose = self.config, self.config.updates_per_step > 1, self.config.entropy_quantile < 1
         items = [i for g in groups for i in g]
+        if config.importance.old_policy == "behaviour":
+            assert all(i.behaviour_T is not None for i in items), "an engine's logprobs come with every rollout"
+            items, several = [i.with_(old_T=i.behaviour_T) for i in items if i.behaviour_T is not None], False
         if not several and not choose:
-            return groups, {}
+            return regrouped(items, groups), {}
         with self.strategy.gathered(self.house.module):
             old, entropies = self.house.foundry.measure(items, config.micro_batch_size, entropy=choose)
         metrics: dict[str, float] = {}
@@ -155,8 +173,7 @@ class OnlineTrainer:
             items = [i.with_(old_T=row) for i, row in zip(items, old)]
         if choose:
             items, metrics = keep_uncertain(items, entropies, config.entropy_quantile, self.strategy)
-        rest = iter(items)
-        return [[next(rest) for _ in g] for g in groups], metrics
+        return regrouped(items, groups), metrics
 
     def _too_far(self, row: Rows, made: int) -> bool:
         """Whether the policy has left the one that sampled by more than ``target_kl``, with updates still to come."""
@@ -230,6 +247,7 @@ class OnlineTrainer:
         count = max(self.config.eval_samples, self.config.gold_samples if final and self.house.has_gold else 0)
         if self.config.eval_samples == 0 or not self.house.evaluator.groups:
             return None
+        self.house.pipeline.lend()
         with self.strategy.gathered(self.house.module):
             result = self.house.evaluator.run(self.house.updater.version, count)
         self.session.counts.update({f"eval_score_{k}": n for k, n in result.missing.items()})
@@ -241,12 +259,15 @@ class OnlineTrainer:
     def _save(self, step: int) -> None:
         if self.session.saved(step):
             return
+        mine = {"rollouts": self.house.pipeline.state_dict()}  # first: afterwards nothing is being sampled
         state = {"house": self.house.state_dict(), "before": self.before.state() if self.before else None,
                  "checked_drift": self.checked_drift}
-        self.session.checkpoint(step, state, self.house.policy.model, self.house.writer())
+        self.session.checkpoint(step, state, self.house.policy.model, self.house.writer(), mine)
 
     def _restore(self, state: dict[str, Any]) -> int:
         self.house.load_state_dict(state["house"])
+        own = state["ranks"][self.strategy.rank]
+        self.house.pipeline.load_state_dict(own.get("rollouts", {"last": state["step"], "slots": [], "returned": []}))
         self.before = Evaluation(**state["before"]) if state["before"] else None
         self.checked_drift = bool(state["checked_drift"])
         self.session.restore(state)

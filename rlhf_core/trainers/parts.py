@@ -67,6 +67,10 @@ class Parts:
         self._parts.append(Part(kind, f"{key}#{taken + 1}" if taken else key, label, built))
         return built
 
+    def attach(self, label: str, component: Any) -> None:
+        """Let something that is no component be closed with them."""
+        self._parts.append(Part("", label, label, component))
+
     def of(self, component: Any) -> Part:
         """Who a component is; its class's name if it was not built here."""
         name = type(component).__name__

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from rlhf_core import hooks as hk
 from rlhf_core.trainers.adaptive import Scored, by_chunks, one_sided
 from rlhf_core.trainers.config import OnlineTrainerConfig
+from rlhf_core.trainers.notes import Listener, Notes, Told
 from rlhf_core.trainers.report import step_trace
 from rlhf_core.types import PromptGroup, Rollout, Score
 
 if TYPE_CHECKING:
+    from rlhf_core.strategy.side import SideChannel
     from rlhf_core.trainers.house import OnlineHouse
     from rlhf_core.trainers.session import Session
 
@@ -36,6 +37,12 @@ class Batch:
     aside: list[Scored] = field(default_factory=list)
     """Groups of all ranks that were sampled and scored, and are not trained on."""
     metrics: dict[str, float] = field(default_factory=dict)
+    version: int = 0
+    """Policy version that sampled it."""
+    notes: Notes = field(default_factory=Notes)
+    """What is to be told when it is first learned from."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """What making it took, if it was made beside the learner."""
 
     @property
     def aside_scores(self) -> list[Score]:
@@ -60,37 +67,48 @@ class Intake:
         house: library, studio, court and policy.
         config: the trainer's settings.
         session: counts, trace and hooks.
+        channel: how ranks talk where another thread samples, from a whole copy of the policy; None takes the strategy.
     """
 
-    def __init__(self, house: OnlineHouse, config: OnlineTrainerConfig, session: Session) -> None:
-        self.house, self.config, self.session, self.strategy = house, config, session, house.strategy
+    def __init__(self, house: OnlineHouse, config: OnlineTrainerConfig, session: Session,
+                 channel: SideChannel | None = None) -> None:
+        self.house, self.config, self.session, self.strategy = house, config, session, channel or house.strategy
         self.adaptive = config.adaptive_sampling
         choices = (config.dynamic_sampling, self.adaptive, house.ctx.config.dataset.difficulty)
         self.shares = any(c is not None for c in choices)
         """Whether every rank needs to see every group before the update."""
 
-    def draw(self, step: int, timed: Timed) -> Batch:
+    def draw(self, step: int, timed: Timed, *, tell: Listener | None = None, version: int | None = None) -> Batch:
         """Sample and score one rollout batch; all ranks call it together.
 
         Args:
-            step: the step; seeds depend on it and on the round.
+            step: the batch's number; seeds depend on it and on the round.
             timed: context that adds to the step's times.
+            tell: is told what happens; None tells the session, as of this step.
+            version: of the policy that samples; None takes the updater's.
 
         Raises:
             ScoreError: too many scores are missing.
         """
+        self.tell: Listener = tell or Told(self.session, step)
+        self.version = self.house.updater.version if version is None else version
+        batch = self._draw(step, timed)
+        batch.version = self.version
+        return batch
+
+    def _draw(self, step: int, timed: Timed) -> Batch:
         if not self.shares:
             groups = self.house.library.take(self.config.prompts_per_step)
-            return self._batch(groups, self._play(step, self._share(groups), step, timed))
+            return self._batch(groups, self._play(self._share(groups), step, timed))
         kept, aside, rounds = self._refill(step, timed)
         batch = self._batch([s.group for s in kept], self._share(kept))
         batch.aside = aside
         if self.adaptive is not None:
             lacking, sizes = one_sided([*kept, *aside], self.adaptive), [s.group.group_size for s in (*kept, *aside)]
-            self.session.counts["prompts_one_sided"] += lacking
+            self.tell.count({"prompts_one_sided": lacking})
             batch.metrics |= {"adaptive/one_sided": float(lacking), "adaptive/group_size": float(np.mean(sizes))}
         if self.config.dynamic_sampling is not None:
-            batch.metrics |= self._report(step, kept, aside, rounds)
+            batch.metrics |= self._report(kept, aside, rounds)
         return batch
 
     def _refill(self, step: int, timed: Timed) -> tuple[list[Scored], list[Scored], int]:
@@ -102,7 +120,7 @@ class Intake:
         while len(kept) < size and number < (dynamic.max_rounds if dynamic else 1):
             groups = self.house.library.take(size - len(kept))
             tag = (step, number) if number else step
-            found = self._round(step, groups, tag, timed)
+            found = self._round(groups, tag, timed)
             self.house.library.order.observe([(s.group.prompt.id, s.rate) for s in found if s.rate is not None])
             for scored in found:
                 (kept if dynamic is None or scored.teaches else aside).append(scored)
@@ -110,10 +128,10 @@ class Intake:
             number += 1
         return kept, aside, number
 
-    def _round(self, step: int, groups: Sequence[PromptGroup], tag: object, timed: Timed) -> list[Scored]:
+    def _round(self, groups: Sequence[PromptGroup], tag: object, timed: Timed) -> list[Scored]:
         """Some groups, each rank playing its share, on every rank."""
         def play(some: Sequence[PromptGroup], start: int) -> list[Scored]:
-            return self._play(step, some, (tag, "from", start) if start else tag, timed, start)
+            return self._play(some, (tag, "from", start) if start else tag, timed, start)
 
         mine = self._share(groups)
         own = play(mine, 0) if self.adaptive is None else by_chunks(self.adaptive, mine, play, self._any_rank)
@@ -122,20 +140,19 @@ class Intake:
     def _any_rank(self, found: bool) -> bool:
         return self.strategy.max_over_ranks(int(found)) > 0
 
-    def _play(self, step: int, mine: Sequence[PromptGroup], tag: object, timed: Timed,
-              start: int = 0) -> list[Scored]:
+    def _play(self, mine: Sequence[PromptGroup], tag: object, timed: Timed, start: int = 0) -> list[Scored]:
         """This rank's completions and their scores; ``start`` is the number of each prompt's first completion."""
         house = self.house
         with timed("rollout"), self.strategy.gathered(house.module):
             params = self.config.sampling.params()
-            rollouts = house.studio.sample(mine, params, house.updater.version, tag=tag) if mine else []
+            rollouts = house.studio.sample(mine, params, self.version, tag=tag) if mine else []
         rollouts = [replace(r, group_index=r.group_index + start) for r in rollouts] if start else rollouts
         if mine:
-            self.session.hooks.fire("rlhf_rollouts_ready", hk.RolloutsReady(step, rollouts))
+            self.tell.rollouts(rollouts)
         with timed("reward"):
             scores = house.court.score([g.prompt for g in mine for _ in range(g.group_size)], rollouts)
         if mine:
-            self.session.hooks.fire("rlhf_rewards_ready", hk.RewardsReady(step, rollouts, scores))
+            self.tell.rewards(rollouts, scores)
         cut = np.cumsum([0, *(g.group_size for g in mine)])
         return [Scored(g, rollouts[a:b], scores[a:b]) for g, a, b in zip(mine, cut, cut[1:])]
 
@@ -155,11 +172,11 @@ class Intake:
         bounds, rank = self._bounds(len(rows)), self.strategy.rank
         return rows[bounds[rank] : bounds[rank + 1]]
 
-    def _report(self, step: int, kept: Sequence[Scored], aside: Sequence[Scored], rounds: int) -> dict[str, float]:
+    def _report(self, kept: Sequence[Scored], aside: Sequence[Scored], rounds: int) -> dict[str, float]:
         """Count and trace what was set aside."""
         short = self.config.prompts_per_step - len(kept)
-        self.session.counts.update({"groups_set_aside": len(aside), "groups_not_refilled": short})
-        self.session.trace(step, "refill", set_aside(aside))
+        self.tell.count({"groups_set_aside": len(aside), "groups_not_refilled": short})
+        self.tell.trace("refill", set_aside(aside))
         return {"refill/rounds": float(rounds), "refill/set_aside": float(len(aside)), "refill/missing": float(short)}
 
 

@@ -126,7 +126,8 @@ class Session:
             part = self.parts.of(tracker)
             self.hooks.call(f"log() of {part.label}", f"{part.key}:log", partial(tracker.log, step, dict(metrics)))
 
-    def checkpoint(self, step: int, state: dict[str, Any], model: torch.nn.Module, write_model: WriteModel) -> None:
+    def checkpoint(self, step: int, state: dict[str, Any], model: torch.nn.Module, write_model: WriteModel,
+                   mine: Mapping[str, Any] | None = None) -> None:
         """Save a checkpoint after ``step`` steps: streams, and every rank's random numbers and component states.
 
         Args:
@@ -134,8 +135,10 @@ class Session:
             state: the trainer's own; with a sharded strategy that of every rank is kept.
             model: what ``write_model`` gets the weights of, gathered from all ranks.
             write_model: fills a folder with them.
+            mine: what only this rank has; kept for each, beside its random numbers, in ``state["ranks"]``.
         """
-        own = {"rng": rng_state(), "parts": self.parts.state_dict(), "hook_errors": dict(self.hooks.errors)}
+        own = {**(mine or {}), "rng": rng_state(), "parts": self.parts.state_dict(),
+               "hook_errors": dict(self.hooks.errors)}
         ranks, weights = self.strategy.gather_objects(own), self.strategy.full_state(model)
         with self._store.writing(step) if self.main else contextlib.nullcontext() as folder:
             if self.strategy.sharded:

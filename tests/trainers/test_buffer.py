@@ -1,0 +1,126 @@
+"""The schedule of rollouts that are sampled ahead, counted out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rlhf_core.data.order import PromptOrder
+from rlhf_core.trainers.adaptive import Scored
+from rlhf_core.trainers.buffer import RolloutBuffer
+from rlhf_core.trainers.notes import Notes
+from rlhf_core.trainers.refill import Batch
+from rlhf_core.trainers.rooms import Library
+from rlhf_core.trainers.shelf import pack, unpack
+from rlhf_core.trainers.stale_config import RolloutSettings
+from rlhf_core.types import FinishReason, Prompt, PromptGroup, Rollout, Score, ScoreStatus
+
+
+def prompt(name: str) -> Prompt:
+    return Prompt(name, ({"role": "user", "content": name},), source="a")
+
+
+def batch() -> Batch:
+    return Batch([], [], [], [], 0)
+
+
+def walk(buffer: RolloutBuffer, steps: int, updates: int = 1) -> list[tuple[int, int, int, int]]:
+    """(Batch, its staleness, batches evicted, batches waiting) of each step; every order is filled at once."""
+    found: list[tuple[int, int, int, int]] = []
+    for step in range(steps):
+        version = step * updates
+        retired = buffer.move(version)
+        for _ in range(buffer.wanted(steps - step)):
+            buffer.add(version).batch = batch()
+        slot = buffer.oldest()
+        slot.reads += 1
+        found.append((slot.number, version - slot.version, len(retired.unread), len(buffer.slots) - 1))
+    return found
+
+
+@pytest.mark.parametrize(("settings", "updates", "capacity"), [
+    ({}, 1, 0), ({"max_staleness": 3}, 1, 3), ({"max_staleness": 8}, 4, 2), ({"max_staleness": 7}, 4, 1),
+    ({"max_staleness": 1, "max_reads": 2}, 1, 0), ({"max_staleness": 5, "max_reads": 2}, 1, 2),
+    ({"max_staleness": 5, "capacity": 1}, 1, 1)])
+def test_default_capacity_is_the_most_that_cannot_become_too_stale(settings: dict[str, int], updates: int,
+                                                                   capacity: int) -> None:
+    chosen = RolloutSettings(**settings)
+    assert chosen.ahead(updates) == capacity
+    rows = walk(RolloutBuffer(chosen, capacity), 30, updates)
+    assert max(r[1] for r in rows) <= chosen.max_staleness
+    assert sum(r[2] for r in rows) == 0
+    assert max(r[3] for r in rows) <= capacity, "it never grows beyond"
+    if capacity:
+        assert rows[10][1] >= capacity * updates, "and it is made use of"
+
+
+def test_oldest_first_one_version_late() -> None:
+    rows = walk(RolloutBuffer(RolloutSettings(max_staleness=1), 1), 5)
+    assert rows == [(1, 0, 0, 1), (2, 1, 0, 1), (3, 1, 0, 1), (4, 1, 0, 1), (5, 1, 0, 0)]
+
+
+def test_the_last_steps_order_nothing_that_nobody_would_read() -> None:
+    buffer = RolloutBuffer(RolloutSettings(max_staleness=9, max_reads=2), 4)
+    rows = walk(buffer, 7)
+    assert buffer.last == 4, "seven reads of at most two each"
+    assert [r[0] for r in rows] == [1, 1, 2, 2, 3, 3, 4]
+
+
+def test_what_is_too_stale_goes_when_the_version_moves() -> None:
+    buffer = RolloutBuffer(RolloutSettings(max_staleness=2, capacity=3), 3)
+    for _ in range(4):
+        buffer.add(0).batch = batch()
+    buffer.oldest().reads = 1
+    assert [s.number for s in buffer.move(2).unread] == []
+    assert [s.number for s in buffer.slots] == [2, 3, 4]
+    buffer.add(2)
+    retired = buffer.move(3)
+    assert [s.number for s in retired.unread] == [2, 3, 4]
+    assert [s.number for s in buffer.slots] == [5], "an unfinished one stays"
+    assert buffer.wanted(9) == 3
+
+
+def test_reads_that_staleness_forbids_are_counted() -> None:
+    buffer = RolloutBuffer(RolloutSettings(max_staleness=1, max_reads=4, capacity=0), 0)
+    slot = buffer.add(0)
+    slot.reads = 1
+    assert buffer.move(1).reads == 0
+    retired = buffer.move(2)
+    assert (retired.reads, retired.unread) == (3, ())
+
+
+def test_prompts_that_come_back_come_first_and_never_twice_in_a_batch() -> None:
+    found = [prompt(f"p{n}") for n in range(6)]
+    library = Library(PromptOrder(found, {"a": 1.0}, 0, shuffle=False), lambda p: (1,), 2)
+    first, second = library.take(2), library.take(2)
+    library.put_back([*first, *second, *first])
+    ids = [[g.prompt.id for g in library.take(3)] for _ in range(3)]
+    assert ids == [["p0", "p1", "p2"], ["p3", "p0", "p1"], ["p4", "p5", "p0"]]
+
+
+def test_a_batch_on_the_shelf_and_back() -> None:
+    ask = prompt("x")
+    group = PromptGroup(ask, (1, 2), 2)
+    rollouts = [Rollout("x", n, (1, 2), (5,) * n, np.full(n, -0.1, np.float32), 3, FinishReason.LENGTH, "t", n,
+                        np.ones(n, np.bool_) if n else None) for n in range(2)]
+    scores = [Score(0.25, {"a": 1.0}), Score.failed(ScoreStatus.TIMEOUT, "slow")]
+    notes = Notes()
+    notes.rollouts(rollouts)
+    notes.rewards(rollouts, scores)
+    notes.count({"n": 2})
+    notes.trace("refill", [{"event": "set_aside"}])
+    whole = Batch([group], [group], rollouts, scores, 4, [Scored(group, rollouts, scores)], {"m": 1.0}, 3, notes)
+    tree = pack(whole)
+    assert len(tree["shelf"]["rollouts"]) == 2, "each once"
+    back = unpack(tree, lambda source, name: {("a", "x"): ask}[source, name])
+    assert (back.groups, back.mine, back.scores, back.offset, back.metrics, back.version) == (
+        [group], [group], scores, 4, {"m": 1.0}, 3)
+    for one, two in zip(rollouts, back.rollouts):
+        assert one.completion_ids == two.completion_ids
+        assert one.logprobs_T.tobytes() == two.logprobs_T.tobytes()
+        assert (one.finish_reason, one.seed, one.policy_version) == (two.finish_reason, two.seed, two.policy_version)
+        assert (one.mask_T is None) == (two.mask_T is None)
+    assert back.aside[0].rollouts[1] is back.rollouts[1]
+    assert [method for method, _ in back.notes.rows] == ["rollouts", "rewards", "count", "trace"]
+    assert back.notes.rows[1][1][0][1] is back.rollouts[1]
+
