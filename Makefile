@@ -46,10 +46,10 @@ test: install-dev
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 -m "not slow" $(PYTEST_ARGS)
 
 test-slow: install-dev
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 -m slow $(PYTEST_ARGS)
 
 test-all: install-dev
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
 lint: install-dev
 	$(BIN)/ruff check .

@@ -19,7 +19,6 @@ LORA = ["--set", "model.lora.r=4"]
 DICE = ["--set", "reward.name=dice"]
 SFT = ["--algo", "sft", "--set", "trainer.max_steps=4", "--set", "trainer.batch_size=6", "--set",
        "trainer.micro_batch_size=2", "--set", "trainer.eval_samples=5"]
-SLOW = pytest.mark.slow
 HOOKS = '''
 import os, signal, sys
 from rlhf_core.api import ComponentConfig, Score, StopRun, hookimpl
@@ -98,7 +97,8 @@ def rows(run: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if k != "time"} for row in found]
 
 
-@pytest.mark.parametrize("args", [[*ONLINE, *LORA], pytest.param(SFT, marks=SLOW)], ids=["grpo-lora", "sft"])
+@pytest.mark.slow
+@pytest.mark.parametrize("args", [[*ONLINE, *LORA], SFT], ids=["grpo-lora", "sft"])
 def test_two_processes_make_the_run_of_one(args: list[str], tmp_path: Path) -> None:
     for n in ("1", "2"):
         train(tmp_path / n, *args, "--nproc", n)
@@ -112,7 +112,8 @@ def test_two_processes_make_the_run_of_one(args: list[str], tmp_path: Path) -> N
     assert any(r.get("grad_norm", 0) > 0 for r in a)
 
 
-@pytest.mark.parametrize("args", [pytest.param([*ONLINE, *LORA, *DICE], marks=SLOW), SFT], ids=["grpo-lora", "sft"])
+@pytest.mark.slow
+@pytest.mark.parametrize("args", [[*ONLINE, *LORA, *DICE], SFT], ids=["grpo-lora", "sft"])
 def test_resume(args: list[str], tmp_path: Path, hooked: Path) -> None:
     both = [*args, "--nproc", "2", "--set", "trainer.checkpoint_every=2"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"

@@ -46,6 +46,7 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
     return load_file(str(run / "final" / "model.safetensors"))
 
 
+@pytest.mark.slow
 def test_grpo_equals_one_process_and_resumes(train: Train, tmp_path: Path) -> None:
     one, two, again = tmp_path / "one", tmp_path / "two", tmp_path / "again"
     train(*GRPO, "--run-dir", str(one))

@@ -51,6 +51,7 @@ def test_run_on_two_processes_equals_one(tmp_path: Path) -> None:
     assert texts[0] == texts[1]
 
 
+@pytest.mark.slow
 def test_several_updates_of_a_rollout_batch_on_two_processes_equal_those_of_one(tmp_path: Path) -> None:
     """The same groups are in the same batches; four small steps, so that rounding does not show in Adam's sign."""
     a, b = weights(tmp_path, *TINY, "--set", "trainer.steps=1", "--set", "trainer.rollout_batch_size=64",
@@ -64,6 +65,7 @@ def test_several_updates_of_a_rollout_batch_on_two_processes_equal_those_of_one(
         assert rows[0][name] == pytest.approx(rows[1][name], abs=1e-6), name
 
 
+@pytest.mark.slow
 def test_a_rank_without_heldout_rows(tmp_path: Path) -> None:
     weights(tmp_path, "--algo", "sft", "--dataset", "pocket/arithmetic", "--set", "trainer.max_steps=1",
             "--set", "trainer.eval_samples=1", "--set", "trainer.batch_size=8")
