@@ -26,6 +26,8 @@ def trace() -> None:
 def show(run: str, step: int, prompt: str | None, as_json: bool) -> None:
     """One prompt through every room of a step: completions, scores, advantages, update.
 
+    Of an offline run: one example's texts, and what every example of the batch cost.
+
     \b
     rlhf trace show runs/grpo-20260131-142501 --step 3
     """
@@ -35,9 +37,13 @@ def show(run: str, step: int, prompt: str | None, as_json: bool) -> None:
     rows = rows_of(find_run(run), step)
     update = next((r for r in rows if r.get("event") == "update"), {})
     prompts = [r for r in rows if r.get("event") in ("prompt", "set_aside")]
-    chosen = pick(prompts, update, prompt)
+    offline = not prompts and "rows" in update
+    chosen = pick(update["rows"] if offline else prompts, update, prompt)
     if as_json:
         emit_json({"step": step, "prompt": chosen, "update": update})
+        return
+    if offline and chosen is not None:
+        _print_example(step, chosen, update)
         return
     if chosen is not None:
         _print_prompt(step, chosen)
@@ -69,14 +75,14 @@ def rows_of(run: StoredRun, step: int) -> list[Row]:
 
 
 def pick(prompts: Sequence[Row], update: Row, wanted: str | None) -> Row | None:
-    """The prompt to show; None for an offline run, whose rows hold examples by name.
+    """The prompt or example to show; None for an offline run of an early version, which has only names.
 
     Raises:
         ConfigError: no such prompt in this step, with the nearest.
     """
     from rlhf_core.errors import ConfigError, did_you_mean
 
-    known = [str(r["prompt_id"]) for r in prompts] or [str(name) for name in update.get("examples", ())]
+    known = [str(r.get("prompt_id", r.get("id"))) for r in prompts] or [str(n) for n in update.get("examples", ())]
     if wanted is None:
         return prompts[0] if prompts else None
     for fits in (lambda name: name == wanted, lambda name: name.endswith(f"/{wanted}")):
@@ -105,6 +111,27 @@ def _print_prompt(step: int, row: Row) -> None:
     for i, one in enumerate(row["completions"]):
         value = one["advantage"]
         click.echo(_indent(f"#{i}  " + ("none: not trained on" if value is None else f"{value:+.4f}")))
+
+
+def _print_example(step: int, chosen: Row, update: Row) -> None:
+    """One example of an offline batch, then the figures of all."""
+    click.secho(f"step {step}, example {chosen['id']}", bold=True)
+    texts = {k: v for k, v in chosen.items() if isinstance(v, str) and k != "id"}
+    for name, text in texts.items():
+        click.echo(f"\n{name}")
+        click.echo(_indent(text))
+    if not texts:
+        click.echo("\nits texts are not traced: trainer.trace_prompts says of how many examples they are")
+    names = ("tokens", *(k for k in ("loss", "chosen", "rejected", "margin") if k in chosen))
+    width = max(len(str(r["id"])) for r in update["rows"])
+    click.echo(f"\nlibrary   {len(update['rows'])} examples\n    {'':{width}}" + "".join(f"{n:>10}" for n in names))
+    for row in update["rows"]:
+        click.echo(f"    {row['id']:{width}}" + "".join(_cell(row.get(name)) for name in names))
+    _print_update(update, chosen)
+
+
+def _cell(value: float | None) -> str:
+    return f"{value:10.4f}" if isinstance(value, float) else f"{'' if value is None else value:>10}"
 
 
 def _verdict(one: Row) -> str:

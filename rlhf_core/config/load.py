@@ -145,8 +145,9 @@ def validate(registry: Registry, data: Mapping[str, Any]) -> RunConfig:
     cls = registry.load("trainer", trainer["name"])
     companions = {**BASE_DEFAULTS, **getattr(cls, "companions", {})}
     full = with_companions(with_companions(data, loss_recipe(registry, cls, data, companions)), companions)
-    path = (full.get("model") or {}).get("path", ModelConfig().path)
-    full = with_companions(full, getattr(cls, "recipes", {}).get(path, {}))
+    path, recipes = (full.get("model") or {}).get("path", ModelConfig().path), getattr(cls, "recipes", {})
+    reward = (full.get("reward") or {}).get("name")
+    full = with_companions(with_companions(full, recipes.get(f"{path}+{reward}", {})), recipes.get(path, {}))
     try:
         return RunConfig.model_validate(full, context={"registry": registry})
     except ValidationError as error:

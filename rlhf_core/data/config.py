@@ -75,8 +75,9 @@ class PocketConfig(ComponentConfig):
 
     name: str = "pocket"
     downloads: ClassVar[bool] = False
-    subset: Literal["assistant", "arithmetic"] = "assistant"
-    """``assistant`` has a gold score and preference pairs, ``arithmetic`` reference answers."""
+    subset: Literal["assistant", "arithmetic", "two_digit_sums"] = "assistant"
+    """``assistant`` has a gold score and preference pairs, ``arithmetic`` reference answers; so has ``two_digit_sums``,
+    which is for larger models."""
 
     def build(self, ctx: BuildContext) -> DatasetSource:
         """Return the source."""

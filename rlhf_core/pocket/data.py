@@ -41,9 +41,9 @@ def of_split(split: Split) -> list[tuple[Fact, str]]:
 
 
 def load_prompts(subset: str, split: Split) -> list[Row]:
-    """Prompts of ``assistant`` or ``arithmetic``: id, prompt, answer, attribute."""
-    if subset == "arithmetic":
-        return arithmetic_prompts(split)
+    """Prompts of ``assistant``, ``arithmetic`` or ``two_digit_sums``: id, prompt, answer, attribute."""
+    if subset in SUMS:
+        return SUMS[subset](split)
     return [
         {"id": f"{split}/{i:06d}", "prompt": q, "answer": f.value, "attribute": f.attribute.name}
         for i, (f, q) in enumerate(of_split(split))
@@ -89,10 +89,11 @@ def _candidate(fact: Fact, rng: random.Random) -> tuple[Style, str]:
 
 def load_sft(subset: str, split: Split) -> list[Row]:
     """Demonstrations of good answers (right, plain, concise): id, prompt, completion."""
-    if subset == "arithmetic":
+    if subset in SUMS:
+        form = " {}" if subset == "two_digit_sums" else "The answer is {}."
         return [
-            {"id": r["id"], "prompt": r["prompt"], "completion": f"The answer is {r['answer']}."}
-            for r in arithmetic_prompts(split)
+            {"id": r["id"], "prompt": r["prompt"], "completion": form.format(r["answer"])}
+            for r in SUMS[subset](split)
         ]
     return [
         {"id": f"{split}/sft-{i:06d}", "prompt": q, "completion": f.statement()}
@@ -112,6 +113,21 @@ def arithmetic_prompts(split: Split) -> list[Row]:
                 rows.append({"id": f"{split}/{a}{op}{b}", "prompt": f"What is {a} {op} {b}?", "answer": str(answer)})
     random.Random("arithmetic").shuffle(rows)
     return rows
+
+
+def two_digit_sums(split: Split) -> list[Row]:
+    """Every sum of two numbers from 10 to 99, as text to continue: ``47 + 35 =``. For models larger than the pocket's.
+
+    A pair and its mirror image are in the same split.
+    """
+    pairs = [(a, b) for a in range(10, 100) for b in range(10, 100)
+             if _is_heldout(f"{min(a, b)}+{max(a, b)}") == (split == "heldout")]
+    random.Random("two_digit_sums").shuffle(pairs)
+    return [{"id": f"{split}/{a}+{b}", "prompt": f"{a} + {b} =", "answer": str(a + b)} for a, b in pairs]
+
+
+SUMS = {"arithmetic": arithmetic_prompts, "two_digit_sums": two_digit_sums}
+"""Subsets whose prompts have reference answers."""
 
 
 def arithmetic_answer(prompt: str, answer: str, rng: random.Random, right: float) -> str:

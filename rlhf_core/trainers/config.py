@@ -132,7 +132,8 @@ class LoopSettings(ComponentConfig):
     companions: ClassVar[Mapping[str, Any]] = {}
     """Slot -> component used when the user names none: the vetted recipe."""
     recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """Model path -> settings vetted for it; they replace class defaults, and anything the user says replaces them."""
+    """Model path -> settings vetted for it; they replace class defaults, and anything the user says replaces them.
+    ``PATH+REWARD``, e.g. ``pocket+ensemble``, has what that reward needs besides."""
     feeds: ClassVar[str | None] = None
     """What the trainer feeds its loss; compared with ``Loss.consumes``."""
 
@@ -153,7 +154,8 @@ class LoopSettings(ComponentConfig):
     max_missing_fraction: float = Field(default=0.5, ge=0, le=1)
     """The run fails when more than this share of a step's scores is missing."""
     trace_prompts: int = Field(default=8, ge=0)
-    """Prompts per step whose tokens and logprobs are traced in full; texts and scores always are."""
+    """Prompts per step whose tokens and logprobs are traced in full; texts and scores always are. Offline: examples per
+    step whose texts are traced; ids, losses and margins always are."""
 
 
 class OnlineTrainerConfig(LoopSettings):

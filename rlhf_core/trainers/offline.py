@@ -18,6 +18,7 @@ from rlhf_core.errors import DatasetError
 from rlhf_core.protocols import Loss
 from rlhf_core.runs.jsonl import read_jsonl
 from rlhf_core.trainers.config import OfflineTrainerConfig, PolicyTrainerConfig
+from rlhf_core.trainers.offline_trace import example_rows, watched
 from rlhf_core.trainers.parts import remember_sources
 from rlhf_core.trainers.rooms import mean
 from rlhf_core.trainers.sampled import PolicyTask, Sampled
@@ -25,7 +26,10 @@ from rlhf_core.trainers.update import Updater
 
 
 class Task(Protocol):
-    """What makes an offline run SFT, reward modelling, or a preference loss."""
+    """What makes an offline run SFT, reward modelling, or a preference loss.
+
+    A task may also have ``texts(item)``, which gives an example's texts by name; ``rlhf trace show`` then shows them.
+    """
 
     @property
     def module(self) -> torch.nn.Module:
@@ -138,8 +142,11 @@ class OfflineTrainer:
         tokens = sum(i.tokens for i in batch)
         self.session.hooks.fire("rlhf_batch_ready", hk.BatchReady(step, len(batch), tokens))
         mine = self.prepared(step, batch)[self.strategy.rank :: self.strategy.world_size]
-        metrics = self.updater.update(mine)
-        self.session.trace(step, "step", [{"event": "update", "examples": [i.name for i in batch], "metrics": metrics}])
+        with watched(self.updater) as seen:
+            metrics = self.updater.update(mine)
+        rows = example_rows(self.task, batch, seen, self.strategy, self.config.trace_prompts)
+        self.session.trace(step, "step", [{"event": "update", "examples": [i.name for i in batch], "rows": rows,
+                                           "metrics": metrics}])
         self.session.log_step(step, metrics, {"update": time.perf_counter() - began})
 
     def batch(self, step: int) -> list[int]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 
+from rlhf_core.batches import LossOutput
 from rlhf_core.errors import TrainingDiverged
 from rlhf_core.functional.reduce import reduce_loss
 from rlhf_core.protocols import Loss, Strategy
@@ -68,6 +69,8 @@ class Updater:
         self._factor = lr_factor(settings.optimizer, total_updates)
         self.version = 0
         """Updates made so far: the policy version."""
+        self.watch: Callable[[Sequence[Any], Any, LossOutput], None] | None = None
+        """Told each micro-batch of an update: its items, what the loss consumed, what it returned."""
 
     def update(self, items: Sequence[Any], totals: tuple[float, float] | None = None) -> dict[str, float]:
         """Make one optimizer update from this rank's items.
@@ -146,6 +149,8 @@ class Updater:
         """Forward and backward of one micro-batch."""
         batch = self.module(micro)
         out = self.loss(batch)
+        if self.watch is not None:
+            self.watch(micro, batch, out)
         value = self.reduce(out.loss, batch, tokens, sequences)
         number = float(value.detach())
         if not math.isfinite(number):

@@ -56,6 +56,8 @@ def compare(seed: int, steps: int, root: Path) -> dict[str, Any]:
         "trainer.eval_samples=200",
         "--set",
         "trainer.checkpoint_every=0",
+        "--set",
+        "trainer.kl.coefficient=0",
     ]
     ensemble = train(f"ensemble-{seed}", ["--reward", "ensemble", *shared], root)
     summary = json.loads((ensemble / "summary.json").read_text())

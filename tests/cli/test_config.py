@@ -83,3 +83,13 @@ def test_schema_of_what_does_not_exist(rlhf: Rlhf, args: tuple[str, ...], said: 
     out = rlhf("config", "schema", *args)
     assert out.code == 2
     assert said in out.err
+
+
+def test_a_recipe_may_depend_on_the_reward(rlhf: Rlhf) -> None:
+    def coefficient(*options: object) -> float:
+        return yaml.safe_load(rlhf("config", "show", *options).out)["trainer"]["kl"]["coefficient"]
+
+    assert coefficient("--algo", "grpo") == coefficient("--algo", "dapo", "--reward", "ensemble") == 0.15
+    assert coefficient("--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic") == 0
+    assert coefficient("--algo", "grpo", "--set", "trainer.kl.coefficient=0.3") == 0.3
+    assert coefficient("--algo", "reinforce_pp") == 0.01, "a loss's own recipe comes first"

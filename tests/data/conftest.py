@@ -12,6 +12,7 @@ import pytest
 from rlhf_core.config.data import DatasetSettings
 from rlhf_core.context import BuildContext
 from rlhf_core.data.library import Datasets
+from rlhf_core.errors import DatasetError
 from rlhf_core.registry import Registry
 
 
@@ -38,3 +39,17 @@ def write(tmp_path: Path) -> Callable[..., str]:
         return str(path)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def refused() -> Callable[..., None]:
+    """``refused(make, *parts)``: the error has exit code 2 and every one of the parts."""
+
+    def check(make: Callable[[], Any], *parts: str) -> None:
+        with pytest.raises(DatasetError) as caught:
+            make()
+        assert caught.value.exit_code == 2
+        for part in parts:
+            assert part in str(caught.value), f"{part!r} is not in: {caught.value}"
+
+    return check

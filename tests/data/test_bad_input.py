@@ -10,23 +10,14 @@ from typing import Any
 import pytest
 
 from rlhf_core.data.library import Datasets
-from rlhf_core.errors import DatasetError
 
 Make = Callable[..., Datasets]
+Refused = Callable[..., None]
 Write = Callable[..., str]
 GOOD = [{"prompt": f"question {i}"} for i in range(4)]
 
 
-def refused(make: Callable[[], Any], *parts: str) -> None:
-    """The error has exit code 2 and every one of the parts."""
-    with pytest.raises(DatasetError) as caught:
-        make()
-    assert caught.value.exit_code == 2
-    for part in parts:
-        assert part in str(caught.value), f"{part!r} is not in: {caught.value}"
-
-
-def test_missing_file(datasets: Make, write: Write, tmp_path: Path) -> None:
+def test_missing_file(datasets: Make, write: Write, tmp_path: Path, refused: Refused) -> None:
     write("train.jsonl", GOOD)
     path = tmp_path / "trian.jsonl"
     refused(lambda: datasets(name="jsonl", path=str(path)).prompts("train"), str(path), "does not exist",
@@ -36,23 +27,23 @@ def test_missing_file(datasets: Make, write: Write, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "[]"])
-def test_empty_file(datasets: Make, write: Write, text: str) -> None:
+def test_empty_file(datasets: Make, write: Write, text: str, refused: Refused) -> None:
     refused(lambda: datasets(name="jsonl", path=write("a.jsonl", [text])).prompts("train"), "a.jsonl' is empty")
 
 
-def test_broken_line_names_file_and_line(datasets: Make, write: Write) -> None:
+def test_broken_line_names_file_and_line(datasets: Make, write: Write, refused: Refused) -> None:
     path = write("a.jsonl", [GOOD[0], "\n", '{"prompt": "half\n'])
     refused(lambda: datasets(name="jsonl", path=path).prompts("train"), f"{path}:3", "not valid JSON", "half")
     path = write("b.json", ['[{"prompt": "a"},\n {"prompt": }]'])
     refused(lambda: datasets(name="jsonl", path=path).prompts("train"), f"{path}:2", "not valid JSON")
 
 
-def test_row_that_is_no_object(datasets: Make, write: Write) -> None:
+def test_row_that_is_no_object(datasets: Make, write: Write, refused: Refused) -> None:
     path = write("a.jsonl", [GOOD[0], '"text"\n'])
     refused(lambda: datasets(name="jsonl", path=path).prompts("train"), f"{path}:2", "expected an object, got str")
 
 
-def test_file_that_is_not_text(datasets: Make, tmp_path: Path) -> None:
+def test_file_that_is_not_text(datasets: Make, tmp_path: Path, refused: Refused) -> None:
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"prompt": "x"}\n' * 99)[:-12])
     refused(lambda: datasets(name="jsonl", path=str(tmp_path / "a.jsonl.gz")).prompts("train"),
             "cannot be read", "whole")
@@ -62,21 +53,21 @@ def test_file_that_is_not_text(datasets: Make, tmp_path: Path) -> None:
     refused(lambda: datasets(name="parquet", path=str(tmp_path / "a.parquet")).prompts("train"), "not a Parquet file")
 
 
-def test_mapped_column_missing(datasets: Make, write: Write) -> None:
+def test_mapped_column_missing(datasets: Make, write: Write, refused: Refused) -> None:
     path = write("a.jsonl", [{"questoin": "2 + 2?", "answer": "4"}])
     refused(lambda: datasets(name="jsonl", path=path, columns={"prompt": "question"},
                              heldout_fraction=0).prompts("train"),
             "no column 'question'", f"{path}, line 1", "answer, questoin", "did you mean 'questoin'?")
 
 
-def test_column_missing_in_one_row(datasets: Make, write: Write) -> None:
+def test_column_missing_in_one_row(datasets: Make, write: Write, refused: Refused) -> None:
     path = write("a.jsonl", [GOOD[0], {"answer": "4"}])
     refused(lambda: datasets(name="jsonl", path=path, heldout_fraction=0).prompts("train"), "no column 'prompt'",
             f"{path}, line 2", "dataset.columns={prompt: NAME}")
 
 
 @pytest.mark.parametrize("row", [{"prompt": "  "}, {"messages": [{"role": "user", "content": ""}]}])
-def test_empty_prompt(datasets: Make, write: Write, row: dict[str, Any]) -> None:
+def test_empty_prompt(datasets: Make, write: Write, row: dict[str, Any], refused: Refused) -> None:
     path = write("a.jsonl", [GOOD[0], "\n", row])
     refused(lambda: datasets(name="jsonl", path=path, heldout_fraction=0).prompts("train"), "prompt is empty",
             f"{path}, line 3")
@@ -97,13 +88,13 @@ USER, SAID = {"role": "user", "content": " "}, {"role": "assistant", "content": 
     ("pairs", {"chosen": "\n\nHuman: \n\nAssistant: x", "rejected": "\n\nHuman: \n\nAssistant: y"}),
 ])
 def test_empty_prompt_of_an_answer(datasets: Make, write: Write, kind: str, row: dict[str, Any],
-                                   system: str | None) -> None:
+                                   system: str | None, refused: Refused) -> None:
     path = write("a.jsonl", [{"prompt": "Hi", "completion": "x", "chosen": "x", "rejected": "y"}, row])
     library = datasets(name="jsonl", path=path, heldout_fraction=0, system_prompt=system)
     refused(lambda: getattr(library, kind)("train"), "prompt is empty", f"{path}, line 2")
 
 
-def test_malformed_turn(datasets: Make, write: Write) -> None:
+def test_malformed_turn(datasets: Make, write: Write, refused: Refused) -> None:
     path = write("a.jsonl", [{"messages": [{"role": "narrator", "content": "x"}]}])
     refused(lambda: datasets(name="jsonl", path=path, heldout_fraction=0).prompts("train"), "narrator",
             f"{path}, line 1")
@@ -112,13 +103,13 @@ def test_malformed_turn(datasets: Make, write: Write) -> None:
             f"{path}, line 1")
 
 
-def test_duplicate_id_names_both_places(datasets: Make, write: Write) -> None:
+def test_duplicate_id_names_both_places(datasets: Make, write: Write, refused: Refused) -> None:
     path = write("a.jsonl", [{"id": 7, "prompt": "a"}, {"id": 8, "prompt": "b"}, {"id": 7, "prompt": "c"}])
     refused(lambda: datasets(name="jsonl", path=path, heldout_fraction=0).prompts("train"), "'a/7' occurs twice",
             f"{path}, line 1", f"{path}, line 3")
 
 
-def test_answer_pattern(datasets: Make, write: Write) -> None:
+def test_answer_pattern(datasets: Make, write: Write, refused: Refused) -> None:
     path = write("a.jsonl", [{"prompt": "a", "answer": "#### 1"}, {"prompt": "b", "answer": "it is 1"}])
     settings = {"name": "jsonl", "path": path, "heldout_fraction": 0}
     refused(lambda: datasets(**settings, answer_pattern="#### (.+)").prompts("train"), "does not match",
@@ -127,16 +118,16 @@ def test_answer_pattern(datasets: Make, write: Write) -> None:
     refused(lambda: datasets(**settings, answer_pattern="(("), "not a regular expression")
 
 
-def test_template_without_prompt(datasets: Make, write: Write) -> None:
+def test_template_without_prompt(datasets: Make, write: Write, refused: Refused) -> None:
     refused(lambda: datasets(name="jsonl", path=write("a.jsonl", GOOD), prompt_template="Q: {question}"), "{prompt}")
 
 
-def test_two_sources_of_one_name(datasets: Make, write: Write) -> None:
+def test_two_sources_of_one_name(datasets: Make, write: Write, refused: Refused) -> None:
     one = {"name": "jsonl", "path": write("a.jsonl", GOOD)}
     refused(lambda: datasets(sources=[one, one]), "two sources are called 'a'", "label")
 
 
-def test_hub_out_of_reach(datasets: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_out_of_reach(datasets: Make, monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
     import datasets as hub
 
     monkeypatch.setattr(hub.config, "HF_HUB_OFFLINE", True)
@@ -146,7 +137,7 @@ def test_hub_out_of_reach(datasets: Make, monkeypatch: pytest.MonkeyPatch) -> No
     refused(lambda: datasets(name="hub", path="./no/such/folder").prompts("train"), "there is no folder or file")
 
 
-def test_no_rows_left_to_train_on(datasets: Make, write: Write) -> None:
+def test_no_rows_left_to_train_on(datasets: Make, write: Write, refused: Refused) -> None:
     path = write("a.jsonl", GOOD)
     refused(lambda: datasets(name="jsonl", path=path, heldout_fraction=0.999999).prompts("train"),
             "no rows to train on")

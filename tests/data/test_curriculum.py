@@ -12,9 +12,9 @@ from pydantic import ValidationError
 from rlhf_core.config.data import CurriculumSettings
 from rlhf_core.data.curriculum import apply_curriculum, read_values
 from rlhf_core.data.order import PromptOrder
-from rlhf_core.errors import DatasetError
 from rlhf_core.types import Prompt
 
+Refused = Callable[..., None]
 Write = Callable[..., str]
 
 
@@ -29,14 +29,6 @@ def rows(values: dict[str, float], column: str = "id", key: str = "pass_rate") -
 
 def kept(path: str, given: Sequence[Prompt], held: Sequence[Prompt] = (), **options: Any) -> list[str]:
     return [p.id for p in apply_curriculum(CurriculumSettings(path=path, **options), given, held, None)[0]]
-
-
-def refused(make: Callable[[], Any], *parts: str) -> None:
-    with pytest.raises(DatasetError) as caught:
-        make()
-    assert caught.value.exit_code == 2
-    for part in parts:
-        assert part in str(caught.value), f"{part!r} is not in: {caught.value}"
 
 
 VALUES = {"0": 0.0, "1": 0.25, "2": 1.0, "3": 0.75, "4": 0.5}
@@ -75,7 +67,7 @@ def test_equal_values_are_in_a_seeded_order(write: Write) -> None:
     assert orders[3] == [f"a/{i}" for i in range(30)]
 
 
-def test_several_sources_each_in_its_order(write: Write) -> None:
+def test_several_sources_each_in_its_order(write: Write, refused: Refused) -> None:
     given = prompts(a=4, b=4)
     path = write("p.jsonl", rows({p.id: (i % 4 + 1) / 5 for i, p in enumerate(given)}))
     found, _ = apply_curriculum(CurriculumSettings(path=path), given, [], 7)
@@ -90,7 +82,7 @@ def test_ids_of_heldout_prompts_match(write: Write) -> None:
     assert kept(path, prompts(a=5)[:4], prompts(a=5)[4:], max_unmatched_fraction=0) == ["a/3", "a/1"]
 
 
-def test_ids_that_match_nothing(write: Write) -> None:
+def test_ids_that_match_nothing(write: Write, refused: Refused) -> None:
     path = write("p.json", [json.dumps({**{f"{i}": 0.5 for i in range(18)}, "x18": 0.5, "x19": 0.5})])
     found, counts = apply_curriculum(CurriculumSettings(path=path), prompts(a=20), [], None)
     assert (len(found), counts) == (18, {"curriculum_ids_unmatched": 2, "curriculum_prompts_unmatched": 2})
@@ -101,12 +93,12 @@ def test_ids_that_match_nothing(write: Write) -> None:
                          max_unmatched_fraction=1), "20 of 20 ids", "match no prompt")
 
 
-def test_a_source_that_the_file_does_not_know(write: Write) -> None:
+def test_a_source_that_the_file_does_not_know(write: Write, refused: Refused) -> None:
     path = write("p.json", [json.dumps({f"a/{i}": 0.5 for i in range(30)})])
     refused(lambda: kept(path, prompts(a=30, b=2)), "no prompt of source 'b' is in", "p.json", "leave the mixture")
 
 
-def test_nothing_left_in_the_band(write: Write) -> None:
+def test_nothing_left_in_the_band(write: Write, refused: Refused) -> None:
     path = write("p.json", [json.dumps({**{f"a/{i}": 0.5 for i in range(3)}, **{f"b/{i}": 0.0 for i in range(3)}})])
     refused(lambda: kept(path, prompts(a=3, b=3)), "source 'b'", "from 0 to 0", "(0.01, 0.99)", "band")
 
@@ -125,11 +117,11 @@ def test_nothing_left_in_the_band(write: Write) -> None:
     ('{"pass_rate": 0.5}\n{"pass_rate": 0.5}', ("has no id", "line 1")),
     ('{"id": "1", "pass_rate": 0.5}\n{"id": ', (":2", "not valid JSON")),
 ])
-def test_unusable_file(write: Write, text: str, says: tuple[str, ...]) -> None:
+def test_unusable_file(write: Write, text: str, says: tuple[str, ...], refused: Refused) -> None:
     path = write("p.jsonl", [text])
     refused(lambda: read_values(CurriculumSettings(path=path)), "p.jsonl", *says)
 
 
-def test_missing_file(write: Write) -> None:
+def test_missing_file(write: Write, refused: Refused) -> None:
     path = write("passes.jsonl", ["{}"]).replace("passes", "pases")
     refused(lambda: read_values(CurriculumSettings(path=path)), "curriculum '", "does not exist", "'passes.jsonl'")

@@ -10,12 +10,21 @@ from rlhf_core.pocket.world import FILLER, GUESS, HOLLOW, PEOPLE
 
 
 def test_splits_are_disjoint_and_large_enough() -> None:
-    for subset in ("assistant", "arithmetic"):
+    for subset in ("assistant", "arithmetic", "two_digit_sums"):
         train, held = (data.load_prompts(subset, s) for s in ("train", "heldout"))
         assert not {r["prompt"] for r in train} & {r["prompt"] for r in held}
         assert not {r["id"] for r in train} & {r["id"] for r in held}
     assert len(data.load_prompts("assistant", "heldout")) >= 200
     assert len(data.load_pairs("train")) == 4096
+
+
+def test_two_digit_sums() -> None:
+    train, held = ({r["id"].split("/")[1]: r for r in data.load_prompts("two_digit_sums", s)}
+                   for s in ("train", "heldout"))
+    assert len(train) + len(held) == 8100
+    assert 0.15 < len(held) / 8100 < 0.25
+    assert not {"+".join(reversed(name.split("+"))) for name in held} & set(train), "mirror images are together"
+    assert all(eval(r["prompt"].removesuffix(" =")) == int(r["answer"]) for r in (*train.values(), *held.values()))
 
 
 def test_rows_are_the_same_every_time() -> None:

@@ -21,7 +21,8 @@ from rlhf_core.types import Prompt, PromptGroup, Sample, Score, ScoreStatus
 
 BASE = {"trainer": {"name": "grpo", "steps": 3, "rollout_batch_size": 16, "group_size": 4, "eval_samples": 2,
                     "checkpoint_every": 1, "keep_checkpoints": 9, "dynamic_sampling": {"max_rounds": 8}},
-        "reward": {"name": "verifier", "workers": 1}, "dataset": {"name": "pocket", "subset": "arithmetic"}}
+        "reward": {"name": "verifier", "workers": 1, "timeout_s": 60},  # a busy machine is no late verifier
+        "dataset": {"name": "pocket", "subset": "arithmetic"}}
 
 
 def changed(**trainer: Any) -> dict[str, Any]:

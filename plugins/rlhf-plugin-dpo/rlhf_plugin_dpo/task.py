@@ -69,6 +69,12 @@ class PairTask:
                              config.micro_batch_size)
         return [item.with_refs(refs[2 * n], refs[2 * n + 1]) for n, item in enumerate(items)]
 
+    def texts(self, item: PairItem) -> Mapping[str, str]:
+        """Prompt and both responses as the model sees them."""
+        decode = self.policy.tokenizer.decode
+        return {"prompt": decode(item.chosen.prompt_ids), "chosen_text": decode(item.chosen.completion_ids),
+                "rejected_text": decode(item.rejected.completion_ids)}
+
     def write_model(self, folder: Path, weights: Mapping[str, Any]) -> None:
         """Weights (adapters, with LoRA) and tokenizer."""
         write_folder(self.model, self.policy.tokenizer, folder, weights)

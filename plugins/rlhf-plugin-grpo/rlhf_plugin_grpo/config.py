@@ -35,8 +35,11 @@ class GrpoConfig(OnlineTrainerConfig):
                 "optimizer": {"learning_rate": 5e-4, "warmup_steps": 2},
                 "sampling": {"max_tokens": 48},
             }
-        }
+        },
+        "pocket+ensemble": {"trainer": {"kl": {"coefficient": 0.15}}},
     }
+    """The KL penalty was better in five seeds of five (docs/studies/README.md); a verifier needs none. The rest of the
+    family has the same recipe."""
     group_size: int = Field(8, ge=1)
     optimizer: OptimizerSettings = OptimizerSettings(learning_rate=1e-5, warmup_steps=2)
 

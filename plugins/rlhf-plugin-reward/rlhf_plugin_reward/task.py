@@ -38,6 +38,11 @@ class RewardModelTask:
         """Tokenized pairs; those that ``max_length`` cuts are counted."""
         return encode_pairs(self.datasets.pairs(split), self.encoder, self.ctx.session.counts)
 
+    def texts(self, item: PairItem) -> Mapping[str, str]:
+        """Both conversations as the net sees them."""
+        return {"chosen_text": self.tokenizer.decode(item.chosen_ids),
+                "rejected_text": self.tokenizer.decode(item.rejected_ids)}
+
     def write_model(self, folder: Path, weights: Mapping[str, Any]) -> None:
         """What is being trained, by parameter name."""
         folder.mkdir(parents=True, exist_ok=True)

@@ -55,6 +55,11 @@ class SftTask:
         self.ctx.session.counts.update(+Counter({"examples_too_long": len(sizes) - len(kept)}))
         return kept
 
+    def texts(self, item: TrainItem) -> Mapping[str, str]:
+        """Prompt and completion as the model sees them."""
+        return {"prompt": self.policy.tokenizer.decode(item.prompt_ids),
+                "completion": self.policy.tokenizer.decode(item.completion_ids)}
+
     def write_model(self, folder: Path, weights: Mapping[str, Any]) -> None:
         """Weights (adapters, with LoRA) and tokenizer."""
         write_folder(self.model, self.policy.tokenizer, folder, weights)
