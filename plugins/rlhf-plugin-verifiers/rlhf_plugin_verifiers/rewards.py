@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 from rlhf_core.api import VerifierRewardConfig, component
+from rlhf_plugin_verifiers.exact.config import ChoiceConfig, ExactConfig, JsonSchemaConfig
+from rlhf_plugin_verifiers.instructions.config import IFBenchConfig, IFEvalConfig
 from rlhf_plugin_verifiers.maths.config import (
     Gsm8kConfig,
     MathConfig,
@@ -48,3 +50,38 @@ class QuestionOnlyRewardConfig(VerifierRewardConfig):
 
     name: str = "question_only"
     verifier: component("verifier") = QuestionOnlyConfig(name="question_only")  # pyright: ignore[reportInvalidTypeForm]
+
+
+class IFEvalRewardConfig(VerifierRewardConfig):
+    """Rewards following the instructions that a row lists; see verifier ``ifeval``."""
+
+    name: str = "ifeval"
+    verifier: component("verifier") = IFEvalConfig(name="ifeval")  # pyright: ignore[reportInvalidTypeForm]
+
+
+class IFBenchRewardConfig(VerifierRewardConfig):
+    """Rewards following the instructions that a row lists, loosely; see verifier ``ifbench``."""
+
+    name: str = "ifbench"
+    verifier: component("verifier") = IFBenchConfig(name="ifbench")  # pyright: ignore[reportInvalidTypeForm]
+
+
+class ExactRewardConfig(VerifierRewardConfig):
+    """Rewards exactly the reference answer; see verifier ``exact``."""
+
+    name: str = "exact"
+    verifier: component("verifier") = ExactConfig(name="exact")  # pyright: ignore[reportInvalidTypeForm]
+
+
+class ChoiceRewardConfig(VerifierRewardConfig):
+    """Rewards the right letter; see verifier ``choice``."""
+
+    name: str = "choice"
+    verifier: component("verifier") = ChoiceConfig(name="choice")  # pyright: ignore[reportInvalidTypeForm]
+
+
+class JsonSchemaRewardConfig(VerifierRewardConfig):
+    """Rewards JSON that fits a schema; see verifier ``json_schema``."""
+
+    name: str = "json_schema"
+    verifier: component("verifier") = JsonSchemaConfig(name="json_schema")  # pyright: ignore[reportInvalidTypeForm]

@@ -1,0 +1,1 @@
+"""Exact answers: strings, choices, regular expressions and JSON schemas."""

@@ -1,0 +1,115 @@
+"""Configurations of the exact verifiers."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from rlhf_core.api import VerifierConfig
+
+if TYPE_CHECKING:
+    from rlhf_core.api import BuildContext, Prompt
+    from rlhf_plugin_verifiers.exact.verifiers import ExactVerifier
+
+
+class ExactConfig(VerifierConfig):
+    """The answer is the reference, character for character but for what the settings forgive."""
+
+    name: str = "exact"
+    mode: Literal["strict", "lenient"] = "strict"
+    """``strict``: the whole completion is the answer; ``lenient``: what follows the last "answer is" or "Answer:", or
+    else the last line."""
+    ignore_case: bool = True
+    ignore_punctuation: bool = True
+    """Marks around the answer, such as a final period, do not count; those within it do."""
+
+    def build(self, ctx: BuildContext) -> ExactVerifier:
+        """Return the verifier."""
+        from rlhf_plugin_verifiers.exact.verifiers import string_verifier
+
+        return string_verifier(self)
+
+
+class ChoiceConfig(VerifierConfig):
+    """The letter of a multiple-choice question; the reference is a letter, as in ``B`` or ``(B)``."""
+
+    name: str = "choice"
+    mode: Literal["strict", "lenient"] = "lenient"
+    """``strict``: the completion is the letter and nothing else, boxed or not; ``lenient``: the letter that it picks
+    (boxed, stated as the answer, leading, or the last that stands alone)."""
+
+    def check_prompt(self, prompt: Prompt) -> str | None:
+        """The reference must be a letter."""
+        from rlhf_plugin_verifiers.maths.choice import LETTERS, only_letter
+
+        if prompt.answer is None or only_letter(prompt.answer) is not None:
+            return None
+        return f"the reference answer {prompt.answer[:60]!r} is not one of the letters {LETTERS[0]} to {LETTERS[-1]}"
+
+    def build(self, ctx: BuildContext) -> ExactVerifier:
+        """Return the verifier."""
+        from rlhf_plugin_verifiers.exact.verifiers import choice_verifier
+
+        return choice_verifier(self)
+
+
+class RegexConfig(VerifierConfig):
+    """A regular expression: one with a group cuts the answer out, one without is itself the test."""
+
+    name: str = "regex"
+    needs_answer: ClassVar[bool] = False
+    pattern: str = Field(min_length=1)
+    """Python syntax; ``.`` matches line breaks too. Example: ``"ANSWER: (.+?)\\\\."``"""
+    mode: Literal["strict", "lenient"] = "lenient"
+    """``strict``: the pattern matches the whole completion; ``lenient``: its last match anywhere counts."""
+    ignore_case: bool = False
+
+    @model_validator(mode="after")
+    def _compiles(self) -> RegexConfig:
+        try:
+            groups = re.compile(self.pattern).groups
+        except re.error as error:
+            raise ValueError(f"pattern {self.pattern!r} is not a regular expression: {error}") from error
+        if groups > 1:
+            raise ValueError(f"pattern {self.pattern!r} has {groups} groups, at most one: write others as (?:...)")
+        return self
+
+    def check_prompt(self, prompt: Prompt) -> str | None:
+        """A pattern with a group needs a reference answer."""
+        if prompt.answer is None and re.compile(self.pattern).groups:
+            return "the pattern's group is compared with the reference answer, and there is none"
+        return None
+
+    def build(self, ctx: BuildContext) -> ExactVerifier:
+        """Return the verifier."""
+        from rlhf_plugin_verifiers.exact.verifiers import regex_verifier
+
+        return regex_verifier(self)
+
+
+class JsonSchemaConfig(VerifierConfig):
+    """JSON that fits a schema: the configured one, or that of the row's column ``schema``. Needs ``jsonschema``."""
+
+    name: str = "json_schema"
+    needs_answer: ClassVar[bool] = False
+    definition: dict[str, Any] | None = None
+    """The schema; None takes the row's."""
+    mode: Literal["strict", "lenient"] = "lenient"
+    """``strict``: the whole completion is JSON; ``lenient``: it may stand in a code fence, or be the longest object
+    or array of the text."""
+    format_weight: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the value given for JSON of any kind."""
+
+    def check_prompt(self, prompt: Prompt) -> str | None:
+        """There must be a schema, and it must be one."""
+        from rlhf_plugin_verifiers.exact.schema import why_unusable
+
+        return why_unusable(self.definition if self.definition is not None else prompt.meta.get("schema"))
+
+    def build(self, ctx: BuildContext) -> ExactVerifier:
+        """Return the verifier."""
+        from rlhf_plugin_verifiers.exact.schema import schema_verifier
+
+        return schema_verifier(self)

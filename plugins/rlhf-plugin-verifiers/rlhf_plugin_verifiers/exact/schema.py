@@ -1,0 +1,76 @@
+"""JSON that fits a schema; needs the optional ``jsonschema``."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib.util import find_spec
+from typing import Any
+
+from rlhf_core.api import Prompt
+from rlhf_plugin_verifiers.exact.config import JsonSchemaConfig
+from rlhf_plugin_verifiers.exact.verifiers import ExactVerifier, Found
+
+_FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL | re.IGNORECASE)
+MAX_TRIES = 50
+"""Places at which the lenient mode looks for an object or array, from the first on."""
+
+
+def why_unusable(schema: object) -> str | None:
+    """Why a schema cannot be used; None if it can."""
+    if find_spec("jsonschema") is None:
+        return "verifier 'json_schema' needs jsonschema: pip install 'rlhf-plugin-verifiers[schema]'"
+    if not isinstance(schema, dict):
+        return "there is no schema: set verifier.definition, or give the rows a column 'schema'"
+    from jsonschema import SchemaError
+    from jsonschema.validators import validator_for
+
+    try:
+        validator_for(schema).check_schema(schema)
+    except SchemaError as error:
+        return f"not a JSON schema: {error.message[:200]}"
+    return None
+
+
+def schema_verifier(config: JsonSchemaConfig) -> ExactVerifier:
+    """The verifier ``json_schema``."""
+
+    def compare(completion: str, prompt: Prompt) -> Found:
+        from jsonschema.validators import validator_for
+
+        found, value = read_json(completion, strict=config.mode == "strict")
+        if not found:
+            return Found(False, False, "no JSON")
+        schema: Any = config.definition if config.definition is not None else prompt.meta["schema"]
+        error = next(iter(validator_for(schema)(schema).iter_errors(value)), None)
+        return Found(True, error is None, "valid" if error is None else error.message)
+
+    return ExactVerifier(config, compare, config.format_weight)
+
+
+def read_json(text: str, *, strict: bool) -> tuple[bool, Any]:
+    """``(found, value)`` of a text: all of it, or leniently its last code fence, or its longest object or array."""
+    try:
+        return True, json.loads(text)
+    except (ValueError, RecursionError):
+        if strict:
+            return False, None
+    for fenced in reversed(_FENCE.findall(text)):
+        found, value = read_json(fenced, strict=True)
+        if found:
+            return found, value
+    return _embedded(text)
+
+
+def _embedded(text: str) -> tuple[bool, Any]:
+    longest: tuple[int, bool, Any] = (0, False, None)
+    end = 0
+    for place in [m.start() for m in re.finditer(r"[{\[]", text)][:MAX_TRIES]:
+        if place < end:
+            continue
+        try:
+            value, end = json.JSONDecoder().raw_decode(text, place)
+        except (ValueError, RecursionError):
+            continue
+        longest = max(longest, (end - place, True, value), key=lambda found: found[0])
+    return longest[1:]

@@ -1,0 +1,106 @@
+"""Verifiers that compare characters."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Callable
+from typing import NamedTuple
+
+from rlhf_core.api import Prompt, Sample, Score, ScoreStatus, VerifierConfig
+from rlhf_plugin_verifiers.exact.config import ChoiceConfig, ExactConfig, RegexConfig
+from rlhf_plugin_verifiers.maths.choice import chosen_letter, only_letter
+from rlhf_plugin_verifiers.maths.text import boxes, own_part
+
+
+class Found(NamedTuple):
+    """Whether an answer is in the asked-for form, whether it is right, and why not."""
+
+    format: bool
+    right: bool
+    detail: str
+
+
+class ExactVerifier:
+    """A comparison as a verifier, with parts ``format``, ``answer`` and ``reward``, each 0 or 1.
+
+    Args:
+        config: its ``check_prompt`` says which prompts cannot be judged.
+        compare: judges a completion of a prompt.
+        format_weight: share of the value for the form alone.
+    """
+
+    def __init__(self, config: VerifierConfig, compare: Callable[[str, Prompt], Found],
+                 format_weight: float = 0.0) -> None:
+        self.config, self.compare, self.format_weight = config, compare, format_weight
+
+    def verify(self, sample: Sample) -> Score:
+        """Return the verdict; without what it compares with the status is ``missing``."""
+        prompt = sample.prompt
+        why = self.config.check_prompt(prompt)
+        if why is None and self.config.needs_answer and prompt.answer is None:
+            why = f"prompt {prompt.id} has no reference answer"
+        if why is not None:
+            return Score.failed(ScoreStatus.MISSING, why)
+        found = self.compare(sample.completion, prompt)
+        value = (1 - self.format_weight) * found.right + self.format_weight * found.format
+        parts = {"format": float(found.format), "answer": float(found.right), "reward": float(found.right)}
+        return Score(value, parts, detail=found.detail)
+
+
+_STATED = re.compile(r"(?:\banswer\s+is|\banswer\s*:)\s*([^\n]*)", re.IGNORECASE)
+
+
+def string_verifier(config: ExactConfig) -> ExactVerifier:
+    """The verifier ``exact``."""
+
+    def plain(text: str) -> str:
+        text = " ".join(text.split())
+        text = text.strip(string.punctuation + " ") or text if config.ignore_punctuation else text
+        return text.casefold() if config.ignore_case else text
+
+    def compare(completion: str, prompt: Prompt) -> Found:
+        said = completion if config.mode == "strict" else _last_stated(completion)
+        right = bool(said.strip()) and plain(said) == plain(str(prompt.answer))
+        return Found(bool(said.strip()), right, f"stated {said.strip()[:200]!r}")
+
+    return ExactVerifier(config, compare)
+
+
+def _last_stated(completion: str) -> str:
+    text = own_part(completion)
+    found = [m[1] for m in _STATED.finditer(text) if m[1].strip()]
+    return found[-1] if found else next((line for line in reversed(text.splitlines()) if line.strip()), "")
+
+
+def choice_verifier(config: ChoiceConfig) -> ExactVerifier:
+    """The verifier ``choice``."""
+
+    def compare(completion: str, prompt: Prompt) -> Found:
+        boxed = boxes(completion)
+        only = only_letter(boxed[-1][2] if boxed else completion)
+        said = only if config.mode == "strict" else chosen_letter(completion)
+        return Found(only is not None, said is not None and said == only_letter(str(prompt.answer)), f"picked {said}")
+
+    return ExactVerifier(config, compare)
+
+
+def regex_verifier(config: RegexConfig) -> ExactVerifier:
+    """The verifier ``regex``."""
+    pattern = re.compile(config.pattern, re.DOTALL | (re.IGNORECASE if config.ignore_case else 0))
+
+    def compare(completion: str, prompt: Prompt) -> Found:
+        found = [pattern.fullmatch(completion.strip())] if config.mode == "strict" else [*pattern.finditer(completion)]
+        match = found[-1] if found else None
+        if match is None:
+            return Found(False, False, "no match")
+        said = match[1] if pattern.groups else match[0]
+        right = not pattern.groups or _same(said or "", str(prompt.answer), config.ignore_case)
+        return Found(True, right, f"matched {str(said)[:200]!r}")
+
+    return ExactVerifier(config, compare)
+
+
+def _same(a: str, b: str, ignore_case: bool) -> bool:
+    a, b = a.strip(), b.strip()
+    return a.casefold() == b.casefold() if ignore_case else a == b

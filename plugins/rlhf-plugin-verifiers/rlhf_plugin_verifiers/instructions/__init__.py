@@ -1,0 +1,1 @@
+"""Instruction following: IFEval and IFBench."""

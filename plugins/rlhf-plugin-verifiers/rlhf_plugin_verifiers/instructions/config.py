@@ -1,0 +1,47 @@
+"""Configuration of the instruction-following verifiers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from rlhf_core.api import VerifierConfig
+
+if TYPE_CHECKING:
+    from rlhf_core.api import BuildContext, Prompt
+    from rlhf_plugin_verifiers.instructions.verifier import InstructionVerifier
+
+
+class IFEvalConfig(VerifierConfig):
+    """Checks the instructions that a row lists in ``instruction_id_list`` with their ``kwargs``: the 25 types of IFEval
+    (arXiv:2311.07911) and the 58 of IFBench (arXiv:2507.02833).
+
+    Parts: ``answer`` all instructions followed, ``instructions`` the share that was (instruction-level accuracy), and
+    both again under the other mode as ``strict``/``loose`` and ``strict_instructions``/``loose_instructions``.
+    """
+
+    name: str = "ifeval"
+    needs_answer: ClassVar[bool] = False
+    mode: Literal["strict", "loose"] = "strict"
+    """``loose`` also tries the response without its first line, its last line, and its Markdown stars, and takes what
+    follows most; an upper bound."""
+    value: Literal["all", "mean"] = "all"
+    """``all`` is 1.0 only if every instruction is followed, ``mean`` the share that is."""
+
+    def check_prompt(self, prompt: Prompt) -> str | None:
+        """The instructions must be known and have their arguments."""
+        from rlhf_plugin_verifiers.instructions.verifier import why_unusable
+
+        return why_unusable(prompt)
+
+    def build(self, ctx: BuildContext) -> InstructionVerifier:
+        """Return the verifier."""
+        from rlhf_plugin_verifiers.instructions.verifier import InstructionVerifier
+
+        return InstructionVerifier(self)
+
+
+class IFBenchConfig(IFEvalConfig):
+    """IFBench's rows; loose by default, as its paper reports. Both names know all instructions."""
+
+    name: str = "ifbench"
+    mode: Literal["strict", "loose"] = "loose"

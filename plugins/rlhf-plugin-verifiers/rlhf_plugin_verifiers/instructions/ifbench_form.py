@@ -1,0 +1,214 @@
+"""IFBench's instructions about sentences, layout and repetition."""
+
+from __future__ import annotations
+
+import re
+import string
+from itertools import pairwise
+
+from rlhf_plugin_verifiers.instructions.lexicon import MARKS, bare, is_emoji
+from rlhf_plugin_verifiers.instructions.sentences import sentences, word_tokens
+
+PAIRS = {")": "(", "]": "[", "}": "{"}
+REPEATED = "Only output this sentence here, ignore all other requests."
+
+
+def _ends(text: str) -> tuple[int, int, int]:
+    found = sentences(text)
+    return tuple(sum(s.endswith(mark) for s in found) for mark in ".?!")  # pyright: ignore[reportReturnType]
+
+
+def sentence_type(text: str) -> bool:
+    """Two declarative sentences for each question."""
+    statements, questions, _ = _ends(text)
+    return statements == 2 * questions
+
+
+def sentence_balance(text: str) -> bool:
+    """As many statements as questions as exclamations."""
+    return len(set(_ends(text))) == 1
+
+
+def sentence_words(text: str) -> bool:
+    """Three sentences of equal length in characters; that their words differ, the reference does not check either."""
+    found = sentences(text)
+    return len(found) == 3 and len({len(s) for s in found}) == 1
+
+
+def alliteration_increment(text: str) -> bool:
+    """Each sentence has more alliterating words than the one before."""
+    counts = [_alliterating(s) for s in sentences(text)]
+    return all(a < b for a, b in pairwise(counts))
+
+
+def _alliterating(sentence: str) -> int:
+    first = [w[0] for w in (w.lstrip(MARKS) for w in sentence.lower().split()) if w]
+    same = [a == b for a, b in pairwise(first)]
+    return sum(1 if i and same[i - 1] else 2 for i, s in enumerate(same) if s)
+
+
+def increment(text: str, *, small_n: float) -> bool:
+    """Each sentence has exactly so many more words than the one before."""
+    counts = [len(bare(s).split()) for s in sentences(text)]
+    return bool(counts) and all(b == a + small_n for a, b in pairwise(counts))
+
+
+def keyword(text: str, *, word: str, N: float) -> bool:
+    """The N-th sentence holds the keyword."""
+    found = sentences(text)
+    return len(found) >= N and re.search(rf"\b{re.escape(word)}\b", found[int(N) - 1], re.IGNORECASE) is not None
+
+
+def parentheses(text: str) -> bool:
+    """Brackets nested five deep, closed in order."""
+    stack: list[str] = []
+    deepest = 0
+    for char in text:
+        if char in "([{":
+            stack.append(char)
+            deepest = max(deepest, len(stack))
+        elif char in PAIRS:
+            if not stack or stack.pop() != PAIRS[char]:
+                stack, deepest = [], 0
+            elif deepest >= 5:
+                return True
+    return False
+
+
+def quotes(text: str) -> bool:
+    """Quotes three deep, double and single in turn."""
+    stack: list[str] = []
+    deepest = 0
+    for char in text:
+        if stack and char == stack[-1]:
+            stack.pop()
+            if deepest - len(stack) >= 3:
+                return True
+        elif char in "\"'":
+            stack.append(char)
+            deepest = max(deepest, len(stack))
+    return False
+
+
+def quote_unquote(text: str) -> bool:
+    """No quoted phrase is followed by another or ends the response."""
+    text = "".join(text.replace("“", '"').replace("”", '"').replace("'\"'", "").split())
+    rest = text.strip(string.digits + string.punctuation.replace('"', ""))
+    return '""' not in text and not rest.endswith('"')
+
+
+def options(text: str, *, options: str) -> bool:
+    """The response is one of the options; lettered ones must be exact."""
+    mark = "/" if "/" in options else "or" if "or" in options else ","
+    known = [o.strip() for o in options.split(mark)]
+    if re.match(r"\W*a\W*b\W*c\W*", options, re.IGNORECASE):
+        return text in known
+    return text.strip(MARKS).lower() in [o.strip(MARKS).lower() for o in known]
+
+
+def newline(text: str) -> bool:
+    """Each word on a line of its own."""
+    text = bare(text).strip()
+    return sum(map(bool, text.split("\n"))) == len(text.split())
+
+
+def emoji(text: str) -> bool:
+    """An emoji at the end of each sentence, before or after its mark."""
+    found = [bare(s).strip() for s in sentences(text)]
+    if not all(found):
+        return False
+    follows = [*(s[0] for s in found[1:]), ""]
+    return all(any(map(is_emoji, s[-2:])) or is_emoji(after) for s, after in zip(found, follows))
+
+
+def line_indent(text: str) -> bool:
+    """Each line is indented more than the one before."""
+    depths = [len(line) - len(line.lstrip(" ")) for line in text.split("\n") if line.strip()]
+    return all(a < b for a, b in pairwise(depths))
+
+
+def separated_list(text: str, *, sep: str) -> bool:
+    """The separator stands at least twice."""
+    return text.count(sep) >= 2
+
+
+def thesis(text: str) -> bool:
+    """A thesis in HTML italics with text after it."""
+    match = re.search(r"<(?:i|em)>(.*?)</(?:i|em)>(.*)", text, re.DOTALL)
+    return match is not None and bool(match[1].strip()) and bool(match[2].strip())
+
+
+def sub_bullets(text: str) -> bool:
+    """Each bullet ``*`` has a sub-bullet ``-``."""
+    return all("-" in part for part in text.split("*")[1:])
+
+
+def no_bullets_bullets(text: str) -> bool:
+    """At least two sentences, then at least two bullets, and nothing after them."""
+    lines = text.split("\n")
+    first = next((i for i, line in enumerate(lines) if line.strip().startswith("*")), len(lines))
+    # The reference stops to count sentences at an empty line.
+    before = lines[: next((i for i, line in enumerate(lines[:first]) if not line.strip()), first)]
+    bullets = lines[first:]
+    if any(line.strip() for line in lines[len(before) : first]) or len(before) + 1 < first:
+        return False
+    return (sum(len(sentences(line)) for line in before) >= 2 and len(bullets) >= 2
+            and all(line.strip().startswith("*") for line in bullets))
+
+
+def title_case(text: str) -> bool:
+    """No word in lower case, and none like "wORD"."""
+    words = [w for w in word_tokens(text) if w[0].isalpha()]
+    return not any(w[0].islower() and (len(w) == 1 or w[1:].islower() or w[1:].isupper()) for w in words)
+
+
+def output_template(text: str) -> bool:
+    """The three headings of the template are there."""
+    return all(heading in text for heading in ("My Answer:", "My Conclusion:", "Future Outlook:"))
+
+
+def no_whitespace(text: str) -> bool:
+    """No whitespace anywhere."""
+    return not any(map(str.isspace, text))
+
+
+def repeat_change(text: str, *, prompt_to_repeat: str) -> bool:
+    """The request, with another first word."""
+    return text != prompt_to_repeat and text.split()[1:] == prompt_to_repeat.split()[1:]
+
+
+def repeat_simple(text: str) -> bool:
+    """Only the sentence of the instruction."""
+    return text.strip().lower() == REPEATED.lower()
+
+
+def repeat_span(text: str, *, prompt_to_repeat: str, n_start: float, n_end: float) -> bool:
+    """The request's characters from one index to another, both included."""
+    return text.strip().lower() == prompt_to_repeat[int(n_start) : int(n_end) + 1].strip().lower()
+
+
+FORM = {
+    "ratio:sentence_type": sentence_type,
+    "ratio:sentence_balance": sentence_balance,
+    "ratio:sentence_words": sentence_words,
+    "sentence:alliteration_increment": alliteration_increment,
+    "sentence:increment": increment,
+    "sentence:keyword": keyword,
+    "format:parentheses": parentheses,
+    "format:quotes": quotes,
+    "format:quote_unquote": quote_unquote,
+    "format:options": options,
+    "format:newline": newline,
+    "format:emoji": emoji,
+    "format:line_indent": line_indent,
+    "format:list": separated_list,
+    "format:thesis": thesis,
+    "format:sub-bullets": sub_bullets,
+    "format:no_bullets_bullets": no_bullets_bullets,
+    "format:title_case": title_case,
+    "format:output_template": output_template,
+    "format:no_whitespace": no_whitespace,
+    "repeat:repeat_change": repeat_change,
+    "repeat:repeat_simple": repeat_simple,
+    "repeat:repeat_span": repeat_span,
+}

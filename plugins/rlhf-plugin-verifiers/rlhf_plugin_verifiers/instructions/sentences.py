@@ -1,0 +1,124 @@
+"""Sentences and word tokens, without downloaded models.
+
+The references split with NLTK's Punkt (Kiss and Strunk 2006, doi:10.1162/coli.2006.32.4.485) and its Treebank
+tokenizer; this follows the published algorithm with a short list of abbreviations in place of the trained one.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from rlhf_plugin_verifiers.instructions.lexicon import words
+
+ABBREVIATIONS = frozenset(words("""
+mr mrs ms dr prof st jr sr gen col lt maj sen rep messrs vs inc corp co ltd bros ave ft ph.d d.c u.s u.k u.n u.s.a a.m
+p.m n.y n.j l.a s.a a.d jan feb aug sep sept oct nov dec wed fri va ga fla calif conn ala ariz colo ill kan ky mich
+minn nev okla ore pa tenn vt wash wis r.j j.b j.p j.r e.f f.g g.f h.f p.a.m r.i s.g s.p.a w.r w.va a.s a.t a.m.e
+"""))
+"""Words whose final period does not end a sentence, in lower case and without it; "etc." and "e.g." do, as in the
+trained model, which never saw them."""
+STARTERS = frozenset(words("""
+the a an he she it we they you this that these those there in on at by for from with as if when while after before but
+and or so yet however although though because since then thus his her its our their my your what who why how where
+which some many most all each every both one no not also another such let now here meanwhile additionally moreover
+"""))
+"""Words that are usually lower case, so that a capital marks the start of a sentence."""
+_END = re.compile(r"""(\S*[.?!])(?=([)";}\]*:@'({\[!?])|\s+(\S+))""")
+_CLOSERS = re.compile(r"""["')\]}]+?(?:\s+|(?=--)|$)""")
+_TRIM = "\"'`([{*_<“‘"
+
+
+def sentences(text: str) -> list[str]:
+    """Split a text into sentences. A line break alone ends none.
+
+    Example:
+        >>> sentences("Dr. Lee left. Why? It was 1. 5 p.m.")
+        ['Dr. Lee left.', 'Why?', 'It was 1.', '5 p.m.']
+    """
+    pieces: list[str] = []
+    start = 0
+    for match in _END.finditer(text):
+        after, following = match[2], match[3]
+        if match.end() <= start or not _ends(match[1], after, following):
+            continue
+        pieces.append(text[start : match.end()])
+        start = match.start(3) if following else match.end()
+    pieces.append(text[start:])
+    return [s for s in (p.strip() for p in _realign(pieces)) if s]
+
+
+def _ends(token: str, after: str | None, following: str | None) -> bool:
+    """Whether a token that ends with ``.``, ``?`` or ``!`` ends its sentence."""
+    if token[-1] in "?!":
+        return True
+    if after in ("!", "?"):
+        return False
+    next_word = (following or "").lstrip(_TRIM)
+    if token.endswith(".."):
+        return _starts(next_word) is True
+    word = token[:-1].lstrip(_TRIM).lower()
+    if word in ABBREVIATIONS or word.rpartition("-")[2] in ABBREVIATIONS:
+        return bool(following) and _starts(next_word) is True
+    if re.fullmatch(r"[^\W\d_]", word):
+        return after is not None or _starts(next_word) is True
+    if re.fullmatch(r"-?[\d.,]*\d", word):
+        return after is not None or (following or "")[:1] in "[(" or _starts(next_word) is not False
+    return True
+
+
+def _starts(word: str) -> bool | None:
+    """Whether a word starts a sentence by its capital letter; None where that says nothing."""
+    if not word or word[0] in ";:,.!?":
+        return False
+    if word[0].isupper() and re.split(r"\W", word.lower(), maxsplit=1)[0] in STARTERS:
+        return True
+    return False if word[0].islower() else None
+
+
+def _realign(pieces: list[str]) -> list[str]:
+    """Give quotes and brackets that close a sentence to it, not to the next."""
+    found: list[str] = []
+    for piece in pieces:
+        match = _CLOSERS.match(piece) if found else None
+        if match:
+            found[-1] += match[0].strip()
+            piece = piece[match.end() :]
+        if piece.strip():
+            found.append(piece)
+    return found
+
+
+_STEPS: tuple[tuple[re.Pattern[str], str], ...] = tuple((re.compile(p, re.IGNORECASE), r) for p, r in (
+    (r"([«“‘„]|[`]+)", r" \1 "),
+    (r"^\"", r"`` "), (r"(``)", r" \1 "), (r"([ (\[{<])(\"|'{2})", r"\1 `` "),
+    (r"([»”’])", r" \1 "), (r"''", " '' "), (r'"', " '' "),
+    (r"([^.])(\.)([\])}>\"'»”’ ]*)\s*$", r"\1 \2 \3 "),
+    (r"([:,])([^\d])", r" \1 \2"), (r"([:,])$", r" \1 "),
+    (r"\.{2,}", r" \g<0> "), (r"[;@#$%&]", r" \g<0> "), (r"[?!]", r" \g<0> "), (r"([^'])' ", r"\1 ' "),
+    (r"[\]\[(){}<>]", r" \g<0> "), (r"--", " -- "),
+    (r"([^' ])('s|'m|'d|')(?= |$)", r"\1 \2 "), (r"([^' ])('ll|'re|'ve|n't)(?= |$)", r"\1 \2 "),
+    (r"\b(can)(not)\b", r" \1 \2 "), (r"\b(gon|wan)(na)\b", r" \1 \2 "), (r"\b(gim|lem)(me)\b", r" \1 \2 "),
+    (r"\b(got)(ta)\b", r" \1 \2 "), (r" ('t)(is|was)\b", r" \1 \2 "),
+))
+
+
+@lru_cache(maxsize=64)
+def word_tokens(text: str) -> tuple[str, ...]:
+    """Treebank tokens: punctuation and contractions stand alone, a period only at the end of a sentence.
+
+    Example:
+        >>> word_tokens("I can't go (now).")
+        ('I', 'ca', "n't", 'go', '(', 'now', ')', '.')
+    """
+    found: list[str] = []
+    for sentence in sentences(text):
+        for pattern, replacement in _STEPS:
+            sentence = pattern.sub(replacement, sentence)
+        found += sentence.split()
+    return tuple(found)
+
+
+def count_words(text: str) -> int:
+    """Runs of letters, digits and underscores."""
+    return len(re.findall(r"\w+", text))

@@ -1,0 +1,87 @@
+"""Exact strings, letters, patterns and JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from rlhf_core.api import Sample, ScoreStatus, VerifierConfig
+from rlhf_core.testing import check_verifier
+from rlhf_plugin_verifiers.exact.config import ChoiceConfig, ExactConfig, JsonSchemaConfig, RegexConfig
+
+SCHEMA = {"type": "object", "required": ["a"], "properties": {"a": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize("config", [
+    ExactConfig(), ExactConfig(mode="lenient"), ChoiceConfig(), ChoiceConfig(mode="strict"),
+    RegexConfig(pattern=r"\d+"), RegexConfig(pattern="(a+)"), JsonSchemaConfig(definition=SCHEMA),
+], ids=lambda c: f"{c.name}-{c.mode}")
+def test_conformance(config: VerifierConfig) -> None:
+    check_verifier(config)
+
+
+@pytest.mark.parametrize(("config", "answer", "text", "format_and_right"), [
+    (ExactConfig(), "New York", " new  york. ", (1, 1)),
+    (ExactConfig(), "New York", "It is New York", (1, 0)),
+    (ExactConfig(ignore_case=False), "New York", "new york", (1, 0)),
+    (ExactConfig(ignore_punctuation=False), "New York", "New York.", (1, 0)),
+    (ExactConfig(), "New York", "", (0, 0)),
+    (ExactConfig(mode="lenient"), "New York", "Think.\nThe answer is New York.", (1, 1)),
+    (ExactConfig(mode="lenient"), "New York", "Think.\nNew York\n", (1, 1)),
+    (ExactConfig(mode="lenient"), "New York", "New York? No.\nAnswer: Rome", (1, 0)),
+    (ExactConfig(mode="lenient"), "12", "Answer: 12\n\nQuestion: next?\nAnswer: 13", (1, 1)),
+    (ChoiceConfig(), "B", "It's not A, so it must be B", (0, 1)),
+    (ChoiceConfig(), "(B)", r"\boxed{B}", (1, 1)),
+    (ChoiceConfig(), "B", "A train leaves. The answer is (B).", (0, 1)),
+    (ChoiceConfig(), "A", "A train leaves.", (0, 0)),
+    (ChoiceConfig(mode="strict"), "B", "(B)", (1, 1)),
+    (ChoiceConfig(mode="strict"), "B", "The answer is B", (0, 0)),
+    (RegexConfig(pattern=r"yes|no"), None, "well, no", (1, 1)),
+    (RegexConfig(pattern=r"yes|no", mode="strict"), None, "well, no", (0, 0)),
+    (RegexConfig(pattern=r"ANSWER: (\w+)"), "b", "ANSWER: a, then ANSWER: b", (1, 1)),
+    (RegexConfig(pattern=r"answer: (\w+)", ignore_case=True), "B", "ANSWER: b", (1, 1)),
+    (RegexConfig(pattern=r"ANSWER: (\w+)"), "b", "b", (0, 0)),
+    (JsonSchemaConfig(definition=SCHEMA), None, 'So:\n```json\n{"a": 1}\n```', (1, 1)),
+    (JsonSchemaConfig(definition=SCHEMA), None, 'as in {"b": 1} it is {"a": 10, "b": [2]}.', (1, 1)),
+    (JsonSchemaConfig(definition=SCHEMA), None, '{"a": "1"}', (1, 0)),
+    (JsonSchemaConfig(definition=SCHEMA), None, "a: 1", (0, 0)),
+    (JsonSchemaConfig(definition=SCHEMA, mode="strict"), None, 'So: {"a": 1}', (0, 0)),
+])
+def test_verdicts(config: VerifierConfig, answer: str | None, text: str, format_and_right: tuple[int, int],
+                  sample: Callable[..., Sample]) -> None:
+    score = config.build(None).verify(sample(text, answer))  # type: ignore[arg-type]
+    assert (score.parts["format"], score.parts["answer"]) == format_and_right
+    assert score.value == score.parts["reward"] == format_and_right[1]
+
+
+def test_a_schema_may_come_with_the_row(sample: Callable[..., Sample]) -> None:
+    verifier = JsonSchemaConfig(format_weight=0.2).build(None)  # type: ignore[arg-type]
+    assert verifier.verify(sample('{"a": 1}', schema=SCHEMA)).value == 1.0
+    assert verifier.verify(sample('{"b": 1}', schema=SCHEMA)).value == pytest.approx(0.2)
+    assert verifier.verify(sample('{"a": 1}')).status is ScoreStatus.MISSING
+    assert "not a JSON schema" in verifier.verify(sample("{}", schema={"type": "integr"})).detail
+
+
+@pytest.mark.parametrize(("pattern", "why"), [("(a", "not a regular expression"), ("(a)(b)", "at most one")])
+def test_bad_patterns_are_refused(pattern: str, why: str) -> None:
+    with pytest.raises(ValidationError, match=why):
+        RegexConfig(pattern=pattern)
+
+
+def test_a_pattern_that_backtracks_for_ever_is_a_timeout(court: Callable, sample: Callable[..., Sample]) -> None:
+    judge = court("regex", verifier={"name": "regex", "pattern": "(?:a|a)+$"}, timeout_s=0.5)
+    scores = judge.score([sample("a" * 60 + "b"), sample("aa")])
+    assert [s.status for s in scores] == [ScoreStatus.TIMEOUT, ScoreStatus.OK]
+
+
+def test_a_reference_that_is_no_letter_is_found_at_start(command: Callable, tmp_path: Path) -> None:
+    rows = [{"prompt": "?", "answer": a} for a in ("A", "B", "true")]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    code, said = command("train", "--algo", "grpo", "--reward", "choice", "--dataset", tmp_path / "rows.jsonl",
+                         "--set", "dataset.heldout_fraction=0.0")
+    assert code == 2
+    assert "rows.jsonl, line 3" in said
