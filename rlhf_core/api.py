@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rlhf_core.batches import JudgedBatch as JudgedBatch
     from rlhf_core.batches import LossOutput as LossOutput
     from rlhf_core.batches import PairBatch as PairBatch
     from rlhf_core.batches import TokenBatch as TokenBatch
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from rlhf_core.types import Advantages as Advantages
     from rlhf_core.types import Demonstration as Demonstration
     from rlhf_core.types import FinishReason as FinishReason
+    from rlhf_core.types import JudgedResponse as JudgedResponse
     from rlhf_core.types import Message as Message
     from rlhf_core.types import PreferencePair as PreferencePair
     from rlhf_core.types import Prompt as Prompt
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
     from rlhf_core.types import TokenValues as TokenValues
 
 _HOMES = {
-    "rlhf_core.batches": ("LossOutput", "PairBatch", "TokenBatch"),
+    "rlhf_core.batches": ("JudgedBatch", "LossOutput", "PairBatch", "TokenBatch"),
     "rlhf_core.config.base": ("ComponentConfig", "Config"),
     "rlhf_core.config.data": ("DatasetSettings",),
     "rlhf_core.config.slots": ("component",),
@@ -80,6 +82,7 @@ _HOMES = {
         "Advantages",
         "Demonstration",
         "FinishReason",
+        "JudgedResponse",
         "Message",
         "PreferencePair",
         "Prompt",

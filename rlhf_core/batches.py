@@ -63,6 +63,22 @@ class PairBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class JudgedBatch:
+    """What a loss of single responses with a verdict sees (``consumes = "judged"``); all tensors have shape ``[B]``."""
+
+    logprobs_B: torch.Tensor
+    """Summed logprob of each response under the policy being trained, with gradient."""
+    desirable_B: torch.Tensor
+    """Bool."""
+    ref_logprobs_B: torch.Tensor | None = None
+    """Under the reference policy. No gradient."""
+    kl_B: torch.Tensor | None = None
+    """KL(policy || reference) in nats per response, estimated once for the whole batch, at least 0. No gradient."""
+    beta_scale_B: torch.Tensor | None = None
+    """What a beta schedule multiplies the loss's beta by; None is 1."""
+
+
+@dataclass(frozen=True, slots=True)
 class LossOutput:
     """An unreduced loss.
 

@@ -206,6 +206,21 @@ class Demonstration:
 
 
 @dataclass(frozen=True, slots=True)
+class JudgedResponse:
+    """One response and whether it is desirable.
+
+    Example:
+        JudgedResponse(id="a/3", prompt=({"role": "user", "content": "Hi"},), completion="Go away.", desirable=False)
+    """
+
+    id: str
+    prompt: tuple[Message, ...]
+    completion: str
+    desirable: bool
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class TokenValues:
     """What an advantage with a critic is told of one completion, besides its rollout and score.
 

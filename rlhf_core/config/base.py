@@ -47,7 +47,7 @@ class ComponentConfig(Config):
     """Which component; the entry point's name."""
 
     consumes: ClassVar[str | None] = None
-    """For losses: ``token_advantages``, ``pairs`` or ``labels``; matched to the trainer when the plan is made."""
+    """For losses: ``token_advantages``, ``pairs``, ``judged`` or ``labels``; matched to the trainer by the plan."""
 
     recipe: ClassVar[Mapping[str, Any]] = {}
     """For losses: slot -> settings that its paper goes with, such as a reduction or an advantage. They replace the

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from rlhf_core.data.schema import PROMPT_COLUMNS, Reader, Record, UnusableRow
+from rlhf_core.errors import DatasetError
 from rlhf_core.types import Message
 
 Side = tuple[tuple[Message, ...], str]
@@ -24,6 +25,9 @@ def read_pair(reader: Reader, record: Record) -> tuple[tuple[Message, ...], str,
     if chosen[0] != rejected[0]:
         raise UnusableRow("pairs_prompt_mismatch", "chosen and rejected differ before their last turn")
     given = reader.prompt(record) if reader.find(record, *PROMPT_COLUMNS) else ()
+    said = {turn["content"].strip() for turn in chosen[0]}
+    if given and said and given[-1]["content"].strip() not in said:
+        raise UnusableRow("pairs_prompt_mismatch", "the prompt column is no turn of chosen and rejected")
     if not given and not chosen[0]:
         raise reader.missing("prompt", record, "chosen and rejected are single turns; ")
     if not chosen[1].strip() or not rejected[1].strip():
@@ -31,6 +35,20 @@ def read_pair(reader: Reader, record: Record) -> tuple[tuple[Message, ...], str,
     if chosen[1] == rejected[1]:
         raise UnusableRow("pairs_identical", "chosen and rejected are the same")
     return chosen[0] or given, chosen[1], rejected[1]
+
+
+def read_verdict(reader: Reader, record: Record) -> bool:
+    """Whether a response is desirable: column ``label``, true or false, 1 or 0.
+
+    Raises:
+        DatasetError: missing, or neither.
+    """
+    value = reader.need(record, "label")
+    text = str(value).strip().lower()
+    if text not in ("true", "false", "1", "0", "1.0", "0.0"):
+        raise DatasetError(f"label {value!r} is neither true nor false", where=record.where,
+                           fix="give true (desirable) or false; map another column with dataset.columns={label: NAME}")
+    return text in ("true", "1", "1.0")
 
 
 def read_demonstration(reader: Reader, record: Record) -> Side:

@@ -11,15 +11,15 @@ from rlhf_core.config.base import ComponentConfig
 from rlhf_core.config.data import DatasetSettings
 from rlhf_core.context import BuildContext
 from rlhf_core.data.admit import refuse_too_many
-from rlhf_core.data.conversations import read_demonstration, read_pair, read_prompt
+from rlhf_core.data.conversations import read_demonstration, read_pair, read_prompt, read_verdict
 from rlhf_core.data.mixture import fingerprint
 from rlhf_core.data.schema import PROMPT_COLUMNS, Record, UnusableRow
 from rlhf_core.data.source import Source
 from rlhf_core.errors import DatasetError
 from rlhf_core.protocols import GoldScorer
-from rlhf_core.types import Demonstration, Message, PreferencePair, Prompt, Sample
+from rlhf_core.types import Demonstration, JudgedResponse, Message, PreferencePair, Prompt, Sample
 
-T = TypeVar("T", Prompt, PreferencePair, Demonstration)
+T = TypeVar("T", Prompt, PreferencePair, Demonstration, JudgedResponse)
 NOT_META = (*PROMPT_COLUMNS, "input", "system", "id", "answer", "chosen", "rejected")
 
 
@@ -83,6 +83,14 @@ class Datasets:
         """
         return self._collect("pairs", split, self._pair)
 
+    def judged(self, split: str) -> list[JudgedResponse]:
+        """Single responses with a verdict: rows with ``label``, and both sides of preference pairs.
+
+        Raises:
+            DatasetError: malformed rows, or more than ``max_dropped_fraction`` of a source would go.
+        """
+        return self._collect("pairs", split, self._judged, "judged")
+
     def demonstrations(self, split: str) -> list[Demonstration]:
         """Supervised examples of a split; those without a completion are dropped.
 
@@ -91,33 +99,37 @@ class Datasets:
         """
         return self._collect("demonstrations", split, self._demonstration)
 
-    def _collect(self, kind: str, split: str, make: Callable[[Source, Record, str], T]) -> list[T]:
-        if (kind, split) not in self._made:
+    def _collect(self, kind: str, split: str, make: Callable[[Source, Record, str], T | list[T]],
+                 what: str = "") -> list[T]:
+        """Rows of a kind, read once; ``what`` names what is made of them if that is something else."""
+        key = (what or kind, split)
+        if key not in self._made:
             items = [item for source in self.sources for item in self._items(source, kind, split, make)]
             if not items and split == "train":
                 raise DatasetError("the dataset has no rows to train on",
                                    where=", ".join(s.label for s in self.sources),
                                    fix="lower dataset.heldout_fraction, or give more rows")
-            self._made[kind, split], self._sources = items, {}
-        return list(self._made[kind, split])
+            self._made[key], self._sources = items, {}
+        return list(self._made[key])
 
-    def _items(self, source: Source, kind: str, split: str, make: Callable[[Source, Record, str], T]) -> list[T]:
+    def _items(self, source: Source, kind: str, split: str,
+               make: Callable[[Source, Record, str], T | list[T]]) -> list[T]:
         found: dict[str, tuple[T, str]] = {}
         dropped: list[tuple[Record, UnusableRow]] = []
         records = source.records(kind, split, self.counts)
         for record in records:
             try:
-                item = make(source, record, split)
+                made = make(source, record, split)
             except UnusableRow as error:
                 dropped.append((record, error))
                 continue
-            if item.id in found:
-                raise DatasetError(f"id '{item.id}' occurs twice", where=f"{found[item.id][1]} and {record.where}",
-                                   fix="ids must be unique: mend them, or map another column with dataset.columns")
-            found[item.id] = (item, record.where)
-            self._places[item.id] = record.where
+            for item in made if isinstance(made, list) else [made]:
+                if item.id in found:
+                    raise DatasetError(f"id '{item.id}' occurs twice", where=f"{found[item.id][1]} and {record.where}",
+                                       fix="ids must be unique: mend them, or map another column with dataset.columns")
+                found[item.id] = (item, record.where)
         self._check_dropped(source, len(records), dropped)
-        return [item for item, _ in found.values()]
+        return [row[0] for row in found.values()]
 
     def _check_dropped(self, source: Source, total: int, dropped: Sequence[tuple[Record, UnusableRow]]) -> None:
         reasons = Counter(error.reason for _, error in dropped)
@@ -153,6 +165,17 @@ class Datasets:
             raise DatasetError(f"margin {margin!r} is not a number", where=record.where) from error
         name = source.name(record, split)
         return PreferencePair(name, source.conversation(prompt), chosen, rejected, size, source.label)
+
+    def _judged(self, source: Source, record: Record, split: str) -> list[JudgedResponse]:
+        name = source.name(record, split)
+        if source.reader.find(record, "chosen") and not source.reader.find(record, "label"):
+            pair = self._pair(source, record, split)
+            return [JudgedResponse(f"{name}#{side}", pair.prompt, text, side == "chosen", source.label)
+                    for side, text in (("chosen", pair.chosen), ("rejected", pair.rejected))]
+        verdict = read_verdict(source.reader, record)
+        prompt, text = read_demonstration(source.reader, record)
+        check_filled(prompt, record)
+        return [JudgedResponse(name, source.conversation(prompt), text, verdict, source.label)]
 
     def _demonstration(self, source: Source, record: Record, split: str) -> Demonstration:
         prompt, text = read_demonstration(source.reader, record)

@@ -8,7 +8,7 @@ from rlhf_core.testing.config import built, check_config
 from rlhf_core.testing.report import require
 from rlhf_core.testing.samples import make_context
 
-KINDS_OF_LOSS = ("token_advantages", "labels", "pairs")
+KINDS_OF_LOSS = ("token_advantages", "labels", "pairs", "judged")
 
 
 def check_loss(config: ComponentConfig, ctx: BuildContext | None = None, *, clips: bool | None = None) -> None:
@@ -18,6 +18,8 @@ def check_loss(config: ComponentConfig, ctx: BuildContext | None = None, *, clip
     positive advantage, and lowers those with a negative one; masked places and padding change nothing; micro-batches
     add up to the whole batch's gradient under every reduction; no gradient past the clip; nothing is modified and the
     same batch gives the same loss.
+
+    Losses of judged responses: the gradient raises desirable responses and lowers the others; micro-batches add up.
 
     Pair losses: ``loss_B`` falls as the margin grows from below zero; micro-batches add up; the pairs' weights are left
     to the core.
@@ -43,6 +45,11 @@ def check_loss(config: ComponentConfig, ctx: BuildContext | None = None, *, clip
         from rlhf_core.testing.pair_loss import check_pair_loss
 
         check_pair_loss(config, loss)
+        return
+    if config.consumes == "judged":
+        from rlhf_core.testing.judged_loss import check_judged_loss
+
+        check_judged_loss(config, loss)
         return
     from rlhf_core.testing.token_loss import check_past_clip, check_token_loss
 

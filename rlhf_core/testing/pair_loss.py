@@ -31,13 +31,13 @@ def make_pair_batch(gap_B: torch.Tensor, centre: float = -20.0) -> PairBatch:
     )
 
 
-def with_(batch: PairBatch, change: Any) -> PairBatch:
-    """Apply ``change(name, tensor)`` to every tensor; both sides are fresh leaves."""
+def with_(batch: Any, change: Any) -> Any:
+    """Apply ``change(name, tensor)`` to every tensor of a pair or judged batch; the policy's are fresh leaves."""
     fields = {f.name: getattr(batch, f.name) for f in dataclasses.fields(batch)}
     new: dict[str, Any] = {k: None if v is None else change(k, v.detach().clone()) for k, v in fields.items()}
-    for side in ("chosen_B", "rejected_B"):
+    for side in {"chosen_B", "rejected_B", "logprobs_B"} & set(new):
         new[side] = new[side].requires_grad_()
-    return PairBatch(**new)
+    return type(batch)(**new)
 
 
 def gradients(loss: Loss, batch: PairBatch) -> torch.Tensor:
@@ -55,7 +55,7 @@ def check_pair_loss(config: ComponentConfig, loss: Loss) -> None:
     check_weights(config, loss, batch)
 
 
-def check_output(config: ComponentConfig, loss: Loss, batch: PairBatch) -> None:
+def check_output(config: ComponentConfig, loss: Loss, batch: Any) -> None:
     """``loss_B``, finite, with a gradient."""
     out: Any = loss(batch)
     require(
@@ -65,19 +65,19 @@ def check_output(config: ComponentConfig, loss: Loss, batch: PairBatch) -> None:
         type(out).__name__,
         "return LossOutput(loss_B, metrics)",
     )
-    shape = tuple(batch.chosen_B.shape)
+    shape = tuple((batch.chosen_B if isinstance(batch, PairBatch) else batch.logprobs_B).shape)
     require(
         tuple(out.loss.shape) == shape,
         config,
-        "loss_B is unreduced, one value per pair",
-        f"shape {tuple(out.loss.shape)} for {shape[0]} pairs",
+        "loss_B is unreduced, one value per row",
+        f"shape {tuple(out.loss.shape)} for {shape[0]} rows",
         "return it without mean() or sum()",
     )
     require(bool(torch.isfinite(out.loss).all()), config, "the loss is finite", str(out.loss.tolist()))
     require(out.loss.requires_grad, config, "the loss has a gradient", "loss_B.requires_grad is False", "do not detach")
 
 
-def check_pure(config: ComponentConfig, loss: Loss, batch: PairBatch) -> None:
+def check_pure(config: ComponentConfig, loss: Loss, batch: Any) -> None:
     """The same batch gives the same loss, and is not written to."""
     before = with_(batch, lambda _, v: v)
     first, second = loss(batch).loss.detach().clone(), loss(batch).loss.detach()

@@ -15,11 +15,13 @@ from rlhf_core.types import PromptGroup, SamplingParams, ScoreStatus
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Result of one evaluation; ``golds`` is aligned with ``texts`` (None without a gold score)."""
+    """Result of one evaluation; ``golds`` (None without a gold score) and ``scores`` are aligned with ``texts``."""
 
     metrics: Mapping[str, float]
     texts: list[str]
     golds: list[float] | None
+    scores: list[float | None] | None = None
+    """The run's reward, None where it is missing."""
 
     @property
     def missing(self) -> dict[str, int]:
@@ -29,7 +31,7 @@ class Evaluation:
 
     def state(self) -> dict[str, Any]:
         """JSON values for a checkpoint."""
-        return {"metrics": dict(self.metrics), "texts": self.texts, "golds": self.golds}
+        return {"metrics": dict(self.metrics), "texts": self.texts, "golds": self.golds, "scores": self.scores}
 
 
 class Evaluator:
@@ -64,7 +66,8 @@ class Evaluator:
             metrics |= {**score_metrics([r[1] for r in own], f"{source}/reward"), **gold_metrics(own, f"{source}/gold")}
         have_gold = bool(rows) and all(r[2] is not None for r in rows)
         return Evaluation({f"eval/{k}": v for k, v in metrics.items()}, [r[0].text for r in rows],
-                          [float(r[2]["value"]) for r in rows] if have_gold else None)
+                          [float(r[2]["value"]) for r in rows] if have_gold else None,
+                          [r[1].value if r[1].ok else None for r in rows])
 
 
 def gold_metrics(rows: Sequence[Any], prefix: str) -> dict[str, float]:

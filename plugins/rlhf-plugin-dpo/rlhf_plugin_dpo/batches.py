@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from rlhf_plugin_dpo.items import PairItem
+from rlhf_core.api import LossOutput, PairBatch
+from rlhf_core.trainers.update import Updater
+from rlhf_plugin_dpo.items import PairItem, sides_of
 
 
 def with_scales(items: Sequence[PairItem], beta_scale: float | None, sft: bool, conversation: bool) -> list[PairItem]:
@@ -50,3 +53,45 @@ def sides_by_rank(items: Sequence[PairItem], chosen: Sequence[float], rejected: 
 
 
 PAIRINGS = {"reference_by_rank": reference_by_rank, "sides_by_rank": sides_by_rank}
+
+
+def prepare(items: Sequence[PairItem], settings: Any, loss: Any, beta_scale: float | None,
+            updater: Updater) -> list[PairItem]:
+    """A whole batch as its loss is to see it; all ranks call it with the same batch.
+
+    Args:
+        items: pairs of all ranks.
+        settings: the trainer's ``sft`` and ``micro_batch_size``.
+        loss: configuration of the loss.
+        beta_scale: see :func:`rlhf_plugin_dpo.schedule.beta_scale`.
+        updater: its module is the pair foundry.
+    """
+    sft = settings.sft
+    found = with_scales(items, beta_scale, sft.weight > 0, sft.weight > 0 and sft.on == "conversation")
+    pairing = PAIRINGS.get(getattr(loss, "pairing", "pairs"))
+    return found if pairing is None else pairing(found, *policy_sums(found, updater, settings.micro_batch_size))
+
+
+def policy_sums(items: Sequence[PairItem], updater: Updater, micro_batch_size: int) -> tuple[list[float], list[float]]:
+    """Summed logprobs of chosen and rejected under the policy as it is, of the whole batch on every rank."""
+    strategy, world = updater.strategy, updater.strategy.world_size
+    with strategy.gathered(updater.module):
+        foundry: Any = strategy.unwrap(updater.module)
+        own = foundry.sums(sides_of(items[strategy.rank :: world]), micro_batch_size)
+    shards = strategy.gather_objects(own)
+    rows = [shards[n % world][2 * (n // world) : 2 * (n // world) + 2] for n in range(len(items))]
+    return [r[0] for r in rows], [r[1] for r in rows]
+
+
+class WithSft:
+    """Adds ``weight`` times the supervised term to any pair loss."""
+
+    def __init__(self, loss: Any, weight: float) -> None:
+        self.loss, self.weight = loss, weight
+
+    def __call__(self, batch: PairBatch) -> LossOutput:
+        """Return the loss with its term; ``batch.nll_B`` must be there. Metric ``nll`` is in nats per token."""
+        out = self.loss(batch)
+        assert batch.nll_B is not None, "the supervised term needs the chosen texts' log-likelihood"
+        nll = {"nll": (batch.nll_B.detach().sum(), float(len(batch.nll_B)))}
+        return LossOutput(out.loss + self.weight * batch.nll_B, {**out.metrics, **nll})

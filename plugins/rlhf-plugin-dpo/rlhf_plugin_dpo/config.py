@@ -16,7 +16,7 @@ from rlhf_core.api import (
 )
 
 if TYPE_CHECKING:
-    from rlhf_plugin_dpo.trainer import PairTrainer
+    from rlhf_core.trainers.offline import OfflineTrainer
 
 
 class SftTerm(Config):
@@ -72,7 +72,7 @@ class DpoConfig(PolicyTrainerConfig):
         super().preflight(ctx)
         check_pairs(self, ctx)
 
-    def build(self, ctx: BuildContext) -> PairTrainer:
+    def build(self, ctx: BuildContext) -> OfflineTrainer:
         """Return the trainer."""
         from rlhf_plugin_dpo.trainer import PairTrainer
 

@@ -30,7 +30,7 @@ class PairTask:
         seed_everything(ctx.seed)
         self.config, self.ctx = config, ctx
         self.datasets = Datasets(ctx.config.dataset, ctx)
-        self.datasets.pairs("train")  # bad rows are found before the model is loaded
+        self.check_rows()
         self.policy = load_policy(ctx.config.model)
         self.policy.model.to(ctx.strategy.device)
         self.formatter = Formatter(self.policy.tokenizer, ctx.config.model.prompt_format)
@@ -38,13 +38,17 @@ class PairTask:
         self.conversation = config.sft.weight > 0 and config.sft.on == "conversation"
         self.module = PairFoundry(self.model, config.ld_alpha, self.conversation, config.share_prefix)
 
+    def check_rows(self) -> None:
+        """Find bad rows before the model is loaded."""
+        self.datasets.pairs("train")
+
     @property
     def wants_reference(self) -> bool:
         """Whether the loss looks at reference logprobs."""
         need = getattr(self.ctx.config.loss, "reference", "optional")
         return need != "unused" and not self.config.reference_free
 
-    def items(self, split: str) -> Sequence[PairItem]:
+    def items(self, split: str) -> Sequence[Any]:
         """Tokenize; pairs over ``max_length`` or the model's context, and pairs of equal tokens, are counted.
 
         Raises:
@@ -69,7 +73,7 @@ class PairTask:
                              config.micro_batch_size)
         return [item.with_refs(refs[2 * n], refs[2 * n + 1]) for n, item in enumerate(items)]
 
-    def texts(self, item: PairItem) -> Mapping[str, str]:
+    def texts(self, item: Any) -> Mapping[str, str]:
         """Prompt and both responses as the model sees them."""
         decode = self.policy.tokenizer.decode
         return {"prompt": decode(item.chosen.prompt_ids), "chosen_text": decode(item.chosen.completion_ids),

@@ -7,6 +7,7 @@ reduction. The gradient compared is that of every weight.
 from __future__ import annotations
 
 import copy
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,15 +21,15 @@ from rlhf_core.models.load import load_policy
 from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.registry import Registry
 from rlhf_core.testing import make_context
-from rlhf_plugin_dpo.batches import PAIRINGS, with_scales
+from rlhf_plugin_dpo.batches import PAIRINGS, WithSft, with_scales
 from rlhf_plugin_dpo.foundry import PairFoundry
-from rlhf_plugin_dpo.items import PairItem, make_pair, sides_of
-from rlhf_plugin_dpo.trainer import WithSft
+from rlhf_plugin_dpo.items import PairItem, Side, make_pair, sides_of
+from rlhf_plugin_dpo.judged import JudgedFoundry, JudgedItem, stand_ins
 
 pytest.importorskip("trl")
 accelerate = pytest.importorskip("accelerate")
 from datasets import Dataset  # noqa: E402
-from trl import DPOConfig, DPOTrainer  # noqa: E402
+from trl import DPOConfig, DPOTrainer, KTOTrainer  # noqa: E402
 from trl.experimental.cpo import CPOTrainer  # noqa: E402
 from trl.experimental.orpo import ORPOTrainer  # noqa: E402
 
@@ -192,3 +193,37 @@ def test_simpo(world: World) -> None:
 def test_orpo_with_its_supervised_term_on_the_whole_conversation(world: World) -> None:
     wanted = reference_free(ORPOTrainer, world, beta=0.1)
     same(world, world.ours("orpo", {}, sft=1.0, conversation=True), wanted)
+
+
+@pytest.mark.parametrize(("name", "kl", "weights"), [("kto", True, (1.0, 1.3)),
+                                                     ("apo_zero_unpaired", False, (1.0, 1.0))])
+def test_kto(world: World, name: str, kl: bool, weights: tuple[float, float]) -> None:
+    """Chosen responses are desirable, rejected ones not; both sides use the same stand-ins for the KL."""
+    options = {"desirable_weight": weights[0], "undesirable_weight": weights[1]}
+    loss: Any = Registry(disabled=()).load("loss", name)(name=name, **options).build(make_context())
+    sides = [i.chosen for i in world.items] + [i.rejected for i in world.items]
+    others = stand_ins(sides, 1000)
+    ours, theirs = JudgedFoundry(world.model), PairFoundry(world.reference)
+    z = max(0.0, sum(ours.sums(others, 2)) / len(sides) - sum(theirs.sums(others, 2)) / len(sides))
+    assert z > 0.01, "the KL matters here"
+    items = [JudgedItem(str(n), Side(s.prompt_ids, s.completion_ids, s.head, ref), n < len(PAIRS), o, z if kl else None)
+             for n, (s, o, ref) in enumerate(zip(sides, others, theirs.sums(sides, 2)))]
+    mine = sum((loss(ours(part)).loss.sum() for part in (items[:3], items[3:])), torch.zeros(())) / len(items)
+    batch = world.padded("both")
+    rows = [(*o.prompt_ids, *o.completion_ids) for o in others]
+    width = max(map(len, rows))
+    real = torch.tensor([[1] * len(r) + [0] * (width - len(r)) for r in rows])
+    begins = torch.tensor([len(o.prompt_ids) for o in others])[:, None]
+    batch |= {"KL_input_ids": torch.tensor([[*r, *[0] * (width - len(r))] for r in rows]), "KL_attention_mask": real,
+              "KL_completion_mask": real * (torch.arange(width)[None] >= begins).long(),
+              "label": torch.tensor([n < len(PAIRS) for n in range(len(sides))])}
+    trainer = object.__new__(KTOTrainer)
+    given = {"model": world.dpo.model, "ref_model": world.dpo.ref_model, "accelerator": world.dpo.accelerator,
+             "args": world.dpo.args, "aux_loss_enabled": False, "precompute_ref_logps": False, "calculate_KL": kl,
+             "loss_type": name, "beta": 0.1, "desirable_weight": weights[0], "undesirable_weight": weights[1],
+             "_metrics": {"train": defaultdict(list), "eval": defaultdict(list)}, "_total_train_tokens": 0,
+             "_tp_size": 1}
+    for key, value in given.items():
+        setattr(trainer, key, value)
+    world.dpo.model.eval()
+    same(world, mine, trainer._compute_loss(world.dpo.model, batch, False))

@@ -1,0 +1,88 @@
+"""Pairs of the last iterations, and how they lie in a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from rlhf_plugin_dpo.items import PairItem, Side
+
+Keep = Literal["current", "rolling", "full"]
+
+
+class PairBuffer:
+    """What the updates of an iteration are drawn from.
+
+    Args:
+        keep: ``current`` holds the newest iteration's pairs, ``rolling`` those of the last ``window``, ``full`` all.
+        window: iterations, for ``rolling``.
+    """
+
+    def __init__(self, keep: Keep, window: int) -> None:
+        self.keep, self.window = keep, {"current": 1, "rolling": window}.get(keep)
+        self.iterations: list[list[PairItem]] = []
+
+    @property
+    def items(self) -> list[PairItem]:
+        """All pairs, oldest first."""
+        return [item for items in self.iterations for item in items]
+
+    def add(self, items: Sequence[PairItem]) -> None:
+        """Add an iteration's pairs, maybe none, and forget those of iterations that are too old."""
+        self.iterations = [*self.iterations, list(items)]
+        if self.window is not None:
+            self.iterations = self.iterations[-self.window :]
+
+    def draw(self, count: int, place: int, key: Sequence[int]) -> list[PairItem]:
+        """One update's pairs: fresh seeded permutations of the buffer, one after the other, cut into batches.
+
+        Args:
+            count: pairs per update; of a smaller buffer all are taken.
+            place: number of the update within its iteration, from 0.
+            key: seeds the permutations.
+        """
+        items = self.items
+        size = min(count, len(items))
+        found: list[PairItem] = []
+        for draw in range(place * size, (place + 1) * size):
+            epoch, at = divmod(draw, len(items))
+            order = np.random.default_rng([*key, epoch]).permutation(len(items))
+            found.append(items[int(order[at])])
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """Arrays and names."""
+        return {"iterations": [pack(items) for items in self.iterations]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore them."""
+        self.iterations = [unpack(packed) for packed in state["iterations"]]
+
+
+def pack(items: Sequence[PairItem]) -> dict[str, Any]:
+    """Pairs as a few flat arrays; all tokens in one."""
+    rows = [(i.chosen.prompt_ids, i.chosen.completion_ids, i.rejected.completion_ids) for i in items]
+    refs = [[np.nan if s.ref is None else s.ref for s in i.sides] for i in items]
+    return {
+        "names": [i.name for i in items],
+        "tokens": np.array([t for row in rows for ids in row for t in ids], np.int64),
+        "lengths": np.array([[len(ids) for ids in row] for row in rows], np.int64).reshape(-1, 3),
+        "refs": np.array(refs, np.float64).reshape(-1, 2),
+        "margins": np.array([i.margin for i in items], np.float64),
+    }
+
+
+def unpack(packed: dict[str, Any]) -> list[PairItem]:
+    """Undo :func:`pack`."""
+    ends = np.cumsum(packed["lengths"].reshape(-1))
+    ids = [tuple(part.tolist()) for part in np.split(packed["tokens"], ends)[:-1]]
+    items: list[PairItem] = []
+    for n, name in enumerate(packed["names"]):
+        prompt, chosen, rejected = ids[3 * n : 3 * n + 3]
+        refs = [None if np.isnan(ref) else float(ref) for ref in packed["refs"][n]]
+        head = min(len(chosen), len(rejected))
+        items.append(PairItem(name, Side(prompt, chosen, head, refs[0]), Side(prompt, rejected, head, refs[1]),
+                              float(packed["margins"][n])))
+    return items

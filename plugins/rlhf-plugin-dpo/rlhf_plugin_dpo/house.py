@@ -1,0 +1,64 @@
+"""The rooms of an on-policy run, with a pair loss in the fifth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.api import Rollout
+from rlhf_core.models.save import load_weights
+from rlhf_core.trainers.evaluate import Evaluator
+from rlhf_core.trainers.foundry import TokenFoundry
+from rlhf_core.trainers.house import OnlineHouse
+from rlhf_core.trainers.items import make_item
+from rlhf_core.trainers.refill import Intake
+from rlhf_core.trainers.rooms import Court, Studio
+from rlhf_core.trainers.update import Updater
+from rlhf_plugin_dpo.batches import WithSft
+from rlhf_plugin_dpo.foundry import PairFoundry
+from rlhf_plugin_dpo.iterative_config import IterativeDpoConfig
+
+
+class PairHouse(OnlineHouse):
+    """Library, studio and court as of any on-policy run; no advantages; pairs are updated on.
+
+    Args:
+        config: the trainer's settings.
+        ctx: strategy and session are set.
+    """
+
+    def __init__(self, config: IterativeDpoConfig, ctx: Any) -> None:
+        super().__init__(config, ctx)
+        self.settings = config
+
+    def furnish(self, checkpoint: tuple[Path, dict[str, Any]] | None) -> None:
+        """Build engine, reward, loss and optimizer, and load the checkpoint's weights."""
+        ctx, config, who = self.ctx, self.settings, self.ctx.session.parts.label
+        engine = self._build("rollout")
+        self.studio = Studio(self._build("agent"), engine, self.seed, who)
+        self.reward = self._build("reward")
+        own = {label: self._own_reward(label, cfg) for label, cfg in self.datasets.own_rewards().items()}
+        self.court = Court(self.reward, own, config.max_missing_fraction, who)
+        self.intake = Intake(self, config, ctx.session)
+        loss = self._build("loss")
+        loss = WithSft(loss, config.sft.weight) if config.sft.weight > 0 else loss
+        if checkpoint:
+            load_weights(self.policy.model, checkpoint[0] / "model")
+            if self.reference is not None and config.kl.sync_every:
+                self.reference.load(checkpoint[0])
+        conversation = config.sft.weight > 0 and config.sft.on == "conversation"
+        self.pair_foundry = PairFoundry(self.policy.model, config.ld_alpha, conversation, config.share_prefix)
+        self.module = self.strategy.prepare(self.pair_foundry)
+        self.updater = Updater(self.module, loss, self.strategy, config, config.steps * config.updates)
+        held = self.library.groups(self.held, 1)
+        sampling = (config.eval_sampling or config.sampling).params()
+        self.evaluator = Evaluator(self.studio, self.court, self.datasets, held, sampling, self.strategy)
+        ctx.session.counts.update({} if checkpoint else self.datasets.counts)
+
+    def plain_references(self, rollouts: list[Rollout], references: list[Any] | None) -> list[Any] | None:
+        """Reference logprobs at temperature 1, which pairs are compared at; ``references`` are the sampler's."""
+        if references is None or self.config.sampling.temperature == 1 or self.reference is None:
+            return references
+        with self.strategy.gathered(self.module), self.reference.active() as model:
+            room = TokenFoundry(model, 1.0, self.config.share_prefix)
+            return room.logprobs([make_item(r, 0.0, False) for r in rollouts], self.config.micro_batch_size)

@@ -1,0 +1,123 @@
+"""`rlhf train --algo iterative_dpo`: its settings; importing this never imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from rlhf_core.api import BuildContext, ConfigError, OnlineTrainerConfig, OptimizerSettings
+from rlhf_plugin_dpo.config import BetaSchedule, SftTerm, check_pairs
+
+if TYPE_CHECKING:
+    from rlhf_plugin_dpo.iterative import IterativeTrainer
+
+UNUSED = ("train_batch_size", "epochs_per_rollout_batch", "target_kl", "entropy_coefficient", "entropy_quantile",
+          "overlong", "mask_truncated", "drop_constant_groups")
+"""Settings of the on-policy loop that mean nothing to pairs."""
+
+
+class IterativeDpoConfig(OnlineTrainerConfig):
+    """Sample, score, take the best and the worst of each prompt as a pair, update on pairs, and again.
+
+    Xu et al. 2023 (iterative DPO), Guo et al. 2024 (online DPO).
+    """
+
+    name: str = "iterative_dpo"
+    feeds: ClassVar[str | None] = "pairs"
+    companions: ClassVar[Mapping[str, Any]] = {"dataset": "pocket/assistant", "reward": "ensemble", "loss": "sigmoid"}
+    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "pocket": {
+            "trainer": {
+                "name": "iterative_dpo",
+                "steps": 4,
+                "rollout_batch_size": 512,
+                "group_size": 8,
+                "updates": 8,
+                "pair_batch_size": 32,
+                "micro_batch_size": 64,
+                "optimizer": {"learning_rate": 3e-4},
+                "sampling": {"max_tokens": 48},
+            }
+        }
+    }
+    steps: int = Field(default=5, ge=1)
+    """Iterations."""
+    group_size: int = Field(default=8, ge=2)
+    rollout_batches: int = Field(default=1, ge=1)
+    """Rollout batches per iteration. A run can be saved and resumed between them, as between updates."""
+    updates: int = Field(default=16, ge=1)
+    """Optimizer updates per iteration."""
+    pair_batch_size: int = Field(default=32, ge=1)
+    """Pairs per update over all ranks; of a smaller buffer all are taken."""
+    margin_threshold: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """A prompt gives a pair if its best score is more than this above its worst. Ties never do. Both are counted."""
+    buffer: Literal["current", "rolling", "full"] = "current"
+    """Pairs that an iteration's updates are drawn from: its own, those of the last ``buffer_iterations``, or all."""
+    buffer_iterations: int = Field(default=2, ge=2)
+    """For ``rolling``."""
+    reference_free: bool = False
+    """Count every text as equally likely under the reference policy."""
+    sft: SftTerm = SftTerm()
+    beta_schedule: BetaSchedule = BetaSchedule()
+    ld_alpha: float = Field(default=1.0, ge=0, le=1)
+    """See ``dpo``."""
+    optimizer: OptimizerSettings = OptimizerSettings(learning_rate=1e-6, warmup_steps=10)
+    eval_every: int = Field(default=1, ge=0)
+    """Iterations between held-out evaluations; 0 evaluates only before and after."""
+    checkpoint_every: int = Field(default=10, ge=0)
+    """Rollout batches and updates between checkpoints; 0 keeps only the last."""
+
+    @property
+    def updates_per_step(self) -> int:
+        """Optimizer updates of one iteration."""
+        return self.updates
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Check the pieces against each other before anything is loaded."""
+        from rlhf_core.trainers.preflight import check_reference, check_shares
+
+        check_pairs(self, ctx)
+        check_iterative(self, ctx)
+        check_reference(self, ctx)
+        check_shares(self, ctx.world_size)
+
+    def build(self, ctx: BuildContext) -> IterativeTrainer:
+        """Return the trainer."""
+        from rlhf_plugin_dpo.iterative import IterativeTrainer
+
+        return IterativeTrainer(self, ctx)
+
+
+def check_iterative(config: IterativeDpoConfig, ctx: BuildContext) -> None:
+    """Refuse what would sample no pairs, or has no effect.
+
+    Raises:
+        ConfigError: with the setting to change.
+    """
+    if ctx.config.reward is None:
+        raise ConfigError("algorithm 'iterative_dpo' needs a reward to tell the best completion from the worst",
+                          fix="--reward NAME; rlhf plugins list --kind reward")
+    if ctx.config.advantage is not None:
+        raise ConfigError(f"advantage '{ctx.config.advantage.name}' has no effect with algorithm 'iterative_dpo'",
+                          why="it learns from pairs, not from advantages", fix="leave it out")
+    fields = type(config).model_fields
+    idle = [n for n in UNUSED if getattr(config, n) != fields[n].default]
+    if idle:
+        raise ConfigError(f"trainer.{idle[0]} has no effect with algorithm 'iterative_dpo'",
+                          why="its updates see pairs, not advantages of tokens", fix="leave it out")
+    if config.kl.coefficient > 0:
+        raise ConfigError("trainer.kl.coefficient has no effect with algorithm 'iterative_dpo'",
+                          why="loss.beta holds the policy to the reference", fix="leave it out, and raise loss.beta")
+    need = getattr(ctx.config.loss, "reference", "optional")
+    if not config.kl.track and need != "unused" and not config.reference_free:
+        assert ctx.config.loss is not None
+        raise ConfigError(f"trainer.kl.track=false would keep no reference policy, which loss '{ctx.config.loss.name}' "
+                          "compares with", fix="leave it out, or set trainer.reference_free")
+    if config.sampling.temperature == 0:
+        raise ConfigError("temperature 0 samples the same completion for the whole group: there would be no pairs",
+                          fix="--set trainer.sampling.temperature=1.0")
+    if config.buffer != "rolling" and config.buffer_iterations != fields["buffer_iterations"].default:
+        raise ConfigError(f"trainer.buffer_iterations has no effect with buffer {config.buffer}",
+                          fix="--set trainer.buffer=rolling, or leave it out")

@@ -1,0 +1,199 @@
+"""Whole runs of the pocket model: what is learned, kept, resumed and refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+Command = Callable[..., tuple[int, str]]
+PAIRS = [{"id": str(n), "prompt": f"What pet does {who} have?", "chosen": f"{who} has a {pet}.",
+          "rejected": f"Absolutely! I guess {who} has a {other}."}
+         for n, (who, pet, other) in enumerate([("Ada", "parrot", "cat"), ("Bruno", "goat", "dog"),
+                                                ("Clara", "turtle", "pony"), ("Dario", "cat", "rabbit")] * 6)]
+SMALL = ("threads=1", "trainer.batch_size=8", "trainer.eval_every=0", "trainer.eval_samples=4",
+         "trainer.sample_prompts=2", "dataset.heldout_fraction=0.25", "trainer.checkpoint_every=1",
+         "trainer.keep_checkpoints=9")
+LOOP = ("threads=1", "trainer.rollout_batch_size=32", "trainer.steps=2", "trainer.rollout_batches=2",
+        "trainer.updates=2", "trainer.pair_batch_size=4", "trainer.eval_samples=2", "trainer.gold_samples=2",
+        "trainer.checkpoint_every=1", "trainer.keep_checkpoints=99", "trainer.sampling.max_tokens=12")
+STREAMS = ("metrics", "trace")
+
+
+def settings(*values: str) -> list[str]:
+    return [word for value in values for word in ("--set", value)]
+
+
+class Ran:
+    """What a run left."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.summary = folder, json.loads((folder / "summary.json").read_text())
+        self.rows = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
+        self.steps = [r for r in self.rows if "grad_norm" in r]
+        self.final = load_file(str(folder / "final" / "model.safetensors"))
+
+    def without_times(self) -> list[dict[str, Any]]:
+        return [{k: v for k, v in row.items() if k != "time"} for row in self.rows]
+
+
+def resumed(whole: Ran, step: int, command: Command, folder: Path) -> Ran:
+    """The same run, cut back to the checkpoint of a step and resumed."""
+    shutil.copytree(whole.folder, folder)
+    shutil.rmtree(folder / "final")
+    (folder / "summary.json").unlink()
+    for checkpoint in (folder / "checkpoints").iterdir():
+        if int(checkpoint.name.removeprefix("step-")) > step:
+            shutil.rmtree(checkpoint)
+    code, err = command("train", "--resume", folder)
+    assert code == 0, err
+    return Ran(folder)
+
+
+def same(a: Ran, b: Ran) -> None:
+    assert a.without_times() == b.without_times()
+    assert all(torch.equal(a.final[k], b.final[k]) for k in a.final)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    file = tmp_path / "pairs.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in PAIRS))
+    return file
+
+
+@pytest.mark.parametrize("extra", [(), pytest.param(("model.lora.r=4", "loss.name=aot", "trainer.sft.weight=0.5"),
+                                                    marks=pytest.mark.slow)])
+def test_dpo_learns_and_resumes_bit_for_bit(extra: tuple[str, ...], command: Command, tmp_path: Path,
+                                            data: Path) -> None:
+    run = tmp_path / "run"
+    code, err = command("train", "--algo", "dpo", "--dataset", data, "--run-dir", run,
+                        *settings(*SMALL, "trainer.optimizer.learning_rate=1e-3", "trainer.epochs=2", *extra))
+    assert code == 0, err
+    whole = Ran(run)
+    first, last = whole.steps[0], whole.steps[-1]
+    assert "loss.name=aot" in extra or first["loss"] == pytest.approx(0.6931, abs=1e-4), "policy is the reference"
+    assert abs(first["rewards/chosen"]) < 1e-4
+    assert last["accuracy"] > 0.9
+    assert last["loss"] < first["loss"]
+    assert whole.summary["evaluation_before"]["eval/kl"] < 1e-6 < whole.summary["evaluation_after"]["eval/kl"]
+    kept = sorted((run / "reference").rglob("*.safetensors"))
+    assert len(kept) == 2, "train and held out"
+    again = resumed(whole, 2, command, tmp_path / "again")
+    same(whole, again)
+    assert [f.stat().st_mtime_ns for f in sorted((again.folder / "reference").rglob("*.safetensors"))] == [
+        f.stat().st_mtime_ns for f in kept], "read, not computed again"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["sigmoid", "aot_unpaired"])
+def test_the_update_does_not_depend_on_the_micro_batch_size(loss: str, command: Command, tmp_path: Path,
+                                                            data: Path) -> None:
+    runs = []
+    for size in (3, 8):
+        code, err = command("train", "--algo", "dpo", "--loss", loss, "--dataset", data, "--run-dir",
+                            tmp_path / str(size), *settings(*SMALL, "trainer.max_steps=2", "trainer.sft.weight=0.3",
+                                                            "trainer.optimizer.eps=1e-3", "trainer.ld_alpha=0.5",
+                                                            f"trainer.micro_batch_size={size}"))
+        assert code == 0, err
+        runs.append(Ran(tmp_path / str(size)))
+    assert runs[0].steps[1]["grad_norm"] == pytest.approx(runs[1].steps[1]["grad_norm"], rel=1e-4)
+    assert max(float((runs[0].final[k] - runs[1].final[k]).abs().max()) for k in runs[0].final) < 1e-6
+
+
+@pytest.mark.slow
+def test_kto_learns_from_verdicts(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "judged.jsonl"
+    rows = [{"id": f"{r['id']}{label}", "prompt": r["prompt"], "completion": r["chosen" if label else "rejected"],
+             "label": label} for n, r in enumerate(PAIRS) for label in ((True, False) if n % 2 else (n % 4 == 0,))]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code, err = command("train", "--algo", "kto", "--dataset", file, "--run-dir", tmp_path / "run",
+                        *settings(*SMALL, "trainer.optimizer.learning_rate=1e-3", "trainer.epochs=3"))
+    assert code == 0, err
+    whole = Ran(tmp_path / "run")
+    assert whole.steps[0]["kl"] == pytest.approx(0, abs=1e-4)
+    assert max(r["kl"] for r in whole.steps) > 1e-3
+    assert whole.steps[-1]["rewards/chosen"] > 0.05 > whole.steps[-1]["rewards/rejected"] + 0.05
+    same(whole, resumed(whole, 3, command, tmp_path / "again"))
+
+
+@pytest.mark.parametrize("step", [
+    pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow),
+    pytest.param(4, marks=pytest.mark.slow), 5, pytest.param(7, marks=pytest.mark.slow)])
+def test_iterative_dpo_resumes_in_any_phase(step: int, command: Command, tmp_path: Path) -> None:
+    """Steps 1 and 2 of an iteration are rollout batches, 3 and 4 updates."""
+    code, err = command("train", "--algo", "iterative_dpo", "--reward", "verifier", "--dataset", "pocket/arithmetic",
+                        "--run-dir", tmp_path / "run", *settings(*LOOP, "trainer.buffer=rolling", "reward.workers=1",
+                                                                 "trainer.kl.sync_every=1"))
+    assert code == 0, err
+    whole = Ran(tmp_path / "run")
+    assert whole.summary["steps"] == 8
+    assert whole.summary["updates"] == 4
+    rows = whole.summary["iterations"]
+    assert [r["iteration"] for r in rows] == [1.0, 2.0]
+    assert rows[0]["buffer"] == rows[0]["pairs"] > 0
+    assert rows[1]["buffer"] == rows[0]["pairs"] + rows[1]["pairs"]
+    assert rows[0]["kl"] == pytest.approx(0, abs=1e-6)
+    counted = whole.summary["dropped"].get("pairs_tied", 0)
+    assert rows[0]["pairs"] + rows[1]["pairs"] + counted == 16, "8 prompts an iteration, a pair or a tie each"
+    assert whole.steps[0]["loss"] == pytest.approx(0.6931, abs=1e-4)
+    same(whole, resumed(whole, step, command, tmp_path / "again"))
+
+
+REFUSED = [
+    ("dpo", ("loss.name=apo_zero", "trainer.reference_free=true"), "needs the reference policy"),
+    ("dpo", ("loss.name=simpo", "trainer.reference_free=true"), "never looks at a reference"),
+    ("dpo", ("trainer.sft.on=conversation",), "trainer.sft.weight is 0"),
+    ("dpo", ("trainer.beta_schedule.kind=linear",), "do nothing together"),
+    ("dpo", ("loss.name=kto",), "consumes judged"),
+    ("kto", ("trainer.reference_free=true",), "needs the reference policy"),
+    ("kto", ("trainer.ld_alpha=0.5",), "has no effect"),
+    ("iterative_dpo", ("trainer.group_size=1",), "group_size"),
+    ("iterative_dpo", ("trainer.kl.coefficient=0.1",), "loss.beta"),
+    ("iterative_dpo", ("trainer.target_kl=0.1",), "target_kl has no effect"),
+    ("iterative_dpo", ("trainer.buffer_iterations=4",), "no effect with buffer current"),
+    ("iterative_dpo", ("trainer.sampling.temperature=0",), "temperature 0"),
+    ("iterative_dpo", ("trainer.kl.track=false",), "no reference policy"),
+]
+
+
+@pytest.mark.parametrize(("algo", "bad", "said"), REFUSED, ids=[f"{a}-{b[0]}" for a, b, _ in REFUSED])
+def test_what_cannot_work_is_refused(algo: str, bad: tuple[str, ...], said: str, command: Command,
+                                     tmp_path: Path) -> None:
+    code, err = command("train", "--algo", algo, "--run-dir", tmp_path / "run", *settings(*bad))
+    assert code == 2
+    assert said in " ".join(err.split())
+    assert not (tmp_path / "run").exists()
+
+
+BAD_ROWS = [
+    ("dpo", {"prompt": "Hi?", "chosen": "Yes.", "rejected": "Yes."}, "the same"),
+    ("dpo", {"prompt": "Hi?", "chosen": "  ", "rejected": "No."}, "empty"),
+    ("dpo", {"chosen": [{"role": "user", "content": "A?"}, {"role": "assistant", "content": "Yes."}],
+             "rejected": [{"role": "user", "content": "B?"}, {"role": "assistant", "content": "No."}]},
+     "differ before"),
+    ("dpo", {"prompt": "C?", "chosen": [{"role": "user", "content": "A?"}, {"role": "assistant", "content": "Yes."}],
+             "rejected": [{"role": "user", "content": "A?"}, {"role": "assistant", "content": "No."}]},
+     "the prompt column is no turn"),
+    ("kto", {"prompt": "Hi?", "completion": "Yes.", "label": True}, "desirable"),
+    ("kto", {"prompt": "Hi?", "completion": "Yes.", "label": "maybe"}, "neither true nor false"),
+    ("kto", {"prompt": "Hi?", "completion": "", "label": True}, "empty"),
+]
+
+
+@pytest.mark.parametrize(("algo", "row", "said"), BAD_ROWS, ids=[f"{a}-{s}" for a, _, s in BAD_ROWS])
+def test_bad_rows_are_refused_before_the_model_is_loaded(algo: str, row: dict[str, Any], said: str, command: Command,
+                                                         tmp_path: Path) -> None:
+    file = tmp_path / "bad.jsonl"
+    file.write_text("".join(json.dumps({**row, "id": str(n)}) + "\n" for n in range(4)))
+    code, err = command("train", "--algo", algo, "--dataset", file, "--model", tmp_path / "no-such-model", "--run-dir",
+                        tmp_path / "run", "--set", "dataset.heldout_fraction=0")
+    assert code == 2
+    assert said in " ".join(err.split())
+    assert not (tmp_path / "run").exists()
