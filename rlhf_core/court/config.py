@@ -27,6 +27,11 @@ class VerifierConfig(ComponentConfig):
         """
         return None
 
+    @property
+    def seconds(self) -> float:
+        """The longest that a verdict takes with these settings, by the verifier's own deadlines; 0 if it has none."""
+        return 0.0
+
 
 class NumericVerifierConfig(VerifierConfig):
     """Compares the number that a completion states with the reference answer.
@@ -63,18 +68,30 @@ class VerifierRewardConfig(ComponentConfig):
     verifier: component("verifier") = NumericVerifierConfig()  # pyright: ignore[reportInvalidTypeForm]
     """Which verifier; ``numeric`` unless another is named."""
     timeout_s: float = Field(5.0, gt=0)
-    """Seconds for one verdict; a late worker is killed and the score's status is ``timeout``."""
+    """Seconds for one verdict; a late worker is killed and the score's status is ``timeout``. Unless you set it, a
+    verifier with longer deadlines of its own gets the time that they need."""
     workers: int = Field(2, ge=1)
     """Processes of each training process."""
     start_timeout_s: float = Field(60.0, gt=0)
     """Seconds for a worker to import and build the verifier."""
     memory_mb: int | None = Field(4096, ge=64)
     """Address space of a worker (Linux); a call that wants more gets ``MemoryError``. None lifts the limit."""
+    recycle_after_calls: int | None = Field(None, ge=1)
+    """A worker is replaced after so many calls; None keeps it."""
+    recycle_above_mb: int | None = Field(None, ge=64)
+    """A worker whose resident memory is above this after a call is replaced (Linux); None keeps it."""
+
+    @property
+    def deadline_s(self) -> float:
+        """``timeout_s``, or more where it is not set and the verifier needs more."""
+        own = getattr(self.verifier, "seconds", 0.0)
+        return self.timeout_s if "timeout_s" in self.model_fields_set else max(self.timeout_s, own)
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Check that there are reference answers to compare with, and that every prompt can be judged."""
-        from rlhf_core.court.verifier_reward import check_answers
+        """Check that there are reference answers, that every prompt can be judged, and that there is time enough."""
+        from rlhf_core.court.verifier_reward import check_answers, check_deadline
 
+        check_deadline(self)
         check_answers(self, ctx)
 
     def build(self, ctx: BuildContext) -> RewardModel:

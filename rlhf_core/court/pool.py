@@ -10,7 +10,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from rlhf_core.court.process import EXIT_GRACE_S, WorkerProcess
+from rlhf_core.court.process import EXIT_GRACE_S, Recycling, WorkerProcess
 from rlhf_core.errors import DeadlineExceeded
 from rlhf_core.types import Sample, Score
 
@@ -28,15 +28,17 @@ class VerifierPool:
         workers: processes.
         timeout_s: seconds for one call.
         start_timeout_s: seconds for a worker to become ready.
+        recycling: when a worker in good health is replaced all the same.
 
     Raises:
         PluginError: a worker cannot build the verifier.
         DeadlineExceeded: a worker is not ready in time.
     """
 
-    def __init__(self, spec: Mapping[str, Any], *, workers: int, timeout_s: float, start_timeout_s: float) -> None:
+    def __init__(self, spec: Mapping[str, Any], *, workers: int, timeout_s: float, start_timeout_s: float,
+                 recycling: Recycling | None = None) -> None:
         self.timeout_s, self.start_timeout_s = timeout_s, start_timeout_s
-        self.workers = [WorkerProcess(spec, start_timeout_s) for _ in range(workers)]
+        self.workers = [WorkerProcess(spec, start_timeout_s, recycling) for _ in range(workers)]
         self._idle: SimpleQueue[WorkerProcess] = SimpleQueue()
         # A worker dies with the *thread* that started it, so all are started by threads that live as long as the pool.
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix=f"verifier-{self.workers[0].name}")
@@ -78,8 +80,13 @@ class VerifierPool:
 
     @property
     def restarts(self) -> int:
-        """Workers replaced so far."""
-        return sum(max(0, w.starts - 1) for w in self.workers)
+        """Workers replaced so far because they were late or died."""
+        return sum(max(0, w.starts - 1) for w in self.workers) - self.recycled
+
+    @property
+    def recycled(self) -> int:
+        """Workers ended so far because they had done their share; the next call starts a new one."""
+        return sum(w.recycled for w in self.workers)
 
     def close(self) -> None:
         """Kill every worker; idempotent, and called at exit if forgotten."""

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,22 @@ EXIT_GRACE_S = 5.0
 """A SIGKILLed process is gone within milliseconds; this is how long we wait before saying that it is not."""
 
 
+@dataclass(frozen=True, slots=True)
+class Recycling:
+    """When a worker is replaced though it answers: libraries leak, and caches grow."""
+
+    after_calls: int | None = None
+    """Calls of one process; None: no limit."""
+    above_mb: int | None = None
+    """Resident memory after a call (Linux); None: no limit."""
+
+    def due(self, calls: int, pid: int) -> bool:
+        """Whether the process has done its share."""
+        if self.after_calls is not None and calls >= self.after_calls:
+            return True
+        return self.above_mb is not None and resident_mb(pid) > self.above_mb
+
+
 class WorkerProcess:
     """One verifier in one killable process. Used by one thread at a time.
 
@@ -33,15 +50,17 @@ class WorkerProcess:
         spec: what the worker builds: ``component`` (kind, name, distribution, version, value), ``config``,
             ``only_core``, ``disabled``, ``memory_mb``.
         start_timeout_s: seconds a worker may take to import and build its verifier.
+        recycling: when a worker that answers is replaced; by default never.
     """
 
-    def __init__(self, spec: Mapping[str, Any], start_timeout_s: float) -> None:
+    def __init__(self, spec: Mapping[str, Any], start_timeout_s: float, recycling: Recycling | None = None) -> None:
+        self.recycling = recycling or Recycling()
         self.spec, self.start_timeout_s = dict(spec), start_timeout_s
         self.name = str(spec["component"]["name"])
         self.process: subprocess.Popen[bytes] | None = None
-        self.starts = 0
+        self.starts = self.recycled = 0
         self.closed = False
-        self._calls = 0
+        self._calls = self._fresh = 0
         self._buffer = b""
 
     def start(self) -> None:
@@ -61,6 +80,7 @@ class WorkerProcess:
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._stderr,
                 start_new_session=True, pass_fds=(theirs.fileno(),), env={**os.environ, "OMP_NUM_THREADS": "1"})
         self.starts += 1
+        self._fresh = self._calls
         deadline = time.monotonic() + self.start_timeout_s
         try:
             self._send(pack(self.spec), deadline)
@@ -87,7 +107,9 @@ class WorkerProcess:
         except (RlhfError, RuntimeError, OSError, TypeError, ValueError) as error:
             return Score.failed(ScoreStatus.ERROR, f"{type(error).__name__}: {error}")
         try:
-            return self._ask(request, time.monotonic() + timeout_s)
+            score = self._ask(request, time.monotonic() + timeout_s)
+            self._recycle()
+            return score
         except TimeoutError:
             self.kill()
             late = f"verifier '{self.name}' gave no verdict on {sample.prompt.id} in {timeout_s:g} s"
@@ -105,6 +127,11 @@ class WorkerProcess:
         if reply["call"] != self._calls:
             raise ValueError(f"answer to call {reply['call']}, expected {self._calls}")
         return score_from_json(reply["score"])
+
+    def _recycle(self) -> None:
+        if self.process is not None and self.recycling.due(self._calls - self._fresh, self.process.pid):
+            self.recycled += 1
+            self.kill()
 
     def _send(self, data: bytes, deadline: float) -> None:
         self._channel.settimeout(max(deadline - time.monotonic(), 1e-3))
@@ -152,6 +179,14 @@ class WorkerProcess:
         except subprocess.TimeoutExpired as error:
             late = f"verifier worker {process.pid} still runs {EXIT_GRACE_S:g} s after SIGKILL"
             raise DeadlineExceeded(late) from error
+
+
+def resident_mb(pid: int) -> float:
+    """Resident memory of a process; 0 where there is no /proc."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def descendants(pid: int) -> list[int]:

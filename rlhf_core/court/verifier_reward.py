@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_core.court.config import VerifierConfig, VerifierRewardConfig
 from rlhf_core.court.pool import VerifierPool
+from rlhf_core.court.process import Recycling
 from rlhf_core.data.library import Datasets
-from rlhf_core.errors import DatasetError
+from rlhf_core.errors import ConfigError, DatasetError
 from rlhf_core.types import Prompt, Sample, Score
 
 if TYPE_CHECKING:
@@ -25,8 +26,9 @@ class VerifierReward:
     """
 
     def __init__(self, config: VerifierRewardConfig, registry: Registry) -> None:
-        self.pool = VerifierPool(worker_spec(config, registry), workers=config.workers, timeout_s=config.timeout_s,
-                                 start_timeout_s=config.start_timeout_s)
+        self.pool = VerifierPool(worker_spec(config, registry), workers=config.workers, timeout_s=config.deadline_s,
+                                 start_timeout_s=config.start_timeout_s, recycling=Recycling(
+                                     config.recycle_after_calls, config.recycle_above_mb))
 
     def score(self, samples: Sequence[Sample]) -> list[Score]:
         """One verdict per sample, in order."""
@@ -43,6 +45,21 @@ def worker_spec(config: VerifierRewardConfig, registry: Registry) -> dict[str, A
     return {"component": registry.find("verifier", verifier.name).describe(),
             "config": verifier.model_dump(mode="json"),
             "only_core": registry.only_core, "disabled": sorted(registry.disabled), "memory_mb": config.memory_mb}
+
+
+def check_deadline(config: VerifierRewardConfig) -> None:
+    """Refuse a deadline that kills a verifier before its own deadlines can say what was wrong.
+
+    Raises:
+        ConfigError: names both.
+    """
+    verifier = config.verifier
+    needs = getattr(verifier, "seconds", 0.0)
+    if config.deadline_s < needs:
+        killed = f"its worker is killed after {config.deadline_s:g} s"
+        raise ConfigError(f"a verdict of '{verifier.name}' may take {needs:g} s, {killed}", where="reward.timeout_s",
+                          why="what is late by the verifier's own clock has a score, what is killed has none",
+                          fix=f"--set reward.timeout_s={needs:g}, or shorter deadlines of the verifier")
 
 
 def check_answers(config: VerifierRewardConfig, ctx: BuildContext) -> None:

@@ -56,6 +56,8 @@ class Naughty:
     def modules(self, _):
         return Score(float(any(m in sys.modules for m in ("torch", "transformers", "datasets"))))
     def pid(self, _): return Score(float(os.getpid()))
+    def keep(self, size):
+        self.kept = b"x" * (int(size) << 20); return self.pid(size)
 '''
 ENTRIES = "[rlhf.verifier]\nnaughty = naughty_verifiers:NaughtyConfig\nbroken = naughty_verifiers:Missing\n"
 

@@ -82,6 +82,17 @@ def test_a_failed_call_is_an_error_and_the_next_one_works(judge: Judge, sample: 
     assert reward.pool.restarts == restarts
 
 
+def test_workers_are_recycled_after_calls_and_above_a_size(judge: Judge, sample: MakeSample) -> None:
+    reward = judge(recycle_after_calls=3)
+    pids = [s.value for s in reward.score([sample("pid")] * 7)]
+    assert [pids.index(p) for p in pids] == [0, 0, 0, 3, 3, 3, 6]
+    assert (reward.pool.recycled, reward.pool.restarts) == (2, 0)
+    large = judge(recycle_above_mb=200)
+    first, second, third = (s.value for s in large.score([sample("pid"), sample("keep 300"), sample("pid")]))
+    assert first == second != third
+    assert (large.pool.recycled, large.pool.restarts) == (1, 0)
+
+
 def test_what_a_verifier_prints_does_not_reach_the_answer(judge: Judge, sample: MakeSample) -> None:
     assert [s.value for s in judge().score([sample("chatter")] * 3)] == [1.0] * 3
 

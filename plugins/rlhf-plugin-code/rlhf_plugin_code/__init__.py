@@ -1,0 +1,1 @@
+"""Verifiers that run model-written code in a sandbox; see README.md."""

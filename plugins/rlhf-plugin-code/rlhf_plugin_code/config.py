@@ -1,0 +1,195 @@
+"""Configurations; nothing here imports more than pydantic."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field
+
+from rlhf_core.api import Config, VerifierConfig, component
+
+if TYPE_CHECKING:
+    from rlhf_core.api import BuildContext, Prompt
+    from rlhf_plugin_code.rows import Asserted
+    from rlhf_plugin_code.sandbox import Sandbox
+    from rlhf_plugin_code.verifiers import Asserts, HumanEval, Program, StdinStdout
+
+
+class SandboxSettings(Config):
+    """What a program may use, and how it is shut in."""
+
+    timeout_s: float = Field(default=5.0, gt=0)
+    """Seconds for a program and all its tests."""
+    memory_mb: int = Field(default=512, ge=64)
+    """Address space of a process, and resident memory of all of a program's processes together."""
+    disk_mb: int = Field(default=16, ge=1)
+    """Size of the private /tmp, which is in memory."""
+    processes: int = Field(default=16, ge=1)
+    """Processes and threads of a program at a time."""
+    output_kb: int = Field(default=1024, ge=1)
+    """A program that writes more to standard output, standard error or a file is ended."""
+    packages: bool = False
+    """Programs may import what is installed, not only the standard library. They could then also read a package that
+    holds reference solutions."""
+    readable: tuple[str, ...] = ()
+    """Further folders that programs may read."""
+    unsafe_local_execution: bool = False
+    """Where the machine offers no isolation: run programs with this user's rights and nothing but resource limits."""
+
+    def build(self) -> Sandbox:
+        """Return a sandbox; it starts with its first program."""
+        from rlhf_plugin_code.sandbox import Limits, Sandbox
+
+        limits = Limits(self.timeout_s, self.memory_mb, self.disk_mb, self.processes, self.output_kb)
+        return Sandbox(limits, packages=self.packages, readable=self.readable,
+                       unsafe_local_execution=self.unsafe_local_execution)
+
+
+class CodeConfig(VerifierConfig):
+    """What all verifiers of code have in common."""
+
+    needs_answer: ClassVar[bool] = False
+    credit: Literal["mean", "all"] = "all"
+    """``mean``: the share of tests passed; ``all``: 1.0 if all are, else 0.0."""
+    extract: Literal["last_block", "first_block", "strict", "none"] = "last_block"
+    """Where the program is: in the last or the first Markdown code block (the whole text if there is none), in exactly
+    one block (``strict``, otherwise wrong), or the whole text."""
+    sandbox: SandboxSettings = SandboxSettings()
+    """What a program may use."""
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Start a sandbox and say which walls it has.
+
+        Raises:
+            ConfigError: this machine has none, and running without was not allowed.
+        """
+        from rlhf_plugin_code.preflight import announce
+
+        announce(self.sandbox)
+
+    def row(self, prompt: Prompt) -> object:
+        """What the verdict compares with, read from a row.
+
+        Raises:
+            BrokenTests: there is nothing to judge by.
+        """
+        return None
+
+    def check_prompt(self, prompt: Prompt) -> str | None:
+        """Why no program could be judged by this row; None if it can."""
+        from rlhf_plugin_code.rows import BrokenTests
+
+        try:
+            self.row(prompt)
+        except BrokenTests as error:
+            return str(error)
+        return None
+
+    @property
+    def seconds(self) -> float:
+        """The longest that a verdict takes; the pool's deadline must be later."""
+        return self.sandbox.timeout_s + 2.0
+
+
+class AssertsConfig(CodeConfig):
+    """Judges a function by tests such as ``assert f(2) == 4``, which it cannot see.
+
+    Tests are in ``tests`` of the row: a list of program texts, or one text whose asserts count one by one.
+    ``test_setup`` (text) runs before them, on their side.
+    """
+
+    name: str = "asserts"
+    tests_column: str = "tests"
+    """Column of the tests."""
+    setup_column: str = "test_setup"
+    """Column of what runs before them; a list of lines or one text. May be missing."""
+
+    def row(self, prompt: Prompt) -> Asserted:
+        """Tests of a row."""
+        from rlhf_plugin_code.rows import asserts
+
+        return asserts(self, prompt)
+
+    def build(self, ctx: BuildContext) -> Asserts:
+        """Return the verifier."""
+        from rlhf_plugin_code.verifiers import Asserts
+
+        return Asserts(self)
+
+
+class MBPPConfig(AssertsConfig):
+    """Judges solutions of MBPP by ``test_list``, after ``test_imports`` (sanitized) or ``test_setup_code`` (full)."""
+
+    name: str = "mbpp"
+    tests_column: str = "test_list"
+    setup_column: str = "test_imports"
+
+    def row(self, prompt: Prompt) -> Asserted:
+        """Tests of a row."""
+        from rlhf_plugin_code.rows import mbpp
+
+        return mbpp(self, prompt)
+
+
+class HumanEvalConfig(AssertsConfig):
+    """Judges solutions of HumanEval by ``test`` and ``entry_point``; a bare function body is put under the prompt."""
+
+    name: str = "humaneval"
+    tests_column: str = "test"
+
+    def row(self, prompt: Prompt) -> Asserted:
+        """Tests of a row."""
+        from rlhf_plugin_code.rows import humaneval
+
+        return humaneval(self, prompt)
+
+    def build(self, ctx: BuildContext) -> HumanEval:
+        """Return the verifier."""
+        from rlhf_plugin_code.verifiers import HumanEval
+
+        return HumanEval(self)
+
+
+class AppsConfig(CodeConfig):
+    """Judges programs by what they print for given inputs: ``input_output`` = ``{"inputs": [...], "outputs": [...]}``.
+
+    With ``fn_name`` in it, inputs are arguments and outputs what the function returns, as in APPS and LiveCodeBench.
+    """
+
+    name: str = "apps"
+    column: str = "input_output"
+    """Column with the inputs and outputs; JSON text or an object."""
+    max_tests: int = Field(default=20, ge=1)
+    """Only so many tests are run, the first ones."""
+    tolerance: float = Field(default=1e-6, ge=0)
+    """Numbers this close, relatively or absolutely, are equal."""
+
+    def row(self, prompt: Prompt) -> object:
+        """Inputs and outputs of a row."""
+        from rlhf_plugin_code.rows import cases
+
+        return cases(self, prompt)
+
+    def build(self, ctx: BuildContext) -> StdinStdout:
+        """Return the verifier."""
+        from rlhf_plugin_code.verifiers import StdinStdout
+
+        return StdinStdout(self)
+
+class ProgramConfig(CodeConfig):
+    """Runs a program and judges what it prints, by another verifier or by equality with the answer."""
+
+    name: str = "program"
+    verifier: component("verifier") | None = None  # pyright: ignore[reportInvalidTypeForm]
+    """Verifier that is shown the output in place of the completion; without one, output and answer must be equal
+    but for white space."""
+    stdin_column: str = "stdin"
+    """Column of the program's input; may be missing."""
+    command: tuple[str, ...] = ()
+    """How to run it where it is not Python, e.g. ``[bash, main]``; the program is in the file ``main``."""
+
+    def build(self, ctx: BuildContext) -> Program:
+        """Return the verifier."""
+        from rlhf_plugin_code.verifiers import Program
+
+        return Program(self, ctx)

@@ -1,0 +1,85 @@
+"""Finds the program in what a model wrote."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+_FENCE = re.compile(r"^[ \t]*(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>[\w+#.-]*)[^\n`]*\n(?P<body>.*?)"
+                    r"(?:^[ \t]*(?P=fence)[`~]*[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
+PYTHON = frozenset({"", "python", "python3", "py", "py3", "Python"})
+MAX_CHARACTERS = 1 << 20
+
+
+def blocks(text: str) -> list[str]:
+    """Bodies of all Markdown code blocks in Python or in no named language; the last may lack its end."""
+    found = [(m["language"], m["body"]) for m in _FENCE.finditer(text)]
+    return [body for language, body in found if language in PYTHON] or [body for _, body in found]
+
+
+def program(text: str, how: str) -> str | None:
+    """The program, None if there is none.
+
+    Args:
+        text: a completion.
+        how: ``last_block``, ``first_block``, ``strict`` or ``none``; see ``CodeConfig.extract``.
+
+    Example:
+        >>> program("Sure!\\n```python\\nx = 1\\n```\\nDone.", "strict")
+        'x = 1\\n'
+    """
+    if len(text) > MAX_CHARACTERS or not text.strip():
+        return None
+    if how == "none":
+        return text
+    found = blocks(text)
+    if how == "strict":
+        return found[0] if len(found) == 1 else None
+    if not found:
+        return text
+    return found[-1 if how == "last_block" else 0]
+
+
+def split_tests(text: str) -> list[str]:
+    """One text per test: each statement with an assert, with the statements before it that have none.
+
+    Raises:
+        SyntaxError: the text is no Python.
+    """
+    tests: list[str] = []
+    waiting: list[str] = []
+    for node in ast.parse(text).body:
+        waiting.append(ast.unparse(node))
+        if any(isinstance(n, ast.Assert) for n in ast.walk(node)) and not isinstance(node, _DEFINITIONS):
+            tests.append("\n".join(waiting))
+            waiting = []
+    return tests if not waiting else [*tests, "\n".join(waiting)]
+
+
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def defined(code: str) -> list[str]:
+    """Functions and classes at the top of a module; none if it is no Python."""
+    try:
+        return [node.name for node in ast.parse(code).body if isinstance(node, _DEFINITIONS)]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+
+
+def check_body(test: str, entry: str) -> tuple[str, list[str]]:
+    """Setup and tests of a HumanEval row, whose ``test`` defines ``check(candidate)``.
+
+    The body's asserts count one by one; where it has control flow of its own (``return``), it is one test.
+
+    Raises:
+        SyntaxError: the text is no Python.
+    """
+    tree = ast.parse(test)
+    check = next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "check"), None)
+    if check is None or len(check.args.args) != 1 or any(isinstance(n, ast.Return) for n in ast.walk(check)):
+        return test, [f"check({entry})"]
+    tree.body.remove(check)
+    first = f"{check.args.args[0].arg} = {entry}"
+    tests = split_tests("\n".join(ast.unparse(node) for node in check.body))
+    return ast.unparse(tree), [f"{first}\n{t}" for t in tests]

@@ -1,0 +1,283 @@
+"""The side of the tests: a process of its own, where the program's names are stand-ins that ask the program.
+
+Arguments go to the program, plain data comes back, and every comparison happens here. A stand-in for what is not plain
+data can be called, indexed, iterated, measured and asked for attributes; it equals nothing but itself and takes part
+in no arithmetic, for that would send the program the very value it is compared with.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import itertools
+import json
+import os
+import select
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+from rlhf_plugin_code.inside import values
+
+
+class Late(BaseException):
+    """The program gave no answer in time. Not an Exception: no ``except`` clause of a test may swallow it."""
+
+
+class Gone(BaseException):
+    """The program ended, or sent what is no answer."""
+
+
+class Wrong(Exception):
+    """The program raised something that is no built-in exception."""
+
+
+class Remote:
+    """Stand-in for an object of the program."""
+
+    def __init__(self, ask: Asker, number: int, kind: str) -> None:
+        self.__dict__.update(_ask=ask, _number=number, _kind=kind)
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        return self._ask.call(self._number, args, named)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._ask("attr", self._number, [name])
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._ask("item", self._number, [key])
+
+    def __len__(self) -> int:
+        return self._ask("len", self._number, [])
+
+    def __bool__(self) -> bool:
+        return self._ask("bool", self._number, [])
+
+    def __iter__(self) -> Iterator[Any]:
+        iterator = self._ask("iter", self._number, [])
+        while True:
+            reply = self._ask.reply({"ask": "next", "of": iterator._number})
+            if "end" in reply:
+                return
+            yield self._ask.rebuild(reply["value"])
+
+    def __repr__(self) -> str:
+        return f"<{self._kind} object of the program>"
+
+
+class Asker:
+    """The line to the program.
+
+    Args:
+        channel: to the guest.
+        deadline: ``time.monotonic()`` at which waiting ends.
+    """
+
+    def __init__(self, channel: socket.socket, deadline: float) -> None:
+        self.channel, self.deadline = channel, deadline
+        self.buffer = b""
+        self.functions: dict[int, Callable[..., Any]] = {}
+        self.numbers = itertools.count()
+
+    def __call__(self, what: str, of: int | None, args: Sequence[Any]) -> Any:
+        """Ask, and return plain data or a stand-in."""
+        return self.rebuild(self.reply({"ask": what, "of": of, "args": [self.describe(a) for a in args]})["value"])
+
+    def call(self, of: int, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """Call a function of the program; lists, dicts and sets among the arguments change as it changed them."""
+        reply = self.reply({"ask": "call", "of": of, "args": [self.describe(a) for a in args],
+                            "named": {k: self.describe(v) for k, v in named.items()}})
+        for argument, after in zip(args, reply.get("after", [])):
+            if after is not None:
+                change(argument, self.rebuild(after))
+        return self.rebuild(reply["value"])
+
+    def describe(self, value: Any) -> Any:
+        """An argument as JSON; a function of the tests becomes a number that the program may call back."""
+        return values.describe(value, self._lend)
+
+    def _lend(self, value: Any) -> Any:
+        if isinstance(value, Remote):
+            return {"o": value._number}
+        if not callable(value):
+            raise TypeError(f"a {type(value).__name__} cannot be handed to the program")
+        number = next(self.numbers)
+        self.functions[number] = value
+        return {"fn": number}
+
+    def rebuild(self, data: Any) -> Any:
+        """What the program sent.
+
+        Raises:
+            Gone: it is no such message.
+        """
+        try:
+            return values.rebuild(data, lambda d: Remote(self, int(d["o"][0]), str(d["o"][1])[:80]))
+        except Exception as error:
+            raise Gone(f"the program's answer cannot be read: {type(error).__name__}") from error
+
+    def reply(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Send a question and wait; meanwhile the program may call functions that it was lent."""
+        self.send(request)
+        while True:
+            answer = self.receive()
+            if "back" not in answer:
+                return answer
+            self.send(self._called_back(answer))
+
+    def _called_back(self, answer: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            function = self.functions[int(answer["back"])]
+            return {"value": self.describe(function(*(self.rebuild(a) for a in answer["args"])))}
+        except Exception as error:
+            return {"raise": type(error).__name__, "args": [str(error)[:200]]}
+
+    def send(self, message: Any) -> None:
+        """One line to the program."""
+        data = memoryview(values.pack(message))
+        while data:
+            self._wait(select.POLLOUT)
+            try:
+                data = data[self.channel.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL):]
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise Gone("the program ended") from error
+
+    def receive(self) -> dict[str, Any]:
+        """One line from the program.
+
+        Raises:
+            Late, Gone: there is none.
+            Exception: what the program raised, as the same built-in exception.
+        """
+        chunks = [self.buffer]
+        size = len(self.buffer)
+        while b"\n" not in chunks[-1]:
+            self._wait(select.POLLIN)
+            try:
+                chunks.append(self.channel.recv(1 << 16))
+            except OSError as error:
+                raise Gone("the program ended") from error
+            size += len(chunks[-1])
+            if not chunks[-1]:
+                raise Gone("the program ended")
+            if size > values.MAX_BYTES:
+                raise Gone(f"the program's answer has more than {values.MAX_BYTES >> 20} MiB")
+        line, _, self.buffer = b"".join(chunks).partition(b"\n")
+        try:
+            answer = json.loads(line)
+            what = answer.get("raise")
+        except Exception as error:
+            raise Gone(f"the program's answer cannot be read: {type(error).__name__}") from error
+        if what is not None:
+            again(what, str(answer.get("text", "")))
+        return answer
+
+    def _wait(self, event: int) -> None:
+        poll = select.poll()
+        poll.register(self.channel, event)
+        left = self.deadline - time.monotonic()
+        if left <= 0 or not poll.poll(left * 1000):
+            raise Late
+
+
+def again(names: Any, text: str) -> NoReturn:
+    """Raise here what was raised there: the nearest built-in exception."""
+    names = [str(n) for n in names] if isinstance(names, list) and names else ["Exception"]
+    found = [getattr(builtins, n, None) for n in names]
+    cls = next((c for c in found if isinstance(c, type) and issubclass(c, Exception)), Wrong)
+    try:
+        error = cls(text if names[0] == cls.__name__ else f"{names[0]}: {text}")
+    except Exception:  # UnicodeDecodeError and the like want more arguments
+        error = Wrong(f"{names[0]}: {text}")
+    raise error
+
+
+def change(argument: Any, after: Any) -> None:
+    """Make a container equal to what the program made of its copy."""
+    if isinstance(argument, list | bytearray) and isinstance(after, type(argument)):
+        argument[:] = after
+    elif isinstance(argument, dict | set) and isinstance(after, type(argument)):
+        argument.clear()
+        argument.update(after)
+
+
+def free_names(sources: Sequence[str], known: Mapping[str, Any]) -> list[str]:
+    """Names that tests use and nobody but the program can define."""
+    return sorted(n for n in used_names(sources) if n not in known and not hasattr(builtins, n))
+
+
+def used_names(sources: Sequence[str]) -> set[str]:
+    """All names that are read."""
+    nodes = (node for source in sources for node in ast.walk(ast.parse(source)))
+    return {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+
+
+def judge(job: Mapping[str, Any], descriptor: int, tell: Callable[[Any], None]) -> None:
+    """Run the tests and tell each verdict as soon as it is there.
+
+    Args:
+        job: ``setup`` (code before the tests), ``tests`` (one program text each), ``timeout_s``, and ``names``: what
+            the program is asked for besides the names that nothing else defines.
+        descriptor: socket to the guest.
+        tell: ``{"test": i, "ok": bool, "why": str}``, or first ``{"broken": str}`` where the tests cannot be run.
+    """
+    ask = Asker(socket.socket(fileno=descriptor), time.monotonic() + job["timeout_s"])
+    scope: dict[str, Any] = {"__name__": "tests"}
+    tests = job["tests"]
+    try:
+        compiled = [compile(t, f"test {i + 1}", "exec") for i, t in enumerate(tests)]
+        exec(compile(job.get("setup", ""), "setup of the tests", "exec"), scope)
+        sources = [job.get("setup", ""), *tests]
+        names = [n for n in job["names"] if n in used_names(sources)] + free_names(sources, scope)
+    except BaseException as error:
+        tell({"broken": f"{type(error).__name__}: {error}"})
+        return
+    tell({"asked": True})
+    try:
+        ask.receive()
+        missing = _bind(ask, names, scope)
+    except BaseException as error:
+        why = _say(error)
+        for i in range(len(tests)):
+            tell({"test": i, "ok": False, "why": why, "late": isinstance(error, Late)})
+        return
+    for i, code in enumerate(compiled):
+        tell({"test": i, **_one(code, scope, missing)})
+
+
+def _bind(ask: Asker, names: Sequence[str], scope: dict[str, Any]) -> list[str]:
+    missing = []
+    for name in dict.fromkeys(names):
+        try:
+            scope[name] = ask("get", None, [name])
+        except Exception:
+            missing.append(name)
+    return missing
+
+
+def _one(code: Any, scope: dict[str, Any], missing: Sequence[str]) -> dict[str, Any]:
+    try:
+        exec(code, scope)
+    except BaseException as error:
+        lacks = error.name if isinstance(error, NameError) else None
+        hint = f" (the program has no {lacks})" if lacks in missing else ""
+        return {"ok": False, "why": _say(error) + hint, "late": isinstance(error, Late)}
+    return {"ok": True, "why": "", "late": False}
+
+
+def _say(error: BaseException) -> str:
+    if isinstance(error, Late):
+        return "no answer in time"
+    if isinstance(error, Gone):
+        return str(error)
+    return f"{type(error).__name__}: {error}"[:300]
+
+
+def teller(descriptor: int) -> Callable[[Any], None]:
+    """Write verdicts to a file that only this process holds."""
+    return lambda message: (os.write(descriptor, values.pack(message)), None)[1]

@@ -1,0 +1,98 @@
+"""Tries every attack on this machine's sandbox and prints a table; exit code 1 if one succeeds."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import sys
+import threading
+import time
+from pathlib import Path
+
+from rlhf_plugin_code.redteam.arena import GROUPS, LIMITS, Arena, Outcome, arena, as_row
+from rlhf_plugin_code.sandbox import Sandbox
+
+
+class Neighbour:
+    """A second sandbox that works beside the attacks: every answer must be right, and its times are kept."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+        self.wrong = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work)
+
+    def _work(self) -> None:
+        with Sandbox(LIMITS) as sandbox:
+            while not self._stop.is_set():
+                started = time.monotonic()
+                report = sandbox.tests("def f(x): return x * x", ["assert f(12) == 144"])
+                self.times.append(time.monotonic() - started)
+                self.wrong += not all(report.passed)
+
+    def __enter__(self) -> Neighbour:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the attacks named, or all."""
+    parser = argparse.ArgumentParser(prog="python -m rlhf_plugin_code.redteam", description=__doc__)
+    parser.add_argument("--group", choices=list(GROUPS))
+    parser.add_argument("--only", help="attacks whose name contains this")
+    parser.add_argument("--markdown", type=Path, help="write the table there")
+    parser.add_argument("--json", action="store_true", help="print the rows as JSON")
+    args = parser.parse_args(argv)
+    chosen = [(g, n) for g in GROUPS if args.group in (None, g) for n in GROUPS[g] if (args.only or "") in n]
+    with arena() as ground, Neighbour() as neighbour:
+        time.sleep(0.5)
+        outcomes = [watched(ground, neighbour, group, name) for group, name in chosen]
+        walls = ground.sandbox.isolation
+    lines = table(outcomes, walls, neighbour)
+    if args.json:
+        print(json.dumps([as_row(o) for o in outcomes], indent=1))
+    else:
+        print("\n".join(lines))
+    if args.markdown:
+        args.markdown.write_text("\n".join(lines) + "\n")
+    return 1 if neighbour.wrong or any(o.won for o in outcomes) else 0
+
+
+def watched(ground: Arena, neighbour: Neighbour, group: str, name: str) -> Outcome:
+    """One attack, and how slow the neighbour was meanwhile."""
+    before = len(neighbour.times)
+    found = ground.attack(group, name)
+    times = neighbour.times[before:]
+    seen = f"{statistics.median(times) * 1000:.0f} ms" if times else ""
+    print(f"{found.won or 'stopped':20} {name}", file=sys.stderr)
+    return Outcome(found.group, found.name, found.won, found.stopped_by, found.seconds, seen)
+
+
+def table(outcomes: list[Outcome], walls: str, neighbour: Neighbour) -> list[str]:
+    """Markdown."""
+    won = sum(bool(o.won) for o in outcomes)
+    rows = [f"| {o.group} | {o.name} | {f'**{o.won}**' if o.won else 'no'} | {cell(o.stopped_by)} | {o.seconds:.2f} | "
+            f"{o.neighbour} |" for o in outcomes]
+    middle = statistics.median(neighbour.times) * 1000 if neighbour.times else 0.0
+    return ["# Attacks on the sandbox", "", f"`python -m rlhf_plugin_code.redteam --markdown FILE` on Linux "
+            f"{platform.release().split('-')[0]}, Python {platform.python_version()}. Walls: {walls}. Limits: "
+            f"{LIMITS.timeout_s:g} s, {LIMITS.memory_mb} MB, {LIMITS.processes} processes.", "",
+            f"{len(outcomes)} attacks, {won} succeeded. A second sandbox beside them ran {len(neighbour.times)} "
+            f"programs with {neighbour.wrong} wrong verdicts, median {middle:.0f} ms each; the last column is its "
+            "median during the attack. Seconds are on the clock and include the look around afterwards.", "",
+            "| group | attack | succeeded | what it met | seconds | neighbour |", "|---|---|---|---|---|---|", *rows]
+
+
+def cell(text: str) -> str:
+    """Text that a Markdown table can hold."""
+    return text.replace("|", "/").replace("\n", " ").replace("<", "&lt;")[:120]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+"""Reads the tests out of a row; also when the data set loads, so that a row that cannot be judged is named early."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core.api import Prompt
+from rlhf_plugin_code.extract import check_body, defined, split_tests
+
+if TYPE_CHECKING:
+    from rlhf_plugin_code.config import AppsConfig, AssertsConfig
+
+
+class BrokenTests(ValueError):
+    """A row whose tests cannot be run, whatever the program."""
+
+
+class Asserted:
+    """A row judged by asserts.
+
+    Args:
+        setup: runs before the tests, on their side.
+        tests: one text per test.
+        names: the program's even where Python has a built-in function of that name.
+    """
+
+    def __init__(self, setup: str, tests: Sequence[str], names: Sequence[str] = ()) -> None:
+        self.setup, self.tests, self.names = setup, list(tests), list(names)
+        if not self.tests:
+            raise BrokenTests("the row has no tests")
+        try:
+            for text in (setup, *self.tests):
+                ast.parse(text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise BrokenTests(f"{type(error).__name__} in the tests: {error}") from error
+
+
+def asserts(config: AssertsConfig, prompt: Prompt) -> Asserted:
+    """Tests of a row: a list of texts, or one text whose asserts count one by one.
+
+    Raises:
+        BrokenTests: no such column, no tests in it, or no Python.
+    """
+    tests = prompt.meta.get(config.tests_column)
+    if not isinstance(tests, str | list | tuple):
+        raise BrokenTests(f"no tests in column '{config.tests_column}'; the row has {', '.join(prompt.meta) or 'none'}")
+    return Asserted(joined(prompt.meta.get(config.setup_column)), split(tests) if isinstance(tests, str) else tests)
+
+
+def mbpp(config: AssertsConfig, prompt: Prompt) -> Asserted:
+    """The full data set names its setup otherwise than the sanitized one. What the reference solution defines is asked
+    of the program: row 126 wants a function ``sum``.
+    """
+    row = asserts(config, prompt)
+    setup = row.setup or joined(prompt.meta.get("test_setup_code"))
+    return Asserted(setup, row.tests, defined(str(prompt.meta.get("code", ""))))
+
+
+def humaneval(config: AssertsConfig, prompt: Prompt) -> Asserted:
+    """The asserts inside ``check``, one by one."""
+    test, entry = (prompt.meta.get(name) for name in (config.tests_column, "entry_point"))
+    if not isinstance(test, str) or not isinstance(entry, str) or not entry.isidentifier():
+        raise BrokenTests(f"the row needs texts in '{config.tests_column}' and 'entry_point'")
+    try:
+        setup, tests = check_body(test, entry)
+    except SyntaxError as error:
+        raise BrokenTests(f"SyntaxError in the tests: {error}") from error
+    return Asserted(setup, tests, [entry])
+
+
+def cases(config: AppsConfig, prompt: Prompt) -> dict[str, Any]:
+    """``inputs``, ``outputs`` and ``fn_name`` of a row, the first ``max_tests`` of them.
+
+    Raises:
+        BrokenTests: missing or malformed.
+    """
+    found = prompt.meta.get(config.column)
+    try:
+        found = json.loads(found) if isinstance(found, str) else dict(found or {})
+        given, wanted = list(found["inputs"]), list(found["outputs"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise BrokenTests(f"column '{config.column}' is not {{inputs, outputs}}: {error!r}") from error
+    if not given or len(given) != len(wanted):
+        raise BrokenTests(f"{len(given)} inputs and {len(wanted)} outputs")
+    name = found.get("fn_name")
+    if name is not None and not (isinstance(name, str) and name.isidentifier()):
+        raise BrokenTests(f"fn_name {name!r} is no name")
+    return {"inputs": given[:config.max_tests], "outputs": wanted[:config.max_tests], "fn_name": name}
+
+
+def calls(found: Mapping[str, Any]) -> Asserted:
+    """The form of APPS with a function: its results are compared on the tests' side."""
+    setup = f"import json\ncases = json.loads({json.dumps(found)!r})\n{_SAME}"
+    find = _FIND.format(found["fn_name"])
+    tests = [f"{find}\nassert same(target(*cases['inputs'][{i}]), cases['outputs'][{i}])"
+             for i in range(len(found["inputs"]))]
+    return Asserted(setup, tests)
+
+
+_FIND = """try:
+    target = Solution().{0}
+except NameError:
+    target = {0}"""
+_SAME = '''
+def plain(value):
+    return [plain(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+def same(said, wanted):
+    """Tuples count as lists; an output wrapped in a list of one, as APPS has them, is unwrapped."""
+    said, wanted = plain(said), plain(wanted)
+    return said == wanted or (isinstance(wanted, list) and len(wanted) == 1 and said == wanted[0])
+'''
+
+
+def split(tests: str) -> list[str]:
+    """Asserts of one text, each with what it needs.
+
+    Raises:
+        BrokenTests: no Python.
+    """
+    try:
+        return split_tests(tests)
+    except SyntaxError as error:
+        raise BrokenTests(f"SyntaxError in the tests: {error}") from error
+
+
+def joined(text: Any) -> str:
+    """A text, or a list of lines as one."""
+    return "" if text is None else text if isinstance(text, str) else "\n".join(map(str, text))

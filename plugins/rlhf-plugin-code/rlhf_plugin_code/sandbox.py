@@ -1,0 +1,367 @@
+"""The trusted side: starts a zygote, hands it programs, reads what they left.
+
+>>> with Sandbox() as sandbox:
+...     sandbox.script("print(input()[::-1])", "abc").stdout
+'cba\\n'
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rlhf_core.api import ConfigError, RlhfError
+
+BOOT = ("import json, sys; sys.path.insert(0, sys.argv[1]); from rlhf_plugin_code.inside.zygote import main; "
+        "main(int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4]))")
+START_S, GRACE_S = 30.0, 5.0
+BUBBLEWRAP = ("--unshare-all", "--die-with-parent", "--new-session", "--ro-bind", "/", "/", "--dev", "/dev", "--proc",
+              "/proc", "--tmpfs", "/tmp", "--clearenv")
+UNSAFE = "none: programs run with this user's rights"
+
+
+class SandboxError(RlhfError):
+    """The sandbox itself failed; nothing is known about the program."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one program may use."""
+
+    timeout_s: float = 5.0
+    """Seconds on the clock."""
+    memory_mb: int = 512
+    """Address space of a process, and resident memory of all processes of a program together."""
+    disk_mb: int = 16
+    """Size of the private /tmp, which is in memory."""
+    processes: int = 16
+    """Processes and threads at a time."""
+    output_kb: int = 1024
+    """More output than this, to standard output, standard error or a file, ends the program."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a program ended and what it wrote."""
+
+    why: str
+    """``ended``, or what it was killed for: ``time``, ``memory``, ``processes``."""
+    code: int
+    """Exit code; negative: the signal that killed it."""
+    stdout: str
+    stderr: str
+    seconds: float
+    """On the clock, start and clean-up of the room included."""
+    peak_mb: float
+
+    @property
+    def good(self) -> bool:
+        """Whether it ended by itself with exit code 0."""
+        return self.why == "ended" and self.code == 0
+
+
+@dataclass(frozen=True, slots=True)
+class TestReport:
+    """Verdict of every test, in order."""
+
+    passed: tuple[bool, ...]
+    reasons: tuple[str, ...]
+    """Why a test failed; "" where it passed."""
+    late: bool
+    """The program was still at work when its time was over; tests that it kept from running have failed."""
+    broken: str
+    """Why the tests themselves cannot be run; "" if they can."""
+    program: Ended
+
+    __test__ = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One process of a request: a role, and the descriptors that it gets as 0, 1, 2 and so on."""
+
+    role: str
+    descriptors: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Files:
+    """Memory files of one request; closed together."""
+
+    opened: list[int] = field(default_factory=list)
+    lines: tuple[int, ...] = ()
+
+    def new(self, content: bytes = b"") -> int:
+        """An anonymous file in memory."""
+        self.opened.append(os.memfd_create("sandbox"))
+        view = memoryview(content)
+        while view:
+            view = view[os.write(self.opened[-1], view):]
+        os.lseek(self.opened[-1], 0, os.SEEK_SET)
+        return self.opened[-1]
+
+    def null(self) -> int:
+        """/dev/null."""
+        self.opened.append(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
+        return self.opened[-1]
+
+    def pair(self) -> tuple[int, int]:
+        """Two ends of one line."""
+        self.lines = tuple(end.detach() for end in socket.socketpair())
+        return self.lines[0], self.lines[1]
+
+    def hand_over(self) -> None:
+        """Close our copies of lines: who waits at one end must notice when the other end is gone."""
+        for descriptor in self.lines:
+            os.close(descriptor)
+        self.lines = ()
+
+    def close(self) -> None:
+        """Close what is open."""
+        self.hand_over()
+        for descriptor in self.opened:
+            os.close(descriptor)
+
+
+class Sandbox:
+    """Runs untrusted programs. Used by one thread at a time; starts with the first program.
+
+    Args:
+        limits: of every program.
+        packages: let programs import what is installed beside this package, not only the standard library. A
+            package that holds reference solutions could then be read.
+        readable: further folders that programs may read.
+        unsafe_local_execution: run with nothing but resource limits where the machine offers no isolation.
+
+    Raises:
+        ConfigError: there is no isolation here, and running without was not allowed.
+    """
+
+    def __init__(self, limits: Limits | None = None, *, packages: bool = False, readable: Sequence[str] = (),
+                 unsafe_local_execution: bool = False) -> None:
+        self.limits = limits or Limits()
+        self.packages, self.readable = packages, tuple(readable)
+        self.unsafe = unsafe_local_execution
+        self.isolation = ""
+        self.starts = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the zygote with the strongest walls that the machine has; does nothing when it runs."""
+        if self._process is not None:
+            return
+        refusals: list[str] = []
+        for name, prefix, isolated in self._choices():
+            ready = self._try(prefix, isolated)
+            if "refused" not in ready:
+                self.isolation = describe(name, ready)
+                return
+            refusals.append(f"{name}: {ready['refused']}")
+        raise ConfigError(
+            "programs written by a model cannot be run here: this machine offers no isolation",
+            why="; ".join(refusals) or f"it needs Linux, this is {sys.platform}",
+            fix="allow unprivileged user namespaces (sysctl user.max_user_namespaces, in docker --security-opt "
+                "seccomp=unconfined), or accept the risk in a machine that may be lost: unsafe_local_execution: true")
+
+    @property
+    def pid(self) -> int:
+        """Process that all programs are below; 0 when there is none."""
+        return self._process.pid if self._process else 0
+
+    def _choices(self) -> Iterable[tuple[str, list[str], bool]]:
+        """Name, command prefix and whether isolated, strongest first."""
+        if sys.platform == "linux":
+            bwrap = shutil.which("bwrap")
+            if bwrap and os.geteuid() != 0:  # root's own namespaces are stronger: programs become another user
+                yield "bubblewrap and namespaces", [bwrap, *BUBBLEWRAP, "--"], True
+            yield "namespaces", [], True
+            if self.unsafe:
+                yield UNSAFE, [], False
+
+    def _try(self, prefix: Sequence[str], isolated: bool) -> dict[str, Any]:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.settimeout(START_S)
+        base = [sys.executable, "-s", "-P", "-B", "-c", BOOT, str(Path(__file__).parents[1]), str(theirs.fileno())]
+        parent = 1 if prefix else os.getpid()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        with theirs:
+            self._process = subprocess.Popen(
+                [*prefix, *base, str(parent), json.dumps(self._settings(isolated))], pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._errors, start_new_session=True,
+                env={"PYTHONHASHSEED": "0", "LANG": "C.UTF-8"})
+        self._control = ours
+        self.starts += 1
+        try:
+            answer = json.loads(ours.recv(1 << 16) or b"{}")
+        except (TimeoutError, OSError):
+            answer = {}
+        if "ready" in answer:
+            return answer["ready"]
+        words = self._last_words()
+        self.close()
+        return {"refused": answer.get("refused", words)}
+
+    def _settings(self, isolated: bool) -> dict[str, Any]:
+        standard = [sysconfig.get_path("stdlib"), str(Path(sysconfig.get_path("stdlib"), "lib-dynload"))]
+        folders = [p for p in sys.path if p.endswith(("site-packages", "dist-packages"))] if self.packages else []
+        prefixes = [p for p in (sys.base_prefix, sys.base_exec_prefix) if not p.startswith("/usr")]
+        hidden = [] if self.packages else [sysconfig.get_path("purelib", vars={"base": sys.base_prefix}),
+                                           "/usr/lib/python3/dist-packages"]
+        return {"isolated": isolated, "readable": [*dict.fromkeys([*prefixes, *folders, *self.readable])],
+                "hidden": [*dict.fromkeys(os.path.realpath(h) for h in hidden)], "import_paths": standard + folders,
+                "path": f"{sys.base_exec_prefix}/bin:/usr/local/bin:/usr/bin:/bin"}
+
+    def script(self, code: str, stdin: str = "", *, args: Sequence[str] = (), timeout_s: float | None = None) -> Ended:
+        """Run Python code as a main program, in an interpreter that is already up.
+
+        Raises:
+            SandboxError, ConfigError: see there.
+        """
+        return self._alone("script", {"code": code, "args": list(args)}, stdin, timeout_s)
+
+    def command(self, command: Sequence[str], stdin: str = "", *, files: Mapping[str, str] | None = None,
+                timeout_s: float | None = None) -> Ended:
+        """Run any program that is installed, such as ``["python3", "main.py"]``, in a folder with ``files``."""
+        return self._alone("command", {"command": list(command), "files": dict(files or {})}, stdin, timeout_s)
+
+    def _alone(self, role: str, job: Mapping[str, Any], stdin: str, timeout_s: float | None) -> Ended:
+        files = _Files()
+        try:
+            out, err = files.new(), files.new()
+            part = _Part(role, (files.new(encode(stdin)), out, err, files.new(json.dumps(job).encode())))
+            reply = self._ask([part], files, timeout_s or self.limits.timeout_s)
+            return self._ended(reply, 0, out, err)
+        finally:
+            files.close()
+
+    def tests(self, code: str, tests: Sequence[str], *, setup: str = "", names: Sequence[str] = (),
+              timeout_s: float | None = None) -> TestReport:
+        """Judge a program by tests that it never sees; they run in another process.
+
+        Args:
+            code: the program.
+            tests: program texts such as ``assert f(1) == 2``; each passes if it raises nothing.
+            setup: runs before the tests, on their side: imports, helpers.
+            names: taken from the program though they are names of built-in functions too.
+            timeout_s: for the program and all its tests together.
+        """
+        seconds = timeout_s or self.limits.timeout_s
+        files = _Files()
+        try:
+            theirs, its = files.pair()
+            out, err, verdicts, complaints = files.new(), files.new(), files.new(), files.new()
+            job = {"setup": setup, "tests": list(tests), "timeout_s": seconds, "names": list(names)}
+            judge = _Part("harness", (files.null(), complaints, complaints, files.new(json.dumps(job).encode()), theirs,
+                                      verdicts))
+            program = _Part("guest", (files.null(), out, err, files.new(json.dumps({"code": code}).encode()), its))
+            reply = self._ask([judge, program], files, seconds + 1.0)
+            ended = self._ended(reply, 1, out, err)
+            said = [json.loads(line) for line in read(verdicts, 1 << 24).splitlines()]
+            return report(said, len(tests), reply, ended, read(complaints, 500).decode(errors="replace"))
+        finally:
+            files.close()
+
+    def _ended(self, reply: Mapping[str, Any], number: int, out: int, err: int) -> Ended:
+        part, most = reply["parts"][number], self.limits.output_kb << 10
+        texts = [read(d, most).decode(errors="replace") for d in (out, err)]
+        return Ended(reply["why"], part["code"], texts[0], texts[1], reply["seconds"], part["peak_mb"])
+
+    def _ask(self, parts: Sequence[_Part], files: _Files, wall_s: float) -> dict[str, Any]:
+        self.start()
+        descriptors = sorted({d for part in parts for d in part.descriptors})
+        limits = self.limits
+        request = {"parts": [{"role": p.role, "fds": [descriptors.index(d) for d in p.descriptors]} for p in parts],
+                   "limits": {"wall_s": wall_s, "cpu_s": int(wall_s) + 2, "memory_mb": limits.memory_mb,
+                              "total_mb": limits.memory_mb, "disk_mb": limits.disk_mb, "processes": limits.processes,
+                              "file_kb": limits.output_kb, "files": 64}}
+        try:
+            self._control.settimeout(wall_s + GRACE_S)
+            socket.send_fds(self._control, [json.dumps(request).encode()], descriptors)
+            files.hand_over()
+            reply = json.loads(self._control.recv(1 << 16) or b"{}")
+        except (OSError, ValueError) as error:
+            reply = {"failed": f"{type(error).__name__}: {error}"}
+        if "parts" in reply and all(p is not None for p in reply["parts"]):
+            return reply
+        words = self._last_words()
+        self.close()
+        raise SandboxError("the sandbox gave no answer", why=words or reply.get("failed", ""),
+                           fix="the next program gets a new one")
+
+    def _last_words(self) -> str:
+        with contextlib.suppress(Exception):
+            assert self._process is not None
+            self._process.wait(0.2)
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "its process ended" if self._process and self._process.poll() is not None else ""
+
+    def close(self) -> None:
+        """End the zygote and with it all that runs; idempotent."""
+        if self._process is None:
+            return
+        process, self._process = self._process, None
+        self._control.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
+        process.wait(GRACE_S)
+        self._errors.close()
+
+    def __enter__(self) -> Sandbox:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+
+
+def describe(name: str, ready: Mapping[str, Any]) -> str:
+    """What the walls are made of, in one line."""
+    if name == UNSAFE:
+        return UNSAFE
+    landlock = f"landlock {ready['landlock']}" if ready["landlock"] else "no landlock in this kernel"
+    proc = "" if ready["proc"] else ", no /proc (memory is watched per process only)"
+    return f"{name}, seccomp, {landlock}, resource limits{proc}"
+
+
+def report(said: Sequence[Mapping[str, Any]], count: int, reply: Mapping[str, Any], program: Ended,
+           complaint: str) -> TestReport:
+    """Read the harness's verdicts; a test without one has failed, unless the tests never came to the program."""
+    broken = next((str(m["broken"]) for m in said if "broken" in m), "")
+    verdicts = {m["test"]: m for m in said if "test" in m}
+    if not broken and not verdicts and not any("asked" in m for m in said):
+        broken = complaint.strip() or ("the tests did not end" if reply["why"] == "time" else "the tests died")
+    reached = [verdicts.get(i, {"ok": False, "why": "not reached"}) for i in range(count)]
+    late = reply["why"] == "time" or any(m.get("late") for m in reached)
+    return TestReport(tuple(bool(m["ok"]) for m in reached), tuple(str(m["why"]) for m in reached), late, broken,
+                      program)
+
+
+def read(descriptor: int, most: int) -> bytes:
+    """The first bytes of a memory file."""
+    return os.pread(descriptor, most, 0)
+
+
+def encode(text: str) -> bytes:
+    """UTF-8; lone surrogates, which a model can write, survive."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def describe_limits(limits: Limits) -> dict[str, Any]:
+    """For the trace."""
+    return asdict(limits)

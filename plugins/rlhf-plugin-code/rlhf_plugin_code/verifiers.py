@@ -1,0 +1,169 @@
+"""Verifiers that run what a model wrote.
+
+A program that is wrong, crashes, is late or takes too much memory gets 0.0: that is its own doing, and a missing score
+would be a way out of a low one. Status ``error`` is for tests that cannot be run and for a sandbox that failed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core.api import Sample, Score, ScoreStatus
+from rlhf_plugin_code.compare import same_output
+from rlhf_plugin_code.extract import program
+from rlhf_plugin_code.rows import Asserted, BrokenTests, calls, cases
+from rlhf_plugin_code.sandbox import Ended, SandboxError, TestReport
+
+if TYPE_CHECKING:
+    from rlhf_core.api import BuildContext
+    from rlhf_plugin_code.config import AppsConfig, AssertsConfig, CodeConfig, ProgramConfig
+
+
+class _Coder:
+    """Finds the program and runs it; a subclass says against what."""
+
+    def __init__(self, config: CodeConfig) -> None:
+        self.config = config
+        self.sandbox = config.sandbox.build()
+        self.sandbox.start()
+
+    def verify(self, sample: Sample) -> Score:
+        """One verdict. Parts: ``format`` (a program was found), ``tests`` (share passed), ``timeout``."""
+        code = program(sample.completion, self.config.extract)
+        if code is None:
+            return Score(0.0, {"format": 0.0, "tests": 0.0, "timeout": 0.0}, detail="no program in the completion")
+        try:
+            return self.judge(code, sample)
+        except BrokenTests as error:
+            return Score.failed(ScoreStatus.ERROR, f"tests of {sample.prompt.id}: {error}")
+        except SandboxError as error:
+            return Score.failed(ScoreStatus.ERROR, str(error))
+
+    def judge(self, code: str, sample: Sample) -> Score:
+        """Run the program against the row's tests."""
+        raise NotImplementedError
+
+    def against(self, code: str, row: Asserted) -> Score:
+        """Run a program and tests."""
+        found = self.sandbox.tests(code, row.tests, setup=row.setup, names=row.names)
+        if found.broken:
+            raise BrokenTests(found.broken)
+        return self.score(found.passed, found.late, explain(found))
+
+    def score(self, passed: Sequence[bool], late: bool, detail: str) -> Score:
+        """Verdict from one verdict per test."""
+        share = sum(passed) / len(passed)
+        value = share if self.config.credit == "mean" else float(share == 1.0)
+        return Score(value, {"format": 1.0, "tests": share, "timeout": float(late)}, detail=detail)
+
+    def close(self) -> None:
+        """End the sandbox."""
+        self.sandbox.close()
+
+
+class Asserts(_Coder):
+    """See :class:`AssertsConfig`."""
+
+    def __init__(self, config: AssertsConfig) -> None:
+        super().__init__(config)
+        self.settings = config
+
+    def judge(self, code: str, sample: Sample) -> Score:
+        """Run the row's asserts on their side of the wall, the program on its own."""
+        return self.against(self.complete(code, sample), self.settings.row(sample.prompt))
+
+    def complete(self, code: str, sample: Sample) -> str:
+        """The whole program."""
+        return code
+
+
+class HumanEval(Asserts):
+    """See :class:`HumanEvalConfig`."""
+
+    def complete(self, code: str, sample: Sample) -> str:
+        """A completion that only continues the prompt's function gets its head back."""
+        entry = sample.prompt.meta.get("entry_point", "")
+        if f"def {entry}(" in code:
+            return code
+        return str(sample.prompt.meta.get("prompt") or sample.prompt.text) + code
+
+
+class StdinStdout(_Coder):
+    """See :class:`AppsConfig`."""
+
+    def __init__(self, config: AppsConfig) -> None:
+        super().__init__(config)
+        self.apps = config
+
+    def judge(self, code: str, sample: Sample) -> Score:
+        """Run the tests until the time is over; those that it does not reach count as failed."""
+        found = cases(self.apps, sample.prompt)
+        if found["fn_name"]:
+            return self.against(code, calls(found))
+        passed, late, detail = [], False, ""
+        deadline = time.monotonic() + self.config.sandbox.timeout_s
+        for number, (given, wanted) in enumerate(zip(found["inputs"], found["outputs"])):
+            ended = self.sandbox.script(code, lines(given), timeout_s=max(deadline - time.monotonic(), 0.05))
+            late = ended.why == "time"
+            passed.append(ended.good and same_output(ended.stdout, lines(wanted), self.apps.tolerance))
+            if not passed[-1] and not detail:
+                detail = f"test {number + 1}: {how(ended)}"
+            if late:
+                break
+        return self.score([*passed, *[False] * (len(found["inputs"]) - len(passed))], late, detail)
+
+
+class Program(_Coder):
+    """See :class:`ProgramConfig`."""
+
+    def __init__(self, config: ProgramConfig, ctx: BuildContext) -> None:
+        super().__init__(config)
+        self.settings = config
+        self.other = config.verifier.build(ctx) if config.verifier is not None else None
+
+    def judge(self, code: str, sample: Sample) -> Score:
+        """Run the program; what it prints takes the completion's place before the judge."""
+        ended = self.run(code, lines(sample.prompt.meta.get(self.settings.stdin_column) or ""))
+        parts = {"format": 1.0, "ran": float(ended.good), "timeout": float(ended.why == "time")}
+        if not ended.good:
+            return Score(0.0, parts, detail=how(ended))
+        if self.other is None:
+            if sample.prompt.answer is None:
+                return Score.failed(ScoreStatus.MISSING, f"prompt {sample.prompt.id} has no reference answer")
+            right = same_output(ended.stdout, sample.prompt.answer, 0.0)
+            return Score(float(right), parts, detail="" if right else f"printed {ended.stdout[:80]!r}")
+        score = self.other.verify(Sample(sample.prompt, ended.stdout, sample.finish_reason))
+        return Score(score.value, {**score.parts, **parts}, score.status, score.detail)
+
+    def run(self, code: str, stdin: str) -> Ended:
+        """As Python in a warm interpreter, or by the given command."""
+        if self.settings.command:
+            return self.sandbox.command(self.settings.command, stdin, files={"main": code})
+        return self.sandbox.script(code, stdin)
+
+
+def explain(found: TestReport) -> str:
+    """The first test that failed, and why."""
+    for number, (good, why) in enumerate(zip(found.passed, found.reasons)):
+        if not good:
+            said = found.program.stderr.strip().splitlines()
+            end = {"memory": "too much memory", "processes": "too many processes"}.get(found.program.why, "")
+            return f"test {number + 1}: {end or why}" + (f" ({said[-1][:120]})" if said else "")
+    return ""
+
+
+def how(ended: Ended) -> str:
+    """How a program ended, in a few words."""
+    if ended.why != "ended":
+        return {"time": "no end in time", "memory": "too much memory"}.get(ended.why, ended.why)
+    if ended.code:
+        said = ended.stderr.strip().splitlines()
+        return f"exit code {ended.code}" + (f": {said[-1][:160]}" if said else "")
+    return f"printed {ended.stdout[:80]!r}"
+
+
+def lines(text: Any) -> str:
+    """Standard input or output as one text; some rows give a list of lines."""
+    return "\n".join(map(str, text)) if isinstance(text, list) else str(text)

@@ -1,0 +1,175 @@
+"""Verdicts of the verifiers of code, on their own and in the pool's workers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_core.api import BuildContext, Sample, ScoreStatus
+from rlhf_core.court.config import VerifierRewardConfig
+from rlhf_core.registry import Registry
+from rlhf_plugin_code.compare import same_output
+from rlhf_plugin_code.config import AppsConfig, AssertsConfig, HumanEvalConfig, MBPPConfig, ProgramConfig
+from rlhf_plugin_code.extract import program, split_tests
+from rlhf_plugin_code.sandbox import Sandbox
+
+MakeSample = Callable[..., Sample]
+Verify = Callable[..., Any]
+ADD = "def add(a, b):\n    return a + b\n"
+HUMAN = {"entry_point": "add", "prompt": "def add(a, b):\n    '''Sum.'''\n",
+         "test": "METADATA = {}\n\ndef check(candidate):\n    assert candidate(1, 2) == 3\n    for i in range(5):\n"
+                 "        assert candidate(i, i) == 2 * i\n    x = 4\n    assert candidate(x, 1) == 5\n"}
+
+
+@pytest.fixture(scope="module")
+def verify(sandbox: Sandbox) -> Verify:
+    """``verify(Config(...), sample)`` with the warm sandbox, so that a test costs no start."""
+    registry = Registry(disabled=())
+    ctx = BuildContext(config=None, registry=registry, seed=0)  # pyright: ignore[reportArgumentType]
+
+    def run(config: Any, sample: Sample) -> Any:
+        verifier = config.build(ctx)
+        verifier.close()
+        verifier.sandbox = sandbox
+        return verifier.verify(sample)
+    return run
+
+
+def test_asserts_give_credit_by_test(verify: Verify, sample: MakeSample) -> None:
+    tests = ["assert add(1, 2) == 3", "assert add(0, 0) == 0", "assert add(1, 1) == 3", "assert add(2, 2) == 4"]
+    one = sample(f"Sure:\n```python\n{ADD}```\n", tests=tests)
+    assert (verify(AssertsConfig(credit="mean"), one).value, verify(AssertsConfig(), one).value) == (0.75, 0.0)
+    assert verify(AssertsConfig(), one).detail.startswith("test 3: AssertionError")
+    assert verify(AssertsConfig(), sample(ADD, tests=tests[:2])).value == 1.0
+    text = sample(ADD, tests="x = 3\nassert add(x, 1) == 4\nassert add(x, 2) == 5", test_setup="import math")
+    assert verify(AssertsConfig(), text).parts == {"format": 1.0, "tests": 1.0, "timeout": 0.0}
+
+
+@pytest.mark.parametrize(("completion", "detail", "late"), [
+    ("def add(a, b): return a +", "SyntaxError", 0.0),
+    ("", "no program", 0.0),
+    ("def add(a, b):\n    while True: pass", "no answer in time", 1.0),
+    ("import os\nos._exit(0)", "the program ended", 0.0),
+    ("def sub(a, b): return a", "the program has no add", 0.0),
+    ("x = bytearray(1 << 40)", "MemoryError", 0.0),
+])
+def test_a_bad_program_is_wrong_not_missing(verify: Verify, sample: MakeSample, completion: str, detail: str,
+                                            late: float) -> None:
+    score = verify(AssertsConfig.model_validate({"sandbox": {"timeout_s": 1.0}}),
+                   sample(completion, tests=["assert add(1, 2) == 3"]))
+    assert (score.value, score.status, score.parts["timeout"]) == (0.0, ScoreStatus.OK, late)
+    assert detail in score.detail
+
+
+@pytest.mark.parametrize("meta", [{}, {"tests": []}, {"tests": ["assert f( == 1"]},
+                                  {"tests": ["assert f()"], "test_setup": "import no_such_module"}])
+def test_broken_tests_are_an_error_not_a_verdict(verify: Verify, sample: MakeSample, meta: dict[str, Any]) -> None:
+    score = verify(AssertsConfig(), sample(ADD, **meta))
+    assert (score.value, score.status) == (None, ScoreStatus.ERROR)
+    if "test_setup" not in meta:  # found when the data set loads
+        assert AssertsConfig().check_prompt(sample(ADD, **meta).prompt)
+
+
+def test_humaneval_whole_functions_and_continuations(verify: Verify, sample: MakeSample) -> None:
+    whole = sample(f"```python\n{ADD}```", **HUMAN)
+    assert verify(HumanEvalConfig(), whole).value == 1.0
+    assert verify(HumanEvalConfig(extract="none"), sample("    return a + b\n", **HUMAN)).value == 1.0
+    wrong = verify(HumanEvalConfig(credit="mean"), sample("def add(a, b): return 3 if b == 2 else 5", **HUMAN))
+    assert wrong.value == pytest.approx(2 / 3)
+
+
+def test_apps_by_standard_input_and_by_function(verify: Verify, sample: MakeSample) -> None:
+    cases = {"inputs": ["1 2\n", "3 4\n", ["5 6"]], "outputs": ["3\n", "7", ["11"]]}
+    good = "a, b = map(int, input().split())\nprint(a + b)"
+    assert verify(AppsConfig(), sample(good, input_output=json.dumps(cases))).value == 1.0
+    partial = verify(AppsConfig(credit="mean"), sample("input(); print(7)", input_output=cases))
+    assert (partial.value, partial.detail) == (pytest.approx(1 / 3), "test 1: printed '7\\n'")
+    named = {"inputs": [[1, 2], [3, 4]], "outputs": [[3], 7], "fn_name": "add"}
+    assert verify(AppsConfig(), sample(ADD, input_output=named)).value == 1.0
+    method = "class Solution:\n    def add(self, a, b): return a + b"
+    assert verify(AppsConfig(), sample(method, input_output=named)).value == 1.0
+    assert verify(AppsConfig(), sample(ADD, input_output={"inputs": [1]})).status is ScoreStatus.ERROR
+
+
+def test_a_programs_output_is_judged(verify: Verify, sample: MakeSample) -> None:
+    double = sample("print(int(input()) * 2)", "42", stdin="21")
+    assert verify(ProgramConfig(), double).value == 1.0
+    assert verify(ProgramConfig(), sample("print(43)", "42")).value == 0.0
+    assert verify(ProgramConfig(command=("bash", "main")), sample("echo $((40 + 2))", "42")).value == 1.0
+    registry = Registry(disabled=())
+    judged = ProgramConfig.model_validate({"verifier": "numeric"}, context={"registry": registry})
+    score = verify(judged, sample("print('The answer is 42.')", "42"))
+    assert (score.value, score.parts["ran"], score.parts["answer"]) == (1.0, 1.0, 1.0)
+    assert verify(judged, sample("raise SystemExit(3)", "42")).value == 0.0
+
+
+def test_in_the_pool_a_late_program_has_a_score(sample: MakeSample) -> None:
+    registry = Registry(disabled=())
+    options = {"verifier": {"name": "mbpp", "sandbox": {"timeout_s": 0.5}}, "workers": 2}
+    config = VerifierRewardConfig.model_validate(options, context={"registry": registry})
+    reward = config.build(BuildContext(config=None, registry=registry, seed=0))  # pyright: ignore[reportArgumentType]
+    try:
+        row = {"test_list": ["assert add(1, 2) == 3"], "test_imports": []}
+        scores = reward.score([sample(c, **row) for c in (ADD, "while True: pass", "add = None", ADD)])
+    finally:
+        reward.close()  # pyright: ignore[reportAttributeAccessIssue]
+    assert [s.value for s in scores] == [1.0, 0.0, 0.0, 1.0]
+    assert scores[1].parts["timeout"] == 1.0
+
+
+def test_a_deadline_below_the_verifiers_own_is_refused(command: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps({"prompt": "p", "test_list": ["assert f()"]}) + "\n")
+    args = ("train", "--algo", "grpo", "--reward", "verifier", "--set", "reward.verifier=mbpp", "--dataset", file,
+            "--dry-run")
+    code, said = command(*args, "--set", "reward.timeout_s=3")
+    assert code == 2
+    assert "reward.timeout_s" in said
+    code, said = command(*args)
+    assert code == 0, said
+    assert "programs run in: " in said
+    file.write_text(json.dumps({"prompt": "p", "test_list": ["assert f("]}) + "\n")
+    code, said = command(*args)
+    assert code == 2
+    assert "rows.jsonl" in said
+    assert "SyntaxError" in said
+
+
+@pytest.mark.parametrize(("text", "how", "found"), [
+    ("```python\na\n```\nand\n```\nb\n```", "last_block", "b\n"),
+    ("```python\na\n```\nand\n```\nb\n```", "first_block", "a\n"),
+    ("```python\na\n```\nand\n```\nb\n```", "strict", None),
+    ("```bash\nls\n```\n~~~py\nx\n~~~", "strict", "x\n"),
+    ("```python\ncut off", "last_block", "cut off"),
+    ("x = 1", "last_block", "x = 1"),
+    ("x = 1", "strict", None),
+    ("x" * (2 << 20), "none", None),
+    ("", "none", None),
+])
+def test_extraction(text: str, how: str, found: str | None) -> None:
+    assert program(text, how) == found
+
+
+def test_small_parts() -> None:
+    assert split_tests("a = 1\nassert f(a)\nfor i in b:\n    assert i\nc = 2") == [
+        "a = 1\nassert f(a)", "for i in b:\n    assert i", "c = 2"]
+    assert same_output("1 2 \n\n3", "1 2\n3\n", 0.0)
+    assert same_output("0.3333333", "0.33333333", 1e-6)
+    assert not same_output("10000001", "10000002", 1e-6)
+    assert not same_output("nan", "1", 1e-6)
+
+
+@pytest.mark.slow
+def test_mbpp_reference_solutions_pass(test_data: Path, sandbox: Sandbox, sample: MakeSample, verify: Verify) -> None:
+    rows = json.loads((test_data / "mbpp" / "sanitized-mbpp.json").read_text())
+    config = MBPPConfig.model_validate({"sandbox": {"timeout_s": 30.0}})
+    verifier = config.build(None)  # pyright: ignore[reportArgumentType]
+    wrong = [r["task_id"] for r in rows if verifier.verify(sample(r["code"], **{k: r[k] for k in (
+        "test_list", "test_imports", "code")})).value != 1.0]
+    verifier.close()
+    assert len(rows) == 427
+    assert wrong == []
