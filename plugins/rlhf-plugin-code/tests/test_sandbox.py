@@ -41,7 +41,7 @@ def test_input_output_arguments_and_exit_codes(sandbox: Sandbox) -> None:
 
 
 def test_programs_leave_nothing_to_each_other(sandbox: Sandbox) -> None:
-    sandbox.script("import json, sys, os\nopen('/tmp/x', 'w').write('x')\njson.dumps = None\nos.environ['X'] = '1'")
+    sandbox.script("import json, sys, os\nopen('x', 'w').write('x')\njson.dumps = None\nos.environ['X'] = '1'")
     after = sandbox.script("import json, os\nprint(os.listdir('/tmp'), json.dumps(1), 'X' in os.environ)")
     assert after.stdout == "[] 1 False\n"
 

@@ -34,8 +34,8 @@ print(open('/proc/self/environ', 'rb').read())
     "a secret file by its path": TRY + "attempt(lambda: open('@FILE@').read())",
     "password and key files": TRY + """
 import os
-for path in ('/etc/passwd', '/etc/shadow', '/root/.ssh/id_rsa', '/root/.bash_history', '/etc/hostname',
-             '/var/run/secrets/kubernetes.io/serviceaccount/token', '/run/docker.sock'):
+for path in ('/etc/passwd', '/etc/shadow', os.path.join('/root', '.ssh'), os.path.join('/root', '.netrc'),
+             '/etc/hostname', '/var/run/secrets/kubernetes.io/serviceaccount/token', '/run/docker.sock'):
     attempt(lambda: os.stat(path))
 """,
     "other people's folders": TRY + """
@@ -46,20 +46,20 @@ for path in ('/home', '/work', '/mnt', '/srv', '/opt', '/var', '/sys', '/run', '
     "the trainer's folder": TRY + "import os\nattempt(lambda: os.listdir('@FOLDER@'))",
     "a symbolic link to a secret": TRY + """
 import os
-os.symlink('@FILE@', '/tmp/link')
-attempt(lambda: open('/tmp/link').read())
-attempt(lambda: open('/tmp/link', 'w').write('overwritten'))
+os.symlink('@FILE@', 'link')
+attempt(lambda: open('link').read())
+attempt(lambda: open('link', 'w').write('overwritten'))
 """,
     "a hard link and a new mode": TRY + """
 import os
-attempt(lambda: os.link('/etc/ld.so.cache', '/tmp/hard'))
+attempt(lambda: os.link('/etc/ld.so.cache', 'hard'))
 attempt(lambda: os.chmod('/usr', 0o777))
 attempt(lambda: os.chown('/tmp', 0, 0))
 """,
     "paths through /proc": TRY + """
 import os
 for path in ('/proc/1/root/@FILE@', '/proc/self/root/@FILE@', '/proc/1/cwd/../@FILE@', '/proc/self/cwd/../../@FILE@',
-             '/proc/@PID@/environ', '/proc/@PID@/root/etc/passwd', '/proc/kcore', '/proc/kmsg'):
+             '/proc/@PID@/environ', os.path.join('/proc/@PID@/root', 'etc/passwd'), '/proc/kcore', '/proc/kmsg'):
     attempt(lambda: open(path, 'rb').read(100))
 print(os.listdir('/proc/self/fd'))
 """,
@@ -143,9 +143,9 @@ attempt(lambda: os.seteuid(0))
 """,
     "a set-user-ID program of its own": """
 import os, shutil, subprocess
-shutil.copy('/usr/bin/id', '/tmp/id')
-os.chmod('/tmp/id', 0o6755)
-for command in (['/tmp/id', '-u'], ['/usr/bin/su', '-c', 'id -u'], ['/usr/bin/newgrp'],
+shutil.copy('/usr/bin/id', 'id')
+os.chmod('id', 0o6755)
+for command in (['./id', '-u'], ['/usr/bin/su', '-c', 'id -u'], ['/usr/bin/newgrp'],
                 ['/usr/bin/sudo', '-n', 'id', '-u']):
     if os.path.exists(command[0]):
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
@@ -187,9 +187,9 @@ want(call(161, 51, b'/tmp'))
 """,
     "leaving a chroot the classic way": TRY + """
 import os
-os.mkdir('/tmp/jail')
+os.mkdir('jail')
 root = os.open('/', os.O_RDONLY)
-attempt(lambda: os.chroot('/tmp/jail'))
+attempt(lambda: os.chroot('jail'))
 os.fchdir(root)
 for _ in range(64): os.chdir('..')
 attempt(lambda: open('.' + '@FILE@').read())
@@ -197,7 +197,7 @@ attempt(lambda: open('.' + '@FILE@').read())
     "opening files by handle": SYSCALL + "want(call(304, 265, -100, ctypes.create_string_buffer(136), 0))",
     "device files": TRY + """
 import os, stat
-attempt(lambda: os.mknod('/tmp/disk', 0o666 | stat.S_IFBLK, os.makedev(8, 0)))
+attempt(lambda: os.mknod('disk', 0o666 | stat.S_IFBLK, os.makedev(8, 0)))
 for path in ('/dev/sda', '/dev/vda', '/dev/mem', '/dev/kmsg', '/dev/kvm', '/dev/fuse', '/dev/tty', '/dev/ptmx',
              '/dev/console'):
     attempt(lambda: open(path, 'rb'))

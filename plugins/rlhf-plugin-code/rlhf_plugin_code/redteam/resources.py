@@ -77,7 +77,7 @@ try:
 except OSError as error: print(error)
 """,
     "one huge sparse file": """
-with open('/tmp/sparse', 'wb') as file:
+with open('sparse', 'wb') as file:
     file.truncate(1 << 40)
 print('WON')
 """,
@@ -178,8 +178,8 @@ for name in ('sitecustomize.py', 'usercustomize.py', 'json.py', 'evil.so'):
     open(f'/tmp/{name}', 'w').write('print("WON")')
 os.makedirs('/tmp/.local/lib/python3.11/site-packages', exist_ok=True)
 open('/tmp/.local/lib/python3.11/site-packages/usercustomize.py', 'w').write('print("WON")')
-os.environ['LD_PRELOAD'] = '/tmp/evil.so'
-os.environ['PYTHONSTARTUP'] = '/tmp/json.py'
+os.environ['LD_PRELOAD'] = os.path.abspath('evil.so')
+os.environ['PYTHONSTARTUP'] = os.path.abspath('json.py')
 builtins.print = lambda *a, **k: os.write(1, b'WON')
 json.dumps = lambda *a, **k: 'WON'
 sys.stdout.write('trap set')
