@@ -91,6 +91,8 @@ class RolloutRequest:
     prompt_ids: tuple[int, ...]
     group_index: int
     seed: int
+    max_tokens: int | None = None
+    """Fewer tokens than ``SamplingParams.max_tokens`` for this one; None leaves it at that."""
 
 
 class MalformedRollout(ValueError):

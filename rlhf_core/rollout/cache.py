@@ -57,11 +57,52 @@ class GrowingLayer(DynamicLayer):
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         """Keep, repeat or reorder sequences; leaves room for the next positions."""
-        selected = [self._allocate(b, len(indices), self.length) for b in self.buffers]
+        self.select(indices, self.length)
+
+    def select(self, indices: torch.Tensor, last: int) -> None:
+        """Keep, repeat or reorder sequences, and of the positions only the ``last`` ones."""
+        selected = [self._allocate(b, len(indices), last) for b in self.buffers]
         for new, old in zip(selected, self.buffers):
-            torch.index_select(old[:, :, : self.length], 0, indices, out=new[:, :, : self.length])
-        self.buffers = selected
+            torch.index_select(old[:, :, self.length - last : self.length], 0, indices, out=new[:, :, :last])
+        self.buffers, self.length = selected, last
         self._views()
+
+    def join(self, other: GrowingLayer, last: int) -> None:
+        """Put another layer's sequences after these, of which the ``last`` positions are kept; all end together.
+
+        What comes before the shorter ones is zero, and for the attention mask to hide.
+        """
+        width, count = max(last, other.length), self.buffers[0].shape[0]
+        joined = [self._allocate(b, count + other.buffers[0].shape[0], width) for b in self.buffers]
+        for new, mine, theirs in zip(joined, self.buffers, other.buffers):
+            new[:count, :, : width - last] = 0
+            new[:count, :, width - last : width] = mine[:, :, self.length - last : self.length]
+            new[count:, :, : width - other.length] = 0
+            new[count:, :, width - other.length : width] = theirs[:, :, : other.length]
+        self.buffers, self.length = joined, width
+        self._views()
+
+
+def growing(cache: Any) -> bool:
+    """Whether sequences can enter the cache while others are in it."""
+    return all(isinstance(layer, GrowingLayer) for layer in cache.layers)
+
+
+def select_rows(cache: Any, indices: torch.Tensor, last: int) -> int:
+    """Keep some sequences and, where possible, only the ``last`` positions; returns how many positions are left."""
+    if not growing(cache):
+        cache.batch_select_indices(indices)
+        return cache.get_seq_length()
+    for layer in cache.layers:
+        layer.select(indices, last)
+    return last
+
+
+def join_caches(cache: Any, other: Any, last: int) -> int:
+    """Put the other cache's sequences after these; returns the positions there are now. Both must be growing."""
+    for mine, theirs in zip(cache.layers, other.layers, strict=True):
+        mine.join(theirs, last)
+    return cache.layers[0].length
 
 
 def make_cache(config: Any) -> DynamicCache:

@@ -18,7 +18,7 @@ class NativeRolloutConfig(ComponentConfig):
 
     name: str = "native"
     max_concurrent: int = Field(256, ge=1)
-    """Most completions decoded together; more are decoded in waves, prompts of like length together."""
+    """Most completions decoded together; the others wait, prompts of like length together, and enter as these end."""
     max_batch_tokens: int | None = Field(None, ge=1)
     """Most cached positions (prompt + ``max_tokens``, over the completions decoded together); bounds memory."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,13 +10,15 @@ import torch
 from rlhf_core.errors import ConfigError
 from rlhf_core.models.prompt_format import end_ids
 from rlhf_core.policy.structure import base_model, quiet, structure, take_apart
+from rlhf_core.rollout.decode import Decoder
+from rlhf_core.rollout.lean import WORTH_TOKENS, LeanStep, lean_step
+from rlhf_core.rollout.rows import Drawn
 from rlhf_core.rollout.stop import StopStrings
-from rlhf_core.rollout.wave import Drawn, Wave
 from rlhf_core.types import Rollout, RolloutRequest, SamplingParams
 
 
 class NativeEngine:
-    """Requests that share a prompt read it once; finished sequences leave the batch.
+    """Requests that share a prompt read it once; finished sequences leave the batch and waiting ones enter.
 
     A completion depends on its prompt and its seed alone, not on what it is decoded with (up to the rounding of a
     matrix product, about 1e-6 in a logprob).
@@ -48,47 +50,41 @@ class NativeEngine:
         """
         for request in requests:
             self._check(request, sampling)
-        drawn: dict[int, Drawn] = {}
-        stop = StopStrings(self.tokenizer, sampling.stop)
+        if not requests:
+            return []
+        order = sorted(range(len(requests)), key=lambda i: (len(requests[i].prompt_ids), requests[i].prompt_ids))
         with quiet(self.model), torch.inference_mode():
-            for wave in self._waves(requests, sampling):
-                drawn |= zip(wave, self._decode([requests[i] for i in wave], sampling, stop))
+            drawn = dict(zip(order, self._decoder([requests[i] for i in order], sampling).run(), strict=True))
         return [self._rollout(r, drawn[i], policy_version) for i, r in enumerate(requests)]
 
     def _check(self, request: RolloutRequest, sampling: SamplingParams) -> None:
-        length = len(request.prompt_ids)
+        length, limit = len(request.prompt_ids), min(sampling.max_tokens, request.max_tokens or sampling.max_tokens)
         if length == 0:
             raise ConfigError(f"prompt '{request.prompt_id}' has no tokens", fix="drop it from the dataset")
-        if length + sampling.max_tokens > self.context:
+        if length + limit > self.context:
             raise ConfigError(
-                f"prompt '{request.prompt_id}' has {length} tokens; with max_tokens {sampling.max_tokens} that is "
-                f"{length + sampling.max_tokens}, more than the model's context of {self.context}",
+                f"prompt '{request.prompt_id}' has {length} tokens; with max_tokens {limit} that is "
+                f"{length + limit}, more than the model's context of {self.context}",
                 fix=f"set trainer.sampling.max_tokens to at most {max(0, self.context - length)}, "
                     "or dataset.max_prompt_tokens lower")
 
-    def _waves(self, requests: Sequence[RolloutRequest], sampling: SamplingParams) -> Iterator[list[int]]:
-        """Indices decoded together: prompts of like length, a prompt's completions side by side."""
-        order = sorted(range(len(requests)), key=lambda i: (len(requests[i].prompt_ids), requests[i].prompt_ids))
-        wave: list[int] = []
-        for i in order:
-            width = len(requests[i].prompt_ids) + sampling.max_tokens
-            full = self.max_batch_tokens is not None and (len(wave) + 1) * width > self.max_batch_tokens
-            if wave and (full or len(wave) == self.max_concurrent):
-                yield wave
-                wave = []
-            wave.append(i)
-        if wave:
-            yield wave
-
-    def _decode(self, requests: Sequence[RolloutRequest], sampling: SamplingParams, stop: StopStrings) -> list[Drawn]:
+    def _decoder(self, requests: Sequence[RolloutRequest], sampling: SamplingParams) -> Decoder:
         parts = take_apart(self.model)
         config = (parts.trunk if parts else base_model(self.model)).config
         device = next(self.model.parameters()).device
-        return Wave(self.logits, requests, sampling, self.ends, stop, config, device).run()
+        lean = lean_step(self.model) if sampling.max_tokens >= WORTH_TOKENS else None
 
-    def logits(self, ids_BL: torch.Tensor, mask_BK: torch.Tensor | None, positions_BL: torch.Tensor,
-               cache: Any) -> torch.Tensor:
+        def forward(ids_BL: torch.Tensor, mask_BL: torch.Tensor | None, positions_BL: torch.Tensor, cache: Any) -> Any:
+            return self.logits(ids_BL, mask_BL, positions_BL, cache, lean)
+
+        return Decoder(forward, requests, sampling, self.ends, StopStrings(self.tokenizer, sampling.stop), config,
+                       device, self.max_concurrent, self.max_batch_tokens)
+
+    def logits(self, ids_BL: torch.Tensor, mask_BK: torch.Tensor | None, positions_BL: torch.Tensor, cache: Any,
+               lean: LeanStep | None = None) -> torch.Tensor:
         """Logits ``[B, V]`` after the last position; the cache grows by L. None masks nothing."""
+        if lean is not None and ids_BL.shape[1] == 1 and cache.get_seq_length():
+            return lean(ids_BL, mask_BK, positions_BL, cache)
         inputs = {"input_ids": ids_BL, "attention_mask": mask_BK, "position_ids": positions_BL,
                   "past_key_values": cache, "use_cache": True}
         parts = take_apart(self.model) if structure(self.model).split else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ import torch
 
 from rlhf_core.errors import ConfigError
 from rlhf_core.policy.forward import completion_logprobs
-from rlhf_core.rollout import wave
+from rlhf_core.rollout import decode
+from rlhf_core.rollout.decode import Decoder
 from rlhf_core.rollout.native import NativeEngine
 from rlhf_core.types import FinishReason, Rollout, RolloutRequest, SamplingParams
 
@@ -53,7 +55,7 @@ def test_a_completion_does_not_depend_on_its_neighbours(model: Any, tokenizer: A
 
 
 @pytest.mark.parametrize("options", [{"max_concurrent": 1}, {"max_concurrent": 5}, {"max_batch_tokens": 100}])
-def test_waves_change_nothing(model: Any, tokenizer: Any, options: dict[str, int]) -> None:
+def test_waiting_changes_nothing(model: Any, tokenizer: Any, options: dict[str, int]) -> None:
     often_ending(model)
     sampling = SamplingParams(max_tokens=16)
     want = NativeEngine(model, tokenizer, 128).generate(requests(), sampling, 0)
@@ -63,17 +65,21 @@ def test_waves_change_nothing(model: Any, tokenizer: Any, options: dict[str, int
 
 
 def test_a_batch_token_limit_is_kept(model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts of 1 to 8 tokens, completions of 1 to 16: the cache never holds more than 100 positions."""
+    engine = NativeEngine(often_ending(model), tokenizer, 128, max_batch_tokens=100)
+    want = NativeEngine(model, tokenizer, 128).generate(requests(group=12), SamplingParams(max_tokens=16), 0)
     sizes: list[int] = []
-    run = wave.Wave.run
+    logits = engine.logits
 
-    def spy(self: wave.Wave) -> Any:
-        sizes.append(self.mask_BL.numel())
-        return run(self)
+    def spy(ids: Any, mask: Any, positions: Any, cache: Any, *rest: Any) -> Any:
+        out = logits(ids, mask, positions, cache, *rest)
+        sizes.append(len(ids) * cache.get_seq_length())
+        return out
 
-    monkeypatch.setattr(wave.Wave, "run", spy)
-    NativeEngine(model, tokenizer, 128, max_batch_tokens=100).generate(requests(), SamplingParams(max_tokens=16), 0)
-    assert len(sizes) > 1
-    assert max(sizes) <= 100
+    monkeypatch.setattr(engine, "logits", spy)
+    for a, b in zip(engine.generate(requests(group=12), SamplingParams(max_tokens=16), 0), want, strict=True):
+        same(a, b)
+    assert 80 < max(sizes) <= 100
 
 
 @kinds
@@ -180,15 +186,56 @@ def test_looking_only_now_and_then_changes_nothing(model: Any, tokenizer: Any, m
     """On a GPU the loop looks at what has ended only every few tokens."""
     engine = NativeEngine(often_ending(model), tokenizer, 128)
     want = engine.generate(requests(), SamplingParams(max_tokens=21), 0)
-    start = wave.Wave.__init__
+    start = Decoder.__init__
 
-    def strided(self: wave.Wave, *args: Any) -> None:
+    def strided(self: Decoder, *args: Any) -> None:
         start(self, *args)
         self.stride = 8
 
-    monkeypatch.setattr(wave.Wave, "__init__", strided)
+    monkeypatch.setattr(Decoder, "__init__", strided)
     for a, b in zip(engine.generate(requests(), SamplingParams(max_tokens=21), 0), want, strict=True):
         same(a, b)
+
+
+@kinds
+def test_waiting_requests_enter_when_others_leave(model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ends, stop strings, early tokens without an end and limits of their own, with 5 places for 36 requests."""
+    often_ending(model)
+    mixed = [replace(r, max_tokens=None if i % 3 else 2 + i % 7) for i, r in enumerate(requests(group=12))]
+    sampling = SamplingParams(max_tokens=16, min_tokens=3, stop=("e", "!"))
+    want = NativeEngine(model, tokenizer, 128).generate(mixed, sampling, 0)
+    engine = NativeEngine(model, tokenizer, 128, max_concurrent=5)
+    rows: list[int] = []
+    logits = engine.logits
+    monkeypatch.setattr(engine, "logits", lambda ids, *rest: (rows.append(len(ids)), logits(ids, *rest))[1])
+    got = engine.generate(mixed, sampling, 0)
+    for a, b in zip(got, want, strict=True):
+        same(a, b)
+    assert {r.finish_reason for r in got} == set(FinishReason) - {FinishReason.ERROR}
+    assert max(rows) == 5
+    forwards = len(rows)
+    rows.clear()
+    monkeypatch.setattr(decode, "growing", lambda _: False)
+    engine.generate(mixed, sampling, 0)
+    if model.config.model_type in ("llama", "gpt2"):
+        assert forwards < 0.9 * len(rows), "places are filled while others are still decoding"
+    else:
+        assert forwards == len(rows), "a cache that nothing can be put into is emptied first"
+
+
+def test_a_request_may_have_fewer_tokens(model: Any, tokenizer: Any) -> None:
+    """A lower limit of its own cuts a completion off and changes none of its tokens."""
+    engine = NativeEngine(model, tokenizer, 14)
+    sampling = SamplingParams(max_tokens=12, min_tokens=12)
+    limited = [replace(r, max_tokens=6 if len(r.prompt_ids) == 8 else 20) for r in requests()]
+    rollouts = engine.generate([replace(r, max_tokens=6) for r in requests()], sampling, 0)
+    assert {(len(r.completion_ids), r.finish_reason) for r in rollouts} == {(6, FinishReason.LENGTH)}
+    with pytest.raises(ConfigError, match="with max_tokens 12 that is 15"):
+        engine.generate(limited, sampling, 0)
+    for r in NativeEngine(model, tokenizer, 128).generate(limited, sampling, 0):
+        short = next(s for s in rollouts if s.seed == r.seed)
+        assert r.completion_ids[:6] == short.completion_ids
+        assert len(r.completion_ids) == (6 if len(r.prompt_ids) == 8 else 12)
 
 
 def test_modes_are_restored(model: Any, tokenizer: Any) -> None:
