@@ -53,10 +53,23 @@ class Formatter:
             return tuple(self.tokenizer.apply_chat_template(
                 [dict(m) for m in messages], add_generation_prompt=True, tokenize=True, return_dict=False))
         except Exception as error:  # jinja2 raises whatever the template's author wrote
-            roles = ", ".join(str(m.get("role")) for m in messages)
-            raise ModelError("the model's chat template refuses these messages", where=f"roles: {roles}",
-                             why=str(error),
-                             fix="check the roles in the dataset, or --set model.prompt_format=raw") from error
+            raise refused(messages, error) from error
+
+    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
+        """A conversation as the chat template writes it.
+
+        Raises:
+            ModelError: the chat template refuses the messages.
+        """
+        try:
+            return str(self.tokenizer.apply_chat_template([dict(m) for m in messages], tokenize=False,
+                                                          add_generation_prompt=add_generation_prompt))
+        except Exception as error:  # as in _chat
+            raise refused(messages, error) from error
+
+    def encode_rest(self, text: str) -> tuple[int, ...]:
+        """Token ids of text inside a conversation, special tokens in it included; none are added."""
+        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
 
     def encode_completion(self, text: str) -> tuple[int, ...]:
         """Token ids of a completion to imitate, the end token included."""
@@ -83,6 +96,13 @@ class Formatter:
         if after:
             return tuple(self.tokenizer.encode(after, add_special_tokens=False))
         return () if self.tokenizer.eos_token_id is None else (self.tokenizer.eos_token_id,)
+
+
+def refused(messages: Sequence[Message], error: Exception) -> ModelError:
+    """The error for messages that a chat template does not take."""
+    roles = ", ".join(str(m.get("role")) for m in messages)
+    return ModelError("the model's chat template refuses these messages", where=f"roles: {roles}", why=str(error),
+                      fix="check the roles in the dataset, or --set model.prompt_format=raw")
 
 
 def template_warning(formatter: Formatter, ends: Sequence[int]) -> str:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from rlhf_core.api import BuildContext, ComponentConfig, OfflineTrainerConfig, OptimizerSettings
+from rlhf_core.api import BuildContext, ComponentConfig, OptimizerSettings, PolicyTrainerConfig
 
 if TYPE_CHECKING:
     from rlhf_core.trainers.offline import OfflineTrainer
     from rlhf_plugin_sft.loss import CrossEntropy
 
 
-class SftConfig(OfflineTrainerConfig):
+class SftConfig(PolicyTrainerConfig):
     """Imitate demonstrations: next-token cross-entropy on the completion."""
 
     name: str = "sft"
     feeds: ClassVar[str | None] = "labels"
     companions: ClassVar[Mapping[str, Any]] = {"dataset": "pocket/assistant", "loss": "cross_entropy"}
     optimizer: OptimizerSettings = OptimizerSettings(learning_rate=2e-5, warmup_steps=10, schedule="cosine")
+
+    learn: Literal["last", "all"] = "last"
+    """Of a conversation with several answers: learn only the last, or every one in the same forward. What users say,
+    system prompts and the chat template's marks are never learned."""
 
     def build(self, ctx: BuildContext) -> OfflineTrainer:
         """Return the trainer."""

@@ -19,6 +19,7 @@ from rlhf_core.trainers.foundry import TokenFoundry
 from rlhf_core.trainers.items import TrainItem
 from rlhf_core.trainers.offline import OfflineTrainer
 from rlhf_plugin_sft.config import SftConfig
+from rlhf_plugin_sft.turns import all_answers, last_answer
 
 
 class SftTask:
@@ -44,12 +45,13 @@ class SftTask:
         limit = min(self.config.max_length, self.policy.context)
         kept: list[TrainItem] = []
         sizes: list[tuple[str, str, int]] = []
+        cut = all_answers if self.config.learn == "all" else last_answer
         for row in self.datasets.demonstrations(split):
-            prompt, completion = self.formatter.encode(row.prompt), self.formatter.encode_completion(row.completion)
+            prompt, completion, learned = cut(self.formatter, row.prompt, row.completion)
             count = len(completion)
             sizes.append((row.id, row.source, len(prompt) + count))
             if len(prompt) + count <= limit:
-                kept.append(TrainItem(row.id, prompt, completion, np.ones(count, bool), np.ones(count, np.float32)))
+                kept.append(TrainItem(row.id, prompt, completion, np.array(learned), np.ones(count, np.float32)))
         self.datasets.check_lengths(sizes, limit, f"max_length {self.config.max_length}, context {self.policy.context}",
                                     "raise trainer.max_length")
         self.ctx.session.counts.update(+Counter({"examples_too_long": len(sizes) - len(kept)}))

@@ -1,0 +1,105 @@
+"""Loss and gradient equal those of TRL 1.16's SFTTrainer on the same rows: padded, packed, and on every answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rlhf_core.api import ModelConfig
+from rlhf_core.functional.reduce import reduce_loss
+from rlhf_core.models.load import LoadedModel, load_policy
+from rlhf_core.models.prompt_format import Formatter
+from rlhf_core.trainers.foundry import TokenFoundry
+from rlhf_core.trainers.items import TrainItem
+from rlhf_plugin_sft.loss import CrossEntropy
+from rlhf_plugin_sft.turns import all_answers, last_answer
+
+pytest.importorskip("trl")
+from datasets import Dataset
+from trl import SFTConfig, SFTTrainer
+
+
+def turn(role: str, text: str) -> dict[str, str]:
+    return {"role": role, "content": text}
+
+
+CHATS = [
+    [turn("user", "What pet does Ada have?"), turn("assistant", "Ada has a parrot.")],
+    [turn("user", "Where does Bruno live?"), turn("assistant", "Bruno lives in Oslo."), turn("user", "And his pet?"),
+     turn("assistant", "Bruno has a goat. It is always good to know such things about people.")],
+    [turn("user", "Which colour does Dario wear?"), turn("assistant", "Red.")],
+]
+GENERATION = ("{{ bos_token }}{% for m in messages %}{{ '<|' + m['role'] + '|>' }}{% if m['role'] == 'assistant' %}"
+              "{% generation %}{{ m['content'] }}{{ '<|end|>' }}{% endgeneration %}{% else %}{{ m['content'] }}"
+              "{{ '<|end|>' }}{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}")
+"""The pocket model's own template, with the marks from which TRL reads which tokens the assistant wrote."""
+
+
+def gradient(policy: LoadedModel, loss: torch.Tensor) -> torch.Tensor:
+    weights = [w for w in policy.model.parameters() if w.requires_grad]
+    found = torch.autograd.grad(loss, weights, allow_unused=True)
+    return torch.cat([torch.zeros_like(w).flatten() if g is None else g.flatten() for g, w in zip(found, weights)])
+
+
+@pytest.mark.parametrize("kind", ["padded", "packed", "all_answers"])
+def test_loss_and_gradient_equal_trls(kind: str, tmp_path: Path) -> None:
+    policy = load_policy(ModelConfig())
+    formatter = Formatter(policy.tokenizer, "chat")
+    cut = all_answers if kind == "all_answers" else last_answer
+    items = [TrainItem(str(n), t.prompt, t.completion, np.array(t.learned), np.ones(len(t.completion), np.float32))
+             for n, t in enumerate(cut(formatter, chat[:-1], chat[-1]["content"]) for chat in CHATS)]
+    total = float(sum(i.tokens for i in items))
+    mine = torch.zeros(())
+    for micro in (items[:2], items[2:]):
+        batch = TokenFoundry(policy.model)(micro)
+        mine = mine + reduce_loss(CrossEntropy()(batch).loss, batch.mask_BT, "token_mean", total)
+    ours = gradient(policy, mine)
+
+    rows: list[dict[str, Any]] = ([{"messages": chat} for chat in CHATS] if kind == "all_answers" else
+                                  [{"prompt": chat[:-1], "completion": chat[-1:]} for chat in CHATS])
+    if kind == "all_answers":
+        policy.tokenizer.chat_template = GENERATION
+    args = SFTConfig(output_dir=str(tmp_path), use_cpu=True, report_to="none", bf16=False, gradient_checkpointing=False,
+                     per_device_train_batch_size=3, assistant_only_loss=kind == "all_answers",
+                     packing=kind == "packed", max_length=256)
+    trainer = SFTTrainer(model=policy.model, args=args, train_dataset=Dataset.from_list(rows),
+                         processing_class=policy.tokenizer)
+    batch = trainer.data_collator([trainer.train_dataset[n] for n in range(len(trainer.train_dataset))])
+    assert int((batch["labels"] != -100).sum()) == total, "the same tokens count"
+    assert batch["input_ids"].shape[0] == (1 if kind == "packed" else 3)
+    trainer.model.eval()
+    theirs = trainer.compute_loss(trainer.model, batch)
+    assert float(mine.detach()) == pytest.approx(float(theirs.detach()), rel=2e-5)
+    wanted = gradient(policy, theirs)
+    assert float((ours - wanted).norm() / wanted.norm()) < 2e-4
+
+
+def test_an_answer_sees_what_it_will_be_fed() -> None:
+    policy = load_policy(ModelConfig())
+    formatter = Formatter(policy.tokenizer, "chat")
+    chat = CHATS[1]
+    turns = all_answers(formatter, chat[:-1], chat[-1]["content"])
+    whole = policy.tokenizer.apply_chat_template(chat, tokenize=True, return_dict=False)
+    assert [*turns.prompt, *turns.completion] == list(whole)
+    learned = [t for t, yes in zip(turns.completion, turns.learned) if yes]
+    said = [m["content"] + "<|end|>" for m in chat if m["role"] == "assistant"]
+    assert policy.tokenizer.decode(learned) == "".join(said)
+    begin = len(turns.completion) - turns.learned[::-1].index(False)
+    assert (*turns.prompt, *turns.completion[:begin]) == formatter.encode(chat[:-1]), "the last prompt as it is fed"
+
+
+def test_a_template_that_rewrites_earlier_turns_is_refused() -> None:
+    from rlhf_core.api import ModelError
+
+    policy = load_policy(ModelConfig())
+    policy.tokenizer.chat_template = ("{% for m in messages %}{{ '<|' + m['role'] + '|>' }}{% if loop.last %}"
+                                      "{{ m['content'] }}{% else %}{{ m['content'][:2] }}{% endif %}{{ '<|end|>' }}"
+                                      "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}")
+    with pytest.raises(ModelError, match="writes an earlier answer differently"):
+        all_answers(Formatter(policy.tokenizer, "chat"), CHATS[1][:-1], "Hi.")
+    with pytest.raises(ModelError, match="needs a chat template"):
+        all_answers(Formatter(policy.tokenizer, "raw"), CHATS[1][:-1], "Hi.")
