@@ -45,7 +45,7 @@ def doctor(as_json: bool) -> None:
 
 def findings() -> Iterator[Finding]:
     """Look at everything; a check that fails itself is a finding too."""
-    for check in (libraries, optional_libraries, devices, pocket_model, plugins, hooks, disk, writable):
+    for check in (libraries, optional_libraries, devices, pocket_model, plugins, abilities, hooks, disk, writable):
         yield from _guarded(check)
 
 
@@ -146,6 +146,24 @@ def plugins() -> Iterator[Finding]:
             yield Finding(f"{kind} {name}", "warning", f"claimed by {count} distributions", f"write {owners}")
     for name in sorted(registry.disabled):
         yield Finding(name, "absent", "disabled", f"rlhf plugins enable {name}")
+
+
+def abilities() -> Iterator[Finding]:
+    """What plugins find out about this machine (``ComponentConfig.diagnose``); each thing is said once."""
+    from rlhf_core.errors import RlhfError
+    from rlhf_core.registry import Registry
+
+    registry = Registry()
+    found: dict[tuple[str, str, str, str], None] = {}
+    for entry in registry.entries():
+        try:
+            said = getattr(registry.load(entry.kind, entry.qualified), "diagnose", str)()
+            row = (entry.distribution, "ok", said, "")
+        except RlhfError as error:
+            row = (entry.distribution, "warning", f"{error.what}: {error.why}", error.fix)
+        if row[2]:
+            found[row] = None
+    yield from (Finding(*row) for row in found)
 
 
 def hooks() -> Iterator[Finding]:

@@ -24,6 +24,8 @@ RUN_OPTIONS = (
     click.option("--config", "files", multiple=True, metavar="FILE", help="YAML file; later ones win. Repeatable."),
     click.option("--set", "settings", multiple=True, metavar="a.b=c", help="One setting; wins over files. Repeatable."),
     click.option("--seed", type=int, help="Seed of everything random."),
+    click.option("--unsafe-local-execution", is_flag=True,
+                 help="Let a code verifier run programs without isolation where the machine offers none."),
 )
 
 
@@ -63,6 +65,8 @@ def resolve_options(registry: Registry, files: Iterable[str], settings: Iterable
     """
     from rlhf_core.config.load import resolve
 
+    if names.get("unsafe_local_execution"):
+        settings = (*settings, "reward.verifier.sandbox.unsafe_local_execution=true")
     return resolve(registry, files=files, settings=settings, sugar=sugar_of(names), base=base)
 
 

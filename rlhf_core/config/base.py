@@ -67,6 +67,15 @@ class ComponentConfig(Config):
     downloads: ClassVar[bool] = True
     """For datasets: reading the rows may need the network, so a dry run does not read them."""
 
+    @classmethod
+    def diagnose(cls) -> str:
+        """What `rlhf doctor` is to say about this machine, "" for nothing. Quick, and nothing is downloaded.
+
+        Raises:
+            UserError: the machine lacks what the component needs; shown as a warning.
+        """
+        return ""
+
     def build(self, ctx: BuildContext) -> Any:
         """Return the component. Called once per process, before step 0."""
         raise TypeError(f"{type(self).__name__} does not define build(self, ctx)")

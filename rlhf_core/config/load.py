@@ -16,7 +16,7 @@ from rlhf_core.errors import ConfigError
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.registry import Registry
 
-SLOTS = ("trainer", "loss", "advantage", "reward", "rollout", "agent", "strategy")
+SLOTS = ("trainer", "loss", "advantage", "reward", "rollout", "agent", "strategy", "verifier")
 BASE_DEFAULTS: Mapping[str, Any] = {"rollout": "native", "agent": "single_turn", "strategy": "auto"}
 
 

@@ -128,6 +128,7 @@ class Datasets:
                     raise DatasetError(f"id '{item.id}' occurs twice", where=f"{found[item.id][1]} and {record.where}",
                                        fix="ids must be unique: mend them, or map another column with dataset.columns")
                 found[item.id] = (item, record.where)
+                self._places[item.id] = record.where
         self._check_dropped(source, len(records), dropped)
         return [row[0] for row in found.values()]
 

@@ -57,6 +57,13 @@ class CodeConfig(VerifierConfig):
     sandbox: SandboxSettings = SandboxSettings()
     """What a program may use."""
 
+    @classmethod
+    def diagnose(cls) -> str:
+        """Which walls this machine has."""
+        from rlhf_plugin_code.preflight import walls
+
+        return f"sandbox: {walls(SandboxSettings().model_dump_json())}"
+
     def preflight(self, ctx: BuildContext) -> None:
         """Start a sandbox and say which walls it has.
 

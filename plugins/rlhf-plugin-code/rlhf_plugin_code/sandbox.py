@@ -28,8 +28,7 @@ from rlhf_core.api import ConfigError, RlhfError
 BOOT = ("import json, sys; sys.path.insert(0, sys.argv[1]); from rlhf_plugin_code.inside.zygote import main; "
         "main(int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4]))")
 START_S, GRACE_S = 30.0, 5.0
-BUBBLEWRAP = ("--unshare-all", "--die-with-parent", "--new-session", "--ro-bind", "/", "/", "--dev", "/dev", "--proc",
-              "/proc", "--tmpfs", "/tmp", "--clearenv")
+BUBBLEWRAP = ("--unshare-all", "--die-with-parent", "--new-session", "--dev-bind", "/", "/", "--clearenv")
 UNSAFE = "none: programs run with this user's rights"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import time
@@ -135,6 +136,15 @@ def test_without_isolation_running_is_refused_or_said(monkeypatch: pytest.Monkey
         assert ended.stdout == "['x']\n"
         assert open_one.script("import os; print(os.listdir())").stdout == "[]\n"
         assert len(processes_below(open_one)) == 1
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+def test_inside_bubblewrap_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with Sandbox() as own:
+        assert own.isolation.startswith("bubblewrap and namespaces, seccomp")
+        assert "no /proc" not in own.isolation
+        assert own.script("import os; print(os.getuid(), os.listdir('/tmp'))").stdout == "1000 []\n"
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])

@@ -139,6 +139,33 @@ def test_a_deadline_below_the_verifiers_own_is_refused(command: Callable[..., tu
     assert "SyntaxError" in said
 
 
+def test_the_doctor_names_the_walls(sandbox: Sandbox) -> None:
+    from rlhf_core.cli.doctor import abilities
+
+    assert [f.detail for f in abilities() if f.what == "rlhf-plugin-code"] == [f"sandbox: {sandbox.isolation}"]
+
+
+def test_unsafe_execution_is_one_option_away(command: Callable[..., tuple[int, str]], tmp_path: Path,
+                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    from rlhf_plugin_code.preflight import walls
+
+    real = Sandbox._try
+    monkeypatch.setattr(Sandbox, "_try", lambda self, prefix, isolated: (
+        {"refused": "no namespaces"} if isolated else real(self, prefix, isolated)))
+    walls.cache_clear()
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps({"prompt": "p", "test_list": ["assert f()"]}) + "\n")
+    args = ("train", "--algo", "grpo", "--reward", "verifier", "--set", "reward.verifier=mbpp", "--dataset", file,
+            "--dry-run")
+    code, said = command(*args)
+    assert code == 2
+    assert "this machine offers no isolation" in said
+    code, said = command(*args, "--unsafe-local-execution")
+    assert code == 0
+    assert "programs run in: none: programs run with this user's rights" in said
+    walls.cache_clear()
+
+
 @pytest.mark.parametrize(("text", "how", "found"), [
     ("```python\na\n```\nand\n```\nb\n```", "last_block", "b\n"),
     ("```python\na\n```\nand\n```\nb\n```", "first_block", "a\n"),

@@ -11,7 +11,6 @@ import resource
 import signal
 import stat
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rlhf_plugin_code.inside import kernel, landlock, seccomp
@@ -41,11 +40,12 @@ def unshare_with_maps() -> None:
     wide = [f"0 0 1\n{GUEST} {NOBODY} 1\n"] * 2 if user == 0 else []
     narrow = [f"{GUEST} {user} 1\n", f"{GUEST} {group} 1\n"]
     ready, done = os.pipe(), os.pipe()
+    own = os.open("/proc/self", os.O_RDONLY | os.O_DIRECTORY)  # right also where /proc counts processes otherwise
     helper = os.fork()
     if helper == 0:
         os.close(ready[1])
         os.read(ready[0], 1)
-        good = _write_maps(os.getppid(), wide) or _write_maps(os.getppid(), narrow)
+        good = _write_maps(own, wide) or _write_maps(own, narrow)
         os.write(done[1], b"1" if good else b"0")
         os._exit(0)
     try:
@@ -53,21 +53,25 @@ def unshare_with_maps() -> None:
         os.write(ready[1], b"x")
         good = os.read(done[0], 1) == b"1"
     finally:
-        for end in (*ready, *done):
+        for end in (*ready, *done, own):
             os.close(end)
         os.waitpid(helper, 0)
     if not good:
         raise PermissionError("the kernel refuses to map users into a new user namespace")
 
 
-def _write_maps(pid: int, maps: Sequence[str]) -> bool:
+def _write_maps(folder: int, maps: Sequence[str]) -> bool:
     if not maps:
         return False
+    narrow = len(maps[0].splitlines()) == 1
+    files = {**({"setgroups": "deny"} if narrow else {}), "uid_map": maps[0], "gid_map": maps[1]}
     try:
-        if len(maps[0].splitlines()) == 1:
-            Path(f"/proc/{pid}/setgroups").write_text("deny")
-        for name, text in zip(("uid_map", "gid_map"), maps):
-            Path(f"/proc/{pid}/{name}").write_text(text)
+        for name, text in files.items():
+            descriptor = os.open(name, os.O_WRONLY, dir_fd=folder)
+            try:
+                os.write(descriptor, text.encode())
+            finally:
+                os.close(descriptor)
     except OSError:
         return False
     return True
