@@ -122,9 +122,24 @@ def resolve(
         data = merge(data, _floats(read_yaml(path)))
     data = merge(data, sugar or {})
     data = merge(data, parse_sets(settings))
+    check_said(data)
     if base is not None and "name" not in (_as_mapping("trainer", data.get("trainer")) or {}):
         data = merge({k: v for k, v in base.items() if k != "dataset" or not _replaces(data.get(k))}, data)
     return validate(registry, data)
+
+
+def check_said(data: Mapping[str, Any]) -> None:
+    """Refuse two settings of which each says the other; a recipe's own gives way instead.
+
+    Raises:
+        ConfigError: both are said.
+    """
+    said = data.get("trainer")
+    ways = ("micro_batch_size", "gradient_accumulation_steps")
+    if isinstance(said, dict) and all(said.get(way) is not None for way in ways):
+        raise ConfigError(" and ".join(f"trainer.{way} {said[way]}" for way in ways) + " are both given",
+                          why="each follows from the other and the number of sequences of an update",
+                          fix="leave one of them out")
 
 
 def _replaces(dataset: Any) -> bool:

@@ -21,4 +21,4 @@ def drift_warning(metrics: Mapping[str, float]) -> str | None:
         f"the rollout engine's logprobs differ from the trainer's by {gap:.3f} nats per token on the first batch "
         f"(at most {TOLERANCE} expected): importance ratios will be wrong. Likely causes: another sampling temperature "
         "or truncation in the engine (trainer.sampling), stale engine weights, dropout left on, or a different dtype "
-        "(model.dtype)")
+        "(model.dtype). What cannot be mended can be corrected for: trainer.importance.mode=truncate")

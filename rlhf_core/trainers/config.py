@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -140,6 +140,8 @@ class LoopSettings(ComponentConfig):
     optimizer: OptimizerSettings = OptimizerSettings()
     micro_batch_size: int = Field(default=8, ge=1)
     """Sequences per forward and backward; never changes the update."""
+    gradient_accumulation_steps: int | None = Field(default=None, ge=1)
+    """Says ``micro_batch_size`` by what follows from it: micro-batches per update and process. Give one of the two."""
     reduction: Reduction = "token_mean"
     """How the core turns ``loss_BT`` into a number, over the whole batch of all ranks."""
     reduction_constant: float = Field(default=64.0, gt=0)
@@ -156,6 +158,25 @@ class LoopSettings(ComponentConfig):
     trace_prompts: int = Field(default=8, ge=0)
     """Prompts per step whose tokens and logprobs are traced in full; texts and scores always are. Offline: examples per
     step whose texts are traced; ids, losses and margins always are."""
+
+    def sequences_per_update(self) -> int:
+        """Examples of one optimizer update over all ranks."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how many sequences make an update")
+
+    def micro_batches(self, world_size: int) -> Self:
+        """These settings, with the ``micro_batch_size`` that ``gradient_accumulation_steps`` stands for.
+
+        Raises:
+            ConfigError: the sequences of an update cannot be cut so.
+        """
+        steps, total = self.gradient_accumulation_steps, self.sequences_per_update()
+        if steps is None:
+            return self
+        if total % (steps * world_size):
+            ranks = f" on each of {world_size} processes" if world_size > 1 else ""
+            raise ConfigError(f"gradient_accumulation_steps {steps} does not divide the {total} sequences of an update"
+                              + ranks, fix="use a divisor, or say trainer.micro_batch_size instead")
+        return self.model_copy(update={"micro_batch_size": total // (steps * world_size)})
 
 
 class OnlineTrainerConfig(LoopSettings):
@@ -226,6 +247,10 @@ class OnlineTrainerConfig(LoopSettings):
         self.rollouts.check(self.updates_per_step)
         return self
 
+    def sequences_per_update(self) -> int:
+        """Completions of one optimizer update."""
+        return self.train_batch_size or self.rollout_batch_size
+
     @property
     def prompts_per_step(self) -> int:
         """Prompts in one rollout batch."""
@@ -267,6 +292,10 @@ class OfflineTrainerConfig(LoopSettings):
     """Examples per optimizer update over all ranks; the last update of the run may have fewer."""
     max_length: int = Field(default=1024, ge=2)
     """Longer examples (prompt + completion tokens) are dropped, counted and summarised."""
+
+    def sequences_per_update(self) -> int:
+        """Examples of a full batch."""
+        return self.batch_size
 
     def preflight(self, ctx: BuildContext) -> None:
         """Refuse settings that only an on-policy run heeds."""

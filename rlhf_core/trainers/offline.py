@@ -68,7 +68,7 @@ class OfflineTrainer:
     """
 
     def __init__(self, config: OfflineTrainerConfig, ctx: BuildContext, task: Task) -> None:
-        self.config, self.ctx, self.task = config, ctx, task
+        self.config, self.ctx, self.task = config.micro_batches(ctx.world_size), ctx, task
         self.session, self.strategy = ctx.session, ctx.strategy
         self.train_items, held = list(task.items("train")), list(task.items("heldout"))
         datasets = getattr(task, "datasets", None)

@@ -38,6 +38,7 @@ class OnlineTrainer:
     """
 
     def __init__(self, config: OnlineTrainerConfig, ctx: BuildContext) -> None:
+        config = config.micro_batches(ctx.world_size)
         self.config, self.session, self.strategy = config, ctx.session, ctx.strategy
         self.house = OnlineHouse(config, ctx)
         self.before: Evaluation | None = None
@@ -70,11 +71,12 @@ class OnlineTrainer:
     def step(self, step: int) -> None:
         """One rollout batch: rooms 1 to 6."""
         self.seconds = {}
-        slot, batch = self.house.pipeline.next(step, self._timed)
-        staleness = self.house.pipeline.metrics(slot)
-        self.seconds |= batch.seconds
-        metrics = self._learn(step, batch, first=slot.reads == 1) | staleness
-        metrics |= self.house.sync_reference(step)
+        with self._timed("step"):
+            slot, batch = self.house.pipeline.next(step, self._timed)
+            staleness = self.house.pipeline.metrics(slot)
+            self.seconds |= batch.seconds
+            metrics = self._learn(step, batch, first=slot.reads == 1) | staleness
+            metrics |= self.house.sync_reference(step)
         self.session.log_step(step, metrics, self.seconds)
 
     def _learn(self, step: int, batch: Batch, *, first: bool = True) -> dict[str, float]:

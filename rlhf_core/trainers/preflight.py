@@ -26,6 +26,7 @@ def check_online(config: OnlineTrainerConfig, ctx: BuildContext) -> None:
                 fix=f"--set {slot}.name=...; rlhf plugins list --kind {slot}",
             )
     check_groups(config, ctx)
+    config.micro_batches(ctx.world_size)
     if config.target_kl is not None and config.updates_per_step == 1:
         raise ConfigError(f"target_kl {config.target_kl} would have no effect: each rollout batch makes one update",
                           fix="raise epochs_per_rollout_batch or lower train_batch_size, or leave it out")
@@ -114,6 +115,7 @@ def check_offline(config: OfflineTrainerConfig, ctx: BuildContext) -> None:
     Raises:
         ConfigError: with the setting to leave out.
     """
+    config.micro_batches(ctx.world_size)
     for name in ("curriculum", "difficulty"):
         if getattr(ctx.config.dataset, name) is not None:
             raise ConfigError(f"dataset.{name} has no effect with algorithm '{config.name}'",

@@ -56,6 +56,24 @@ def test_malformed_set(refused: Refused, setting: str, says: tuple[str, ...]) ->
     refused("--set", setting, says=says)
 
 
+@pytest.mark.parametrize(("settings", "says"), [
+    (("gradient_accumulation_steps=4", "micro_batch_size=4"),
+     ("trainer.micro_batch_size 4 and trainer.gradient_accumulation_steps 4 are both given", "leave one of them out")),
+    (("gradient_accumulation_steps=3",), ("gradient_accumulation_steps 3 does not divide the 16 sequences",)),
+    (("gradient_accumulation_steps=8", "train_batch_size=8", "group_size=8"), ()),
+    (("group_size=5",), ("group_size 5 does not divide rollout_batch_size 16", "try 15")),
+    (("train_batch_size=12", "group_size=4"), ("train_batch_size 12 does not divide rollout_batch_size 16",)),
+    (("train_batch_size=8", "group_size=16"), ("train_batch_size 8 would cut groups of 16",)),
+])
+def test_sizes_that_do_not_go_into_each_other(refused: Refused, rlhf: Rlhf, quick: tuple[str, ...],
+                                              settings: tuple[str, ...], says: tuple[str, ...]) -> None:
+    options = [word for s in settings for word in ("--set", f"trainer.{s}")]
+    if says:
+        refused(*options, says=says)
+    else:
+        assert rlhf(*quick, *options, "--dry-run").code == 0
+
+
 def test_group_size_one(refused: Refused) -> None:
     refused("--set", "trainer.group_size=1", says=("group size 1 is too small", "group_norm", "trainer.group_size=8"))
 

@@ -14,6 +14,7 @@ from rlhf_core.functional.importance import effective_sample_size, importance_we
 from rlhf_core.runs.jsonl import read_jsonl
 from rlhf_core.trainers.importance import WithImportance, with_sample_size
 from rlhf_core.trainers.stale_config import ImportanceSettings
+from rlhf_core.trainers.update import Updater
 
 from .conftest import ONLINE, Train
 
@@ -128,3 +129,17 @@ def test_settings_that_contradict_each_other(rlhf: Callable[..., Any], quick: tu
     out = rlhf(*quick, *(w for s in setting for w in ("--set", f"trainer.{s}")))
     assert out.code == 2
     assert all(part in out.err for part in says), out.err
+
+
+def test_accumulation_steps_say_the_micro_batch_size(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    micro = Updater._micro
+
+    def counted(self: Updater, items: Any, *args: Any) -> None:
+        sizes.append(len(items))
+        micro(self, items, *args)
+
+    monkeypatch.setattr(Updater, "_micro", counted)
+    accumulated = {"gradient_accumulation_steps": 4, "train_batch_size": 16, "drop_constant_groups": False}
+    train(ONLINE, change={"trainer": {**FAST, "steps": 1, "share_prefix": False, **accumulated}})
+    assert sizes == [4] * 8

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rlhf_plugin_dpo.iterative import IterativeTrainer
 
 UNUSED = ("train_batch_size", "epochs_per_rollout_batch", "target_kl", "entropy_coefficient", "entropy_quantile",
-          "overlong", "mask_truncated", "drop_constant_groups")
+          "overlong", "mask_truncated", "drop_constant_groups", "rollouts", "importance", "gradient_accumulation_steps")
 """Settings of the on-policy loop that mean nothing to pairs."""
 
 

@@ -1,0 +1,61 @@
+"""Seconds per step against how stale rollouts may be: synchronous, and with a producer beside the learner.
+
+The pocket recipe with the numeric verifier (32 prompts x 8 completions a step), and, where ``RLHF_SMOLLM2_GGUF`` names
+the model's file, SmolLM2-135M on 4 x 8 completions of 32 tokens. Each with one and with two threads per operation: a
+synchronous run may use both cores in every operation, two threads that overlap have one each. Medians over the steps
+in which the schedule has settled and over paired runs, in processes of their own, in turn.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.runs.jsonl import read_jsonl
+
+STALENESS = (0, 1, 2, 4)
+REPEATS = int(os.environ.get("RLHF_BENCH_REPEATS", "3"))
+STEPS = 12
+SETTLED = 5
+"""Steps left out: the first batches are all sampled before there is anything to overlap with."""
+ROOMS = ("step", "rollout", "reward", "update", "learner_wait", "producer_wait")
+POCKET = ["--dataset", "pocket/arithmetic"]
+SMOLLM2 = [*POCKET, "--set", "trainer.rollout_batch_size=32", "--set", "trainer.micro_batch_size=8",
+           "--set", "trainer.sampling.min_tokens=32", "--set", "trainer.sampling.max_tokens=32"]
+
+
+def run() -> dict[str, Any]:
+    """Median seconds per step and room by model, threads and staleness."""
+    cases = {"pocket": POCKET}
+    if file := os.environ.get("RLHF_SMOLLM2_GGUF"):
+        cases["smollm2"] = [*SMOLLM2, "--model", file]
+    results: dict[str, Any] = {}
+    for name, options in cases.items():
+        keys = [(threads, staleness) for threads in (1, 2) for staleness in STALENESS]
+        found: dict[tuple[int, int], list[dict[str, float]]] = {key: [] for key in keys}
+        for _ in range(REPEATS if name == "pocket" else 1):
+            for threads, staleness in keys:
+                found[threads, staleness] += measure(options, threads, staleness)
+        for (threads, staleness), rows in found.items():
+            medians = {room: round(statistics.median(r.get(room, 0.0) for r in rows), 3) for room in ROOMS}
+            results[f"{name}, threads {threads}, max_staleness {staleness}"] = medians
+    return results
+
+
+def measure(options: list[str], threads: int, staleness: int) -> list[dict[str, float]]:
+    """One run's times of each settled step."""
+    settings = [f"steps={STEPS}", "eval_samples=0", "gold_samples=0", "checkpoint_every=0",
+                f"rollouts.max_staleness={staleness}"]
+    with tempfile.TemporaryDirectory() as folder:
+        words = ["--algo", "grpo", "--reward", "verifier", *options, "--set", f"threads={threads}", "--run-dir",
+                 str(Path(folder) / "run"), *(w for s in settings for w in ("--set", f"trainer.{s}"))]
+        environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+        subprocess.run([sys.executable, "-m", "rlhf_core.cli.main", "train", *words], check=True,
+                       capture_output=True, env=environment)
+        rows = [r["time"] for r in read_jsonl(Path(folder) / "run" / "metrics.jsonl") if "time" in r]
+    return rows[SETTLED:]
