@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from rlhf_core.api import VerifierRewardConfig, component
 from rlhf_plugin_verifiers.exact.config import ChoiceConfig, ExactConfig, JsonSchemaConfig
+from rlhf_plugin_verifiers.gym.config import GymVerifierConfig
 from rlhf_plugin_verifiers.instructions.config import IFBenchConfig, IFEvalConfig
 from rlhf_plugin_verifiers.maths.config import (
     Gsm8kConfig,
@@ -85,3 +86,10 @@ class JsonSchemaRewardConfig(VerifierRewardConfig):
 
     name: str = "json_schema"
     verifier: component("verifier") = JsonSchemaConfig(name="json_schema")  # pyright: ignore[reportInvalidTypeForm]
+
+
+class GymRewardConfig(VerifierRewardConfig):
+    """Rewards what a reasoning-gym task scores; see verifier ``reasoning_gym``."""
+
+    name: str = "reasoning_gym"
+    verifier: component("verifier") = GymVerifierConfig(name="reasoning_gym")  # pyright: ignore[reportInvalidTypeForm]

@@ -1,0 +1,1 @@
+"""Data sets whose rows the verifiers read."""

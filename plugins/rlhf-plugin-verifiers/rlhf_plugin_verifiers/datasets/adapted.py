@@ -1,0 +1,96 @@
+"""Published rows under the core's column names. A row that does not fit is named with file and line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rlhf_core.api import DatasetError
+from rlhf_plugin_verifiers.maths.answer import boxed_answer
+from rlhf_plugin_verifiers.maths.tags import R1_ZERO_PROMPT
+
+Row = Mapping[str, Any]
+
+
+class Adapted:
+    """Rows of another source, converted one by one.
+
+    Args:
+        source: rows as they were published.
+        convert: returns a row in the core's names; ``KeyError`` and ``ValueError`` say what is wrong with it.
+        prompt: ``r1_zero`` wraps the question.
+    """
+
+    def __init__(self, source: Any, convert: Callable[[Row], Row], prompt: str = "question") -> None:
+        self.source, self.convert, self.prompt = source, convert, prompt
+
+    def rows(self, split: str) -> Sequence[Row]:
+        """Converted rows of a split.
+
+        Raises:
+            DatasetError: a row lacks a column or its answer; file, line and columns.
+        """
+        return [self._row(row, split, n) for n, row in enumerate(self.source.rows(split))]
+
+    def where(self, split: str, number: int) -> str:
+        """File and line of a row."""
+        return self.source.where(split, number)
+
+    def _row(self, row: Row, split: str, number: int) -> Row:
+        try:
+            found = dict(self.convert(row))
+        except (KeyError, ValueError) as error:
+            why = f"it has no column {error}" if isinstance(error, KeyError) else str(error)
+            raise DatasetError("a row is not in the published form", where=self.where(split, number),
+                               why=f"{why}; its columns: {', '.join(sorted(map(str, row)))}",
+                               fix="choose dataset.name=jsonl and map dataset.columns, or mend the row") from error
+        if self.prompt == "r1_zero":
+            found["prompt"] = R1_ZERO_PROMPT.replace("{prompt}", found["prompt"])
+        return found
+
+
+def gsm8k_row(row: Row) -> Row:
+    """``question`` and ``answer`` with ``#### X``; SFT imitates the solution without the calculator's marks."""
+    solution, mark, answer = str(row["answer"]).rpartition("####")
+    if not mark or not answer.strip():
+        raise ValueError("'answer' does not end with '#### X'")
+    return {"prompt": row["question"], "answer": answer.strip().replace(",", ""),
+            "completion": f"{_without_marks(solution).strip()}\nThe answer is {answer.strip()}."}
+
+
+def _without_marks(solution: str) -> str:
+    """Remove ``<<16-3-4=9>>``."""
+    parts = solution.split("<<")
+    return parts[0] + "".join(p.partition(">>")[2] for p in parts[1:])
+
+
+def math_row(row: Row) -> Row:
+    """``problem`` or ``question``; ``answer``, or the box of ``solution``."""
+    answer = row.get("answer")
+    if answer is None:
+        answer = boxed_answer(str(row["solution"]))
+    if answer is None:
+        raise ValueError("'solution' holds no \\boxed{} answer")
+    kept = {k: row[k] for k in ("level", "subject", "type") if k in row}
+    solution = {"completion": row["solution"]} if "solution" in row else {}
+    question = row["problem"] if "problem" in row else row["question"]
+    return {"prompt": question, "answer": str(answer), **solution, **kept}
+
+
+def ifeval_row(row: Row) -> Row:
+    """``prompt`` with its instructions; arguments that are None are left out."""
+    kwargs = [{k: v for k, v in (given or {}).items() if v is not None} for given in row["kwargs"]]
+    return {"prompt": row["prompt"], "instruction_id_list": list(row["instruction_id_list"]), "kwargs": kwargs,
+            **({"id": row["key"]} if "key" in row else {})}
+
+
+def mbpp_row(row: Row) -> Row:
+    """``prompt`` (or ``text``) and the asserts."""
+    tests = [str(t) for t in row["test_list"]]
+    if not tests:
+        raise ValueError("'test_list' is empty")
+    task = row["prompt"] if "prompt" in row else row["text"]
+    setup = row.get("test_setup_code")
+    imports = row.get("test_imports", [setup] if setup else [])
+    return {"id": row["task_id"], "prompt": f"{task}\nYour code should pass these tests:\n\n" + "\n".join(tests),
+            "test_list": tests, "test_imports": list(imports), "code": row["code"]}

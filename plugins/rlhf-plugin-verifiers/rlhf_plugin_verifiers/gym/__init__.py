@@ -1,0 +1,1 @@
+"""Every reasoning-gym task as a data set with its own verifier."""

@@ -1,0 +1,53 @@
+"""A reasoning-gym task's own score of an answer."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import lru_cache
+from typing import Any
+
+from rlhf_core.api import Sample, Score, ScoreStatus
+from rlhf_plugin_verifiers.gym.config import GymVerifierConfig
+from rlhf_plugin_verifiers.gym.source import create
+from rlhf_plugin_verifiers.maths.answer import boxed_answer
+
+_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+
+
+class GymVerifier:
+    """See :class:`GymVerifierConfig`.
+
+    The problem is generated again here, in the worker, from its seed and index; where that gives another one (see
+    ``GymSource``), the row's copy is taken, whose metadata went through JSON.
+    """
+
+    def __init__(self, config: GymVerifierConfig) -> None:
+        self.config = config
+
+    def verify(self, sample: Sample) -> Score:
+        """Return the task's score with parts ``format`` (answer tags), ``answer`` (full score) and ``reward``."""
+        why = self.config.check_prompt(sample.prompt)
+        if why is not None:
+            return Score.failed(ScoreStatus.MISSING, why)
+        key = sample.prompt.meta["reasoning_gym"]
+        task, problem = _problem(key["task"], json.dumps(key["settings"]), key["seed"], key["index"])
+        if problem["question"] != key["problem"]["question"]:
+            problem = key["problem"]
+        tagged = _TAGGED.findall(sample.completion)
+        said = tagged[-1].strip() if tagged else self._untagged(sample.completion)
+        score = float(task.score_answer(answer=said, entry=problem)) if said is not None else 0.0
+        right = float(score >= 1.0)
+        value = right if self.config.value == "right" else score
+        parts = {"format": float(bool(tagged)), "answer": right, "reward": value}
+        return Score(value, parts, detail="no answer tags" if said is None else f"stated {said[:200]!r}")
+
+    def _untagged(self, completion: str) -> str | None:
+        return None if self.config.mode == "strict" else boxed_answer(completion) or completion.strip()
+
+
+@lru_cache(maxsize=256)
+def _problem(task: str, settings: str, seed: int, index: int) -> tuple[Any, Any]:
+    """The generator and one of its problems; an item depends on seed and index only."""
+    problems = create(task, json.loads(settings), seed, index + 1)
+    return problems, problems[index]
