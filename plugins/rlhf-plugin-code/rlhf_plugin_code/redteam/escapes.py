@@ -23,7 +23,7 @@ def attempt(work):
 ATTACKS = {
     "secrets in the environment": """
 import os
-print(dict(os.environ))
+print(*sorted(os.environ))
 print('WON' if set(os.environ) - {'PATH', 'HOME', 'LANG', 'PYTHONHASHSEED', 'PYTHONDONTWRITEBYTECODE', 'LC_CTYPE'}
       else 'nothing there')
 """,
