@@ -44,8 +44,17 @@ def merged_state(model: Any, weights: Mapping[str, Any] | None = None) -> dict[s
         if hasattr(module, "get_delta_weight"):
             for adapter in module.active_adapters:
                 weight = state[f"{name}.weight"]
-                state[f"{name}.weight"] = weight + module.get_delta_weight(adapter).to(weight.dtype)
+                state[f"{name}.weight"] = weight + _delta(module, f"base_model.model.{name}", adapter, full).to(weight)
     return state
+
+
+def _delta(module: Any, name: str, adapter: str, full: Mapping[str, Any]) -> Any:
+    """What an adapter adds, ``(alpha / r) B A``, from the whole weights: the module's own may be a shard."""
+    down, up = (full.get(f"{name}.lora_{part}.{adapter}.weight") for part in "AB")
+    if down is None or up is None or getattr(module, "use_dora", {}).get(adapter):
+        return module.get_delta_weight(adapter)  # an embedding, or more than a product
+    product = up @ down
+    return (product.T if getattr(module, "fan_in_fan_out", False) else product) * module.scaling[adapter]
 
 
 def load_weights(model: Any, folder: Path) -> None:

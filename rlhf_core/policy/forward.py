@@ -13,9 +13,10 @@ import torch
 from rlhf_core.functional.linear_logprobs import CHUNK_BYTES, KEEP_BYTES, head_logprobs
 from rlhf_core.functional.logprobs import entropy as entropy_of
 from rlhf_core.functional.logprobs import selected_logprobs
+from rlhf_core.policy.packed import packed_hidden
 from rlhf_core.policy.padded import Ids, pad, padded_hidden, padded_logits
 from rlhf_core.policy.shared import distinct, shared_hidden
-from rlhf_core.policy.structure import Parts, base_model, structure, take_apart, trunk_and_head
+from rlhf_core.policy.structure import Parts, checkpointing, structure, take_apart, trunk_and_head
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +39,13 @@ class CompletionLogprobs:
 
 def completion_logprobs(
     model: torch.nn.Module, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], *,
-    temperature: float = 1.0, entropy: bool = False, shared_prefix: bool = True,
-    chunk_bytes: int = CHUNK_BYTES, keep_bytes: int = KEEP_BYTES,
+    temperature: float = 1.0, entropy: bool = False, shared_prefix: bool = True, packed: bool = True,
+    chunked: bool = True, chunk_bytes: int = CHUNK_BYTES, keep_bytes: int = KEEP_BYTES,
 ) -> CompletionLogprobs:
     """Log-probability of each completion token given its prompt and the tokens before it.
 
-    The result depends on nothing but each row's own tokens: not on the other rows, on padding, or on whether
-    prompts are shared (differences are rounding, about 1e-6).
+    The result depends on nothing but each row's own tokens: not on the other rows, on padding or packing, or on
+    whether prompts are shared (differences are rounding, about 1e-6).
 
     Args:
         model: a transformers causal LM, or one wrapped by peft.
@@ -53,7 +54,9 @@ def completion_logprobs(
         temperature: divides the logits; pass the sampler's.
         entropy: also return each distribution's entropy, with gradient.
         shared_prefix: run every distinct prompt once for all its completions. Off by itself where the model
-            cannot do it (sliding windows, recurrent states) or gradient checkpointing forbids a cache.
+            cannot do it (recurrent states), or where without packing gradient checkpointing forbids a cache.
+        packed: lay all sequences end to end in one row, without padding, where the model's attention allows it.
+        chunked: run the head on a chunk of tokens at a time, never all ``[N, V]`` logits at once.
         chunk_bytes: upper bound of the float32 logits held at a time.
         keep_bytes: logits up to this size are kept for the backward pass instead of computed twice.
 
@@ -70,12 +73,14 @@ def completion_logprobs(
     targets_N = torch.tensor([t for c in completions for t in c], dtype=torch.long, device=device)
     hidden_NH: torch.Tensor | None = None
     if structure(model).split:
-        hidden_NH = completion_hidden(model, prompts, completions, shared_prefix)
+        hidden_NH = completion_hidden(model, prompts, completions, shared_prefix, packed)
+    if hidden_NH is not None and chunked:
         logprobs_N, entropy_N = head_logprobs(
             hidden_NH, trunk_and_head(model).head, targets_N, temperature=temperature, entropy=entropy,
             chunk_bytes=chunk_bytes, keep_bytes=keep_bytes)
     else:
-        logits_NV = padded_logits(model, prompts, completions)
+        logits_NV = (padded_logits(model, prompts, completions) if hidden_NH is None
+                     else trunk_and_head(model).head(hidden_NH))
         logprobs_N = selected_logprobs(logits_NV, targets_N, temperature)
         entropy_N = entropy_of(logits_NV, temperature) if entropy else None
     entropy_BT = None if entropy_N is None else _grid(entropy_N, mask_BT)
@@ -93,18 +98,15 @@ def _check(prompts: Ids, completions: Ids, temperature: float) -> None:
         raise ValueError(f"temperature must be positive for a log-probability, got {temperature}")
 
 
-def completion_hidden(model: torch.nn.Module, prompts: Ids, completions: Ids,
-                      shared_prefix: bool = True) -> torch.Tensor:
+def completion_hidden(model: torch.nn.Module, prompts: Ids, completions: Ids, shared_prefix: bool = True,
+                      packed: bool = True) -> torch.Tensor:
     """Hidden states ``[N, H]`` that predict each completion token, row after row; the model must split."""
+    if packed and structure(model).pack:
+        return packed_hidden(model, prompts, completions, shared_prefix)
     repeats = len(distinct(prompts)[0]) < len(prompts)
-    if shared_prefix and repeats and structure(model).share and not _checkpointing(model):
+    if shared_prefix and repeats and structure(model).share and not checkpointing(model):
         return shared_hidden(model, prompts, completions)
     return padded_hidden(model, prompts, completions)
-
-
-def _checkpointing(model: torch.nn.Module) -> bool:
-    """Gradient checkpointing switches caches off inside transformers."""
-    return any(getattr(m, "gradient_checkpointing", False) and m.training for m in base_model(model).modules())
 
 
 def _grid(values_N: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:

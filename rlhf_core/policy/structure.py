@@ -29,13 +29,15 @@ class Structure:
     """What is known about one model.
 
     Example:
-        Structure(split=True, share=True)  # Llama, Qwen, SmolLM, GPT-2 ...
+        Structure(split=True, share=True, pack=True)  # Llama, Qwen, SmolLM, GPT-2 ...
     """
 
     split: bool
     """``head(decoder(ids))`` are the model's logits."""
     share: bool
     """A cached prompt may be shared by several completions."""
+    pack: bool
+    """Sequences may lie end to end in one row (:mod:`rlhf_core.policy.packed`), prompts shared or not."""
 
 
 _known: weakref.WeakKeyDictionary[torch.nn.Module, Structure] = weakref.WeakKeyDictionary()
@@ -74,7 +76,7 @@ def trunk_and_head(model: Any) -> Parts:
 
 
 def structure(model: torch.nn.Module) -> Structure:
-    """Return what the model's structure allows; the first call per model runs three forwards on a few tokens."""
+    """Return what the model's structure allows; the first call per model runs a few forwards on a few tokens."""
     base = base_model(model)
     if base not in _known:
         _known[base] = _examine(model)
@@ -85,10 +87,11 @@ def _examine(model: torch.nn.Module) -> Structure:
     with torch.no_grad(), quiet(model):
         split = _split_agrees(model)
         share = split and _shareable(model) and _shared_agrees(model)
+        pack = split and _pack_agrees(model)
     if not split:
         log.warning("%s: head(decoder(x)) are not its logits; full logits will be used (more memory)",
                     type(base_model(model)).__name__)
-    return Structure(split, share)
+    return Structure(split, share, pack)
 
 
 @contextmanager
@@ -110,7 +113,14 @@ def _probe_ids(model: torch.nn.Module) -> list[list[int]]:
 
 def tolerance(model: torch.nn.Module) -> float:
     """Agreement asked of the probes, by the model's number type."""
-    return TOLERANCE if next(model.parameters()).dtype == torch.float32 else 100 * TOLERANCE
+    return TOLERANCE if compute_dtype(model) == torch.float32 else 100 * TOLERANCE
+
+
+def compute_dtype(model: torch.nn.Module) -> torch.dtype:
+    """Number type of the trunk's matrix products: its weights' own, unless it runs in mixed precision."""
+    parts = take_apart(model)
+    owner = base_model(model) if parts is None else parts.trunk
+    return getattr(owner, "compute_dtype", next(model.parameters()).dtype)
 
 
 def _split_agrees(model: torch.nn.Module) -> bool:
@@ -154,15 +164,47 @@ def _shareable(model: torch.nn.Module) -> bool:
     return plain and isinstance(cache.layers[0], DynamicLayer) and takes_positions
 
 
+def _probe_rows(model: torch.nn.Module) -> tuple[list[list[int]], list[list[int]]]:
+    """Three prompts, two of them equal, and completions of different lengths."""
+    short, long = _probe_ids(model)
+    return [short[:2], long[:4], short[:2]], [short[2:], long[4:], long[:3]]
+
+
 def _shared_agrees(model: torch.nn.Module) -> bool:
     from rlhf_core.policy.padded import padded_hidden
     from rlhf_core.policy.shared import shared_hidden
 
-    short, long = _probe_ids(model)
-    prompts, completions = [short[:2], long[:4], short[:2]], [short[2:], long[4:], long[:3]]
+    prompts, completions = _probe_rows(model)
     try:
         shared = shared_hidden(model, prompts, completions)
     except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:
         log.info("prefix sharing is off for %s: %s", type(base_model(model)).__name__, error)
         return False
     return _equal(shared, padded_hidden(model, prompts, completions), model)
+
+
+def _pack_agrees(model: torch.nn.Module) -> bool:
+    """Attention goes through transformers' interface, where ours stays if it agrees; nothing else mixes positions."""
+    from rlhf_core.policy import packed
+    from rlhf_core.policy.padded import padded_hidden
+
+    base, (prompts, completions) = base_model(model), _probe_rows(model)
+    if base.config._attn_implementation not in ("sdpa", packed.NAME):
+        return False
+    want = padded_hidden(model, prompts, completions)
+    packed.register()
+    base.set_attn_implementation(packed.NAME)
+    try:
+        agrees = all(_equal(packed.packed_hidden(model, prompts, completions, share), want, model)
+                     for share in (False, True))
+    except (TypeError, ValueError, RuntimeError, KeyError) as error:
+        log.info("packing is off for %s: %s", type(base).__name__, error)
+        agrees = False
+    if not agrees:
+        base.set_attn_implementation("sdpa")
+    return agrees
+
+
+def checkpointing(model: torch.nn.Module) -> bool:
+    """Gradient checkpointing acts; it switches caches off inside transformers."""
+    return any(getattr(m, "gradient_checkpointing", False) and m.training for m in base_model(model).modules())

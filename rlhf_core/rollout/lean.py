@@ -24,7 +24,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from rlhf_core.policy.structure import base_model, structure, take_apart, tolerance
+from rlhf_core.policy.structure import base_model, compute_dtype, structure, take_apart, tolerance
 from rlhf_core.rollout.cache import growing, make_cache
 
 log = logging.getLogger(__name__)
@@ -71,8 +71,8 @@ def _weight(layer: Any) -> torch.Tensor:
 def lean_step(model: Any) -> LeanStep | None:
     """Return a fast step with the model's present weights, None where there is none or it does not agree."""
     base = base_model(model)
-    device = next(model.parameters()).device
-    if device.type != "cpu" or not torch.backends.mkldnn.is_available() or _agrees.get(base) is False:
+    device, mixed = next(model.parameters()).device, compute_dtype(model) != next(model.parameters()).dtype
+    if device.type != "cpu" or mixed or not torch.backends.mkldnn.is_available() or _agrees.get(base) is False:
         return None
     try:
         if not structure(model).split:

@@ -216,8 +216,22 @@ class OnlineTrainerConfig(LoopSettings):
     """Sample further prompts in place of groups with constant scores; None trains on the groups as they come."""
     adaptive_sampling: AdaptiveSampling | None = None
     """Let group sizes vary; ``rollout_batch_size`` is then the number of prompts x ``group_size``, which is nominal."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """``bf16``: the transformer computes in bfloat16 (autocast) wherever the policy runs, sampling with the native
+    engine included; weights, optimizer, output head, log-probabilities and loss stay float32 (``model.dtype``)."""
+    micro_batch_tokens: int | None = Field(default=None, ge=1)
+    """Cut micro-batches by positions of one forward (prompts, completions, padding) instead of ``micro_batch_size``
+    sequences: nearly equal work in each and on each process, a prompt's completions together, no sequence cut (one
+    that is longer gets a micro-batch of its own)."""
     share_prefix: bool = True
-    """One forward per prompt for all its completions."""
+    """One forward per prompt for all its completions. Never changes the update, as the next two."""
+    packing: Literal["auto", "on", "off"] = "auto"
+    """Sequences of a micro-batch end to end in one row without padding, where the model's attention allows it
+    (``sdpa``); ``on`` refuses a model that does not."""
+    chunked_head: bool = True
+    """The language-model head a chunk of tokens at a time, so that all logits are never in memory at once."""
+    self_check: bool = True
+    """Compare these with the plain computation on the first batch, and switch off what differs, with a warning."""
     gold_samples: int = Field(default=200, ge=0)
     """Held-out prompts compared by the dataset's gold score before and after, where it has one."""
 

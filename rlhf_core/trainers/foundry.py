@@ -14,8 +14,10 @@ import torch
 from rlhf_core.batches import LossOutput, TokenBatch
 from rlhf_core.functional.kl import kl_loss
 from rlhf_core.policy.forward import completion_hidden, completion_logprobs
+from rlhf_core.policy.paths import ALL, Paths
 from rlhf_core.protocols import Loss
 from rlhf_core.trainers.items import Floats, TrainItem
+from rlhf_core.trainers.micro_batches import Cut
 
 
 class TokenFoundry(torch.nn.Module):
@@ -24,22 +26,22 @@ class TokenFoundry(torch.nn.Module):
     Args:
         model: causal language model (possibly wrapped by peft).
         temperature: the rollouts' sampling temperature; logprobs mean the same thing on both sides.
-        share_prefix: one forward per distinct prompt.
+        paths: optimisations of the forward.
         critic: gives the values, if the algorithm has one (``CriticAdvantage.critic``).
         on_policy_trunk: it is fed the policy's hidden states.
     """
 
-    def __init__(self, model: torch.nn.Module, temperature: float = 1.0, share_prefix: bool = False,
+    def __init__(self, model: torch.nn.Module, temperature: float = 1.0, paths: Paths = ALL,
                  critic: torch.nn.Module | None = None, on_policy_trunk: bool = False) -> None:
         super().__init__()
         self.model, self.critic, self.on_policy_trunk = model, critic, on_policy_trunk
-        self.temperature, self.share_prefix = temperature, share_prefix
+        self.temperature, self.paths = temperature, paths
 
     def forward(self, items: Sequence[TrainItem]) -> TokenBatch:
         """Return the token batch of a micro-batch, shapes ``[B, T]``, right-padded."""
         out = completion_logprobs(
             self.model, [i.prompt_ids for i in items], [i.completion_ids for i in items],
-            temperature=self.temperature, entropy=True, shared_prefix=self.share_prefix)
+            temperature=self.temperature, entropy=True, **self.paths.options)
         device, width = out.logprobs_BT.device, out.logprobs_BT.shape[1]
 
         def grid(rows: Sequence[Any], dtype: type = np.float32) -> torch.Tensor:
@@ -64,42 +66,41 @@ class TokenFoundry(torch.nn.Module):
             ref_logprobs_BT=optional("ref_T"), behaviour_logprobs_BT=optional("behaviour_T"), entropy_BT=out.entropy_BT,
             values_BT=values_BT, old_values_BT=optional("old_values_T"), returns_BT=optional("returns_T"))
 
-    def logprobs(self, items: Sequence[TrainItem], micro_batch_size: int) -> list[Floats]:
+    def logprobs(self, items: Sequence[TrainItem], cut: Cut) -> list[Floats]:
         """Logprobs of each item's completion without gradient, one array ``[T]`` per item."""
-        return self.measure(items, micro_batch_size, entropy=False)[0]
+        return self.measure(items, cut, entropy=False)[0]
 
     @torch.no_grad()
-    def measure(self, items: Sequence[TrainItem], micro_batch_size: int, *,
-                entropy: bool) -> tuple[list[Floats], list[Floats]]:
+    def measure(self, items: Sequence[TrainItem], cut: Cut, *, entropy: bool) -> tuple[list[Floats], list[Floats]]:
         """Logprobs and, if asked for, entropies of each item's completion, one array ``[T]`` per item each."""
-        logprobs: list[Floats] = []
-        entropies: list[Floats] = []
-        for start in range(0, len(items), micro_batch_size):
-            micro = items[start : start + micro_batch_size]
+        logprobs: dict[int, Floats] = {}
+        entropies: dict[int, Floats] = {}
+        for part in cut(items, 1):
+            micro = [items[i] for i in part]
             out = completion_logprobs(
                 self.model, [i.prompt_ids for i in micro], [i.completion_ids for i in micro],
-                temperature=self.temperature, entropy=entropy, shared_prefix=self.share_prefix)
-            logprobs += _rows(out.logprobs_BT, micro)
-            entropies += [] if out.entropy_BT is None else _rows(out.entropy_BT, micro)
-        return logprobs, entropies
+                temperature=self.temperature, entropy=entropy, **self.paths.options)
+            logprobs |= zip(part, _rows(out.logprobs_BT, micro))
+            entropies |= {} if out.entropy_BT is None else zip(part, _rows(out.entropy_BT, micro))
+        return [logprobs[n] for n in range(len(items))], [entropies[n] for n in range(len(entropies))]
 
     @torch.no_grad()
-    def values(self, items: Sequence[TrainItem], micro_batch_size: int) -> list[np.ndarray[Any, Any]]:
+    def values(self, items: Sequence[TrainItem], cut: Cut) -> list[np.ndarray[Any, Any]]:
         """The critic's values before each token and after the last, without gradient: one array ``[T + 1]`` per item.
 
         The policy's hidden states are computed only if the critic wants them.
         """
         assert self.critic is not None
-        rows: list[np.ndarray[Any, Any]] = []
-        for start in range(0, len(items), micro_batch_size):
-            micro = items[start : start + micro_batch_size]
+        rows: dict[int, np.ndarray[Any, Any]] = {}
+        for part in cut(items, 1):
+            micro = [items[i] for i in part]
             prompts = [i.prompt_ids for i in micro]
             longer = [(*i.completion_ids, 0) for i in micro]  # a last token is only predicted, never fed
-            hidden_NH = (completion_hidden(self.model, prompts, longer, self.share_prefix) if self.on_policy_trunk
-                         else None)
+            hidden_NH = (completion_hidden(self.model, prompts, longer, self.paths.share_prefix, self.paths.packing)
+                         if self.on_policy_trunk else None)
             flat = self.critic(prompts, longer, hidden_NH).float().cpu().numpy()
-            rows += np.split(flat, np.cumsum([len(c) for c in longer])[:-1])
-        return rows
+            rows |= zip(part, np.split(flat, np.cumsum([len(c) for c in longer])[:-1]))
+        return [rows[n] for n in range(len(items))]
 
 
 def _rows(values_BT: torch.Tensor, items: Sequence[TrainItem]) -> list[Floats]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from rlhf_core.context import BuildContext
 from rlhf_core.data.admit import admit
@@ -18,9 +20,12 @@ from rlhf_core.data.mixture import check_fingerprint, fingerprint, interleave
 from rlhf_core.data.order import PromptOrder
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.policy_copy import PolicyCopy
+from rlhf_core.models.precision import set_precision
 from rlhf_core.models.prompt_format import Formatter, end_ids, template_warning
 from rlhf_core.models.reference import Reference
 from rlhf_core.models.save import load_weights, write_folder
+from rlhf_core.policy.paths import Paths, allowed
+from rlhf_core.policy.structure import base_model, compute_dtype
 from rlhf_core.protocols import CriticAdvantage, RewardModel
 from rlhf_core.runs.checkpoint import seed_everything
 from rlhf_core.trainers.config import OnlineTrainerConfig
@@ -30,11 +35,13 @@ from rlhf_core.trainers.entropy import WithEntropy
 from rlhf_core.trainers.evaluate import Evaluator
 from rlhf_core.trainers.foundry import TokenFoundry, WithKL
 from rlhf_core.trainers.importance import WithImportance
-from rlhf_core.trainers.items import make_item
+from rlhf_core.trainers.items import TrainItem, make_item
+from rlhf_core.trainers.micro_batches import balance, by_tokens, in_order, work
 from rlhf_core.trainers.parts import remember_sources
 from rlhf_core.trainers.pipeline import Pipeline
 from rlhf_core.trainers.refill import Intake
 from rlhf_core.trainers.rooms import Court, Library, Studio
+from rlhf_core.trainers.self_check import choose, self_check, warn
 from rlhf_core.trainers.session import WriteModel
 from rlhf_core.trainers.update import Updater
 from rlhf_core.types import Advantages, Prompt, Rollout, Score, TokenValues
@@ -71,8 +78,12 @@ class OnlineHouse:
         train, held = self._admit(train, "sampling"), self._admit(held, "eval_sampling")
         self.has_gold = bool(held) and self.datasets.has_gold(held[0])
         self.policy.model.to(self.strategy.device)
+        set_precision(self.policy.model, config.precision)
         self.reference = Reference.of(self.policy.model) if self._wants_reference else None
-        self.foundry = TokenFoundry(self.policy.model, config.sampling.temperature, config.share_prefix)
+        wanted = Paths(config.share_prefix, config.packing != "off", config.chunked_head)
+        paths = allowed(self.policy.model, wanted, packing_required=config.packing == "on")
+        self.foundry = TokenFoundry(self.policy.model, config.sampling.temperature, paths)
+        self.self_checked = not config.self_check
         self.ctx = ctx.with_(policy=self.policy, datasets=self.datasets)
         shuffle = settings.shuffle and (settings.curriculum is None or settings.curriculum.order == "none")
         order = (PromptOrder(train, self.datasets.weights, ctx.seed, shuffle) if settings.difficulty is None else
@@ -113,7 +124,7 @@ class OnlineHouse:
                 self.reference.load(checkpoint[0])
         self.module = self.strategy.prepare(self.foundry)
         self.updater = Updater(self.module, loss, self.strategy, config, config.steps * config.updates_per_step,
-                               self.foundry.critic, critic.learning_rate if critic else None)
+                               self.foundry.critic, critic.learning_rate if critic else None, self.cut)
         held = self.library.groups(self.held, 1)
         sampling = (config.eval_sampling or config.sampling).params()
         self.evaluator = Evaluator(self.studio, self.court, self.datasets, held, sampling, self.strategy)
@@ -160,12 +171,48 @@ class OnlineHouse:
         estimate = check_advantages(self.advantage.estimate(*told), rollouts, who)
         return estimate if tokens is None else check_returns(estimate, rollouts, who)
 
+    def cut(self, items: Sequence[TrainItem], least: int) -> list[list[int]]:
+        """Micro-batches of this rank's items, by tokens if so set."""
+        budget = self.config.micro_batch_tokens
+        if budget is None:
+            return in_order(self.config.micro_batch_size)(items, least)
+        return by_tokens(items, budget, self.foundry.paths, self._width, least)
+
+    def share(self, groups: Sequence[Sequence[TrainItem]]) -> list[list[int]]:
+        """Which groups each rank trains on: in equal numbers, or of equal work if micro-batches go by tokens."""
+        world = self.strategy.world_size
+        if self.config.micro_batch_tokens is None:
+            return [part.tolist() for part in np.array_split(np.arange(len(groups)), world)]
+        return balance([work(g, self.foundry.paths.share_prefix, self._width) for g in groups], world)
+
+    @property
+    def _width(self) -> int:
+        return int(base_model(self.policy.model).config.get_text_config().hidden_size)
+
+    def self_check(self, rollouts: list[Rollout]) -> None:
+        """Once a run: compare the optimised forward with the plain one; every rank switches off what differs on any.
+
+        With a strategy that shards the weights, logprobs are compared and gradients are not.
+        """
+        if self.self_checked:
+            return
+        items = choose([make_item(r, 0.0, False) for r in rollouts])
+        with self.strategy.gathered(self.module):
+            own = self_check(self.policy.model, items, self.foundry.temperature, self.foundry.paths,
+                             compute_dtype(self.policy.model), gradient=not self.strategy.sharded)
+        found = {f.name: f for findings in self.strategy.gather_objects(own) for f in findings}
+        if self.strategy.rank == 0:
+            warn(list(found.values()))
+        self.ctx.session.counts.update({f"switched_off_{name}": 1 for name in found})
+        self.foundry.paths = self.foundry.paths.without(*found)
+        self.self_checked = True
+
     def token_values(self, rollouts: list[Rollout], references: list[Any] | None) -> list[TokenValues] | None:
         """What the critic says of each completion; None without one."""
         if self.foundry.critic is None:
             return None
         with self.strategy.gathered(self.module):
-            rows = self.foundry.values([make_item(r, 0.0, False) for r in rollouts], self.config.micro_batch_size)
+            rows = self.foundry.values([make_item(r, 0.0, False) for r in rollouts], self.cut)
         return [TokenValues(row, None if references is None else references[i]) for i, row in enumerate(rows)]
 
     def critic_only(self, step: int) -> bool:
@@ -179,8 +226,8 @@ class OnlineHouse:
         items = [make_item(r, 0.0, False) for r in rollouts]
         gathered = self.strategy.gathered(self.module) if self.reference.adapter else contextlib.nullcontext()
         with gathered, self.reference.active() as model:
-            room = TokenFoundry(model, self.config.sampling.temperature, self.config.share_prefix)
-            return room.logprobs(items, self.config.micro_batch_size)
+            room = TokenFoundry(model, self.config.sampling.temperature, self.foundry.paths)
+            return room.logprobs(items, self.cut)
 
     def sync_reference(self, step: int) -> dict[str, float]:
         """Let the policy be the reference from here on, if this step is to end so; returns a metric that says it."""
@@ -194,7 +241,8 @@ class OnlineHouse:
     def state_dict(self) -> dict[str, Any]:
         """Optimizer and data position; the session keeps the components' states."""
         return {"updater": self.updater.state_dict(), "order": self.library.order.state_dict(),
-                "heldout": fingerprint(self.held)}
+                "heldout": fingerprint(self.held), "paths": self.foundry.paths.state(),
+                "self_checked": self.self_checked}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore :meth:`state_dict`.
@@ -203,6 +251,7 @@ class OnlineHouse:
             DatasetError: the prompts are not those of then.
         """
         check_fingerprint("held-out prompts", state["heldout"], fingerprint(self.held))
+        self.foundry.paths, self.self_checked = Paths(**state["paths"]), state["self_checked"]
         self.updater.load_state_dict(state["updater"])
         self.library.order.load_state_dict(state["order"])
 

@@ -88,6 +88,8 @@ class OnlineTrainer:
             first: no earlier step has; what was sampled and scored is counted once.
         """
         groups, rollouts, scores = batch.groups, batch.rollouts, batch.scores
+        with self._timed("self_check"):
+            self.house.self_check(rollouts)
         with self._timed("reference"):
             references = self.house.reference_logprobs(rollouts)
             tokens = self.house.token_values(rollouts, references)
@@ -149,7 +151,7 @@ class OnlineTrainer:
         house.updater.critic_only = house.critic_only(step)
         for batch in self._batches(step, groups):
             totals = (float(sum(i.tokens for i in batch)), float(sum(i.tokens > 0 for i in batch)))
-            kept = [i for i in batch if i.tokens and not (self._may_drop and i.flat)]
+            kept = self._kept(batch)
             fresh = house.updater.version == sampled_by
             row = house.updater.update_rows(kept, totals)
             if fresh and not self.checked_drift:
@@ -169,7 +171,7 @@ class OnlineTrainer:
         if not several and not choose:
             return regrouped(items, groups), {}
         with self.strategy.gathered(self.house.module):
-            old, entropies = self.house.foundry.measure(items, config.micro_batch_size, entropy=choose)
+            old, entropies = self.house.foundry.measure(items, self.house.cut, entropy=choose)
         metrics: dict[str, float] = {}
         if several:
             items = [i.with_(old_T=row) for i, row in zip(items, old)]
@@ -186,6 +188,10 @@ class OnlineTrainer:
         self.session.counts["updates_beyond_target_kl"] += left
         return True
 
+    def _kept(self, items: Sequence[TrainItem]) -> list[TrainItem]:
+        """The items that can contribute a gradient."""
+        return [i for i in items if i.tokens and not (self._may_drop and i.flat)]
+
     @property
     def _may_drop(self) -> bool:
         config, foundry = self.config, self.house.foundry
@@ -197,19 +203,24 @@ class OnlineTrainer:
         """This rank's share of every optimizer batch.
 
         With several batches the groups of *all* ranks are permuted (anew in every epoch), cut into batches, and each
-        batch is shared out, so that the process count changes no batch.
+        batch is shared out, so that the process count changes no batch. With micro-batches by tokens a single batch is
+        shared out anew too, by the work of what is left to train on.
         """
-        epochs, world = self.config.epochs_per_rollout_batch, self.strategy.world_size
+        epochs, rank = self.config.epochs_per_rollout_batch, self.strategy.rank
         parts = self.config.updates_per_step // epochs
-        if parts > 1:
+        if parts > 1 or self.config.micro_batch_tokens is not None:
             groups = [g for shard in self.strategy.gather_objects(groups) for g in shard]
+        else:
+            yield from [[i for g in groups for i in g]] * epochs
+            return
         for epoch in range(epochs):
-            if parts == 1:
-                yield [i for g in groups for i in g]
-                continue
-            order = np.random.default_rng([self.house.seed, step, epoch]).permutation(len(groups))
+            order = np.arange(len(groups))
+            if parts > 1:
+                order = np.random.default_rng([self.house.seed, step, epoch]).permutation(len(groups))
             for cut in np.array_split(order, parts):
-                yield [i for n in np.array_split(np.sort(cut), world)[self.strategy.rank] for i in groups[n]]
+                chosen = [groups[n] for n in np.sort(cut)]
+                mine = self.house.share([self._kept(g) for g in chosen])[rank]
+                yield [i for n in mine for i in chosen[n]]
 
     def _masked(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Count the truncated completions that ``mask_truncated`` leaves out of the loss."""

@@ -25,6 +25,7 @@ from rlhf_core.trainers.evaluate import Evaluation, gold_metrics
 from rlhf_core.trainers.evaluate import interleave as undo_shares
 from rlhf_core.trainers.foundry import TokenFoundry
 from rlhf_core.trainers.items import make_item
+from rlhf_core.trainers.micro_batches import in_order
 from rlhf_core.trainers.rooms import Court, Studio, gold_rows, rollout_metrics, score_metrics
 from rlhf_core.types import PromptGroup, Rollout, Score
 
@@ -100,7 +101,7 @@ class Sampled:
             return [None] * len(rollouts)
         with self.reference.active() as model:
             room = TokenFoundry(model, self.sampling.temperature)
-            return room.logprobs([make_item(r, 0.0, False) for r in rollouts], self.config.micro_batch_size)
+            return room.logprobs([make_item(r, 0.0, False) for r in rollouts], in_order(self.config.micro_batch_size))
 
     def summary(self) -> dict[str, Any]:
         """Win rate by the gold score over the start, and examples, as of an on-policy run."""

@@ -18,6 +18,7 @@ from rlhf_core.errors import TrainingDiverged
 from rlhf_core.functional.reduce import reduce_loss
 from rlhf_core.protocols import Loss, Strategy
 from rlhf_core.trainers.config import LoopSettings
+from rlhf_core.trainers.micro_batches import Cut, in_order
 from rlhf_core.trainers.optim import lr_factor, make_optimizer, set_learning_rate
 
 Sums = defaultdict[str, float]
@@ -53,14 +54,16 @@ class Updater:
         total_updates: for the learning-rate schedule.
         critic: part of the module that is no part of the policy ``module.model``; its gradient is clipped apart.
         critic_rate: its learning rate; None takes the optimizer's.
+        cut: makes micro-batches; None takes ``settings.micro_batch_size`` items each, in order.
     """
 
     def __init__(
         self, module: torch.nn.Module, loss: Loss, strategy: Strategy, settings: LoopSettings, total_updates: int,
-        critic: torch.nn.Module | None = None, critic_rate: float | None = None,
+        critic: torch.nn.Module | None = None, critic_rate: float | None = None, cut: Cut | None = None,
     ) -> None:
         self.module, self.loss, self.strategy, self.settings = module, loss, strategy, settings
         self.critic = critic
+        self.cut = cut or in_order(settings.micro_batch_size)
         self.critic_only = False
         """The policy gets no update, whatever its gradient (critic warm-up)."""
         self.held = 0
@@ -122,9 +125,8 @@ class Updater:
         return norms
 
     def _accumulate(self, items: Sequence[Any], tokens: float, sequences: float) -> Rows:
-        size = self.settings.micro_batch_size
-        micros = [items[i : i + size] for i in range(0, len(items), size)]
-        count = self.strategy.max_over_ranks(len(micros))
+        count = self.strategy.max_over_ranks(len(self.cut(items, 1)))
+        micros = [[items[i] for i in part] for part in self.cut(items, count)]
         spare = next(i for i in self.strategy.gather_objects(items[0] if items else None) if i is not None)
         sums: Sums = defaultdict(float)
         weights: Sums = defaultdict(float)
@@ -179,10 +181,9 @@ class Updater:
         tokens, sequences = self.strategy.sum_over_ranks(local)
         sums: Sums = defaultdict(float)
         weights: Sums = defaultdict(float)
-        size = self.settings.micro_batch_size
         with self.strategy.gathered(self.module):
-            for start in range(0, len(items), size):
-                batch = self.strategy.unwrap(self.module)(items[start : start + size])
+            for part in self.cut(items, 1):
+                batch = self.strategy.unwrap(self.module)([items[i] for i in part])
                 out = self.loss(batch)
                 loss = self.reduce(out.loss, batch, tokens, sequences)
                 add(sums, weights, {"loss": (loss, 0.0), **core_metrics(batch), **out.metrics})

@@ -74,6 +74,17 @@ def test_grpo_equals_one_process_and_resumes(train: Train, tmp_path: Path) -> No
     assert rows[0] == rows[1]
 
 
+@pytest.mark.slow
+def test_adapters_of_a_sharded_policy_are_merged_whole(train: Train, tmp_path: Path) -> None:
+    lora = ["--set", "model.lora.r=4", "--set", "trainer.steps=2"]
+    one, two = tmp_path / "one", tmp_path / "two"
+    train(*GRPO, *lora, "--run-dir", str(one))
+    train(*GRPO, *lora, "--nproc", "2", "--set", "strategy=acme_sharded", "--run-dir", str(two))
+    a, b = weights(one), weights(two)
+    assert a.keys() == b.keys()
+    assert max(float((a[k] - b[k]).abs().max()) for k in a) < 1e-4
+
+
 @pytest.mark.parametrize("algo", [pytest.param("sft", marks=pytest.mark.slow), "reward_model"])
 def test_offline_equals_one_process(train: Train, tmp_path: Path, algo: str) -> None:
     data = tmp_path / "data.jsonl"

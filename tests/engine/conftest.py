@@ -17,6 +17,8 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
     PreTrainedTokenizerFast,
@@ -44,7 +46,8 @@ def tokenizer() -> Any:
 
 
 def make(kind: str, eos: int | None = None, **extra: Any) -> Any:
-    """Grouped-query attention; learned positions; a sliding window of 4; the same with capped logits."""
+    """Grouped-query attention; learned positions; a sliding window of 4; the same with capped logits;
+    a recurrent state."""
     sizes: dict[str, Any] = {
         "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
         "num_attention_heads": 4, "num_key_value_heads": 2, "eos_token_id": eos, "bos_token_id": None,
@@ -55,6 +58,9 @@ def make(kind: str, eos: int | None = None, **extra: Any) -> Any:
         return MistralForCausalLM(MistralConfig(sliding_window=4, **sizes)).eval()
     if kind == "gemma2":
         return Gemma2ForCausalLM(Gemma2Config(head_dim=8, sliding_window=4, **sizes)).eval()
+    if kind == "mamba":
+        return MambaForCausalLM(MambaConfig(vocab_size=VOCABULARY, hidden_size=32, state_size=4, num_hidden_layers=2,
+                                            eos_token_id=eos, pad_token_id=eos)).eval()
     return GPT2LMHeadModel(GPT2Config(
         vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=128, resid_pdrop=0.0, embd_pdrop=0.0,
         attn_pdrop=0.0, eos_token_id=eos, bos_token_id=None, initializer_range=0.3)).eval()

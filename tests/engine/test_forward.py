@@ -72,10 +72,13 @@ def assert_same(got: list[torch.Tensor], want: list[torch.Tensor], tolerance: fl
 
 @kinds
 @pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("memory", [{}, {"keep_bytes": 0}, {"keep_bytes": 0, "chunk_bytes": 4 * VOCABULARY * 3}])
-def test_equals_one_sequence_at_a_time(model: Any, shared: bool, memory: dict[str, int]) -> None:
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("memory", [{}, {"chunked": False}, {"keep_bytes": 0},
+                                    {"keep_bytes": 0, "chunk_bytes": 4 * VOCABULARY * 3}])
+def test_equals_one_sequence_at_a_time(model: Any, shared: bool, packed: bool, memory: dict[str, int]) -> None:
     want, want_grads = truth(model, PROMPTS, COMPLETIONS, 0.7)
-    got, grads = ours(model, PROMPTS, COMPLETIONS, range(len(PROMPTS)), 0.7, shared_prefix=shared, **memory)
+    got, grads = ours(model, PROMPTS, COMPLETIONS, range(len(PROMPTS)), 0.7, shared_prefix=shared, packed=packed,
+                      **memory)
     assert_same(got, want, 1e-5)
     assert_same(grads, want_grads, 1e-5)
 
@@ -93,7 +96,7 @@ def test_gradient_is_the_same_in_any_micro_batches(model: Any) -> None:
 
 @settings(max_examples=12, deadline=None)
 @given(data=st.data())
-def test_shared_prefix_equals_padded_for_any_batch(new_model: Any, data: st.DataObject) -> None:
+def test_shared_and_packed_equal_padded_for_any_batch(new_model: Any, data: st.DataObject) -> None:
     torch.manual_seed(0)
     model = new_model(data.draw(st.sampled_from(("llama", "gpt2", "mistral"))))
     ids = st.integers(0, VOCABULARY - 1)
@@ -101,16 +104,19 @@ def test_shared_prefix_equals_padded_for_any_batch(new_model: Any, data: st.Data
     owners = data.draw(st.lists(st.integers(0, len(prompts) - 1), min_size=2, max_size=6))
     completions = [data.draw(st.lists(ids, min_size=1, max_size=7)) for _ in owners]
     rows = [prompts[o] for o in owners]
-    a, grads_a = ours(model, rows, completions, range(len(rows)), 1.0, shared_prefix=False)
-    b, grads_b = ours(model, rows, completions, range(len(rows)), 1.0, shared_prefix=True)
-    assert_same(a, b, 1e-5)
-    assert_same(grads_a, grads_b, 1e-5)
+    a, grads_a = ours(model, rows, completions, range(len(rows)), 1.0, shared_prefix=False, packed=False)
+    for options in ({"packed": False}, {"shared_prefix": False}, {}):
+        b, grads_b = ours(model, rows, completions, range(len(rows)), 1.0, **options)
+        assert_same(a, b, 1e-5)
+        assert_same(grads_a, grads_b, 1e-5)
 
 
-@pytest.mark.parametrize(("model", "split", "share"), [
-    ("llama", True, True), ("gpt2", True, True), ("mistral", True, True), ("gemma2", False, False)], indirect=["model"])
-def test_structure_is_found_by_trying(model: Any, split: bool, share: bool) -> None:
-    assert (structure(model).split, structure(model).share) == (split, share)
+@pytest.mark.parametrize(("model", "found"), [
+    ("llama", (True, True, True)), ("gpt2", (True, True, True)), ("mistral", (True, True, True)),
+    ("gemma2", (False, False, False)), ("mamba", (True, False, False))], indirect=["model"])
+def test_structure_is_found_by_trying(model: Any, found: tuple[bool, bool, bool]) -> None:
+    """A cap on the logits forbids the split; a recurrent state would leak from sequence to sequence of a row."""
+    assert (structure(model).split, structure(model).share, structure(model).pack) == found
 
 
 def test_a_scaled_head_is_noticed(new_model: Any) -> None:
@@ -134,27 +140,64 @@ def test_a_scaled_head_is_noticed(new_model: Any) -> None:
 def test_sharing_really_shares(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A prompt of 40 tokens and 8 completions of 5 cost 40 + 8 * 4 positions, not 8 * 44."""
     structure(model)
-    positions: list[int] = []
+    positions: list[tuple[int, ...]] = []
     run = model.model.forward
 
     def count(*args: Any, **kwargs: Any) -> Any:
-        positions.append(kwargs["input_ids"].numel())
+        positions.append(tuple(kwargs["input_ids"].shape))
         return run(*args, **kwargs)
 
     monkeypatch.setattr(model.model, "forward", count)
-    completion_logprobs(model, [tuple(range(40))] * 8, [(1, 2, 3, 4, 5)] * 8)
-    assert positions == [40, 8 * 4]
+    completion_logprobs(model, [tuple(range(40))] * 8, [(1, 2, 3, 4, 5)] * 8, packed=False)
+    assert positions == [(1, 40), (8, 4)]
 
 
-def test_gradient_checkpointing_changes_no_gradient(model: Any) -> None:
+def test_packing_leaves_no_padding(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Completions of 2, 5 and 9 tokens cost 1 + 4 + 8 positions; without sharing each brings its own prompt."""
+    structure(model)
+    positions: list[tuple[int, ...]] = []
+    run = model.model.forward
+
+    def count(*args: Any, **kwargs: Any) -> Any:
+        positions.append(tuple(kwargs["input_ids"].shape))
+        return run(*args, **kwargs)
+
+    monkeypatch.setattr(model.model, "forward", count)
+    completions = [tuple(range(n)) for n in (2, 5, 9)]
+    completion_logprobs(model, [(7, 8, 9)] * 3, completions)
+    completion_logprobs(model, [(7, 8, 9)] * 3, completions, shared_prefix=False)
+    assert positions == [(1, 3 + 13), (1, 3 * 3 + 13)]
+
+
+def test_no_token_sees_another_sequence(model: Any) -> None:
+    """Changing one completion changes no logprob of the others, not even in the last bit."""
+    first = completion_logprobs(model, PROMPTS, COMPLETIONS).logprobs_BT
+    changed = [tuple(319 - t for t in c) if i == 2 else c for i, c in enumerate(COMPLETIONS)]
+    second = completion_logprobs(model, PROMPTS, changed).logprobs_BT
+    same = [torch.equal(a, b) for a, b in zip(first, second)]
+    assert same == [True, True, False, True, True, True, True]
+
+
+def test_a_packed_model_still_takes_a_mask(new_model: Any) -> None:
+    """Every other forward of the model is ``sdpa``'s, padding on the left included."""
+    a, b = new_model("llama"), new_model("llama")
+    b.load_state_dict(a.state_dict())
+    assert structure(a).pack
+    ids, mask = torch.tensor([[0, 0, 5, 6], [1, 2, 3, 4]]), torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1]])
+    got, want = (m(input_ids=ids, attention_mask=mask).logits[:, -1] for m in (a, b))
+    assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_gradient_checkpointing_changes_no_gradient(model: Any, packed: bool) -> None:
     from rlhf_core.models.load import wake_checkpointing
 
-    _, want = ours(model, PROMPTS, COMPLETIONS, range(len(PROMPTS)), 1.0)
+    _, want = ours(model, PROMPTS, COMPLETIONS, range(len(PROMPTS)), 1.0, packed=packed)
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     wake_checkpointing(model)
     calls: list[int] = []
     model.model.layers[0].self_attn.register_forward_hook(lambda *_: calls.append(1))
-    _, got = ours(model, PROMPTS, COMPLETIONS, range(len(PROMPTS)), 1.0)
+    _, got = ours(model, PROMPTS, COMPLETIONS, range(len(PROMPTS)), 1.0, packed=packed)
     assert len(calls) == 2, "the layer should run again in the backward pass"
     assert_same(got, want, 1e-5)
 

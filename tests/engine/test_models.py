@@ -225,6 +225,27 @@ def test_checkpoint_weights_come_back_bit_for_bit(new_model: Any, tokenizer: Any
     assert torch.equal(logits(fresh), logits(model))
 
 
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_adapters_are_merged_from_the_gathered_weights(new_model: Any, tokenizer: Any, tmp_path: Path,
+                                                       kind: str) -> None:
+    """Where a strategy shards the weights, those in memory are not whole; only the gathered ones count."""
+    from rlhf_core.models.save import merged_state
+
+    adapted = add_lora(new_model(kind, tokenizer.eos_token_id), LoraSettings(r=3))
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_()
+    whole = {k: v.clone() for k, v in adapted.state_dict().items()}
+    want = {k: v.clone() for k, v in merged_state(adapted).items()}
+    with torch.no_grad():
+        for parameter in adapted.parameters():
+            parameter.zero_()
+    got = merged_state(adapted, whole)
+    assert got.keys() == want.keys()
+    assert all(torch.equal(got[k], want[k]) for k in want)
+
+
 def test_target_modules_that_match_nothing(new_model: Any) -> None:
     with pytest.raises(ModelError, match="target_modules") as caught:
         add_lora(new_model("llama"), LoraSettings(target_modules=("no_such_layer",)))

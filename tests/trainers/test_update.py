@@ -13,6 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlhf_core.batches import LossOutput, TokenBatch
 from rlhf_core.errors import TrainingDiverged
+from rlhf_core.policy.paths import Paths
 from rlhf_core.strategy.local import LocalStrategy
 from rlhf_core.trainers.config import OnlineTrainerConfig
 from rlhf_core.trainers.foundry import TokenFoundry, WithKL
@@ -58,7 +59,7 @@ def gradient(rows: list[TrainItem], *, micro: int = 8, share: bool = False, drop
     loss = GrpoClip(0.2, 0.2) if kl == 0 else WithKL(GrpoClip(0.2, 0.2), kl, "k3")
     totals = (float(sum(i.tokens for i in rows)), float(len(rows)))
     kept = [i for i in rows if not i.flat] if drop else rows
-    Updater(TokenFoundry(model(), 1.0, share), loss, strategy, settings, 1).update(kept, totals)
+    Updater(TokenFoundry(model(), 1.0, Paths(share_prefix=share)), loss, strategy, settings, 1).update(kept, totals)
     return strategy.gradient
 
 

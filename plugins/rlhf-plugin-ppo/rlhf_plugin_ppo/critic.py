@@ -61,7 +61,8 @@ def make_critic(settings: CriticSettings, ctx: BuildContext) -> Critic:
     With LoRA a critic of its own learns adapters of its own; its base stays as it is.
 
     Raises:
-        ModelError: the model cannot be taken apart, or the critic's tokenizer is not the policy's.
+        ModelError: the model cannot be taken apart, the critic's tokenizer is not the policy's, or its context is
+            shorter.
     """
     policy: LoadedModel = ctx.policy
     device = next(policy.model.parameters()).device
@@ -84,6 +85,10 @@ def other(path: str, ctx: BuildContext) -> LoadedModel:
         raise ModelError(f"critic '{path}' reads other tokens than policy '{ctx.policy.source}'",
                          why="their tokenizers' vocabularies differ, and the critic reads the policy's token ids",
                          fix="choose a critic of the policy's family, or leave out advantage.critic.path")
+    if loaded.context < ctx.policy.context:
+        raise ModelError(f"critic '{path}' reads at most {loaded.context} tokens, but policy '{ctx.policy.source}' "
+                         f"writes up to {ctx.policy.context}", why="the critic judges whole completions",
+                         fix=f"--set model.max_context={loaded.context}, or choose a critic with a longer context")
     return loaded
 
 

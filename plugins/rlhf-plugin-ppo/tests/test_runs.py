@@ -196,3 +196,15 @@ def test_a_critic_that_reads_other_tokens_is_refused(command: Callable[..., tupl
     code, err = command(*SMALL, "--run-dir", tmp_path / "run", "--set", f"advantage.critic.path={other}")
     assert code == 2, err
     assert "reads other tokens than policy 'pocket'" in " ".join(err.split())
+
+
+def test_a_critic_with_a_shorter_context_is_refused(command: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+    other = shutil.copytree(weights_path(), tmp_path / "other")
+    config: Any = json.loads((other / "config.json").read_text())
+    config["max_position_embeddings"] = 100
+    (other / "config.json").write_text(json.dumps(config))
+    code, err = command(*SMALL, "--run-dir", tmp_path / "run", "--set", f"advantage.critic.path={other}")
+    assert code == 2, err
+    assert "reads at most 100 tokens, but policy 'pocket' writes up to" in " ".join(err.split())
+    assert "--set model.max_context=100" in err
+    assert not (tmp_path / "run").exists()

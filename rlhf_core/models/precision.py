@@ -1,0 +1,52 @@
+"""Mixed precision: the transformer in bfloat16, everything that decides a probability in float32.
+
+The trunk runs under autocast; its weights stay float32, and so do the optimizer's moments. What it returns is float32
+again, so that head, softmax, log-probabilities, loss and reductions are (a head in bfloat16 is what makes sampled and
+trained log-probabilities drift apart; MiniMax 2025, "MiniMax-M1", section 3.2). Because the model itself is changed,
+sampling, reference, critic and update agree.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import MethodType
+from typing import Any, Literal
+
+import torch
+
+from rlhf_core.policy.structure import base_model, take_apart
+
+Precision = Literal["fp32", "bf16"]
+
+
+def set_precision(model: Any, precision: Precision) -> None:
+    """Let the model's trunk compute in this precision from now on; a deep copy does too.
+
+    Args:
+        model: a transformers causal LM with float32 weights, possibly wrapped by peft.
+        precision: ``fp32`` changes nothing.
+    """
+    if precision == "fp32":
+        return
+    parts = take_apart(model)
+    owner = base_model(model) if parts is None else parts.trunk
+
+    @functools.wraps(type(owner).forward)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with torch.autocast(next(self.parameters()).device.type, torch.bfloat16):
+            out = type(self).forward(self, *args, **kwargs)
+        for name in ("last_hidden_state", "logits"):
+            if getattr(out, name, None) is not None:
+                out[name] = out[name].float()
+        return out
+
+    owner.forward = MethodType(forward, owner)  # bound to its module, so that deepcopy binds it to the copy
+    owner.compute_dtype = torch.bfloat16
+
+
+def cast_once(model: Any) -> torch.autocast:
+    """A context in which weights are cast once for all forwards instead of once for each; they must not change in it.
+
+    Autocast keeps casts of trainable weights until the outermost autocast context ends.
+    """
+    return torch.autocast(next(model.parameters()).device.type, torch.bfloat16, enabled=False)

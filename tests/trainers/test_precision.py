@@ -1,0 +1,78 @@
+"""bfloat16 where it is fast, float32 where it counts."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from rlhf_core.errors import ConfigError
+from rlhf_core.models.config import ModelConfig
+from rlhf_core.models.load import load_policy
+from rlhf_core.models.precision import set_precision
+from rlhf_core.policy.forward import completion_logprobs
+from rlhf_core.policy.structure import compute_dtype, structure
+from rlhf_core.runs.jsonl import read_jsonl
+
+from .conftest import ONLINE, Train
+
+PROMPTS = [(9, 8, 7, 6), (9, 8, 7, 6), (20, 30)]
+COMPLETIONS = [(40, 50, 60), (70,), (80, 90)]
+
+
+def products(model: Any) -> set[torch.dtype]:
+    """Number types that the trunk's first linear layer puts out."""
+    seen: set[torch.dtype] = set()
+    layer = model.model.layers[0].self_attn.q_proj
+    handle = layer.register_forward_hook(lambda _module, _inputs, out: seen.add(out.dtype))
+    completion_logprobs(model, PROMPTS, COMPLETIONS)
+    handle.remove()
+    return seen
+
+
+def test_trunk_in_bfloat16_and_the_rest_in_float32() -> None:
+    model = load_policy(ModelConfig()).model
+    exact = completion_logprobs(model, PROMPTS, COMPLETIONS)
+    set_precision(model, "bf16")
+    mixed = completion_logprobs(model, PROMPTS, COMPLETIONS, entropy=True)
+    assert products(model) == {torch.bfloat16}
+    assert mixed.hidden_NH is not None
+    assert {mixed.logprobs_BT.dtype, mixed.hidden_NH.dtype} == {torch.float32}
+    gap = float((mixed.logprobs_BT - exact.logprobs_BT).abs().max().detach())
+    assert 0 < gap < 0.2
+    mixed.logprobs_BT.sum().backward()
+    assert {p.grad.dtype for p in model.parameters() if p.grad is not None} == {torch.float32}
+    assert structure(model).pack, "rounding is no reason to pad"
+
+
+def test_a_copy_computes_with_its_own_weights() -> None:
+    model = load_policy(ModelConfig()).model
+    set_precision(model, "bf16")
+    other = copy.deepcopy(model)
+    before = completion_logprobs(other, PROMPTS, COMPLETIONS).logprobs_BT
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.5)
+    assert compute_dtype(other) == torch.bfloat16
+    assert torch.equal(before, completion_logprobs(other, PROMPTS, COMPLETIONS).logprobs_BT)
+
+
+def test_a_run_samples_and_learns_in_the_same_precision(train: Train) -> None:
+    change = {"trainer": {"steps": 2, "rollout_batch_size": 16, "eval_samples": 0, "precision": "bf16",
+                          "kl": {"coefficient": 0.01}}}
+    summary = train(ONLINE, change=change)
+    rows = [r for r in read_jsonl(train.folder / "run" / "metrics.jsonl") if "drift/mean_abs" in r]
+    assert rows
+    assert all(r["drift/mean_abs"] < 0.02 for r in rows)
+    assert "drift_warnings" not in summary["dropped"]
+    weights = load_file(str(Path(train.folder) / "run" / "final" / "model.safetensors"))
+    assert {t.dtype for t in weights.values()} == {torch.float32}
+
+
+def test_two_ways_to_bfloat16_at_once_are_refused(train: Train) -> None:
+    with pytest.raises(ConfigError, match=r"precision bf16 cannot be combined with model\.dtype bfloat16"):
+        train(ONLINE, change={"trainer": {"precision": "bf16"}, "model": {"dtype": "bfloat16"}})
