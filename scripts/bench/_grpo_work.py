@@ -1,16 +1,18 @@
-"""The work that both sides of ``grpo_step`` do, and how a side talks to the process that times it."""
+"""The work that both sides of a comparison do, and how a side talks to the process that times it."""
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import resource
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-PROMPTS = (
+PROBLEMS = (
     "Question: Natalia sold clips to 48 of her friends in April, and then she sold half as many clips in May. "
     "How many clips did she sell altogether in April and May?\nAnswer:",
     "Question: Weng earns 12 dollars an hour for babysitting. Yesterday she did just 50 minutes of babysitting. "
@@ -20,10 +22,57 @@ PROMPTS = (
     "Question: James writes a letter of 3 pages to 2 different friends twice a week, all the year round. "
     "How many pages of letters does he write in a year?\nAnswer:",
 )
-GROUP = 8
-NEW_TOKENS = 64
-MICRO_BATCH = 8
+HINTS = (("", ""), ("Write one short sentence for every step.\n", " It takes some thought."))
+LONGER = tuple(f"{hint}{first}{thought}\n{second}" for hint, thought in HINTS
+               for first, second in zip(PROBLEMS, PROBLEMS[1:] + PROBLEMS[:1]))
+"""8 prompts of 78 to 104 tokens (SmolLM2's tokenizer)."""
+SUMS = tuple(f"{a} plus {b} =" for a in range(2, 10) for b in range(11, 19))
+"""64 prompts of the pocket world."""
+WARM_UP_TOKENS = 8
 LEARNING_RATE = 1e-6
+
+
+@dataclass(frozen=True)
+class Work:
+    """One case: what is sampled and trained in a step, the same on both sides."""
+
+    what: str
+    prompts: tuple[str, ...]
+    group: int
+    shortest: int
+    longest: int
+    micro_batch: int = 8
+    lora_r: int = 0
+    dtype: str = "float32"
+    """Of the transformer's products; weights, moments and losses are float32 always (mixed precision by autocast)."""
+
+    def lengths(self) -> list[int]:
+        """Tokens of each completion, row by row: evenly drawn once and for all, so that both sides do the same work."""
+        rng = random.Random(0)
+        return [rng.randint(self.shortest, self.longest) for _ in range(self.rows)]
+
+    @property
+    def rows(self) -> int:
+        """Completions of a step."""
+        return len(self.prompts) * self.group
+
+
+CASES = {
+    "a": Work("4 prompts x 8 completions of exactly 64 tokens", PROBLEMS, 8, 64, 64),
+    "b": Work("8 prompts of 60 to 120 tokens x 8 completions of 32 to 256 tokens", LONGER, 8, 32, 256),
+    "c": Work("as a, LoRA r=16", PROBLEMS, 8, 64, 64, lora_r=16),
+    "d": Work("as a, bfloat16 autocast", PROBLEMS, 8, 64, 64, dtype="bfloat16"),
+    "pocket": Work("pocket model, 64 prompts x 8 completions of 8 to 48 tokens", SUMS, 8, 8, 48, micro_batch=64),
+}
+
+
+def find(case: str) -> Work:
+    """A case by name, or ``PROMPTSxGROUPxLENGTH`` of SmolLM2 with completions of one length."""
+    if case in CASES:
+        return CASES[case]
+    prompts, group, length = map(int, case.split("x"))
+    return Work(f"{prompts} prompts x {group} completions of {length} tokens", PROBLEMS[:prompts], group, length,
+                length, micro_batch=min(8, prompts * group))
 
 
 def variety(text: str) -> float:
@@ -53,8 +102,8 @@ class Gate:
         self.started, self.cpu_started = time.perf_counter(), time.process_time()
 
 
-def write_prompts(folder: Path) -> Path:
+def write_prompts(folder: Path, prompts: tuple[str, ...]) -> Path:
     """The prompts as JSON lines."""
     path = folder / "prompts.jsonl"
-    path.write_text("".join(json.dumps({"prompt": p}) + "\n" for p in PROMPTS))
+    path.write_text("".join(json.dumps({"prompt": p}) + "\n" for p in prompts))
     return path

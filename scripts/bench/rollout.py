@@ -1,0 +1,169 @@
+"""Tokens per second of sampling: the native engine, transformers' ``generate`` and its continuous batching.
+
+    python -m scripts.bench.rollout --rounds 1
+
+SmolLM2-135M, float32, CPU, two threads; 4 prompts x 8 completions of exactly 64 tokens, and 8 prompts x 8 of 32 to 256
+tokens from a table. Sides take turns; medians of the rounds. Every side produces the same number of tokens per row; the
+end of the text is banned, and
+
+- ``generate`` is given the lengths as TRL's side of ``step_time`` is: finished rows wait for the longest;
+- continuous batching gets each request's ``max_new_tokens``, and a bounded cache: left to itself it takes the share of
+  memory that it may have on a GPU, and the process is killed;
+- ``native, torch's products`` is the engine with MKL's matrix products, as the other two have.
+
+Case ``b, 16 places`` asks what refilling is worth: 64 requests with 16 places, waiting ones entering as others end,
+against the same engine emptied before the next 16 enter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from scripts.bench._grpo_work import Work, find
+from scripts.bench._sides import as_folder, smollm2
+
+THREADS = 2
+ROUNDS = {"a": 3, "b": 1, "b, 16 places": 1}
+PAGE = 32
+"""Positions per page of the continuous-batching cache."""
+ABILITIES = {"native": "logprobs, a seed per request", "generate": "scores on request; one global seed",
+             "continuous batching": "logprobs on request; one seed for all requests, so a completion depends on others"}
+
+
+class Contest:
+    """The same prompts and lengths for every side."""
+
+    def __init__(self, folder: Path, work: Work) -> None:
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        torch.set_num_threads(THREADS)
+        self.model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+        self.work, self.lengths = work, work.lengths()
+        self.ids = [self.tokenizer(p)["input_ids"] for p in work.prompts for _ in range(work.group)]
+
+    def native(self, kind: Any, places: int = 256, refill: bool = True) -> int:
+        """Our engine."""
+        from rlhf_core.models.matmul import use_products
+        from rlhf_core.rollout import decode
+        from rlhf_core.rollout.native import NativeEngine
+        from rlhf_core.types import RolloutRequest, SamplingParams
+
+        use_products(kind)
+        requests = [RolloutRequest(str(i // self.work.group), tuple(ids), i % self.work.group, i, n)
+                    for i, (ids, n) in enumerate(zip(self.ids, self.lengths, strict=True))]
+        longest, growing = max(self.lengths), decode.growing
+        decode.growing = growing if refill else lambda _: False
+        try:
+            rollouts = NativeEngine(self.model, self.tokenizer, 8192, places).generate(
+                requests, SamplingParams(max_tokens=longest, min_tokens=longest), 0)
+        finally:
+            decode.growing = growing
+            use_products("torch")
+        return sum(len(r.completion_ids) for r in rollouts)
+
+    def generate(self) -> int:
+        """``model.generate`` with left padding, as trainers call it."""
+        import torch
+        from transformers import LogitsProcessorList
+
+        from scripts.bench._grpo_trl import Lengths
+
+        batch = self.tokenizer.pad({"input_ids": self.ids}, padding_side="left", return_tensors="pt")
+        end = self.tokenizer.eos_token_id
+        with torch.no_grad():
+            out = self.model.generate(
+                **batch, do_sample=True, top_k=0, top_p=1.0, temperature=1.0, max_new_tokens=max(self.lengths),
+                pad_token_id=end, logits_processor=LogitsProcessorList([Lengths(self.lengths, end)]))
+        completions = out[:, batch["input_ids"].shape[1] :]
+        return sum(int((row == end).int().argmax()) + 1 for row in completions)
+
+    def continuous_batching(self) -> int:
+        """``ContinuousBatchingManager`` with a length per request."""
+        from transformers import ContinuousBatchingConfig, GenerationConfig
+
+        positions = sum(len(ids) + n + PAGE for ids, n in zip(self.ids, self.lengths, strict=True))
+        manager = self.model.init_continuous_batching(
+            generation_config=GenerationConfig(do_sample=True, temperature=1.0, top_k=0, top_p=1.0, eos_token_id=-1,
+                                               pad_token_id=self.tokenizer.pad_token_id),
+            continuous_batching_config=ContinuousBatchingConfig(
+                page_size=PAGE, num_blocks=positions // PAGE + 1, max_batch_tokens=1024, return_logprobs=True))
+        manager.start()
+        try:
+            for ids, n in zip(self.ids, self.lengths, strict=True):
+                manager.add_request(ids, max_new_tokens=n)
+            done: dict[str, int] = {}
+            while len(done) < len(self.ids):
+                result = manager.get_result(timeout=300)
+                if result is None:
+                    raise RuntimeError("no result within 300 s")
+                if result.is_finished():
+                    done[result.request_id] = len(result.generated_tokens)
+        finally:
+            manager.stop(block=True)
+        return sum(done.values())
+
+    def sides(self, places: int | None) -> dict[str, Callable[[], int]]:
+        """Who takes part."""
+        if places:
+            return {name: partial(self.native, "auto", places, name == "refilled") for name in ("refilled", "emptied")}
+        return {"native": partial(self.native, "auto"), "native, torch's products": partial(self.native, "torch"),
+                "generate": self.generate, "continuous batching": self.continuous_batching}
+
+
+def contest(case: str, rounds: int, model: Path | None = None) -> dict[str, Any]:
+    """Tokens per second of each side; a side that fails says why instead."""
+    name, _, places = case.partition(", ")
+    work = find(name)
+    match = Contest(as_folder(model or smollm2()), work)
+    seconds: dict[str, list[float]] = {}
+    failed: dict[str, str] = {}
+    expected = sum(match.lengths)
+    for n in range(rounds):
+        sides = list(match.sides(int(places.split()[0]) if places else None).items())
+        for name, side in sides if n % 2 == 0 else sides[::-1]:
+            if name in failed:
+                continue
+            start = time.perf_counter()
+            try:
+                tokens = side()
+            except Exception as error:  # another library may fail in any way, and that is a result
+                failed[name] = f"{type(error).__name__}: {str(error)[:300]}"
+                continue
+            seconds.setdefault(name, []).append(time.perf_counter() - start)
+            if tokens != expected:
+                failed[name] = f"made {tokens} tokens instead of {expected}"
+    rates = {name: round(expected / statistics.median(s), 1) for name, s in seconds.items()}
+    first, *others = rates
+    return {"work": work.what, "tokens": expected, "tokens_per_second": rates, "failed": failed,
+            f"{first} against": {other: round(rates[first] / rates[other], 2) for other in others}, "gives": ABILITIES,
+            "rounds": rounds, "threads": THREADS, "load_average": [round(x, 2) for x in os.getloadavg()]}
+
+
+def cases() -> dict[str, Callable[[], dict[str, Any]]]:
+    """For ``python -m scripts.bench``."""
+    return {case: partial(contest, case, rounds) for case, rounds in ROUNDS.items()}
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, help=".gguf file or model folder; default RLHF_SMOLLM2_GGUF")
+    parser.add_argument("--case", choices=sorted(ROUNDS), action="append", help="default both")
+    parser.add_argument("--rounds", type=int, help="times each side takes its turn")
+    args = parser.parse_args()
+    for case in args.case or ROUNDS:
+        print(json.dumps(contest(case, args.rounds or ROUNDS[case], args.model), indent=2))
+
+
+if __name__ == "__main__":
+    main()

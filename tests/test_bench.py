@@ -1,0 +1,52 @@
+"""The benchmark command: every case is on disk as soon as it is measured, and is not measured twice."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from scripts.bench.__main__ import RECORD, measure, names
+from scripts.bench._grpo_work import CASES, find
+
+
+def test_an_interrupted_record_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                       capsys: pytest.CaptureFixture[str]) -> None:
+    ran: list[str] = []
+    drawn: list[dict[str, object]] = []
+
+    def case(name: str, fails: bool = False) -> object:
+        def work() -> dict[str, int]:
+            ran.append(name)
+            if fails:
+                raise KeyboardInterrupt
+            return {"tokens": len(ran)}
+        return work
+
+    toy = types.ModuleType("scripts.bench.toy")
+    monkeypatch.setitem(sys.modules, "scripts.bench.toy", toy)
+    monkeypatch.setattr(toy, "finish", lambda results, folder: drawn.append(results), raising=False)
+    monkeypatch.setattr(toy, "cases", lambda: {"x": case("x"), "y": case("y", fails=True)}, raising=False)
+    with pytest.raises(KeyboardInterrupt):
+        measure("toy", tmp_path, "abc", again=False)
+    monkeypatch.setattr(toy, "cases", lambda: {"x": case("x"), "y": case("y")})
+    measure("toy", tmp_path, "abc", again=False)
+    assert ran == ["x", "y", "y"]
+    assert "x: recorded already at abc" in capsys.readouterr().out
+    assert drawn == [{"x": {"tokens": 1}, "y": {"tokens": 3}}]
+    record = json.loads((tmp_path / "toy.json").read_text())
+    assert record["cases"]["y"]["results"] == {"tokens": 3}
+    measure("toy", tmp_path, "def", again=False)
+    assert ran == ["x", "y", "y", "x", "y"], "another commit is measured anew"
+
+
+def test_what_is_recorded_exists_and_both_sides_can_find_their_work() -> None:
+    assert set(RECORD) <= set(names())
+    for case, work in CASES.items():
+        assert find(case) is work
+        assert work.rows % work.micro_batch == 0, "the other side accumulates whole micro-batches"
+        assert all(work.shortest <= n <= work.longest for n in work.lengths())
+    assert find("2x4x128").lengths() == [128] * 8
