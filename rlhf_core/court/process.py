@@ -46,6 +46,9 @@ class Recycling:
 class WorkerProcess:
     """One verifier in one killable process. Used by one thread at a time.
 
+    The process that imports and builds the verifier forks the one that answers, where it can (``worker.forks_safely``):
+    a call that must be killed, or that crashes, then costs the next one a fork and not the imports.
+
     Args:
         spec: what the worker builds: ``component`` (kind, name, distribution, version, value), ``config``,
             ``only_core``, ``disabled``, ``memory_mb``.
@@ -60,7 +63,10 @@ class WorkerProcess:
         self.process: subprocess.Popen[bytes] | None = None
         self.starts = self.recycled = 0
         self.closed = False
-        self._calls = self._fresh = 0
+        self.pid = 0
+        """The process that answers; that of :attr:`process`, or its child."""
+        self._channel: socket.socket | None = None
+        self._calls = self._fresh = self._heard = 0
         self._buffer = b""
 
     def start(self) -> None:
@@ -73,35 +79,58 @@ class WorkerProcess:
         if self.closed:
             raise RuntimeError(f"the pool of verifier '{self.name}' is closed")
         ours, theirs = socket.socketpair()
-        self._channel, self._stderr, self._buffer = ours, tempfile.TemporaryFile(), b""  # noqa: SIM115
+        self._control, self._stderr = ours, tempfile.TemporaryFile()  # noqa: SIM115
         command = [sys.executable, "-c", BOOT, json.dumps(sys.path), str(theirs.fileno()), str(os.getpid())]
         with theirs:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._stderr,
                 start_new_session=True, pass_fds=(theirs.fileno(),), env={**os.environ, "OMP_NUM_THREADS": "1"})
-        self.starts += 1
-        self._fresh = self._calls
         deadline = time.monotonic() + self.start_timeout_s
         try:
-            self._send(pack(self.spec), deadline)
-            reply = self._receive(deadline)
+            self._control.settimeout(self.start_timeout_s)
+            self._control.sendall(pack(self.spec))
+            reply = self._adopt(deadline)
         except TimeoutError as error:
             self.kill()
             late = f"the worker of verifier '{self.name}' was not ready after {self.start_timeout_s:g} s"
-            raise DeadlineExceeded(late, fix="raise reward.start_timeout_s") from error
-        except OSError as error:
-            what = f"the worker of verifier '{self.name}' ended while it started"
-            raise PluginError(what, why=self._last_words()) from error
+            raise DeadlineExceeded(late) from error
+        except (OSError, ValueError) as error:
+            why = self._last_words()
+            self.kill()
+            raise PluginError(f"the worker of verifier '{self.name}' died while starting", why=why) from error
         if "ready" not in reply:
             self.kill()
             why = str(reply.get("failed"))
             raise PluginError(f"verifier '{self.name}' cannot be built in a worker process", why=why)
+
+    def _adopt(self, deadline: float) -> dict[str, Any]:
+        """Read the next announcement: a process is ready, its channel comes along, and how the one before it ended."""
+        data, descriptors = b"", list[int]()
+        while not data.endswith(b"\n"):
+            self._control.settimeout(max(deadline - time.monotonic(), 1e-3))
+            more, found, _, _ = socket.recv_fds(self._control, 1 << 16, 1)
+            if not more:
+                raise ConnectionResetError("the worker closed its channel")
+            data, descriptors = data + more, descriptors + list(found)
+        reply = json.loads(data)
+        if "ready" in reply:
+            self.pid, self._buffer, self._fresh = int(reply["ready"]), b"", self._calls
+            self._heard = os.fstat(self._stderr.fileno()).st_size
+            self._channel = socket.socket(fileno=descriptors[0]) if descriptors else self._control
+            self.starts += 1
+        return reply
+
+    @property
+    def _forked(self) -> bool:
+        return self.process is not None and self.pid != self.process.pid
 
     def call(self, sample: Sample, timeout_s: float) -> Score:
         """Return the verdict; status ``timeout`` or ``error`` when there is none. The next call finds a live worker."""
         try:
             if self.process is None:
                 self.start()
+            elif self._channel is None:
+                self._renew()
             self._calls += 1
             request = pack({"call": self._calls, "sample": sample_to_json(sample)})
         except (RlhfError, RuntimeError, OSError, TypeError, ValueError) as error:
@@ -111,14 +140,14 @@ class WorkerProcess:
             self._recycle()
             return score
         except TimeoutError:
-            self.kill()
+            self.drop()
             late = f"verifier '{self.name}' gave no verdict on {sample.prompt.id} in {timeout_s:g} s"
             return Score.failed(ScoreStatus.TIMEOUT, late)
         except OSError:
             what = f"verifier '{self.name}' died on {sample.prompt.id}: {self._last_words()}"
             return Score.failed(ScoreStatus.ERROR, what)
         except (ValueError, KeyError, TypeError) as error:
-            self.kill()
+            self.drop()
             return Score.failed(ScoreStatus.ERROR, f"verifier '{self.name}' sent no readable verdict: {error}")
 
     def _ask(self, request: bytes, deadline: float) -> Score:
@@ -129,15 +158,26 @@ class WorkerProcess:
         return score_from_json(reply["score"])
 
     def _recycle(self) -> None:
-        if self.process is not None and self.recycling.due(self._calls - self._fresh, self.process.pid):
+        if self.process is not None and self.recycling.due(self._calls - self._fresh, self.pid):
             self.recycled += 1
+            self.drop()
+
+    def _renew(self) -> int | None:
+        """Take the process that was forked in place of the last one, which ended thus; or start from nothing."""
+        try:
+            return self._adopt(time.monotonic() + EXIT_GRACE_S).get("ended")
+        except (OSError, ValueError):
             self.kill()
+            self.start()
+            return None
 
     def _send(self, data: bytes, deadline: float) -> None:
+        assert self._channel is not None
         self._channel.settimeout(max(deadline - time.monotonic(), 1e-3))
         self._channel.sendall(data)
 
     def _receive(self, deadline: float) -> dict[str, Any]:
+        assert self._channel is not None
         while b"\n" not in self._buffer:
             self._channel.settimeout(max(deadline - time.monotonic(), 1e-3))
             data = self._channel.recv(1 << 16)
@@ -148,19 +188,40 @@ class WorkerProcess:
         return json.loads(line)
 
     def _last_words(self) -> str:
-        """How the worker ended, and the last line that it wrote."""
+        """How the worker ended, and what it wrote: the first line of a crash, else the last line."""
         if self.process is None:
             return "the pool was closed"
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(EXIT_GRACE_S)
-        code = self.process.returncode
-        self._stderr.seek(0)
-        said = self._stderr.read().decode(errors="replace").strip().splitlines()
-        self.kill()
+        heard, said = self._heard, ""
+        if self._forked:
+            self.drop()
+            code = self._renew()
+        else:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(EXIT_GRACE_S)
+            code = self.process.returncode
+        with contextlib.suppress(ValueError, OSError):
+            said = os.pread(self._stderr.fileno(), 1 << 20, heard).decode(errors="replace")
+        lines = said.strip().splitlines()
+        if not self._forked:
+            self.kill()
         if code is not None and code < 0:
-            return f"killed by {signal.Signals(-code).name}" + (f": {said[0]}" if said else "")
+            return f"killed by {signal.Signals(-code).name}" + (f": {lines[0]}" if lines else "")
         how = "closed its channel" if code is None else f"exit code {code}"
-        return how + (f": {said[-1]}" if said else "")
+        return how + (f": {lines[-1]}" if lines else "")
+
+    def drop(self) -> None:
+        """SIGKILL the process that answers and everything below it; the one that forked it brings another."""
+        if self.process is None or not self._forked:
+            return self.kill()
+        below = descendants(self.process.pid)
+        if self.pid in below:
+            for pid in (*descendants(self.pid), self.pid):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+        return None
 
     def kill(self) -> None:
         """SIGKILL the worker and everything it started, and reap it; idempotent."""
@@ -172,7 +233,10 @@ class WorkerProcess:
                 os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-        self._channel.close()
+        for channel in (self._channel, self._control):
+            if channel is not None:
+                channel.close()
+        self._channel, self.pid = None, 0
         self._stderr.close()
         try:
             process.wait(EXIT_GRACE_S)
@@ -187,6 +251,14 @@ def resident_mb(pid: int) -> float:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
     except (OSError, ValueError, IndexError):
         return 0.0
+
+
+def parent_of(pid: int) -> int:
+    """Parent's process id; 0 if there is no such process."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def descendants(pid: int) -> list[int]:

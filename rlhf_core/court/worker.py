@@ -1,7 +1,8 @@
 """The child process of a verifier pool: one verifier, one call at a time, killed from outside when late.
 
-It is a fresh interpreter, not a fork, so it holds no lock of the trainer's threads, and it imports no torch
-unless the verifier does.
+It is a fresh interpreter, not a fork of the trainer, so it holds no lock of the trainer's threads, and it imports no
+torch unless the verifier does. Once the verifier is built, it forks the process that answers, and another one whenever
+that ends.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import gc
 import json
 import os
 import signal
@@ -18,6 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from rlhf_core.context import BuildContext
+from rlhf_core.court.process import descendants, parent_of
 from rlhf_core.court.wire import error_score, pack, sample_from_json, score_to_json
 from rlhf_core.errors import PluginError, RlhfError
 from rlhf_core.protocols import Verifier
@@ -39,8 +42,60 @@ def main(descriptor: int, parent: int) -> None:
     except Exception as error:
         channel.sendall(pack({"failed": _explain(error)}))
         return
-    channel.sendall(pack({"ready": os.getpid()}))
-    serve(verifier, lines, channel.sendall)
+    if forks_safely():
+        fork_servers(verifier, channel)
+    else:
+        channel.sendall(pack({"ready": os.getpid()}))
+        serve(verifier, lines, channel.sendall)
+
+
+def forks_safely() -> bool:
+    """Whether this process may be forked: Linux, and no library has started a thread."""
+    try:
+        return len(os.listdir("/proc/self/task")) == 1
+    except OSError:
+        return False
+
+
+def fork_servers(verifier: Verifier, control: socket.socket) -> None:
+    """Fork a process that answers; when it ends, for whatever reason, clean up behind it and fork the next.
+
+    What building the verifier has started, such as a sandbox, belongs to this process and stays.
+    """
+    gc.collect()
+    gc.freeze()
+    own, ended = set(children()), None
+    while True:
+        theirs, ours = socket.socketpair()
+        parent, pid = os.getpid(), os.fork()
+        if pid == 0:
+            theirs.close()
+            control.close()
+            tie_to_parent(parent)
+            serve(verifier, _lines(ours), ours.sendall)
+            os._exit(0)
+        ours.close()
+        with theirs:
+            socket.send_fds(control, [pack({"ready": pid, "ended": ended})], [theirs.fileno()])
+        ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        sweep(own)
+
+
+def children() -> list[int]:
+    """Direct children of this process."""
+    below = descendants(os.getpid())
+    return [pid for pid in below if parent_of(pid) == os.getpid()]
+
+
+def sweep(keep: set[int]) -> None:
+    """Kill what a process has left behind, which came to this one; leave what was there before."""
+    while left := [pid for pid in children() if pid not in keep]:
+        for pid in left:
+            for each in (*descendants(pid), pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(each, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
 
 
 def serve(verifier: Verifier, lines: Iterator[bytes], send: Callable[[bytes], object]) -> None:

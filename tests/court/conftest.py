@@ -13,16 +13,18 @@ from rlhf_core.registry import Registry
 from rlhf_core.types import Prompt, Sample
 
 MODULE = '''
-import ctypes, os, signal, subprocess, sys, time
+import ctypes, os, signal, subprocess, sys, threading, time
 from rlhf_core.court.config import VerifierConfig
 from rlhf_core.types import Score
 
 class NaughtyConfig(VerifierConfig):
     name: str = "naughty"
     slow_start: float = 0.0
+    thread: bool = False
     needs_answer = False
     def build(self, ctx):
         time.sleep(self.slow_start)
+        if self.thread: threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
         return Naughty()
 
 class Naughty:

@@ -47,7 +47,7 @@ def test_500_calls_come_back_in_order(judge: Judge, sample: MakeSample) -> None:
 @pytest.mark.parametrize("call", ["hang", "spin"])
 def test_a_late_call_is_killed_and_the_others_are_not(judge: Judge, sample: MakeSample, call: str) -> None:
     reward = judge(workers=2)
-    pids = [w.process.pid for w in reward.pool.workers if w.process]
+    pids = [w.pid for w in reward.pool.workers]
     started = time.monotonic()
     scores = reward.score([sample("echo 1"), sample(call), *[sample(f"echo {i}") for i in range(2, 20)]])
     assert time.monotonic() - started < 4.0  # SIGTERM is ignored: only SIGKILL is that fast
@@ -93,6 +93,30 @@ def test_workers_are_recycled_after_calls_and_above_a_size(judge: Judge, sample:
     assert (large.pool.recycled, large.pool.restarts) == (1, 0)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@pytest.mark.parametrize("call", ["hang", "segfault", "exit", "daemonize /dev/null"])
+def test_a_lost_call_costs_no_new_start(judge: Judge, sample: MakeSample, call: str) -> None:
+    reward = judge(verifier={"name": "naughty", "slow_start": 2.0}, timeout_s=0.5)
+    below = len(descendants(os.getpid()))
+    bad = reward.score([sample(call)])[0]
+    started = time.monotonic()
+    assert not bad.ok
+    assert reward.score([sample("echo 3")])[0].value == 3.0
+    assert time.monotonic() - started < 1.5  # building takes two seconds
+    assert reward.pool.restarts == 1
+    assert len(descendants(os.getpid())) == below
+
+
+def test_a_verifier_with_threads_is_not_forked(judge: Judge, sample: MakeSample) -> None:
+    reward = judge(verifier={"name": "naughty", "thread": True})
+    worker = reward.pool.workers[0]
+    assert worker.process
+    assert worker.pid == worker.process.pid
+    bad, good = reward.score([sample("segfault"), sample("echo 2")])
+    assert "SIGSEGV" in bad.detail
+    assert good.value == 2.0
+
+
 def test_what_a_verifier_prints_does_not_reach_the_answer(judge: Judge, sample: MakeSample) -> None:
     assert [s.value for s in judge().score([sample("chatter")] * 3)] == [1.0] * 3
 
@@ -130,12 +154,12 @@ def test_workers_die_with_a_killed_trainer(naughty: Path, tmp_path: Path) -> Non
             "from rlhf_core.types import Prompt, Sample\n"
             "o = {'verifier': 'naughty', 'workers': 2, 'timeout_s': 99}\n"
             "r = R(C.model_validate(o, context={'registry': g}), g)\n"
-            "print(*[w.process.pid for w in r.pool.workers], flush=True)\n"
+            "print(*[p for w in r.pool.workers for p in (w.process.pid, w.pid)], flush=True)\n"
             "r.score([Sample(Prompt('p', ({'role': 'user', 'content': ''},)), 'hang')])\n")
     trainer = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert trainer.stdout
     pids = [int(p) for p in trainer.stdout.readline().split()]
-    assert len(pids) == 2
+    assert len(pids) == 4
     time.sleep(0.5)  # one of them is inside a call that never returns, the other one waits
     assert all(alive(p) for p in pids)
     trainer.kill()

@@ -155,7 +155,7 @@ class Sandbox:
         self.packages, self.readable = packages, tuple(readable)
         self.unsafe = unsafe_local_execution
         self.isolation = ""
-        self.starts = 0
+        self.starts = self._requests = 0
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -282,15 +282,18 @@ class Sandbox:
         self.start()
         descriptors = sorted({d for part in parts for d in part.descriptors})
         limits = self.limits
-        request = {"parts": [{"role": p.role, "fds": [descriptors.index(d) for d in p.descriptors]} for p in parts],
-                   "limits": {"wall_s": wall_s, "cpu_s": int(wall_s) + 2, "memory_mb": limits.memory_mb,
-                              "total_mb": limits.memory_mb, "disk_mb": limits.disk_mb, "processes": limits.processes,
-                              "file_kb": limits.output_kb, "files": 64}}
+        self._requests += 1
+        roles = [{"role": p.role, "fds": [descriptors.index(d) for d in p.descriptors]} for p in parts]
+        request = {"id": f"{os.getpid()}/{self._requests}", "parts": roles, "limits": {
+            "wall_s": wall_s, "cpu_s": int(wall_s) + 2, "memory_mb": limits.memory_mb, "total_mb": limits.memory_mb,
+            "disk_mb": limits.disk_mb, "processes": limits.processes, "file_kb": limits.output_kb, "files": 64}}
         try:
             self._control.settimeout(wall_s + GRACE_S)
             socket.send_fds(self._control, [json.dumps(request).encode()], descriptors)
             files.hand_over()
             reply = json.loads(self._control.recv(1 << 16) or b"{}")
+            while reply.get("id", request["id"]) != request["id"]:  # for a process that was killed while it waited
+                reply = json.loads(self._control.recv(1 << 16) or b"{}")
         except (OSError, ValueError) as error:
             reply = {"failed": f"{type(error).__name__}: {error}"}
         if "parts" in reply and all(p is not None for p in reply["parts"]):

@@ -121,6 +121,20 @@ def test_in_the_pool_a_late_program_has_a_score(sample: MakeSample) -> None:
     assert scores[1].parts["timeout"] == 1.0
 
 
+def test_a_worker_killed_inside_the_sandbox_spoils_nothing(sample: MakeSample) -> None:
+    registry = Registry(disabled=())
+    options = {"verifier": {"name": "mbpp", "sandbox": {"timeout_s": 20.0}}, "workers": 1, "timeout_s": 1.0}
+    config = VerifierRewardConfig.model_validate(options, context={"registry": registry})
+    reward = config.build(BuildContext(config=None, registry=registry, seed=0))  # pyright: ignore[reportArgumentType]
+    try:
+        row = {"test_list": ["assert add(1, 2) == 3"], "test_imports": []}
+        scores = reward.score([sample(c, **row) for c in (ADD, "while True: pass", "add = None", ADD)])
+    finally:
+        reward.close()  # pyright: ignore[reportAttributeAccessIssue]
+    assert [s.value for s in scores] == [1.0, None, 0.0, 1.0]
+    assert scores[1].status is ScoreStatus.TIMEOUT
+
+
 def test_a_deadline_below_the_verifiers_own_is_refused(command: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text(json.dumps({"prompt": "p", "test_list": ["assert f()"]}) + "\n")

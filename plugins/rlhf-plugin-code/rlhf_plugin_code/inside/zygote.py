@@ -97,7 +97,8 @@ class Zygote:
                 run.reap()
             if not self.isolated:
                 self._sweep()
-        return {"why": why, "parts": [run.report for run in runs], "seconds": time.monotonic() - started}
+        return {"why": why, "parts": [run.report for run in runs], "id": request["id"],
+                "seconds": time.monotonic() - started}
 
     def _start(self, part: Mapping[str, Any], descriptors: Sequence[int], limits: Mapping[str, Any]) -> Run:
         pid = kernel.clone(room.OWN) if self.isolated else os.fork()
@@ -142,8 +143,7 @@ class Zygote:
                     return "processes"
             events = poll.poll(max(1, 1000 * (min(deadline, look) - now)))
             if any(fd == self.control.fileno() for fd, _ in events):
-                self.control.recv(1)
-                return "asked"
+                return "asked"  # the next request, or the end: whoever sent this one does not wait any more
             if events:
                 return "ended"
 
