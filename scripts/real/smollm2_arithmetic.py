@@ -46,13 +46,11 @@ def main() -> None:
         run = args.run or Path(folder) / "run"
         cost = train(run, args.model)
         before, after = right(args.model, args.model, args.sums), right(args.model, str(run / "final"), args.sums)
-        steps = [row for row in rows_of(run) if "time" in row]
+        training = {**figures(run), **cost}
     record = {
         "command": "python -m scripts.real.smollm2_arithmetic", "config": "configs/smollm2_arithmetic.yaml",
         "heldout_sums": args.sums, **{how: compare(before[how], after[how]) for how in before},
-        "training": {"steps": len(steps), "completions": len(steps) * 128,
-                     "seconds": round(sum(sum(s["time"].values()) for s in steps), 1), **cost,
-                     "reward_by_step": [round(s["reward/mean"], 3) for s in steps]},
+        "training": training,
         "machine": {"cores": os.cpu_count(), "threads": os.environ.get("OMP_NUM_THREADS"),
                     "load_average": os.getloadavg(), "note": args.note, "versions": library_versions()},
     }
@@ -77,9 +75,18 @@ def train(run: Path, model: str | None) -> dict[str, float]:
     return {"seconds_total": round(time.perf_counter() - start, 1), "cpu_seconds": round(child_seconds() - cpu, 1)}
 
 
-def rows_of(run: Path) -> list[dict[str, Any]]:
-    """The run's metrics."""
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+def figures(run: Path) -> dict[str, Any]:
+    """What the run's own files say of it; ``seconds`` has loading and held-out evaluations too."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    steps = [row for row in rows if "time" in row]
+    plan, summary = (json.loads((run / f"{name}.json").read_text()) for name in ("plan", "summary"))
+    trainer = plan["config"]["trainer"]
+    return {"steps": len(steps), "completions": len(steps) * trainer["rollout_batch_size"],
+            "learning_rate": trainer["optimizer"]["learning_rate"], "seconds": summary["seconds"],
+            "seconds_of_steps": round(sum(sum(s["time"].values()) for s in steps), 1),
+            "reward_by_step": [round(s["reward/mean"], 3) for s in steps],
+            "heldout_by_step": {str(r["step"]): round(r["eval/reward/mean"], 3) for r in rows
+                                if "eval/reward/mean" in r}}
 
 
 def right(configured: str | None, model: str | None, count: int) -> dict[str, list[bool]]:
