@@ -48,6 +48,7 @@ class DpoConfig(PolicyTrainerConfig):
                 "name": "dpo",
                 "batch_size": 64,
                 "micro_batch_size": 64,
+                "epochs": 0.6,
                 "sample_prompts": 200,
                 "eval_every": 0,
                 "sampling": {"max_tokens": 48},

@@ -29,7 +29,7 @@ class PairLoss:
         w_B, l_B = self._compared(batch)
         beta: f.Beta = self.config.beta if batch.beta_scale_B is None else self.config.beta * batch.beta_scale_B
         loss_B = self._loss(w_B, l_B, beta, batch)
-        return LossOutput(loss_B, metrics(batch, beta * w_B.detach(), beta * l_B.detach()))
+        return LossOutput(loss_B, metrics(batch, w_B.detach(), l_B.detach(), beta))
 
     def _compared(self, batch: PairBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Log ratios to the reference; (mean) logprobs for a loss that ignores it."""
@@ -54,6 +54,9 @@ class PairLoss:
             case _:
                 return FORMULAS[type(config)](w_B, l_B, beta)
 
+
+TIE = 1e-3
+"""Log ratios closer than this (nats of a whole response) are equal: rounding."""
 
 FORMULAS = {c.NcaConfig: f.nca, c.BcoConfig: f.bco, c.SppoConfig: f.sppo, c.ApoZeroConfig: f.apo_zero,
             c.ApoDownConfig: f.apo_down, c.OrpoConfig: f.orpo}
@@ -94,13 +97,18 @@ def of_difference(config: c.DifferenceConfig, d_B: torch.Tensor, beta: f.Beta) -
             raise TypeError(f"no formula for {type(config).__name__}")
 
 
-def metrics(batch: PairBatch, chosen_B: torch.Tensor, rejected_B: torch.Tensor) -> dict[
+def metrics(batch: PairBatch, w_B: torch.Tensor, l_B: torch.Tensor, beta: f.Beta) -> dict[
         str, tuple[torch.Tensor | float, torch.Tensor | float]]:
-    """Rewards of both sides, their margin, how often it is positive, and logprobs; (sum, pairs) each."""
-    count = float(len(chosen_B))
+    """Rewards of both sides, their margin, how often it is positive (ties count half), and logprobs; (sum, pairs) each.
+
+    Before the first update every margin is 0 but for rounding, which decides nothing: see :data:`TIE`.
+    """
+    count = float(len(w_B))
+    chosen_B, rejected_B, gap_B = beta * w_B, beta * l_B, w_B - l_B
     margin_B = chosen_B - rejected_B
+    right_B = torch.where(gap_B.abs() < TIE, 0.5, (gap_B > 0).double())
     return {
         "rewards/chosen": (chosen_B.sum(), count), "rewards/rejected": (rejected_B.sum(), count),
-        "margin": (margin_B.sum(), count), "accuracy": ((margin_B > 0).double().sum(), count),
+        "margin": (margin_B.sum(), count), "accuracy": (right_B.sum(), count),
         "logps/chosen": (batch.chosen_B.detach().sum(), count),
         "logps/rejected": (batch.rejected_B.detach().sum(), count)}

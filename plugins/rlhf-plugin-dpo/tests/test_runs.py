@@ -80,6 +80,7 @@ def test_dpo_learns_and_resumes_bit_for_bit(extra: tuple[str, ...], command: Com
     first, last = whole.steps[0], whole.steps[-1]
     assert "loss.name=aot" in extra or first["loss"] == pytest.approx(0.6931, abs=1e-4), "policy is the reference"
     assert abs(first["rewards/chosen"]) < 1e-4
+    assert "loss.name=aot" in extra or first["accuracy"] == 0.5, "nothing is preferred yet, whatever the rounding"
     assert last["accuracy"] > 0.9
     assert last["loss"] < first["loss"]
     assert whole.summary["evaluation_before"]["eval/kl"] < 1e-6 < whole.summary["evaluation_after"]["eval/kl"]
