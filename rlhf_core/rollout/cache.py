@@ -67,6 +67,12 @@ class GrowingLayer(DynamicLayer):
         self.buffers, self.length = selected, last
         self._views()
 
+    def cast(self, dtype: torch.dtype) -> None:
+        """Hold keys and values in this number type from now on."""
+        if any(b.dtype != dtype for b in self.buffers):
+            self.buffers = [b.to(dtype) for b in self.buffers]
+            self._views()
+
     def join(self, other: GrowingLayer, last: int) -> None:
         """Put another layer's sequences after these, of which the ``last`` positions are kept; all end together.
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import logging
 import weakref
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -41,18 +42,19 @@ class Packed:
 
     Args:
         layers: of equal input width; adapters of peft are added to the weights.
+        dtype: number type of inputs, weights and outputs.
     """
 
-    def __init__(self, *layers: Any) -> None:
-        weight_OH = torch.cat([_weight(layer) for layer in layers]).detach()
+    def __init__(self, *layers: Any, dtype: torch.dtype) -> None:
+        weight_OH = torch.cat([_weight(layer) for layer in layers]).detach().to(dtype)
         assert all(type(_base(layer)) is torch.nn.Linear for layer in layers), "not a plain linear layer"
         biases = [_base(layer).bias for layer in layers]
-        self.bias = None if biases[0] is None else torch.cat(biases).detach()
-        self.inputs = weight_OH.shape[1]
+        self.bias = None if biases[0] is None else torch.cat(biases).detach().to(dtype)
+        self.inputs, self.dtype = weight_OH.shape[1], dtype
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight_OH.contiguous())
 
     def __call__(self, x_BH: torch.Tensor) -> torch.Tensor:
-        return torch.ops.mkldnn._linear_pointwise.default(x_BH, self.weight, self.bias, "none", [], "")
+        return torch.ops.mkldnn._linear_pointwise.default(x_BH.to(self.dtype), self.weight, self.bias, "none", [], "")
 
 
 def _base(layer: Any) -> Any:
@@ -71,8 +73,8 @@ def _weight(layer: Any) -> torch.Tensor:
 def lean_step(model: Any) -> LeanStep | None:
     """Return a fast step with the model's present weights, None where there is none or it does not agree."""
     base = base_model(model)
-    device, mixed = next(model.parameters()).device, compute_dtype(model) != next(model.parameters()).dtype
-    if device.type != "cpu" or mixed or not torch.backends.mkldnn.is_available() or _agrees.get(base) is False:
+    device = next(model.parameters()).device
+    if device.type != "cpu" or not torch.backends.mkldnn.is_available() or _agrees.get(base) is False:
         return None
     try:
         if not structure(model).split:
@@ -133,8 +135,9 @@ class LeanStep:
         parts = take_apart(model)
         assert parts is not None
         self.trunk = parts.trunk
-        self.layers = [_layer(layer) for layer in self.trunk.layers]
-        self.head = Packed(parts.head)
+        self.dtype = compute_dtype(model)
+        self.layers = [_layer(layer, self.dtype) for layer in self.trunk.layers]
+        self.head = Packed(parts.head, dtype=parts.head.weight.dtype)
 
     def __call__(self, ids_B1: torch.Tensor, mask_BL: torch.Tensor | None, positions_B1: torch.Tensor,
                  cache: Any) -> torch.Tensor:
@@ -143,6 +146,7 @@ class LeanStep:
         cos_B11D, sin_B11D = (t[:, None] for t in self.trunk.rotary_emb(x_BH, positions_B1))
         hide = None if mask_BL is None else mask_BL.bool()[:, None, None, :]
         for layer, kept in zip(self.layers, cache.layers, strict=True):
+            kept.cast(self.dtype)  # autocast leaves rotated keys in float32, and casts them at every step
             x_BH = x_BH + _attend(layer, _norm(layer.norm_attention, x_BH), cos_B11D, sin_B11D, hide, kept)
             gate_up = layer.gate_up(_norm(layer.norm_mlp, x_BH))
             gate, up = gate_up.chunk(2, -1)
@@ -163,7 +167,7 @@ def _attend(layer: Layer, x_BH: torch.Tensor, cos_B11D: torch.Tensor, sin_B11D: 
     rotated = rotated * cos_B11D + torch.cat((-half_high, half_low), -1) * sin_B11D
     q_BN1D, k_BK1D = rotated[:, :-count_K], rotated[:, -count_K:]
     k_BKLD, v_BKLD = kept.update(k_BK1D, v_BKD.unsqueeze(2))
-    q_BKGD = q_BN1D.squeeze(2).unflatten(1, (count_K, -1))
+    q_BKGD = q_BN1D.squeeze(2).unflatten(1, (count_K, -1)).to(k_BKLD.dtype)
     out_BKGD = F.scaled_dot_product_attention(q_BKGD, k_BKLD, v_BKLD, attn_mask=hide, scale=layer.scale)
     return layer.out(out_BKGD.flatten(1))
 
@@ -173,9 +177,9 @@ def _key_heads(layer: Layer, all_heads: int) -> int:
     return (all_heads - layer.out.inputs // layer.head_dim) // 2
 
 
-def _layer(layer: Any) -> Layer:
-    attention, mlp = layer.self_attn, layer.mlp
+def _layer(layer: Any, dtype: torch.dtype) -> Layer:
+    attention, mlp, packed = layer.self_attn, layer.mlp, partial(Packed, dtype=dtype)
     return Layer(
-        layer.input_layernorm, Packed(attention.q_proj, attention.k_proj, attention.v_proj), Packed(attention.o_proj),
-        layer.post_attention_layernorm, Packed(mlp.gate_proj, mlp.up_proj), Packed(mlp.down_proj), mlp.act_fn,
+        layer.input_layernorm, packed(attention.q_proj, attention.k_proj, attention.v_proj), packed(attention.o_proj),
+        layer.post_attention_layernorm, packed(mlp.gate_proj, mlp.up_proj), packed(mlp.down_proj), mlp.act_fn,
         attention.scaling, attention.head_dim)

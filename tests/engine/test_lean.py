@@ -56,6 +56,28 @@ def test_biases_and_bfloat16(new_model: Callable[..., Any], tokenizer: Any) -> N
     assert lean.lean_step(model) is not None
 
 
+def test_mixed_precision_is_sampled_in_mixed_precision(new_model: Callable[..., Any], tokenizer: Any) -> None:
+    """The logprobs are nearer to those of a bfloat16 trunk than float32 is, and keys are kept in bfloat16."""
+    from rlhf_core.models.precision import set_precision
+    from rlhf_core.policy.forward import completion_logprobs
+
+    torch.manual_seed(0)
+    model = new_model("llama", num_hidden_layers=6)
+    exact = NativeEngine(model, tokenizer, 128).generate(REQUESTS, SAMPLING, 0)
+    set_precision(model, "bf16")
+    step = lean.lean_step(model)
+    assert step is not None
+    assert step.layers[0].down.dtype is torch.bfloat16
+    assert step.head.dtype is torch.float32
+    rollouts = NativeEngine(model, tokenizer, 128).generate(REQUESTS, SAMPLING, 0)
+    assert [r.logprobs_T[0] for r in exact] != [r.logprobs_T[0] for r in rollouts]
+    with torch.no_grad():
+        out = completion_logprobs(model, [r.prompt_ids for r in rollouts], [r.completion_ids for r in rollouts],
+                                  temperature=SAMPLING.temperature)
+    for i, r in enumerate(rollouts):
+        np.testing.assert_allclose(r.logprobs_T, out.logprobs_BT[i, : len(r.completion_ids)].numpy(), atol=0.15)
+
+
 def test_adapters_are_added_in(model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from rlhf_core.models.config import LoraSettings
     from rlhf_core.models.lora import add_lora
