@@ -61,6 +61,11 @@ def test_no_answers_for_a_verifier(refused: Refused, write: Callable[[str], str]
     refused("--dataset", write('{"prompt": "What is 1 + 1?"}\n' * 40), says=("has no reference answers", "numeric"))
 
 
+def test_a_reference_answer_that_no_completion_can_equal(refused: Refused, write: Callable[[str], str]) -> None:
+    path = write(GOOD + '{"prompt": "What is 1 + 1?", "answer": "two"}\n')
+    refused("--dataset", path, says=("'two' holds no number", "line 41", "1 of "))
+
+
 def test_prompt_longer_than_the_context(refused: Refused, write: Callable[[str], str]) -> None:
     row = json.dumps({"id": "long", "prompt": "What is 1 + 1? " * 200, "answer": "2"}) + "\n"
     refused("--dataset", write(row + GOOD.splitlines(keepends=True)[0]), "--set", "dataset.heldout_fraction=0",

@@ -13,7 +13,7 @@ import pytest
 
 from rlhf_core.api import ConfigError, DatasetError, Prompt, Sample
 from rlhf_core.data.files import read_text
-from rlhf_core.testing import check_verifier
+from rlhf_core.testing import check_dataset, check_verifier
 from rlhf_plugin_verifiers.datasets.config import Gsm8kDataConfig, IFEvalDataConfig, MathDataConfig, MbppDataConfig
 from rlhf_plugin_verifiers.gym.config import GymDataConfig, GymVerifierConfig
 from rlhf_plugin_verifiers.gym.source import GymSource
@@ -52,6 +52,14 @@ def test_ifeval_and_mbpp(test_data: Path) -> None:
     tasks = MbppDataConfig(path=str(test_data / "mbpp/sanitized-mbpp.json")).build(None).rows("train")  # type: ignore[arg-type]
     assert len(tasks) == 427
     assert all(task["test_list"][-1] in task["prompt"] and "def " in task["code"] for task in tasks)
+
+
+def test_conformance(test_data: Path) -> None:
+    check_dataset(Gsm8kDataConfig(path=str(test_data / "gsm8k/test.jsonl.gz")))
+    check_dataset(MbppDataConfig(path=str(test_data / "mbpp/sanitized-mbpp.json")))
+    check_dataset(IFEvalDataConfig(path=str(test_data / "ifeval/input_data.jsonl")))
+    pytest.importorskip("reasoning_gym")
+    check_dataset(GymDataConfig(task="chain_sum", size=4, heldout_size=2))
 
 
 @pytest.mark.parametrize("task", ["chain_sum", "spell_backward", "acre"])

@@ -10,6 +10,7 @@ import logging
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import product
 from typing import Any, NamedTuple
 
 from rlhf_plugin_verifiers.maths.answer import MAX_ANSWER, Stated
@@ -45,12 +46,20 @@ def equal(gold: Sequence[Any], said: Sequence[Any], rules: Rules) -> bool:
         said: the same for the completion.
         rules: precision and what counts as the same.
     """
+    return any(_equal(g, s, rules) for g, s in product(gold, said))
+
+
+def _equal(gold: Any, said: Any, rules: Rules) -> bool:
+    """One pair. An answer that cannot be compared is not equal; one too large for the memory is no verdict at all."""
     from math_verify import verify
 
-    if not gold or not said:
+    try:
+        return verify([gold], [said], float_rounding=rules.digits, strict=rules.strict_variables,
+                      allow_set_relation_comp=rules.relations_as_sets, timeout_seconds=None, raise_on_error=True)
+    except MemoryError:
+        raise
+    except Exception:
         return False
-    return verify(list(gold), list(said), float_rounding=rules.digits, strict=rules.strict_variables,
-                  allow_set_relation_comp=rules.relations_as_sets, timeout_seconds=None)
 
 
 @lru_cache(maxsize=512)
