@@ -161,7 +161,8 @@ def validate(registry: Registry, data: Mapping[str, Any]) -> RunConfig:
     companions = {**BASE_DEFAULTS, **getattr(cls, "companions", {})}
     full = with_companions(with_companions(data, loss_recipe(registry, cls, data, companions)), companions)
     path, recipes = (full.get("model") or {}).get("path", ModelConfig().path), getattr(cls, "recipes", {})
-    reward = (full.get("reward") or {}).get("name")
+    chosen = full.get("reward")
+    reward = chosen.get("name") if isinstance(chosen, Mapping) else None  # what it is otherwise is refused below
     full = with_companions(with_companions(full, recipes.get(f"{path}+{reward}", {})), recipes.get(path, {}))
     try:
         return RunConfig.model_validate(full, context={"registry": registry})

@@ -10,8 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlhf_core.errors import ModelError
 from rlhf_core.policy import forward
 from rlhf_core.policy.forward import completion_logprobs
+from rlhf_core.policy.paths import ALL, allowed
 from rlhf_core.policy.structure import structure
 
 VOCABULARY = 320
@@ -200,6 +202,24 @@ def test_gradient_checkpointing_changes_no_gradient(model: Any, packed: bool) ->
     _, got = ours(model, PROMPTS, COMPLETIONS, range(len(PROMPTS)), 1.0, packed=packed)
     assert len(calls) == 2, "the layer should run again in the backward pass"
     assert_same(got, want, 1e-5)
+
+
+@pytest.mark.parametrize("model", ["gemma2"], indirect=True)
+def test_packing_can_be_insisted_on(model: Any) -> None:
+    assert allowed(model, ALL) == ALL.without("packing")
+    with pytest.raises(ModelError, match=r"Gemma2ForCausalLM cannot be packed"):
+        allowed(model, ALL, packing_required=True)
+
+
+def test_sharing_without_packing_is_off_under_checkpointing(model: Any, caplog: pytest.LogCaptureFixture) -> None:
+    from rlhf_core.models.load import wake_checkpointing
+
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    wake_checkpointing(model)
+    assert allowed(model, ALL) == ALL
+    assert allowed(model, ALL.without("packing")).names == ["chunked_head"]
+    assert "prefix sharing is off" in caplog.text
+    assert "trainer.packing=auto" in caplog.text
 
 
 def test_adapters_take_part(model: Any) -> None:
