@@ -169,8 +169,7 @@ def test_unsafe_execution_is_one_option_away(command: Callable[..., tuple[int, s
     walls.cache_clear()
     file = tmp_path / "rows.jsonl"
     file.write_text(json.dumps({"prompt": "p", "test_list": ["assert f()"]}) + "\n")
-    args = ("train", "--algo", "grpo", "--reward", "verifier", "--set", "reward.verifier=mbpp", "--dataset", file,
-            "--dry-run")
+    args = ("train", "--algo", "grpo", "--reward", "mbpp", "--dataset", file, "--dry-run")
     code, said = command(*args)
     assert code == 2
     assert "this machine offers no isolation" in said
