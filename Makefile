@@ -38,7 +38,9 @@ $(VENV)/.installed: $(MANIFESTS)
 	$(PIP) -q --no-build-isolation $(addprefix -e ./,$(PROJECTS))
 	@touch $@
 
+# setuptools and wheel build the test dependencies that are published as sources only.
 $(VENV)/.installed-dev: $(VENV)/.installed
+	$(PIP) -q setuptools wheel
 	$(PIP) -q --no-build-isolation -e '.[dev,gguf]' $(patsubst %,-e './%[test]',$(TESTED))
 	@touch $@
 

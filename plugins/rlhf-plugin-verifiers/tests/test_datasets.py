@@ -117,6 +117,8 @@ def run(command: Callable, folder: Path, *settings: str) -> dict[str, float]:
     ("ifeval", "{name: ifeval, path: IFEVAL}"),
 ])
 def test_two_steps_of_grpo(command: Callable, tmp_path: Path, reward: str, dataset: str) -> None:
+    if reward == "reasoning_gym":
+        pytest.importorskip("reasoning_gym")
     row = {"key": 1, "prompt": "Hi", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{"x": None}]}
     file = tmp_path / "ifeval.jsonl"
     file.write_text("\n".join(json.dumps({**row, "key": n}) for n in range(20)))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from rlhf_core.api import VerifierConfig
+from rlhf_core.api import ConfigError, VerifierConfig
 
 if TYPE_CHECKING:
     from rlhf_core.api import BuildContext, Prompt
@@ -71,9 +71,11 @@ class RegexConfig(VerifierConfig):
         try:
             groups = re.compile(self.pattern).groups
         except re.error as error:
-            raise ValueError(f"pattern {self.pattern!r} is not a regular expression: {error}") from error
+            raise ConfigError(f"pattern {self.pattern!r} is not a regular expression", why=str(error),
+                              fix=r"for a GSM8K solution: '#### (.+)'; a bracket itself is \(") from error
         if groups > 1:
-            raise ValueError(f"pattern {self.pattern!r} has {groups} groups, at most one: write others as (?:...)")
+            raise ConfigError(f"pattern {self.pattern!r} has {groups} groups, at most one is compared",
+                              fix="write the others as (?:...)")
         return self
 
     def check_prompt(self, prompt: Prompt) -> str | None:

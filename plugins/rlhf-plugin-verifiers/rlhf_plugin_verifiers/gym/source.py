@@ -21,8 +21,8 @@ def create(task: str, settings: Mapping[str, Any], seed: int, size: int) -> Any:
         ConfigError: reasoning-gym is not installed, or does not know the task or its options.
     """
     try:
-        import reasoning_gym
-        from reasoning_gym.factory import DATASETS
+        import reasoning_gym  # pyright: ignore[reportMissingImports]
+        from reasoning_gym.factory import DATASETS  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ConfigError("reasoning-gym is not installed", where="dataset.name=reasoning_gym",
                           why=str(error), fix="pip install 'rlhf-plugin-verifiers[gym]'") from error
