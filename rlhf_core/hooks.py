@@ -50,7 +50,9 @@ class RunStart:
 
 @dataclass(frozen=True)
 class RolloutsReady:
-    """Rollouts of this rank, before scoring; several times a step if it samples in rounds or chunks."""
+    """Rollouts of this rank, before scoring; several times a step if it samples in rounds or chunks. Those that were
+    sampled ahead (``trainer.rollouts.max_staleness``) are told, with their scores, in the step that first learns from
+    them, in the main thread."""
 
     step: int
     rollouts: Sequence[Rollout]

@@ -122,7 +122,7 @@ def test_the_clock_decides_nothing(train: Train, monkeypatch: pytest.MonkeyPatch
     pytest.param({"rollouts": {"max_staleness": 1}, "adaptive_sampling": {"max_completions": 8}},
                  marks=pytest.mark.slow),
     pytest.param({"rollouts": {"max_staleness": 1}, "model": {"lora": {"r": 4}}}, marks=pytest.mark.slow),
-    pytest.param({"rollouts": {"max_staleness": 1}, "name": "ppo"}, marks=pytest.mark.slow),
+    pytest.param({"rollouts": {"max_staleness": 2}, "name": "ppo"}, marks=pytest.mark.slow),
     pytest.param({"rollouts": {"max_staleness": 2, "capacity": 2}, "train_batch_size": 8}, marks=pytest.mark.slow),
 ])
 def test_resume_with_batches_in_flight_is_exact(train: Train, change: dict[str, Any]) -> None:
