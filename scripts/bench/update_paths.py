@@ -69,15 +69,18 @@ def once(model: Any, prompts: Sequence[Any], completions: Sequence[Any], paths: 
     return {**row, "logprobs": logprobs.detach(), "gradient": gradient}
 
 
-def measure(path: str, rounds: int) -> dict[str, Any]:
-    """Every variant's medians and errors, and its speed over padding."""
+VARIANTS = {"padded, all logits": PLAIN, "padded": HEAD, "shared": ALL.without("packing"),
+            "packed": ALL.without("share_prefix"), "packed + shared": ALL}
+EXTRA = ("packed + shared, checkpointed", "packed + shared, bf16")
+
+
+def measure(path: str, rounds: int, only: Sequence[str] = (*VARIANTS, *EXTRA)) -> dict[str, Any]:
+    """Medians and errors of the variants, and their speed over padding; ``only`` holds "padded"."""
     use_products("auto")
     torch.set_num_threads(1)
     model: Any = load_policy(ModelConfig(path=path)).model
     prompts, completions = batch(int(model.config.vocab_size), "pocket" if path == "pocket" else "other")
     assert structure(model).pack, "this model cannot be packed"
-    variants = {"padded, all logits": PLAIN, "padded": HEAD, "shared": ALL.without("packing"),
-                "packed": ALL.without("share_prefix"), "packed + shared": ALL}
     rows: dict[str, list[dict[str, Any]]] = {}
     truth: dict[str, Any] = {}
 
@@ -91,16 +94,16 @@ def measure(path: str, rounds: int) -> dict[str, Any]:
         rows.setdefault(name, []).append(row)
 
     for _ in range(rounds):
-        for name, paths in variants.items():
-            turn(name, paths)
+        for name in (n for n in VARIANTS if n in only):
+            turn(name, VARIANTS[name])
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     wake_checkpointing(model)
-    for _ in range(rounds):
-        turn("packed + shared, checkpointed", ALL)
+    for _ in range(rounds if EXTRA[0] in only else 0):
+        turn(EXTRA[0], ALL)
     model.gradient_checkpointing_disable()
     set_precision(model, "bf16")
-    for _ in range(rounds):
-        turn("packed + shared, bf16", ALL)
+    for _ in range(rounds if EXTRA[1] in only else 0):
+        turn(EXTRA[1], ALL)
     slow = statistics.median(r["cpu"] for r in rows["padded"])
     found: dict[str, Any] = {}
     for name, runs in rows.items():
@@ -126,8 +129,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="pocket", help=".gguf file, model folder, or pocket (default)")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each variant")
+    parser.add_argument("--only", nargs="+", choices=[*VARIANTS, *EXTRA], default=[*VARIANTS, *EXTRA],
+                        help="some of the variants; 'padded' is always one")
     args = parser.parse_args()
-    print(json.dumps(measure(args.model, args.rounds), indent=2))
+    print(json.dumps(measure(args.model, args.rounds, ["padded", *args.only]), indent=2))
 
 
 if __name__ == "__main__":

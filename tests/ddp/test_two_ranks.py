@@ -54,6 +54,16 @@ def test_several_updates_of_a_rollout_batch_on_two_processes_equal_those_of_one(
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_groups_shared_out_by_work_make_the_update_of_one_process(tmp_path: Path) -> None:
+    """Micro-batches by tokens: ranks swap groups until each has as much to compute."""
+    a, b = weights(tmp_path, *TINY, "--set", "trainer.steps=1", "--set", "trainer.micro_batch_tokens=150",
+                   "--set", "trainer.optimizer.eps=1e-3")
+    moved = load_file(str(weights_path() / "model.safetensors"))
+    assert max(float((a[k] - moved[k]).abs().max()) for k in a) > 1e-5
+    assert max(float((a[k] - b[k]).abs().max()) for k in a) < 1e-6
+
+
 def test_a_rank_without_heldout_rows(tmp_path: Path) -> None:
     weights(tmp_path, "--algo", "sft", "--dataset", "pocket/arithmetic", "--set", "trainer.max_steps=1",
             "--set", "trainer.eval_samples=1", "--set", "trainer.batch_size=8")
