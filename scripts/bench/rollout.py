@@ -3,13 +3,14 @@
     python -m scripts.bench.rollout --rounds 1
 
 SmolLM2-135M, float32, CPU, two threads; 4 prompts x 8 completions of exactly 64 tokens, and 8 prompts x 8 of 32 to 256
-tokens from a table. Sides take turns; medians of the rounds. Every side produces the same number of tokens per row; the
-end of the text is banned, and
+tokens from a table. Sides take turns; medians of the rounds, and the processor time of all threads, which other
+programs disturb less. Every side produces the same number of tokens per row; the end of the text is banned, and
 
 - ``generate`` is given the lengths as TRL's side of ``step_time`` is: finished rows wait for the longest;
 - continuous batching gets each request's ``max_new_tokens``, and a bounded cache: left to itself it takes the share of
   memory that it may have on a GPU, and the process is killed;
-- ``native, torch's products`` is the engine with MKL's matrix products, as the other two have.
+- ``native, model's forward`` decodes with transformers' forward instead of packed weights, ``native, torch's products``
+  in addition with MKL's matrix products, as the other two have: what each is worth.
 
 Case ``b, 16 places`` asks what refilling is worth: 64 requests with 16 places, waiting ones entering as others end,
 against the same engine emptied before the next 16 enter.
@@ -45,29 +46,36 @@ class Contest:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
+        from rlhf_core.rollout.lean import lean_step
+
         torch.set_num_threads(THREADS)
-        self.model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        load = partial(AutoModelForCausalLM.from_pretrained, folder, dtype=torch.float32)
+        self.model: Any = load().eval()
+        self.ours: Any = load().eval()  # a model of our own: ours gets another attention function
         self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
         self.work, self.lengths = work, work.lengths()
         self.ids = [self.tokenizer(p)["input_ids"] for p in work.prompts for _ in range(work.group)]
+        with torch.inference_mode():
+            lean_step(self.ours)  # what the engine finds out once per model, before any time is taken
 
-    def native(self, kind: Any, places: int = 256, refill: bool = True) -> int:
+    def native(self, kind: Any = "auto", places: int = 256, refill: bool = True, packed: bool = True) -> int:
         """Our engine."""
         from rlhf_core.models.matmul import use_products
-        from rlhf_core.rollout import decode
+        from rlhf_core.rollout import decode, native
         from rlhf_core.rollout.native import NativeEngine
         from rlhf_core.types import RolloutRequest, SamplingParams
 
         use_products(kind)
         requests = [RolloutRequest(str(i // self.work.group), tuple(ids), i % self.work.group, i, n)
                     for i, (ids, n) in enumerate(zip(self.ids, self.lengths, strict=True))]
-        longest, growing = max(self.lengths), decode.growing
+        longest, growing, lean_step = max(self.lengths), decode.growing, native.lean_step
         decode.growing = growing if refill else lambda _: False
+        native.lean_step = lean_step if packed else lambda _: None
         try:
-            rollouts = NativeEngine(self.model, self.tokenizer, 8192, places).generate(
+            rollouts = NativeEngine(self.ours, self.tokenizer, 8192, places).generate(
                 requests, SamplingParams(max_tokens=longest, min_tokens=longest), 0)
         finally:
-            decode.growing = growing
+            decode.growing, native.lean_step = growing, lean_step
             use_products("torch")
         return sum(len(r.completion_ids) for r in rollouts)
 
@@ -116,7 +124,8 @@ class Contest:
         """Who takes part."""
         if places:
             return {name: partial(self.native, "auto", places, name == "refilled") for name in ("refilled", "emptied")}
-        return {"native": partial(self.native, "auto"), "native, torch's products": partial(self.native, "torch"),
+        return {"native": self.native, "native, model's forward": partial(self.native, packed=False),
+                "native, torch's products": partial(self.native, "torch", packed=False),
                 "generate": self.generate, "continuous batching": self.continuous_batching}
 
 
@@ -126,6 +135,7 @@ def contest(case: str, rounds: int, model: Path | None = None) -> dict[str, Any]
     work = find(name)
     match = Contest(as_folder(model or smollm2()), work)
     seconds: dict[str, list[float]] = {}
+    cpu_seconds: dict[str, list[float]] = {}
     failed: dict[str, str] = {}
     expected = sum(match.lengths)
     for n in range(rounds):
@@ -133,18 +143,20 @@ def contest(case: str, rounds: int, model: Path | None = None) -> dict[str, Any]
         for name, side in sides if n % 2 == 0 else sides[::-1]:
             if name in failed:
                 continue
-            start = time.perf_counter()
+            start, cpu_start = time.perf_counter(), time.process_time()
             try:
                 tokens = side()
             except Exception as error:  # another library may fail in any way, and that is a result
                 failed[name] = f"{type(error).__name__}: {str(error)[:300]}"
                 continue
             seconds.setdefault(name, []).append(time.perf_counter() - start)
+            cpu_seconds.setdefault(name, []).append(time.process_time() - cpu_start)
             if tokens != expected:
                 failed[name] = f"made {tokens} tokens instead of {expected}"
     rates = {name: round(expected / statistics.median(s), 1) for name, s in seconds.items()}
     first, *others = rates
     return {"work": work.what, "tokens": expected, "tokens_per_second": rates, "failed": failed,
+            "cpu_seconds": {name: round(statistics.median(s), 2) for name, s in cpu_seconds.items()},
             f"{first} against": {other: round(rates[first] / rates[other], 2) for other in others}, "gives": ABILITIES,
             "rounds": rounds, "threads": THREADS, "load_average": [round(x, 2) for x in os.getloadavg()]}
 
