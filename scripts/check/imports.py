@@ -28,6 +28,7 @@ WORKBENCH = (
     "rlhf_core.models.sources",
     "rlhf_core.pocket.gold",
     "rlhf_core.policy.forward",
+    "rlhf_core.policy.paths",
     "rlhf_core.policy.structure",
     "rlhf_core.runs.atomic",
     "rlhf_core.runs.cache",

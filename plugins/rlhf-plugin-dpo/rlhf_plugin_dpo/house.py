@@ -47,7 +47,7 @@ class PairHouse(OnlineHouse):
             if self.reference is not None and config.kl.sync_every:
                 self.reference.load(checkpoint[0])
         conversation = config.sft.weight > 0 and config.sft.on == "conversation"
-        self.pair_foundry = PairFoundry(self.policy.model, config.ld_alpha, conversation, config.share_prefix)
+        self.pair_foundry = PairFoundry(self.policy.model, config.ld_alpha, conversation, self.foundry.paths)
         self.module = self.strategy.prepare(self.pair_foundry)
         self.updater = Updater(self.module, loss, self.strategy, config, config.steps * config.updates)
         held = self.library.groups(self.held, 1)
@@ -60,5 +60,5 @@ class PairHouse(OnlineHouse):
         if references is None or self.config.sampling.temperature == 1 or self.reference is None:
             return references
         with self.strategy.gathered(self.module), self.reference.active() as model:
-            room = TokenFoundry(model, 1.0, self.config.share_prefix)
-            return room.logprobs([make_item(r, 0.0, False) for r in rollouts], self.config.micro_batch_size)
+            room = TokenFoundry(model, 1.0, self.foundry.paths)
+            return room.logprobs([make_item(r, 0.0, False) for r in rollouts], self.cut)

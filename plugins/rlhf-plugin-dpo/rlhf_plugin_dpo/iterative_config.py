@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from rlhf_plugin_dpo.iterative import IterativeTrainer
 
 UNUSED = ("train_batch_size", "epochs_per_rollout_batch", "target_kl", "entropy_coefficient", "entropy_quantile",
-          "overlong", "mask_truncated", "drop_constant_groups", "rollouts", "importance", "gradient_accumulation_steps")
+          "overlong", "mask_truncated", "drop_constant_groups", "rollouts", "importance",
+          "gradient_accumulation_steps", "micro_batch_tokens", "self_check")
 """Settings of the on-policy loop that mean nothing to pairs."""
 
 
@@ -68,6 +69,10 @@ class IterativeDpoConfig(OnlineTrainerConfig):
     """Iterations between held-out evaluations; 0 evaluates only before and after."""
     checkpoint_every: int = Field(default=10, ge=0)
     """Rollout batches and updates between checkpoints; 0 keeps only the last."""
+
+    def sequences_per_update(self) -> int:
+        """Pairs of one optimizer update."""
+        return self.pair_batch_size
 
     @property
     def updates_per_step(self) -> int:

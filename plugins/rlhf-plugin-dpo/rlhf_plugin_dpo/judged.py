@@ -62,7 +62,7 @@ class JudgedTask(PairTask):
 
     def __init__(self, config: KtoConfig, ctx: BuildContext) -> None:
         super().__init__(config, ctx)
-        self.module = JudgedFoundry(self.model, share_prefix=config.share_prefix)
+        self.module = JudgedFoundry(self.model, paths=self.paths)
 
     def check_rows(self) -> None:
         """Find bad rows before the model is loaded.
@@ -110,7 +110,7 @@ class JudgedTask(PairTask):
 
     def _referenced(self, items: list[JudgedItem], split: str) -> list[JudgedItem]:
         sides = [s for i in items for s in (i.side, i.other)]
-        refs = kept_logprobs(self.model, sides, self.ctx, split, 1.0, self.config.share_prefix,
+        refs = kept_logprobs(self.model, sides, self.ctx, split, 1.0, self.paths,
                              self.config.micro_batch_size)
         return [replace(item, side=replace(item.side, ref=refs[2 * n]), other=replace(item.other, ref=refs[2 * n + 1]))
                 for n, item in enumerate(items)]

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save
 
 from rlhf_core.api import BuildContext
 from rlhf_core.models.reference import Reference
+from rlhf_core.policy.paths import Paths
 from rlhf_core.runs.atomic import whole_folder
 from rlhf_plugin_dpo.foundry import PairFoundry
 from rlhf_plugin_dpo.items import Side
@@ -19,16 +20,16 @@ from rlhf_plugin_dpo.items import Side
 FOLDER = "reference"
 
 
-def side_logprobs(model: Any, sides: Sequence[Side], ld_alpha: float, share_prefix: bool,
+def side_logprobs(model: Any, sides: Sequence[Side], ld_alpha: float, paths: Paths,
                   micro_batch_size: int) -> list[float]:
     """Summed logprob of each side under the reference that an untrained policy holds (with LoRA: its adapter off)."""
     reference = Reference(model, adapter=hasattr(model, "disable_adapter"))
     with reference.active() as quiet:
-        return PairFoundry(quiet, ld_alpha, share_prefix=share_prefix).sums(sides, micro_batch_size)
+        return PairFoundry(quiet, ld_alpha, paths=paths).sums(sides, micro_batch_size)
 
 
 def kept_logprobs(model: Any, sides: Sequence[Side], ctx: BuildContext, split: str, ld_alpha: float,
-                  share_prefix: bool, micro_batch_size: int) -> list[float]:
+                  paths: Paths, micro_batch_size: int) -> list[float]:
     """:func:`side_logprobs` over all ranks, from the run's folder if it has them for these very tokens.
 
     All ranks call it before the policy is trained.
@@ -42,7 +43,7 @@ def kept_logprobs(model: Any, sides: Sequence[Side], ctx: BuildContext, split: s
         return found
     pairs = [sides[n : n + 2] for n in range(0, len(sides), 2)]
     mine = [s for pair in pairs[strategy.rank :: strategy.world_size] for s in pair]
-    shards = strategy.gather_objects(side_logprobs(model, mine, ld_alpha, share_prefix, micro_batch_size))
+    shards = strategy.gather_objects(side_logprobs(model, mine, ld_alpha, paths, micro_batch_size))
     world = strategy.world_size
     found = [shards[p % world][2 * (p // world) + n] for p, pair in enumerate(pairs) for n in range(len(pair))]
     if folder is not None and strategy.rank == 0:

@@ -12,6 +12,7 @@ from rlhf_core.data.library import Datasets
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.models.save import load_weights, write_folder
+from rlhf_core.policy.paths import Paths
 from rlhf_core.runs.checkpoint import seed_everything
 from rlhf_plugin_dpo.config import DpoConfig
 from rlhf_plugin_dpo.foundry import PairFoundry
@@ -36,7 +37,8 @@ class PairTask:
         self.formatter = Formatter(self.policy.tokenizer, ctx.config.model.prompt_format)
         self.model = self.policy.model
         self.conversation = config.sft.weight > 0 and config.sft.on == "conversation"
-        self.module = PairFoundry(self.model, config.ld_alpha, self.conversation, config.share_prefix)
+        self.paths = Paths(share_prefix=config.share_prefix)
+        self.module = PairFoundry(self.model, config.ld_alpha, self.conversation, self.paths)
 
     def check_rows(self) -> None:
         """Find bad rows before the model is loaded."""
@@ -69,7 +71,7 @@ class PairTask:
 
     def _with_references(self, items: list[PairItem], split: str) -> list[PairItem]:
         config = self.config
-        refs = kept_logprobs(self.model, sides_of(items), self.ctx, split, config.ld_alpha, config.share_prefix,
+        refs = kept_logprobs(self.model, sides_of(items), self.ctx, split, config.ld_alpha, self.paths,
                              config.micro_batch_size)
         return [item.with_refs(refs[2 * n], refs[2 * n + 1]) for n, item in enumerate(items)]
 

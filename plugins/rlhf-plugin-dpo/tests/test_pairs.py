@@ -8,6 +8,7 @@ import torch
 
 from rlhf_core.api import FinishReason, ModelConfig, Prompt, PromptGroup, Rollout, Score, ScoreStatus
 from rlhf_core.models.load import LoadedModel, load_policy
+from rlhf_core.policy.paths import ALL, PLAIN
 from rlhf_plugin_dpo.batches import reference_by_rank, sides_by_rank
 from rlhf_plugin_dpo.buffer import PairBuffer, pack, unpack
 from rlhf_plugin_dpo.choose import choose_pairs
@@ -28,9 +29,9 @@ def some(count: int = 3) -> list[PairItem]:
             for n in range(count)]
 
 
-def test_shared_prompts_change_nothing(policy: LoadedModel) -> None:
+def test_shared_prompts_and_packed_rows_change_nothing(policy: LoadedModel) -> None:
     for alpha in (1.0, 0.25):
-        batches = [PairFoundry(policy.model, alpha, share_prefix=share)(some()) for share in (True, False)]
+        batches = [PairFoundry(policy.model, alpha, paths=paths)(some()) for paths in (ALL, PLAIN)]
         torch.testing.assert_close(batches[0].chosen_B, batches[1].chosen_B, atol=1e-4, rtol=0)
         alone = torch.cat([PairFoundry(policy.model, alpha)([item]).rejected_B for item in some()])
         torch.testing.assert_close(batches[0].rejected_B, alone, atol=1e-4, rtol=0)
