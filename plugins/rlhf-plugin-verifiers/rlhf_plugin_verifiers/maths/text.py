@@ -8,6 +8,9 @@ import unicodedata
 MAX_CHARACTERS = 20_000
 """Only the end of a longer text is read: an answer stands there, and reading must stay linear and quick."""
 
+MAX_UNCLOSED = 20
+"""Boxes that are never closed before the search for others ends; each costs a look at the rest of the text."""
+
 _FOLLOW_UP = re.compile(
     r"<\|im_start\|>|<\|endoftext\|>|<\|eot_id\|>"
     r"|(?:^|\n|(?<=[.!?\]}$])[ \t]+)[\s#*>\[-]{0,8}"
@@ -56,12 +59,15 @@ def boxes(text: str) -> list[tuple[int, int, str]]:
     A single value may follow without braces, as in ``\\boxed 5``.
     """
     found: list[tuple[int, int, str]] = []
-    place = 0
+    place = unclosed = 0
     for match in re.finditer(r"\\(?:boxed|fbox)\s*(\{)?", text):
         if match.start() < place:
             continue
         end = _closing(text, match.end()) if match[1] else _word_end(text, match.end())
         if end is None:
+            unclosed += 1
+            if unclosed == MAX_UNCLOSED:
+                break
             continue
         content = text[match.end() : end]
         found.append((match.start(), end + bool(match[1]), content.strip()))
