@@ -68,10 +68,10 @@ class Point(NamedTuple):
     """The same of the sums trained on, over the steps since the last evaluation (at step 0 the first five steps)."""
 
 
-def arguments(algorithm: str, seed: int, steps: int) -> list[str]:
-    """What follows ``rlhf train``."""
+def arguments(algorithm: str, seed: int, steps: int, more: Sequence[str] = ()) -> list[str]:
+    """What follows ``rlhf train``; ``more`` are further settings, which win."""
     settings = {**SHARED, **OWN.get(algorithm, {}), "trainer.steps": str(steps)}
-    pairs = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    pairs = [word for each in (*(f"{k}={v}" for k, v in settings.items()), *more) for word in ("--set", each)]
     return ["--algo", algorithm, "--reward", "verifier", "--seed", str(seed), *pairs]
 
 
@@ -204,9 +204,11 @@ def main() -> None:
     parser.add_argument("--jobs", type=positive, default=1, help="runs at a time")
     parser.add_argument("--runs", type=Path, default=Path("runs/arithmetic_algorithms"), help="where the runs are kept")
     parser.add_argument("--out", type=Path, default=Path("docs/studies/arithmetic_algorithms"))
+    parser.add_argument("--set", dest="more", action="append", default=[], metavar="a.b=c", help="for every run")
     parser.add_argument("--report", action="store_true", help="run nothing")
     args = parser.parse_args()
-    jobs = [(name, seed, arguments(name, seed, args.steps)) for seed in args.seeds for name in args.algorithms]
+    jobs = [(name, seed, arguments(name, seed, args.steps, args.more))
+            for seed in args.seeds for name in args.algorithms]
     if not args.report:
         with ThreadPoolExecutor(args.jobs) as pool:
             list(pool.map(lambda job: train(args.runs / f"{job[0]}-{job[1]}", job[2]), jobs))
@@ -216,7 +218,9 @@ def main() -> None:
             curves.setdefault(name, {})[seed] = points(args.runs / f"{name}-{seed}")
     if not curves:
         raise SystemExit(f"no complete run in {args.runs}: leave out --report")
-    report(curves, args.out, args.steps, f"python scripts/studies/arithmetic_algorithms.py --steps {args.steps}")
+    words = ["--steps", str(args.steps), "--seeds", *map(str, args.seeds), *(f"--set {each}" for each in args.more)]
+    command = " ".join(["python scripts/studies/arithmetic_algorithms.py", *words])
+    report(curves, args.out, args.steps, command)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import pytest
 
 from rlhf_core.config.load import resolve
 from rlhf_core.registry import Registry
-from scripts.real.smollm2_arithmetic import compare
+from scripts.real.smollm2_arithmetic import compare, figures
 from scripts.studies import arithmetic_algorithms as study
 
 ROOT = Path(__file__).parents[2]
@@ -52,6 +52,13 @@ def test_gain_and_its_interval() -> None:
     assert found["gain"]["points"] == 70
     low, high = found["gain"]["interval"]
     assert (low, high) == (pytest.approx(61.0, abs=0.1), pytest.approx(79.0, abs=0.1))
+
+
+def test_what_is_recorded_of_a_run(finished_run: Path) -> None:
+    found = figures(finished_run)
+    assert (found["steps"], found["completions"], len(found["reward_by_step"])) == (3, 48, 3)
+    assert list(found["heldout_by_step"]) == ["0", "3"]
+    assert found["seconds"] > found["seconds_of_steps"] > 0
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
