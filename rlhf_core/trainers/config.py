@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from rlhf_core.config.base import ComponentConfig, Config
 from rlhf_core.errors import ConfigError
@@ -234,6 +234,12 @@ class OnlineTrainerConfig(LoopSettings):
     """Compare these with the plain computation on the first batch, and switch off what differs, with a warning."""
     gold_samples: int = Field(default=200, ge=0)
     """Held-out prompts compared by the dataset's gold score before and after, where it has one."""
+
+    @field_validator("packing", mode="before")
+    @classmethod
+    def _words(cls, value: Any) -> Any:
+        """YAML reads ``on`` and ``off`` as booleans."""
+        return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
     @model_validator(mode="after")
     def _sizes(self) -> OnlineTrainerConfig:

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.policy import packed
 from rlhf_core.policy.paths import Paths
 from rlhf_core.policy.structure import structure
+from rlhf_core.trainers.config import OnlineTrainerConfig
 from rlhf_core.trainers.items import TrainItem
 from rlhf_core.trainers.self_check import choose, self_check
 
@@ -94,3 +96,10 @@ def test_the_check_can_be_left_out(train: Train, leak: None, caplog: pytest.LogC
     with caplog.at_level(logging.WARNING):
         train(ONLINE, change={"trainer": {**FAST["trainer"], "steps": 1, "self_check": False}})
     assert "self-check" not in caplog.text
+
+
+@pytest.mark.parametrize("word", ["auto", "on", "off"])
+def test_packing_as_it_is_typed(word: str) -> None:
+    """YAML makes booleans of two of the three words."""
+    value = yaml.safe_load(f"packing: {word}")["packing"]
+    assert OnlineTrainerConfig.model_validate({"name": "t", "packing": value}).packing == word
