@@ -23,6 +23,7 @@ def test_rows_dropped_while_reading_are_in_the_sessions_counts(
         return [TrainItem(r.id, (1,), (2,), None, None) for r in library.demonstrations(split)]  # type: ignore[arg-type]
 
     session = SimpleNamespace(counts=Counter({"examples_too_long": 1}), parts=Parts())
-    ctx = SimpleNamespace(session=session, strategy=None, config=None, seed=0, registry=Registry(disabled=()))
+    ctx = SimpleNamespace(session=session, strategy=None, world_size=1, config=None, seed=0,
+                          registry=Registry(disabled=()))
     OfflineTrainer(OfflineTrainerConfig(name="x"), ctx, SimpleNamespace(datasets=library, items=items))  # type: ignore
     assert session.counts == {"examples_too_long": 1, "demonstrations_empty": 1}

@@ -11,14 +11,10 @@ from rlhf_core import testing as kit
 from rlhf_core.config.base import ComponentConfig
 from rlhf_core.registry import Registry
 
-NEEDS_A_FILE = {
-    "rlhf-plugin-reward/bradley_terry",
-    "rlhf-plugin-reward/ensemble",
-    "rlhf-core/jsonl",
-    "rlhf-core/parquet",
-    "rlhf-core/hub",
-}
-"""Components with no default to run on; their own tests run them."""
+NEEDS_A_MODEL = {"rlhf-plugin-reward/bradley_terry", "rlhf-plugin-reward/ensemble"}
+"""Components with no default to run on; their own tests run them, as those of components with required settings."""
+REQUIRED = {"path": "somewhere", "pattern": "[0-9]+", "task": "chain_sum"}
+"""Values of required settings."""
 NEEDS_A_SERVICE = {"rlhf-plugin-wandb/wandb"}
 CHECKS: dict[str, Callable[..., None]] = {
     "loss": kit.check_loss,
@@ -32,7 +28,15 @@ CHECKS: dict[str, Callable[..., None]] = {
     "trainer": kit.check_trainer,
 }
 ENTRIES = [e for e in Registry(disabled=()).entries() if e.distribution.startswith("rlhf-")]
-RUN = [e for e in ENTRIES if e.kind in CHECKS and e.qualified not in NEEDS_A_FILE | NEEDS_A_SERVICE]
+
+
+def required(entry: Any) -> dict[str, Any]:
+    fields = Registry(disabled=()).load(entry.kind, entry.qualified).model_fields
+    return {name: REQUIRED[name] for name, field in fields.items() if field.is_required()}
+
+
+RUN = [e for e in ENTRIES
+       if e.kind in CHECKS and e.qualified not in NEEDS_A_MODEL | NEEDS_A_SERVICE and not required(e)]
 
 
 def load(kind: str, name: str, **options: Any) -> ComponentConfig:
@@ -48,11 +52,7 @@ def test_component_conforms(entry: Any) -> None:
 
 @pytest.mark.parametrize("entry", [e for e in ENTRIES if e not in RUN], ids=lambda e: f"{e.kind}-{e.name}")
 def test_config_conforms(entry: Any) -> None:
-    needs_path = (
-        "path" in (fields := Registry(disabled=()).load(entry.kind, entry.qualified).model_fields)
-        and fields["path"].is_required()
-    )
-    kit.check_config(load(entry.kind, entry.qualified, **({"path": "somewhere"} if needs_path else {})), entry.kind)
+    kit.check_config(load(entry.kind, entry.qualified, **required(entry)), entry.kind)
 
 
 def test_options_of_shipped_losses_conform() -> None:

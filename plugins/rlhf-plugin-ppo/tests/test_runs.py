@@ -17,7 +17,7 @@ from rlhf_core.pocket import weights_path
 SMALL = ("train", "--algo", "ppo", "--reward", "verifier", "--dataset", "pocket/arithmetic", "--set", "threads=1",
          "--set", "trainer.rollout_batch_size=16", "--set", "trainer.train_batch_size=8", "--set", "trainer.steps=2",
          "--set", "trainer.eval_samples=0", "--set", "trainer.sampling.max_tokens=12", "--set",
-         "trainer.epochs_per_rollout_batch=1")
+         "trainer.epochs_per_rollout_batch=1", "--set", "reward.timeout_s=60")
 Train = Callable[..., "Ran"]
 Weights = dict[str, torch.Tensor]
 
@@ -93,7 +93,8 @@ def test_the_update_does_not_depend_on_the_micro_batch_size(train: Train) -> Non
     settings = ("trainer.optimizer.eps=1e-3", "trainer.group_size=2", "trainer.steps=1",
                 "trainer.rollout_batch_size=32", "trainer.train_batch_size=16")
     runs = [train(str(n), *settings, f"trainer.micro_batch_size={n}") for n in (3, 16)]
-    assert runs[0].steps[0]["reward/std"] > 0
+    for name in ("reward/mean", "reward/std", "tokens_generated"):
+        assert runs[0].steps[0][name] == runs[1].steps[0][name] > 0, f"{name}: not the same rollouts"
     assert apart(runs[0].policy, start()) > 1e-5
     assert apart(runs[0].policy, runs[1].policy) < 1e-6
     assert apart(runs[0].critic(1), runs[1].critic(1)) < 1e-6
