@@ -6,6 +6,8 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
+import textwrap
 import time
 from pathlib import Path
 
@@ -106,6 +108,24 @@ def test_packages_are_there_only_when_asked_for(sandbox: Sandbox) -> None:
     with Sandbox(Limits(memory_mb=2048, timeout_s=20.0, processes=64), packages=True) as open_one:
         ended = open_one.script("import numpy; print(numpy.arange(3).sum())")
         assert ended.stdout == "3\n", ended.stderr
+
+
+def test_a_readable_folder_below_tmp_is_seen_and_cannot_be_written() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.chmod(folder, 0o755)
+        Path(folder, "module.py").write_text("answer = 42")
+        code = f"""
+            import os, sys
+            sys.path.append({folder!r})
+            import module
+            print(module.answer, os.listdir("/tmp") == [{os.path.basename(folder)!r}])
+            open("/tmp/mine", "w").close()
+            open({folder!r} + "/module.py", "w")
+        """
+        with Sandbox(readable=[folder]) as own:
+            ended = own.script(textwrap.dedent(code))
+        assert ended.stdout == "42 True\n", ended.stderr
+        assert "Read-only file system" in ended.stderr
 
 
 def test_a_killed_sandbox_says_so_and_comes_back() -> None:

@@ -148,8 +148,7 @@ def confine(limits: Mapping[str, Any], landlock_version: int, filter_lines: byte
         isolated: False only where the user allowed execution without isolation.
     """
     if isolated:
-        kernel.mount("tmpfs", "/tmp", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV,
-                     f"mode=1777,size={limits['disk_mb']}m,nr_inodes=4096")
+        cover_tmp(f"mode=1777,size={limits['disk_mb']}m,nr_inodes=4096")
         mount_proc("/proc")
         os.chdir("/tmp")
     set_limits(limits)
@@ -170,6 +169,16 @@ def confine(limits: Mapping[str, Any], landlock_version: int, filter_lines: byte
         landlock.restrict(landlock_version, {"/": landlock.READ, "/tmp": everything, **devices})
     if filter_lines:
         seccomp.install(filter_lines)
+
+
+def cover_tmp(options: str) -> None:
+    """Mount a private /tmp; what is readable below it (an interpreter that was installed there) is still to be seen."""
+    kept = {name: os.open(f"/tmp/{name}", os.O_PATH | os.O_CLOEXEC) for name in os.listdir("/tmp")}
+    kernel.mount("tmpfs", "/tmp", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, options)
+    for name, descriptor in kept.items():
+        os.mkdir(f"/tmp/{name}")
+        kernel.mount(f"/proc/self/fd/{descriptor}", f"/tmp/{name}", None, kernel.MS_BIND | kernel.MS_REC)
+        os.close(descriptor)
 
 
 def set_limits(limits: Mapping[str, Any]) -> None:
