@@ -119,7 +119,7 @@ def test_a_readable_folder_below_tmp_is_seen_and_cannot_be_written() -> None:
             sys.path.append({folder!r})
             import module
             print(module.answer, os.listdir("/tmp") == [{os.path.basename(folder)!r}])
-            open("/tmp/mine", "w").close()
+            open(os.path.join("/tmp", "mine"), "w").close()
             open({folder!r} + "/module.py", "w")
         """
         with Sandbox(readable=[folder]) as own:
