@@ -166,7 +166,7 @@ def _attend(layer: Layer, x_BH: torch.Tensor, cos_B11D: torch.Tensor, sin_B11D: 
     half_low, half_high = rotated.chunk(2, -1)
     rotated = rotated * cos_B11D + torch.cat((-half_high, half_low), -1) * sin_B11D
     q_BN1D, k_BK1D = rotated[:, :-count_K], rotated[:, -count_K:]
-    k_BKLD, v_BKLD = kept.update(k_BK1D, v_BKD.unsqueeze(2))
+    k_BKLD, v_BKLD = kept.update(k_BK1D.to(v_BKD.dtype), v_BKD.unsqueeze(2))
     q_BKGD = q_BN1D.squeeze(2).unflatten(1, (count_K, -1)).to(k_BKLD.dtype)
     out_BKGD = F.scaled_dot_product_attention(q_BKGD, k_BKLD, v_BKLD, attn_mask=hide, scale=layer.scale)
     return layer.out(out_BKGD.flatten(1))

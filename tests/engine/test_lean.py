@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from rlhf_core.rollout import lean, native
+from rlhf_core.rollout.cache import BLOCK
 from rlhf_core.rollout.native import NativeEngine
 from rlhf_core.types import Rollout, RolloutRequest, SamplingParams
 
@@ -76,6 +77,18 @@ def test_mixed_precision_is_sampled_in_mixed_precision(new_model: Callable[..., 
                                   temperature=SAMPLING.temperature)
     for i, r in enumerate(rollouts):
         np.testing.assert_allclose(r.logprobs_T, out.logprobs_BT[i, : len(r.completion_ids)].numpy(), atol=0.15)
+
+
+def test_mixed_precision_outgrows_the_room_of_the_cache(new_model: Callable[..., Any], tokenizer: Any) -> None:
+    """Room for further positions is of the number type that is held, not of that in which keys are rotated."""
+    from rlhf_core.models.precision import set_precision
+
+    model = new_model("llama")
+    set_precision(model, "bf16")
+    assert lean.lean_step(model) is not None
+    long = SamplingParams(max_tokens=BLOCK + 8, min_tokens=BLOCK + 8)
+    rollouts = NativeEngine(model, tokenizer, 128).generate(REQUESTS, long, 0)
+    assert {len(r.completion_ids) for r in rollouts} == {BLOCK + 8}
 
 
 def test_adapters_are_added_in(model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
