@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -25,6 +23,7 @@ from rlhf_core.trainers.refill import Batch
 from rlhf_core.trainers.report import online_summary, step_trace
 from rlhf_core.trainers.rooms import rollout_metrics, score_metrics
 from rlhf_core.trainers.session import log
+from rlhf_core.trainers.stopwatch import Stopwatch
 from rlhf_core.trainers.update import Rows, means
 from rlhf_core.types import FinishReason, Rollout, Score, ScoreStatus
 
@@ -42,7 +41,7 @@ class OnlineTrainer:
         self.config, self.session, self.strategy = config, ctx.session, ctx.strategy
         self.house = OnlineHouse(config, ctx)
         self.before: Evaluation | None = None
-        self.seconds: dict[str, float] = {}
+        self.timed = Stopwatch()
         self.checked_drift = False
 
     def run(self) -> Mapping[str, Any]:
@@ -70,14 +69,14 @@ class OnlineTrainer:
 
     def step(self, step: int) -> None:
         """One rollout batch: rooms 1 to 6."""
-        self.seconds = {}
-        with self._timed("step"):
-            slot, batch = self.house.pipeline.next(step, self._timed)
+        self.timed = Stopwatch()
+        with self.timed("step"):
+            slot, batch = self.house.pipeline.next(step, self.timed)
             staleness = self.house.pipeline.metrics(slot)
-            self.seconds |= batch.seconds
+            self.timed.seconds |= batch.seconds
             metrics = self._learn(step, batch, first=slot.reads == 1) | staleness
             metrics |= self.house.sync_reference(step)
-        self.session.log_step(step, metrics, self.seconds)
+        self.session.log_step(step, metrics, self.timed.seconds)
 
     def _learn(self, step: int, batch: Batch, *, first: bool = True) -> dict[str, float]:
         """Rooms 4 to 6: advantages over all ranks, then this rank's share of the update.
@@ -88,9 +87,9 @@ class OnlineTrainer:
             first: no earlier step has; what was sampled and scored is counted once.
         """
         groups, rollouts, scores = batch.groups, batch.rollouts, batch.scores
-        with self._timed("self_check"):
+        with self.timed("self_check"):
             self.house.self_check(rollouts)
-        with self._timed("reference"):
+        with self.timed("reference"):
             references = self.house.reference_logprobs(rollouts)
             tokens = self.house.token_values(rollouts, references)
         penalised = self.config.kl.where == "reward" and self.config.kl.coefficient > 0
@@ -111,7 +110,7 @@ class OnlineTrainer:
         estimate = self.house.advantages(all_rollouts, all_scores, group_ids, all_tokens)
         values = estimate.values[batch.offset : batch.offset + len(rollouts)]
         items = with_returns(self._items(rollouts, values, references), tokens, estimate, batch.offset)
-        with self._timed("update"):
+        with self.timed("update"):
             updates = self._update(step, by_group(items, batch.mine), batch.version)
         metrics = {**score_metrics(every_score), **rollout_metrics([*all_rollouts, *batch.aside_rollouts]),
                    **estimate.metrics, **updates, **batch.metrics}
@@ -294,12 +293,6 @@ class OnlineTrainer:
     def close(self) -> None:
         """Close every component of the run."""
         self.session.close()
-
-    @contextmanager
-    def _timed(self, name: str) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
     def check_drift(self, metrics: Mapping[str, float]) -> None:
         """Warn once if the engine's and the trainer's logprobs disagree on the first batch."""

@@ -11,8 +11,9 @@ from rlhf_core.trainers.buffer import RolloutBuffer, Slot
 from rlhf_core.trainers.config import OnlineTrainerConfig
 from rlhf_core.trainers.notes import Listener, Told
 from rlhf_core.trainers.producer import Producer
-from rlhf_core.trainers.refill import Batch, Intake, Timed
+from rlhf_core.trainers.refill import Batch, Intake
 from rlhf_core.trainers.shelf import pack, unpack
+from rlhf_core.trainers.stopwatch import Stopwatch
 
 if TYPE_CHECKING:
     from rlhf_core.trainers.house import OnlineHouse
@@ -47,10 +48,10 @@ class Pipeline:
             self.producer = Producer(self._draw, house.copy, timeout)
             session.parts.attach("the rollout producer", self.producer)
 
-    def _draw(self, number: int, timed: Timed, tell: Listener, version: int) -> Batch:
+    def _draw(self, number: int, timed: Stopwatch, tell: Listener, version: int) -> Batch:
         return self.intake.draw(number, timed, tell=tell, version=version)
 
-    def next(self, step: int, timed: Timed) -> tuple[Slot, Batch]:
+    def next(self, step: int, timed: Stopwatch) -> tuple[Slot, Batch]:
         """The batch that this step learns from; all ranks call it together.
 
         Raises:

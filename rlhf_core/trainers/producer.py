@@ -6,14 +6,14 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from rlhf_core.errors import DeadlineExceeded
 from rlhf_core.models.policy_copy import PolicyCopy
 from rlhf_core.trainers.notes import Listener, Notes
 from rlhf_core.trainers.refill import Batch
+from rlhf_core.trainers.stopwatch import Stopwatch
 
 log = logging.getLogger("rlhf.rollout")
 HEARTBEAT_S = 60.0
@@ -34,7 +34,7 @@ class Order(NamedTuple):
     weights: Mapping[str, Any]
 
 
-Draw = Callable[[int, Callable[[str], Any], Listener, int], Batch]
+Draw = Callable[[int, Stopwatch, Listener, int], Batch]
 """(Number, timer, listener, version) -> batch; see :meth:`rlhf_core.trainers.refill.Intake.draw`."""
 
 
@@ -125,17 +125,10 @@ class Producer:
 
     def _make(self, order: Order, idle_s: float) -> Batch:
         self.copy.put(order.weights)
-        seconds: dict[str, float] = {"producer_wait": idle_s}
-
-        @contextmanager
-        def timed(name: str) -> Iterator[None]:
-            start = time.perf_counter()
-            yield
-            seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - start
-
-        notes = Notes()
+        timed, notes = Stopwatch(), Notes()
+        timed.seconds["producer_wait"] = idle_s
         batch = self.draw(order.number, timed, notes, order.version)
-        batch.notes, batch.seconds = notes, seconds
+        batch.notes, batch.seconds = notes, timed.seconds
         return batch
 
     def _check_open(self, *_: object) -> None:

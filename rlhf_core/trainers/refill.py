@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,6 +13,7 @@ from rlhf_core.trainers.adaptive import Scored, by_chunks, one_sided
 from rlhf_core.trainers.config import OnlineTrainerConfig
 from rlhf_core.trainers.notes import Listener, Notes, Told
 from rlhf_core.trainers.report import step_trace
+from rlhf_core.trainers.stopwatch import Stopwatch
 from rlhf_core.types import PromptGroup, Rollout, Score
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from rlhf_core.trainers.session import Session
 
 T = TypeVar("T")
-Timed = Callable[[str], AbstractContextManager[None]]
 
 
 @dataclass
@@ -79,7 +78,7 @@ class Intake:
         self.shares = any(c is not None for c in choices)
         """Whether every rank needs to see every group before the update."""
 
-    def draw(self, step: int, timed: Timed, *, tell: Listener | None = None, version: int | None = None) -> Batch:
+    def draw(self, step: int, timed: Stopwatch, *, tell: Listener | None = None, version: int | None = None) -> Batch:
         """Sample and score one rollout batch; all ranks call it together.
 
         Args:
@@ -98,7 +97,7 @@ class Intake:
         batch.version = self.version
         return batch
 
-    def _draw(self, step: int, timed: Timed) -> Batch:
+    def _draw(self, step: int, timed: Stopwatch) -> Batch:
         if not self.shares:
             groups = self.house.library.take(self.config.prompts_per_step)
             return self._batch(groups, self._play(self._share(groups), step, timed))
@@ -113,7 +112,7 @@ class Intake:
             batch.metrics |= self._report(kept, aside, rounds)
         return batch
 
-    def _refill(self, step: int, timed: Timed) -> tuple[list[Scored], list[Scored], int]:
+    def _refill(self, step: int, timed: Stopwatch) -> tuple[list[Scored], list[Scored], int]:
         """(Groups to train on, groups set aside, rounds made), the same on every rank."""
         dynamic, size = self.config.dynamic_sampling, self.config.prompts_per_step
         kept: list[Scored] = []
@@ -130,7 +129,7 @@ class Intake:
             number += 1
         return kept, aside, number
 
-    def _round(self, groups: Sequence[PromptGroup], tag: object, timed: Timed) -> list[Scored]:
+    def _round(self, groups: Sequence[PromptGroup], tag: object, timed: Stopwatch) -> list[Scored]:
         """Some groups, each rank playing its share, on every rank."""
         def play(some: Sequence[PromptGroup], start: int) -> list[Scored]:
             return self._play(some, (tag, "from", start) if start else tag, timed, start)
@@ -142,7 +141,7 @@ class Intake:
     def _any_rank(self, found: bool) -> bool:
         return self.strategy.max_over_ranks(int(found)) > 0
 
-    def _play(self, mine: Sequence[PromptGroup], tag: object, timed: Timed, start: int = 0) -> list[Scored]:
+    def _play(self, mine: Sequence[PromptGroup], tag: object, timed: Stopwatch, start: int = 0) -> list[Scored]:
         """This rank's completions and their scores; ``start`` is the number of each prompt's first completion."""
         house = self.house
         with timed("rollout"), self.strategy.gathered(house.module):

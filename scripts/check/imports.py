@@ -45,6 +45,7 @@ WORKBENCH = (
     "rlhf_core.trainers.refill",
     "rlhf_core.trainers.report",
     "rlhf_core.trainers.rooms",
+    "rlhf_core.trainers.stopwatch",
     "rlhf_core.trainers.update",
 )
 """Not promised: what this repository's own plugins build trainers and reward models with (ADR 0007). Keep it short."""

@@ -139,8 +139,8 @@ def test_a_scaled_head_is_noticed(new_model: Any) -> None:
     assert_same(grads, want_grads, 1e-5)
 
 
-def test_sharing_really_shares(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A prompt of 40 tokens and 8 completions of 5 cost 40 + 8 * 4 positions, not 8 * 44."""
+def counted(model: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """The shapes that the trunk will be called with."""
     structure(model)
     positions: list[tuple[int, ...]] = []
     run = model.model.forward
@@ -150,21 +150,19 @@ def test_sharing_really_shares(model: Any, monkeypatch: pytest.MonkeyPatch) -> N
         return run(*args, **kwargs)
 
     monkeypatch.setattr(model.model, "forward", count)
+    return positions
+
+
+def test_sharing_really_shares(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prompt of 40 tokens and 8 completions of 5 cost 40 + 8 * 4 positions, not 8 * 44."""
+    positions = counted(model, monkeypatch)
     completion_logprobs(model, [tuple(range(40))] * 8, [(1, 2, 3, 4, 5)] * 8, packed=False)
     assert positions == [(1, 40), (8, 4)]
 
 
 def test_packing_leaves_no_padding(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Completions of 2, 5 and 9 tokens cost 1 + 4 + 8 positions; without sharing each brings its own prompt."""
-    structure(model)
-    positions: list[tuple[int, ...]] = []
-    run = model.model.forward
-
-    def count(*args: Any, **kwargs: Any) -> Any:
-        positions.append(tuple(kwargs["input_ids"].shape))
-        return run(*args, **kwargs)
-
-    monkeypatch.setattr(model.model, "forward", count)
+    positions = counted(model, monkeypatch)
     completions = [tuple(range(n)) for n in (2, 5, 9)]
     completion_logprobs(model, [(7, 8, 9)] * 3, completions)
     completion_logprobs(model, [(7, 8, 9)] * 3, completions, shared_prefix=False)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rlhf_core.api import StopRun, hookimpl
 from rlhf_core.config.load import merge, validate
 from rlhf_core.hooks import HookBus, new_manager
 from rlhf_core.launch import plan_run, preflight, run_plan
@@ -42,6 +43,18 @@ class Train:
             plan = plan_run(registry, self.bus, config, 1)
             preflight(registry, config, 1)
         return run_plan(plan, config, registry, self.bus, self.folder / run, resume=resume)
+
+
+class StopsAt:
+    """Ends the run after a step."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    @hookimpl
+    def rlhf_step_end(self, event: Any) -> None:
+        if event.step == self.step:
+            raise StopRun("pause")
 
 
 @pytest.fixture

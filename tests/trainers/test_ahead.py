@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from rlhf_core.api import StopRun, hookimpl
+from rlhf_core.api import hookimpl
 from rlhf_core.errors import DeadlineExceeded
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
@@ -26,7 +26,7 @@ from rlhf_core.trainers.buffer import RolloutBuffer
 from rlhf_core.trainers.producer import Producer
 from rlhf_core.trainers.rooms import Court
 
-from .conftest import ONLINE, Train
+from .conftest import ONLINE, StopsAt, Train
 
 LATER = ("staleness/", "buffer/", "importance/")
 
@@ -72,18 +72,6 @@ def versions(train: Train, run: str = "run") -> list[set[int]]:
 
 def producers() -> list[threading.Thread]:
     return [t for t in threading.enumerate() if t.name == "rollout producer"]
-
-
-class StopsAt:
-    """Ends the run after a step."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    @hookimpl
-    def rlhf_step_end(self, event: Any) -> None:
-        if event.step == self.step:
-            raise StopRun("pause")
 
 
 def test_a_thread_that_may_not_be_ahead_is_the_synchronous_run(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:

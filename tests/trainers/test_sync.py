@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.api import StopRun, hookimpl
 from rlhf_core.runs.jsonl import read_jsonl
 
-from .conftest import ONLINE, Train
+from .conftest import ONLINE, StopsAt, Train
 
 FAST = {"steps": 5, "rollout_batch_size": 32, "eval_samples": 0, "optimizer": {"learning_rate": 3e-3}}
 
@@ -32,18 +31,6 @@ def test_kl_is_that_to_the_policy_of_the_last_sync(train: Train, where: str) -> 
     assert [r["kl"] < 1e-5 for r in synced] == [True, False, True, False, True], "just renewed: no distance"
     assert [r["kl"] < 1e-5 for r in fixed] == [True, False, False, False, False]
     assert synced[:2] == [{**r, **({"reference_synced": 1.0} if r["step"] == 2 else {})} for r in fixed[:2]]
-
-
-class StopsAt:
-    """Ends the run after a step."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    @hookimpl
-    def rlhf_step_end(self, event: Any) -> None:
-        if event.step == self.step:
-            raise StopRun("pause")
 
 
 def test_resume_is_exact_with_a_renewed_reference(train: Train) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,12 +33,3 @@ def sample() -> Callable[..., Sample]:
     def make(completion: str, answer: str | None = None, **meta: Any) -> Sample:
         return Sample(Prompt("rows/1", ({"role": "user", "content": "Write f."},), answer, "rows", meta), completion)
     return make
-
-
-@pytest.fixture(scope="session")
-def test_data() -> Path:
-    """The folder of public data sets; the test is skipped without one, and fails if a file in it is missing."""
-    folder = os.environ.get("RLHF_TEST_DATA")
-    if not folder:
-        pytest.skip("RLHF_TEST_DATA is not set: no real data to test against")
-    return Path(folder)

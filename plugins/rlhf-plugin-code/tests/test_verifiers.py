@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.api import BuildContext, Sample, ScoreStatus
+from rlhf_core.api import BuildContext, Sample, Score, ScoreStatus
 from rlhf_core.court.config import VerifierRewardConfig
 from rlhf_core.registry import Registry
 from rlhf_plugin_code.compare import same_output
@@ -107,30 +107,28 @@ def test_a_programs_output_is_judged(verify: Verify, sample: MakeSample) -> None
     assert verify(judged, sample("raise SystemExit(3)", "42")).value == 0.0
 
 
-def test_in_the_pool_a_late_program_has_a_score(sample: MakeSample) -> None:
+def in_the_pool(options: dict[str, Any], sample: MakeSample) -> list[Score]:
+    """Verdicts on a right, an endless, a wrong and a right program."""
     registry = Registry(disabled=())
-    options = {"verifier": {"name": "mbpp", "sandbox": {"timeout_s": 0.5}}, "workers": 2}
     config = VerifierRewardConfig.model_validate(options, context={"registry": registry})
     reward = config.build(BuildContext(config=None, registry=registry, seed=0))  # pyright: ignore[reportArgumentType]
+    row = {"test_list": ["assert add(1, 2) == 3"], "test_imports": []}
     try:
-        row = {"test_list": ["assert add(1, 2) == 3"], "test_imports": []}
-        scores = reward.score([sample(c, **row) for c in (ADD, "while True: pass", "add = None", ADD)])
+        return reward.score([sample(c, **row) for c in (ADD, "while True: pass", "add = None", ADD)])
     finally:
         reward.close()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_in_the_pool_a_late_program_has_a_score(sample: MakeSample) -> None:
+    options = {"verifier": {"name": "mbpp", "sandbox": {"timeout_s": 0.5}}, "workers": 2}
+    scores = in_the_pool(options, sample)
     assert [s.value for s in scores] == [1.0, 0.0, 0.0, 1.0]
     assert scores[1].parts["timeout"] == 1.0
 
 
 def test_a_worker_killed_inside_the_sandbox_spoils_nothing(sample: MakeSample) -> None:
-    registry = Registry(disabled=())
     options = {"verifier": {"name": "mbpp", "sandbox": {"timeout_s": 20.0}}, "workers": 1, "timeout_s": 1.0}
-    config = VerifierRewardConfig.model_validate(options, context={"registry": registry})
-    reward = config.build(BuildContext(config=None, registry=registry, seed=0))  # pyright: ignore[reportArgumentType]
-    try:
-        row = {"test_list": ["assert add(1, 2) == 3"], "test_imports": []}
-        scores = reward.score([sample(c, **row) for c in (ADD, "while True: pass", "add = None", ADD)])
-    finally:
-        reward.close()  # pyright: ignore[reportAttributeAccessIssue]
+    scores = in_the_pool(options, sample)
     assert [s.value for s in scores] == [1.0, None, 0.0, 1.0]
     assert scores[1].status is ScoreStatus.TIMEOUT
 

@@ -5,10 +5,8 @@ A step of the session is one rollout batch or one update, so a run can be saved 
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, cast
 
 from rlhf_core.api import BuildContext, PromptGroup, Rollout, Score
@@ -19,6 +17,7 @@ from rlhf_core.trainers.evaluate import Evaluation
 from rlhf_core.trainers.penalty import measured
 from rlhf_core.trainers.report import online_summary, step_trace
 from rlhf_core.trainers.rooms import rollout_metrics, score_metrics
+from rlhf_core.trainers.stopwatch import Stopwatch
 from rlhf_plugin_dpo.batches import prepare
 from rlhf_plugin_dpo.buffer import PairBuffer, pack, unpack
 from rlhf_plugin_dpo.choose import choose_pairs, summed
@@ -45,7 +44,7 @@ class IterativeTrainer:
         """Pairs of the iteration that is being collected."""
         self.tally: dict[str, float] = {}
         """Sums over the rollouts of the iteration: reward, scores, kl, tokens, pairs."""
-        self.seconds: dict[str, float] = {}
+        self.timed = Stopwatch()
 
     @property
     def length(self) -> int:
@@ -75,7 +74,7 @@ class IterativeTrainer:
     def step(self, step: int) -> None:
         """One rollout batch, or one update; the last of an iteration also ends it."""
         iteration, place = divmod(step - 1, self.length)
-        self.seconds = {}
+        self.timed = Stopwatch()
         if place < self.config.rollout_batches:
             metrics = self._collect(step, iteration + 1)
             if place == self.config.rollout_batches - 1:
@@ -83,15 +82,15 @@ class IterativeTrainer:
                 self.pending = []
         else:
             metrics = self._learn(step, iteration, place - self.config.rollout_batches)
-        self.session.log_step(step, {"iteration": iteration + 1.0, **metrics}, self.seconds)
+        self.session.log_step(step, {"iteration": iteration + 1.0, **metrics}, self.timed.seconds)
         if place == self.length - 1:
             self._end_iteration(step, iteration + 1)
 
     def _collect(self, step: int, iteration: int) -> dict[str, float]:
         """Rooms 1 to 3, and the pairs of the rollouts; the same on every rank afterwards."""
         house = self.house
-        batch = house.intake.draw(step, self._timed)
-        with self._timed("reference"):
+        batch = house.intake.draw(step, self.timed)
+        with self.timed("reference"):
             references = house.reference_logprobs(batch.rollouts)
             plain = house.plain_references(batch.rollouts, references)
         pairs, dropped = self._pairs(batch.mine, batch.rollouts, batch.scores, plain, iteration)
@@ -146,7 +145,7 @@ class IterativeTrainer:
         number = iteration * config.updates + place + 1
         scale = beta_scale(config.beta_schedule, number, config.steps * config.updates)
         self.session.hooks.fire("rlhf_batch_ready", BatchReady(step, len(drawn), sum(i.tokens for i in drawn)))
-        with self._timed("update"):
+        with self.timed("update"):
             items = prepare(drawn, config, self.ctx.config.loss, scale, house.updater)
             metrics = house.updater.update(items[self.strategy.rank :: self.strategy.world_size])
         self.session.trace(step, "step", [{"event": "update", "examples": [i.name for i in drawn], "metrics": metrics}])
@@ -207,12 +206,6 @@ class IterativeTrainer:
     def close(self) -> None:
         """Close every component of the run."""
         self.session.close()
-
-    @contextmanager
-    def _timed(self, name: str) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
 
 def against(before: Evaluation | None, now: Evaluation | None) -> float | None:

@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from rlhf_core.api import Prompt, Sample, VerifierRewardConfig
 from rlhf_core.court.verifier_reward import VerifierReward
 from rlhf_core.registry import Registry
-
-
-@pytest.fixture
-def test_data() -> Path:
-    """Folder of the real data; skips where there is none."""
-    folder = os.environ.get("RLHF_TEST_DATA")
-    if not folder:
-        pytest.skip("RLHF_TEST_DATA is not set: no real data to test against")
-    return Path(folder)
 
 
 @pytest.fixture
