@@ -14,21 +14,31 @@ HELDOUT_SEED = 1 << 24
 """Added for held-out problems: item i of seed s is drawn with seed s + i, so neighbouring seeds share most problems."""
 
 
+def library() -> Any:
+    """reasoning-gym itself, whose first import takes seconds.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        import reasoning_gym.factory  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise ConfigError("reasoning-gym is not installed", where="dataset.name=reasoning_gym",
+                          why=str(error), fix="pip install 'rlhf-plugin-verifiers[gym]'") from error
+    return reasoning_gym
+
+
 def create(task: str, settings: Mapping[str, Any], seed: int, size: int) -> Any:
     """A task's generator: ``len``, ``[index]`` and ``score_answer``.
 
     Raises:
         ConfigError: reasoning-gym is not installed, or does not know the task or its options.
     """
-    try:
-        import reasoning_gym  # pyright: ignore[reportMissingImports]
-        from reasoning_gym.factory import DATASETS  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise ConfigError("reasoning-gym is not installed", where="dataset.name=reasoning_gym",
-                          why=str(error), fix="pip install 'rlhf-plugin-verifiers[gym]'") from error
-    if task not in DATASETS:
-        near = difflib.get_close_matches(task, DATASETS, n=1)
-        some = ", ".join(sorted(DATASETS)[:8])
+    reasoning_gym = library()
+    known = reasoning_gym.factory.DATASETS
+    if task not in known:
+        near = difflib.get_close_matches(task, known, n=1)
+        some = ", ".join(sorted(known)[:8])
         raise ConfigError(f"reasoning-gym has no task '{task}'", where="dataset.task",
                           fix=f"did you mean '{near[0]}'?" if near else f"one of {some}, ...")
     try:

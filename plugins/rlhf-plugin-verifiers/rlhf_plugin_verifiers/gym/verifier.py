@@ -9,7 +9,7 @@ from typing import Any
 
 from rlhf_core.api import Sample, Score, ScoreStatus
 from rlhf_plugin_verifiers.gym.config import GymVerifierConfig
-from rlhf_plugin_verifiers.gym.source import create
+from rlhf_plugin_verifiers.gym.source import create, library
 from rlhf_plugin_verifiers.maths.answer import boxed_answer
 
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
@@ -24,6 +24,7 @@ class GymVerifier:
 
     def __init__(self, config: GymVerifierConfig) -> None:
         self.config = config
+        library()  # while the worker starts, and not on the first call's time
 
     def verify(self, sample: Sample) -> Score:
         """Return the task's score with parts ``format`` (answer tags), ``answer`` (full score) and ``reward``."""

@@ -13,6 +13,8 @@ from functools import lru_cache
 from itertools import product
 from typing import Any, NamedTuple
 
+from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
+
 from rlhf_plugin_verifiers.maths.answer import MAX_ANSWER, Stated
 from rlhf_plugin_verifiers.maths.text import canonical, own_part, plain_digits
 
@@ -51,8 +53,6 @@ def equal(gold: Sequence[Any], said: Sequence[Any], rules: Rules) -> bool:
 
 def _equal(gold: Any, said: Any, rules: Rules) -> bool:
     """One pair. An answer that cannot be compared is not equal; one too large for the memory is no verdict at all."""
-    from math_verify import verify
-
     try:
         return verify([gold], [said], float_rounding=rules.digits, strict=rules.strict_variables,
                       allow_set_relation_comp=rules.relations_as_sets, timeout_seconds=None, raise_on_error=True)
@@ -81,8 +81,6 @@ def parsed(stated: Stated | None, text: str, targets: tuple[str, ...]) -> tuple[
 
 
 def _parse(text: str, targets: tuple[str, ...]) -> tuple[Any, ...]:
-    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
-
     for name in ("math_verify.parser", "math_verify.grader"):
         logging.getLogger(name).setLevel(logging.ERROR)
     kinds = {"latex": LatexExtractionConfig(), "expr": ExprExtractionConfig()}
