@@ -4,7 +4,7 @@
     python -m scripts.bench --record                 # what the documents quote, under 35 minutes on two quiet cores
 
 Each case is written as soon as it is measured. A case that was recorded at the same commit is not measured again, so an
-interrupted record goes on where it stopped; ``--again`` measures everything anew.
+interrupted record goes on where it stopped; ``--again`` measures everything anew, ``--missing`` only what no commit has.
 """
 
 from __future__ import annotations
@@ -53,21 +53,21 @@ def cases_of(module: ModuleType) -> dict[str, Callable[[], Any]]:
     return module.cases() if hasattr(module, "cases") else {"run": module.run}
 
 
-def measure(name: str, folder: Path, at: str, again: bool) -> None:
-    """Measure what is not recorded yet; the file is complete after every case."""
+def measure(name: str, folder: Path, at: str | None, again: bool) -> None:
+    """Measure what is not recorded at commit ``at`` (None: at any); the file is complete after every case."""
     module, path = importlib.import_module(f"scripts.bench.{name}"), folder / f"{name}.json"
     old = json.loads(path.read_text()).get("cases", {}) if path.is_file() and not again else {}
     wanted = cases_of(module)
-    kept = {case: old[case] for case in wanted if case in old and at in (old[case]["commit"], "unknown")}
+    kept = {case: old[case] for case in wanted if case in old and at in (old[case]["commit"], "unknown", None)}
     for case, work in wanted.items():
         if case in kept:
-            print(f"{name} {case}: recorded already at {at}")
+            print(f"{name} {case}: recorded already at {kept[case]['commit']}")
             continue
         start = time.perf_counter()
         results = work()
         seconds = round(time.perf_counter() - start)
         print(f"{name} {case} ({seconds} s)", *(f"  {k}: {v}" for k, v in results.items()), sep="\n", flush=True)
-        kept[case] = {"commit": at, "measured_in_seconds": seconds, "results": results}
+        kept[case] = {"commit": at or commit(), "measured_in_seconds": seconds, "results": results}
         record = {"command": f"python -m scripts.bench {name}", "machine": machine(), "cases": kept}
         aside = path.with_suffix(".part")
         aside.write_text(json.dumps(record, indent=2) + "\n")
@@ -83,6 +83,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help=f"from: {', '.join(names())}; default all")
     parser.add_argument("--record", action="store_true", help=f"the same as: {' '.join(RECORD)}")
     parser.add_argument("--again", action="store_true", help="measure recorded cases anew")
+    parser.add_argument("--missing", action="store_true", help="measure only cases without a record, at whatever commit")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "bench")
     args = parser.parse_args()
     unknown = set(args.names) - set(names())
@@ -91,7 +92,8 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     at = commit()
     for name in args.names or (RECORD if args.record else names()):
-        measure(name, args.out, at, args.again or at.endswith("-dirty"))
+        again = args.again or (at.endswith("-dirty") and not args.missing)
+        measure(name, args.out, None if args.missing else at, again)
 
 
 if __name__ == "__main__":
