@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from rlhf_core.types import Demonstration as Demonstration
     from rlhf_core.types import FinishReason as FinishReason
     from rlhf_core.types import JudgedResponse as JudgedResponse
+    from rlhf_core.types import JudgeReply as JudgeReply
+    from rlhf_core.types import JudgeRequest as JudgeRequest
     from rlhf_core.types import Message as Message
     from rlhf_core.types import PreferencePair as PreferencePair
     from rlhf_core.types import Prompt as Prompt
@@ -82,6 +84,8 @@ _HOMES = {
         "Advantages",
         "Demonstration",
         "FinishReason",
+        "JudgeReply",
+        "JudgeRequest",
         "JudgedResponse",
         "Message",
         "PreferencePair",

@@ -10,6 +10,7 @@ METHODS: Mapping[str, tuple[str, ...]] = {
     "advantage": ("estimate",),
     "reward": ("score",),
     "verifier": ("verify",),
+    "judge": ("ask",),
     "agent": ("play",),
     "rollout": ("generate",),
     "strategy": ("prepare", "backward", "clip_grad_norm"),

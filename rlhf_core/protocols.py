@@ -9,7 +9,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from rlhf_core.types import Advantages, PromptGroup, Rollout, RolloutRequest, Sample, SamplingParams, Score
+from rlhf_core.types import (
+    Advantages,
+    JudgeReply,
+    JudgeRequest,
+    PromptGroup,
+    Rollout,
+    RolloutRequest,
+    Sample,
+    SamplingParams,
+    Score,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -41,6 +51,15 @@ class Verifier(Protocol):
 
     def verify(self, sample: Sample) -> Score:
         """Return the verdict, 1.0 right and 0.0 wrong unless documented otherwise."""
+        ...
+
+
+@runtime_checkable
+class Judge(Protocol):
+    """A language model, behind a service or here, that is asked for its opinion (ADR 0010)."""
+
+    def ask(self, requests: Sequence[JudgeRequest]) -> Sequence[JudgeReply]:
+        """Return one :class:`JudgeReply` per request, in order; one that cannot be answered has a status, no text."""
         ...
 
 

@@ -248,3 +248,49 @@ class Advantages:
     metrics: Mapping[str, float] = field(default_factory=dict)
     returns: Sequence[npt.NDArray[np.float32] | None] | None = None
     """With a critic: what it is to learn, ``[T_i]`` where there is an advantage."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeRequest:
+    """One question to a judge.
+
+    Example:
+        JudgeRequest("prompt/3:ab", ({"role": "user", "content": "Which answer is better?"},), system="You grade.")
+    """
+
+    id: str
+    messages: tuple[Message, ...]
+    system: str = ""
+    """Instructions that many requests share; a judge may cache them."""
+    max_tokens: int = 512
+    temperature: float = 0.0
+    seed: int = 0
+    """For judges that can be seeded; it also tells repeated questions at a temperature above 0 apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeReply:
+    """What a judge answered; like a missing score, a missing answer is a status and never an empty text."""
+
+    text: str | None
+    status: ScoreStatus = ScoreStatus.OK
+    detail: str = ""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float = 0.0
+    """What this answer cost; 0 for a local model and for an answer kept from before."""
+    cached: bool = False
+
+    def __post_init__(self) -> None:
+        if self.status is ScoreStatus.OK and self.text is None:
+            raise ValueError("a reply with status 'ok' needs a text")
+
+    @property
+    def ok(self) -> bool:
+        """True when ``text`` may be used."""
+        return self.status is ScoreStatus.OK
+
+    @classmethod
+    def failed(cls, status: ScoreStatus, detail: str) -> JudgeReply:
+        """No answer. Example: ``JudgeReply.failed(ScoreStatus.TIMEOUT, "no answer in 60 s")``"""
+        return cls(text=None, status=status, detail=detail)

@@ -1,19 +1,19 @@
-"""Entry point of the `rlhf` command: a lazy group, and errors as one clear message."""
+"""Entry point of the `rlhf` command: its own commands, and errors as one clear message."""
 
 from __future__ import annotations
 
-import importlib
 import sys
 import traceback
 
 import click
 
 from rlhf_core import __version__
+from rlhf_core.cli.groups import OpenGroup
 
 COMMANDS = {
     "train": ("rlhf_core.cli.train:train", "Train a model: any algorithm, reward and loss that is installed."),
     "generate": ("rlhf_core.cli.generate:generate", "Sample completions from a model."),
-    "reward": ("rlhf_core.cli.reward:reward", "Score completions with a reward."),
+    "reward": ("rlhf_core.cli.reward:reward", "Score completions with a reward, and test rewards."),
     "plugins": ("rlhf_core.cli.plugins:plugins", "List, inspect, check, create or switch off plugins."),
     "config": ("rlhf_core.cli.config:config", "Show, validate or document configurations."),
     "runs": ("rlhf_core.cli.runs:runs", "List, show and compare runs."),
@@ -22,39 +22,7 @@ COMMANDS = {
 }
 
 
-class LazyGroup(click.Group):
-    """A group whose commands are imported when they are called, so that help is instant."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names in the order a newcomer needs them."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return one command."""
-        if cmd_name not in COMMANDS:
-            return None
-        module, _, name = COMMANDS[cmd_name][0].partition(":")
-        return getattr(importlib.import_module(module), name)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Name the nearest command for a mistyped one."""
-        if args and args[0] not in COMMANDS:
-            import difflib
-
-            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
-            hint = f" Did you mean '{near[0]}'?" if near else ""
-            ctx.fail(f"no such command '{args[0]}'.{hint}")
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the command list without importing any."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
-
-
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=OpenGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="rlhf")
 @click.option("--debug", is_flag=True, help="Show the traceback of a clear error too.")
 @click.pass_context

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rlhf_core.cli.groups import OpenGroup
+
 if TYPE_CHECKING:
     from rlhf_core.config.base import ComponentConfig
     from rlhf_core.context import BuildContext
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from rlhf_core.types import Sample, Score
 
 
-@click.group()
+@click.group(cls=OpenGroup, path="reward")
 def reward() -> None:
     """Score completions with a reward."""
 

@@ -13,6 +13,7 @@ from rlhf_core.testing.advantage import check_advantage
 from rlhf_core.testing.agent import check_agent
 from rlhf_core.testing.config import check_config
 from rlhf_core.testing.dataset import check_dataset
+from rlhf_core.testing.judge import check_judge
 from rlhf_core.testing.loss import check_loss
 from rlhf_core.testing.monitor import check_monitor
 from rlhf_core.testing.samples import make_context, make_rollouts, make_samples
@@ -25,6 +26,7 @@ __all__ = [
     "check_agent",
     "check_config",
     "check_dataset",
+    "check_judge",
     "check_loss",
     "check_monitor",
     "check_reward",

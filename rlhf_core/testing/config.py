@@ -27,6 +27,7 @@ PROTOCOLS: Mapping[str, type] = {
     "advantage": protocols.Advantage,
     "reward": protocols.RewardModel,
     "verifier": protocols.Verifier,
+    "judge": protocols.Judge,
     "agent": protocols.Agent,
     "rollout": protocols.RolloutEngine,
     "dataset": protocols.DatasetSource,

@@ -4,7 +4,7 @@
     python -m scripts.bench --record                 # what the documents quote, under 35 minutes on two quiet cores
 
 Each case is written as soon as it is measured. A case that was recorded at the same commit is not measured again, so an
-interrupted record goes on where it stopped; ``--again`` measures everything anew, ``--missing`` only what no commit has.
+interrupted record goes on where it stopped; ``--again`` measures everything anew, ``--missing`` what no commit has.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help=f"from: {', '.join(names())}; default all")
     parser.add_argument("--record", action="store_true", help=f"the same as: {' '.join(RECORD)}")
     parser.add_argument("--again", action="store_true", help="measure recorded cases anew")
-    parser.add_argument("--missing", action="store_true", help="measure only cases without a record, at whatever commit")
+    parser.add_argument("--missing", action="store_true", help="measure only cases without any record")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "bench")
     args = parser.parse_args()
     unknown = set(args.names) - set(names())

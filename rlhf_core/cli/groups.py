@@ -1,0 +1,131 @@
+"""Groups of commands that are imported when they are called, and to which distributions add theirs (ADR 0010).
+
+Entry-point group ``rlhf.command``; the entry's name is the command's path with dots::
+
+    [project.entry-points."rlhf.command"]
+    "reward.evaluate" = "rlhf_plugin_example.cli:evaluate"     # rlhf reward evaluate
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+GROUP = "rlhf.command"
+
+
+class OpenGroup(click.Group):
+    """A group of lazy commands, its own and those that installed distributions add. Its own cannot be replaced.
+
+    Args:
+        path: where it stands, with dots; "" is the `rlhf` command itself.
+        lazy: name -> (``module:attribute``, one line of help), in the order of the help.
+    """
+
+    def __init__(self, *args: Any, path: str = "", lazy: Mapping[str, tuple[str, str]] | None = None,
+                 **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.path, self.lazy = path, dict(lazy or {})
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Own commands in the order a newcomer needs them, then those of plugins by name."""
+        own = [*self.lazy, *super().list_commands(ctx)]
+        return own + sorted(set(self._added()) - set(own))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return one command.
+
+        Raises:
+            PluginError: two distributions add it, or it does not load.
+        """
+        if cmd_name in self.lazy:
+            module, _, name = self.lazy[cmd_name][0].partition(":")
+            return getattr(importlib.import_module(module), name)
+        if (own := super().get_command(ctx, cmd_name)) is not None:
+            return own
+        entries = self._added().get(cmd_name)
+        if entries is None:
+            return None
+        path = self._below(cmd_name)
+        leaves = [e for e in entries if e.name == path]
+        return load(leaves, path) if leaves else OpenGroup(cmd_name, path=path, help=said(entries))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Name the nearest command for a mistyped one."""
+        if args and args[0] not in (known := self.list_commands(ctx)):
+            import difflib
+
+            near = difflib.get_close_matches(args[0], known, n=1)
+            hint = f" Did you mean '{near[0]}'?" if near else ""
+            ctx.fail(f"no such command '{args[0]}'.{hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the command list; a plugin's commands with their distribution, for none is imported."""
+        added = self._added()
+        rows: list[tuple[str, str]] = []
+        for name in self.list_commands(ctx):
+            own = self.commands.get(name)
+            text = self.lazy[name][1] if name in self.lazy else own.get_short_help_str(90) if own else said(added[name])
+            rows.append((name, text))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+    def _below(self, name: str) -> str:
+        return f"{self.path}.{name}".removeprefix(".")
+
+    def _added(self) -> dict[str, list[Any]]:
+        """Name of the next word -> entries at or below it."""
+        found: dict[str, list[Any]] = {}
+        for entry in command_entries():
+            if entry.name.startswith(self._below("")):
+                found.setdefault(entry.name.removeprefix(self._below("")).split(".")[0], []).append(entry)
+        return found
+
+
+def command_entries() -> list[Any]:
+    """What installed distributions declare, unless the user has switched them off. Reads metadata only."""
+    from rlhf_core.disabled import disabled_distributions, normalise
+    from rlhf_core.registry import Entry, scan
+
+    off = set(disabled_distributions())
+    return [Entry("command", point.name, normalise(dist.name), dist.version, point.value, point)
+            for dist, point in scan() if point.group == GROUP and normalise(dist.name) not in off]
+
+
+def load(entries: list[Any], path: str) -> click.Command:
+    """Import one command.
+
+    Raises:
+        PluginError: two distributions claim it, it does not import, or it is no click command.
+    """
+    from rlhf_core.errors import PluginError
+    from rlhf_core.registry import check_core_range
+
+    words = path.replace(".", " ")
+    if len(entries) > 1:
+        raise PluginError(f"`rlhf {words}` is claimed by {len(entries)} distributions",
+                          where=", ".join(f"{e.distribution} {e.version}" for e in entries),
+                          fix="rlhf plugins disable DISTRIBUTION")
+    entry = entries[0]
+    check_core_range(entry)
+    where = f"{entry.distribution} {entry.version}, entry point {entry.value}"
+    try:
+        command = entry.point.load()
+    except Exception as error:
+        raise PluginError(f"`rlhf {words}` cannot be loaded: {type(error).__name__}: {error}", where=where,
+                          fix="install what it needs, or reinstall it") from error
+    if not isinstance(command, click.Command):
+        raise PluginError(f"`rlhf {words}` is not a click command", where=where, why=f"it is {command!r}",
+                          fix="point the entry point at a function decorated with @click.command()")
+    return command
+
+
+def said(entries: list[Any]) -> str:
+    """Example: ``From rlhf-eval.``"""
+    return f"From {', '.join(sorted({e.distribution for e in entries}))}."

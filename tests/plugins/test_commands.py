@@ -1,0 +1,53 @@
+"""Commands that distributions add, beside the core's and below them."""
+
+from __future__ import annotations
+
+from .conftest import Fakes
+
+CODE = """
+import click
+
+@click.command()
+@click.option("--size", default=3)
+def weigh(size):
+    "Weigh it."
+    click.echo(f"weighed {size}")
+"""
+
+
+def test_a_plugin_adds_commands_at_any_depth(fakes: Fakes) -> None:
+    fakes.add("acme-scales", "[rlhf.command]\nweigh = acme_scales:weigh\nreward.weigh = acme_scales:weigh\n"
+                             "lab.weigh = acme_scales:weigh\n", CODE)
+    for words in (["weigh"], ["reward", "weigh"], ["lab", "weigh"]):
+        out = fakes.rlhf(*words, "--size", "5")
+        assert (out.returncode, out.stdout) == (0, "weighed 5\n"), out.stderr
+    assert "weigh" in fakes.rlhf("--help").stdout
+    said = fakes.rlhf("reward", "--help").stdout
+    assert "From acme-scales." in said
+    assert "score" in said
+    out = fakes.rlhf("lab", "wiegh")
+    assert out.returncode == 2
+    assert "Did you mean 'weigh'?" in out.stderr
+
+
+def test_a_command_is_imported_only_when_called_and_may_be_switched_off(fakes: Fakes) -> None:
+    fakes.add("sick-scales", "[rlhf.command]\nweigh = sick_scales:weigh\n", "raise OSError('no scales')")
+    assert "From sick-scales." in fakes.rlhf("--help").stdout
+    out = fakes.rlhf("weigh")
+    assert out.returncode == 2
+    assert "sick-scales 1.0" in out.stderr
+    assert "no scales" in out.stderr
+    assert "Traceback" not in out.stderr
+    out = fakes.rlhf("weigh", RLHF_DISABLE_PLUGINS="sick-scales")
+    assert "no such command 'weigh'" in out.stderr
+
+
+def test_the_cores_commands_cannot_be_replaced_and_twins_are_refused(fakes: Fakes) -> None:
+    fakes.add("acme-scales", "[rlhf.command]\ndoctor = acme_scales:weigh\nreward.score = acme_scales:weigh\n"
+                             "weigh = acme_scales:weigh\n", CODE)
+    fakes.add("other-scales", "[rlhf.command]\nweigh = other_scales:weigh\n", CODE)
+    assert "Check versions" in fakes.rlhf("doctor", "--help").stdout
+    assert "Score the completions" in fakes.rlhf("reward", "score", "--help").stdout
+    out = fakes.rlhf("weigh")
+    assert out.returncode == 2
+    assert "acme-scales 1.0, other-scales 1.0" in out.stderr
