@@ -31,6 +31,8 @@ def show(files: tuple[str, ...], settings: tuple[str, ...], as_json: bool, **nam
     from rlhf_core.registry import Registry
 
     data = resolve_options(Registry(), files, settings, names).model_dump(mode="json")
+    if data["trainer"].get("gradient_accumulation_steps") is not None:
+        del data["trainer"]["micro_batch_size"]  # follows from it; a file that says both is refused
     if as_json:
         emit_json(data)
     else:

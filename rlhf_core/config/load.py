@@ -135,10 +135,13 @@ def check_said(data: Mapping[str, Any]) -> None:
         ConfigError: both are said.
     """
     said = data.get("trainer")
-    ways = ("micro_batch_size", "gradient_accumulation_steps")
-    if isinstance(said, dict) and all(said.get(way) is not None for way in ways):
-        raise ConfigError(" and ".join(f"trainer.{way} {said[way]}" for way in ways) + " are both given",
-                          why="each follows from the other and the number of sequences of an update",
+    if not isinstance(said, dict) or said.get("gradient_accumulation_steps") is None:
+        return
+    ways = [w for w in ("micro_batch_size", "micro_batch_tokens") if said.get(w) is not None]
+    if ways:
+        both = ("gradient_accumulation_steps", *ways)
+        raise ConfigError(" and ".join(f"trainer.{way} {said[way]}" for way in both) + " are both given",
+                          why="each says how an update is cut into micro-batches",
                           fix="leave one of them out")
 
 

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from rlhf_core.types import Prompt
 
 
+DEADLINE_S = 5.0
+"""For a verdict, unless the verifier needs longer."""
+
+
 class VerifierConfig(ComponentConfig):
     """Base of a verifier's Config. It is built in a worker process: the context has a registry, no run config."""
 
@@ -67,9 +71,9 @@ class VerifierRewardConfig(ComponentConfig):
     name: str = "verifier"
     verifier: component("verifier") = NumericVerifierConfig()  # pyright: ignore[reportInvalidTypeForm]
     """Which verifier; ``numeric`` unless another is named."""
-    timeout_s: float = Field(5.0, gt=0)
-    """Seconds for one verdict; a late worker is killed and the score's status is ``timeout``. Unless you set it, a
-    verifier with longer deadlines of its own gets the time that they need."""
+    timeout_s: float | None = Field(None, gt=0)
+    """Seconds for one verdict; a late worker is killed and the score's status is ``timeout``. None is 5 s, or as long
+    as the verifier's own deadlines need."""
     workers: int = Field(2, ge=1)
     """Processes of each training process."""
     start_timeout_s: float = Field(60.0, gt=0)
@@ -83,9 +87,9 @@ class VerifierRewardConfig(ComponentConfig):
 
     @property
     def deadline_s(self) -> float:
-        """``timeout_s``, or more where it is not set and the verifier needs more."""
+        """Seconds for one verdict."""
         own = getattr(self.verifier, "seconds", 0.0)
-        return self.timeout_s if "timeout_s" in self.model_fields_set else max(self.timeout_s, own)
+        return max(DEADLINE_S, own) if self.timeout_s is None else self.timeout_s
 
     def preflight(self, ctx: BuildContext) -> None:
         """Check that there are reference answers, that every prompt can be judged, and that there is time enough."""

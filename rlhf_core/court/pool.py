@@ -81,7 +81,7 @@ class VerifierPool:
     @property
     def restarts(self) -> int:
         """Workers replaced so far because they were late or died."""
-        return sum(max(0, w.starts - 1) for w in self.workers) - self.recycled
+        return sum(w.lost for w in self.workers)
 
     @property
     def recycled(self) -> int:

@@ -61,7 +61,7 @@ class WorkerProcess:
         self.spec, self.start_timeout_s = dict(spec), start_timeout_s
         self.name = str(spec["component"]["name"])
         self.process: subprocess.Popen[bytes] | None = None
-        self.starts = self.recycled = 0
+        self.starts = self.recycled = self.lost = 0
         self.closed = False
         self.pid = 0
         """The process that answers; that of :attr:`process`, or its child."""
@@ -140,13 +140,16 @@ class WorkerProcess:
             self._recycle()
             return score
         except TimeoutError:
+            self.lost += 1
             self.drop()
             late = f"verifier '{self.name}' gave no verdict on {sample.prompt.id} in {timeout_s:g} s"
             return Score.failed(ScoreStatus.TIMEOUT, late)
         except OSError:
+            self.lost += 1
             what = f"verifier '{self.name}' died on {sample.prompt.id}: {self._last_words()}"
             return Score.failed(ScoreStatus.ERROR, what)
         except (ValueError, KeyError, TypeError) as error:
+            self.lost += 1
             self.drop()
             return Score.failed(ScoreStatus.ERROR, f"verifier '{self.name}' sent no readable verdict: {error}")
 

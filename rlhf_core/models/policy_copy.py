@@ -19,8 +19,8 @@ class PolicyCopy:
     def __init__(self, policy: Any) -> None:
         self.names = [name for name, p in policy.named_parameters() if p.requires_grad]
         shared = {id(p): p for p in policy.parameters() if not p.requires_grad}
-        self.model = copy.deepcopy(policy, shared).requires_grad_(False)
-        """To be sampled from."""
+        self.model = copy.deepcopy(policy, shared)
+        """To be sampled from. Trained weights stay marked as such, for autocast keeps casts of no others."""
         self.model.eval()
         own = dict(self.model.named_parameters())
         self._own = {name: own[name] for name in self.names}

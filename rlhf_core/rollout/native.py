@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from rlhf_core.errors import ConfigError
+from rlhf_core.models.precision import cast_once
 from rlhf_core.models.prompt_format import end_ids
 from rlhf_core.policy.structure import base_model, quiet, structure, take_apart
 from rlhf_core.rollout.decode import Decoder
@@ -53,7 +54,7 @@ class NativeEngine:
         if not requests:
             return []
         order = sorted(range(len(requests)), key=lambda i: (len(requests[i].prompt_ids), requests[i].prompt_ids))
-        with quiet(self.model), torch.inference_mode():
+        with quiet(self.model), cast_once(self.model), torch.inference_mode():
             drawn = dict(zip(order, self._decoder([requests[i] for i in order], sampling).run(), strict=True))
         return [self._rollout(r, drawn[i], policy_version) for i, r in enumerate(requests)]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -38,6 +37,7 @@ class SideChannel:
         """Every rank's plain value, in rank order."""
         if self.world_size == 1:
             return [value]
+        assert self.group is not None, "the default group is the learner's"
         rows: list[Any] = [None] * self.world_size
         dist.all_gather_object(rows, value, group=self.group)
         return rows
@@ -45,7 +45,3 @@ class SideChannel:
     def max_over_ranks(self, value: int) -> int:
         """Largest value over ranks."""
         return max(self.gather_objects(value))
-
-    def sum_over_ranks(self, values: Sequence[float]) -> list[float]:
-        """Add each value over ranks."""
-        return [sum(column) for column in zip(*self.gather_objects([float(v) for v in values]))]

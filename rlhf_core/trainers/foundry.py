@@ -75,7 +75,7 @@ class TokenFoundry(torch.nn.Module):
         """Logprobs and, if asked for, entropies of each item's completion, one array ``[T]`` per item each."""
         logprobs: dict[int, Floats] = {}
         entropies: dict[int, Floats] = {}
-        for part in cut(items, 1):
+        for part in cut(items):
             micro = [items[i] for i in part]
             out = completion_logprobs(
                 self.model, [i.prompt_ids for i in micro], [i.completion_ids for i in micro],
@@ -92,7 +92,7 @@ class TokenFoundry(torch.nn.Module):
         """
         assert self.critic is not None
         rows: dict[int, np.ndarray[Any, Any]] = {}
-        for part in cut(items, 1):
+        for part in cut(items):
             micro = [items[i] for i in part]
             prompts = [i.prompt_ids for i in micro]
             longer = [(*i.completion_ids, 0) for i in micro]  # a last token is only predicted, never fed

@@ -123,8 +123,10 @@ class OnlineHouse:
             if self.reference is not None and config.kl.sync_every:
                 self.reference.load(checkpoint[0])
         self.module = self.strategy.prepare(self.foundry)
-        self.updater = Updater(self.module, loss, self.strategy, config, config.steps * config.updates_per_step,
-                               self.foundry.critic, critic.learning_rate if critic else None, self.cut)
+        each = config.updates_per_step
+        self.updater = Updater(self.module, loss, self.strategy, config, config.steps * each, self.foundry.critic,
+                               critic.learning_rate if critic else None, self.cut,
+                               critic.warmup_steps * each if critic else 0)
         held = self.library.groups(self.held, 1)
         sampling = (config.eval_sampling or config.sampling).params()
         self.evaluator = Evaluator(self.studio, self.court, self.datasets, held, sampling, self.strategy)
@@ -171,12 +173,12 @@ class OnlineHouse:
         estimate = check_advantages(self.advantage.estimate(*told), rollouts, who)
         return estimate if tokens is None else check_returns(estimate, rollouts, who)
 
-    def cut(self, items: Sequence[TrainItem], least: int) -> list[list[int]]:
+    def cut(self, items: Sequence[TrainItem]) -> list[list[int]]:
         """Micro-batches of this rank's items, by tokens if so set."""
         budget = self.config.micro_batch_tokens
         if budget is None:
-            return in_order(self.config.micro_batch_size)(items, least)
-        return by_tokens(items, budget, self.foundry.paths, self._width, least)
+            return in_order(self.config.micro_batch_size)(items)
+        return by_tokens(items, budget, self.foundry.paths, self._width)
 
     def share(self, groups: Sequence[Sequence[TrainItem]]) -> list[list[int]]:
         """Which groups each rank trains on: in equal numbers, or of equal work if micro-batches go by tokens."""

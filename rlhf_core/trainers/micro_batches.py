@@ -13,13 +13,13 @@ from typing import Any
 from rlhf_core.policy.paths import Paths
 from rlhf_core.trainers.items import TrainItem
 
-Cut = Callable[[Sequence[Any], int], list[list[int]]]
-"""Items and the least number of micro-batches (fewer if there are fewer items) -> indices of each micro-batch."""
+Cut = Callable[[Sequence[Any]], list[list[int]]]
+"""Items -> indices of each micro-batch."""
 
 
 def in_order(size: int) -> Cut:
     """Cut into ``size`` sequences each, as they come."""
-    return lambda items, _least: [list(range(i, min(i + size, len(items)))) for i in range(0, len(items), size)]
+    return lambda items: [list(range(i, min(i + size, len(items)))) for i in range(0, len(items), size)]
 
 
 def positions(items: Sequence[TrainItem], paths: Paths) -> int:
@@ -65,7 +65,7 @@ def balance(costs: Sequence[float], count: int) -> list[list[int]]:
     return [sorted(part) for part in parts]
 
 
-def by_tokens(items: Sequence[TrainItem], budget: int, paths: Paths, width: int, least: int = 1) -> list[list[int]]:
+def by_tokens(items: Sequence[TrainItem], budget: int, paths: Paths, width: int) -> list[list[int]]:
     """Micro-batches of at most ``budget`` positions and nearly equal work; completions of a prompt stay together.
 
     A sequence is never cut: one longer than the budget is a micro-batch of its own.
@@ -75,18 +75,13 @@ def by_tokens(items: Sequence[TrainItem], budget: int, paths: Paths, width: int,
         budget: positions of one forward, padding included.
         paths: optimisations of the forward, on which the positions depend.
         width: of the model's hidden states.
-        least: micro-batches to make, if there are so many items; other ranks make as many.
     """
     units = _units(items, budget, paths)
-    while len(units) < min(least, len(items)):
-        largest = max((u for u in units if len(u) > 1), key=lambda u: positions([items[i] for i in u], paths))
-        units.remove(largest)
-        units += [largest[::2], largest[1::2]]
     if not paths.packing:
-        return _filled(items, units, budget, paths, least)
+        return _filled(items, units, budget, paths)
     costs = [work([items[i] for i in unit], paths.share_prefix, width) for unit in units]
     total = positions(items, paths)
-    for count in range(min(len(units), max(least, -(-total // budget))), len(units) + 1):
+    for count in range(min(len(units), max(1, -(-total // budget))), len(units) + 1):
         parts = [sorted(i for n in part for i in units[n]) for part in balance(costs, count)]
         if count == len(units) or all(positions([items[i] for i in part], paths) <= budget for part in parts):
             return parts
@@ -110,16 +105,13 @@ def _units(items: Sequence[TrainItem], budget: int, paths: Paths) -> list[list[i
     return units
 
 
-def _filled(items: Sequence[TrainItem], units: list[list[int]], budget: int, paths: Paths,
-            least: int) -> list[list[int]]:
+def _filled(items: Sequence[TrainItem], units: list[list[int]], budget: int, paths: Paths) -> list[list[int]]:
     """Padded rows: neighbours in length share a micro-batch, as many as fit."""
     parts: list[list[int]] = []
     units = sorted(units, key=lambda u: max(len(items[i].completion_ids) for i in u))
-    for n, unit in enumerate(units):
+    for unit in units:
         joined = [*parts[-1], *unit] if parts else unit
-        rest = len(units) - n
-        fits = positions([items[i] for i in joined], paths) <= budget and len(parts) + rest > least
-        if parts and fits:
+        if parts and positions([items[i] for i in joined], paths) <= budget:
             parts[-1] = joined
         else:
             parts.append(list(unit))

@@ -83,8 +83,9 @@ class Notes:
         """Note it."""
         self.rows.append(("trace", (room, list(rows))))
 
-    def read_out(self, listener: Listener) -> None:
-        """Tell everything, in order; afterwards nothing is left."""
+    def read_out(self, listener: Listener, *, hooks: bool = True) -> None:
+        """Tell everything, in order, or with ``hooks`` off counts and traces only; afterwards nothing is left."""
         rows, self.rows = self.rows, []
         for method, arguments in rows:
-            getattr(listener, method)(*arguments)
+            if hooks or method in ("count", "trace"):
+                getattr(listener, method)(*arguments)

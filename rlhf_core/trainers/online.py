@@ -73,7 +73,7 @@ class OnlineTrainer:
         with self.timed("step"):
             slot, batch = self.house.pipeline.next(step, self.timed)
             staleness = self.house.pipeline.metrics(slot)
-            self.timed.seconds |= batch.seconds
+            self.timed.seconds |= batch.seconds if slot.reads == 1 else {}
             metrics = self._learn(step, batch, first=slot.reads == 1) | staleness
             metrics |= self.house.sync_reference(step)
         self.session.log_step(step, metrics, self.timed.seconds)
@@ -113,8 +113,8 @@ class OnlineTrainer:
         with self.timed("update"):
             updates = self._update(step, by_group(items, batch.mine), batch.version)
         metrics = {**score_metrics(every_score), **rollout_metrics([*all_rollouts, *batch.aside_rollouts]),
-                   **estimate.metrics, **updates, **batch.metrics}
-        metrics |= {} if first else {"tokens_generated": 0.0}
+                   **estimate.metrics, **updates}
+        metrics |= batch.metrics if first else {"tokens_generated": 0.0}
         metrics |= self._masked(all_rollouts) | self._kl(rollouts, references)
         metrics |= self._dead_groups(estimate.values, all_scores, group_ids)
         self.session.trace(step, "step", step_trace(groups, all_rollouts, all_scores, estimate.values, metrics,
@@ -279,7 +279,7 @@ class OnlineTrainer:
     def _restore(self, state: dict[str, Any]) -> int:
         self.house.load_state_dict(state["house"])
         own = state["ranks"][self.strategy.rank]
-        self.house.pipeline.load_state_dict(own.get("rollouts", {"last": state["step"], "slots": [], "returned": []}))
+        self.house.pipeline.load_state_dict(own["rollouts"])
         self.before = Evaluation(**state["before"]) if state["before"] else None
         self.checked_drift = bool(state["checked_drift"])
         self.session.restore(state)

@@ -15,13 +15,13 @@ def make_optimizer(module: torch.nn.Module, settings: OptimizerSettings, apart: 
                    apart_rate: float | None = None) -> torch.optim.AdamW:
     """AdamW over the trainable parameters; weight decay only on matrices, as usual.
 
-    ``apart``, a part of the module, learns with ``apart_rate`` if one is given, on the same schedule.
+    ``apart``, a part of the module, learns with ``apart_rate`` if one is given, and on a schedule of its own.
     """
-    own = set(apart.parameters()) if apart is not None and apart_rate is not None else set[torch.nn.Parameter]()
+    own = set() if apart is None else set(apart.parameters())
     groups: list[dict[str, Any]] = []
-    for scale, chosen in ((1.0, False), ((apart_rate or 0.0) / settings.learning_rate, True)):
+    for rate, chosen in ((settings.learning_rate, False), (apart_rate or settings.learning_rate, True)):
         trained = [p for p in module.parameters() if p.requires_grad and (p in own) is chosen]
-        extra = {"scale": scale} if chosen else {}
+        extra = {"base_lr": rate, "apart": chosen}
         groups += [{"params": [p for p in trained if p.ndim >= 2], "weight_decay": settings.weight_decay, **extra},
                    {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0, **extra}]
     return torch.optim.AdamW([g for g in groups if g["params"]], lr=settings.learning_rate, betas=settings.betas,
@@ -46,9 +46,9 @@ def lr_factor(settings: OptimizerSettings, total: int) -> Callable[[int], float]
     return factor
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, settings: OptimizerSettings, factor: float) -> float:
-    """Set and return the learning rate of the next update."""
-    rate = settings.learning_rate * factor
+def set_learning_rate(optimizer: torch.optim.Optimizer, settings: OptimizerSettings, factor: float,
+                      apart_factor: float = 1.0) -> float:
+    """Set the learning rates of the next update, and return the policy's; what learns apart has its own factor."""
     for group in optimizer.param_groups:
-        group["lr"] = rate * group.get("scale", 1.0)
-    return rate
+        group["lr"] = group["base_lr"] * (apart_factor if group["apart"] else factor)
+    return settings.learning_rate * factor

@@ -59,7 +59,7 @@ class Pipeline:
             ScoreError: too many scores are missing.
         """
         version = self.house.updater.version
-        self._move(version)
+        self._move(step, version)
         wanted = self.buffer.wanted(self.config.steps - step + 1)
         weights = self._weights() if wanted and self.producer is not None else {}
         for slot in [self.buffer.add(version) for _ in range(wanted)]:
@@ -74,13 +74,20 @@ class Pipeline:
         batch.notes.read_out(Told(self.session, step))
         return slot, batch
 
-    def _move(self, version: int) -> None:
-        """Let go of what is read or too stale; prompts that nobody has learned from come next."""
+    def _move(self, step: int, version: int) -> None:
+        """Let go of what is read or too stale; prompts that nobody has learned from come next, and what was counted
+        and traced while their batch was made is told all the same."""
         if self.buffer.stale_unread(version):
             self.settle()  # the data order may only be touched where nothing is being sampled
         retired = self.buffer.move(version)
         groups = [g for s in retired.unread for g in drawn(s.batch)]
-        self.house.library.put_back(groups)
+        if groups:  # then we have settled
+            self.house.library.put_back(groups)
+        for batch in (s.batch for s in retired.unread if s.batch is not None):
+            batch.notes.read_out(Told(self.session, step), hooks=False)  # nobody will train on its rollouts
+            missing = [s.status.value for s in batch.scores if not s.ok]
+            for rank in self.house.strategy.gather_objects(missing):
+                self.session.counts.update(f"evicted_score_{status}" for status in rank)
         found = {"prompts_evicted": len(groups), "reads_evicted": retired.reads}
         self.session.counts.update({k: n for k, n in found.items() if n})
         self.evicted = len(groups)

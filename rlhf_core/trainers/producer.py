@@ -42,7 +42,8 @@ class Producer:
     """Makes batches in the order they are asked for; nothing it does depends on when.
 
     Everything that sampling changes (data order, difficulty, a stateful reward) is changed by this thread alone, batch
-    after batch, so it is the same in every run. The other side may only touch it after :meth:`settle`.
+    after batch, so it is the same in every run. The other side may only touch it once
+    :meth:`rlhf_core.trainers.pipeline.Pipeline.settle` has waited for every order.
 
     Args:
         draw: makes one batch.
@@ -52,8 +53,6 @@ class Producer:
 
     def __init__(self, draw: Draw, copy: PolicyCopy, timeout_s: float) -> None:
         self.draw, self.copy, self.timeout_s = draw, copy, timeout_s
-        self.waited_s = 0.0
-        """Seconds that the learner has waited for batches."""
         self._orders: queue.Queue[Order | None] = queue.Queue()
         self._ready = threading.Condition()
         self._made: dict[int, Batch] = {}
@@ -89,7 +88,6 @@ class Producer:
                         fix="raise trainer.rollouts.timeout_s, or find what hangs in the engine or the reward")
                 if self._ready.wait(min(HEARTBEAT_S, max(0.01, self.timeout_s - waited))) is False and waited > 1:
                     log.info("waiting for rollout batch %d for %.0f s", number, time.monotonic() - began)
-            self.waited_s += time.monotonic() - began
             return self._made.pop(number)
 
     def close(self) -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from rlhf_core.models.precision import cast_once
 from rlhf_core.trainers.adaptive import Scored, by_chunks, one_sided
 from rlhf_core.trainers.config import OnlineTrainerConfig
 from rlhf_core.trainers.notes import Listener, Notes, Told
@@ -92,8 +91,7 @@ class Intake:
         """
         self.tell: Listener = tell or Told(self.session, step)
         self.version = self.house.updater.version if version is None else version
-        with cast_once(self.house.policy.model):
-            batch = self._draw(step, timed)
+        batch = self._draw(step, timed)
         batch.version = self.version
         return batch
 

@@ -80,8 +80,9 @@ class Sampled:
         rollouts: list[Rollout] = [r[0] for r in rows]
         metrics = {**rollout_metrics(rollouts), **gold_metrics(rows, "gold"), **kl_metrics(rollouts, rows)}
         metrics |= score_metrics([r[1] for r in rows if r[1] is not None])
-        golds = [float(r[2]["value"]) for r in rows] if rows[0][2] is not None else None
+        golds = [float(r[2]["value"]) for r in rows] if all(r[2] is not None for r in rows) else None
         found = Evaluation({f"eval/{k}": v for k, v in metrics.items()}, [r.text for r in rollouts], golds)
+        self.session.counts.update({f"eval_score_{k}": n for k, n in found.missing.items()})
         self.before, self.after = (found if step == 0 else self.before), found
         self.session.samples(step, [{"prompt_id": g.prompt.id, "prompt": g.prompt.text, "completion": t}
                                     for g, t in zip(self.groups[:8], found.texts)])

@@ -52,6 +52,7 @@ class Updater:
         strategy: ranks, gradients, clipping.
         settings: optimizer, reduction, micro-batch size.
         total_updates: for the learning-rate schedule.
+        critic_updates: the first of them, in which the policy gets no update; its schedule has the rest.
         critic: part of the module that is no part of the policy ``module.model``; its gradient is clipped apart.
         critic_rate: its learning rate; None takes the optimizer's.
         cut: makes micro-batches; None takes ``settings.micro_batch_size`` items each, in order.
@@ -60,6 +61,7 @@ class Updater:
     def __init__(
         self, module: torch.nn.Module, loss: Loss, strategy: Strategy, settings: LoopSettings, total_updates: int,
         critic: torch.nn.Module | None = None, critic_rate: float | None = None, cut: Cut | None = None,
+        critic_updates: int = 0,
     ) -> None:
         self.module, self.loss, self.strategy, self.settings = module, loss, strategy, settings
         self.critic = critic
@@ -69,7 +71,8 @@ class Updater:
         self.held = 0
         """Updates made so; the policy's learning-rate schedule begins after them."""
         self.optimizer = make_optimizer(module, settings.optimizer, critic, critic_rate)
-        self._factor = lr_factor(settings.optimizer, total_updates)
+        self._factor = lr_factor(settings.optimizer, total_updates - critic_updates)
+        self._critic_factor = lr_factor(settings.optimizer, total_updates)
         self.version = 0
         """Updates made so far: the policy version."""
         self.watch: Callable[[Sequence[Any], Any, LossOutput], None] | None = None
@@ -96,8 +99,8 @@ class Updater:
         tokens, sequences, present = self.strategy.sum_over_ranks([*local, float(len(items))])
         if present == 0:
             return {"updates_skipped": (1.0, 1.0), "train/tokens": (tokens, 1.0)}
-        made = self.version if self.critic_only else self.version - self.held
-        rate = set_learning_rate(self.optimizer, self.settings.optimizer, self._factor(made))
+        factor = 0.0 if self.critic_only else self._factor(self.version - self.held)
+        rate = set_learning_rate(self.optimizer, self.settings.optimizer, factor, self._critic_factor(self.version))
         sums = self._accumulate(items, tokens, sequences)
         norms = self._clip()
         for name, norm in norms.items():
@@ -125,8 +128,8 @@ class Updater:
         return norms
 
     def _accumulate(self, items: Sequence[Any], tokens: float, sequences: float) -> Rows:
-        count = self.strategy.max_over_ranks(len(self.cut(items, 1)))
-        micros = [[items[i] for i in part] for part in self.cut(items, count)]
+        micros = [[items[i] for i in part] for part in self.cut(items)]
+        count = self.strategy.max_over_ranks(len(micros))
         spare = next(i for i in self.strategy.gather_objects(items[0] if items else None) if i is not None)
         sums: Sums = defaultdict(float)
         weights: Sums = defaultdict(float)
@@ -182,7 +185,7 @@ class Updater:
         sums: Sums = defaultdict(float)
         weights: Sums = defaultdict(float)
         with self.strategy.gathered(self.module):
-            for part in self.cut(items, 1):
+            for part in self.cut(items):
                 batch = self.strategy.unwrap(self.module)([items[i] for i in part])
                 out = self.loss(batch)
                 loss = self.reduce(out.loss, batch, tokens, sequences)

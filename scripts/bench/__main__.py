@@ -53,12 +53,12 @@ def cases_of(module: ModuleType) -> dict[str, Callable[[], Any]]:
     return module.cases() if hasattr(module, "cases") else {"run": module.run}
 
 
-def measure(name: str, folder: Path, at: str | None, again: bool) -> None:
-    """Measure what is not recorded at commit ``at`` (None: at any); the file is complete after every case."""
+def measure(name: str, folder: Path, at: str, again: bool, missing: bool) -> None:
+    """Measure what is not recorded at commit ``at`` (``missing``: at any); the file is complete after every case."""
     module, path = importlib.import_module(f"scripts.bench.{name}"), folder / f"{name}.json"
     old = json.loads(path.read_text()).get("cases", {}) if path.is_file() and not again else {}
     wanted = cases_of(module)
-    kept = {case: old[case] for case in wanted if case in old and at in (old[case]["commit"], "unknown", None)}
+    kept = {case: old[case] for case in wanted if case in old and (missing or at in (old[case]["commit"], "unknown"))}
     for case, work in wanted.items():
         if case in kept:
             print(f"{name} {case}: recorded already at {kept[case]['commit']}")
@@ -67,7 +67,7 @@ def measure(name: str, folder: Path, at: str | None, again: bool) -> None:
         results = work()
         seconds = round(time.perf_counter() - start)
         print(f"{name} {case} ({seconds} s)", *(f"  {k}: {v}" for k, v in results.items()), sep="\n", flush=True)
-        kept[case] = {"commit": at or commit(), "measured_in_seconds": seconds, "results": results}
+        kept[case] = {"commit": at, "measured_in_seconds": seconds, "results": results}
         record = {"command": f"python -m scripts.bench {name}", "machine": machine(), "cases": kept}
         aside = path.with_suffix(".part")
         aside.write_text(json.dumps(record, indent=2) + "\n")
@@ -93,7 +93,7 @@ def main() -> None:
     at = commit()
     for name in args.names or (RECORD if args.record else names()):
         again = args.again or (at.endswith("-dirty") and not args.missing)
-        measure(name, args.out, None if args.missing else at, again)
+        measure(name, args.out, at, again, args.missing)
 
 
 if __name__ == "__main__":

@@ -58,7 +58,9 @@ def test_malformed_set(refused: Refused, setting: str, says: tuple[str, ...]) ->
 
 @pytest.mark.parametrize(("settings", "says"), [
     (("gradient_accumulation_steps=4", "micro_batch_size=4"),
-     ("trainer.micro_batch_size 4 and trainer.gradient_accumulation_steps 4 are both given", "leave one of them out")),
+     ("trainer.gradient_accumulation_steps 4 and trainer.micro_batch_size 4 are both given", "leave one of them out")),
+    (("gradient_accumulation_steps=4", "micro_batch_tokens=400"),
+     ("trainer.gradient_accumulation_steps 4 and trainer.micro_batch_tokens 400 are both given",)),
     (("gradient_accumulation_steps=3",), ("gradient_accumulation_steps 3 does not divide the 16 sequences",)),
     (("gradient_accumulation_steps=8", "train_batch_size=8", "group_size=8"), ()),
     (("group_size=5",), ("group_size 5 does not divide rollout_batch_size 16", "try 15")),

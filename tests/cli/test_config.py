@@ -34,6 +34,13 @@ def test_changing_one_setting_of_a_section_keeps_the_rest_of_the_recipe(rlhf: Rl
     assert after == {**before, "learning_rate": 5e-3}
 
 
+def test_show_leaves_out_what_follows_from_another_setting(rlhf: Rlhf, tmp_path: Path) -> None:
+    shown = rlhf("config", "show", "--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic",
+                 "--set", "trainer.gradient_accumulation_steps=4")
+    (tmp_path / "my.yaml").write_text(shown.out)
+    assert rlhf("config", "show", "--config", tmp_path / "my.yaml").out == shown.out
+
+
 def test_show_wants_an_algorithm(rlhf: Rlhf) -> None:
     out = rlhf("config", "show")
     assert out.code == 2

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_core.court.config import VerifierRewardConfig
+from rlhf_core.court.config import NumericVerifierConfig, VerifierRewardConfig
 from rlhf_core.court.process import descendants
 from rlhf_core.court.verifier_reward import VerifierReward, worker_spec
 from rlhf_core.errors import DeadlineExceeded, PluginError
@@ -82,11 +82,26 @@ def test_a_failed_call_is_an_error_and_the_next_one_works(judge: Judge, sample: 
     assert reward.pool.restarts == restarts
 
 
+def test_a_deadline_that_nobody_set_is_the_same_after_a_dump() -> None:
+    """A resumed run, and every rank, has its configuration from the plan, in which every default is written out."""
+    class Slow(NumericVerifierConfig):
+        @property
+        def seconds(self) -> float:
+            return 7.0
+
+    config = VerifierRewardConfig(verifier=Slow())
+    again = VerifierRewardConfig.model_validate({**config.model_dump(mode="json"), "verifier": Slow()})
+    assert config.deadline_s == again.deadline_s == 7
+    assert VerifierRewardConfig(verifier=Slow(), timeout_s=9).deadline_s == 9
+
+
 def test_workers_are_recycled_after_calls_and_above_a_size(judge: Judge, sample: MakeSample) -> None:
     reward = judge(recycle_after_calls=3)
     pids = [s.value for s in reward.score([sample("pid")] * 7)]
     assert [pids.index(p) for p in pids] == [0, 0, 0, 3, 3, 3, 6]
     assert (reward.pool.recycled, reward.pool.restarts) == (2, 0)
+    reward.score([sample("pid")] * 2)
+    assert (reward.pool.recycled, reward.pool.restarts) == (3, 0), "one has just gone, and none is there yet"
     large = judge(recycle_above_mb=200)
     first, second, third = (s.value for s in large.score([sample("pid"), sample("keep 300"), sample("pid")]))
     assert first == second != third

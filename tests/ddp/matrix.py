@@ -74,8 +74,8 @@ def captured(strategy: Any) -> dict[str, torch.Tensor]:
     return found
 
 
-def _by_tokens(paths: Paths, rows: Any, least: int) -> list[list[int]]:
-    return by_tokens(rows, 30, paths, 64, least)
+def _by_tokens(paths: Paths, rows: Any) -> list[list[int]]:
+    return by_tokens(rows, 30, paths, 64)
 
 
 def gradient(options: frozenset[str], path: str = "pocket", strategy: Any = None) -> dict[str, torch.Tensor]:

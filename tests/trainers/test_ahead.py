@@ -147,6 +147,15 @@ def test_what_is_too_stale_is_thrown_away_and_its_prompts_come_again(train: Trai
     assert Counter(p for step in seen for p in step).most_common(1)[0][1] == 1, "an epoch: each once, none lost"
 
 
+def test_what_a_batch_set_aside_is_told_although_it_became_too_stale(train: Train) -> None:
+    summary = train(ONLINE, change=settings(4, rollouts={"max_staleness": 2, "capacity": 2}, train_batch_size=8,
+                                           eval_samples=0, dynamic_sampling={"max_rounds": 2}, checkpoint_every=0))
+    steps = [r for r in rows(train, "run") if "refill/set_aside" in r]
+    assert summary["dropped"]["prompts_evicted"] > 0
+    aside = [r for r in read_jsonl(train.folder / "run" / "trace.jsonl") if r["event"] == "set_aside"]
+    assert len(aside) == summary["dropped"]["groups_set_aside"] > sum(r["refill/set_aside"] for r in steps)
+
+
 def test_a_batch_may_be_read_again(train: Train) -> None:
     summary = train(ONLINE, change=settings(4, rollouts={"max_staleness": 1, "max_reads": 2}, rollout_batch_size=32,
                                            eval_samples=0, kl={"coefficient": 0.01}))
@@ -158,6 +167,8 @@ def test_a_batch_may_be_read_again(train: Train) -> None:
     assert [r["importance/mean_ratio"] == pytest.approx(1, abs=1e-4) for r in steps] == [True, False, True, False]
     assert summary["dropped"]["scores_ok"] == 64, "scored once"
     assert [r["tokens_generated"] > 0 for r in steps] == [True, False, True, False]
+    times = [r["time"] for r in read_jsonl(train.folder / "run" / "metrics.jsonl") if "time" in r]
+    assert ["rollout" in t for t in times] == [True, False, True, False], "sampled once"
 
 
 def test_what_the_producer_raises_ends_the_run(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:

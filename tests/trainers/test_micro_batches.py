@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
+from rlhf_core.api import ModelConfig, OnlineTrainerConfig
+from rlhf_core.models.load import load_policy
 from rlhf_core.policy.paths import ALL, PLAIN, Paths
 from rlhf_core.runs.jsonl import read_jsonl
+from rlhf_core.strategy.local import LocalStrategy
+from rlhf_core.trainers.foundry import TokenFoundry
 from rlhf_core.trainers.items import TrainItem
 from rlhf_core.trainers.micro_batches import balance, by_tokens, positions, work
+from rlhf_core.trainers.update import Updater
+from rlhf_plugin_grpo.loss import GrpoClip
+from tests.ddp.matrix import captured
 
 from .conftest import ONLINE, Train
 
@@ -72,16 +80,28 @@ def test_work_is_shared_better_than_by_count() -> None:
     assert max(by_work) < max(in_order)
 
 
-@pytest.mark.parametrize("paths", [ALL, PLAIN])
-def test_as_many_micro_batches_as_another_rank_has(paths: Paths) -> None:
-    rows = items(prompts=2)
-    for least in (1, 3, 8):
-        parts = by_tokens(rows, 100_000, paths, WIDTH, least)
-        assert len(parts) == least
-        assert all(parts)
-        assert sorted(i for part in parts for i in part) == list(range(len(rows)))
-    assert len(by_tokens(rows, 100_000, paths, WIDTH, 99)) == len(rows)
-    assert by_tokens([], 100, paths, WIDTH, 1) == []
+class Another(LocalStrategy):
+    """As if another rank had to make so many micro-batches."""
+
+    def max_over_ranks(self, value: int) -> int:
+        return max(value, 3)
+
+
+def test_nothing_is_left_out_whatever_another_rank_makes() -> None:
+    """Two long items and many short ones: three parts of equal work would break the budget, two do not."""
+    def of(name: str, prompt: int, own: int) -> TrainItem:
+        return TrainItem(name, (7,) * prompt, (9,) * own, np.ones(own, bool), np.ones(own, np.float32))
+
+    rows = [*(of(f"long{n}", 10 + n, 190) for n in range(2)), *(of(f"short{n}", 20 + n, 12) for n in range(8))]
+    found: list[dict[str, torch.Tensor]] = []
+    for strategy in (LocalStrategy(), Another()):
+        gradient = captured(strategy)
+        module = strategy.prepare(TokenFoundry(load_policy(ModelConfig()).model, 1.0, ALL))
+        updater = Updater(module, GrpoClip(0.2, 0.2), strategy, OnlineTrainerConfig(name="t"), 1,
+                          cut=lambda items: by_tokens(items, 520, ALL, WIDTH))
+        updater.update(rows)
+        found.append(gradient)
+    assert max(float((found[0][k] - found[1][k]).abs().max()) for k in found[0]) < 1e-6
 
 
 def test_balance() -> None:

@@ -133,7 +133,16 @@ def test_during_warm_up_only_the_critic_learns(kind: str, train: Train) -> None:
     assert float(run.critic()["weight_H"].abs().max()) > 0
     assert "grad_norm" not in run.steps[1]
     assert apart(start(), run.policy) > 0
-    assert run.steps[2]["learning_rate"] == run.steps[0]["learning_rate"], "the policy's own warm-up begins only now"
+    assert [s["learning_rate"] for s in run.steps[:2]] == [0, 0]
+    first = train("plain", "trainer.steps=1", decay, "trainer.optimizer.warmup_steps=4").steps[0]["learning_rate"]
+    assert run.steps[2]["learning_rate"] == first, "the policy's own warm-up begins only now"
+
+
+def test_after_a_warm_up_the_policys_schedule_still_reaches_its_end(train: Train) -> None:
+    rates = [row["learning_rate"] for row in train(
+        "run", "advantage.warmup_steps=2", "trainer.steps=6", "trainer.optimizer.schedule=linear",
+        "trainer.optimizer.warmup_steps=0", "trainer.train_batch_size=16").steps]
+    assert [r / rates[2] for r in rates] == pytest.approx([0, 0, 1, 0.75, 0.5, 0.25])
 
 
 def test_updates_stop_once_the_policy_is_too_far_from_the_one_that_sampled(train: Train) -> None:

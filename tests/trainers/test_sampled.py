@@ -1,0 +1,21 @@
+"""Held-out samples of a policy that learns from data."""
+
+from __future__ import annotations
+
+import json
+
+from rlhf_core.runs.jsonl import read_jsonl
+
+from .conftest import OFFLINE, Train
+
+
+def test_a_mixture_in_which_only_one_source_has_a_gold_score(train: Train) -> None:
+    file = train.folder / "own.jsonl"
+    rows = [{"prompt": f"Say {n}.", "completion": f"It is {n}."} for n in range(40)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sources = [{"source": {"name": "pocket"}}, {"source": {"name": "jsonl", "path": str(file)}}]
+    summary = train(OFFLINE, change={"trainer": {"max_steps": 1, "sample_prompts": 4}, "dataset": {"sources": sources}})
+    assert summary["status"] == "completed"
+    found = [r for r in read_jsonl(train.folder / "run" / "metrics.jsonl") if "eval/kl" in r]
+    assert len(found) == 2
+    assert "gold_win_rate" not in summary
