@@ -1,7 +1,7 @@
 """Runs the benchmarks named on the command line, or all, and records what came out.
 
     python -m scripts.bench step_time rollout        # these two
-    python -m scripts.bench --record                 # what the documents quote, under 35 minutes on two quiet cores
+    python -m scripts.bench --record                 # what the documents quote
 
 Each case is written as soon as it is measured. A case that was recorded at the same commit is not measured again, so an
 interrupted record goes on where it stopped; ``--again`` measures everything anew, ``--missing`` what no commit has.
