@@ -121,6 +121,12 @@ class Session:
         self._track(step, metrics)
         self.hooks.fire("rlhf_eval_end", hk.EvalEnd(step, dict(metrics)))
 
+    def log_more(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write what a monitor measures besides a step's metrics: a row of its own; no hook is told."""
+        if self.main:
+            self.dir.append("metrics", {"step": step, **metrics})
+        self._track(step, metrics)
+
     def _track(self, step: int, metrics: Mapping[str, float]) -> None:
         for tracker in self.trackers:
             part = self.parts.of(tracker)

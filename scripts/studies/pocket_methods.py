@@ -5,6 +5,7 @@
 Every method starts from the same fine-tuned policy, with its own recipe for the pocket model. The reward models (an
 ensemble, trained once per seed from the fine-tuned policy on the pairs that DPO learns from) are the proxy: PPO, GRPO
 and iterative DPO are trained against them, DPO and SFT are only measured by them. The gold score is seen by nobody.
+What is done is kept in --out, seed by seed and method by method; --record writes all figures of the seeds asked for.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ import yaml
 
 from rlhf_core.registry import Registry
 
+REWARD = {"name": "dpo", "max_steps": 1, "batch_size": 2, "micro_batch_size": 2, "sample_prompts": 200,
+          "sampling": {"max_tokens": 48}, "optimizer": {"learning_rate": 1e-12, "warmup_steps": 0}}
+"""A run that learns nothing: it trains the reward models, and measures the fine-tuned policy by them."""
 METHODS = ("ppo", "dpo", "iterative_dpo", "grpo")
 SFT = {"name": "sft", "max_steps": 12, "batch_size": 32, "micro_batch_size": 32, "sample_prompts": 200, "eval_every": 0,
        "sampling": {"max_tokens": 48}, "optimizer": {"learning_rate": 1e-4, "warmup_steps": 2}}
@@ -48,7 +52,7 @@ def figures(summary: Mapping[str, Any]) -> dict[str, float]:
     and SFT, of the last rollouts of the others."""
     after = summary["evaluation_after"]
     return {"gold_win_rate": summary["gold_win_rate"], "gold": after["eval/gold/value"],
-            "right": after["eval/gold/right"], "reward": after.get("eval/reward/mean", float("nan")),
+            "right": after["eval/gold/right"], "reward": after.get("eval/reward/mean", 0.0),
             "kl": after.get("eval/kl", summary.get("kl_last")), "hollow": after["eval/gold/hollow"],
             "length": after["eval/completion_length/mean"], "seconds": summary["seconds"]}
 
@@ -63,10 +67,13 @@ def one_seed(seed: int, root: Path, methods: Sequence[str]) -> dict[str, dict[st
     """Every method's figures."""
     common = {"seed": seed, "dataset": "pocket/assistant", "threads": 1}
     base = root / f"seed-{seed}"
+    own = {**common, "model": {"path": str(base / "sft" / "final")}, "reward": {"name": "ensemble"}}
     found = {"sft": figures(train({**common, "trainer": SFT}, base / "sft"))}
+    reward = train({**own, "trainer": REWARD}, base / "reward")
+    found["sft"] |= {"reward": reward["evaluation_before"]["eval/reward/mean"], "reward_seconds": reward["seconds"],
+                     "reward_accuracy": reward["reports"]["ensemble"]["heldout"]["ensemble"]["accuracy"]}
     report("sft", seed, found["sft"])
     for method in methods:
-        own = {**common, "model": {"path": str(base / "sft" / "final")}, "reward": {"name": "ensemble"}}
         found[method] = figures(train(merged(own, recipe(method)), base / method))
         report(method, seed, found[method])
     return found
@@ -89,9 +96,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
     parser.add_argument("--out", type=Path, default=Path("runs/pocket_methods"), help="kept; finished runs are reused")
+    parser.add_argument("--record", type=Path, help="also write the figures here")
     args = parser.parse_args()
     results = {seed: one_seed(seed, args.out, args.methods) for seed in args.seeds}
-    (args.out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+    text = json.dumps(results, indent=1, allow_nan=False) + "\n"
+    for file in (args.out / "results.json", *([args.record] if args.record else [])):
+        file.write_text(text)
     print(f"seeds: {', '.join(map(str, args.seeds))}\n\n| method | " + " | ".join(name for name, _ in COLUMNS) + " |")
     print("|---|" + "---|" * len(COLUMNS))
     for method in ("sft", *args.methods):

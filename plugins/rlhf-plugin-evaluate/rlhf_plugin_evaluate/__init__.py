@@ -1,0 +1,1 @@
+"""Comparison of policies; see the README."""

@@ -1,0 +1,87 @@
+"""From rows to the table and the JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean, pstdev
+from typing import Any
+
+from rlhf_plugin_evaluate.responses import values
+from rlhf_plugin_evaluate.winning import Rate, interval, length_controlled, plain, wins
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def measure(rows: Rows) -> dict[str, Any]:
+    """What one policy's rows say without another's: reward, gold parts, lengths, KL. Intervals are 95 %."""
+    found: dict[str, Any] = {"prompts": len(rows), "tokens": fmean(r["tokens"] for r in rows),
+                             "truncated": fmean(r["finish_reason"] == "length" for r in rows)}
+    scores = [v for v in values(rows, "reward") if v is not None]
+    if any("reward" in r for r in rows):
+        found["reward"] = {"scored": len(scores)}
+        if scores:
+            found["reward"] |= {"mean": fmean(scores), "std": pstdev(scores), "interval": interval(scores)[1:]}
+    golds = [r["gold"] for r in rows if r.get("gold")]
+    if golds:
+        found["gold"] = {k: fmean(float(g[k]) for g in golds if k in g) for k in golds[0]}
+    if all("kl" in r for r in rows):
+        centre, low, high = interval([r["kl_k3"] for r in rows])
+        tokens = sum(r["tokens"] for r in rows)
+        found["kl"] = {"per_token": sum(r["kl_k3"] for r in rows) / max(tokens, 1), "per_sequence": centre,
+                       "per_sequence_interval": [low, high], "per_sequence_k1": fmean(r["kl"] for r in rows)}
+    return found
+
+
+def against(rows: Rows, base: Rows, judged: Rows | None, seed: int) -> dict[str, Any]:
+    """Win rates over the baseline by everything that can compare: gold, reward, judge."""
+    outcomes: dict[str, list[float | None]] = {}
+    for by in ("gold", "reward"):
+        ours, theirs = values(rows, by), values(base, by)
+        if any(v is not None for v in ours):
+            outcomes[by] = wins(ours, theirs)
+    if judged is not None:
+        outcomes["judge"] = [r["outcome"] for r in judged]
+    lengths = [r["tokens"] for r in rows], [r["tokens"] for r in base]
+    return {by: {"win_rate": shown(plain(found)), "length_controlled": shown(length_controlled(found, *lengths, seed)),
+                 "ties": found.count(0.5), "missing": found.count(None)} for by, found in outcomes.items()}
+
+
+def shown(rate: Rate | None) -> dict[str, Any] | None:
+    """JSON form of a rate."""
+    return None if rate is None else {"rate": rate.rate, "interval": [rate.low, rate.high], "prompts": rate.n}
+
+
+def table(result: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Headers and rows for people: the baseline first."""
+    policies: Mapping[str, Any] = result["policies"]
+    kinds = [k for k in ("gold", "reward", "judge") if any(k in p.get("wins", {}) for p in policies.values())]
+    headers = ["policy", *(h for k in kinds for h in (f"win rate by {k}", "length-controlled"))]
+    extra = [(h, path) for h, path in COLUMNS if any(dig(p, path) is not None for p in policies.values())]
+    rows: list[list[str]] = []
+    for name, policy in policies.items():
+        won = policy.get("wins", {})
+        cells = [rate(won.get(k, {}).get(what)) for k in kinds for what in ("win_rate", "length_controlled")]
+        rows.append([name, *cells, *(number(dig(policy, path)) for _, path in extra)])
+    return [*headers, *(h for h, _ in extra)], rows
+
+
+COLUMNS = (("gold", "gold.value"), ("hollow", "gold.hollow"), ("reward", "reward.mean"), ("std", "reward.std"),
+           ("KL/token", "kl.per_token"), ("KL/sequence", "kl.per_sequence"), ("tokens", "tokens"),
+           ("cut off", "truncated"))
+
+
+def dig(value: Any, path: str) -> Any:
+    """``dig({"a": {"b": 1}}, "a.b")`` is 1; None where there is nothing."""
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def rate(found: Mapping[str, Any] | None) -> str:
+    """Example: ``0.642 (0.574 to 0.706)``"""
+    return "" if not found else f"{found['rate']:.3f} ({found['interval'][0]:.3f} to {found['interval'][1]:.3f})"
+
+
+def number(value: Any) -> str:
+    """Three digits, or nothing."""
+    return "" if value is None else f"{value:.3f}"

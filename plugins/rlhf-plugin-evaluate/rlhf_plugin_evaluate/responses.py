@@ -1,0 +1,136 @@
+"""What each policy answers, with scores and KL: one row per prompt on disk, written in order, so a rerun goes on.
+
+Suffix ``_T``: completion tokens of one row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlhf_core.api import ConfigError, ModelConfig, Prompt, Rollout, RolloutRequest, Sample, SamplingParams, Score
+from rlhf_core.data.library import Datasets
+from rlhf_core.functional.kl import kl_value
+from rlhf_core.models.load import LoadedModel, load_policy
+from rlhf_core.models.prompt_format import Formatter
+from rlhf_core.policy.forward import completion_logprobs
+from rlhf_core.rollout.native import NativeEngine
+from rlhf_core.runs.jsonl import JsonlFile, read_jsonl
+from rlhf_core.trainers.doors import ask
+from rlhf_core.trainers.rooms import request_seed
+
+CHUNK = 64
+"""Prompts between two writes: the most that an interruption costs."""
+Row = dict[str, Any]
+Say = Callable[[str], None]
+
+
+@dataclass
+class Measuring:
+    """What all policies share."""
+
+    prompts: Sequence[Prompt]
+    sampling: SamplingParams
+    seed: int
+    datasets: Datasets
+    reward: Any = None
+    """A built reward, or None."""
+    reward_name: str = ""
+    reference: LoadedModel | None = None
+    """None measures no KL."""
+
+
+def answer_all(name: str, model: ModelConfig, shared: Measuring, file: Path, say: Say) -> list[Row]:
+    """One row per prompt, in order; rows that are there already are kept.
+
+    Raises:
+        ModelError: the model cannot be loaded.
+        ConfigError: a prompt does not fit its context, or its tokens are not the reference's.
+    """
+    rows = list(read_jsonl(file))
+    if len(rows) < len(shared.prompts):
+        policy = load_policy(model)
+        policy.model.to("cuda" if torch.cuda.is_available() else "cpu")
+        check_tokens(name, policy, shared.reference)
+        out = JsonlFile(file, whole_lines(file))
+        try:
+            for start in range(len(rows), len(shared.prompts), CHUNK):
+                chunk = shared.prompts[start : start + CHUNK]
+                for row in answer(policy, chunk, start, shared, model.prompt_format):
+                    out.append(row)
+                    rows.append(row)
+                say(f"{name}: {len(rows)} of {len(shared.prompts)} prompts")
+        finally:
+            out.close()
+    return rows
+
+
+def whole_lines(file: Path) -> int:
+    """Bytes up to the last complete row: a killed writer may have left half of one."""
+    return file.read_bytes().rfind(b"\n") + 1 if file.is_file() else 0
+
+
+def answer(policy: LoadedModel, prompts: Sequence[Prompt], start: int, shared: Measuring, form: Any) -> list[Row]:
+    """Rows of some prompts, of which the first is number ``start``; seeds depend on the number alone, so that every
+    policy is drawn with the same ones."""
+    formatter = Formatter(policy.tokenizer, form)
+    seeds = [request_seed(shared.seed, "evaluate", start + i) for i in range(len(prompts))]
+    requests = [RolloutRequest(p.id, formatter.encode(p.messages), 0, s) for p, s in zip(prompts, seeds)]
+    engine = NativeEngine(policy.model, policy.tokenizer, policy.context)
+    rollouts = engine.generate(requests, shared.sampling, 0)
+    samples = [Sample(p, r.text, r.finish_reason) for p, r in zip(prompts, rollouts)]
+    scores: Sequence[Score | None] = [None] * len(samples)
+    if shared.reward is not None:
+        scores = ask(shared.reward, samples, f"reward '{shared.reward_name}'")
+    found = kl_rows(rollouts, shared)
+    return [{"id": p.id, "prompt": p.text, "completion": r.text, "tokens": len(r.completion_ids),
+             "finish_reason": r.finish_reason.value, **score_row(s), **k, "gold": shared.datasets.gold(sample)}
+            for p, r, sample, s, k in zip(prompts, rollouts, samples, scores, found)]
+
+
+def score_row(score: Score | None) -> Row:
+    """Columns of a reward's score."""
+    if score is None:
+        return {}
+    detail = {"detail": score.detail} if score.detail else {}
+    return {"reward": score.value, "status": score.status.value, "parts": dict(score.parts), **detail}
+
+
+@torch.inference_mode()
+def kl_rows(rollouts: Sequence[Rollout], shared: Measuring) -> list[Row]:
+    """KL(policy || reference) of each completion in nats: ``kl_k3`` summed over tokens, ``kl`` the plain log-ratio.
+
+    Both have the KL of the whole completion as their mean; k3 varies less and is never negative.
+    """
+    if shared.reference is None:
+        return [{}] * len(rollouts)
+    rows: list[Row] = []
+    for at in range(0, len(rollouts), 32):
+        some = rollouts[at : at + 32]
+        out = completion_logprobs(shared.reference.model, [r.prompt_ids for r in some],
+                                  [r.completion_ids for r in some], temperature=shared.sampling.temperature)
+        for rollout, reference_T in zip(some, out.logprobs_BT.float().cpu().numpy()):
+            reference_T = reference_T[: len(rollout.completion_ids)]
+            k3 = float(np.sum(kl_value(rollout.logprobs_T, reference_T)))
+            rows.append({"kl": float(np.sum(rollout.logprobs_T - reference_T)), "kl_k3": k3})
+    return rows
+
+
+def check_tokens(name: str, policy: LoadedModel, reference: LoadedModel | None) -> None:
+    """Refuse a KL between models that do not write with the same tokens."""
+    if reference is None or policy.tokenizer.get_vocab() == reference.tokenizer.get_vocab():
+        return
+    raise ConfigError(f"policy '{name}' and the reference have different tokens, so there is no KL between them",
+                      where=f"{policy.source} and {reference.source}", fix="--reference none, or another reference")
+
+
+def values(rows: Sequence[Mapping[str, Any]], by: str) -> list[float | None]:
+    """Each row's ``reward`` or ``gold`` value, None where there is none."""
+    if by == "gold":
+        return [float(r["gold"]["value"]) if r.get("gold") else None for r in rows]
+    return [None if r.get("reward") is None else float(r["reward"]) for r in rows]

@@ -1,0 +1,76 @@
+"""Win rates: outcomes, intervals, and the length taken out, against simulated policies whose truth is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rlhf_core.api import JudgeReply, ScoreStatus
+from rlhf_plugin_evaluate.judging import outcome, summary, verdict
+from rlhf_plugin_evaluate.winning import length_controlled, plain, wins
+
+
+def test_outcomes_and_missing_scores() -> None:
+    found = wins([1.0, 0.0, 0.5, None, 1.0], [0.0, 1.0, 0.5, 1.0, None])
+    assert found == [1.0, 0.0, 0.5, None, None]
+    rate = plain(found)
+    assert rate is not None
+    assert (rate.rate, rate.n) == (0.5, 3)
+    assert plain([None]) is None
+    assert length_controlled([None], [1], [1]) is None
+
+
+def simulated(theta: float, phi: float, shift: float, n: int = 4000) -> tuple[list[float | None], list[int], list[int]]:
+    """Outcomes drawn from the model itself: quality ``theta``, a judge that likes length by ``phi``."""
+    draw = np.random.default_rng(0)
+    base = draw.integers(20, 60, n)
+    ours = np.maximum(1, base + draw.normal(shift, 15, n).astype(int))
+    gap = (ours - base).astype(float)
+    p = 1 / (1 + np.exp(-(theta + phi * np.tanh(gap / gap.std()))))
+    return [float(v) for v in draw.random(n) < p], ours.tolist(), base.tolist()
+
+
+@pytest.mark.parametrize(("theta", "phi", "shift"), [(0.0, 1.5, 20.0), (0.5, -1.0, 10.0), (-0.4, 0.0, 15.0)])
+def test_length_is_taken_out(theta: float, phi: float, shift: float) -> None:
+    outcomes, ours, base = simulated(theta, phi, shift)
+    rate, raw = length_controlled(outcomes, ours, base, resamples=100), plain(outcomes)
+    truth = 1 / (1 + np.exp(-theta))
+    assert rate is not None
+    assert raw is not None
+    assert rate.rate == pytest.approx(truth, abs=0.03)
+    assert rate.low < truth < rate.high
+    assert rate.high - rate.low < 0.1
+    if phi:
+        assert not raw.low < truth < raw.high, "the plain rate is fooled"
+
+
+def test_without_length_differences_both_rates_agree_and_all_wins_stay_finite() -> None:
+    outcomes: list[float | None] = [1.0] * 30 + [0.0] * 10
+    rate = length_controlled(outcomes, [9] * 40, [9] * 40)
+    assert rate is not None
+    assert rate.rate == pytest.approx(0.75, abs=0.01)
+    every = length_controlled([1.0] * 40, list(range(40)), [9] * 40)
+    assert every is not None
+    assert 0.9 < every.rate < 1.0
+
+
+def test_the_same_seed_gives_the_same_interval() -> None:
+    data = simulated(0.2, 0.5, 5.0, n=200)
+    assert length_controlled(*data, seed=3) == length_controlled(*data, seed=3)
+    assert length_controlled(*data, seed=3) != length_controlled(*data, seed=4)
+
+
+@pytest.mark.parametrize(("text", "value"), [
+    ("A", 1.0), ("b.", 0.0), ("TIE", 0.5), ("**A**", 1.0), ("A or B", None), ("", None), ("neither", None),
+    ("Well, I would say that after much thought about it, A is the one.", None)])
+def test_verdicts(text: str, value: float | None) -> None:
+    assert verdict(JudgeReply(text)) == value
+
+
+def test_a_judge_that_always_says_a_decides_nothing() -> None:
+    rows = [outcome("x", [JudgeReply("A"), JudgeReply("A")]), outcome("y", [JudgeReply("A"), JudgeReply("B")]),
+            outcome("z", None), outcome("w", [JudgeReply("A"), JudgeReply.failed(ScoreStatus.TIMEOUT, "no answer")])]
+    assert [r["outcome"] for r in rows] == [0.5, 1.0, 0.5, None]
+    assert rows[3]["detail"] == "no answer"
+    found = summary(rows)
+    assert (found["asked"], found["same_text"], found["no_verdict"], found["order_decided"]) == (3, 1, 1, 0.5)

@@ -1,0 +1,1 @@
+"""Reward-hacking monitor; see the README."""

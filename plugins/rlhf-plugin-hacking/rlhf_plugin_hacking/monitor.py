@@ -1,0 +1,146 @@
+"""The monitor: gathers what a step showed, asks the signals, and says or stops."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
+from rlhf_core.api import BuildContext, Rollout, Score, StopRun, hookimpl
+from rlhf_plugin_hacking.config import HackingConfig
+from rlhf_plugin_hacking.second import SecondReward
+from rlhf_plugin_hacking.signals import Distribution, Divergence, Dominance, Finding, Length, Signal
+
+
+class Level(enum.IntEnum):
+    """How sure the monitor is; the metric ``hacking/level`` has the number."""
+
+    OK = 0
+    WARNING = 1
+    HARD_STOP = 2
+
+
+class HackingMonitor:
+    """Watches the metrics of each step; in a run also its rollouts, scores and evaluations.
+
+    Args:
+        config: thresholds.
+        ctx: the run; without a session (outside any run) only metrics are watched.
+    """
+
+    def __init__(self, config: HackingConfig, ctx: BuildContext) -> None:
+        self.config, self.run, self.session = config, ctx.config, ctx.session
+        kinds = ((config.length, Length), (config.distribution, Distribution), (config.divergence, Divergence),
+                 (config.dominance, Dominance))
+        self.signals: dict[str, Signal] = {kind.__name__.lower(): kind(c, config.warmup, self.change)  # pyright: ignore
+                                           for c, kind in kinds if c is not None}
+        self.fresh: list[tuple[Rollout, Score]] = []
+        """Scored since the last step was over."""
+        self.evaluated: dict[str, float] = {}
+        """The last held-out evaluation that no step has seen."""
+        self.samples_steps = False
+        """Whether steps bring completions of their own; of an offline run only evaluations do."""
+        self.said: dict[str, int] = {}
+        """Which alarms were told, at which step."""
+        self.readings = 0
+        second = config.divergence.second if config.divergence else None
+        self.second = SecondReward(config.divergence, ctx) if second and config.divergence and self.session else None
+        if self.session is not None:
+            self.session.hooks.manager.register(self, name=f"monitor '{config.name}' {id(self)}")
+
+    @hookimpl
+    def rlhf_rewards_ready(self, event: Any) -> None:
+        """Keep this step's completions until it is over, if a second reward is to see them."""
+        if self.second is not None:
+            self.fresh += zip(event.rollouts, event.scores)
+
+    @hookimpl
+    def rlhf_eval_end(self, event: Any) -> None:
+        """Keep the evaluation for the next step."""
+        self.evaluated |= {k.removeprefix("eval/"): v for k, v in event.metrics.items() if k.startswith("eval/")}
+
+    def observe(self, step: int, metrics: Mapping[str, float]) -> str | None:
+        """A warning if anything alarms that was not told lately.
+
+        Raises:
+            StopRun: at HARD_STOP, if ``stop`` is set. The run then saves a checkpoint and its final model.
+        """
+        row = self._row(metrics)
+        if not row:
+            return None
+        measured: dict[str, float] = {}
+        found: dict[str, Finding] = {}
+        for name, signal in self.signals.items():
+            values, finding = signal.read(row)
+            measured |= values
+            found |= {name: finding} if finding else {}
+        hard = len(found) >= self.config.hard_stop_signals or any(f.hard for f in found.values())
+        level = Level.HARD_STOP if hard else Level.WARNING if found else Level.OK
+        self._write(step, {**measured, "level": float(level), "signals": float(len(found))})
+        if level is Level.HARD_STOP and self.config.stop:
+            raise StopRun(self._tell(level, found))
+        key = f"{level.name} {' '.join(found)}"
+        if not found or step - self.said.get(key, -math.inf) < self.config.repeat_every:
+            return None
+        self.said[key] = step
+        return self._tell(level, found)
+
+    def _row(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """What the signals read; {} for a step that shows nothing (an update without rollouts of its own)."""
+        evaluated, self.evaluated = self.evaluated, {}
+        fresh, self.fresh = self.fresh, []
+        self.samples_steps = self.samples_steps or "completion_length/mean" in metrics or "reward/mean" in metrics
+        row = dict(metrics if self.samples_steps else evaluated)
+        if self.samples_steps and not {"completion_length/mean", "reward/mean", "proxy"} & set(row):
+            self.evaluated = evaluated
+            return {}
+        held = {k: evaluated[f"reward/{k}"] for k in ("mean", "std") if f"reward/{k}" in evaluated}
+        if self.second is not None and fresh:
+            self.readings += 1
+            due = self.config.divergence is not None and (self.readings - 1) % self.config.divergence.every == 0
+            row |= self.second.compare(*map(list, zip(*fresh))) if due else {}
+        elif self.second is None and self.samples_steps and len(held) == 2:
+            own = {"proxy": row.get("reward/mean", math.nan), "proxy_std": row.get("reward/std", math.nan)}
+            row |= {**own, "second": held["mean"], "second_std": held["std"]}
+        return row
+
+    def _write(self, step: int, values: Mapping[str, float]) -> None:
+        if self.session is not None:
+            self.session.log_more(step, {f"hacking/{k}": v for k, v in values.items()})
+
+    def _tell(self, level: Level, found: Mapping[str, Finding]) -> str:
+        """One message: what was found, the likely cause, what to change."""
+        whats = "; ".join(f"{name}: {f.what}" for name, f in found.items())
+        causes = "; ".join(dict.fromkeys(f.cause for f in found.values()))
+        changes = ", ".join(dict.fromkeys(c for f in found.values() for c in f.change))
+        return f"{self.config.name} {level.name}: {whats}. Likely cause: {causes}. Change: {changes}"
+
+    def change(self, path: str, value: Any) -> str:
+        """What to type, and what it is now. Example: ``--set trainer.kl.coefficient=0.1 (now 0.0)``"""
+        now: Any = self.run
+        for part in path.split("."):
+            now = getattr(now, part, None)
+        return f"--set {path}={value}" + ("" if now is None else f" (now {now})")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything the next step depends on."""
+        return {"signals": deepcopy({k: s.memory for k, s in self.signals.items()}), "said": dict(self.said),
+                "evaluated": dict(self.evaluated), "samples_steps": self.samples_steps, "readings": self.readings}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore :meth:`state_dict`."""
+        for name, signal in self.signals.items():
+            signal.memory = deepcopy(state["signals"][name])
+        self.said = {k: int(v) for k, v in state["said"].items()}
+        self.evaluated, self.samples_steps = dict(state["evaluated"]), bool(state["samples_steps"])
+        self.readings = int(state["readings"])
+
+    def close(self) -> None:
+        """Leave the hooks and close the second reward; idempotent."""
+        if self.session is not None and self.session.hooks.manager.is_registered(self):
+            self.session.hooks.manager.unregister(self)
+        if self.second is not None:
+            self.second.close()
+            self.second = None

@@ -1,0 +1,54 @@
+"""A second reward on a sample of the rollouts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean, pstdev
+from typing import Any
+
+from rlhf_core.api import BuildContext, Prompt, Rollout, Sample, Score
+from rlhf_core.data.library import Datasets
+from rlhf_core.trainers.doors import ask
+from rlhf_plugin_hacking.config import DivergenceConfig
+
+
+class SecondReward:
+    """Built once; scores some rollouts of a step beside the scores that the run's reward gave them.
+
+    Args:
+        config: which reward, and how many rollouts.
+        ctx: the run; its prompts are looked up by id.
+    """
+
+    def __init__(self, config: DivergenceConfig, ctx: BuildContext) -> None:
+        assert config.second is not None, "built only where one is configured"
+        self.config = config
+        self.datasets = Datasets(ctx.config.dataset, ctx)
+        self.reward: Any = config.second.build(ctx.with_(datasets=self.datasets))
+        self._prompts: dict[str, Prompt] = {}
+
+    def compare(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Mapping[str, float]:
+        """Mean and spread of both rewards over the same completions, evenly spaced over the step.
+
+        A completion that either reward has no score for is left out; {} if fewer than two are left.
+        """
+        good = [(r, s.value) for r, s in zip(rollouts, scores) if s.ok and s.value is not None]
+        count = min(self.config.samples, len(good))
+        chosen = [good[i * len(good) // count] for i in range(count)]
+        found = ask(self.reward, [Sample(self._prompt(r.prompt_id), r.text, r.finish_reason) for r, _ in chosen],
+                    f"second reward '{self.config.second.name}'" if self.config.second else "")
+        pairs = [(float(v), float(s.value)) for (_, v), s in zip(chosen, found) if s.ok and s.value is not None]
+        if len(pairs) < 2:
+            return {}
+        proxy, second = [a for a, _ in pairs], [b for _, b in pairs]
+        return {"proxy": fmean(proxy), "proxy_std": pstdev(proxy), "second": fmean(second),
+                "second_std": pstdev(second)}
+
+    def _prompt(self, name: str) -> Prompt:
+        if not self._prompts:
+            self._prompts = {p.id: p for p in self.datasets.prompts("train")}
+        return self._prompts[name]
+
+    def close(self) -> None:
+        """Close the reward if it holds anything."""
+        getattr(self.reward, "close", lambda: None)()
