@@ -1,0 +1,1 @@
+"""Rewards by rule and weighted sums of rewards; see README.md."""

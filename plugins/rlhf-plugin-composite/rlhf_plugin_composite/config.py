@@ -1,0 +1,232 @@
+"""What the entry points name; importing this never imports torch."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from rlhf_core.api import BuildContext, ComponentConfig, Config, ConfigError, component
+
+if TYPE_CHECKING:
+    from rlhf_plugin_composite.reward import CompositeReward
+    from rlhf_plugin_composite.rules import ProgrammaticReward
+
+HOLLOW = (
+    "that('s| is) a (great|good|excellent|wonderful) question", "great question", "absolutely[!,.]", "certainly[!,.]",
+    "of course[!,.]", "(i'd|i would) be (happy|glad) to help", "happy to help", "glad you asked",
+)
+"""Phrases that affirm and say nothing; the first thing that a policy learns from a reward model that likes them."""
+
+
+class LengthGate(Config):
+    """How long a completion may be."""
+
+    unit: Literal["words", "characters", "tokens"] = "words"
+    """Words are runs without white space; tokens are the policy's."""
+    min: int = Field(default=1, ge=0)
+    """Shorter ones fail; continuous: the score rises evenly from 0 at nothing to 1 here."""
+    max: int = Field(default=150, ge=1)
+    """Longer ones fail; continuous: the score falls evenly from here on."""
+    zero_at: int | None = Field(default=None, ge=1)
+    """Where the continuous score is 0; None is twice ``max``."""
+
+    @property
+    def end(self) -> int:
+        """``zero_at``, or what it stands for."""
+        return 2 * self.max if self.zero_at is None else self.zero_at
+
+    @model_validator(mode="after")
+    def _in_order(self) -> LengthGate:
+        if not self.min <= self.max < self.end:
+            raise ConfigError(f"a length gate needs min <= max < zero_at, got {self.min}, {self.max}, {self.end}",
+                              fix="for example length={min: 1, max: 150, zero_at: 300}")
+        return self
+
+
+class HollowCheck(Config):
+    """Phrases that affirm and say nothing ("Absolutely!", "That's a great question!")."""
+
+    patterns: tuple[str, ...] = HOLLOW
+    """Regular expressions, upper and lower case alike, whole words."""
+    penalty: float = Field(default=0.5, gt=0, le=1)
+    """Continuous: what each phrase costs; the score ends at 0."""
+
+    @field_validator("patterns")
+    @classmethod
+    def _compile(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for pattern in value:
+            check_pattern(pattern)
+        return value
+
+
+class FormatCheck(Config):
+    """One regular expression that a completion must match, or must not."""
+
+    pattern: str
+    absent: bool = False
+    """The pattern must not occur."""
+    whole: bool = False
+    """The pattern must match the whole completion, white space around it apart."""
+    ignore_case: bool = True
+    weight: float = Field(default=1.0, gt=0)
+    """Its share with ``combine: mean``."""
+
+    @field_validator("pattern")
+    @classmethod
+    def _compile(cls, value: str) -> str:
+        check_pattern(value)
+        return value
+
+
+class ProgrammaticConfig(ComponentConfig):
+    """Rules instead of a model: length, hollow affirmations, formats. Every rule is a part of the score, in [0, 1]."""
+
+    name: str = "programmatic"
+    mode: Literal["binary", "continuous"] = "binary"
+    """``binary``: 1.0 if every rule holds, else 0.0. ``continuous``: partial credit, combined by ``combine``."""
+    combine: Literal["product", "mean", "min"] = "product"
+    """Continuous only: ``product`` keeps every rule a gate, ``mean`` lets one make up for another."""
+    length: LengthGate | None = LengthGate()
+    hollow: HollowCheck | None = HollowCheck()
+    checks: dict[str, FormatCheck] = Field(default_factory=dict)
+    """Name -> format check. Example: ``{steps: {pattern: "step 1"}, json: {pattern: "[{].*[}]", whole: true}}``"""
+    max_characters: int = Field(default=20_000, ge=1)
+    """Patterns read no further, so that a runaway completion cannot stall them."""
+
+    @model_validator(mode="after")
+    def _some_rule(self) -> ProgrammaticConfig:
+        if self.length is None and self.hollow is None and not self.checks:
+            raise ConfigError("a programmatic reward without a rule gives everything 1.0",
+                              fix="keep length or hollow, or add to checks")
+        check_names(self.checks, "a check")
+        if taken := {"length", "hollow"} & set(self.checks):
+            raise ConfigError(f"a check cannot be called '{min(taken)}'", why="that is the name of a built-in rule",
+                              fix="rename it")
+        return self
+
+    def build(self, ctx: BuildContext) -> ProgrammaticReward:
+        """Return the reward."""
+        from rlhf_plugin_composite.rules import ProgrammaticReward, token_counter
+
+        counts_tokens = self.length is not None and self.length.unit == "tokens"
+        return ProgrammaticReward(self, token_counter(ctx) if counts_tokens else None)
+
+
+class PartSettings(Config):
+    """One reward inside a composite."""
+
+    reward: component("reward")  # pyright: ignore[reportInvalidTypeForm]
+    """Any reward that is installed."""
+    weight: float = 1.0
+    """Factor of its normalised score; negative is a penalty, 0 only records it."""
+    normalise: Literal["none", "sigmoid", "zscore"] = "none"
+    """``sigmoid``: 1 / (1 + exp(-score / scale)). ``zscore``: (score - mean) / std, clipped."""
+    scale: float = Field(default=1.0, gt=0)
+    """For ``sigmoid``."""
+    statistics: Literal["running", "calibrated"] = "running"
+    """Where the z-score's mean and std are from. ``running``: all scores of earlier calls, evaluations included (the
+    first call uses its own). ``calibrated``: fixed, from ``mean`` and ``std`` or the composite's ``calibration``."""
+    freeze_after: int | None = Field(default=None, ge=2)
+    """Running statistics stay as they are once they hold so many scores."""
+    mean: float | None = None
+    std: float | None = Field(default=None, gt=0)
+    clip: float = Field(default=10.0, gt=0)
+    """Largest z-score to either side."""
+
+    @field_validator("weight", "mean")
+    @classmethod
+    def _finite(cls, value: float | None) -> float | None:
+        if value is not None and not math.isfinite(value):
+            raise ConfigError(f"{value} is not a finite number", fix="give a number")
+        return value
+
+    @model_validator(mode="after")
+    def _both(self) -> PartSettings:
+        if (self.mean is None) != (self.std is None):
+            raise ConfigError("mean and std of a part belong together", fix="give both, or neither")
+        if self.mean is not None and (self.normalise, self.statistics) != ("zscore", "calibrated"):
+            raise ConfigError("mean and std are for normalise=zscore with statistics=calibrated",
+                              why=f"this part has normalise={self.normalise}, statistics={self.statistics}",
+                              fix="set both, or leave mean and std out")
+        return self
+
+
+class CompositeConfig(ComponentConfig):
+    """``sum of weight * normalised score`` over named rewards. Every raw and normalised score is a part of the score.
+
+    A completion that one part has no score for (and a weight that is not 0) has none: the part's status, never 0.0.
+    """
+
+    name: str = "composite"
+    parts: dict[str, PartSettings] = Field(min_length=1)
+    """Name -> part. Example: ``{taste: {reward: {name: bradley_terry, path: runs/rm/final}, normalise: sigmoid,
+    weight: 0.7}, rules: {reward: programmatic, weight: 0.3}}``"""
+    calibration: str | None = None
+    """JSON lines with prompt and completion; they are scored once, when the reward is built, for the z-scores."""
+
+    @model_validator(mode="after")
+    def _usable(self) -> CompositeConfig:
+        check_names(self.parts, "a part")
+        if all(p.weight == 0 for p in self.parts.values()):
+            raise ConfigError("every part of the composite has weight 0", fix="give at least one another weight")
+        open_ = [n for n, p in self.parts.items() if needs_calibration(p)]
+        if open_ and self.calibration is None:
+            raise ConfigError(f"part '{open_[0]}' has calibrated statistics, but there is nothing to take them from",
+                              fix="set its mean and std, or the composite's calibration=FILE.jsonl")
+        return self
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Check the parts, the calibration file, and that running statistics are one process's.
+
+        Raises:
+            UserError: the first thing that cannot work.
+        """
+        from rlhf_core.data.files import check_file
+
+        running = [n for n, p in self.parts.items() if p.normalise == "zscore" and p.statistics == "running"]
+        if running and ctx.world_size > 1:
+            raise ConfigError(f"part '{running[0]}' has running statistics, and there are {ctx.world_size} processes",
+                              why="each would have its own, and equal completions unequal scores",
+                              fix="statistics=calibrated, or normalise=sigmoid")
+        if self.calibration is not None:
+            check_file(self.calibration, "calibration file", "reward.calibration")
+        for part in self.parts.values():
+            part.reward.preflight(ctx)
+
+    def build(self, ctx: BuildContext) -> CompositeReward:
+        """Build every part, and calibrate those that are to be."""
+        from rlhf_plugin_composite.reward import build_composite
+
+        return build_composite(self, ctx)
+
+
+def needs_calibration(part: PartSettings) -> bool:
+    """Whether its statistics must come from the calibration file."""
+    return part.normalise == "zscore" and part.statistics == "calibrated" and part.mean is None
+
+
+def check_names(names: dict[str, object] | dict[str, FormatCheck] | dict[str, PartSettings], what: str) -> None:
+    """Refuse names that would be unreadable in metrics and traces.
+
+    Raises:
+        ConfigError: names the first.
+    """
+    for name in names:
+        if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+            raise ConfigError(f"{what} cannot be called {name!r}", fix="letters, digits, _ and -")
+
+
+def check_pattern(pattern: str) -> None:
+    """Refuse what is no regular expression.
+
+    Raises:
+        ConfigError: says where it breaks.
+    """
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(f"{pattern!r} is not a regular expression", why=str(error),
+                          fix="escape characters that mean themselves: . * + ? ( ) [ ] { } | \\ ^ $") from error

@@ -1,0 +1,86 @@
+"""Puts scores of different rewards on scales that can be added."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from rlhf_plugin_composite.config import PartSettings
+
+Raw = Sequence[float | None]
+
+
+class Statistics:
+    """Count, mean and variance of all that was added, in one pass (Welford 1962; Chan et al. 1979).
+
+    Example:
+        >>> s = Statistics(); s.add([1.0, 3.0]); (s.mean, s.std)
+        (2.0, 1.0)
+    """
+
+    def __init__(self, count: float = 0, mean: float = 0.0, squares: float = 0.0) -> None:
+        self.count, self.mean, self.squares = count, mean, squares
+
+    def add(self, values: Sequence[float]) -> None:
+        """Take in further values, one after the other; the order is part of what a resume repeats."""
+        for value in values:
+            self.count += 1
+            gap = value - self.mean
+            self.mean += gap / self.count
+            self.squares += gap * (value - self.mean)
+
+    @property
+    def std(self) -> float:
+        """Population standard deviation; 0 of nothing."""
+        return math.sqrt(self.squares / self.count) if self.count else 0.0
+
+
+class Normaliser:
+    """Maps the raw scores of one part. Missing scores stay missing and count nowhere."""
+
+    def __init__(self, settings: PartSettings) -> None:
+        self.settings = settings
+        given = settings.mean is not None and settings.std is not None
+        self.statistics = Statistics(1, float(settings.mean or 0.0), float(settings.std or 0.0) ** 2) if given else (
+            Statistics())
+        self.learns = settings.normalise == "zscore" and settings.statistics == "running"
+
+    def __call__(self, raw: Raw) -> list[float | None]:
+        """Normalised scores. Running statistics are those of earlier calls, so that a score does not depend on its
+        batch; only the first call, which has none, uses its own."""
+        fresh = [r for r in raw if r is not None]
+        first = self.learns and self.statistics.count < 2
+        if first:
+            self._learn(fresh)
+        out = [None if r is None else self._one(r) for r in raw]
+        if self.learns and not first:
+            self._learn(fresh)
+        return out
+
+    def _learn(self, values: Sequence[float]) -> None:
+        limit = self.settings.freeze_after
+        room = len(values) if limit is None else max(0, limit - int(self.statistics.count))
+        self.statistics.add(values[:room])
+
+    def _one(self, raw: float) -> float:
+        if self.settings.normalise == "none":
+            return raw
+        if self.settings.normalise == "sigmoid":
+            return sigmoid(raw / self.settings.scale)
+        z = (raw - self.statistics.mean) / max(self.statistics.std, 1e-8)
+        return min(self.settings.clip, max(-self.settings.clip, z))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Count, mean and sum of squared gaps, which give the statistics back bit for bit."""
+        s = self.statistics
+        return {"count": s.count, "mean": s.mean, "squares": s.squares}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore it."""
+        self.statistics = Statistics(int(state["count"]), float(state["mean"]), float(state["squares"]))
+
+
+def sigmoid(x: float) -> float:
+    """``1 / (1 + exp(-x))`` without overflow."""
+    return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))

@@ -1,0 +1,142 @@
+"""A weighted sum of rewards, each on a scale of its own choosing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlhf_core.api import BuildContext, ConfigError, DatasetError, PluginError, Sample, Score, ScoreStatus
+from rlhf_plugin_composite.config import CompositeConfig, needs_calibration
+from rlhf_plugin_composite.normalise import Normaliser
+
+
+class CompositeReward:
+    """``value = sum of weight * normalised`` over the parts.
+
+    ``Score.parts`` has, for a part called ``taste``: ``taste/raw``, ``taste/normalised``, and each part of its own as
+    ``taste/NAME``.
+
+    Args:
+        config: weights and how to normalise.
+        rewards: the built parts, by name.
+    """
+
+    def __init__(self, config: CompositeConfig, rewards: Mapping[str, Any]) -> None:
+        self.config, self.rewards = config, dict(rewards)
+        self.normalisers = {name: Normaliser(part) for name, part in config.parts.items()}
+
+    def score(self, samples: Sequence[Sample]) -> list[Score]:
+        """One score per sample; missing where a part that counts is missing (status and reason of that part)."""
+        if not samples:
+            return []
+        found = {name: scored(name, reward, samples) for name, reward in self.rewards.items()}
+        normal = {n: self.normalisers[n]([s.value if s.ok else None for s in rows]) for n, rows in found.items()}
+        return [self._one({n: rows[i] for n, rows in found.items()}, {n: v[i] for n, v in normal.items()})
+                for i in range(len(samples))]
+
+    def _one(self, scores: Mapping[str, Score], normal: Mapping[str, float | None]) -> Score:
+        parts: dict[str, float] = {}
+        total, missing = 0.0, []
+        for name, score in scores.items():
+            weight, value = self.config.parts[name].weight, normal[name]
+            parts |= {f"{name}/{k}": float(v) for k, v in score.parts.items()}
+            if value is not None and score.value is not None:
+                parts |= {f"{name}/raw": float(score.value), f"{name}/normalised": value}
+                total += weight * value
+            elif weight != 0:
+                missing.append(name)
+        if missing:
+            first = scores[missing[0]]
+            return Score(None, parts, first.status, f"part '{missing[0]}': {first.detail or first.status.value}")
+        if not math.isfinite(total):
+            return Score(None, parts, ScoreStatus.ERROR, f"the weighted sum is {total}")
+        return Score(total, parts)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Statistics of every part, and the state of parts that have one."""
+        own = {n: r.state_dict() for n, r in self.rewards.items() if keeps_state(r)}
+        return {"statistics": {n: x.state_dict() for n, x in self.normalisers.items()}, "rewards": own}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore it."""
+        for name, normaliser in self.normalisers.items():
+            normaliser.load_state_dict(state["statistics"][name])
+        for name, own in state["rewards"].items():
+            self.rewards[name].load_state_dict(own)
+
+    def close(self) -> None:
+        """Close every part; idempotent."""
+        for reward in self.rewards.values():
+            if callable(close := getattr(reward, "close", None)):
+                close()
+
+
+def scored(name: str, reward: Any, samples: Sequence[Sample]) -> list[Score]:
+    """Ask one part; if it raises, each sample has status ``error``.
+
+    Raises:
+        PluginError: it returned another number of scores.
+    """
+    try:
+        rows = list(reward.score(samples))
+    except Exception as error:
+        return [Score.failed(ScoreStatus.ERROR, f"{type(error).__name__}: {error}")] * len(samples)
+    if len(rows) != len(samples):
+        raise PluginError(f"part '{name}' returned {len(rows)} scores for {len(samples)} samples",
+                          fix="one Score per sample, in order; rlhf_core.testing.check_reward has the checks")
+    return rows
+
+
+def keeps_state(reward: Any) -> bool:
+    """Whether a checkpoint must hold its state; a torch module is taken for a frozen network, as in any run."""
+    methods = callable(getattr(reward, "state_dict", None)) and callable(getattr(reward, "load_state_dict", None))
+    return methods and not hasattr(reward, "named_parameters")
+
+
+def build_composite(config: CompositeConfig, ctx: BuildContext) -> CompositeReward:
+    """Build the parts in order and calibrate those that ask for it; what was built is closed if one fails.
+
+    Raises:
+        ConfigError: a part is no reward.
+        DatasetError: the calibration file cannot be used.
+    """
+    rewards: dict[str, Any] = {}
+    whole = CompositeReward(config, rewards)
+    try:
+        for name, part in config.parts.items():
+            built = part.reward.build(ctx)
+            whole.rewards[name] = built
+            if not callable(getattr(built, "score", None)):
+                raise ConfigError(f"part '{name}' of the composite is no reward",
+                                  why=f"what {part.reward.name} builds has no score()")
+        calibrate(whole)
+    except BaseException:
+        whole.close()
+        raise
+    return whole
+
+
+def calibrate(whole: CompositeReward) -> None:
+    """Score the calibration file once with the parts that need it, and keep mean and std.
+
+    Raises:
+        DatasetError: a part has fewer than two scores there, or always the same.
+    """
+    file = whole.config.calibration
+    names = [n for n, p in whole.config.parts.items() if needs_calibration(p)]
+    if not names or file is None:
+        return
+    from rlhf_core.cli.reward import samples_of
+
+    _, samples = samples_of(file)
+    for name in names:
+        rows = scored(name, whole.rewards[name], samples)
+        good = [float(s.value) for s in rows if s.ok and s.value is not None]
+        statistics = whole.normalisers[name].statistics
+        statistics.add(good)
+        if statistics.std < 1e-8:
+            bad = next((s.detail for s in rows if not s.ok), "")
+            raise DatasetError(f"part '{name}' cannot be calibrated on '{file}'",
+                               why=bad or f"{len(good)} of {len(rows)} completions have a score, all the same",
+                               fix="give completions that it scores differently, or normalise=sigmoid")

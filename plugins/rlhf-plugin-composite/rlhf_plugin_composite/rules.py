@@ -1,0 +1,100 @@
+"""Scores by rule: the same text always gets the same score, at no cost and without learned bias."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rlhf_core.api import BuildContext, Sample, Score
+from rlhf_plugin_composite.config import FormatCheck, HollowCheck, LengthGate, ProgrammaticConfig
+
+Counter = Callable[[str], int]
+
+
+class ProgrammaticReward:
+    """Length, hollow affirmations and formats of a completion.
+
+    Args:
+        config: the rules.
+        count_tokens: how many tokens a text has; needed only by a length gate in tokens.
+    """
+
+    def __init__(self, config: ProgrammaticConfig, count_tokens: Counter | None = None) -> None:
+        self.config = config
+        self.count = {"words": lambda text: len(text.split()), "characters": len, "tokens": count_tokens}
+        self.hollow = hollow_pattern(config.hollow) if config.hollow else None
+        self.checks = {name: compiled(check) for name, check in config.checks.items()}
+
+    def score(self, samples: Sequence[Sample]) -> list[Score]:
+        """One score in [0, 1] per sample, each rule's in ``parts``."""
+        return [self._one(s.completion) for s in samples]
+
+    def _one(self, text: str) -> Score:
+        parts = self.parts(text)
+        return Score(combined(parts, self.config), parts)
+
+    def parts(self, text: str) -> dict[str, float]:
+        """Rule -> how well the text keeps it, in [0, 1]; 0 or 1 with ``mode: binary``."""
+        config, binary, read = self.config, self.config.mode == "binary", text[: self.config.max_characters]
+        parts: dict[str, float] = {}
+        if config.length is not None:
+            count = self.count[config.length.unit]
+            assert count is not None, "a gate in tokens is built with a tokenizer"
+            kept = length_credit(count(text), config.length)
+            parts["length"] = float(kept == 1.0) if binary else kept
+        if config.hollow is not None and self.hollow is not None:
+            found = len(self.hollow.findall(read))
+            parts["hollow"] = float(found == 0) if binary else max(0.0, 1.0 - config.hollow.penalty * found)
+        for name, pattern in self.checks.items():
+            check = config.checks[name]
+            match = pattern.fullmatch(read.strip()) if check.whole else pattern.search(read)
+            parts[name] = float((match is None) == check.absent)
+        return parts
+
+
+def length_credit(count: int, gate: LengthGate) -> float:
+    """Credit in [0, 1]: 1 from ``min`` to ``max``, falling evenly to 0 at nothing and at ``zero_at``.
+
+    Example:
+        >>> length_credit(225, LengthGate(max=150))
+        0.5
+    """
+    if count < gate.min:
+        return count / gate.min
+    return min(1.0, max(0.0, (gate.end - count) / (gate.end - gate.max)))
+
+
+def combined(parts: Mapping[str, float], config: ProgrammaticConfig) -> float:
+    """One number of the parts; what ``config.mode`` and ``config.combine`` say."""
+    if config.mode == "binary" or config.combine == "min":
+        return min(parts.values())
+    if config.combine == "product":
+        return math.prod(parts.values())
+    weights = {name: config.checks[name].weight if name in config.checks else 1.0 for name in parts}
+    return sum(weights[n] * v for n, v in parts.items()) / sum(weights.values())
+
+
+def hollow_pattern(check: HollowCheck) -> re.Pattern[str]:
+    """One pattern of all phrases; groups do not capture, so that ``findall`` gives whole phrases."""
+    return re.compile("|".join(rf"(?<!\w)(?:{p})" for p in check.patterns) or r"(?!)", re.IGNORECASE)
+
+
+def compiled(check: FormatCheck) -> re.Pattern[str]:
+    """The pattern with its flags; a dot matches line ends too."""
+    return re.compile(check.pattern, re.DOTALL | (re.IGNORECASE if check.ignore_case else 0))
+
+
+def token_counter(ctx: BuildContext) -> Counter:
+    """Counts tokens as the policy does, or, outside a run, as the run's model would.
+
+    Raises:
+        ModelError: that model's tokenizer cannot be loaded.
+    """
+    tokenizer: Any = getattr(ctx.policy, "tokenizer", None)
+    if tokenizer is None:
+        from rlhf_core.models.load import load_tokenizer
+
+        tokenizer = load_tokenizer(ctx.config.model)
+    return lambda text: len(tokenizer.encode(text, add_special_tokens=False))

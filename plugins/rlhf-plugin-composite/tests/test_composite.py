@@ -1,0 +1,175 @@
+"""Weighted sums of real rewards: values, parts, missing parts, statistics that resume, and a whole run."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_core.api import ConfigError, DatasetError, Prompt, RlhfError, Sample, Score, ScoreStatus
+from rlhf_core.registry import Registry
+from rlhf_core.runs.jsonl import read_jsonl
+from rlhf_core.testing import check_reward, make_context, make_samples
+from rlhf_plugin_composite.config import CompositeConfig, PartSettings
+from rlhf_plugin_composite.normalise import Normaliser
+
+RULES = {"name": "programmatic", "length": {"max": 4, "zero_at": 8}, "mode": "continuous"}
+
+
+def config(**settings: Any) -> CompositeConfig:
+    return CompositeConfig.model_validate(settings, context={"registry": Registry(disabled=())})
+
+
+def sums(*answers: str) -> list[Sample]:
+    return [Sample(Prompt(f"s/{i}", ({"role": "user", "content": "2 + 2?"},), "4"), a) for i, a in enumerate(answers)]
+
+
+def test_conforms_and_adds_what_the_parts_say() -> None:
+    both = config(parts={"right": {"reward": "verifier", "weight": 0.7, "normalise": "sigmoid", "scale": 0.5},
+                         "rules": {"reward": RULES, "weight": 0.3}})
+    samples = make_samples()[:6]
+    check_reward(both, samples=samples)
+    built = both.build(make_context())
+    try:
+        found = built.score(sums("The answer is 4.", "It is 5 I say to you."))
+    finally:
+        built.close()
+    for score, right, rules in zip(found, (1.0, 0.0), (1.0, 0.25)):
+        normalised = 1 / (1 + math.exp(-right / 0.5))
+        assert score.value == pytest.approx(0.7 * normalised + 0.3 * rules)
+        assert score.parts["right/raw"] == right
+        assert score.parts["right/normalised"] == pytest.approx(normalised)
+        assert score.parts["rules/raw"] == score.parts["rules/normalised"] == rules
+        assert score.parts["rules/length"] == rules
+
+
+def test_a_missing_part_that_counts_makes_the_score_missing() -> None:
+    blank = Sample(Prompt("n", ({"role": "user", "content": "2 + 2?"},)), "The answer is 4.")  # no reference answer
+    for weight in (1.0, 0.0):
+        built = config(parts={"right": {"reward": "verifier", "weight": weight}, "rules": {"reward": RULES}}).build(
+            make_context())
+        try:
+            (found,) = built.score([blank])
+        finally:
+            built.close()
+        assert found.parts["rules/raw"] == 1.0
+        assert "right/raw" not in found.parts
+        if weight:
+            assert (found.value, found.status) == (None, ScoreStatus.MISSING)
+            assert "part 'right'" in found.detail
+        else:
+            assert found.value == 1.0
+
+
+def part(**settings: Any) -> PartSettings:
+    return PartSettings.model_validate({"reward": "programmatic", **settings},
+                                       context={"registry": Registry(disabled=())})
+
+
+def test_running_statistics_are_those_before_the_call_and_resume_bit_for_bit() -> None:
+    rows: Sequence[list[float | None]] = [[1.0, None, 3.0, 0.1], [5.0, 0.7], [2.0, 1e-3, 9.0]]
+    whole = Normaliser(part(normalise="zscore"))
+    assert whole(rows[0])[:2] == [pytest.approx((1 - 4.1 / 3) / 1.2120, abs=1e-3), None]
+    alone = Normaliser(part(normalise="zscore"))
+    alone(rows[0])
+    state = json.loads(json.dumps(alone.state_dict()))
+    resumed = Normaliser(part(normalise="zscore"))
+    resumed.load_state_dict(state)
+    for row in rows[1:]:
+        expected = [(v - whole.statistics.mean) / whole.statistics.std for v in row if v is not None]
+        assert whole(row) == resumed(row) == expected
+    assert whole.state_dict() == resumed.state_dict()
+    assert whole.statistics.count == 8
+
+
+def test_frozen_and_given_statistics_do_not_move() -> None:
+    frozen = Normaliser(part(normalise="zscore", freeze_after=2))
+    frozen([0.0, 2.0])
+    assert frozen([100.0, 1.0]) == [10.0, 0.0]  # clipped
+    assert frozen([3.0]) == [2.0]
+    given = Normaliser(part(normalise="zscore", statistics="calibrated", mean=1.0, std=2.0))
+    assert given([5.0, 1.0]) == given([5.0, 1.0]) == [2.0, 0.0]
+
+
+def test_calibration_scores_a_file_once(tmp_path: Path) -> None:
+    file = tmp_path / "calibration.jsonl"
+    texts = ["one", "one two three four five six", "a b c d e f g h i"]
+    file.write_text("".join(json.dumps({"prompt": "Say.", "completion": t}) + "\n" for t in texts))
+    settings = {"parts": {"rules": {"reward": RULES, "normalise": "zscore", "statistics": "calibrated"}},
+                "calibration": str(file)}
+    check_reward(config(**settings))
+    built = config(**settings).build(make_context())
+    (found,) = built.score(sums("one"))
+    assert found.value == pytest.approx((1.0 - 0.5) / math.sqrt(1 / 6))  # raw 1, 0.5 and 0: mean 0.5
+    file.write_text(json.dumps({"prompt": "Say.", "completion": "one"}) + "\n")
+    with pytest.raises(DatasetError, match="cannot be calibrated"):
+        config(**settings).build(make_context())
+
+
+@pytest.mark.parametrize(("settings", "words"), [
+    ({"parts": {"a": {"reward": "programmatic", "weight": 0}}}, "every part"),
+    ({"parts": {"a": {"reward": "programmatic", "normalise": "zscore", "statistics": "calibrated"}}}, "calibration="),
+    ({"parts": {"a": {"reward": "programmatic", "mean": 1.0}}}, "belong together"),
+    ({"parts": {"a": {"reward": "programatic"}}}, "did you mean 'programmatic'"),
+    ({"parts": {"a": {"reward": "programmatic", "weight": float("nan")}}}, "finite"),
+    ({"parts": {"a b": {"reward": "programmatic"}}}, "cannot be called"),
+])
+def test_composites_that_cannot_work_are_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises((RlhfError, ValueError), match=words):
+        config(**settings)
+
+
+def test_running_statistics_are_refused_in_several_processes() -> None:
+    running = config(parts={"a": {"reward": "programmatic", "normalise": "zscore"}})
+    running.preflight(make_context())
+    with pytest.raises(ConfigError, match="2 processes"):
+        running.preflight(make_context(world_size=2))
+
+
+class Broken:
+    def score(self, samples: Sequence[Sample]) -> list[Score]:
+        raise OSError("no disk")
+
+
+def test_a_part_that_raises_is_an_error_that_names_it() -> None:
+    built = config(parts={"a": {"reward": "programmatic"}, "b": {"reward": "programmatic"}}).build(make_context())
+    built.rewards["b"] = Broken()
+    (found,) = built.score(sums("4"))
+    assert (found.value, found.status) == (None, ScoreStatus.ERROR)
+    assert found.detail == "part 'b': OSError: no disk"
+
+
+RUN = ("train", "--algo", "grpo", "--reward", "composite", "--dataset", "pocket/arithmetic", "--set", "threads=1",
+       "--set", "trainer.rollout_batch_size=16", "--set", "trainer.eval_samples=4",
+       "--set", "reward.parts={right: {reward: verifier, weight: 0.8}, short: {reward: {name: programmatic, mode: "
+       "continuous, length: {unit: tokens, max: 5}}, weight: 0.2, normalise: zscore}}")
+
+
+@pytest.mark.slow
+def test_a_run_traces_every_part_and_resumes_exactly(
+        tmp_path: Path, command: Callable[..., tuple[int, str]]) -> None:
+    whole, half = tmp_path / "whole", tmp_path / "half"
+    steps = ("--set", "trainer.steps=4", "--set", "trainer.checkpoint_every=2")
+    code, err = command(*RUN, *steps, "--run-dir", whole)
+    assert code == 0, err
+    code, err = command(*RUN, *steps, "--run-dir", half)
+    assert code == 0, err
+    import shutil
+
+    shutil.rmtree(half / "final")
+    for name in ("summary.json",):
+        (half / name).unlink()
+    last = max((half / "checkpoints").iterdir(), key=lambda p: p.name)
+    shutil.rmtree(last)
+    code, err = command("train", "--resume", half)
+    assert code == 0, err
+    a, b = ([{k: v for k, v in r.items() if "time" not in k and "seconds" not in k}
+             for r in read_jsonl(d / "metrics.jsonl")] for d in (whole, half))
+    key = "reward/part/short/normalised"
+    names = {"reward/part/right/raw", "reward/part/short/raw", key, "reward/part/short/length"}
+    assert any(names <= set(r) for r in a)
+    assert [r.get(key) for r in a] == [r.get(key) for r in b]

@@ -1,0 +1,74 @@
+"""The rules on texts whose verdict is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rlhf_core.api import ConfigError, Prompt, Sample
+from rlhf_core.testing import check_reward
+from rlhf_plugin_composite.config import ProgrammaticConfig
+from rlhf_plugin_composite.rules import ProgrammaticReward
+
+
+def scores(texts: list[str], **settings: Any) -> list[Any]:
+    prompt = Prompt("a", ({"role": "user", "content": "Which pet does Ann have?"},))
+    return ProgrammaticReward(ProgrammaticConfig.model_validate(settings)).score([Sample(prompt, t) for t in texts])
+
+
+@pytest.mark.parametrize("settings", [{}, {"mode": "continuous", "checks": {"period": {"pattern": r"\.\s*$"}}}])
+def test_conforms(settings: dict[str, Any]) -> None:
+    check_reward(ProgrammaticConfig.model_validate(settings))
+
+
+@pytest.mark.parametrize("text", [
+    "That's a great question! Ann has a cat.", "Absolutely! A cat.", "Certainly, a cat.", "Of course! A cat.",
+    "I'd be happy to help! A cat.", "A cat. I am HAPPY TO HELP."])
+def test_hollow_phrases_fail_wherever_they_stand(text: str) -> None:
+    (found,) = scores([text])
+    assert (found.value, dict(found.parts)) == (0.0, {"length": 1.0, "hollow": 0.0})
+
+
+def test_words_that_only_look_hollow_pass() -> None:
+    found = scores(["Of course material she said nothing.", "It is absolutely a cat.", "Ann."])
+    assert [s.value for s in found] == [1.0] * 3
+
+
+def test_the_length_gate_is_binary_or_falls_evenly() -> None:
+    texts = [" ".join(["word"] * n) for n in (0, 1, 150, 151, 225, 300, 400)]
+    assert [s.parts["length"] for s in scores(texts)] == [0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]
+    smooth = [s.parts["length"] for s in scores(texts, mode="continuous")]
+    assert smooth == pytest.approx([0.0, 1.0, 1.0, 149 / 150, 0.5, 0.0, 0.0])
+
+
+def test_parts_are_combined_as_said() -> None:
+    text = ["Absolutely! " + " ".join(["word"] * 224)]  # 225 words: half credit; one phrase: half credit
+    rules = {"mode": "continuous", "checks": {"steps": {"pattern": "step 1", "weight": 2.0}}}
+    (found,) = scores(text, **rules, combine="mean")
+    assert dict(found.parts) == {"length": 0.5, "hollow": 0.5, "steps": 0.0}
+    assert found.value == pytest.approx((0.5 + 0.5 + 2 * 0.0) / 4)
+    assert scores(text, **rules)[0].value == 0.0
+    assert scores(text, mode="continuous")[0].value == pytest.approx(0.25)
+
+
+def test_format_checks() -> None:
+    checks = {"json": {"pattern": r"\{.*\}", "whole": True}, "no_list": {"pattern": r"^\s*-", "absent": True}}
+    found = scores(['{"pet":\n"cat"} ', "- cat", "a {} b"], length=None, hollow=None, checks=checks)
+    assert [dict(s.parts) for s in found] == [
+        {"json": 1.0, "no_list": 1.0}, {"json": 0.0, "no_list": 0.0}, {"json": 0.0, "no_list": 1.0}]
+    assert [s.value for s in found] == [1.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(("settings", "words"), [
+    ({"length": None, "hollow": None}, "without a rule"),
+    ({"checks": {"x": {"pattern": "(("}}}, "not a regular expression"),
+    ({"checks": {"length": {"pattern": "x"}}}, "built-in rule"),
+    ({"checks": {"a/b": {"pattern": "x"}}}, "cannot be called"),
+    ({"length": {"max": 10, "zero_at": 5}}, "min <= max < zero_at"),
+])
+def test_rules_that_cannot_work_are_refused(settings: dict[str, Any], words: str) -> None:
+    from pydantic import ValidationError
+
+    with pytest.raises((ConfigError, ValidationError), match=words):
+        ProgrammaticConfig.model_validate(settings)
