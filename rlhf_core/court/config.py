@@ -36,6 +36,11 @@ class VerifierConfig(ComponentConfig):
         """The longest that a verdict takes with these settings, by the verifier's own deadlines; 0 if it has none."""
         return 0.0
 
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Environment variables with keys or tokens that its worker needs, which gets no others of that kind."""
+        return ()
+
 
 class NumericVerifierConfig(VerifierConfig):
     """Compares the number that a completion states with the reference answer.

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from rlhf_core.types import Sample, Score, ScoreStatus
 BOOT = ("import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
         "from rlhf_core.court.worker import main; main(int(sys.argv[2]), int(sys.argv[3]))")
 """Not ``multiprocessing``: that would import the trainer's main module, and with it torch, in every worker."""
+SECRET = re.compile(r"(^|_)(KEY|TOKEN|SECRET|CREDENTIALS|PASS|PASSWD)$|PASSWORD$", re.IGNORECASE)
+"""Names of variables that a worker does not inherit: it reads what a model wrote."""
 EXIT_GRACE_S = 5.0
 """A SIGKILLed process is gone within milliseconds; this is how long we wait before saying that it is not."""
 
@@ -51,7 +54,7 @@ class WorkerProcess:
 
     Args:
         spec: what the worker builds: ``component`` (kind, name, distribution, version, value), ``config``,
-            ``only_core``, ``disabled``, ``memory_mb``.
+            ``only_core``, ``disabled``, ``memory_mb``, ``secrets`` (see :func:`without_secrets`).
         start_timeout_s: seconds a worker may take to import and build its verifier.
         recycling: when a worker that answers is replaced; by default never.
     """
@@ -84,7 +87,8 @@ class WorkerProcess:
         with theirs:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._stderr,
-                start_new_session=True, pass_fds=(theirs.fileno(),), env={**os.environ, "OMP_NUM_THREADS": "1"})
+                start_new_session=True, pass_fds=(theirs.fileno(),),
+                env={**without_secrets(os.environ, self.spec.get("secrets", ())), "OMP_NUM_THREADS": "1"})
         deadline = time.monotonic() + self.start_timeout_s
         try:
             self._control.settimeout(self.start_timeout_s)
@@ -246,6 +250,16 @@ class WorkerProcess:
         except subprocess.TimeoutExpired as error:
             late = f"verifier worker {process.pid} still runs {EXIT_GRACE_S:g} s after SIGKILL"
             raise DeadlineExceeded(late) from error
+
+
+def without_secrets(environment: Mapping[str, str], keep: Collection[str] = ()) -> dict[str, str]:
+    """The environment without keys, tokens and passwords, but for those that a verifier asks for.
+
+    Example:
+        >>> without_secrets({"PATH": "/bin", "HF_TOKEN": "hf_1", "JUDGE_API_KEY": "k"}, keep=["JUDGE_API_KEY"])
+        {'PATH': '/bin', 'JUDGE_API_KEY': 'k'}
+    """
+    return {name: value for name, value in environment.items() if name in keep or not SECRET.search(name)}
 
 
 def resident_mb(pid: int) -> float:

@@ -43,7 +43,7 @@ def worker_spec(config: VerifierRewardConfig, registry: Registry) -> dict[str, A
     """What a worker needs to find and build the same verifier."""
     verifier = config.verifier
     return {"component": registry.find("verifier", verifier.name).describe(),
-            "config": verifier.model_dump(mode="json"),
+            "config": verifier.model_dump(mode="json"), "secrets": list(getattr(verifier, "secrets", ())),
             "only_core": registry.only_core, "disabled": sorted(registry.disabled), "memory_mb": config.memory_mb}
 
 

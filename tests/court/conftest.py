@@ -22,6 +22,7 @@ class NaughtyConfig(VerifierConfig):
     slow_start: float = 0.0
     thread: bool = False
     needs_answer = False
+    secrets = property(lambda self: ("JUDGE_API_KEY",))
     def build(self, ctx):
         time.sleep(self.slow_start)
         if self.thread: threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
@@ -58,6 +59,7 @@ class Naughty:
     def modules(self, _):
         return Score(float(any(m in sys.modules for m in ("torch", "transformers", "datasets"))))
     def pid(self, _): return Score(float(os.getpid()))
+    def variables(self, names): return Score(float(sum(n in os.environ for n in names.split())))
     def keep(self, size):
         self.kept = b"x" * (int(size) << 20); return self.pid(size)
 '''

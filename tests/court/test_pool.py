@@ -44,6 +44,15 @@ def test_500_calls_come_back_in_order(judge: Judge, sample: MakeSample) -> None:
     assert reward.pool.restarts == 0
 
 
+def test_a_worker_has_no_keys_but_those_its_verifier_names(judge: Judge, sample: MakeSample,
+                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD", "JUDGE_API_KEY", "KEYBOARD"):
+        monkeypatch.setenv(name, "x")
+    found = judge().score([sample(f"variables {names}") for names in (
+        "OPENAI_API_KEY HF_TOKEN AWS_SECRET_ACCESS_KEY PGPASSWORD", "JUDGE_API_KEY KEYBOARD PATH")])
+    assert [s.value for s in found] == [0.0, 3.0]
+
+
 @pytest.mark.parametrize("call", ["hang", "spin"])
 def test_a_late_call_is_killed_and_the_others_are_not(judge: Judge, sample: MakeSample, call: str) -> None:
     reward = judge(workers=2)

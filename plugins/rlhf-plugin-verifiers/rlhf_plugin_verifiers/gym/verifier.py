@@ -9,6 +9,7 @@ from typing import Any
 
 from rlhf_core.api import Sample, Score, ScoreStatus
 from rlhf_plugin_verifiers.gym.config import GymVerifierConfig
+from rlhf_plugin_verifiers.gym.safe import may_be_scored
 from rlhf_plugin_verifiers.gym.source import create, library
 from rlhf_plugin_verifiers.maths.answer import boxed_answer
 
@@ -19,7 +20,8 @@ class GymVerifier:
     """See :class:`GymVerifierConfig`.
 
     The problem is generated again here, in the worker, from its seed and index; where that gives another one (see
-    ``GymSource``), the row's copy is taken, whose metadata went through JSON.
+    ``GymSource``), the row's copy is taken, whose metadata went through JSON. An answer that the task would run as
+    Python is wrong, see :mod:`rlhf_plugin_verifiers.gym.safe`.
     """
 
     def __init__(self, config: GymVerifierConfig) -> None:
@@ -37,6 +39,9 @@ class GymVerifier:
             problem = key["problem"]
         tagged = _TAGGED.findall(sample.completion)
         said = tagged[-1].strip() if tagged else self._untagged(sample.completion)
+        if said is not None and said != problem["answer"] and not may_be_scored(said, task):
+            parts = {"format": float(bool(tagged)), "answer": 0.0, "reward": 0.0}
+            return Score(0.0, parts, detail=f"{said[:200]!r} is no literal and no arithmetic, and was not evaluated")
         score = float(task.score_answer(answer=said, entry=problem)) if said is not None else 0.0
         right = float(score >= 1.0)
         value = right if self.config.value == "right" else score

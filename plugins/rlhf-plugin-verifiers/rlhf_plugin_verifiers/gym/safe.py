@@ -1,0 +1,79 @@
+"""Keeps what a model wrote from being run: several reasoning-gym tasks hand the answer to ``eval`` or to sympy's
+``parse_expr``, which calls ``eval``.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+from functools import cache
+
+MAX_CHARACTERS = 10_000
+_FUNCTIONS = """sin cos tan sec csc cot asin acos atan asec acsc acot atan2 sinh cosh tanh sech csch coth asinh
+    acosh atanh exp log ln sqrt cbrt root Abs abs sign floor ceiling Rational Integer"""
+FUNCTIONS = frozenset(_FUNCTIONS.split())
+"""What an arithmetic answer may call."""
+_WITHOUT_CALLS = re.compile(r"""[^()"'`\\#]*""")
+_ARITHMETIC = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop, ast.Tuple, ast.List, ast.Load)
+
+
+def may_be_scored(answer: str, task: object) -> bool:
+    """Whether a task's score function can be shown an answer without running what is in it.
+
+    A task that evaluates nothing is shown everything. One that calls ``eval`` is shown Python literals, one that
+    calls sympy's parser arithmetic with the usual functions, and either a text without brackets and quotes, in which
+    nothing can be called.
+    """
+    evaluates, parses = _runs(type(task))
+    if not (evaluates or parses):
+        return True
+    if len(answer) > MAX_CHARACTERS or "__" in answer:
+        return False
+    if _WITHOUT_CALLS.fullmatch(answer):
+        return True
+    return is_arithmetic(answer) if parses else is_literal(answer)
+
+
+@cache
+def _runs(task: type) -> tuple[bool, bool]:
+    """Whether a task's module, or that of a class it inherits from, calls ``eval`` or ``exec``, and sympy's parser."""
+    modules = {c.__module__ for c in task.__mro__ if c.__module__.partition(".")[0] not in sys.stdlib_module_names}
+    text = "\n".join(inspect.getsource(sys.modules[name]) for name in modules)
+    calls = re.findall(r"\b(eval|exec|parse_expr|sympify|S)\(", text)
+    return bool({"eval", "exec"} & set(calls)), "sympy" in text and bool(set(calls) - {"eval", "exec"})
+
+
+def is_literal(text: str) -> bool:
+    """Whether a text is a Python literal: numbers, strings, lists."""
+    try:
+        ast.literal_eval(text)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        return False
+    return True
+
+
+def is_arithmetic(text: str) -> bool:
+    """Whether a text is one line of numbers, names, operators and calls of :data:`FUNCTIONS`.
+
+    A string is none: sympy evaluates those that it meets inside an expression.
+
+    Example:
+        >>> is_arithmetic("x**2/2 + sin(3*x)"), is_arithmetic("sin('x')"), is_arithmetic("open(x)")
+        (True, False, False)
+    """
+    if re.search(r"[\n\r\\#]", text.strip()):
+        return False
+    try:
+        return all(_arithmetic(node) for node in ast.walk(ast.parse(text.strip(), mode="eval")))
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return False
+
+
+def _arithmetic(node: ast.AST) -> bool:
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, int | float | complex)
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS and not node.keywords
+    return isinstance(node, _ARITHMETIC) or (isinstance(node, ast.Name) and "__" not in node.id)
