@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import symtable
+from collections.abc import Iterator, Sequence
 
 _FENCE = re.compile(r"^[ \t]*(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>[\w+#.-]*)[^\n`]*\n(?P<body>.*?)"
                     r"(?:^[ \t]*(?P=fence)[`~]*[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
@@ -41,22 +43,60 @@ def program(text: str, how: str) -> str | None:
 
 
 def split_tests(text: str) -> list[str]:
-    """One text per test: each statement with an assert, with the statements before it that have none.
+    """One text per test: each statement with an assert, with the statements before it that have none; what follows
+    the last one belongs to it. Without any assert the whole text is one test if it calls something, otherwise none.
 
     Raises:
         SyntaxError: the text is no Python.
     """
-    tests: list[str] = []
-    waiting: list[str] = []
-    for node in ast.parse(text).body:
-        waiting.append(ast.unparse(node))
-        if any(isinstance(n, ast.Assert) for n in ast.walk(node)) and not isinstance(node, _DEFINITIONS):
-            tests.append("\n".join(waiting))
-            waiting = []
-    return tests if not waiting else [*tests, "\n".join(waiting)]
+    tests: list[list[str]] = [[]]
+    body = ast.parse(text).body
+    for node in body:
+        tests[-1].append(ast.unparse(node))
+        if _asserts(node):
+            tests.append([])
+    after = tests.pop()
+    if tests:
+        tests[-1] += after
+    elif any(isinstance(n, ast.Call) for node in body for n in executed(node)):
+        tests = [after]
+    return ["\n".join(lines) for lines in tests]
 
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def executed(node: ast.AST) -> Iterator[ast.AST]:
+    """A statement and what is in it, but for the insides of definitions, which only run when something calls them."""
+    if not isinstance(node, (*_DEFINITIONS, ast.Lambda)):
+        yield node
+        for child in ast.iter_child_nodes(node):
+            yield from executed(child)
+
+
+def _asserts(node: ast.AST) -> bool:
+    """Whether a statement asserts anything; ``assert True`` and ``assert (a, b)`` hold whatever the program does."""
+    wanted = [n.test for n in executed(node) if isinstance(n, ast.Assert)]
+    return any(not (isinstance(t, ast.Constant) and t.value) and not (isinstance(t, ast.Tuple) and t.elts)
+               for t in wanted)
+
+
+def supplied(texts: Sequence[str]) -> set[str]:
+    """Names that programs, run one after the other in one module, read and do not bind themselves.
+
+    Example:
+        >>> sorted(supplied(["import math", "x = 2", "assert f(x) == max(math.pi, 3)"]))
+        ['f', 'max']
+    """
+    top = symtable.symtable("\n".join(texts), "tests", "exec")
+    bound = {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
+    return _read(top) - bound
+
+
+def _read(table: symtable.SymbolTable) -> set[str]:
+    outermost = table.get_type() == "module"
+    own = {s.get_name() for s in table.get_symbols() if s.is_referenced() and (outermost or s.is_global())}
+    return own.union(*(_read(child) for child in table.get_children()))
 
 
 def defined(code: str) -> list[str]:

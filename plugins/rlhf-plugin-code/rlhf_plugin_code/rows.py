@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ast
+import builtins
 import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.api import Prompt
-from rlhf_plugin_code.extract import check_body, defined, split_tests
+from rlhf_plugin_code.extract import check_body, defined, split_tests, supplied
 
 if TYPE_CHECKING:
     from rlhf_plugin_code.config import AppsConfig, AssertsConfig
@@ -30,33 +30,43 @@ class Asserted:
     def __init__(self, setup: str, tests: Sequence[str], names: Sequence[str] = ()) -> None:
         self.setup, self.tests, self.names = setup, list(tests), list(names)
         if not self.tests:
-            raise BrokenTests("the row has no tests")
+            raise BrokenTests("the row has no tests: nothing in it asserts or calls anything")
         try:
-            for text in (setup, *self.tests):
-                ast.parse(text)
+            idle = next((t for t in self.tests if not split_tests(t)), None)
+            read = supplied([setup, *self.tests])
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise BrokenTests(f"{type(error).__name__} in the tests: {error}") from error
+        if idle is not None:
+            raise BrokenTests(f"a test asserts and calls nothing, so any program passes it: {idle[:80]!r}")
+        if not any(n in self.names or not hasattr(builtins, n) for n in read):
+            raise BrokenTests("the tests read no name that only the program can supply, so any program passes them")
 
 
-def asserts(config: AssertsConfig, prompt: Prompt) -> Asserted:
+def asserts(config: AssertsConfig, prompt: Prompt, names: Sequence[str] = (), setup: object = None) -> Asserted:
     """Tests of a row: a list of texts, or one text whose asserts count one by one.
 
+    Args:
+        config: names the columns.
+        prompt: the row.
+        names: see :class:`Asserted`.
+        setup: runs before the tests where the row has nothing in the column for that.
+
     Raises:
-        BrokenTests: no such column, no tests in it, or no Python.
+        BrokenTests: no such column, no tests in it that a program can fail, or no Python.
     """
     tests = prompt.meta.get(config.tests_column)
     if not isinstance(tests, str | list | tuple):
         raise BrokenTests(f"no tests in column '{config.tests_column}'; the row has {', '.join(prompt.meta) or 'none'}")
-    return Asserted(joined(prompt.meta.get(config.setup_column)), split(tests) if isinstance(tests, str) else tests)
+    before = joined(prompt.meta.get(config.setup_column)) or joined(setup)
+    return Asserted(before, split(tests) if isinstance(tests, str) else tests, names)
 
 
 def mbpp(config: AssertsConfig, prompt: Prompt) -> Asserted:
     """The full data set names its setup otherwise than the sanitized one. What the reference solution defines is asked
     of the program: row 126 wants a function ``sum``.
     """
-    row = asserts(config, prompt)
-    setup = row.setup or joined(prompt.meta.get("test_setup_code"))
-    return Asserted(setup, row.tests, defined(str(prompt.meta.get("code", ""))))
+    names = defined(str(prompt.meta.get("code", "")))
+    return asserts(config, prompt, names, prompt.meta.get("test_setup_code"))
 
 
 def humaneval(config: AssertsConfig, prompt: Prompt) -> Asserted:
@@ -92,25 +102,28 @@ def cases(config: AppsConfig, prompt: Prompt) -> dict[str, Any]:
 
 
 def calls(found: Mapping[str, Any]) -> Asserted:
-    """The form of APPS with a function: its results are compared on the tests' side."""
-    setup = f"import json\ncases = json.loads({json.dumps(found)!r})\n{_SAME}"
+    """The form of APPS with a function: its results are compared on the tests' side.
+
+    The function is asked of the program even where Python has a built-in one of that name.
+    """
+    setup = f"import json\n_cases = json.loads({json.dumps(found)!r})\n{_SAME}"
     find = _FIND.format(found["fn_name"])
-    tests = [f"{find}\nassert same(target(*cases['inputs'][{i}]), cases['outputs'][{i}])"
+    tests = [f"{find}\nassert _same(_target(*_cases['inputs'][{i}]), _cases['outputs'][{i}])"
              for i in range(len(found["inputs"]))]
-    return Asserted(setup, tests)
+    return Asserted(setup, tests, [found["fn_name"]])
 
 
 _FIND = """try:
-    target = Solution().{0}
+    _target = Solution().{0}
 except NameError:
-    target = {0}"""
+    _target = {0}"""
 _SAME = '''
-def plain(value):
-    return [plain(v) for v in value] if isinstance(value, (list, tuple)) else value
+def _plain(value):
+    return [_plain(v) for v in value] if isinstance(value, (list, tuple)) else value
 
-def same(said, wanted):
+def _same(said, wanted):
     """Tuples count as lists; an output wrapped in a list of one, as APPS has them, is unwrapped."""
-    said, wanted = plain(said), plain(wanted)
+    said, wanted = _plain(said), _plain(wanted)
     return said == wanted or (isinstance(wanted, list) and len(wanted) == 1 and said == wanted[0])
 '''
 

@@ -74,6 +74,41 @@ def test_broken_tests_are_an_error_not_a_verdict(verify: Verify, sample: MakeSam
         assert AssertsConfig().check_prompt(sample(ADD, **meta).prompt)
 
 
+@pytest.mark.parametrize(("tests", "why"), [
+    ("def test_add():\n    assert add(1, 2) == 3", "has no tests"),
+    (["def test_add():\n    assert add(1, 2) == 3"], "asserts and calls nothing"),
+    (["assert add(1, 2) == 3", "import math"], "asserts and calls nothing"),
+    (["assert add(1, 2) == 3", "assert (add(1, 2) == 3, 'wrong')"], None),  # calls it, which may fail
+    (["assert True"], "asserts and calls nothing"),
+    (["x = 3\nassert sorted([x, 1]) == [1, x]"], "no name that only the program can supply"),
+    (["run = lambda f: f(2)\nassert run(abs) == 2"], "no name that only the program can supply"),
+    (["def run(add):\n    return add(1, 2)\nassert run(add) == 3"], None),
+])
+def test_tests_that_no_program_fails_are_refused(sample: MakeSample, tests: Any, why: str | None) -> None:
+    found = AssertsConfig().check_prompt(sample(ADD, tests=tests).prompt)
+    assert found is None if why is None else why in (found or "")
+
+
+def test_a_statement_after_the_last_assert_is_no_test_of_its_own(verify: Verify, sample: MakeSample) -> None:
+    wrong = sample("def add(a, b): return 0", tests="assert add(1, 2) == 3\nprint('ok')")
+    assert verify(AssertsConfig(credit="mean"), wrong).value == 0.0
+    always = {**HUMAN, "test": "def check(candidate):\n    assert True, 'x'\n    assert candidate(1, 2) == 3\n"}
+    assert verify(HumanEvalConfig(credit="mean"), sample("def add(a, b): return 0", **always)).value == 0.0
+
+
+@pytest.mark.parametrize("name", ["sum", "same"])
+def test_a_function_named_like_a_built_in_one_is_the_programs(verify: Verify, sample: MakeSample, name: str) -> None:
+    named = {"inputs": [[[1, 2]], [[3, 4]]], "outputs": [3, 7], "fn_name": name}
+    for empty in ("pass", "class Solution:\n    pass"):
+        score = verify(AppsConfig(credit="mean"), sample(empty, input_output=named))
+        assert (score.value, score.status) == (0.0, ScoreStatus.OK)
+    good = f"def {name}(values):\n    total = 0\n    for v in values: total += v\n    return total"
+    assert verify(AppsConfig(), sample(good, input_output=named)).value == 1.0
+    row = {"test_list": ["assert sum([1, 2]) == 3"], "code": "def sum(values): ..."}
+    assert verify(MBPPConfig(), sample("pass", **row)).value == 0.0
+    assert verify(MBPPConfig(), sample(good.replace(name, "sum"), **row)).value == 1.0
+
+
 def test_humaneval_whole_functions_and_continuations(verify: Verify, sample: MakeSample) -> None:
     whole = sample(f"```python\n{ADD}```", **HUMAN)
     assert verify(HumanEvalConfig(), whole).value == 1.0
@@ -194,7 +229,10 @@ def test_extraction(text: str, how: str, found: str | None) -> None:
 
 def test_small_parts() -> None:
     assert split_tests("a = 1\nassert f(a)\nfor i in b:\n    assert i\nc = 2") == [
-        "a = 1\nassert f(a)", "for i in b:\n    assert i", "c = 2"]
+        "a = 1\nassert f(a)", "for i in b:\n    assert i\nc = 2"]
+    assert split_tests("assert True, 'never'\nassert f(1) == 2") == ["assert True, 'never'\nassert f(1) == 2"]
+    assert split_tests("def test():\n    assert f(1) == 2") == []
+    assert split_tests("def test():\n    assert f(1) == 2\ntest()") == ["def test():\n    assert f(1) == 2\ntest()"]
     assert same_output("1 2 \n\n3", "1 2\n3\n", 0.0)
     assert same_output("0.3333333", "0.33333333", 1e-6)
     assert not same_output("10000001", "10000002", 1e-6)

@@ -257,6 +257,8 @@ def _bind(ask: Asker, names: Sequence[str], scope: dict[str, Any]) -> list[str]:
             scope[name] = ask("get", None, [name])
         except Exception:
             missing.append(name)
+    if any(hasattr(builtins, name) for name in missing):  # a test must not fall back on Python's own function
+        scope["__builtins__"] = {k: v for k, v in vars(builtins).items() if k not in missing}
     return missing
 
 
