@@ -34,7 +34,7 @@ class Prompt:
     source: str = ""
     """Name of the dataset source; rewards and verifiers may be chosen by it."""
     meta: Mapping[str, Any] = field(default_factory=dict)
-    """Further columns of the row. JSON values only."""
+    """Further columns of the row; JSON values only. Where a template changed the last turn, ``prompt`` is the row's."""
 
     @property
     def text(self) -> str:

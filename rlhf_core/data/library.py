@@ -154,7 +154,10 @@ class Datasets:
         meta, bad = source.reader.rest(record, NOT_META)
         if bad:
             self.counts["columns_not_json"] = max(self.counts["columns_not_json"], len(bad))
-        return Prompt(source.name(record, split), source.conversation(turns), answer, source.label, meta)
+        conversation = source.conversation(turns)
+        if conversation[-1]["content"] != last["content"]:
+            meta = {"prompt": last["content"], **meta}  # as the row has it: a verifier may need it without the template
+        return Prompt(source.name(record, split), conversation, answer, source.label, meta)
 
     def _pair(self, source: Source, record: Record, split: str) -> PreferencePair:
         prompt, chosen, rejected = read_pair(source.reader, record)

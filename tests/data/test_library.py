@@ -36,7 +36,7 @@ def test_columns_template_system_and_meta(datasets: Make, write: Write) -> None:
                        prompt_template="Q: {prompt}\nA:", system_prompt="Be brief.").prompts("train")
     assert prompt.messages == ({"role": "system", "content": "Be brief."}, user("Q: 2 + 2?\nA:"))
     assert (prompt.id, prompt.source, prompt.answer) == ("gsm/train/000000", "gsm", "4")
-    assert prompt.meta == {"level": 1, "tests": ["a"]}
+    assert prompt.meta == {"level": 1, "tests": ["a"], "prompt": "2 + 2?"}
 
 
 def test_u2028_inside_json_is_not_a_line_end(datasets: Make, write: Write) -> None:
@@ -189,7 +189,7 @@ def test_gold_stays_with_its_source(datasets: Make) -> None:
     prompt = library.prompts("heldout")[0]
     assert library.has_gold(prompt)
     assert prompt.answer is None
-    assert not prompt.meta
+    assert set(prompt.meta) == {"prompt"}  # without the template; nothing of the gold score
     right = library.demonstrations("heldout")[0]
     assert right.prompt == prompt.messages
     good, bad = (library.gold(Sample(prompt, text)) for text in (right.completion, "I do not know that at all."))

@@ -6,6 +6,7 @@ would be a way out of a low one. Status ``error`` is for tests that cannot be ru
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -83,11 +84,15 @@ class HumanEval(Asserts):
     """See :class:`HumanEvalConfig`."""
 
     def complete(self, code: str, sample: Sample) -> str:
-        """A completion that only continues the prompt's function gets its head back."""
-        entry = sample.prompt.meta.get("entry_point", "")
-        if f"def {entry}(" in code:
+        """A completion that only continues the prompt's function gets its head back; one that writes the whole function
+        gets what stands before it there, such as imports and helpers."""
+        entry = str(sample.prompt.meta.get("entry_point", ""))
+        prompt = str(sample.prompt.meta.get("prompt") or sample.prompt.text)
+        begins = re.compile(rf"^(?:async\s+)?def\s+{re.escape(entry)}\s*\(", re.MULTILINE)
+        found = [*begins.finditer(prompt)]
+        if not found:
             return code
-        return str(sample.prompt.meta.get("prompt") or sample.prompt.text) + code
+        return behind(prompt[: found[-1].start()], code) if begins.search(code) else prompt + code
 
 
 class StdinStdout(_Coder):
@@ -142,6 +147,13 @@ class Program(_Coder):
         if self.settings.command:
             return self.sandbox.command(self.settings.command, stdin, files={"main": code})
         return self.sandbox.script(code, stdin)
+
+
+def behind(head: str, code: str) -> str:
+    """A program after other lines; its ``from __future__`` lines still come first, as they must."""
+    lines = code.splitlines(keepends=True)
+    first = [line for line in lines if line.startswith("from __future__ ")]
+    return "".join([*first, head, "\n", *(line for line in lines if line not in first)])
 
 
 def explain(found: TestReport) -> str:

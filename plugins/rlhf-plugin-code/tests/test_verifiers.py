@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from rlhf_core.api import BuildContext, Sample, Score, ScoreStatus
+from rlhf_core.config.data import DatasetSettings
 from rlhf_core.court.config import VerifierRewardConfig
+from rlhf_core.data.library import Datasets
 from rlhf_core.registry import Registry
 from rlhf_plugin_code.compare import same_output
 from rlhf_plugin_code.config import AppsConfig, AssertsConfig, HumanEvalConfig, MBPPConfig, ProgramConfig
@@ -113,8 +115,27 @@ def test_humaneval_whole_functions_and_continuations(verify: Verify, sample: Mak
     whole = sample(f"```python\n{ADD}```", **HUMAN)
     assert verify(HumanEvalConfig(), whole).value == 1.0
     assert verify(HumanEvalConfig(extract="none"), sample("    return a + b\n", **HUMAN)).value == 1.0
+    head = "import math\ndef twice(x):\n    return 2 * x\n\n\n"
+    helped = {**HUMAN, "prompt": head + HUMAN["prompt"]}
+    uses = "def add(a, b):\n    return (twice(a) + twice(b)) // math.gcd(2, 4)\n"
+    for code in (f"```python\n{uses}```", f"```python\nfrom __future__ import annotations\n{uses}```"):
+        assert verify(HumanEvalConfig(), sample(code, **helped)).value == 1.0
     wrong = verify(HumanEvalConfig(credit="mean"), sample("def add(a, b): return 3 if b == 2 else 5", **HUMAN))
     assert wrong.value == pytest.approx(2 / 3)
+
+
+def test_humaneval_rows_behind_a_template(verify: Verify, tmp_path: Path) -> None:
+    row = {**HUMAN, "prompt": "import math\n" + HUMAN["prompt"]}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    registry = Registry(disabled=())
+    settings = {"name": "jsonl", "path": str(tmp_path / "rows.jsonl"), "heldout_fraction": 0.0,
+                "prompt_template": "Complete this:\n{prompt}\nOnly code."}
+    ctx = BuildContext(config=None, registry=registry, seed=0)  # pyright: ignore[reportArgumentType]
+    library = Datasets(DatasetSettings.model_validate(settings, context={"registry": registry}), ctx)
+    prompt = library.prompts("train")[0]
+    assert prompt.text.startswith("Complete this")
+    for code in ("    return math.ceil(a + b)\n", "def add(a, b):\n    return math.ceil(a + b)\n"):
+        assert verify(HumanEvalConfig(extract="none"), Sample(prompt, code)).value == 1.0
 
 
 def test_apps_by_standard_input_and_by_function(verify: Verify, sample: MakeSample) -> None:
