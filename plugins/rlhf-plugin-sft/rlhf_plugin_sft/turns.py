@@ -37,8 +37,9 @@ def all_answers(formatter: Formatter, prompt: Sequence[Message], text: str) -> T
         text: the last answer.
 
     Raises:
-        ModelError: the tokenizer has no chat template, or the template writes earlier turns differently once others
-            follow (some drop their reasoning), so that no one sequence holds all of them.
+        ModelError: the tokenizer has no chat template, or no one sequence holds all answers as the policy is fed and
+            writes them: the template writes earlier turns differently once others follow (some drop their reasoning),
+            or closes a turn with another token than the one that ends a completion.
     """
     messages = [*prompt, {"role": "assistant", "content": text}]
     answers = [n for n, m in enumerate(messages) if m["role"] == "assistant"]
@@ -47,29 +48,41 @@ def all_answers(formatter: Formatter, prompt: Sequence[Message], text: str) -> T
     if not formatter.chat:
         raise ModelError("learn: all needs a chat template to tell the turns of a conversation apart",
                          why="the prompt format is raw", fix="--set trainer.learn=last, or use a model with a template")
+    first = formatter.encode(messages[: answers[0]])
     ids: list[int] = []
     learned: list[bool] = []
-    for n, answer in enumerate(answers):
+    for answer, following in zip(answers, [*answers[1:], None]):
         own = formatter.encode_completion(messages[answer]["content"])
         ids += own
         learned += [True] * len(own)
-        if n + 1 < len(answers):
-            between = _between(formatter, messages, answer, answers[n + 1], own[-1])
+        if following is not None:
+            between = _between(formatter, messages, answer, following, own[-1])
             ids += between
             learned += [False] * len(between)
-    return Turns(formatter.encode(messages[: answers[0]]), tuple(ids), tuple(learned))
+            if (*first, *ids) != formatter.encode(messages[:following]):
+                raise _refused(messages[answer], "the tokens differ from those of the template's whole text")
+    return Turns(first, tuple(ids), tuple(learned))
 
 
 def _between(formatter: Formatter, messages: Sequence[Message], answer: int, following: int,
              end: int) -> tuple[int, ...]:
     """Tokens from the end token of an answer to where the next one begins, the template's marks included."""
+    opening = formatter.render(messages[:answer], add_generation_prompt=True)
     before = formatter.render(messages[: answer + 1], add_generation_prompt=False)
     after = formatter.render(messages[:following], add_generation_prompt=True)
-    said = messages[answer]["content"]
-    if not after.startswith(before) or not before.rpartition(said)[1]:
-        raise ModelError("the chat template writes an earlier answer differently once other turns follow",
-                         where=f"answer: {said[:60]!r}", why="training on all answers at once would show other tokens "
-                         "than the policy is fed later", fix="--set trainer.learn=last")
-    rest = before.rpartition(said)[2] + after[len(before) :]
-    ids = formatter.encode_rest(rest)
-    return ids[1:] if ids[:1] == (end,) else ids
+    said, written = messages[answer]["content"], before.removeprefix(opening)
+    place = written.find(said)
+    if not before.startswith(opening) or not after.startswith(before) or place < 0 or written[:place].strip():
+        raise _refused(messages[answer], "the chat template writes it differently once other turns follow")
+    ids = formatter.encode_rest(written[place + len(said) :] + after[len(before) :])
+    if ids[:1] != (end,):
+        names = formatter.tokenizer.convert_ids_to_tokens([*ids[:1], end])
+        raise _refused(messages[answer], f"the chat template closes it with {names[0]!r}, a completion ends with "
+                       f"{names[-1]!r}: use a tokenizer whose eos_token closes turns")
+    return ids[1:]
+
+
+def _refused(answer: Message, why: str) -> ModelError:
+    return ModelError("learn: all cannot put all answers of a conversation into one sequence", why=why,
+                      where=f"answer: {answer['content'][:60]!r}",
+                      fix="--set trainer.learn=last, which learns each conversation's last answer")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_core.api import ModelConfig
+from rlhf_core.api import ModelConfig, ModelError
 from rlhf_core.functional.reduce import reduce_loss
 from rlhf_core.models.load import LoadedModel, load_policy
 from rlhf_core.models.prompt_format import Formatter
@@ -92,14 +92,32 @@ def test_an_answer_sees_what_it_will_be_fed() -> None:
     assert (*turns.prompt, *turns.completion[:begin]) == formatter.encode(chat[:-1]), "the last prompt as it is fed"
 
 
-def test_a_template_that_rewrites_earlier_turns_is_refused() -> None:
-    from rlhf_core.api import ModelError
+@pytest.mark.parametrize("said", ["end", "|", "", "user", "Red.\nBlue."])
+def test_answers_are_found_by_their_place(said: str) -> None:
+    """An answer that the closing mark ``<|end|>`` contains, and an empty one."""
+    policy = load_policy(ModelConfig())
+    formatter = Formatter(policy.tokenizer, "chat")
+    chat = [turn("user", "Which colour?"), turn("assistant", said), turn("user", "Sure?"), turn("assistant", "Yes.")]
+    turns = all_answers(formatter, chat[:-1], "Yes.")
+    assert [*turns.prompt, *turns.completion] == list(
+        policy.tokenizer.apply_chat_template(chat, tokenize=True, return_dict=False))
+    learned = [t for t, yes in zip(turns.completion, turns.learned) if yes]
+    assert policy.tokenizer.decode(learned) == f"{said}<|end|>Yes.<|end|>"
 
+
+def test_a_template_that_closes_turns_with_another_token_is_refused() -> None:
+    policy = load_policy(ModelConfig())
+    policy.tokenizer.chat_template = str(policy.tokenizer.chat_template).replace("<|end|>", "<|user|>")
+    with pytest.raises(ModelError, match=r"closes it with '<\|user\|>'.*eos_token"):
+        all_answers(Formatter(policy.tokenizer, "chat"), CHATS[1][:-1], "Hi.")
+
+
+def test_a_template_that_rewrites_earlier_turns_is_refused() -> None:
     policy = load_policy(ModelConfig())
     policy.tokenizer.chat_template = ("{% for m in messages %}{{ '<|' + m['role'] + '|>' }}{% if loop.last %}"
                                       "{{ m['content'] }}{% else %}{{ m['content'][:2] }}{% endif %}{{ '<|end|>' }}"
                                       "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}")
-    with pytest.raises(ModelError, match="writes an earlier answer differently"):
+    with pytest.raises(ModelError, match="writes it differently once other turns"):
         all_answers(Formatter(policy.tokenizer, "chat"), CHATS[1][:-1], "Hi.")
     with pytest.raises(ModelError, match="needs a chat template"):
         all_answers(Formatter(policy.tokenizer, "raw"), CHATS[1][:-1], "Hi.")
