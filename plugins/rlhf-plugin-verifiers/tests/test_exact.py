@@ -30,6 +30,12 @@ def test_conformance(config: VerifierConfig) -> None:
     (ExactConfig(ignore_case=False), "New York", "new york", (1, 0)),
     (ExactConfig(ignore_punctuation=False), "New York", "New York.", (1, 0)),
     (ExactConfig(), "New York", "", (0, 0)),
+    (ExactConfig(), "New York", '**"New York".**', (1, 1)),
+    (ExactConfig(), "-5", "5", (1, 0)),
+    (ExactConfig(), "5", ".5", (1, 0)),
+    (ExactConfig(), "-5", "-5.", (1, 1)),
+    (ExactConfig(), "C", "C++", (1, 0)),
+    (ExactConfig(), "A*", "A", (1, 0)),
     (ExactConfig(mode="lenient"), "New York", "Think.\nThe answer is New York.", (1, 1)),
     (ExactConfig(mode="lenient"), "New York", "Think.\nNew York\n", (1, 1)),
     (ExactConfig(mode="lenient"), "New York", "New York? No.\nAnswer: Rome", (1, 0)),
@@ -40,6 +46,8 @@ def test_conformance(config: VerifierConfig) -> None:
     (ChoiceConfig(), "A", "A train leaves.", (0, 0)),
     (ChoiceConfig(mode="strict"), "B", "(B)", (1, 1)),
     (ChoiceConfig(mode="strict"), "B", "The answer is B", (0, 0)),
+    (ChoiceConfig(mode="strict"), "B", r"$\boxed{B}$.", (1, 1)),
+    (ChoiceConfig(mode="strict"), "B", r"It may be A, so \boxed{B}", (0, 0)),
     (RegexConfig(pattern=r"yes|no"), None, "well, no", (1, 1)),
     (RegexConfig(pattern=r"yes|no", mode="strict"), None, "well, no", (0, 0)),
     (RegexConfig(pattern=r"ANSWER: (\w+)"), "b", "ANSWER: a, then ANSWER: b", (1, 1)),
@@ -64,6 +72,23 @@ def test_a_schema_may_come_with_the_row(sample: Callable[..., Sample]) -> None:
     assert verifier.verify(sample('{"b": 1}', schema=SCHEMA)).value == pytest.approx(0.2)
     assert verifier.verify(sample('{"a": 1}')).status is ScoreStatus.MISSING
     assert "not a JSON schema" in verifier.verify(sample("{}", schema={"type": "integr"})).detail
+
+
+def test_a_schema_fetches_nothing(sample: Callable[..., Sample], tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text('{"type": "integer"}')
+    verifier = JsonSchemaConfig().build(None)  # type: ignore[arg-type]
+    for ref in ((tmp_path / "other.json").as_uri(), "https://example.invalid/schema.json", "#/$defs/none"):
+        schema = {"properties": {"a": {"items": [{"$ref": ref}]}}, "$schema": "http://json-schema.org/draft-07/schema#"}
+        score = verifier.verify(sample('{"a": [1]}', schema=schema))
+        assert score.status is ScoreStatus.MISSING
+        assert ref in score.detail
+    for good in ({"$defs": {"n": {"type": "integer"}}, "properties": {"a": {"$ref": "#/$defs/n"}}},
+                 {"$id": "urn:x", "properties": {"a": {"$ref": "urn:x#/$defs/n"}}, "$defs": {"n": {"type": "integer"}}},
+                 {"properties": {"a": {"$ref": "#"}, "$ref": {}}, "type": ["integer", "object"]}):
+        assert verifier.verify(sample('{"a": 1}', schema=good)).value == 1.0
+        assert verifier.verify(sample('{"a": "x"}', schema=good)).value == 0.0
+    meta = {"$ref": "https://json-schema.org/draft/2020-12/schema"}
+    assert verifier.verify(sample('{"type": "integr"}', schema=meta)).value == 0.0
 
 
 @pytest.mark.parametrize(("pattern", "why"), [("(a", "not a regular expression"), ("(a)(b)", "at most one")])

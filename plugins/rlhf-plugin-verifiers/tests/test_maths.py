@@ -43,6 +43,8 @@ def test_conformance(config: MathConfig) -> None:
     ("x is -5", None, None, -5, -5),
     ("no number", None, None, None, None),
     (FOLLOW_UP, 18, None, 18, 18),
+    ("It is 18.\n\nQuestion: Tom has 1820 nails. The answer is 1820.", None, None, 18, 18),
+    ("<think>Perhaps. The answer is 5.", None, None, None, None),
     ("It is 18. [Question] Tom has 1820 nails", None, None, 18, 18),
     ("It is 18<|im_start|>user\n5?", None, None, 18, 18),
     ("Question: what is 3 * 6?\nAnswer: 18", None, None, 18, 18),

@@ -23,7 +23,8 @@ class ExactConfig(VerifierConfig):
     else the last line."""
     ignore_case: bool = True
     ignore_punctuation: bool = True
-    """Marks around the answer, such as a final period, do not count; those within it do."""
+    """Quotes, stars and backticks around the answer and punctuation after it do not count; what stands before it or
+    within it does: ``-5`` is not ``5``, and ``C++`` is not ``C``."""
 
     def build(self, ctx: BuildContext) -> ExactVerifier:
         """Return the verifier."""

@@ -29,20 +29,48 @@ def why_unusable(schema: object) -> str | None:
         validator_for(schema).check_schema(schema)
     except SchemaError as error:
         return f"not a JSON schema: {error.message[:200]}"
-    return None
+    missing = unresolved(schema)
+    return None if missing is None else f"nothing is fetched, and the schema does not hold its $ref {missing[:200]!r}"
+
+
+def unresolved(schema: Any) -> str | None:
+    """The first ``$ref`` that leads neither into the schema nor to one of JSON Schema's own; None if there is none."""
+    from jsonschema_specifications import REGISTRY
+    from referencing import Resource
+    from referencing.exceptions import Unresolvable
+    from referencing.jsonschema import DRAFT202012
+
+    def search(resource: Any, resolver: Any) -> str | None:
+        resolver = resolver.in_subresource(resource)
+        if isinstance(resource.contents, dict) and "$ref" in resource.contents:
+            try:
+                resolver.lookup(resource.contents["$ref"])
+            except Unresolvable:
+                return str(resource.contents["$ref"])
+        return next((bad for sub in resource.subresources() if (bad := search(sub, resolver)) is not None), None)
+
+    whole = Resource.from_contents(schema, default_specification=DRAFT202012)
+    name = whole.id() or ""
+    return search(whole, REGISTRY.with_resource(name, whole).crawl().resolver(base_uri=name))
+
+
+def closed_validator(schema: Any) -> Any:
+    """A validator that knows the schema and JSON Schema's own, and fetches nothing."""
+    from jsonschema.validators import validator_for
+    from jsonschema_specifications import REGISTRY
+
+    return validator_for(schema)(schema, registry=REGISTRY)
 
 
 def schema_verifier(config: JsonSchemaConfig) -> ExactVerifier:
     """The verifier ``json_schema``."""
 
     def compare(completion: str, prompt: Prompt) -> Found:
-        from jsonschema.validators import validator_for
-
         found, value = read_json(completion, strict=config.mode == "strict")
         if not found:
             return Found(False, False, "no JSON")
         schema: Any = config.definition if config.definition is not None else prompt.meta["schema"]
-        error = next(iter(validator_for(schema)(schema).iter_errors(value)), None)
+        error = next(iter(closed_validator(schema).iter_errors(value)), None)
         return Found(True, error is None, "valid" if error is None else error.message)
 
     return ExactVerifier(config, compare, config.format_weight)

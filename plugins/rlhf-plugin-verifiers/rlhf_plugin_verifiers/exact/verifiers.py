@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import string
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -56,7 +55,7 @@ def string_verifier(config: ExactConfig) -> ExactVerifier:
 
     def plain(text: str) -> str:
         text = " ".join(text.split())
-        text = text.strip(string.punctuation + " ") or text if config.ignore_punctuation else text
+        text = without_marks(text) if config.ignore_punctuation else text
         return text.casefold() if config.ignore_case else text
 
     def compare(completion: str, prompt: Prompt) -> Found:
@@ -65,6 +64,27 @@ def string_verifier(config: ExactConfig) -> ExactVerifier:
         return Found(bool(said.strip()), right, f"stated {said.strip()[:200]!r}")
 
     return ExactVerifier(config, compare)
+
+
+_QUOTES = {'"': '"', "'": "'", "`": "`", "*": "*", "\u201c": "\u201d", "\u2018": "\u2019"}
+
+
+def without_marks(text: str) -> str:
+    """A text without the quotes, stars or backticks around it and without the sentence's punctuation after it.
+
+    Signs, decimal points and whatever else stands before an answer belong to it, and so do marks within it.
+
+    Example:
+        >>> [without_marks(t) for t in ("**New York.**", "-5.", ".5", "C++", "...")]
+        ['New York', '-5', '.5', 'C++', '...']
+    """
+    while True:
+        short = text.rstrip(".,;:!?\u3002\uff01\uff1f").strip()
+        if len(short) > 1 and _QUOTES.get(short[0]) == short[-1]:
+            short = short[1:-1].strip()
+        if short in ("", text):
+            return text
+        text = short
 
 
 def _last_stated(completion: str) -> str:
@@ -77,12 +97,20 @@ def choice_verifier(config: ChoiceConfig) -> ExactVerifier:
     """The verifier ``choice``."""
 
     def compare(completion: str, prompt: Prompt) -> Found:
-        boxed = boxes(completion)
-        only = only_letter(boxed[-1][2] if boxed else completion)
+        only = _whole_letter(completion)
         said = only if config.mode == "strict" else chosen_letter(completion)
         return Found(only is not None, said is not None and said == only_letter(str(prompt.answer)), f"picked {said}")
 
     return ExactVerifier(config, compare)
+
+
+def _whole_letter(completion: str) -> str | None:
+    """The letter that a completion consists of, boxed or not."""
+    boxed = boxes(completion)
+    if not boxed:
+        return only_letter(completion)
+    start, end, inside = boxed[-1]
+    return None if (completion[:start] + completion[end:]).strip(" \t\n$.*") else only_letter(inside)
 
 
 def regex_verifier(config: RegexConfig) -> ExactVerifier:

@@ -48,8 +48,8 @@ def read_number(completion: str, mode: str) -> Fraction | None:
 
 
 def strict_number(completion: str) -> Fraction | None:
-    """The number of the first "The answer is X."; what a model writes after it, another question say, is not read."""
-    match = _STRICT.search(plain_digits(completion.rpartition("</think>")[2]))
+    """The number of the first "The answer is X.", outside reasoning and before the model's own next question."""
+    match = _STRICT.search(plain_digits(own_part(completion)))
     return None if match is None else Fraction(match[1].replace(",", ""))
 
 
