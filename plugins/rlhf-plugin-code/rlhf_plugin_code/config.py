@@ -183,6 +183,7 @@ class AppsConfig(CodeConfig):
 
         return StdinStdout(self)
 
+
 class ProgramConfig(CodeConfig):
     """Runs a program and judges what it prints, by another verifier or by equality with the answer."""
 
@@ -194,6 +195,26 @@ class ProgramConfig(CodeConfig):
     """Column of the program's input; may be missing."""
     command: tuple[str, ...] = ()
     """How to run it where it is not Python, e.g. ``[bash, main]``; the program is in the file ``main``."""
+
+    @property
+    def needs_answer(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """As the other verifier; equality needs one."""
+        return self.verifier is None or bool(getattr(self.verifier, "needs_answer", False))
+
+    def check_prompt(self, prompt: Prompt) -> str | None:
+        """As the other verifier."""
+        check = getattr(self.verifier, "check_prompt", None)
+        return None if check is None else check(prompt)
+
+    @property
+    def seconds(self) -> float:
+        """The program's, and then the other verifier's."""
+        return super().seconds + float(getattr(self.verifier, "seconds", 0.0))
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """As the other verifier."""
+        return tuple(getattr(self.verifier, "secrets", ()))
 
     def build(self, ctx: BuildContext) -> Program:
         """Return the verifier."""

@@ -128,6 +128,12 @@ class Program(_Coder):
         self.settings = config
         self.other = config.verifier.build(ctx) if config.verifier is not None else None
 
+    def verify(self, sample: Sample) -> Score:
+        """One verdict, with part ``ran`` in place of ``tests``; ``missing`` without the answer that it needs."""
+        if self.settings.needs_answer and sample.prompt.answer is None:
+            return Score.failed(ScoreStatus.MISSING, f"prompt {sample.prompt.id} has no reference answer")
+        return super().verify(sample)
+
     def judge(self, code: str, sample: Sample) -> Score:
         """Run the program; what it prints takes the completion's place before the judge."""
         ended = self.run(code, lines(sample.prompt.meta.get(self.settings.stdin_column) or ""))
@@ -135,12 +141,17 @@ class Program(_Coder):
         if not ended.good:
             return Score(0.0, parts, detail=how(ended))
         if self.other is None:
-            if sample.prompt.answer is None:
-                return Score.failed(ScoreStatus.MISSING, f"prompt {sample.prompt.id} has no reference answer")
-            right = same_output(ended.stdout, sample.prompt.answer, 0.0)
+            right = same_output(ended.stdout, str(sample.prompt.answer), 0.0)
             return Score(float(right), parts, detail="" if right else f"printed {ended.stdout[:80]!r}")
         score = self.other.verify(Sample(sample.prompt, ended.stdout, sample.finish_reason))
         return Score(score.value, {**score.parts, **parts}, score.status, score.detail)
+
+    def close(self) -> None:
+        """End the sandbox, and whatever the other verifier holds."""
+        super().close()
+        close = getattr(self.other, "close", None)
+        if callable(close):
+            close()
 
     def run(self, code: str, stdin: str) -> Ended:
         """As Python in a warm interpreter, or by the given command."""

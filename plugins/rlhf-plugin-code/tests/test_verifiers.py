@@ -163,6 +163,37 @@ def test_a_programs_output_is_judged(verify: Verify, sample: MakeSample) -> None
     assert verify(judged, sample("raise SystemExit(3)", "42")).value == 0.0
 
 
+def test_a_program_judged_by_another_verifier_keeps_its_contract(sample: MakeSample) -> None:
+    registry = Registry(disabled=())
+
+    def judged(**verifier: Any) -> ProgramConfig:
+        return ProgramConfig.model_validate({"verifier": verifier}, context={"registry": registry})
+
+    numeric, inner = judged(name="numeric"), judged(name="mbpp", sandbox={"timeout_s": 7.0})
+    assert "holds no number" in (numeric.check_prompt(sample("", "none").prompt) or "")
+    assert numeric.check_prompt(sample("", "4").prompt) is None
+    assert "no tests in column" in (inner.check_prompt(sample("").prompt) or "")
+    assert [c.needs_answer for c in (ProgramConfig(), numeric, inner)] == [True, True, False]
+    assert [c.seconds for c in (ProgramConfig(), inner)] == [7.0, 16.0]
+    verifier = inner.build(BuildContext(config=None, registry=registry, seed=0))  # pyright: ignore[reportArgumentType]
+    own, other = verifier.sandbox, verifier.other.sandbox  # pyright: ignore[reportOptionalMemberAccess]
+    assert own.pid
+    assert other.pid
+    verifier.close()
+    assert (own.pid, other.pid) == (0, 0)
+
+
+def test_a_program_needs_an_answer(verify: Verify, sample: MakeSample, command: Callable[..., tuple[int, str]],
+                                   tmp_path: Path) -> None:
+    for text in ("print(1)", "", "raise SystemExit(3)"):
+        assert verify(ProgramConfig(), sample(text)).status is ScoreStatus.MISSING
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps({"prompt": "p"}) + "\n")
+    code, said = command("train", "--algo", "grpo", "--reward", "program", "--dataset", file, "--dry-run")
+    assert code == 2
+    assert "no reference answers" in said
+
+
 def in_the_pool(options: dict[str, Any], sample: MakeSample) -> list[Score]:
     """Verdicts on a right, an endless, a wrong and a right program."""
     registry = Registry(disabled=())
