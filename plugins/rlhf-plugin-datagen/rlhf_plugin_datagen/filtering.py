@@ -1,0 +1,131 @@
+"""`rlhf data filter`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rlhf_core.cli.common import Choice
+
+if TYPE_CHECKING:
+    from rlhf_core.api import PreferencePair
+    from rlhf_core.data.library import Datasets
+    from rlhf_core.registry import Registry
+
+
+@click.command("filter")
+@click.option("--dataset", required=True, metavar="D", help="Preference pairs: built-in name, file, or hub id.")
+@click.option("--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help="The kept pairs.")
+@click.option("--model", "folder", metavar="FOLDER", help="A reward model or an ensemble of them.")
+@click.option("--reward", "name", metavar="NAME", help="A reward component instead.")
+@click.option("--set", "settings", multiple=True, metavar="a.b=c", help="One setting of the reward. Repeatable.")
+@click.option("--keep", type=click.FloatRange(0, 1, min_open=True), default=0.5, show_default=True,
+              help="Share of the pairs to keep.")
+@click.option("--by", type=Choice(("absolute", "signed", "random")), default="absolute", show_default=True,
+              help="Size of the margin, the margin itself, or chance (the control; needs no reward).")
+@click.option("--stratify", metavar="COLUMN", help="Keep this share of each value of a column (or of each source).")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="For --by random.")
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+def filter_pairs(dataset: str, output: Path, folder: str | None, name: str | None, settings: tuple[str, ...],
+                 keep: float, by: Any, stratify: str | None, seed: int, as_json: bool) -> None:
+    """Keep the preference pairs that a reward model is surest of.
+
+    \b
+    rlhf data filter --dataset pairs.jsonl --model runs/rm/final --keep 0.5 --output sure.jsonl
+    rlhf data filter --dataset pairs.jsonl --by random --keep 0.5 --output control.jsonl
+    """
+    from rlhf_core.cli.common import emit_json, set_up_logging
+    from rlhf_core.registry import Registry
+    from rlhf_core.runs.run_dir import check_writable
+    from rlhf_plugin_datagen.confidence import confidences, row_of, summary, top
+    from rlhf_plugin_datagen.outside import dataset_of, open_datasets, own_name
+
+    set_up_logging()
+    registry = Registry()
+    check_writable(output.parent)
+    source = dataset_of(registry, dataset, heldout_fraction=0.0)
+    datasets = open_datasets(registry, source, seed)
+    pairs = datasets.pairs("train")
+    strata = strata_of(datasets, pairs, stratify)
+    found = [None] * len(pairs) if by == "random" else scored(registry, folder, name, settings, pairs, seed)
+    kept = top(confidences(found, pairs, by, seed), keep, strata)
+    extra = [{} if stratify is None else {stratify: s} for s in strata]
+    write_rows(output, [row_of(own_name(datasets, pairs[i]), found[i], extra[i]) for i in kept])
+    groups, chosen = Counter(strata), Counter(strata[i] for i in kept)
+    result = {"output": str(output), "by": by, "keep": keep, **summary(found, kept),
+              "dropped": {k: v for k, v in datasets.counts.items() if v},
+              "strata": {s: {"all": n, "kept": chosen[s]} for s, n in groups.items()} if stratify else {}}
+    emit_json(result) if as_json else show(result)
+
+
+def scored(registry: Registry, folder: str | None, name: str | None, settings: Sequence[str],
+           pairs: Sequence[PreferencePair], seed: int) -> list[float | None]:
+    """Margins of pairs under a reward model's folder or a reward component.
+
+    Raises:
+        UserError: the reward cannot be used.
+    """
+    from rlhf_core.cli.common import quiet_libraries
+    from rlhf_core.cli.reward import chosen_reward
+    from rlhf_plugin_datagen.confidence import margins
+    from rlhf_plugin_datagen.outside import context, dataset_of
+
+    chosen = chosen_reward(registry, folder, name, settings)
+    ctx = context(registry, dataset_of(registry, "pocket/assistant"), seed)
+    chosen.preflight(ctx)
+    quiet_libraries()
+    reward = chosen.build(ctx)
+    try:
+        return margins(reward, pairs)
+    finally:
+        if callable(close := getattr(reward, "close", None)):
+            close()
+
+
+def strata_of(datasets: Datasets, pairs: Sequence[PreferencePair], column: str | None) -> list[str]:
+    """The stratum of every pair: its value in a column, or its source.
+
+    Raises:
+        DatasetError: a row lacks the column.
+    """
+    from rlhf_core.api import DatasetError
+
+    if column is None:
+        return [""] * len(pairs)
+    if column == "source" and len(datasets.sources) > 1:
+        return [p.source for p in pairs]
+    rows = {s.name(r, "train"): r for s in datasets.sources for r in s.records("pairs", "train", Counter())}
+    for pair in pairs:
+        if rows[pair.id].row.get(column) is None:
+            raise DatasetError(f"a pair has no column '{column}' to stratify by", where=rows[pair.id].where,
+                               why=f"its columns: {', '.join(sorted(rows[pair.id].row))}", fix="check --stratify")
+    return [str(rows[p.id].row[column]) for p in pairs]
+
+
+def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """JSON lines, all or none of them."""
+    import json
+
+    from rlhf_core.runs.atomic import write_text
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+
+
+def show(result: dict[str, Any]) -> None:
+    """For people."""
+    kept, whole = result["kept"], result["all"]
+    click.echo(f"kept {kept['pairs']} of {whole['pairs']} pairs by {result['by']} margin, in {result['output']}")
+    if kept["mean_abs_margin"] is not None:
+        click.echo(f"mean |margin| {kept['mean_abs_margin']:.3f} (of all {whole['mean_abs_margin']:.3f}); the model "
+                   f"denies the label of {kept['label_denied']:.1%} (of all {whole['label_denied']:.1%})")
+    if result["unscored"] and result["by"] != "random":
+        click.echo(f"{result['unscored']} pairs have no score and are not kept")
+    if result["dropped"]:
+        click.echo("dropped before: " + ", ".join(f"{k} {n}" for k, n in sorted(result["dropped"].items())))
+    for stratum, n in result["strata"].items():
+        click.echo(f"  {stratum}: {n['kept']} of {n['all']}")

@@ -1,0 +1,134 @@
+"""Rows that are written once: appended, made durable, and found again after kill -9.
+
+``OUT`` has the rows; ``OUT.left_out.jsonl`` what was made and cannot be used, with its reason; ``OUT.settings.json``
+what decided them. An item is in exactly one of the first two, or still to be made.
+"""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.api import ConfigError, DatasetError
+from rlhf_core.data.files import read_json
+from rlhf_core.runs.atomic import disk_error, write_json
+from rlhf_core.runs.jsonl import JsonlFile
+
+
+class Store:
+    """The files of one output, held by one process.
+
+    Args:
+        path: the JSON lines to write.
+        settings: what decides the rows; an output made with other settings is refused.
+
+    Raises:
+        ConfigError: another process writes it, it was made with other settings, or it is no output of this command.
+        DatasetError: an id is there twice, or a line is broken.
+    """
+
+    def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
+        self.path = path
+        self.left_out_path = path.with_name(f"{path.name}.left_out.jsonl")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = path.with_name(f".{path.name}.lock").open("w")
+        except OSError as error:
+            raise ConfigError(f"--output '{path}' cannot be written", why=str(error), fix="choose another") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigError(f"another process is writing '{path}'", fix="wait for it, or choose another --output"
+                              ) from error
+        check_settings(path, settings)
+        self.rows, self.left_out = read_whole(path), read_whole(self.left_out_path)
+        self.done = ids_of([*self.rows, *self.left_out], path)
+        self._files = [JsonlFile(p, whole_bytes(p)) for p in (path, self.left_out_path)]
+
+    def write(self, rows: Sequence[Mapping[str, Any]], left_out: Sequence[Mapping[str, Any]]) -> None:
+        """Append rows; durable when this returns.
+
+        Raises:
+            RunDirError: the disk is full.
+        """
+        for file, kept, new in zip(self._files, (self.rows, self.left_out), (rows, left_out)):
+            try:
+                for row in new:
+                    file.append(row)
+                if new:
+                    file.offset()
+            except OSError as error:
+                raise disk_error(file.path, error) from error
+            kept += [dict(r) for r in new]
+        self.done |= {str(r["id"]): r for r in (*rows, *left_out)}
+
+    def close(self) -> None:
+        """Let others write; idempotent."""
+        for file in self._files:
+            file.close()
+        if not self.left_out and not self._lock.closed:
+            self.left_out_path.unlink(missing_ok=True)
+        self._lock.close()
+
+
+def whole_bytes(path: Path) -> int:
+    """Length up to the last line end: what comes after is a line that a killed process left torn."""
+    return path.read_bytes().rfind(b"\n") + 1 if path.is_file() else 0
+
+
+def read_whole(path: Path) -> list[dict[str, Any]]:
+    """Rows but for a torn last line.
+
+    Raises:
+        DatasetError: a broken line before the last.
+    """
+    if not whole_bytes(path):
+        return []
+    with path.open("rb+") as file:
+        file.truncate(whole_bytes(path))
+    return [dict(row) for row in read_json(str(path)).rows]
+
+
+def ids_of(rows: Sequence[Mapping[str, Any]], path: Path) -> dict[str, Mapping[str, Any]]:
+    """Rows by id.
+
+    Raises:
+        DatasetError: a row has none, or two have the same.
+    """
+    found: dict[str, Mapping[str, Any]] = {}
+    for row in rows:
+        name = row.get("id")
+        if not isinstance(name, str) or name in found:
+            why = "it has a row without an id" if not isinstance(name, str) else f"id '{name}' occurs twice"
+            raise DatasetError(f"'{path}' was not written by this command", why=why, fix="choose another --output")
+        found[name] = row
+    return found
+
+
+def check_settings(path: Path, settings: Mapping[str, Any]) -> None:
+    """Write the settings beside a new output; refuse to mix others into one that is there.
+
+    Raises:
+        ConfigError: lists what differs.
+    """
+    place = settings_path(path)
+    there = path.is_file() and path.stat().st_size > 0
+    if there and not place.is_file():
+        raise ConfigError(f"--output '{path}' exists, and was not written by this command", fix="choose another")
+    if place.is_file():
+        import json
+
+        before = json.loads(place.read_text(encoding="utf-8"))
+        names = [k for k in {**before, **settings} if before.get(k) != json.loads(json.dumps(settings.get(k)))]
+        if names and there:
+            shown = "; ".join(f"{k}: {str(before.get(k))[:60]} -> {str(settings.get(k))[:60]}" for k in names)
+            raise ConfigError(f"'{path}' was begun with other settings", why=shown,
+                              fix="go on with the same, or choose another --output")
+    write_json(place, settings)
+
+
+def settings_path(path: Path) -> Path:
+    """Where an output's settings are kept."""
+    return path.with_name(f"{path.name}.settings.json")
