@@ -31,7 +31,7 @@ def train(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """One run, or the summary of the one that is there."""
     if not (folder / "summary.json").is_file():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        file = folder.with_suffix(".yaml")
+        file = folder.parent / f"{folder.name}.yaml"
         file.write_text(yaml.safe_dump(dict(config), sort_keys=False))
         command = ["--config", str(file), "--run-dir", str(folder)]
         begun = (folder / "plan.json").is_file()

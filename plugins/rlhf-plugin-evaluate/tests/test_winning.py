@@ -46,18 +46,18 @@ def test_length_is_taken_out(theta: float, phi: float, shift: float) -> None:
 
 def test_without_length_differences_both_rates_agree_and_all_wins_stay_finite() -> None:
     outcomes: list[float | None] = [1.0] * 30 + [0.0] * 10
-    rate = length_controlled(outcomes, [9] * 40, [9] * 40)
+    rate = length_controlled(outcomes, [9] * 40, [9] * 40, resamples=50)
     assert rate is not None
     assert rate.rate == pytest.approx(0.75, abs=0.01)
-    every = length_controlled([1.0] * 40, list(range(40)), [9] * 40)
+    every = length_controlled([1.0] * 40, list(range(40)), [9] * 40, resamples=50)
     assert every is not None
     assert 0.9 < every.rate < 1.0
 
 
 def test_the_same_seed_gives_the_same_interval() -> None:
     data = simulated(0.2, 0.5, 5.0, n=200)
-    assert length_controlled(*data, seed=3) == length_controlled(*data, seed=3)
-    assert length_controlled(*data, seed=3) != length_controlled(*data, seed=4)
+    assert length_controlled(*data, 3, 50) == length_controlled(*data, 3, 50)
+    assert length_controlled(*data, 3, 50) != length_controlled(*data, 4, 50)
 
 
 @pytest.mark.parametrize(("text", "value"), [

@@ -33,10 +33,10 @@ class Ones:
 
 
 sys.modules["hacking_ones"] = sys.modules[__name__]  # an entry point names a module, and this one's has hyphens
-SECOND = {"divergence": {"second": "verifier", "samples": 32, "window": 2, "patience": 1}, "warmup": 2}
+SECOND = {"divergence": {"second": "verifier", "samples": 16, "window": 2, "patience": 1}, "warmup": 2}
 RUN = {"threads": 1, "dataset": {"name": "pocket", "subset": "arithmetic"}, "reward": "ones",
-       "trainer": {"name": "grpo", "steps": 12, "rollout_batch_size": 64, "eval_samples": 0,
-                   "optimizer": {"learning_rate": 2e-3, "warmup_steps": 1}, "sampling": {"max_tokens": 12}}}
+       "trainer": {"name": "grpo", "steps": 12, "rollout_batch_size": 32, "eval_samples": 0,
+                   "optimizer": {"learning_rate": 2e-3, "warmup_steps": 1}, "sampling": {"max_tokens": 10}}}
 
 
 def train(folder: Path, monitor: Mapping[str, Any], resume: bool = False, **change: Any) -> Mapping[str, Any]:
@@ -80,8 +80,9 @@ def test_a_resumed_run_measures_what_an_uninterrupted_one_does(tmp_path: Path) -
 
 @pytest.mark.slow
 def test_a_run_that_learns_is_left_alone(tmp_path: Path) -> None:
-    """The reward is the truth and the second one is stricter: both rise together."""
-    strict = {"name": "verifier", "verifier": {"name": "numeric", "format_weight": 0.0}}
-    summary = train(tmp_path / "run", {**SECOND, "divergence": {**SECOND["divergence"], "second": strict}},
-                    reward="verifier", trainer={"steps": 8, "optimizer": {"learning_rate": 3e-4}})
+    """The reward is the truth and the second one the truth in another mixture: both rise together."""
+    other = {"name": "verifier", "verifier": {"name": "numeric", "format_weight": 0.5}}
+    summary = train(tmp_path / "run", {**SECOND, "divergence": {**SECOND["divergence"], "second": other}},
+                    reward="verifier",
+                    trainer={"steps": 8, "rollout_batch_size": 64, "optimizer": {"learning_rate": 3e-4}})
     assert summary["status"] == "completed", summary["stop_reason"]
