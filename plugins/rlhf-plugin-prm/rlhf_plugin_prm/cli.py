@@ -1,0 +1,83 @@
+"""`rlhf data perturb` and `rlhf reward first-error`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.option("--input", "file", required=True, metavar="FILE", help="GSM8K's rows: question, and answer with #### X.")
+@click.option("--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help="JSON lines to write.")
+@click.option("--carried", type=click.IntRange(0, 8), default=1, show_default=True,
+              help="Wrong solutions per problem that go on from the wrong number, to a wrong answer.")
+@click.option("--slip", type=click.IntRange(0, 8), default=0, show_default=True,
+              help="Wrong solutions per problem that do not, and end in the right answer.")
+@click.option("--problems", type=click.IntRange(1), metavar="N", help="Only so many problems, drawn by the seed.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+def perturb(file: str, output: Path, carried: int, slip: int, problems: int | None, seed: int) -> None:
+    """Build solutions with labelled steps: change one computed number; its step and all later ones are wrong.
+
+    \b
+    rlhf data perturb --input gsm8k/train.jsonl --output steps.jsonl
+    rlhf train --algo prm --dataset steps.jsonl
+    """
+    import json
+    import random
+    from collections import Counter
+
+    from rlhf_core.api import ConfigError, JsonlConfig
+    from rlhf_core.runs.atomic import write_text
+    from rlhf_plugin_prm.data.config import Gsm8kStepsConfig
+    from rlhf_plugin_prm.data.sources import Gsm8kSource
+    from rlhf_plugin_prm.evaluate import nowhere
+
+    if output.is_dir():
+        raise ConfigError(f"--output {output} is a folder", fix=f"name a file: {output / 'steps.jsonl'}")
+    config = Gsm8kStepsConfig(path=file, carried=carried, slip=slip, seed=seed)
+    config.preflight(nowhere())
+    given = JsonlConfig(path=file).build(nowhere())
+    read = list(enumerate(given.rows("train")))
+    chosen = read if problems is None else random.Random(f"problems/{seed}").sample(read, min(problems, len(read)))
+    source = Gsm8kSource(config, given)
+    rows = [row for n, row_in in chosen for row in source.solutions(row_in, "train", n)]
+    output.parent.mkdir(parents=True, exist_ok=True)
+    write_text(output, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    kinds = Counter(row["kind"] for row in rows)
+    click.echo(f"{len(rows)} solutions of {len(chosen)} problems ({', '.join(f'{k} {n}' for k, n in kinds.items())}), "
+               f"{sum(len(row['steps']) for row in rows)} steps, written to {output}")
+
+
+@click.command("first-error")
+@click.option("--model", "folder", required=True, metavar="FOLDER", help="What --algo prm or orm wrote to RUN/final.")
+@click.option("--input", "file", required=True, metavar="FILE",
+              help="ProcessBench's rows, or prompt with steps and labels (or label).")
+@click.option("--threshold", type=click.FloatRange(0, 1), default=0.5, show_default=True,
+              help="A step below it is called wrong.")
+@click.option("--limit", type=click.IntRange(2), metavar="N", help="Only the first N solutions.")
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+def first_error(folder: str, file: str, threshold: float, limit: int | None, as_json: bool) -> None:
+    """Find the first wrong step of each solution: F1 as ProcessBench defines it.
+
+    At the threshold you give, at the best one (which has seen the labels, as in the paper), with the threshold of the
+    other half, and what scores that know nothing reach. An outcome model is read at every step.
+
+    \b
+    rlhf reward first-error --model runs/prm/final --input processbench/gsm8k.json.gz
+    """
+    from rlhf_core.cli.common import emit_json, quiet_libraries, set_up_logging
+    from rlhf_plugin_prm.evaluate import evaluate
+
+    set_up_logging()
+    quiet_libraries()
+    found = evaluate(folder, file, threshold, limit)
+    if as_json:
+        emit_json(found)
+        return
+    click.echo(f"{found['solutions']} solutions, {found['with_error']} with an error; model of {found['target']}")
+    for name in (n for n in ("at_threshold", "best", "crossed") if n in found):
+        row = found[name]
+        click.echo(f"{name:13} F1 {row['f1']:.3f}  found {row['found']:.3f}  passed {row['passed']:.3f}  threshold "
+                   f"{row['threshold']:.3f}")
+    click.echo(f"{'chance':13} F1 {found['chance']:.3f}")

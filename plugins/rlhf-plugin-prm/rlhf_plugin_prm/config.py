@@ -1,0 +1,65 @@
+"""Trainers and loss of process and outcome reward models; importing this never imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from rlhf_core.api import BuildContext, ComponentConfig, OptimizerSettings
+from rlhf_plugin_prm.steps import Split
+from rlhf_plugin_reward.config import RewardModelConfig
+
+if TYPE_CHECKING:
+    from rlhf_core.trainers.offline import OfflineTrainer
+    from rlhf_plugin_prm.loss import StepBce
+
+
+class StepBceConfig(ComponentConfig):
+    """``-log p(label)`` of each labelled step (Lightman et al. 2023; Cobbe et al. 2021 for outcomes)."""
+
+    name: str = "step_bce"
+    consumes: ClassVar[str | None] = "labels"
+    wrong_weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """Weight of a wrong step's loss, for data in which they are rare."""
+
+    def build(self, ctx: BuildContext) -> StepBce:
+        """Return the loss."""
+        from rlhf_plugin_prm.loss import StepBce
+
+        return StepBce(self.wrong_weight)
+
+
+class PrmConfig(RewardModelConfig):
+    """Train a process reward model: is each step of a solution right, judged at the step's last token?
+
+    Rows have ``prompt``; ``steps`` (a list) or ``completion`` (cut by ``split``); and ``labels`` (right or wrong, one
+    per step) or ``label`` (index of the first wrong step, -1 for none; it and all later steps count as wrong).
+    """
+
+    name: str = "prm"
+    target: ClassVar[Literal["steps", "outcome"]] = "steps"
+    feeds: ClassVar[str | None] = "labels"
+    companions: ClassVar[Mapping[str, Any]] = {"dataset": "chain_steps", "loss": "step_bce"}
+    optimizer: OptimizerSettings = OptimizerSettings(learning_rate=1e-3, warmup_steps=20, schedule="cosine")
+    split: Split = "newline"
+    """Where a completion is cut into steps: lines, paragraphs, "Step n", or sentences. Saved with the model."""
+    after_first_error: Literal["keep", "ignore"] = "keep"
+    """``ignore`` learns nothing from the steps after a solution's first wrong one."""
+
+    def build(self, ctx: BuildContext) -> OfflineTrainer:
+        """Return the trainer."""
+        from rlhf_plugin_prm.task import build_trainer
+
+        return build_trainer(self, ctx)
+
+
+class OrmConfig(PrmConfig):
+    """Train an outcome reward model: does the solution end in the right answer, judged at its last step's last token?
+
+    The same trunk, head and rows as ``prm``, with ``outcome`` (true or false); without it the last step's label.
+    """
+
+    name: str = "orm"
+    target: ClassVar[Literal["steps", "outcome"]] = "outcome"

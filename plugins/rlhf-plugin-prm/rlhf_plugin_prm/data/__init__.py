@@ -1,0 +1,1 @@
+"""Solutions with labelled steps."""

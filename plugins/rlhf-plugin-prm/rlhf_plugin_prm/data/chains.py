@@ -1,0 +1,144 @@
+"""Chains of sums and differences: a world in which every step can be checked.
+
+``What is 7 + 5 - 3?`` is answered ``7 + 5 = 12``, ``12 - 3 = 9``, ``The answer is 9.``, one step a line.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rlhf_core.api import Sample
+
+LIMIT = 20
+"""No number is larger: the built-in model knows such sums."""
+Kind = Literal["right", "carried", "slip", "cancelled"]
+KINDS: tuple[Kind, ...] = ("right", "carried", "slip", "cancelled")
+STEP = re.compile(r"(\d+) ([+-]) (\d+) = (\d+)")
+ANSWER = re.compile(r"The answer is (\d+)\.?")
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A start and what is done to it.
+
+    Example:
+        Chain(7, (5, -3))
+    """
+
+    start: int
+    terms: tuple[int, ...]
+
+    @property
+    def question(self) -> str:
+        """Example: ``What is 7 + 5 - 3?``"""
+        return f"What is {self.start}{''.join(f' {sign(t)} {abs(t)}' for t in self.terms)}?"
+
+    @property
+    def answer(self) -> int:
+        """Its value."""
+        return self.start + sum(self.terms)
+
+
+def sign(term: int) -> str:
+    """``+`` or ``-``."""
+    return "+" if term >= 0 else "-"
+
+
+def draw_chain(rng: random.Random, length: tuple[int, int]) -> Chain:
+    """A chain of ``length`` terms, ends included, in which every number is from 0 to :data:`LIMIT`."""
+    start = value = rng.randint(1, LIMIT)
+    terms: list[int] = []
+    for _ in range(rng.randint(*length)):
+        terms.append(rng.choice([t for t in range(-min(value, 9), min(LIMIT - value, 9) + 1) if t]))
+        value += terms[-1]
+    return Chain(start, tuple(terms))
+
+
+def solve(chain: Chain, kind: Kind, rng: random.Random) -> tuple[list[str], list[bool]] | None:
+    """Steps and their labels; from the first wrong step on all are wrong.
+
+    ``right``; ``carried``: one result is wrong and the rest follows from it, the answer too; ``slip``: one result is
+    written wrong and the next step goes on from the right one; ``cancelled``: a wrong result is carried on until a
+    second wrong one makes up for it. After the last two the answer is right. None where a chain is too short.
+    """
+    count = len(chain.terms)
+    last = {"right": count, "carried": count, "slip": count - 1, "cancelled": count - 1}[kind]
+    if last < 1:
+        return None
+    first = rng.randrange(last) if kind != "right" else count + 1
+    second = rng.randrange(first + 1, count) if kind == "cancelled" else count
+    said = truth = chain.start
+    steps: list[str] = []
+    for n, term in enumerate(chain.terms):
+        before, truth = said, truth + term
+        said = before + term
+        if n == first:
+            said = rng.choice([v for v in range(max(0, said - 3), min(LIMIT, said + 3) + 1) if v != said])
+        elif n == second:
+            said = truth
+        elif not 0 <= said <= 2 * LIMIT:
+            return None  # no such numbers are in the world
+        steps.append(f"{before} {sign(term)} {abs(term)} = {said}")
+        said = truth if kind == "slip" else said
+    return [*steps, f"The answer is {said}."], [n < first for n in range(count + 1)]
+
+
+def check(chain: Chain, text: str) -> list[bool]:
+    """Which steps of a completion are right: the next term is applied to the last right value, and all before are.
+
+    A line that is neither a sum nor the answer, or too many of them, is wrong.
+    """
+    value, terms, right = chain.start, list(chain.terms), True
+    found: list[bool] = []
+    for line in (part.strip() for part in text.splitlines() if part.strip()):
+        step, answer = STEP.fullmatch(line), ANSWER.fullmatch(line)
+        if step and terms:
+            term = terms.pop(0)
+            wanted = (value, sign(term), abs(term), value + term)
+            right = right and (int(step[1]), step[2], int(step[3]), int(step[4])) == wanted
+            value += term
+        else:
+            right = right and answer is not None and not terms and int(answer[1]) == value
+        found.append(right)
+    return found
+
+
+def read_question(question: str) -> Chain | None:
+    """The chain of a question, None if it is none."""
+    match = re.fullmatch(r"What is (\d+)((?: [+-] \d+)+)\?", question.strip())
+    if match is None:
+        return None
+    terms = tuple(int(s + n) for s, n in re.findall(r"([+-]) (\d+)", match[2]))
+    return Chain(int(match[1]), terms)
+
+
+def gold(sample: Sample) -> Mapping[str, float]:
+    """``value``: the answer is right and so is every step; ``answer``: the answer; ``steps``: share of right steps."""
+    chain = read_question(sample.prompt.text)
+    if chain is None:
+        return {"value": 0.0, "answer": 0.0, "steps": 0.0}
+    steps = check(chain, sample.completion)
+    said = ANSWER.findall(sample.completion)
+    answer = bool(said) and int(said[-1]) == chain.answer
+    whole = answer and bool(steps) and all(steps) and len(steps) == len(chain.terms) + 1
+    return {"value": float(whole), "answer": float(answer), "steps": sum(steps) / len(steps) if steps else 0.0}
+
+
+def distinct_chains(count: int, length: tuple[int, int], rng: random.Random) -> Sequence[Chain]:
+    """Different chains, drawn one by one.
+
+    Raises:
+        ValueError: there are not so many.
+    """
+    found: dict[Chain, None] = {}
+    for _ in range(50 * count):
+        if len(found) == count:
+            return list(found)
+        found[draw_chain(rng, length)] = None
+    if len(found) < count:
+        raise ValueError(f"there are fewer than {count} chains of {length[0]} to {length[1]} terms")
+    return list(found)

@@ -1,0 +1,160 @@
+"""Rows with labelled steps. A row that does not fit is named with file and line."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlhf_core.api import DatasetError, Sample
+from rlhf_plugin_prm.data.chains import KINDS, Chain, distinct_chains, gold, solve
+from rlhf_plugin_prm.data.config import ChainStepsConfig, Gsm8kStepsConfig
+from rlhf_plugin_prm.data.perturb import Labelled, NotWorked, perturb, untouched
+
+Row = Mapping[str, Any]
+
+
+class ChainSource:
+    """The generated chains. As prompts each question stands once for every solution of it, unless it is the only one;
+    for policies set the wrong kinds to 0."""
+
+    def __init__(self, config: ChainStepsConfig) -> None:
+        self.config = config
+
+    def rows(self, split: str) -> Sequence[Row]:
+        """Solutions of a split's questions; no question is in both.
+
+        Raises:
+            DatasetError: there are not so many different chains.
+        """
+        config, held = self.config, max(1, self.config.chains // 4)
+        rng = random.Random(f"chains/{config.seed}")
+        try:
+            chains = distinct_chains(config.chains + held, config.terms, rng)
+        except ValueError as error:
+            raise DatasetError(str(error), fix="lower dataset.chains or raise dataset.terms") from error
+        chosen = chains[: config.chains] if split == "train" else chains[config.chains :]
+        return [row for n, chain in enumerate(chosen) for row in self._solutions(chain, f"{split}/{n:06d}")]
+
+    def gold(self, sample: Sample) -> Mapping[str, float]:
+        """See :func:`rlhf_plugin_prm.data.chains.gold`."""
+        return gold(sample)
+
+    def _solutions(self, chain: Chain, name: str) -> list[Row]:
+        config = self.config
+        shares = {"right": 1.0, "carried": config.carried, "slip": config.slip, "cancelled": config.cancelled}
+        rows: list[Row] = []
+        for kind in KINDS:
+            rng = random.Random(f"{config.seed}/{name}/{kind}")
+            whole = int(shares[kind])
+            for n in range(whole + (rng.random() < shares[kind] - whole)):
+                found = solve(chain, kind, rng)
+                if found is not None:
+                    steps, labels = found
+                    rows.append({"id": f"{name}/{kind}-{n}", "prompt": chain.question, "answer": str(chain.answer),
+                                 "completion": "\n".join(steps), "labels": labels, "kind": kind,
+                                 "outcome": kind != "carried"})
+        return rows
+
+
+class Gsm8kSource:
+    """GSM8K's problems with their published and changed solutions.
+
+    Args:
+        config: how many of which kind.
+        source: the published rows.
+    """
+
+    def __init__(self, config: Gsm8kStepsConfig, source: Any) -> None:
+        self.config, self.source = config, source
+        self._places: dict[str, list[str]] = {}
+
+    def rows(self, split: str) -> Sequence[Row]:
+        """Solutions of a split's problems.
+
+        Raises:
+            DatasetError: a row is not in GSM8K's form.
+        """
+        own = bool(self.config.heldout_path)
+        read = split if own else "train"
+        rows = list(enumerate(self.source.rows(read)))
+        if not own:
+            rows = [(n, r) for n, r in rows if self._held_out(n) == (split == "heldout")]
+        if self.config.problems is not None:
+            rows = random.Random(f"problems/{self.config.seed}").sample(rows, min(self.config.problems, len(rows)))
+        found = [(row, self.source.where(read, n)) for n, given in rows for row in self.solutions(given, read, n)]
+        self._places[split] = [where for _, where in found]
+        return [row for row, _ in found]
+
+    def where(self, split: str, number: int) -> str:
+        """File and line of the problem that a row was made of."""
+        return self._places[split][number]
+
+    def _held_out(self, number: int) -> bool:
+        return random.Random(f"held out/{number}").random() < self.config.heldout_share
+
+    def solutions(self, row: Row, split: str, number: int) -> list[Row]:
+        """All solutions of one published row.
+
+        Raises:
+            DatasetError: it is not in GSM8K's form.
+        """
+        try:
+            return solutions(str(row["question"]), str(row["answer"]), f"{split}/{number:06d}", self.config.carried,
+                             self.config.slip, self.config.seed)
+        except (KeyError, NotWorked) as error:
+            why = f"it has no column {error}" if isinstance(error, KeyError) else str(error)
+            raise DatasetError("a row is not in GSM8K's form", where=self.source.where(split, number), why=why,
+                               fix='each needs "question" and "answer", which ends with "#### X"') from error
+
+
+def solutions(question: str, answer: str, name: str, carried: int, slip: int, seed: int) -> list[Row]:
+    """Rows of one GSM8K problem: the published solution, and changed ones, each different; fewer where there are no
+    more.
+
+    Raises:
+        NotWorked: the answer does not end with ``#### X``.
+    """
+    first = untouched(answer)
+    found: dict[tuple[str, ...], tuple[str, Labelled]] = {first.steps: ("right", first)}
+    for kind, count in (("carried", carried), ("slip", slip)):
+        rng, made = random.Random(f"{seed}/{name}/{kind}"), 0
+        for _ in range(4 * count):
+            changed = perturb(question, answer, kind, rng) if made < count else None
+            if changed is not None and changed.steps not in found:
+                found[changed.steps] = (f"{kind}-{made}", changed)
+                made += 1
+    return [{"id": f"{name}/{kind}", "prompt": question, "steps": list(one.steps), "labels": list(one.labels),
+             "outcome": one.outcome, "kind": kind.split("-")[0]} for kind, one in found.values()]
+
+
+class ProcessBenchSource:
+    """ProcessBench's rows under our names.
+
+    Args:
+        source: the published rows.
+    """
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+
+    def rows(self, split: str) -> Sequence[Row]:
+        """Rows of a split.
+
+        Raises:
+            DatasetError: a row lacks a column.
+        """
+        return [self._row(row, split, n) for n, row in enumerate(self.source.rows(split))]
+
+    def where(self, split: str, number: int) -> str:
+        """File and row."""
+        return self.source.where(split, number)
+
+    def _row(self, row: Row, split: str, number: int) -> Row:
+        try:
+            return {"id": row["id"], "prompt": row["problem"], "steps": row["steps"], "label": row["label"],
+                    "outcome": row["final_answer_correct"]}
+        except KeyError as error:
+            raise DatasetError(f"a row of ProcessBench has no column {error}", where=self.where(split, number),
+                               why=f"its columns: {', '.join(sorted(map(str, row)))}",
+                               fix="choose dataset.name=jsonl and map dataset.columns, or mend the row") from error

@@ -1,0 +1,72 @@
+"""A model of steps on a file of labelled solutions: what `rlhf reward first-error` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from rlhf_core.api import BuildContext, DatasetError, DatasetSettings, JsonlConfig
+from rlhf_core.data.library import Datasets
+from rlhf_plugin_prm.data.config import ProcessBenchConfig
+from rlhf_plugin_prm.examples import Solution, read_solutions
+from rlhf_plugin_prm.first_error import Floats, report
+from rlhf_plugin_prm.reward import StepReward
+from rlhf_plugin_prm.reward_config import PrmRewardConfig
+from rlhf_plugin_prm.store import read_card
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Solutions and the probability that each of their steps is right."""
+
+    target: str
+    """What the model was taught: ``steps`` or ``outcome``."""
+    solutions: Sequence[Solution]
+    right: Sequence[Floats]
+    too_long: int
+    """Solutions that could not be scored; they are left out."""
+
+
+def evaluate(folder: str, file: str, threshold: float = 0.5, limit: int | None = None) -> dict[str, Any]:
+    """First-error F1 of a model on a file, with the ``target`` of the model.
+
+    Raises:
+        UserError: no such model or file, or a row that does not fit; solutions of one kind only.
+    """
+    found = judge(folder, file, limit)
+    labels = [s.first_error for s in found.solutions]
+    return {"target": found.target, "too_long": found.too_long, **report(found.right, labels, threshold)}
+
+
+def judge(folder: str, file: str, limit: int | None = None) -> Judged:
+    """Score every step of a file's solutions; an outcome model is read at every step as well.
+
+    Raises:
+        UserError: as :func:`evaluate`.
+    """
+    config, card = PrmRewardConfig(path=folder, read="steps"), read_card(folder)
+    datasets = _datasets(file, limit)
+    solutions = read_solutions(datasets.prompts("train"), card.split, datasets.where)
+    wrong = sum(s.first_error >= 0 for s in solutions)
+    if wrong in (0, len(solutions)):
+        raise DatasetError(f"all {len(solutions)} solutions of '{file}' have {'an' if wrong else 'no'} error",
+                           fix="give solutions with an error and solutions without")
+    right = StepReward.load(config, "cpu").probabilities([(s.prompt, s.text, s.steps) for s in solutions])
+    kept = [(s, p) for s, p in zip(solutions, right) if not isinstance(p, str)]
+    return Judged(card.target, [s for s, _ in kept], [p for _, p in kept], len(solutions) - len(kept))
+
+
+def _datasets(file: str, limit: int | None) -> Datasets:
+    """The file's rows, whichever of the two forms they have."""
+    plain = JsonlConfig(path=file)
+    plain.preflight(nowhere())
+    published = "problem" in plain.build(nowhere()).rows("train")[0]
+    source = ProcessBenchConfig(path=file) if published else plain
+    settings = {"sources": ({"source": source},), "heldout_fraction": 0.0, "limit": limit}
+    return Datasets(DatasetSettings.model_validate(settings), nowhere())
+
+
+def nowhere() -> BuildContext:
+    """What files are read with: no run, no components."""
+    return BuildContext(config=cast(Any, None), registry=cast(Any, None), seed=0)

@@ -1,0 +1,115 @@
+"""Finding the first wrong step: the measure of ProcessBench (Zheng et al. 2024).
+
+A step is called wrong when its probability of being right is below a threshold; the first such step is the verdict, -1
+if there is none. F1 is the harmonic mean of two accuracies: the index on solutions with an error, -1 on the others.
+
+Suffixes: ``_N`` solutions, ``_S`` the steps of each.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class FirstError:
+    """How well first errors were found, all from 0 to 1."""
+
+    f1: float
+    found: float
+    """Accuracy on solutions with an error: the very index."""
+    passed: float
+    """Accuracy on solutions without one: none is seen."""
+    threshold: float
+
+
+def verdicts(grid_NS: Floats, threshold: float) -> npt.NDArray[np.int64]:
+    """Index ``[N]`` of the first step below the threshold, -1 where there is none."""
+    below_NS = grid_NS < threshold
+    return np.where(below_NS.any(1), below_NS.argmax(1), -1)
+
+
+def grid(right: Sequence[Floats]) -> Floats:
+    """Rows of different lengths as ``[N, S]``; behind their ends nothing is ever called wrong."""
+    grid_NS = np.full((len(right), max(map(len, right))), np.inf)
+    for row, right_S in zip(grid_NS, right):
+        row[: len(right_S)] = right_S
+    return grid_NS
+
+
+def measure(right: Sequence[Floats], labels: Sequence[int], threshold: float) -> FirstError:
+    """F1 and its two accuracies.
+
+    Args:
+        right: probabilities of the steps of each solution.
+        labels: index of the first wrong step of each, -1 for none; both kinds occur.
+        threshold: steps below it are called wrong.
+
+    Raises:
+        ValueError: one kind does not occur.
+    """
+    return _measure(grid(right), np.asarray(labels), threshold)
+
+
+def _measure(grid_NS: Floats, labels_N: npt.NDArray[Any], threshold: float) -> FirstError:
+    hits_N, errors_N = verdicts(grid_NS, threshold) == labels_N, labels_N >= 0
+    if errors_N.all() or not errors_N.any():
+        raise ValueError("F1 needs solutions with an error and solutions without")
+    found, passed = float(hits_N[errors_N].mean()), float(hits_N[~errors_N].mean())
+    return FirstError(2 * found * passed / (found + passed) if found + passed else 0.0, found, passed, threshold)
+
+
+def best(right: Sequence[Floats], labels: Sequence[int], most: int = 200) -> FirstError:
+    """The best F1 over thresholds, which is how the paper chooses its own on the GSM8K part.
+
+    An optimistic number: the threshold has seen the labels. ``most`` quantiles of the scores are tried.
+    """
+    grid_NS, labels_N = grid(right), np.asarray(labels)
+    tried = np.unique(np.quantile(np.concatenate(right), np.linspace(0, 1, most)))
+    return max((_measure(grid_NS, labels_N, float(t)) for t in [*tried, 0.5]), key=lambda m: m.f1)
+
+
+def crossed(right: Sequence[Floats], labels: Sequence[int]) -> FirstError | None:
+    """F1 with the threshold of each half chosen on the other, kinds dealt out in turn; ``threshold`` is their mean.
+
+    None where a kind has fewer than two solutions.
+    """
+    kinds = [[n for n, label in enumerate(labels) if (label >= 0) == error] for error in (True, False)]
+    if min(map(len, kinds)) < 2:
+        return None
+    halves = [sorted(kinds[0][h::2] + kinds[1][h::2]) for h in (0, 1)]
+    own = [best([right[i] for i in rows], [labels[i] for i in rows]).threshold for rows in halves]
+    moved = {i: right[i] - own[1 - h] for h, rows in enumerate(halves) for i in rows}
+    found = measure([moved[i] for i in range(len(labels))], labels, 0.0)
+    return FirstError(found.f1, found.found, found.passed, float(np.mean(own)))
+
+
+def by_chance(right: Sequence[Floats], labels: Sequence[int], draws: int = 20) -> float:
+    """Mean best F1 of scores that know nothing: each solution gets those of another with as many steps."""
+    rng, same = np.random.default_rng(0), defaultdict[int, list[int]](list)
+    for n, right_S in enumerate(right):
+        same[len(right_S)].append(n)
+    found: list[float] = []
+    for _ in range(draws):
+        mixed = dict[int, Floats]()
+        for rows in same.values():
+            mixed |= {n: right[m] for n, m in zip(rows, rng.permutation(rows))}
+        found.append(best([mixed[n] for n in range(len(right))], labels, 50).f1)
+    return float(np.mean(found))
+
+
+def report(right: Sequence[Floats], labels: Sequence[int], threshold: float = 0.5) -> dict[str, Any]:
+    """All of them under names: at ``threshold``, ``best``, ``crossed`` (where it can be) and ``chance``."""
+    rows = {"at_threshold": measure(right, labels, threshold), "best": best(right, labels),
+            "crossed": crossed(right, labels)}
+    return {"solutions": len(labels), "with_error": sum(n >= 0 for n in labels),
+            **{name: {k: round(v, 4) for k, v in asdict(one).items()} for name, one in rows.items() if one},
+            "chance": round(by_chance(right, labels), 4)}

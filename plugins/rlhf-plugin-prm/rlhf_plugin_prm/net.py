@@ -1,0 +1,154 @@
+"""Scores at the ends of steps: a reward network's head, read at several tokens of a conversation.
+
+Suffixes: ``_B`` solutions, ``_T`` steps of each (right-padded grid), ``_N`` the same steps flat, ``_H`` hidden size.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.functional import logsigmoid
+
+from rlhf_core.api import Message, ModelError
+from rlhf_core.models.prompt_format import Formatter
+from rlhf_core.policy.forward import pad
+from rlhf_plugin_prm.examples import Solution, Target
+from rlhf_plugin_prm.loss import StepBatch
+from rlhf_plugin_prm.steps import Step, places
+from rlhf_plugin_reward.net import RewardNet
+from rlhf_plugin_reward.scoring import by_length
+
+Ids = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepItem:
+    """A tokenized solution and the places where its head is read."""
+
+    name: str
+    ids: Ids
+    places_T: tuple[int, ...]
+    labels_T: tuple[bool, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Labelled places: what the loss is averaged over."""
+        return len(self.places_T)
+
+
+class StepEncoder:
+    """Solutions to token ids and places; a step is read at the token with its last character.
+
+    Args:
+        tokenizer: of the trunk; one that tells which characters a token holds (a "fast" one).
+        max_length: longer solutions lose the beginning of the prompt.
+
+    Raises:
+        ModelError: the tokenizer does not tell.
+    """
+
+    def __init__(self, tokenizer: Any, max_length: int) -> None:
+        if not getattr(tokenizer, "is_fast", False):
+            raise ModelError(f"{type(tokenizer).__name__} does not say which characters a token holds",
+                             why="steps are found by characters", fix="use a model with a tokenizer.json")
+        self.tokenizer, self.formatter, self.max_length = tokenizer, Formatter(tokenizer, "auto"), max_length
+
+    def encode(self, prompt: Sequence[Message], text: str, steps: Sequence[Step]) -> tuple[Ids, tuple[int, ...], bool]:
+        """(ids up to the last step's end, places of the steps in them, whether the prompt was cut).
+
+        Raises:
+            ValueError: there is no step, the steps alone are longer than ``max_length``, or no token reaches the end of
+                one.
+        """
+        if not steps:
+            raise ValueError("the completion is blank: there is no step to score")
+        question = self.formatter.encode(prompt)
+        found = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        own = places(steps, found["offset_mapping"])
+        answer = tuple(found["input_ids"][: own[-1] + 1])
+        if len(answer) > self.max_length:
+            raise ValueError(f"its steps have {len(answer)} tokens, and max_length is {self.max_length}")
+        kept = question[max(0, len(question) + len(answer) - self.max_length):]
+        return (*kept, *answer), tuple(len(kept) + p for p in own), len(kept) < len(question)
+
+
+def encode_solutions(
+    solutions: Sequence[Solution], encoder: StepEncoder, target: Target, until_error: bool, counts: Counter[str]
+) -> list[StepItem]:
+    """Tokenize solutions; ``counts`` gets those whose prompt was cut, and those that were too long and are left out.
+
+    Args:
+        solutions: with labels.
+        encoder: of the trunk's tokenizer.
+        target: every step with its label, or the last with the outcome.
+        until_error: leave out the steps after a solution's first wrong one.
+        counts: reasons and how often.
+    """
+    items: list[StepItem] = []
+    for one in solutions:
+        try:
+            ids, where_T, cut = encoder.encode(one.prompt, one.text, one.steps)
+        except ValueError:
+            counts["solutions_too_long"] += 1
+            continue
+        counts["solutions_prompt_cut"] += int(cut)
+        labels_T = one.labels
+        if target == "outcome":
+            where_T, labels_T = where_T[-1:], (one.outcome,)
+        elif until_error and one.first_error >= 0:
+            where_T, labels_T = where_T[: one.first_error + 1], labels_T[: one.first_error + 1]
+        items.append(StepItem(one.id, ids, where_T, labels_T))
+    return items
+
+
+def step_logits(net: RewardNet, ids_B: Sequence[Ids], places_B: Sequence[Sequence[int]]) -> torch.Tensor:
+    """Scores ``[N]`` at the given places, row after row; ``sigmoid`` of one is the probability of right.
+
+    Lengths are carried, and attention looks back only: neither other rows nor padding change a score.
+    """
+    device = net.head.weight.device
+    ids, mask = pad(ids_B, device)
+    with torch.set_grad_enabled(torch.is_grad_enabled() and not net.frozen):
+        hidden = net.trunk(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+    rows_N = torch.tensor([b for b, places_T in enumerate(places_B) for _ in places_T], device=device)
+    places_N = torch.tensor([p for places_T in places_B for p in places_T], device=device)
+    return net.head(hidden[rows_N, places_N].to(net.head.weight.dtype))[:, 0].float()
+
+
+@torch.inference_mode()
+def step_probabilities(
+    net: RewardNet, ids: Sequence[Ids], places: Sequence[Sequence[int]], batch_tokens: int
+) -> list[np.ndarray]:
+    """Probability that each step is right, one array per solution; batches of similar length."""
+    found: dict[int, np.ndarray] = {}
+    for rows in by_length(ids, batch_tokens):
+        logits_N = step_logits(net, [ids[i] for i in rows], [places[i] for i in rows]).double()
+        pieces = torch.sigmoid(logits_N).cpu().split([len(places[i]) for i in rows])
+        found |= {i: piece.numpy() for i, piece in zip(rows, pieces)}
+    return [found[i] for i in range(len(ids))]
+
+
+class StepFoundry(torch.nn.Module):
+    """A reward network and the way its steps are scored."""
+
+    def __init__(self, net: RewardNet) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, items: Sequence[StepItem]) -> StepBatch:
+        """Return log-probabilities of the labels, ``[B, T]``."""
+        logits_N = step_logits(self.net, [i.ids for i in items], [i.places_T for i in items])
+        device = logits_N.device
+        labels_N = torch.tensor([v for i in items for v in i.labels_T], device=device)
+        sizes_B = torch.tensor([i.tokens for i in items], device=device)
+        mask_BT = torch.arange(max(i.tokens for i in items), device=device)[None] < sizes_B[:, None]
+        logprobs_N = logsigmoid(torch.where(labels_N, logits_N, -logits_N))
+        grid_BT, labels_BT = (v.new_zeros(mask_BT.shape).masked_scatter(mask_BT, v) for v in (logprobs_N, labels_N))
+        return StepBatch(grid_BT, mask_BT, labels_BT=labels_BT)
+
+

@@ -1,0 +1,88 @@
+"""The reward ``prm`` and the advantage ``step``; importing this never imports torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field
+
+from rlhf_core.api import BuildContext, ComponentConfig, ConfigError
+from rlhf_plugin_prm.steps import Split
+from rlhf_plugin_reward.config import check_reward_folder, device_of
+
+if TYPE_CHECKING:
+    from rlhf_plugin_prm.advantage import StepAdvantage
+    from rlhf_plugin_prm.reward import StepReward
+
+Aggregate = Literal["min", "mean", "product", "last"]
+
+
+class PrmRewardConfig(ComponentConfig):
+    """Probability that each step is right, and one number made of them; also the probability of an outcome model."""
+
+    name: str = "prm"
+    path: str
+    """What ``rlhf train --algo prm`` (or ``orm``) wrote to RUN/final."""
+    aggregate: Aggregate = "min"
+    """Over a solution's steps. ``last`` is what an outcome model has anyway."""
+    split: Split | None = None
+    """None cuts completions as the model's training data was cut."""
+    read: Literal["trained", "steps"] = "trained"
+    """``steps`` reads an outcome model at every step as well, where it was not trained."""
+    max_length: int = Field(default=1024, ge=2)
+    """Of longer solutions the prompt loses its beginning; one whose steps alone are longer has status ``error``."""
+    batch_tokens: int = Field(default=16384, ge=1)
+    """Padded tokens per forward."""
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Check that the folder is there and holds a model of steps."""
+        from rlhf_plugin_prm.store import read_card
+
+        check_reward_folder(self.path)
+        read_card(self.path)
+
+    def build(self, ctx: BuildContext) -> StepReward:
+        """Load it."""
+        from rlhf_plugin_prm.reward import StepReward
+
+        return StepReward.load(self, device_of(ctx))
+
+
+class StepAdvantageConfig(ComponentConfig):
+    """Token advantages from a reward's steps, normalised over a prompt's group (Shao et al. 2024, section 4.1.3).
+
+    The reward's parts are ``step_1`` ... and ``end_1`` ... (the character where that step ends), as ``prm`` gives them.
+    A score without them is one step over the whole completion: this is then ``group_norm``.
+    """
+
+    name: str = "step"
+    min_group_size: ClassVar[int] = 2
+    credit: Literal["sum", "own", "min"] = "sum"
+    """What a token answers for: ``sum`` its own and all later steps' rewards (the paper's); ``own`` its own step's;
+    ``min`` the worst step's among its own and all later ones (Cheng et al. 2025, PURE, without its softening)."""
+    epsilon: float = Field(1e-6, ge=0)
+    """Added to the standard deviation."""
+    relative_floor: float = Field(1e-4, ge=0)
+    """A group whose std is below this share of its largest reward is constant: rounding must not become signal."""
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Refuse to lose a penalty that the loop charges to the score's value.
+
+        Raises:
+            ConfigError: one is switched on; with the setting to change.
+        """
+        trainer = ctx.config.trainer
+        kl, overlong = getattr(trainer, "kl", None), getattr(trainer, "overlong", None)
+        if kl is not None and kl.where == "reward" and kl.coefficient > 0:
+            raise ConfigError("trainer.kl is charged to the score, but advantage 'step' reads the steps' own rewards",
+                              why="the penalty would be lost", fix="--set trainer.kl.where=loss")
+        if overlong is not None and overlong.cache > 0 and overlong.weight > 0:
+            raise ConfigError("trainer.overlong is charged to the score, but advantage 'step' reads the steps' own "
+                              "rewards", why="the penalty would be lost", fix="--set trainer.overlong.cache=0, or "
+                              "trainer.mask_truncated=true")
+
+    def build(self, ctx: BuildContext) -> StepAdvantage:
+        """Return the estimator."""
+        from rlhf_plugin_prm.advantage import StepAdvantage
+
+        return StepAdvantage(self, getattr(ctx.policy, "tokenizer", None))

@@ -1,0 +1,68 @@
+"""`rlhf train --algo prm` and `--algo orm`: labelled steps through the core's offline loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.api import BuildContext, DatasetError
+from rlhf_core.data.library import Datasets
+from rlhf_core.models.load import load_policy
+from rlhf_core.runs.checkpoint import seed_everything
+from rlhf_core.trainers.offline import OfflineTrainer
+from rlhf_plugin_prm.config import PrmConfig
+from rlhf_plugin_prm.examples import Solution, check_both_classes, read_solutions
+from rlhf_plugin_prm.net import StepEncoder, StepFoundry, StepItem, encode_solutions
+from rlhf_plugin_prm.store import save_model
+from rlhf_plugin_reward.net import fresh_net
+from rlhf_plugin_reward.task import RewardModelTask
+
+
+class StepTask(RewardModelTask):
+    """A net with one head and the steps it learns from; checkpoints are those of a Bradley-Terry model."""
+
+    def __init__(self, config: PrmConfig, ctx: BuildContext) -> None:
+        seed_everything(ctx.seed)
+        self.config, self.ctx, self.steps = config, ctx, config
+        self.datasets = Datasets(ctx.config.dataset, ctx)
+        check_both_classes(self.solutions("train"), config.target)  # before the model is loaded, as bad rows are
+        policy = load_policy(ctx.config.model)
+        self.tokenizer = policy.tokenizer
+        self.stepper = StepEncoder(policy.tokenizer, min(config.max_length, policy.context))
+        sharing = {"full": "none"}.get(config.train_trunk, config.train_trunk)
+        self.net = fresh_net(policy, 1, ctx.seed, sharing, copy_trunk=False).to(ctx.strategy.device)
+        self.model = self.net
+        self.module = StepFoundry(self.net)
+
+    def solutions(self, split: str) -> list[Solution]:
+        """Rows of a split with their labels."""
+        return read_solutions(self.datasets.prompts(split), self.steps.split, self.datasets.where)
+
+    def items(self, split: str) -> Sequence[StepItem]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Tokenized solutions; those that ``max_length`` cuts or leaves out are counted.
+
+        Raises:
+            DatasetError: more than ``dataset.max_dropped_fraction`` are too long.
+        """
+        solutions, counts = self.solutions(split), self.ctx.session.counts
+        found = encode_solutions(solutions, self.stepper, self.steps.target,
+                                 self.steps.after_first_error == "ignore", counts)
+        lost = len(solutions) - len(found)
+        if lost > self.datasets.settings.max_dropped_fraction * len(solutions):
+            raise DatasetError(f"{lost} of {len(solutions)} solutions have more than {self.stepper.max_length} tokens",
+                               fix="raise trainer.max_length, or allow more with dataset.max_dropped_fraction")
+        return found
+
+    def texts(self, item: StepItem) -> Mapping[str, str]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The solution as the net sees it, and its labels."""
+        return {"text": self.tokenizer.decode(item.ids), "labels": " ".join(str(int(v)) for v in item.labels_T)}
+
+    def write_final(self, folder: Path, weights: Mapping[str, Any]) -> None:
+        """A one-label sequence classifier with its card."""
+        save_model(self.net, self.tokenizer, folder, self.steps.target, self.steps.split, weights)
+
+
+def build_trainer(config: PrmConfig, ctx: BuildContext) -> OfflineTrainer:
+    """The offline loop over labelled steps."""
+    return OfflineTrainer(config, ctx, StepTask(config, ctx))

@@ -1,0 +1,58 @@
+"""ProcessBench's F1 by hand, and its thresholds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlhf_plugin_prm.first_error import best, by_chance, crossed, measure, report
+
+RIGHT = [np.array(r) for r in ([0.9, 0.2, 0.8], [0.9, 0.9], [0.4, 0.1], [0.8, 0.6])]
+LABELS = [1, -1, 1, -1]
+
+
+def test_f1_by_hand() -> None:
+    """At 0.5 the first is found, the third is called too early; both right ones pass: 2 * 0.5 * 1 / 1.5."""
+    found = measure(RIGHT, LABELS, 0.5)
+    assert (found.found, found.passed) == (0.5, 1.0)
+    assert found.f1 == pytest.approx(2 / 3)
+    assert measure(RIGHT, LABELS, 0.0).f1 == 0
+    top = best(RIGHT, LABELS)
+    assert (top.f1, top.found) == (1.0, 1.0)
+    assert 0.2 < top.threshold <= 0.4
+    with pytest.raises(ValueError, match="with an error and solutions without"):
+        measure(RIGHT[1:2], [-1], 0.5)
+
+
+def test_chance_is_far_below_a_model_that_knows() -> None:
+    rng = np.random.default_rng(1)
+    labels = [int(rng.integers(4)) if n % 2 else -1 for n in range(200)]
+    knows = [np.where(np.arange(4) == label, 0.1, 0.9) + rng.normal(0, 0.05, 4) for label in labels]
+    guesses = [rng.random(4) for _ in labels]
+    fair = crossed(knows, labels)
+    assert fair is not None
+    assert fair.f1 > 0.95
+    assert report(knows, labels)["best"]["f1"] > 0.95
+    assert by_chance(knows, labels) < 0.6
+    assert abs(by_chance(guesses, labels) - best(guesses, labels).f1) < 0.1
+
+
+def test_the_command_reads_both_forms(command: Callable[..., tuple[int, str]], prm: Path, tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours.jsonl", tmp_path / "theirs.json"
+    rows = [{"prompt": "2 + 3?", "steps": ["2 + 3 = 5", "It is 5."], "label": n % 3 - 1} for n in range(6)]
+    ours.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    theirs.write_text(json.dumps([{"id": n, "problem": r["prompt"], "steps": r["steps"], "label": r["label"],
+                                   "final_answer_correct": True} for n, r in enumerate(rows)]))
+    for file in (ours, theirs):
+        code, err = command("reward", "first-error", "--model", prm, "--input", file)
+        assert code == 0, err
+    code, err = command("reward", "first-error", "--model", prm, "--input", ours, "--limit", 3)
+    assert code == 0, err
+    ours.write_text("".join(json.dumps({**r, "label": -1}) + "\n" for r in rows))
+    code, err = command("reward", "first-error", "--model", prm, "--input", ours)
+    assert code == 2
+    assert "have no error" in err

@@ -1,0 +1,99 @@
+"""Trainers and loss; a process model that learns to see wrong steps, and step rewards that train a policy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rlhf_core.api import ModelConfig
+from rlhf_core.models.load import load_policy
+from rlhf_core.runs.jsonl import read_jsonl
+from rlhf_core.testing import check_loss, check_trainer
+from rlhf_plugin_prm.config import OrmConfig, PrmConfig, StepBceConfig
+from rlhf_plugin_prm.loss import StepBatch, StepBce
+from rlhf_plugin_prm.net import StepFoundry, StepItem
+from rlhf_plugin_reward.net import fresh_net
+
+Command = Callable[..., tuple[int, str]]
+
+
+def test_the_loss_conforms() -> None:
+    check_loss(StepBceConfig())
+
+
+def test_wrong_steps_weigh_more_and_accuracies_are_told_apart() -> None:
+    logprobs = torch.tensor([[-0.1, -2.0], [-3.0, -9.0]], requires_grad=True)
+    mask = torch.tensor([[True, True], [True, False]])
+    labels = torch.tensor([[True, False], [False, False]])
+    out = StepBce(4.0)(StepBatch(logprobs, mask, labels_BT=labels))
+    assert out.loss.detach()[mask].tolist() == pytest.approx([0.1, 8.0, 12.0])
+    found = {k: (float(s), float(w)) for k, (s, w) in out.metrics.items()}
+    assert found == {"accuracy": (1, 3), "accuracy_right": (1, 1), "accuracy_wrong": (0, 2)}
+
+
+def test_a_batch_scores_each_label_as_alone() -> None:
+    net = fresh_net(load_policy(ModelConfig()), 1, 0, "none")
+    items = [StepItem("a", tuple(range(5, 40)), (3, 20, 34), (True, False, True)),
+             StepItem("b", (7, 8, 9), (2,), (False,))]
+    foundry = StepFoundry(net)
+    with torch.no_grad():
+        both = foundry(items)
+        alone = [foundry([i]) for i in items]
+        scores = net([i.ids[: p + 1] for i in items for p in i.places_T])[:, 0]
+    assert both.mask_BT.tolist() == [[True, True, True], [True, False, False]]
+    for row, one in zip(both.logprobs_BT, alone):
+        assert torch.allclose(row[: one.logprobs_BT.shape[1]], one.logprobs_BT[0], atol=1e-5)
+    signs = torch.tensor([1.0, -1, 1, -1])
+    assert torch.allclose(both.logprobs_BT[both.mask_BT], torch.nn.functional.logsigmoid(signs * scores), atol=1e-5)
+
+
+@pytest.mark.parametrize("config", [
+    PrmConfig(), pytest.param(OrmConfig(), marks=pytest.mark.slow),
+    pytest.param(PrmConfig(train_trunk="frozen"), marks=pytest.mark.slow)])
+def test_the_trainers_conform(config: PrmConfig) -> None:
+    check_trainer(config, settings={"dataset": {"name": "chain_steps", "chains": 12}})
+
+
+def train(command: Command, run: Path, *options: object) -> dict[str, Any]:
+    code, err = command("train", *options, "--set", "threads=1", "--run-dir", run)
+    assert code == 0, err
+    return json.loads((run / "summary.json").read_text())
+
+
+def test_after_the_first_error_nothing_is_learned_if_so_wished(command: Command, tmp_path: Path) -> None:
+    rows = [{"prompt": "2 + 3?", "steps": ["2 + 3 = 6", "6 + 1 = 7", "7"], "label": n % 2 - 1} for n in range(40)]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    found: list[float] = []
+    for how in ("keep", "ignore"):
+        run = tmp_path / how
+        train(command, run, "--algo", "prm", "--dataset", file, "--set", "dataset.heldout_fraction=0", "--set",
+              "trainer.max_steps=1", "--set", "trainer.batch_size=40", "--set", f"trainer.after_first_error={how}")
+        found.append(next(r["train/tokens"] for r in read_jsonl(run / "metrics.jsonl") if "train/tokens" in r))
+    assert found == [120, 20 * 3 + 20]
+
+
+@pytest.mark.slow
+def test_a_process_model_learns_and_its_steps_train_a_policy(command: Command, tmp_path: Path) -> None:
+    """SFT on right chains, a process model of them, then GRPO with step advantages: more steps are right."""
+    world = ["--dataset", "chain_steps", "--set", "dataset.terms=[2, 2]", "--set", "dataset.chains=600"]
+    policy = tmp_path / "sft"
+    train(command, policy, "--algo", "sft", *world, "--set", "dataset.carried=0", "--set", "trainer.epochs=4")
+    learned = train(command, tmp_path / "prm", "--algo", "prm", *world, "--set", "trainer.epochs=4", "--set",
+                    "trainer.eval_samples=300")
+    after = learned["evaluation_after"]
+    assert after["eval/accuracy_right"] > 0.8
+    assert after["eval/accuracy_wrong"] > 0.6
+    run = tmp_path / "grpo"
+    summary = train(command, run, "--algo", "grpo", "--model", policy / "final", *world, "--set", "dataset.carried=0",
+                    "--reward", "prm", "--set", f"reward.path={tmp_path / 'prm' / 'final'}", "--set", "advantage=step",
+                    "--set", "trainer.steps=12", "--set", "trainer.optimizer.learning_rate=3e-4")
+    gold = [summary[f"evaluation_{when}"]["eval/gold/steps"] for when in ("before", "after")]
+    assert gold[1] > gold[0]
+    rows = [r for r in read_jsonl(run / "metrics.jsonl") if "advantage/steps" in r]
+    assert all(r["advantage/steps"] > 1.5 for r in rows)
