@@ -13,8 +13,6 @@ from typing import Literal
 
 from rlhf_core.api import Sample
 
-LIMIT = 20
-"""No number is larger: the built-in model knows such sums."""
 Kind = Literal["right", "carried", "slip", "cancelled"]
 KINDS: tuple[Kind, ...] = ("right", "carried", "slip", "cancelled")
 STEP = re.compile(r"(\d+) ([+-]) (\d+) = (\d+)")
@@ -48,22 +46,23 @@ def sign(term: int) -> str:
     return "+" if term >= 0 else "-"
 
 
-def draw_chain(rng: random.Random, length: tuple[int, int]) -> Chain:
-    """A chain of ``length`` terms, ends included, in which every number is from 0 to :data:`LIMIT`."""
-    start = value = rng.randint(1, LIMIT)
+def draw_chain(rng: random.Random, length: tuple[int, int], largest: int) -> Chain:
+    """A chain of ``length`` terms, ends included, in which every number is from 0 to ``largest``."""
+    start = value = rng.randint(1, largest)
     terms: list[int] = []
     for _ in range(rng.randint(*length)):
-        terms.append(rng.choice([t for t in range(-min(value, 9), min(LIMIT - value, 9) + 1) if t]))
+        terms.append(rng.choice([t for t in range(-min(value, 9), min(largest - value, 9) + 1) if t]))
         value += terms[-1]
     return Chain(start, tuple(terms))
 
 
-def solve(chain: Chain, kind: Kind, rng: random.Random) -> tuple[list[str], list[bool]] | None:
+def solve(chain: Chain, kind: Kind, largest: int, rng: random.Random) -> tuple[list[str], list[bool]] | None:
     """Steps and their labels; from the first wrong step on all are wrong.
 
     ``right``; ``carried``: one result is wrong and the rest follows from it, the answer too; ``slip``: one result is
     written wrong and the next step goes on from the right one; ``cancelled``: a wrong result is carried on until a
-    second wrong one makes up for it. After the last two the answer is right. None where a chain is too short.
+    second wrong one makes up for it. After the last two the answer is right. None where a chain is too short,
+    or a number would be below 0 or above ``largest``.
     """
     count = len(chain.terms)
     last = {"right": count, "carried": count, "slip": count - 1, "cancelled": count - 1}[kind]
@@ -77,10 +76,10 @@ def solve(chain: Chain, kind: Kind, rng: random.Random) -> tuple[list[str], list
         before, truth = said, truth + term
         said = before + term
         if n == first:
-            said = rng.choice([v for v in range(max(0, said - 3), min(LIMIT, said + 3) + 1) if v != said])
+            said = rng.choice([v for v in range(max(0, said - 3), min(largest, said + 3) + 1) if v != said])
         elif n == second:
             said = truth
-        elif not 0 <= said <= 2 * LIMIT:
+        elif not 0 <= said <= largest:
             return None  # no such numbers are in the world
         steps.append(f"{before} {sign(term)} {abs(term)} = {said}")
         said = truth if kind == "slip" else said
@@ -128,7 +127,7 @@ def gold(sample: Sample) -> Mapping[str, float]:
     return {"value": float(whole), "answer": float(answer), "steps": sum(steps) / len(steps) if steps else 0.0}
 
 
-def distinct_chains(count: int, length: tuple[int, int], rng: random.Random) -> Sequence[Chain]:
+def distinct_chains(count: int, length: tuple[int, int], largest: int, rng: random.Random) -> Sequence[Chain]:
     """Different chains, drawn one by one.
 
     Raises:
@@ -138,7 +137,7 @@ def distinct_chains(count: int, length: tuple[int, int], rng: random.Random) -> 
     for _ in range(50 * count):
         if len(found) == count:
             return list(found)
-        found[draw_chain(rng, length)] = None
+        found[draw_chain(rng, length, largest)] = None
     if len(found) < count:
         raise ValueError(f"there are fewer than {count} chains of {length[0]} to {length[1]} terms")
     return list(found)

@@ -26,6 +26,8 @@ class ChainStepsConfig(ComponentConfig):
     """Different questions to train on; a quarter as many are held out."""
     terms: tuple[int, int] = (2, 4)
     """Fewest and most numbers added or taken away."""
+    largest: int = Field(default=9, ge=3, le=99)
+    """No number is larger, none below 0."""
     carried: float = Field(default=1.0, ge=0, le=4)
     """Wrong solutions of that kind per question; of a share below 1 the rest has none. A right one there always is."""
     slip: float = Field(default=0.0, ge=0, le=4)

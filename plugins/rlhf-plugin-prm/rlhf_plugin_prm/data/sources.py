@@ -9,7 +9,7 @@ from typing import Any
 from rlhf_core.api import DatasetError, Sample
 from rlhf_plugin_prm.data.chains import KINDS, Chain, distinct_chains, gold, solve
 from rlhf_plugin_prm.data.config import ChainStepsConfig, Gsm8kStepsConfig
-from rlhf_plugin_prm.data.perturb import Labelled, NotWorked, perturb, untouched
+from rlhf_plugin_prm.data.perturb import Kind, Labelled, NotWorked, perturb, untouched
 
 Row = Mapping[str, Any]
 
@@ -30,7 +30,7 @@ class ChainSource:
         config, held = self.config, max(1, self.config.chains // 4)
         rng = random.Random(f"chains/{config.seed}")
         try:
-            chains = distinct_chains(config.chains + held, config.terms, rng)
+            chains = distinct_chains(config.chains + held, config.terms, config.largest, rng)
         except ValueError as error:
             raise DatasetError(str(error), fix="lower dataset.chains or raise dataset.terms") from error
         chosen = chains[: config.chains] if split == "train" else chains[config.chains :]
@@ -48,7 +48,7 @@ class ChainSource:
             rng = random.Random(f"{config.seed}/{name}/{kind}")
             whole = int(shares[kind])
             for n in range(whole + (rng.random() < shares[kind] - whole)):
-                found = solve(chain, kind, rng)
+                found = solve(chain, kind, config.largest, rng)
                 if found is not None:
                     steps, labels = found
                     rows.append({"id": f"{name}/{kind}-{n}", "prompt": chain.question, "answer": str(chain.answer),
@@ -117,7 +117,8 @@ def solutions(question: str, answer: str, name: str, carried: int, slip: int, se
     """
     first = untouched(answer)
     found: dict[tuple[str, ...], tuple[str, Labelled]] = {first.steps: ("right", first)}
-    for kind, count in (("carried", carried), ("slip", slip)):
+    wanted: tuple[tuple[Kind, int], ...] = (("carried", carried), ("slip", slip))
+    for kind, count in wanted:
         rng, made = random.Random(f"{seed}/{name}/{kind}"), 0
         for _ in range(4 * count):
             changed = perturb(question, answer, kind, rng) if made < count else None
