@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, SerializeAsAny, ValidationError, Validatio
 
 from rlhf_core.config.base import ComponentConfig
 from rlhf_core.config.errors import explain
+from rlhf_core.errors import PluginError
 
 
 class _Resolve:
@@ -25,6 +26,10 @@ class _Resolve:
             raise ValueError(f"expected a {self.kind} name, or a mapping with 'name', got {value!r}")
         registry = (info.context or {})["registry"]
         cls = registry.load(self.kind, str(value["name"]))
+        if clash := sorted(set(cls.model_fields) & set(self._beside())):
+            raise PluginError(f"dataset '{value['name']}' has settings called {', '.join(clash)}",
+                              where=registry.find(self.kind, str(value["name"])).distribution,
+                              why="the dataset section has settings of that name", fix="rename the plugin's own")
         try:
             return cls.model_validate(value, context=info.context)
         except ValidationError as error:

@@ -44,6 +44,24 @@ SHORT = (
 )
 
 
+CLASH = """
+from rlhf_core.api import ComponentConfig
+
+class Config(ComponentConfig):
+    name: str = "graded"
+    difficulty: int = 3
+    def build(self, ctx):
+        return None
+"""
+
+
+def test_a_dataset_whose_setting_the_dataset_section_has_too(fakes: Fakes) -> None:
+    fakes.add("graded-data", "[rlhf.dataset]\ngraded = graded_data:Config\n", CLASH)
+    out = fakes.rlhf("train", "--algo", "grpo", "--reward", "verifier", "--dataset", "graded", "--dry-run")
+    assert out.returncode == 2
+    assert all(text in out.stderr for text in ("dataset 'graded' has settings called difficulty", "graded-data"))
+
+
 def test_a_plugin_that_does_not_import_fails_only_when_selected(fakes: Fakes) -> None:
     fakes.add(
         "sick-loss", "[rlhf.loss]\nsick = sick_loss:Config\n", 'raise OSError("libsick.so is not there")', version="3.1"
