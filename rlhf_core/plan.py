@@ -118,7 +118,8 @@ def walk_components(value: Any, kind: str = "") -> Iterator[tuple[str, Component
 
 
 KIND_OF_FIELD = {k: k for k in ("trainer", "loss", "advantage", "reward", "rollout", "agent", "strategy", "verifier")}
-KIND_OF_FIELD |= {"source": "dataset", "trackers": "tracker", "monitors": "monitor", "rewards": "reward"}
+KIND_OF_FIELD |= {"source": "dataset", "trackers": "tracker", "monitors": "monitor", "rewards": "reward",
+                  "benchmarks": "benchmark"}
 
 
 def _selected(registry: Registry, config: RunConfig) -> list[Mapping[str, str]]:

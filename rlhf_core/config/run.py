@@ -31,6 +31,8 @@ class RunConfig(Config):
     trackers: tuple[component("tracker"), ...] = ()  # pyright: ignore[reportInvalidTypeForm]
     """Besides the JSONL files, which are always written."""
     monitors: tuple[component("monitor"), ...] = ()  # pyright: ignore[reportInvalidTypeForm]
+    benchmarks: tuple[component("benchmark"), ...] = ()  # pyright: ignore[reportInvalidTypeForm]
+    """Suites that the policy is evaluated on whenever it is evaluated on held-out prompts (on-policy runs)."""
     threads: int | None = Field(None, ge=1)
     """CPU threads per process; None leaves torch's choice."""
     matmul: Literal["auto", "torch", "onednn"] = "auto"

@@ -6,6 +6,7 @@ import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -130,8 +131,20 @@ class OnlineHouse:
         held = self.library.groups(self.held, 1)
         sampling = (config.eval_sampling or config.sampling).params()
         self.evaluator = Evaluator(self.studio, self.court, self.datasets, held, sampling, self.strategy)
+        own = ctx.config.benchmarks if self.strategy.rank == 0 else ()
+        self.benchmarks = [ctx.session.parts.build("benchmark", b, ctx) for b in own]
         ctx.session.counts.update({} if checkpoint else self.datasets.counts)
         self.pipeline = Pipeline(self, config, ctx.session)
+
+    def measure(self) -> dict[str, float]:
+        """Metrics of every benchmark, ``eval/NAME/...``, on rank 0; one that fails is counted and left out."""
+        found: dict[str, float] = {}
+        for one in self.benchmarks:
+            part = self.ctx.session.parts.of(one)
+            ask = partial(one.evaluate, self.studio.engine, self.updater.version)
+            made = self.ctx.session.hooks.call(f"evaluate() of {part.label}", f"{part.key}:evaluate", ask) or {}
+            found |= {f"eval/{part.key.removeprefix('benchmark/')}/{k}": float(v) for k, v in made.items()}
+        return found
 
     def _build(self, kind: str) -> Any:
         chosen = getattr(self.ctx.config, kind)

@@ -257,13 +257,18 @@ class OnlineTrainer:
     def _evaluate(self, step: int, *, final: bool = False) -> Evaluation | None:
         """Held-out evaluation; before and after the run on at least ``gold_samples`` prompts."""
         count = max(self.config.eval_samples, self.config.gold_samples if final and self.house.has_gold else 0)
-        if self.config.eval_samples == 0 or not self.house.evaluator.groups:
+        held = self.config.eval_samples > 0 and self.house.evaluator.groups
+        if not held and not self.house.ctx.config.benchmarks:
             return None
         self.house.pipeline.lend()
         with self.strategy.gathered(self.house.module):
-            result = self.house.evaluator.run(self.house.updater.version, count)
+            result = self.house.evaluator.run(self.house.updater.version, count) if held else None
+            measured = self.house.measure()
+        if result is None:
+            self.session.log_eval(step, measured)
+            return None
         self.session.counts.update({f"eval_score_{k}": n for k, n in result.missing.items()})
-        self.session.log_eval(step, result.metrics)
+        self.session.log_eval(step, {**result.metrics, **measured})
         self.session.samples(step, [{"prompt_id": g.prompt.id, "prompt": g.prompt.text, "completion": t}
                                     for g, t in zip(self.house.evaluator.groups[:8], result.texts)])
         return result

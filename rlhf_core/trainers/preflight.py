@@ -120,6 +120,10 @@ def check_offline(config: OfflineTrainerConfig, ctx: BuildContext) -> None:
         ConfigError: with the setting to leave out.
     """
     config.micro_batches(ctx.world_size)
+    if ctx.config.benchmarks:
+        raise ConfigError(f"benchmarks have no effect with algorithm '{config.name}'",
+                          why="only an on-policy run samples completions as it goes",
+                          fix="leave them out; `rlhf eval watch RUN SUITE` evaluates its checkpoints")
     for name in ("curriculum", "difficulty"):
         if getattr(ctx.config.dataset, name) is not None:
             raise ConfigError(f"dataset.{name} has no effect with algorithm '{config.name}'",

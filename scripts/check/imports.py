@@ -20,6 +20,7 @@ PUBLIC = ("rlhf_core.api", "rlhf_core.testing", "rlhf_core.functional")
 WORKBENCH = (
     "rlhf_core.cli.common",
     "rlhf_core.cli.reward",
+    "rlhf_core.cli.toolbox",
     "rlhf_core.config.data",
     "rlhf_core.config.errors",
     "rlhf_core.config.load",
@@ -44,6 +45,7 @@ WORKBENCH = (
     "rlhf_core.runs.cache",
     "rlhf_core.runs.checkpoint",
     "rlhf_core.runs.jsonl",
+    "rlhf_core.runs.read",
     "rlhf_core.runs.run_dir",
     "rlhf_core.strategy.local",
     "rlhf_core.trainers.doors",

@@ -1,0 +1,110 @@
+"""A suite that is ready to be asked: prompts encoded, verifiers running."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlhf_core.api import (
+    BuildContext,
+    DatasetError,
+    FinishReason,
+    Rollout,
+    RolloutRequest,
+    Sample,
+)
+from rlhf_core.cli.toolbox import context_of
+from rlhf_core.models.prompt_format import Formatter
+from rlhf_core.trainers.rooms import request_seed
+from rlhf_eval.grading import Grader, reward_of
+from rlhf_eval.items import Item, encode, items, rows, section, worked_examples
+from rlhf_eval.report import metrics
+from rlhf_eval.suites import SuiteConfig
+
+Row = dict[str, Any]
+
+
+def check_rows(suite: SuiteConfig, ctx: BuildContext) -> BuildContext:
+    """Read a resolved suite's rows, check that its verifier can judge each, and return a context that has them.
+
+    Raises:
+        DatasetError: no rows, no reference answers, or a row that can never be judged; file and line.
+        ConfigError: the sandbox that the verifier needs cannot be had, or worked examples do not fit.
+    """
+    reward = reward_of(suite, ctx)
+    whole = section(suite, suite.path)
+    found = context_of(ctx.registry, seed=ctx.seed, dataset=whole, reward=reward, policy=ctx.policy)
+    if not rows(suite, found.datasets):
+        raise DatasetError(f"suite '{suite.name}' has no rows", fix="give a file with at least one")
+    reward.preflight(found)
+    getattr(suite.verifier, "preflight", lambda _: None)(found)
+    worked_examples(suite, ctx, rows(suite, found.datasets))
+    return found
+
+
+class SuiteBenchmark:
+    """Asks an engine a suite's prompts and judges what it answers.
+
+    Args:
+        suite: resolved.
+        ctx: registry, seed, and the policy, whose tokenizer encodes the prompts.
+
+    Raises:
+        UserError: the suite and the model do not fit.
+    """
+
+    def __init__(self, suite: SuiteConfig, ctx: BuildContext) -> None:
+        self.suite, self.seed, self.policy = suite, ctx.seed, ctx.policy
+        ready = check_rows(suite, ctx)
+        formatter = Formatter(ctx.policy.tokenizer, suite.prompt_format or "auto")
+        prompts = rows(suite, ready.datasets)
+        self.items: list[Item] = items(suite, prompts, worked_examples(suite, ctx, prompts), formatter.chat)
+        self.ids = encode(self.items, formatter, ctx.policy.context)
+        self.sampling = suite.sampling.params()
+        self.grader = Grader(suite, ready)
+
+    def evaluate(self, engine: Any, policy_version: int) -> Mapping[str, float]:
+        """Sample every prompt, judge, and return metrics by name: ``pass@1``, ``truncated`` and so on."""
+        return metrics(self.rows(range(len(self.items)), engine, policy_version))
+
+    def rows(self, which: Sequence[int], engine: Any, policy_version: int = 0) -> list[Row]:
+        """One row per completion of these prompts, prompt by prompt.
+
+        A completion depends on its prompt, the seed and its index alone.
+        """
+        requests = [self._request(i, j) for i in which for j in range(self.suite.samples)]
+        rollouts = engine.generate(requests, self.sampling, policy_version)
+        cut = [self.own_text(r) for r in rollouts]
+        owners = [i for i in which for _ in range(self.suite.samples)]
+        samples = [Sample(self.items[i].prompt, text, r.finish_reason)
+                   for i, r, (text, _) in zip(owners, rollouts, cut)]
+        verdicts = self.grader.grade(samples)
+        return [self._row(i, r, *c, v) for i, r, c, v in zip(owners, rollouts, cut, verdicts)]
+
+    def _request(self, i: int, j: int) -> RolloutRequest:
+        name = self.items[i].prompt.id
+        room = min(self.sampling.max_tokens, self.policy.context - len(self.ids[i]))
+        return RolloutRequest(name, self.ids[i], j, request_seed(self.seed, "benchmark", name, j), room)
+
+    def own_text(self, rollout: Rollout) -> tuple[str, str | None]:
+        """What is judged, and the stop string that ended it: the first one that stands in the text."""
+        text = rollout.text
+        if rollout.finish_reason is not FinishReason.STOP:
+            return text, None
+        found = [(at, s) for s in self.sampling.stop if (at := text.find(s)) >= 0]
+        if not found:
+            return text, None
+        at, stop = min(found)
+        return text[: at + len(stop)] if self.suite.keep_stop else text[:at], stop
+
+    def _row(self, i: int, rollout: Rollout, text: str, stop: str | None, verdict: Mapping[str, Any]) -> Row:
+        item, count = self.items[i], len(rollout.completion_ids)
+        total = float(rollout.logprobs_T.sum(dtype="float64"))
+        return {"id": item.prompt.id, "sample": rollout.group_index, **verdict,
+                "finish_reason": rollout.finish_reason.value, "stop": stop, "tokens": count, "logprob": total,
+                "mean_logprob": total / count if count else None, "seed": rollout.seed,
+                "answer": item.prompt.answer, "prompt": [dict(m) for m in item.messages], "completion": text}
+
+    def close(self) -> None:
+        """End the verifier's processes."""
+        self.grader.close()

@@ -1,0 +1,183 @@
+"""`rlhf eval`: one word after it is a suite, unless it is one of the commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from rlhf_core.cli.toolbox import OpenGroup
+
+if TYPE_CHECKING:
+    from rlhf_core.api import BuildContext
+    from rlhf_eval.suites import SuiteConfig
+
+F = TypeVar("F", bound=Callable[..., Any])
+COMMANDS = {
+    "run": ("rlhf_eval.cli:run", "Evaluate a model on a suite; `rlhf eval SUITE` is short for it."),
+    "suites": ("rlhf_eval.cli:suites", "List the suites and how each asks."),
+    "compare": ("rlhf_eval.cli_compare:compare", "Two evaluations on the same prompts: paired bootstrap, McNemar."),
+    "watch": ("rlhf_eval.cli_watch:watch", "Evaluate every checkpoint of a run, finished or still running."),
+}
+
+
+class EvalGroup(OpenGroup):
+    """Takes a word that is no command for a suite."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Put ``run`` in front of a suite's name."""
+        if args and not args[0].startswith("-") and args[0] not in self.list_commands(ctx):
+            args = ["run", *args]
+        return super().resolve_command(ctx, args)
+
+
+@click.group("eval", cls=EvalGroup, path="eval", lazy=COMMANDS)
+def evaluation() -> None:
+    """Evaluate a model: rlhf eval gsm8k --model M --data test.jsonl.
+
+    The first word is a suite (`rlhf eval suites`) or one of the commands below.
+    """
+
+
+SUITE_OPTIONS = (
+    click.option("--data", "path", metavar="FILE", help="Local copy of the suite's rows, as published (.gz too)."),
+    click.option("--dataset", metavar="D", help="Another data set: a name such as pocket/arithmetic, or a hub id."),
+    click.option("--style", metavar="NAME", help="How to ask, for example r1_zero; see `rlhf eval suites`."),
+    click.option("--template", metavar="TEXT", help="Text around each question, with {prompt}."),
+    click.option("--verifier", metavar="NAME", help="Who judges, instead of the suite's own."),
+    click.option("--shots", type=click.IntRange(0), help="Worked examples before each question."),
+    click.option("--shots-data", metavar="FILE", help="File to take them from, such as the training split."),
+    click.option("--n", "samples", type=click.IntRange(1), help="Completions of each prompt (best-of-N)."),
+    click.option("--limit", type=click.IntRange(1), help="Only the first prompts."),
+    click.option("--temperature", type=click.FloatRange(0), help="Default: 0 for one completion, 1 for several."),
+    click.option("--max-tokens", type=click.IntRange(1), help="Most tokens of a completion."),
+    click.option("--stop", multiple=True, metavar="TEXT", help="Text that ends a completion. Repeatable."),
+    click.option("--set", "settings", multiple=True, metavar="a.b=c", help="One setting of the suite. Repeatable."),
+    click.option("--unsafe-local-execution", is_flag=True,
+                  help="Let a code verifier run programs without isolation where the machine offers none."),
+)
+
+
+def suite_options(command: F) -> F:
+    """Add the options that make a suite, in their order."""
+    for option in reversed(SUITE_OPTIONS):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.argument("suite")
+@click.option("--model", default="pocket", show_default=True, metavar="M", help="Hub id, folder or .gguf file.")
+@suite_options
+@click.option("--best-by", multiple=True, metavar="R", help="Also choose the best of N by this: the folder of a reward "
+              "model, reward:NAME or judge:NAME. Repeatable.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The same seed, the same rows.")
+@click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True)
+@click.option("--out", type=click.Path(path_type=Path), metavar="FOLDER",
+              help="Where rows and report go; default evals/SUITE-STYLE-MODEL-HASH.")
+@click.option("--budget", type=click.FloatRange(0), metavar="SECONDS", help="Begin nothing new after so long and "
+              "report what there is; the same command goes on.")
+@click.option("--failures", type=click.IntRange(0), default=2, show_default=True, help="Examples per category.")
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+def run(suite: str, model: str, dtype: Any, seed: int, best_by: tuple[str, ...], out: Path | None, failures: int,
+        budget: float | None, as_json: bool, **options: Any) -> None:
+    """Evaluate a model on a suite. The same command goes on after Ctrl-C or a crash.
+
+    \b
+    rlhf eval gsm8k --model runs/x/final --data test.jsonl --style r1_zero
+    rlhf eval gsm8k --model M --data train.jsonl --n 16 --best-by runs/rm/final
+    rlhf eval prompts --dataset pocket/arithmetic --verifier numeric
+    rlhf eval lm_eval:gsm8k_cot --model M
+    """
+    from rlhf_core.api import ModelConfig
+    from rlhf_core.cli.toolbox import emit_json, open_registry, quiet_libraries, set_up_logging, table
+    from rlhf_eval.harness import Job, context, evaluate
+    from rlhf_eval.selectors import parse_selector
+    from rlhf_eval.show import show
+    from rlhf_eval.store import read
+
+    set_up_logging()
+    ctx = context(open_registry(), seed)
+    name, _, task = suite.partition(":")
+    if name == "lm_eval":
+        from rlhf_eval.lm_harness.run import run_task
+
+        quiet_libraries()
+        asked = {**options, "best_by": best_by}
+        folder, measured = run_task(task, ModelConfig(path=model, dtype=dtype), ctx, out, asked)
+        if as_json:
+            emit_json({"folder": str(folder), **measured})
+        else:
+            table(("metric", "value"), ((k, f"{v:.4f}") for k, v in measured.items()))
+            click.echo(f"\nrows and report: {folder}")
+        return
+    chosen = suite_of(ctx, suite, **options)
+    selectors = tuple(parse_selector(text, ctx) for text in best_by)
+    job = Job(chosen, ModelConfig(path=model, dtype=dtype), seed, selectors)
+    quiet_libraries()
+    folder, found = evaluate(job, ctx, out, lambda text: click.echo(text, err=True), budget)
+    if as_json:
+        emit_json({"folder": str(folder), **found})
+        return
+    stored = read(folder)
+    show(stored.title, found, stored.rows, failures)
+    click.echo(f"\nrows, report and pass rates: {folder}")
+
+
+def suite_of(ctx: BuildContext, name: str, *, path: str | None = None, dataset: str | None = None,
+             settings: tuple[str, ...] = (), stop: tuple[str, ...] = (), temperature: float | None = None,
+             max_tokens: int | None = None, shots_data: str | None = None, unsafe_local_execution: bool = False,
+             **options: Any) -> SuiteConfig:
+    """The suite's Config from the options of the command; those that are None or empty keep its defaults.
+
+    Raises:
+        PluginError: there is no such suite.
+        ConfigError: a setting does not exist or makes no sense.
+    """
+    from rlhf_core.api import ConfigError
+    from rlhf_core.cli.toolbox import component_of
+    from rlhf_eval.suites import SuiteConfig
+
+    suite, _, task = name.partition(":")
+    samples = options.get("samples") or 1
+    sampling = {"temperature": temperature if temperature is not None else 1.0 if samples > 1 else None,
+                "max_tokens": max_tokens, "stop": list(stop) or None}
+    given = {**options, "path": path, "shots_path": shots_data, "dataset": {"name": dataset} if dataset else None,
+             "task": task or None, "sampling": {k: v for k, v in sampling.items() if v is not None} or None}
+    found = component_of(ctx.registry, "benchmark", suite, {k: v for k, v in given.items() if v is not None}, settings)
+    if not isinstance(found, SuiteConfig):
+        raise ConfigError(f"benchmark '{suite}' is no suite of prompts", fix="rlhf eval suites")
+    return unsafe(found, ctx) if unsafe_local_execution else found
+
+
+def unsafe(suite: SuiteConfig, ctx: BuildContext) -> SuiteConfig:
+    """The suite with a verifier that may run programs without isolation."""
+    how: Any = suite.verifier or suite.how.verifier or suite.own_verifier
+    asked = dict(how) if isinstance(how, dict) else how.model_dump()
+    asked["sandbox"] = {**asked.get("sandbox", {}), "unsafe_local_execution": True}
+    changed = {**suite.model_dump(), "verifier": asked}
+    return type(suite).model_validate(changed, context={"registry": ctx.registry})
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+def suites(as_json: bool) -> None:
+    """List the suites and how each asks."""
+    from rlhf_core.cli.toolbox import emit_json, open_registry, table
+    from rlhf_eval.suites import SuiteConfig
+
+    registry = open_registry()
+    rows: list[dict[str, str]] = []
+    for entry in registry.entries("benchmark"):
+        cls = registry.load("benchmark", entry.qualified)
+        if issubclass(cls, SuiteConfig):
+            said = (cls.__doc__ or "").strip().partition("\n")[0]
+            rows.append({"suite": entry.name, "styles": ", ".join(cls.styles), "about": said})
+    if as_json:
+        emit_json(rows)
+    else:
+        table(("suite", "styles", ""), (list(r.values()) for r in rows))

@@ -1,0 +1,47 @@
+"""`rlhf eval compare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("first", type=click.Path(path_type=Path))
+@click.argument("second", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+def compare(first: Path, second: Path, as_json: bool) -> None:
+    """Compare two evaluations prompt by prompt: is SECOND better than FIRST, or is it chance?
+
+    Means over the samples of each prompt, the paired bootstrap's 95 % interval of their difference, and McNemar's exact
+    test on each prompt's first completion.
+
+    \b
+    rlhf eval compare evals/gsm8k-plain-base-1a2b3c4d evals/gsm8k-plain-tuned-5e6f7a8b
+    """
+    from rlhf_core.cli.toolbox import emit_json, table
+    from rlhf_eval.compare import compare as compared
+    from rlhf_eval.compare import verdict
+    from rlhf_eval.show import interval
+    from rlhf_eval.store import read
+
+    stored = [read(path) for path in (first, second)]
+    found = compared(*stored)
+    if as_json:
+        emit_json(found)
+        return
+    table(("", "what", "right"), ((name, one.title, interval(mean))
+                                  for name, one, mean in zip(("first", "second"), stored, found["mean"])))
+    click.echo(f"\n{found['prompts']} prompts in both ({found['only_first']} only in the first, {found['only_second']} "
+               "only in the second)")
+    click.echo(f"difference: {interval(found['difference'])}, paired bootstrap")
+    flips = found["mcnemar"]
+    click.echo(f"first completions: {flips['lost']} prompts lost, {flips['gained']} gained; "
+               f"McNemar p = {flips['p']:.3g}")
+    for what in ("lost", "gained"):
+        if flips[f"examples_{what}"]:
+            click.echo(f"  {what}: {', '.join(flips[f'examples_{what}'])}")
+    for row in found["settings"]:
+        click.secho(f"warning: {row['key']} differs: {row['first']!r:.60} and {row['second']!r:.60}", fg="yellow")
+    click.echo(verdict(found))

@@ -1,0 +1,57 @@
+"""`rlhf eval watch`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rlhf_eval.cli import suite_options
+
+
+@click.command()
+@click.argument("run")
+@click.argument("suite")
+@suite_options
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The same for every checkpoint.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="FOLDER", help="Default RUN/evals/SUITE.")
+@click.option("--once", is_flag=True, help="Evaluate what is there and do not wait for more.")
+@click.option("--base/--no-base", default=True, show_default=True, help="Also the model that the run started from.")
+@click.option("--poll", type=click.FloatRange(0.1), default=15.0, show_default=True, help="Seconds between two looks.")
+@click.option("--patience", type=click.FloatRange(1), default=3600.0, show_default=True,
+              help="Longest wait for a checkpoint, in seconds.")
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+def watch(run: str, suite: str, seed: int, out: Path | None, once: bool, base: bool, poll: float, patience: float,
+          as_json: bool, **options: Any) -> None:
+    """Evaluate every checkpoint of RUN on SUITE, all with the same settings and seeds, until the run has ended.
+
+    Tells the best one, and whether the form of the answers drifts (strict against lenient verdicts).
+
+    \b
+    rlhf eval watch runs/grpo-20260131-142501 gsm8k --data test.jsonl --limit 200
+    """
+    from rlhf_core.cli.toolbox import emit_json, open_registry, quiet_libraries, set_up_logging, table
+    from rlhf_eval.cli import suite_of
+    from rlhf_eval.harness import context
+    from rlhf_eval.show import interval
+    from rlhf_eval.watch import Watcher
+
+    set_up_logging()
+    ctx = context(open_registry(), seed)
+    watcher = Watcher(run, suite_of(ctx, suite, **options), ctx, out, base=base)
+    quiet_libraries()
+    found = watcher.follow(once=once, poll_s=poll, patience_s=patience, say=lambda text: click.echo(text, err=True))
+    if as_json:
+        emit_json(found)
+        return
+    rows = found["checkpoints"]
+    modes = [m for m in ("strict", "lenient") if m in rows[0]]
+    table(("checkpoint", "right", *modes, "truncated", "tokens", ""),
+          ((r["checkpoint"], interval(r), *(f"{r[m]:.3f}" for m in modes), f"{r['truncated']:.1%}",
+            f"{r['tokens']:.0f}", "best" if r["checkpoint"] == found["best"] else "") for r in rows))
+    if found["missed"]:
+        click.secho(f"warning: removed by the run before they could be evaluated: {', '.join(found['missed'])}; "
+                    "raise trainer.keep_checkpoints", fg="yellow")
+    if found["drift"]:
+        click.echo(found["drift"])

@@ -1,0 +1,108 @@
+"""Verdicts on completions: the suite's verifier, and the same one in its strict and its lenient mode."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, get_args
+
+from rlhf_core.api import BuildContext, Sample, Score, ScoreStatus, VerifierConfig
+from rlhf_core.cli.toolbox import component_of
+from rlhf_eval.suites import SuiteConfig
+
+if TYPE_CHECKING:
+    from rlhf_core.api import VerifierRewardConfig
+
+LENIENT = ("lenient", "loose")
+NOT_JUDGED = "not judged"
+
+
+def reward_of(suite: SuiteConfig, ctx: BuildContext, mode: str | None = None) -> VerifierRewardConfig:
+    """The core's verifier reward, which asks in worker processes, for a resolved suite.
+
+    Args:
+        suite: resolved.
+        ctx: has the registry.
+        mode: the verifier's mode instead of its own.
+    """
+    chosen: Any = suite.verifier
+    asked = {**chosen.model_dump(), **({"mode": mode} if mode else {})}
+    own = {"timeout_s": suite.timeout_s} if suite.timeout_s else {}
+    found: Any = component_of(ctx.registry, "reward", "verifier", {"verifier": asked, "workers": suite.workers, **own})
+    return found
+
+
+def modes_of(verifier: VerifierConfig) -> dict[str, str]:
+    """``strict`` and ``lenient`` -> the verifier's own name of that mode; empty if it has not both."""
+    field = type(verifier).model_fields.get("mode")
+    known = get_args(field.annotation) if field is not None else ()
+    lenient = next((m for m in LENIENT if m in known), None)
+    return {"strict": "strict", "lenient": lenient} if lenient and "strict" in known else {}
+
+
+class Grader:
+    """Worker processes for one verifier, and for its other mode, so that drift from strict to lenient shows.
+
+    Args:
+        suite: resolved.
+        ctx: has the registry, and the rows in ``ctx.datasets``.
+    """
+
+    def __init__(self, suite: SuiteConfig, ctx: BuildContext) -> None:
+        verifier: Any = suite.verifier
+        self.modes = modes_of(verifier)
+        self.main = reward_of(suite, ctx).build(ctx)
+        own = getattr(verifier, "mode", None)
+        self.others: dict[str, Any] = {}
+        self.same = next((name for name, mode in self.modes.items() if mode == own), None)
+        for name, mode in self.modes.items():
+            if mode != own:
+                self.others[name] = reward_of(suite, ctx, mode).build(ctx)
+
+    def grade(self, samples: Sequence[Sample]) -> list[dict[str, Any]]:
+        """Columns of each sample's row: value, status, parts, detail, category, and strict and lenient values."""
+        scores = self.main.score(samples)
+        others = {name: reward.score(samples) for name, reward in self.others.items()}
+        return [self._columns(one, {n: found[i] for n, found in others.items()}) for i, one in enumerate(scores)]
+
+    def _columns(self, one: Score, others: Mapping[str, Score]) -> dict[str, Any]:
+        both = {name: (one if name == self.same else others[name]).value for name in self.modes}
+        return {"value": one.value, "status": one.status.value, "parts": dict(one.parts), "detail": one.detail,
+                "category": category(one), **both}
+
+    def close(self) -> None:
+        """End the worker processes."""
+        for reward in (self.main, *self.others.values()):
+            if callable(getattr(reward, "close", None)):
+                reward.close()
+
+
+def category(score: Score) -> str:
+    """Where a completion is counted: by form and answer if the verifier tells them apart, otherwise by the answer.
+
+    Example:
+        >>> category(Score(0.0, {"format": 1.0, "answer": 0.0}))
+        'format only'
+    """
+    if score.status is not ScoreStatus.OK or score.value is None:
+        return NOT_JUDGED
+    right = score.value >= 1
+    if "format" not in score.parts:
+        return "right" if right else "wrong"
+    form = score.parts["format"] >= 1
+    return {(True, True): "format and answer", (True, False): "format only", (False, True): "answer only",
+            (False, False): "neither"}[form, right]
+
+
+def stated(detail: str) -> str | None:
+    """The answer that a verifier says it read, for majority votes; None if it read none.
+
+    Verifiers of maths put it into ``Score.detail`` as ``stated '18'``.
+    """
+    if not detail.startswith("stated "):
+        return None
+    said = detail.removeprefix("stated ")
+    try:
+        return str(ast.literal_eval(said)).strip() if said[:1] in "'\"" else said.strip()
+    except (SyntaxError, ValueError):
+        return said.strip()

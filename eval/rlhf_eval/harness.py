@@ -1,0 +1,151 @@
+"""Evaluates one model on one suite: chunk by chunk into a folder, and on from there after a kill."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.api import BuildContext, ConfigError, ModelConfig, Prompt
+from rlhf_core.cli.toolbox import context_of, sampler
+from rlhf_core.models.sources import resolve
+from rlhf_core.runs.atomic import write_json
+from rlhf_eval.benchmark import SuiteBenchmark, check_rows
+from rlhf_eval.items import rows, worked_examples
+from rlhf_eval.plot import draw
+from rlhf_eval.report import pass_rates, report
+from rlhf_eval.selectors import Selector, score
+from rlhf_eval.store import ResultFolder, weights_print
+from rlhf_eval.suites import SuiteConfig
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is evaluated.
+
+    Example:
+        Job(Gsm8kSuite(path="test.jsonl"), ModelConfig(path="pocket"), seed=0)
+    """
+
+    suite: SuiteConfig
+    model: ModelConfig
+    seed: int = 0
+    selectors: tuple[Selector, ...] = ()
+    called: str = ""
+    """The model's name in the settings where its path is a passing one."""
+
+    def settings(self, ctx: BuildContext) -> dict[str, Any]:
+        """Everything that decides the rows; a result folder belongs to one of these.
+
+        Raises:
+            UserError: the suite cannot be asked, or the model does not exist.
+        """
+        suite = self.suite.resolved(ctx)
+        ready = check_rows(suite, ctx)
+        prompts = rows(suite, ready.datasets)
+        shots = worked_examples(suite, ctx, prompts)
+        resolve(self.model.path)
+        entry = ctx.registry.find("verifier", str(getattr(suite.verifier, "name", "")))
+        return {"suite": {k: v for k, v in suite.model_dump(mode="json").items() if k not in ("workers", "path")},
+                "rows": {"count": len(prompts), "hash": _hash(prompts)}, "shots": [s.id for s in shots],
+                "verifier": f"{entry.distribution} {entry.version}", "seed": self.seed,
+                "model": {**self.model.model_dump(mode="json"), "path": self.called or self.model.path,
+                          "weights": weights_print(self.model.path)},
+                "prompts_per_chunk": max(1, suite.chunk // suite.samples)}
+
+
+def folder_of(job: Job, settings: dict[str, Any], root: Path = Path("evals")) -> Path:
+    """``evals/SUITE-STYLE-MODEL-HASH``: the same settings find their folder again."""
+    place = Path(job.model.path)
+    model = place.stem if place.name not in ("final", "model") else f"{place.parent.name}-{place.name}"
+    words = "-".join(w for w in (job.suite.name, settings["suite"]["style"], model) if w)
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
+    return root / f"{re.sub(r'[^A-Za-z0-9_.-]', '-', words)}-{digest}"
+
+
+def evaluate(job: Job, ctx: BuildContext, out: Path | None = None, say: Say = lambda text: None,
+             budget_s: float | None = None) -> tuple[Path, dict[str, Any]]:
+    """Evaluate, or go on with what is in the folder; returns the folder and the report.
+
+    Cheap checks come first; the model is loaded only if completions are missing. With ``budget_s`` no chunk is begun
+    after so many seconds, and the report is of the prompts that there are.
+
+    Raises:
+        UserError: the input cannot work.
+        RlhfError: not one completion could be judged.
+    """
+    settings = job.settings(ctx)
+    folder = ResultFolder(out or folder_of(job, settings), settings)
+    samples, size = int(settings["suite"]["samples"]), int(settings["prompts_per_chunk"])
+    done = folder.open(size * samples)
+    total = int(settings["rows"]["count"])
+    try:
+        if done * size < total:
+            _sample(job, ctx, folder, range(done * size, total), size, say, budget_s)
+    except KeyboardInterrupt:
+        print(f"interrupted; the same command goes on with {folder.path}", file=sys.stderr)
+        raise
+    finally:
+        folder.close()
+    return folder.path, conclude(job, ctx, folder, say)
+
+
+def _sample(job: Job, ctx: BuildContext, folder: ResultFolder, which: Sequence[int], size: int, say: Say,
+            budget_s: float | None) -> None:
+    policy, engine = sampler(ctx.registry, job.model)
+    built = SuiteBenchmark(job.suite.resolved(ctx), ctx.with_(policy=policy))
+    began, tokens, correct, count = time.monotonic(), 0, 0, 0
+    try:
+        for at in range(which[0], which[-1] + 1, size):
+            start = time.monotonic()
+            made = built.rows(range(at, min(at + size, which[-1] + 1)), engine)
+            spent = time.monotonic() - start
+            tokens += sum(r["tokens"] for r in made)
+            correct += sum(r["value"] is not None and r["value"] >= 1 for r in made)
+            count += len(made)
+            folder.append(made, {"first": at, "completions": len(made), "seconds": spent,
+                                 "tokens": sum(r["tokens"] for r in made)})
+            passed = time.monotonic() - began
+            if budget_s is not None and passed > budget_s:
+                say("stopped by --budget; the same command goes on")
+                break
+            say(f"{min(at + size, which[-1] + 1)} of {which[-1] + 1} prompts, {correct / count:.3f} right, "
+                f"{tokens / passed:.0f} tokens/s, {passed:.0f} s")
+    finally:
+        built.close()
+
+
+def conclude(job: Job, ctx: BuildContext, folder: ResultFolder, say: Say) -> dict[str, Any]:
+    """Score by the selectors, write report, pass rates and curve, and return the report."""
+    from rlhf_core.runs.jsonl import read_jsonl
+
+    made = folder.rows()
+    names = [s.name for s in job.selectors]
+    if len(set(names)) < len(names) or "logprob" in names:
+        raise ConfigError(f"two ways to choose have one name: {', '.join(names)}", fix="give the folders other names")
+    chosen = {s.name: score(s, folder, made, ctx) for s in job.selectors}
+    times = list(read_jsonl(folder.times_path))
+    found = report(made, chosen) | {"seconds": sum(t["seconds"] for t in times)}
+    write_json(folder.path / "report.json", found)
+    folder.write("pass_rates.jsonl", pass_rates(made))
+    if "best_at" in found and not draw(found, folder.path / "curve.png"):
+        say("no curve.png: matplotlib is not installed (pip install 'rlhf-eval[plot]')")
+    return found
+
+
+def _hash(prompts: Sequence[Prompt]) -> str:
+    rows = "\n".join(json.dumps(asdict(p), sort_keys=True, default=str) for p in prompts)
+    return hashlib.sha256(rows.encode()).hexdigest()[:16]
+
+
+def context(registry: Any, seed: int) -> BuildContext:
+    """What suites are built with outside a run."""
+    return context_of(registry, seed=seed)

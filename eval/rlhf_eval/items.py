@@ -1,0 +1,120 @@
+"""The prompts of a suite as the model is fed them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core.api import BuildContext, ConfigError, Demonstration, Message, Prompt
+from rlhf_core.data.library import Datasets
+from rlhf_eval.suites import SuiteConfig
+
+if TYPE_CHECKING:
+    from rlhf_core.models.prompt_format import Formatter
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One prompt of a suite.
+
+    Example:
+        Item(Prompt("gsm8k/train/000003", ...), ({"role": "user", "content": "Q: ...\\nA:"},))
+    """
+
+    prompt: Prompt
+    """The row itself, as the verifier sees it."""
+    messages: tuple[Message, ...]
+    """What the model is fed: worked examples and template included."""
+
+
+def section(suite: SuiteConfig, path: str | None) -> dict[str, Any]:
+    """The ``dataset`` section of a suite's rows; nothing is set aside or dropped for its length here."""
+    own = suite.rows_of(path)
+    return {"heldout_fraction": 0.0, "max_dropped_fraction": 0.0, **({"limit": suite.limit} if suite.limit else {}),
+            **own}
+
+
+def rows(suite: SuiteConfig, datasets: Datasets) -> list[Prompt]:
+    """The prompts that ``split`` names.
+
+    Raises:
+        DatasetError: there are none, or one is malformed; with file and line.
+        ConfigError: no held-out rows.
+    """
+    if suite.split != "train" and (held := datasets.prompts("heldout")):
+        return held
+    if suite.split == "heldout":
+        raise ConfigError(f"suite '{suite.name}': the data set has no held-out rows", fix="--set split=auto")
+    return datasets.prompts("train")
+
+
+def worked_examples(suite: SuiteConfig, ctx: BuildContext, prompts: Sequence[Prompt]) -> list[Demonstration]:
+    """The first ``shots`` rows of ``shots_path`` that are not asked themselves.
+
+    Raises:
+        ConfigError: the file has too few, or one of them is among the prompts.
+    """
+    if not suite.shots:
+        return []
+    from rlhf_core.cli.toolbox import context_of
+
+    whole = {**section(suite, suite.shots_path), "limit": suite.shots}
+    found = context_of(ctx.registry, dataset=whole).datasets.demonstrations("train")
+    if len(found) < suite.shots:
+        raise ConfigError(f"'{suite.shots_path}' has {len(found)} rows, but {suite.shots} shots were asked for",
+                          fix="fewer --shots, or another file")
+    asked = {p.text for p in prompts}
+    leaked = [d.id for d in found if d.prompt[-1]["content"] in asked]
+    if leaked:
+        raise ConfigError(f"worked example '{leaked[0]}' is also a question of the suite", where=suite.shots_path or "",
+                          why="the model would be shown its answer", fix="take them from the training split")
+    return found
+
+
+def items(suite: SuiteConfig, prompts: Sequence[Prompt], shots: Sequence[Demonstration], chat: bool) -> list[Item]:
+    """Every prompt with its worked examples, in turns of a conversation or as one text.
+
+    Args:
+        suite: resolved.
+        prompts: the rows.
+        shots: worked examples.
+        chat: whether the model is fed through its chat template.
+    """
+    template = suite.template or "{prompt}"
+
+    def ask(text: str) -> str:
+        return template.replace("{prompt}", text)
+
+    turns: list[Message] = []
+    for shot in shots:
+        turns += [{"role": "user", "content": ask(shot.prompt[-1]["content"])},
+                  {"role": "assistant", "content": shot.completion.strip()}]
+    text = "".join(f"{ask(s.prompt[-1]['content'])} {s.completion.strip()}\n\n" for s in shots)
+    made: list[Item] = []
+    for prompt in prompts:
+        before, last = prompt.messages[:-1], prompt.messages[-1]
+        question = {**last, "content": ask(last["content"])}
+        if chat:
+            system = [m for m in before if m["role"] == "system"]
+            rest = [m for m in before if m["role"] != "system"]
+            made.append(Item(prompt, (*system, *turns, *rest, question)))
+        else:
+            made.append(Item(prompt, (*before, {**question, "content": text + question["content"]})))
+    return made
+
+
+def encode(found: Sequence[Item], formatter: Formatter, context: int) -> list[tuple[int, ...]]:
+    """Token ids of every item, as the model is fed.
+
+    Raises:
+        ConfigError: a prompt leaves no room for a completion.
+    """
+    ids = [formatter.encode(item.messages) for item in found]
+    longest = max(range(len(ids)), key=lambda i: len(ids[i]))
+    if len(ids[longest]) >= context:
+        over = sum(len(one) >= context for one in ids)
+        raise ConfigError(f"{over} of {len(ids)} prompts fill the model's context of {context} tokens",
+                          where=f"longest: {found[longest].prompt.id} ({len(ids[longest])} tokens)",
+                          fix="fewer --shots, a shorter template, or a model with a longer context")
+    return ids

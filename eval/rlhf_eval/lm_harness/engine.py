@@ -1,0 +1,136 @@
+"""This toolkit's engine as the language model that lm-evaluation-harness asks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import TemplateLM
+
+from rlhf_core.api import FinishReason, Rollout, RolloutRequest, SamplingParams
+from rlhf_core.models.prompt_format import plain_ids
+from rlhf_core.trainers.rooms import request_seed
+
+
+class EngineLM(TemplateLM):
+    """Generates with a rollout engine, and scores continuations with a forward of the model itself.
+
+    Args:
+        policy: model, tokenizer and context.
+        engine: samples from it.
+        max_tokens: most tokens of a completion where a task does not say.
+        seed: for tasks that sample.
+    """
+
+    def __init__(self, policy: Any, engine: Any, max_tokens: int, seed: int) -> None:
+        super().__init__()
+        self.policy, self.engine, self.limit, self.seed = policy, engine, max_tokens, seed
+        self.tokenizer = policy.tokenizer
+        self.shortened = 0
+        """Prompts whose beginning was cut off because they did not fit."""
+        self.rollouts: dict[str, Rollout] = {}
+        """Prompt -> the last completion of it that was sampled."""
+
+    @property
+    def eot_token_id(self) -> int:
+        """The token that stands for the start where there is no context."""
+        return int(self.tokenizer.eos_token_id)
+
+    @property
+    def prefix_token_id(self) -> int:
+        """The tokenizer's BOS, or else its EOS."""
+        own = self.tokenizer.bos_token_id
+        return self.eot_token_id if own is None else int(own)
+
+    @property
+    def tokenizer_name(self) -> str:
+        """Names the chat template in lm_eval's cache."""
+        return str(self.policy.source).replace("/", "__")
+
+    def chat_template(self, chat_template: bool | str = False) -> str | None:
+        """The template's text, for lm_eval's records."""
+        return self.tokenizer.chat_template if chat_template else None
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """A conversation as the model is fed it."""
+        return str(self.tokenizer.apply_chat_template(chat_history, tokenize=False,
+                                                      add_generation_prompt=add_generation_prompt))
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
+        """Token ids; special ones are not added."""
+        return list(self.tokenizer.encode(string, add_special_tokens=bool(add_special_tokens)))
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        """Completions up to and without the first stop string; requests of equal settings are sampled together."""
+        found: dict[int, str] = {}
+        groups: dict[SamplingParams, list[int]] = {}
+        for i, request in enumerate(requests):
+            groups.setdefault(sampling_of(request.args[1], self.limit), []).append(i)
+        for sampling, which in groups.items():
+            asked = [self._request(i, str(requests[i].args[0]), sampling) for i in which]
+            for i, rollout in zip(which, self.engine.generate(asked, sampling, 0)):
+                text, at = rollout.text, [rollout.text.find(s) for s in sampling.stop]
+                self.rollouts[str(requests[i].args[0])] = rollout
+                found[i] = text[: min((a for a in at if a >= 0), default=len(text))]
+        return [found[i] for i in range(len(requests))]
+
+    def _request(self, i: int, context: str, sampling: SamplingParams) -> RolloutRequest:
+        ids, room = plain_ids(self.tokenizer, context), self.policy.context
+        limit = min(sampling.max_tokens, room - 1)
+        if len(ids) + limit > room:
+            if len(ids) >= room:  # lm_eval keeps the end of a prompt that is too long
+                self.shortened += 1
+                limit = min(limit, room // 2)
+                ids = ids[-(room - limit) :]
+            limit = min(limit, room - len(ids))
+        return RolloutRequest(f"lm_eval/{i}", ids, 0, request_seed(self.seed, "lm_eval", i), limit)
+
+    @torch.inference_mode()
+    def _loglikelihood_tokens(self, requests: Sequence[tuple[Any, list[int], list[int]]],
+                              **kwargs: Any) -> list[tuple[float, bool]]:
+        """Sum of the continuation's logprobs, and whether it is the greedy one."""
+        device = next(self.policy.model.parameters()).device
+        found: list[tuple[float, bool]] = []
+        for _, context, continuation in requests:
+            ids = torch.tensor([(context + continuation)[-self.policy.context :]], device=device)
+            logits_TV = self.policy.model(input_ids=ids).logits[0, -len(continuation) - 1 : -1]
+            logprobs_TV = logits_TV.float().log_softmax(-1)
+            tokens_T = ids[0, -len(continuation) :]
+            greedy = bool((logprobs_TV.argmax(-1) == tokens_T).all())
+            found.append((float(logprobs_TV.gather(-1, tokens_T[:, None]).sum()), greedy))
+        return found
+
+    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
+        """Logprob of whole texts, in windows of the model's context, each token scored once."""
+        from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+
+        found: list[float] = []
+        for request in requests:
+            windows = map(make_disjoint_window, get_rolling_token_windows(
+                self.tok_encode(str(request.args[0])), self.prefix_token_id, self.policy.context, 1))
+            found.append(sum(v for v, _ in self._loglikelihood_tokens([(None, c, t) for c, t in windows])))
+        return found
+
+
+def sampling_of(options: Any, limit: int) -> SamplingParams:
+    """lm_eval's generation settings as ours; greedy unless the task asks to sample.
+
+    Args:
+        options: ``until``, ``max_gen_toks``, ``temperature``, ``do_sample``, ``top_p``, ``top_k``.
+        limit: most tokens where the task does not say.
+    """
+    until = options.get("until") or ()
+    stop = (until,) if isinstance(until, str) else tuple(until)
+    most = options.get("max_gen_toks", options.get("max_new_tokens", options.get("max_tokens", limit)))
+    sampled = bool(options.get("do_sample", float(options.get("temperature") or 0) > 0))
+    temperature = float(options.get("temperature") or 1.0) if sampled else 0.0
+    return SamplingParams(max_tokens=int(most), temperature=temperature, top_p=float(options.get("top_p") or 1.0),
+                          top_k=int(options.get("top_k") or 0), stop=tuple(s for s in stop if s))
+
+
+def truncated(rollouts: Sequence[Rollout]) -> float:
+    """Share of the completions that were cut at the token limit."""
+    cut = sum(r.finish_reason is FinishReason.LENGTH for r in rollouts)
+    return cut / len(rollouts) if rollouts else 0.0

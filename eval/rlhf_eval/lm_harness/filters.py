@@ -1,0 +1,69 @@
+"""lm-evaluation-harness's own filters and metric on our rows: do two evaluations of the same generations agree?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rlhf_eval.lm_harness.config import LmEvalConfig
+from rlhf_eval.lm_harness.tasks import settings_of
+
+
+class Agreement(NamedTuple):
+    """One filter against our verdict."""
+
+    filter: str
+    theirs: float
+    """Share that lm_eval counts as right."""
+    ours: float
+    """Share that we count as right."""
+    only_theirs: list[int]
+    """Rows that only lm_eval counts as right."""
+    only_ours: list[int]
+
+
+def exact_matches(task: str, completions: Sequence[str], targets: Sequence[str]) -> dict[str, list[bool]]:
+    """Filter -> lm_eval's exact_match of each completion, computed by its own code from the task's own file.
+
+    Args:
+        task: for example ``gsm8k_cot``.
+        completions: as the model wrote them, without the stop string.
+        targets: what the task compares with.
+    """
+    from lm_eval.api.instance import Instance
+    from lm_eval.api.metrics import exact_match_hf_evaluate
+    from lm_eval.filters import build_filter_ensemble
+
+    own = settings_of(LmEvalConfig(task=task))
+    metric = next(m for m in own["metric_list"] if m["metric"] == "exact_match")
+    options = {k: metric[k] for k in ("regexes_to_ignore", "ignore_case", "ignore_punctuation") if k in metric}
+    found: dict[str, list[bool]] = {}
+    for chain in own["filter_list"]:
+        steps = [(f["function"], {k: v for k, v in f.items() if k != "function"} or None) for f in chain["filter"]]
+        instances = [Instance("generate_until", {}, (text, {}), i) for i, text in enumerate(completions)]
+        for instance, text in zip(instances, completions):
+            instance.resps = [text]
+        build_filter_ensemble(chain["name"], steps).apply(instances)
+        read = [i.filtered_resps[chain["name"]] for i in instances]
+        found[chain["name"]] = [
+            bool(exact_match_hf_evaluate(predictions=[r], references=[t], **options)["exact_match"])
+            for r, t in zip(read, targets)]
+    return found
+
+
+def agreement(task: str, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> list[Agreement]:
+    """Our verdicts on rows of an evaluation against lm_eval's on the same completions.
+
+    Args:
+        task: whose filters.
+        rows: of ``rows.jsonl``.
+        columns: lm_eval's filter -> our column, for example ``{"strict-match": "strict"}``.
+    """
+    theirs = exact_matches(task, [r["completion"] for r in rows], [str(r["answer"]) for r in rows])
+    found: list[Agreement] = []
+    for name, column in columns.items():
+        ours = [r[column] is not None and r[column] >= 1 for r in rows]
+        found.append(Agreement(name, sum(theirs[name]) / len(rows), sum(ours) / len(rows),
+                               [i for i, (a, b) in enumerate(zip(theirs[name], ours)) if a and not b],
+                               [i for i, (a, b) in enumerate(zip(theirs[name], ours)) if b and not a]))
+    return found

@@ -1,0 +1,51 @@
+"""`rlhf eval lm_eval:TASK`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.api import BuildContext, ConfigError, ModelConfig
+from rlhf_core.cli.toolbox import component_of, sampler
+from rlhf_core.models.sources import resolve
+from rlhf_core.runs.atomic import write_json
+from rlhf_eval.store import ResultFolder, weights_print
+
+OPTIONS = {"path": "path", "shots_data": "shots_path", "shots": "shots", "limit": "limit", "max_tokens": "max_tokens"}
+"""Option of the command -> setting of the task; the others are the task's own business."""
+
+
+def run_task(task: str, model: ModelConfig, ctx: BuildContext, out: Path | None, options: Mapping[str, Any],
+             ) -> tuple[Path, dict[str, float]]:
+    """Run one task and write ``settings.json``, ``rows.jsonl`` and ``report.json``; returns folder and metrics.
+
+    lm_eval asks for everything at once, so that an interrupted task begins anew.
+
+    Raises:
+        ConfigError: an option that a task of lm_eval does not take.
+        UserError: no such task, file or model.
+    """
+    given = {k: v for k, v in options.items() if v not in (None, (), False) and k not in ("settings", *OPTIONS)}
+    if given:
+        names = ", ".join(f"--{'n' if k == 'samples' else k.replace('_', '-')}" for k in given)
+        raise ConfigError(f"lm_eval:{task} does not take {names}", why="the task itself says how it asks and judges",
+                          fix="leave it out; what can be set: rlhf plugins info lm_eval")
+    chosen = {to: options[k] for k, to in OPTIONS.items() if options.get(k) is not None}
+    sets = options.get("settings", ())
+    config: Any = component_of(ctx.registry, "benchmark", "lm_eval", {"task": task, **chosen}, sets)
+    config.preflight(ctx)
+    resolve(model.path)
+    settings = {"suite": config.model_dump(mode="json"), "seed": ctx.seed,
+                "model": {**model.model_dump(mode="json"), "weights": weights_print(model.path)}}
+    name = re.sub(r"[^A-Za-z0-9_.-]", "-", f"lm_eval-{task}-{Path(model.path).stem}")
+    folder = ResultFolder(out or Path("evals") / name, settings)
+    folder.check()
+    policy, engine = sampler(ctx.registry, model)
+    metrics, rows = config.build(ctx.with_(policy=policy)).run(engine)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    write_json(folder.path / "settings.json", folder.settings)
+    folder.write("rows.jsonl", rows)
+    write_json(folder.path / "report.json", metrics)
+    return folder.path, metrics

@@ -1,0 +1,120 @@
+"""Runs tasks of lm-evaluation-harness."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.api import BuildContext, DatasetError, PluginError
+from rlhf_eval.lm_harness.config import LmEvalConfig
+
+log = logging.getLogger("rlhf.eval")
+
+
+@cache
+def manager(include_path: str | None) -> Any:
+    """lm_eval's index of tasks; reading it takes seconds."""
+    from lm_eval.tasks import TaskManager
+
+    return TaskManager(include_path=include_path)
+
+
+def check_task(config: LmEvalConfig) -> None:
+    """Refuse an unknown task and missing files.
+
+    Raises:
+        PluginError: lm_eval has no such task; the nearest are named.
+        DatasetError: a file is missing.
+    """
+    import difflib
+
+    known = manager(config.include_path).all_tasks
+    if config.task not in known:
+        near = ", ".join(difflib.get_close_matches(config.task, known, 3))
+        raise PluginError(f"lm-evaluation-harness has no task '{config.task}'",
+                          fix=f"did you mean {near}?" if near else "lm_eval ls tasks shows them")
+    for path in (config.path, config.shots_path):
+        if path and not Path(path).expanduser().is_file():
+            raise DatasetError(f"there is no file '{path}'", fix="check --data and --shots-data")
+
+
+def task_spec(config: LmEvalConfig) -> str | dict[str, Any]:
+    """What lm_eval loads: the task's name, or the task with local files for its splits."""
+    if config.path is None:
+        return config.task
+    own = settings_of(config)
+    test = own.get("test_split") or own.get("validation_split") or "test"
+    files = {test: str(Path(config.path).expanduser())}
+    train = own.get("fewshot_split") or own.get("training_split")
+    if config.shots_path and train:
+        files[train] = str(Path(config.shots_path).expanduser())
+    elif train and train != test:  # the split is declared but nothing in it is read without worked examples
+        files[train] = files[test]
+    return {"task": config.task, "dataset_path": "json", "dataset_name": None, "dataset_kwargs": {"data_files": files}}
+
+
+def settings_of(config: LmEvalConfig) -> Mapping[str, Any]:
+    """A task's own settings, as its file has them, what it includes merged in."""
+    from lm_eval.tasks._yaml_loader import load_yaml
+
+    entry = manager(config.include_path).task_index[config.task]
+    return load_yaml(entry.yaml_path, resolve_func=False)
+
+
+class LmEvalBenchmark:
+    """One task on one model.
+
+    Args:
+        config: which task, and how much of it.
+        ctx: the policy and the seed.
+    """
+
+    def __init__(self, config: LmEvalConfig, ctx: BuildContext) -> None:
+        self.config, self.policy, self.seed = config, ctx.policy, ctx.seed
+
+    def evaluate(self, engine: Any, policy_version: int) -> Mapping[str, float]:
+        """The task's metrics by ``metric,filter``, and ``truncated``."""
+        found, _ = self.run(engine)
+        return found
+
+    def run(self, engine: Any) -> tuple[dict[str, float], list[dict[str, Any]]]:
+        """Metrics, and one row per document and filter.
+
+        A warning is logged when the generation limit cut completions off.
+        """
+        from lm_eval.evaluator import simple_evaluate
+
+        from rlhf_eval.lm_harness.engine import EngineLM, truncated
+
+        lm = EngineLM(self.policy, engine, self.config.max_tokens, self.seed)
+        raw: Any = simple_evaluate(
+            lm, tasks=[task_spec(self.config)], num_fewshot=self.config.shots, limit=self.config.limit,
+            task_manager=manager(self.config.include_path), apply_chat_template=self.config.chat, log_samples=True,
+            bootstrap_iters=0)
+        metrics = {f"{task}/{name}" if len(raw["results"]) > 1 else name: float(value)
+                   for task, rows in raw["results"].items() for name, value in rows.items()
+                   if isinstance(value, (int, float)) and not name.startswith("alias")}
+        share = truncated(list(lm.rollouts.values()))
+        if share > 0:
+            log.warning("%.1f %% of the completions of '%s' were cut at the token limit; its metrics count what was "
+                        "cut as it stands. Raise --max-tokens (now %d), unless the task sets max_gen_toks itself",
+                        100 * share, self.config.task, self.config.max_tokens)
+        if lm.shortened:
+            log.warning("%d prompts of '%s' did not fit the model's context; their beginning was cut off",
+                        lm.shortened, self.config.task)
+        rows = [self._row(task, sample, lm) for task, samples in raw["samples"].items() for sample in samples]
+        return {**metrics, "truncated": share, "prompts_shortened": float(lm.shortened)}, rows
+
+    def _row(self, task: str, sample: Mapping[str, Any], lm: Any) -> dict[str, Any]:
+        args = sample["arguments"]
+        first = next(iter(args.values())) if isinstance(args, Mapping) else args[0]
+        context = str(next(iter(first.values())) if isinstance(first, Mapping) else first[0])
+        rollout = lm.rollouts.get(context)
+        return {"task": task, "id": f"{task}/{sample['doc_id']}", "filter": sample["filter"], "prompt": context,
+                "target": sample["target"], "responses": sample["resps"], "read": sample["filtered_resps"],
+                "finish_reason": rollout.finish_reason.value if rollout else None,
+                "tokens": len(rollout.completion_ids) if rollout else None,
+                **{name: sample[name] for name in sample["metrics"] if isinstance(sample.get(name), (int, float))}}

@@ -1,0 +1,42 @@
+"""pass@k, best@k and majority@k against k."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def draw(found: Mapping[str, Any], path: Path) -> bool:
+    """Draw a report's curves; False if matplotlib is not installed.
+
+    Args:
+        found: what :func:`rlhf_eval.report.report` returned, with several samples.
+        path: a ``.png``.
+    """
+    try:
+        import matplotlib
+    except ImportError:
+        return False
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
+    for name, curve in curves(found).items():
+        k = [int(x) for x in curve]
+        axes.plot(k, [curve[str(x)]["value"] for x in k], marker="o", label=name)
+        axes.fill_between(k, [curve[str(x)]["low"] for x in k], [curve[str(x)]["high"] for x in k], alpha=0.15)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(k, [str(x) for x in k])
+    axes.set(xlabel="samples per prompt", ylabel="share of prompts right", ylim=(0, None))
+    axes.legend()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+    return True
+
+
+def curves(found: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Label -> curve, in the order they are told."""
+    rows = {"pass@k": found["pass_at"]}
+    rows |= {f"best@k by {name}": curve for name, curve in found.get("best_at", {}).items()}
+    return rows | ({"majority@k": found["majority_at"]} if "majority_at" in found else {})

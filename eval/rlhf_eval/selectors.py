@@ -1,0 +1,134 @@
+"""Scores to choose the best of N by: rewards of any kind, and judges that give a mark."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rlhf_core.api import (
+    BuildContext,
+    ComponentConfig,
+    ConfigError,
+    FinishReason,
+    JudgeReply,
+    JudgeRequest,
+    Prompt,
+    RlhfError,
+    Sample,
+)
+from rlhf_core.cli.toolbox import component_of, context_of
+from rlhf_core.runs.jsonl import read_jsonl
+from rlhf_eval.store import ResultFolder, weights_print
+
+Row = Mapping[str, Any]
+JUDGE_SYSTEM = ("You grade answers. Given a question and an answer, reply with one number from 0 (wrong or useless) to "
+                "10 (right and complete), and nothing else.")
+JUDGE_BATCH = 64
+
+
+@dataclass(frozen=True)
+class Selector:
+    """One way to choose.
+
+    Example:
+        Selector("reward-model", "reward", BradleyTerryConfig(path="runs/rm/final"))
+    """
+
+    name: str
+    kind: str
+    """``reward`` or ``judge``."""
+    config: ComponentConfig
+
+
+def parse_selector(text: str, ctx: BuildContext) -> Selector:
+    """``FOLDER`` of a reward model or ensemble, ``reward:NAME``, ``judge:NAME``, or a YAML mapping after the colon.
+
+    Raises:
+        ConfigError: none of these, or a setting that does not exist.
+        PluginError: there is no such component.
+    """
+    place = Path(text).expanduser()
+    if place.is_dir():
+        which = "ensemble" if (place / "ensemble.json").is_file() else "bradley_terry"
+        parent = place.name if place.name not in ("final", "model") else f"{place.parent.name}-{place.name}"
+        return Selector(parent, "reward", component_of(ctx.registry, "reward", which, {"path": text}))
+    kind, colon, rest = text.partition(":")
+    if not colon or kind not in ("reward", "judge"):
+        raise ConfigError(f"--best-by '{text}' is neither a folder nor reward:NAME or judge:NAME",
+                          fix="for example --best-by runs/rm/final, or --best-by 'judge:{name: anthropic, model: M}'")
+    try:
+        options = yaml.safe_load(rest)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--best-by '{text}' is not valid YAML", why=str(error)) from error
+    options = {"name": options} if isinstance(options, str) else options
+    if not isinstance(options, dict) or "name" not in options:
+        raise ConfigError(f"--best-by '{text}' names no {kind}", fix=f"--best-by {kind}:NAME")
+    name = str(options.pop("name"))
+    return Selector(name, kind, component_of(ctx.registry, kind, name, options))
+
+
+def score(selector: Selector, folder: ResultFolder, rows: Sequence[Row], ctx: BuildContext,
+          ) -> dict[tuple[str, int], float | None]:
+    """Score every row once; what was scored before is read from ``scores/NAME.jsonl``.
+
+    Raises:
+        RlhfError: not one row has a score.
+    """
+    dumped = selector.config.model_dump(mode="json")
+    asked = hashlib.sha256(json.dumps(dumped, sort_keys=True).encode()
+                           + weights_print(str(dumped.get("path", ""))).encode()).hexdigest()[:16]
+    file = f"scores/{re.sub(r'[^A-Za-z0-9_.-]', '-', selector.name)}.jsonl"
+    known = {(r["id"], r["sample"]): r["score"] for r in read_jsonl(folder.path / file) if r["by"] == asked}
+    if any((r["id"], r["sample"]) not in known for r in rows):
+        found = _judge(selector, rows, ctx) if selector.kind == "judge" else _reward(selector, rows, ctx)
+        folder.write(file, [{"id": r["id"], "sample": r["sample"], "by": asked, **one} for r, one in zip(rows, found)])
+        known = {(r["id"], r["sample"]): one["score"] for r, one in zip(rows, found)}
+        if not any(s is not None for s in known.values()):
+            raise RlhfError(f"{selector.kind} '{selector.name}' scored none of {len(rows)} completions",
+                            why=f"first: {found[0]['status']}: {found[0]['detail']}", fix="mend it, or leave it out")
+    return known
+
+
+def _reward(selector: Selector, rows: Sequence[Row], ctx: BuildContext) -> list[dict[str, Any]]:
+    reward = selector.config.build(context_of(ctx.registry, seed=ctx.seed, policy=ctx.policy))
+    samples = [Sample(Prompt(r["id"], tuple(r["prompt"]), r["answer"]), r["completion"],
+                      FinishReason(r["finish_reason"])) for r in rows]
+    try:
+        found = reward.score(samples)
+    finally:
+        if callable(getattr(reward, "close", None)):
+            reward.close()
+    return [{"score": s.value, "status": s.status.value, "detail": s.detail} for s in found]
+
+
+def _judge(selector: Selector, rows: Sequence[Row], ctx: BuildContext) -> list[dict[str, Any]]:
+    judge = selector.config.build(context_of(ctx.registry, seed=ctx.seed, policy=ctx.policy))
+    requests = [JudgeRequest(f"{r['id']}#{r['sample']}", ({"role": "user", "content": _question(r)},), JUDGE_SYSTEM, 16)
+                for r in rows]
+    try:
+        replies = [reply for at in range(0, len(requests), JUDGE_BATCH)
+                   for reply in judge.ask(requests[at : at + JUDGE_BATCH])]
+    finally:
+        if callable(getattr(judge, "close", None)):
+            judge.close()
+    return [_mark(reply) for reply in replies]
+
+
+def _question(row: Row) -> str:
+    return f"Question:\n{row['prompt'][-1]['content']}\n\nAnswer:\n{row['completion']}\n\nMark from 0 to 10:"
+
+
+def _mark(reply: JudgeReply) -> dict[str, Any]:
+    if not reply.ok or reply.text is None:
+        return {"score": None, "status": reply.status.value, "detail": reply.detail}
+    number = re.search(r"\d+(?:\.\d+)?", reply.text)
+    if number is None or float(number[0]) > 10:
+        return {"score": None, "status": "missing", "detail": f"no mark in {reply.text[:80]!r}"}
+    return {"score": float(number[0]), "status": "ok", "detail": ""}

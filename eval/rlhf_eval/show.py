@@ -1,0 +1,62 @@
+"""A report for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from rlhf_core.cli.toolbox import shorten, table
+from rlhf_eval.plot import curves
+from rlhf_eval.report import warnings
+
+Row = Mapping[str, Any]
+BAD = ("not judged", "neither", "wrong", "format only", "answer only")
+
+
+def interval(found: Mapping[str, Any]) -> str:
+    """Example: ``0.420 (0.360 to 0.480)``"""
+    return f"{found['value']:.3f} ({found['low']:.3f} to {found['high']:.3f})"
+
+
+def show(title: str, found: Mapping[str, Any], rows: Sequence[Row], failures: int = 2) -> None:
+    """Print figures, categories, endings, warnings and some failures of each category."""
+    click.secho(title, bold=True)
+    each = f"{found['prompts']} prompts, {found['samples']} completion{'s' * (found['samples'] > 1)} of each"
+    click.echo(f"{each}, sampled and judged in {found['seconds']:.0f} s; 95 % intervals\n")
+    named = curves(found)
+    table(("k", *named), ([k, *(interval(c[k]) if k in c else "" for c in named.values())] for k in found["pass_at"]))
+    for mode, value in found.get("modes", {}).items():
+        click.echo(f"{mode}: {interval(value)}")
+    if found["parts"]:
+        click.echo("parts: " + ", ".join(f"{n} {v:.3f}" for n, v in found["parts"].items()))
+    click.echo()
+    total = found["completions"]
+    table(("category", "completions", "share"),
+          ((name, count, f"{count / total:.1%}") for name, count in found["categories"].items()))
+    ends = found["endings"]
+    stops = "; ".join(f"{s!r} {n}" for s, n in ends["stop_strings"].items())
+    reasons = ", ".join(f"{reason} {count / total:.1%}" for reason, count in ends["reasons"].items())
+    click.echo(f"\nended by: {reasons}" + (f" ({stops})" if stops else ""))
+    click.echo(f"tokens: {ends['tokens']['mean']:.0f} on average, {ends['tokens']['max']} at most")
+    for text in warnings(found):
+        click.secho(f"warning: {text}", fg="yellow")
+    show_failures(rows, failures)
+
+
+def show_failures(rows: Sequence[Row], count: int) -> None:
+    """Print some completions of each category that is not right, from different prompts."""
+    for name in BAD:
+        taken: dict[str, Row] = {}
+        for row in rows:
+            if row["category"] == name and len(taken) < count:
+                taken.setdefault(row["id"], row)
+        if not taken:
+            continue
+        click.secho(f"\n{name}", bold=True)
+        for row in taken.values():
+            end = row["completion"].strip()
+            click.echo(f"  {row['id']}#{row['sample']}  wanted {shorten(str(row['answer']), 30)}; {row['detail'][:80]}"
+                       f" [{row['finish_reason']}]")
+            click.echo(f"    ... {shorten(end[-300:], 200)}" if len(end) > 200 else f"    {shorten(end, 200)}")

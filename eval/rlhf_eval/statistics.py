@@ -1,0 +1,176 @@
+"""Estimates from several samples of each prompt, and their uncertainty. Plain numpy.
+
+Suffixes: ``_N`` samples of one prompt, ``_P`` prompts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+RESAMPLES = 4000
+"""Bootstrap samples; the same seed each time, so that a report is the same each time."""
+VOTE_DRAWS = 2000
+"""Subsets for majority voting: all of them if there are no more, otherwise so many drawn ones."""
+
+
+class Interval(NamedTuple):
+    """An estimate with its 95 % interval.
+
+    Example:
+        Interval(0.42, 0.36, 0.48)
+    """
+
+    value: float
+    low: float
+    high: float
+
+
+def pass_at_k(samples: int, right: int, k: int) -> float:
+    r"""Chance that at least one of ``k`` samples is right, unbiased: :math:`1 - \binom{n-c}{k} / \binom{n}{k}`.
+
+    Chen et al. 2021 (arXiv:2107.03374), equation 1; the naive :math:`1 - (1 - c/n)^k` is too low.
+
+    Raises:
+        ValueError: fewer samples than ``k``.
+
+    Example:
+        >>> pass_at_k(4, 1, 2)
+        0.5
+    """
+    if not 1 <= k <= samples:
+        raise ValueError(f"pass@{k} needs at least {max(k, 1)} samples, there are {samples}")
+    return 1.0 - math.comb(samples - right, k) / math.comb(samples, k)
+
+
+def best_at_k(right_N: Sequence[float], rank_by_N: Sequence[float], k: int) -> float:
+    r"""How often the sample with the highest score among ``k`` is right, over all subsets of size ``k``, exactly.
+
+    In order of falling score, sample ``i`` (from 0) is the best of :math:`\binom{n-1-i}{k-1}` subsets. Samples of equal
+    score share their place, as if ties were broken at random. ``best_at_k(..., 1)`` is the mean.
+
+    Args:
+        right_N: 1.0 where the sample is right.
+        rank_by_N: the score to choose by; NaN (no score) comes last.
+        k: how many samples there are to choose from.
+
+    Raises:
+        ValueError: fewer samples than ``k``.
+    """
+    n = len(right_N)
+    if not 1 <= k <= n:
+        raise ValueError(f"best@{k} needs at least {max(k, 1)} samples, there are {n}")
+    score_N = np.nan_to_num(np.asarray(rank_by_N, float), nan=-np.inf)
+    right = np.asarray(right_N, float)
+    shared = {s: float(right[score_N == s].mean()) for s in np.unique(score_N)}
+    ordered = sorted(score_N, reverse=True)
+    chosen = sum(math.comb(n - 1 - i, k - 1) * shared[s] for i, s in enumerate(ordered))
+    return chosen / math.comb(n, k)
+
+
+def majority_at_k(right_N: Sequence[float], answers_N: Sequence[str | None], k: int) -> float:
+    """How often the commonest answer of ``k`` samples is right (self-consistency, Wang et al. 2022, arXiv:2203.11171).
+
+    The mean over all subsets of size ``k``, or over 2000 drawn with a fixed seed if there are more. A sample without an
+    answer does not vote; answers with equally many votes share; without any vote the prompt counts as wrong.
+
+    Args:
+        right_N: 1.0 where the sample is right.
+        answers_N: what each states, None where nothing.
+        k: how many vote.
+
+    Raises:
+        ValueError: fewer samples than ``k``.
+    """
+    n = len(right_N)
+    if not 1 <= k <= n:
+        raise ValueError(f"majority@{k} needs at least {max(k, 1)} samples, there are {n}")
+    names = sorted({a for a in answers_N if a is not None})
+    if not names:
+        return 0.0
+    votes_NA = np.array([[a == name for name in names] for a in answers_N], float)
+    right_A = (votes_NA * np.asarray(right_N, float)[:, None]).sum(0) / votes_NA.sum(0)
+    if math.comb(n, k) <= VOTE_DRAWS:
+        subsets = np.array(list(combinations(range(n), k)))
+    else:
+        subsets = np.random.default_rng(0).permuted(np.tile(np.arange(n), (VOTE_DRAWS, 1)), axis=1)[:, :k]
+    return _winner(votes_NA[subsets].sum(1), right_A)
+
+
+def _winner(counts_SA: Floats, right_A: Floats) -> float:
+    """Mean over rows of how right the answers with most votes are."""
+    top_SA = (counts_SA == counts_SA.max(1, keepdims=True)) & (counts_SA > 0)
+    held_S = top_SA.sum(1)
+    return float(np.where(held_S > 0, (top_SA * right_A).sum(1) / np.maximum(held_S, 1), 0.0).mean())
+
+
+def wilson(right: int, count: int, z: float = 1.959964) -> Interval:
+    """Interval of a proportion (Wilson 1927); sensible also when nothing or everything is right.
+
+    Example:
+        >>> [round(x, 3) for x in wilson(0, 20)]
+        [0.0, 0.0, 0.161]
+    """
+    if count == 0:
+        return Interval(math.nan, math.nan, math.nan)
+    p, zz = right / count, z * z / count
+    centre, half = (p + zz / 2) / (1 + zz), z * math.sqrt(p * (1 - p) / count + zz / (4 * count)) / (1 + zz)
+    return Interval(p, max(0.0, centre - half) if right else 0.0, min(1.0, centre + half) if right < count else 1.0)
+
+
+def mean_interval(values_P: Sequence[float]) -> Interval:
+    """Mean over prompts: Wilson's interval if every value is 0 or 1, otherwise the bootstrap's over prompts.
+
+    Samples of one prompt are not independent, so prompts are what is drawn.
+    """
+    values = np.asarray(values_P, float)
+    if len(values) == 0:
+        return Interval(math.nan, math.nan, math.nan)
+    if np.isin(values, (0.0, 1.0)).all():
+        return wilson(int(values.sum()), len(values))
+    return bootstrap(len(values), lambda rows: values[rows].mean(-1))
+
+
+def bootstrap(count: int, statistic: Callable[[npt.NDArray[np.int64]], Floats]) -> Interval:
+    """Percentile interval of a statistic over prompts (Efron 1979).
+
+    Args:
+        count: prompts.
+        statistic: of row numbers ``[..., P]``, one value for each leading index.
+    """
+    rng = np.random.default_rng(0)
+    step = max(1, 2_000_000 // count)
+    found = [statistic(rng.integers(0, count, (min(step, RESAMPLES - at), count))) for at in range(0, RESAMPLES, step)]
+    low, high = np.quantile(np.concatenate(found), (0.025, 0.975))
+    return Interval(float(statistic(np.arange(count)[None])[0]), float(low), float(high))
+
+
+def paired_difference(first_P: Sequence[float], second_P: Sequence[float]) -> Interval:
+    """Mean of ``second - first`` over the same prompts, with the bootstrap's interval over prompts.
+
+    Raises:
+        ValueError: not of one length, or empty.
+    """
+    if len(first_P) != len(second_P) or not len(first_P):
+        raise ValueError(f"{len(first_P)} and {len(second_P)} values cannot be paired")
+    gain_P = np.asarray(second_P, float) - np.asarray(first_P, float)
+    return bootstrap(len(gain_P), lambda rows: gain_P[rows].mean(-1))
+
+
+def mcnemar(lost: int, gained: int) -> float:
+    """Two-sided p-value that as many prompts are lost as gained (McNemar 1947), by the exact binomial test.
+
+    Example:
+        >>> round(mcnemar(1, 9), 4)
+        0.0215
+    """
+    n, least = lost + gained, min(lost, gained)
+    if n == 0:
+        return 1.0
+    return min(1.0, 2 * sum(math.comb(n, i) for i in range(least + 1)) / 2**n)

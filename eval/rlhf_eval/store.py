@@ -1,0 +1,165 @@
+"""The folder of one evaluation: settings, rows, and exact resume.
+
+Files: ``settings.json``, ``rows.jsonl`` (one row per completion), ``times.jsonl`` (one per chunk),
+``scores/NAME.jsonl`` (rewards to choose by), ``report.json``, ``pass_rates.jsonl`` and ``curve.png``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.api import ConfigError, DatasetError
+from rlhf_core.runs.atomic import write_json, write_text
+from rlhf_core.runs.jsonl import JsonlFile, plain, read_jsonl
+
+HEAD = 1 << 20
+"""Bytes of each end of a weights file that its fingerprint covers, beside its size."""
+
+
+def weights_print(path: str) -> str:
+    """Hash of a local model's files (all of the small ones, both ends of the large); "" for a hub id or ``pocket``.
+
+    Training changes every weight, so that another checkpoint under the same name is noticed.
+    """
+    place = Path(path).expanduser()
+    files = sorted(place.iterdir()) if place.is_dir() else [place] if place.is_file() else []
+    digest = hashlib.sha256()
+    for file in files:
+        if not file.is_file() or file.suffix == ".md":
+            continue
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size}\n".encode())
+        with file.open("rb") as handle:
+            digest.update(handle.read(HEAD))
+            if size > HEAD:
+                handle.seek(max(HEAD, size - HEAD))
+                digest.update(handle.read(HEAD))
+    return digest.hexdigest()[:16] if files else ""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An evaluation as it lies on disk.
+
+    Example:
+        read(Path("evals/gsm8k-pocket-1a2b3c4d")).settings["suite"]["name"]  # "gsm8k"
+    """
+
+    path: Path
+    settings: Mapping[str, Any]
+    rows: Sequence[Mapping[str, Any]]
+
+    @property
+    def title(self) -> str:
+        """Suite, style and model. Example: ``gsm8k (plain), pocket``"""
+        suite = self.settings["suite"]
+        style = f" ({suite['style']})" if suite.get("style") else ""
+        return f"{suite['name']}{style}, {self.settings['model']['path']}"
+
+
+class ResultFolder:
+    """Where one evaluation is written, chunk by chunk.
+
+    Args:
+        path: the folder; made by :meth:`open`.
+        settings: everything that decides the rows, as JSON values.
+    """
+
+    def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
+        self.path, self.settings = path, json.loads(json.dumps(plain(settings)))
+        self.rows_path, self.times_path = path / "rows.jsonl", path / "times.jsonl"
+        self._files: list[JsonlFile] = []
+
+    def check(self) -> None:
+        """Refuse a folder that holds another evaluation, or something else.
+
+        Raises:
+            ConfigError: names the settings that differ, then and now.
+        """
+        known = self.path / "settings.json"
+        if self.path.exists() and not self.path.is_dir():
+            raise ConfigError(f"--out {self.path} is a file", fix="name a folder")
+        if not known.is_file():
+            if self.path.is_dir() and any(self.path.iterdir()):
+                raise ConfigError(f"--out {self.path} holds something that is no evaluation", fix="name another folder")
+            return
+        then = json.loads(known.read_text())
+        changed = differences(then, self.settings)
+        if changed:
+            rows = "; ".join(f"{key}: {a!r:.60} then, {b!r:.60} now" for key, a, b in changed[:5])
+            raise ConfigError(f"'{self.path}' holds an evaluation with other settings", why=rows,
+                              fix="the same settings go on with it; for these choose another --out")
+
+    def open(self, chunk_rows: int) -> int:
+        """Create or reopen it, cut the rows back to whole chunks, and return how many chunks are done.
+
+        Args:
+            chunk_rows: rows of every chunk but the last.
+        """
+        self.check()
+        self.path.mkdir(parents=True, exist_ok=True)
+        if not (self.path / "settings.json").is_file():
+            write_json(self.path / "settings.json", self.settings)
+        done = len(list(read_jsonl(self.times_path)))
+        keep = _offset(self.rows_path, done * chunk_rows)
+        self._files = [JsonlFile(self.rows_path, keep), JsonlFile(self.times_path, _offset(self.times_path, done))]
+        return done
+
+    def append(self, rows: Sequence[Mapping[str, Any]], times: Mapping[str, Any]) -> None:
+        """Add one chunk; it counts once its line in ``times.jsonl`` is whole."""
+        for row in rows:
+            self._files[0].append(row)
+        self._files[0].offset()
+        self._files[1].append(times)
+        self._files[1].offset()
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files:
+            file.close()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All rows so far."""
+        return list(read_jsonl(self.rows_path))
+
+    def write(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write a JSON lines file whole."""
+        (self.path / name).parent.mkdir(exist_ok=True)
+        write_text(self.path / name, "".join(json.dumps(plain(r), ensure_ascii=False) + "\n" for r in rows))
+
+
+def _offset(path: Path, lines: int) -> int:
+    """Bytes of the first ``lines`` lines of a file."""
+    if not path.is_file():
+        return 0
+    with path.open("rb") as file:
+        return sum(len(line) for _, line in zip(range(lines), file))
+
+
+def differences(then: Any, now: Any, key: str = "") -> list[tuple[str, Any, Any]]:
+    """Dotted keys whose values differ, with both."""
+    if isinstance(then, Mapping) and isinstance(now, Mapping):
+        names = [*then, *(n for n in now if n not in then)]
+        return [row for n in names for row in differences(then.get(n), now.get(n), f"{key}.{n}".removeprefix("."))]
+    return [] if then == now else [(key, then, now)]
+
+
+def read(path: Path) -> Stored:
+    """An evaluation on disk.
+
+    Raises:
+        DatasetError: it is none, or has no rows.
+    """
+    if not (path / "settings.json").is_file():
+        raise DatasetError(f"'{path}' holds no evaluation", why="there is no settings.json in it",
+                           fix="name a folder that `rlhf eval SUITE` wrote; they are under evals/")
+    rows = list(read_jsonl(path / "rows.jsonl"))
+    if not rows:
+        raise DatasetError(f"the evaluation in '{path}' has no rows yet",
+                           fix="the same `rlhf eval` command goes on with it")
+    return Stored(path, json.loads((path / "settings.json").read_text()), rows)

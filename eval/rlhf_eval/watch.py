@@ -1,0 +1,162 @@
+"""Evaluates the checkpoints of a run, one by one as they come, all with the same settings."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.api import BuildContext, ConfigError, DeadlineExceeded, ModelConfig
+from rlhf_core.runs.atomic import write_json
+from rlhf_core.runs.read import StoredRun, find_run, read_run
+from rlhf_eval.harness import Job, evaluate
+from rlhf_eval.store import weights_print
+from rlhf_eval.suites import SuiteConfig
+
+ENDED = ("completed", "stopped", "interrupted", "failed")
+DRIFT = 0.1
+"""Growth of the gap between lenient and strict, from the first checkpoint on, that is called drift."""
+
+
+def models(run: StoredRun) -> dict[str, Path]:
+    """Name -> folder of every model that a run has on disk now, oldest first: checkpoints, then ``final``."""
+    found = {f"step-{step:06d}": run.path / "checkpoints" / f"step-{step:06d}" / "model" for step in run.checkpoints}
+    if (run.path / "final").is_dir():
+        found["final"] = run.path / "final"
+    return {name: path for name, path in found.items() if path.is_dir()}
+
+
+@contextmanager
+def held(folder: Path, beside: Path) -> Iterator[Path | None]:
+    """Hard links to a model's files, so that the run may remove the checkpoint meanwhile; None if it is gone already.
+
+    Where links cannot be made, for example across file systems, the files are copied.
+    """
+    place = Path(tempfile.mkdtemp(prefix=".held-", dir=beside))
+    try:
+        try:
+            for file in sorted(p for p in folder.rglob("*") if p.is_file()):
+                target = place / folder.name / file.relative_to(folder)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                try:
+                    os.link(file, target)
+                except FileNotFoundError:
+                    raise
+                except OSError:
+                    shutil.copy2(file, target)
+        except FileNotFoundError:
+            yield None
+            return
+        yield place / folder.name if (place / folder.name).is_dir() else None
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+class Watcher:
+    """Evaluates every model of a run.
+
+    Args:
+        run: name or folder.
+        suite: asked of each, with the same settings and seed.
+        ctx: has the registry and the seed.
+        out: where each one's rows go, and ``watch.json``; default ``RUN/evals/SUITE``.
+        base: also the model that the run started from, as step 0.
+    """
+
+    def __init__(self, run: str, suite: SuiteConfig, ctx: BuildContext, out: Path | None = None, *,
+                 base: bool = True) -> None:
+        self.run, self.suite, self.ctx, self.base = find_run(run), suite, ctx, base
+        model = self.run.plan.config["model"]
+        if model.get("lora"):
+            raise ConfigError("the checkpoints of this run hold LoRA adapters, not whole models",
+                              where=str(self.run.path),
+                              fix=f"evaluate the merged model in {self.run.path / 'final'}: rlhf eval {suite.name}")
+        self.model = {k: model[k] for k in ("max_context", "trust_remote_code") if k in model}
+        self.start = str(model["path"])
+        self.out = out or self.run.path / "evals" / suite.name
+        self.rows: list[dict[str, Any]] = []
+        self.missed: list[str] = []
+
+    def follow(self, *, once: bool, poll_s: float, patience_s: float, say: Callable[[str], None]) -> dict[str, Any]:
+        """Evaluate what is there and, unless ``once``, what comes until the run has ended.
+
+        Args:
+            once: do not wait.
+            poll_s: seconds between two looks.
+            patience_s: the longest wait for another checkpoint of a run that has not ended.
+            say: told of each evaluation.
+
+        Raises:
+            DeadlineExceeded: nothing new came in time; what was evaluated is in ``watch.json``.
+            ConfigError: the run has no checkpoint.
+        """
+        self.out.mkdir(parents=True, exist_ok=True)
+        if self.base:
+            self._evaluate("start", ModelConfig(path=self.start, **self.model), say)
+        seen, prints = set[str](), set[str]()
+        last = time.monotonic()
+        while True:
+            run = read_run(self.run.path)  # before looking, so that nothing is missed between the two
+            new = [(name, path) for name, path in models(run).items() if name not in seen]
+            for name, path in new:
+                seen.add(name)
+                if (now := weights_print(str(path))) in prints:
+                    continue  # `final` is the last checkpoint once more
+                prints.add(now)
+                with held(path, self.out) as place:
+                    if place is None:
+                        self.missed.append(name)
+                        say(f"{name} was removed by the run before it could be evaluated")
+                        continue
+                    self._evaluate(name, ModelConfig(path=str(place), **self.model), say)
+                last = time.monotonic()
+            if not new and (once or run.status in ENDED):
+                break
+            if not new and time.monotonic() - last > patience_s:
+                raise DeadlineExceeded(f"no new checkpoint in {patience_s:g} s, and the run has not ended",
+                                       where=str(self.run.path), fix="--once does not wait; --patience waits longer")
+            if not new:
+                time.sleep(poll_s)
+        if not seen:
+            raise ConfigError(f"run '{self.run.path}' has no checkpoints yet", fix="leave out --once to wait for them")
+        return self.summary()
+
+    def _evaluate(self, name: str, model: ModelConfig, say: Callable[[str], None]) -> None:
+        job = Job(self.suite, model, self.ctx.seed, called=f"{self.run.path.name}/{name}")
+        folder, found = evaluate(job, self.ctx, self.out / name, say)
+        modes = {m: v["value"] for m, v in found.get("modes", {}).items()}
+        ends = found["endings"]
+        self.rows.append({"checkpoint": name, **found["pass_at"]["1"], **modes, "truncated": ends["truncated"],
+                          "tokens": ends["tokens"]["mean"], "folder": str(folder)})
+        write_json(self.out / "watch.json", self.summary())
+        say(f"{name}: {self.rows[-1]['value']:.3f} right")
+
+    def summary(self) -> dict[str, Any]:
+        """Every checkpoint's figures, the best one, and what is said of the format."""
+        return {"run": str(self.run.path), "suite": self.suite.name, "checkpoints": self.rows, "missed": self.missed,
+                "best": best(self.rows), "drift": drift(self.rows)}
+
+
+def best(rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """Checkpoint with the highest value; the earliest of equals."""
+    return max(rows, key=lambda r: r["value"])["checkpoint"] if rows else None
+
+
+def drift(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What happened to the form: did answers that only the lenient reading finds become more? "" without modes."""
+    if not rows or "strict" not in rows[0]:
+        return ""
+    gaps = [r["lenient"] - r["strict"] for r in rows]
+    at = max(range(len(gaps)), key=lambda i: gaps[i])
+    if gaps[at] - gaps[0] > DRIFT:
+        return (f"the form drifts away: at {rows[at]['checkpoint']} lenient {rows[at]['lenient']:.3f}, strict "
+                f"{rows[at]['strict']:.3f} (gap {gaps[at]:.3f}, {gaps[0]:.3f} at first). Reward the strict form, or "
+                "judge by the lenient one")
+    if gaps[0] - gaps[-1] > DRIFT:
+        return f"the form was learned: the gap between lenient and strict fell from {gaps[0]:.3f} to {gaps[-1]:.3f}"
+    return f"no drift: the gap between lenient and strict stays between {min(gaps):.3f} and {max(gaps):.3f}"

@@ -1,0 +1,98 @@
+"""The command line in this process, and one small training run."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+ARITHMETIC = ("prompts", "--dataset", "pocket/arithmetic", "--verifier", "numeric", "--max-tokens", "12",
+              "--set", "workers=1")
+
+
+class Ran(NamedTuple):
+    """What one call of the command did."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture(scope="session")
+def test_data() -> Path:
+    """The folder of public data sets; the test is skipped without one, and fails if a file in it is missing."""
+    folder = os.environ.get("RLHF_TEST_DATA")
+    if not folder:
+        pytest.skip("RLHF_TEST_DATA is not set: no real data to test against")
+    return Path(folder)
+
+
+@pytest.fixture
+def rlhf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+    """``rlhf("eval", "suites")`` inside an empty folder and with empty caches."""
+    from rlhf_core.cli.main import main
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RLHF_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("RLHF_HOME", str(tmp_path / "home"))
+
+    def run(*args: object) -> Ran:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as caught:
+            main([str(a) for a in args])
+        text = capsys.readouterr()
+        return Ran(int(caught.value.code or 0), text.out, text.err)
+
+    return run
+
+
+@pytest.fixture
+def arithmetic(rlhf: Callable[..., Ran]) -> Callable[..., dict[str, Any]]:
+    """``arithmetic("--n", 4)``: the report of an evaluation of the pocket model on sums."""
+
+    def run(*args: object) -> dict[str, Any]:
+        ran = rlhf("eval", *ARITHMETIC, "--json", *args)
+        assert ran.code == 0, ran.err
+        return json.loads(ran.out)
+
+    return run
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str, Sequence[Mapping[str, Any]]], Path]:
+    """``write("x.jsonl", rows)``: the file."""
+
+    def make(name: str, rows: Sequence[Mapping[str, Any]]) -> Path:
+        path = tmp_path / name
+        path.write_text("".join(json.dumps(r) + "\n" for r in rows))
+        return path
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two steps with a benchmark, a checkpoint after each; not to be changed."""
+    from rlhf_core.cli.main import main
+
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    suite = ("{name: prompts, dataset: {name: pocket/arithmetic}, verifier: numeric, limit: 8, workers: 1, "
+             "sampling: {max_tokens: 12}}")
+    with pytest.raises(SystemExit) as caught:
+        main(["train", "--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", "--set", "threads=1",
+              "--set", "trainer.steps=2", "--set", "trainer.rollout_batch_size=16", "--set", "trainer.eval_samples=4",
+              "--set", "trainer.eval_every=1", "--set", "trainer.checkpoint_every=1", "--set", f"benchmarks=[{suite}]",
+              "--run-dir", str(folder), "--json"])
+    assert caught.value.code == 0
+    return folder
+
+
+def gsm8k_rows(folder: Path, count: int, split: str = "test") -> list[dict[str, str]]:
+    """The first rows of GSM8K."""
+    with gzip.open(folder / "gsm8k" / f"{split}.jsonl.gz", "rt") as file:
+        return [json.loads(line) for _, line in zip(range(count), file)]

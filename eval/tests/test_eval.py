@@ -1,0 +1,128 @@
+"""`rlhf eval` on the pocket model: rows, report, resume, comparison, checkpoints, training runs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_core.config.data import CurriculumSettings
+from rlhf_core.data.curriculum import read_values
+
+from .conftest import ARITHMETIC, Ran
+
+Arithmetic = Callable[..., dict[str, Any]]
+Rlhf = Callable[..., Ran]
+
+
+def jsonl(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_every_completion_is_on_disk_and_the_report_is_what_the_rows_say(arithmetic: Arithmetic) -> None:
+    oracle = "reward:{name: verifier, verifier: numeric}"
+    found = arithmetic("--n", 4, "--limit", 24, "--best-by", oracle, "--out", "out")
+    rows = jsonl(Path("out/rows.jsonl"))
+    assert len(rows) == 96
+    assert len({(r["id"], r["sample"], r["seed"]) for r in rows}) == 96
+    assert len({r["seed"] for r in rows}) == 96
+    right = [r for r in rows if r["completion"] == f"The answer is {r['answer']}."]
+    assert found["pass_at"]["1"]["value"] == pytest.approx(len(right) / 96)
+    assert found["pass_at"]["4"]["value"] == len({r["id"] for r in right}) / 24
+    assert found["categories"] == {"format only": 96 - len(right), "format and answer": len(right)}
+    for name in ("logprob", "verifier"):
+        assert found["best_at"][name]["1"]["value"] == pytest.approx(len(right) / 96)
+    assert found["best_at"]["verifier"]["4"]["value"] == pytest.approx(found["pass_at"]["4"]["value"])
+    first = {i: max((r for r in rows if r["id"] == i), key=lambda r: r["logprob"] / r["tokens"]) for i in
+             {r["id"] for r in rows}}
+    assert found["best_at"]["logprob"]["4"]["value"] == sum(r in right for r in first.values()) / 24
+    assert found["majority_at"]["1"]["value"] == pytest.approx(len(right) / 96)
+    assert found["endings"]["reasons"] == {"eos": 96}
+    values = read_values(CurriculumSettings(path="out/pass_rates.jsonl"))
+    assert values == {i: sum(r in right for r in rows if r["id"] == i) / 4 for i in first}
+    assert Path("out/curve.png").stat().st_size > 1000
+
+
+def test_a_torn_evaluation_goes_on_to_the_same_bytes(arithmetic: Arithmetic) -> None:
+    options = ("--n", 2, "--limit", 12, "--set", "chunk=8")
+    arithmetic(*options, "--out", "whole")
+    shutil.copytree("whole", "torn")
+    rows, times = Path("torn/rows.jsonl"), Path("torn/times.jsonl")
+    rows.write_bytes(rows.read_bytes()[:-400])
+    times.write_bytes(b"".join(times.read_bytes().splitlines(keepends=True)[:1]) + b'{"first"')
+    found = arithmetic(*options, "--out", "torn")
+    assert rows.read_bytes() == Path("whole/rows.jsonl").read_bytes()
+    assert len(jsonl(times)) == 3
+    assert found["completions"] == 24
+
+
+def test_other_settings_are_refused_and_named(rlhf: Rlhf, arithmetic: Arithmetic) -> None:
+    arithmetic("--limit", 4, "--out", "out")
+    for changed, named in ((("--limit", 5), "rows.count: 4 then, 5 now"), (("--seed", 1, "--limit", 4), "seed: 0 then"),
+                           (("--temperature", 0.5, "--limit", 4), "suite.sampling.temperature: 0.0 then, 0.5 now")):
+        ran = rlhf("eval", *ARITHMETIC, "--out", "out", *changed)
+        assert ran.code == 2
+        assert named in ran.err
+
+
+def test_a_report_for_people_has_categories_intervals_and_failures(rlhf: Rlhf) -> None:
+    ran = rlhf("eval", *ARITHMETIC, "--limit", 24, "--set", "sampling.max_tokens=4", "--temperature", 0.7)
+    assert ran.code == 0, ran.err
+    assert "cut at the token limit" in ran.out
+    assert "ended by: length 100.0%" in ran.out
+    assert "neither" in ran.out
+    assert "95 % intervals" in ran.out
+
+
+def test_compare(rlhf: Rlhf, arithmetic: Arithmetic) -> None:
+    for seed in (0, 1):
+        arithmetic("--limit", 16, "--temperature", 1, "--seed", seed, "--out", f"s{seed}")
+    same = json.loads(rlhf("eval", "compare", "s0", "s0", "--json").out)
+    assert same["difference"] == {"value": 0.0, "low": 0.0, "high": 0.0}
+    assert same["mcnemar"]["p"] == 1.0
+    told = json.loads(rlhf("eval", "compare", "s0", "s1", "--json").out)
+    values = [{r["id"]: r["value"] for r in jsonl(Path(f"s{s}/rows.jsonl"))} for s in (0, 1)]
+    assert told["mcnemar"]["gained"] == sum(values[0][i] < values[1][i] for i in values[0])
+    assert told["mcnemar"]["lost"] == sum(values[0][i] > values[1][i] for i in values[0])
+    assert told["difference"]["value"] == pytest.approx((sum(values[1].values()) - sum(values[0].values())) / 16)
+    assert told["settings"] == []
+    arithmetic("--limit", 16, "--template", "What is {prompt}", "--out", "other")
+    ran = rlhf("eval", "compare", "s0", "other")
+    assert ran.code == 2
+    assert "not the same in both" in ran.err
+
+
+def test_a_training_run_is_evaluated_on_its_benchmarks(trained: Path) -> None:
+    rows = [r for r in jsonl(trained / "metrics.jsonl") if "eval/prompts/value" in r]
+    assert [r["step"] for r in rows] == [0, 1, 2]
+    assert all("eval/reward/mean" in r for r in rows)
+    plan = json.loads((trained / "plan.json").read_text())
+    assert {"benchmark", "verifier"} <= {c["kind"] for c in plan["components"]}
+
+
+def test_watch_evaluates_every_checkpoint_with_the_same_settings(rlhf: Rlhf, trained: Path) -> None:
+    suite = (*ARITHMETIC, "--limit", "8", "--out", "w", "--json")
+    ran = rlhf("eval", "watch", trained, *suite)
+    assert ran.code == 0, ran.err
+    found = json.loads(ran.out)
+    assert [r["checkpoint"] for r in found["checkpoints"]] == ["start", "step-000001", "step-000002"]
+    logged = [r["eval/prompts/value"] for r in jsonl(trained / "metrics.jsonl") if "eval/prompts/value" in r]
+    assert [r["value"] for r in found["checkpoints"]] == pytest.approx(logged)  # greedy: the run measured the same
+    assert found["best"] == max(found["checkpoints"], key=lambda r: r["value"])["checkpoint"]
+    settings = [json.loads(p.read_text()) for p in sorted(Path("w").glob("*/settings.json"))]
+    assert len({s["model"].pop("weights") for s in settings}) == 3
+    for s in settings:
+        s["model"].pop("path")
+    assert settings[0] == settings[1] == settings[2]
+    assert rlhf("eval", "watch", trained, *suite).code == 0  # and goes on from there
+    assert not list(Path("w").glob(".held-*"))
+
+
+def test_suites_are_listed(rlhf: Rlhf) -> None:
+    names = {r["suite"] for r in json.loads(rlhf("eval", "suites", "--json").out)}
+    assert {"gsm8k", "math", "ifeval", "mbpp", "humaneval", "prompts"} <= names
+    assert "compare" in rlhf("eval", "--help").out
