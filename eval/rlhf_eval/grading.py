@@ -73,8 +73,7 @@ class Grader:
     def close(self) -> None:
         """End the worker processes."""
         for reward in (self.main, *self.others.values()):
-            if callable(getattr(reward, "close", None)):
-                reward.close()
+            getattr(reward, "close", lambda: None)()
 
 
 def category(score: Score) -> str:

@@ -22,12 +22,13 @@ def draw(found: Mapping[str, Any], path: Path) -> bool:
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
+    ticks = [int(x) for x in found["pass_at"]]
     for name, curve in curves(found).items():
         k = [int(x) for x in curve]
         axes.plot(k, [curve[str(x)]["value"] for x in k], marker="o", label=name)
         axes.fill_between(k, [curve[str(x)]["low"] for x in k], [curve[str(x)]["high"] for x in k], alpha=0.15)
     axes.set_xscale("log", base=2)
-    axes.set_xticks(k, [str(x) for x in k])
+    axes.set_xticks(ticks, [str(x) for x in ticks])
     axes.set(xlabel="samples per prompt", ylabel="share of prompts right", ylim=(0, None))
     axes.legend()
     figure.savefig(path, dpi=120)

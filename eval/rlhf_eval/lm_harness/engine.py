@@ -67,7 +67,7 @@ class EngineLM(TemplateLM):
         found: dict[int, str] = {}
         groups: dict[SamplingParams, list[int]] = {}
         for i, request in enumerate(requests):
-            groups.setdefault(sampling_of(request.args[1], self.limit), []).append(i)
+            groups.setdefault(sampling_of(list(request.args)[1], self.limit), []).append(i)
         for sampling, which in groups.items():
             asked = [self._request(i, str(requests[i].args[0]), sampling) for i in which]
             for i, rollout in zip(which, self.engine.generate(asked, sampling, 0)):
