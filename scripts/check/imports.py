@@ -19,6 +19,7 @@ PUBLIC = ("rlhf_core.api", "rlhf_core.testing", "rlhf_core.functional")
 
 WORKBENCH = (
     "rlhf_core.cli.common",
+    "rlhf_core.cli.options",
     "rlhf_core.cli.reward",
     "rlhf_core.cli.toolbox",
     "rlhf_core.config.data",

@@ -1,0 +1,160 @@
+"""Everything that was proposed, on disk as soon as it is known; the best of it is the archive.
+
+Two append-only files are all there is to restore: ``proposals.jsonl`` (what was asked and answered) and
+``verdicts.jsonl``. A killed process loses at most the line that it was writing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.runs.jsonl import JsonlFile, read_jsonl
+
+START = "start"
+"""Id of the task's own program."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """One answer of the judge.
+
+    Example:
+        Proposal("3/0", 3, 0, "2/5", ("2/0",), [...], "```python ...", "ok", "", 812, 640, 0.004, False)
+    """
+
+    id: str
+    """``ROUND/SLOT``."""
+    round: int
+    slot: int
+    parent: str
+    """The attempt that it was to improve."""
+    shown: tuple[str, ...]
+    """Failed attempts that the question showed."""
+    messages: Sequence[Mapping[str, Any]]
+    reply: str | None
+    status: str = "ok"
+    detail: str = ""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float = 0.0
+    cached: bool = False
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What an answer is worth.
+
+    Example:
+        Verdict("3/0", 582.0, "ok", {"valid": 1.0}, "", "points = ...")
+    """
+
+    id: str
+    score: float | None
+    """None where the verifier has none (status other than ``ok``)."""
+    status: str
+    parts: Mapping[str, float]
+    detail: str
+    """Exactly what is wrong."""
+    program: str
+
+    @property
+    def worth(self) -> float:
+        """Score; minus infinity where there is none or what was found is not valid."""
+        return self.score if self.score is not None and self.parts.get("valid", 1.0) else float("-inf")
+
+    @property
+    def valid(self) -> bool:
+        """Whether it may be built on: it has a score, and nothing is wrong with it."""
+        return self.worth > float("-inf")
+
+
+@dataclass
+class Archive:
+    """All verdicts, and the best programs: one per score, the first that reached it."""
+
+    size: int
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    best: list[Verdict] = field(default_factory=list)
+    """Best first; never empty once the task's own program has its verdict."""
+
+    def add(self, verdict: Verdict) -> bool:
+        """Take a verdict in; True if it is the best so far."""
+        self.verdicts[verdict.id] = verdict
+        first = not self.best or verdict.worth > self.best[0].worth
+        if first or (verdict.valid and all(v.worth != verdict.worth for v in self.best)):
+            self.best = sorted([*self.best, verdict], key=lambda v: -v.worth)[: self.size]
+        return first
+
+    def pick(self, rng: random.Random) -> str:
+        """Id of a program to build on: rank r with weight 2^-r."""
+        weights = [0.5**rank for rank in range(len(self.best))]
+        return rng.choices(self.best, weights)[0].id
+
+
+class Journal:
+    """The files of one discovery.
+
+    Args:
+        folder: where they are; a torn last line is cut off.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.proposals = [proposal_of(r) for r in read_jsonl(folder / "proposals.jsonl")]
+        self.verdicts = [Verdict(**r) for r in read_jsonl(folder / "verdicts.jsonl")]
+        self.rounds = list(read_jsonl(folder / "rounds.jsonl"))
+        self._files = {name: JsonlFile(folder / f"{name}.jsonl", whole_lines(folder / f"{name}.jsonl"))
+                       for name in ("proposals", "verdicts", "rounds")}
+
+    def propose(self, rows: Sequence[Proposal]) -> None:
+        """Keep answers, durably."""
+        for row in rows:
+            self.proposals.append(row)
+            self._files["proposals"].append(asdict(row))
+        self._files["proposals"].offset()
+
+    def judge(self, rows: Sequence[Verdict]) -> None:
+        """Keep verdicts, durably."""
+        for row in rows:
+            self.verdicts.append(row)
+            self._files["verdicts"].append(asdict(row))
+        self._files["verdicts"].offset()
+
+    def end_round(self, row: Mapping[str, Any]) -> None:
+        """Keep a round's figures."""
+        self.rounds.append(dict(row))
+        self._files["rounds"].append(row)
+
+    @property
+    def calls(self) -> int:
+        """Questions that were answered or failed, kept answers aside."""
+        return sum(not p.cached for p in self.proposals)
+
+    @property
+    def spent_usd(self) -> float:
+        """What all answers cost."""
+        return sum(p.cost_usd for p in self.proposals)
+
+    @property
+    def seconds(self) -> float:
+        """Clock time of all finished rounds."""
+        return sum(float(r["seconds"]) for r in self.rounds)
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files.values():
+            file.close()
+
+
+def proposal_of(row: Mapping[str, Any]) -> Proposal:
+    """Read one line back."""
+    return Proposal(**{**row, "shown": tuple(row["shown"])})
+
+
+def whole_lines(path: Path) -> int:
+    """Bytes up to the end of the last whole line; 0 if there is no file."""
+    return path.read_bytes().rfind(b"\n") + 1 if path.is_file() else 0

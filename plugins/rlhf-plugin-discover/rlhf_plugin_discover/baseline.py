@@ -1,0 +1,45 @@
+"""Searches that need no model, judged by the same verifier as a model's program."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rlhf_core.api import ConfigError, Sample, Score
+from rlhf_plugin_discover.kissing.search import search
+from rlhf_plugin_discover.tasks import Task
+
+Say = Callable[[str], None]
+
+
+def run_baseline(task: Task, verifier: Any, seconds: float, seed: int, say: Say) -> tuple[str, dict[str, Any]]:
+    """Search, and let the verifier judge a program that states what was found.
+
+    Returns:
+        The program, and its figures.
+
+    Raises:
+        ConfigError: the task has no baseline.
+    """
+    if task.settings.baseline != "kissing":
+        raise ConfigError(f"task '{task.name}' has no baseline",
+                          fix="rlhf discover kissing --baseline, or name a --judge")
+    dimensions = getattr(task.verifier, "dimensions", 11)
+    started = time.perf_counter()
+    found = search(dimensions, seconds=seconds, seed=seed,
+                   improved=lambda count, at: say(f"{count} vectors after {at:.1f} s") if count % 10 == 0 else None)
+    searched = time.perf_counter() - started
+    code = program_of(found)
+    started = time.perf_counter()
+    score: Score = verifier.score([Sample(task.prompt, f"```python\n{code}```\n")])[0]
+    return code, {"task": task.name, "best": score.value, "status": score.status.value, "detail": score.detail,
+                  "valid": bool(score.parts.get("valid")), "search_s": round(searched, 2),
+                  "verdict_s": round(time.perf_counter() - started, 3), "run_s": score.parts.get("run_s"),
+                  "check_s": score.parts.get("check_s"), "seed": seed}
+
+
+def program_of(points: list[list[int]]) -> str:
+    """A program that leaves ``points`` behind, one vector a line."""
+    rows = "".join(f"    {row},\n" for row in points)
+    return f"points = [\n{rows}]\n"

@@ -1,0 +1,1 @@
+"""Kissing configurations: the exact check, and a search that needs no model."""

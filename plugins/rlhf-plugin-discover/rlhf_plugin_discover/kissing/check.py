@@ -1,0 +1,113 @@
+"""Whether integer vectors are a kissing configuration, decided without a rounding error.
+
+Unit spheres around ``2 x / |x|`` for the x of a set C all touch the one around 0 and do not overlap if 0 is not in C
+and ``min |x - y| >= max |x|`` over x != y in C; both sides are square roots of integers, so the squares are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+MOST_VECTORS, MOST_DIGITS = 5_000, 1_000
+"""More than the proven upper bound of any dimension up to 15, and more digits than any construction needs."""
+INT64 = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What a set of vectors is worth.
+
+    Example:
+        Checked(valid=False, points=3, reason="minimum squared distance 1 < maximum squared norm 2: ...")
+    """
+
+    valid: bool
+    points: int
+    """How many vectors there are, valid or not."""
+    reason: str = ""
+    """Exactly what is wrong; "" if nothing is."""
+    min_distance2: int | None = None
+    """Smallest squared distance of two vectors; None if there are fewer than two, or they are no integer vectors."""
+    max_norm2: int | None = None
+
+
+def check_kissing(points: Any, dimensions: int) -> Checked:
+    """Judge whatever a program left behind.
+
+    Args:
+        points: hopefully a list of lists of ``dimensions`` integers, as JSON has it.
+        dimensions: of the space.
+
+    Example:
+        >>> check_kissing([[1, 0], [-1, 0], [0, 1], [0, -1]], 2).valid
+        True
+        >>> check_kissing([[1, 1], [1, 0]], 2).reason.partition(":")[0]
+        'minimum squared distance 1 < maximum squared norm 2'
+    """
+    count = len(points) if isinstance(points, list) else 0
+    if wrong := malformed(points, dimensions):
+        return Checked(False, count, wrong)
+    norms = [sum(x * x for x in row) for row in points]
+    if 0 in norms:
+        return Checked(False, count, f"vector {norms.index(0)} is the zero vector")
+    most = max(norms)
+    nearest = nearest_pair(points)
+    if nearest is None:
+        return Checked(True, count, max_norm2=most)
+    distance2, i, j = nearest
+    if distance2 >= most:
+        return Checked(True, count, "", distance2, most)
+    long = norms.index(most)
+    return Checked(False, count, f"minimum squared distance {distance2} < maximum squared norm {most}: vectors {i} "
+                   f"{points[i]} and {j} {points[j]} are at squared distance {distance2}, vector {long} "
+                   f"{points[long]} has squared norm {most}", distance2, most)
+
+
+def malformed(points: Any, dimensions: int) -> str:
+    """Why this is no list of integer vectors; "" if it is."""
+    if not isinstance(points, list):
+        return f"the vectors must be a list, not {type(points).__name__}"
+    if not points:
+        return "there is no vector"
+    if len(points) > MOST_VECTORS:
+        return f"{len(points)} vectors are more than the {MOST_VECTORS} that are looked at"
+    for i, row in enumerate(points):
+        if not isinstance(row, list) or len(row) != dimensions:
+            said = f"has {len(row)} coordinates" if isinstance(row, list) else f"is {str(row)[:40]}"
+            return f"vector {i} {said}, it needs {dimensions}"
+        for value in row:
+            if type(value) is not int:  # True is no number
+                return f"vector {i} has the coordinate {str(value)[:40]!r}, which is no integer"
+            if value.bit_length() > MOST_DIGITS * 3:
+                return f"vector {i} has a coordinate of more than {MOST_DIGITS} digits"
+    return ""
+
+
+def nearest_pair(points: Sequence[Sequence[int]]) -> tuple[int, int, int] | None:
+    """Smallest squared distance and the first pair of vectors that has it; None with fewer than two vectors.
+
+    In int64 where no sum can leave it, otherwise in Python's integers, which know no overflow.
+    """
+    if len(points) < 2:
+        return None
+    largest = max(abs(x) for row in points for x in row)
+    if len(points[0]) * (2 * largest) ** 2 <= INT64:
+        return _nearest_int64(np.array(points, dtype=np.int64))
+    return min((sum((a - b) ** 2 for a, b in zip(x, y)), i, j)
+               for i, x in enumerate(points) for j, y in enumerate(points[i + 1:], i + 1))
+
+
+def _nearest_int64(points: np.ndarray) -> tuple[int, int, int]:
+    """The same for ``[N, D]`` int64 whose squared distances all fit."""
+    best = (INT64, 0, 0)
+    for i in range(len(points) - 1):
+        gaps = points[i + 1:] - points[i]
+        distances = np.einsum("nd,nd->n", gaps, gaps)
+        at = int(distances.argmin())
+        if int(distances[at]) < best[0]:
+            best = (int(distances[at]), i, i + 1 + at)
+    return best

@@ -1,0 +1,91 @@
+"""A kissing configuration without a model: the largest independent set among the shortest vectors of a shell of Z^D.
+
+Two vectors of squared norm n may both be chosen if their inner product is at most n / 2. For D = 11 and n = 4 the shell
+holds the 22 vectors ``(+-2, 0 ...)`` and the 5,280 vectors ``(+-1, +-1, +-1, +-1, 0 ...)``. Construction A on a
+constant-weight code (Conway and Sloane, Sphere Packings, Lattices and Groups, chapter 5) lies inside: 22 + 16 * 35.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from rlhf_plugin_discover.kissing.independent import independent_set
+
+LARGEST_SHELL = 20_000
+
+
+def search(dimensions: int = 11, *, norm: int = 4, seed: int = 0, steps: int = 150_000, starts: int = 8,
+           seconds: float = 60.0,
+           improved: Callable[[int, float], None] = lambda count, seconds: None) -> list[list[int]]:
+    """The largest set that the search finds, as plain integers.
+
+    Args:
+        dimensions: of the space.
+        norm: squared norm of every vector.
+        seed: the same seed, steps and starts give the same set, if there is time enough.
+        steps: most moves of one local search.
+        starts: searches, each from nothing.
+        seconds: most seconds on the clock.
+        improved: called with each new best size and the seconds that it took.
+
+    Raises:
+        ValueError: the shell is empty, or too large to search.
+    """
+    started = time.perf_counter()
+    vectors = shell(dimensions, norm)
+    near, found = too_near(vectors), list[int]()
+
+    def passed() -> float:
+        return time.perf_counter() - started
+
+    def better(best: list[int]) -> None:
+        if len(best) > len(found):
+            found[:] = best
+            improved(len(best), passed())
+
+    for start in range(starts):
+        if start == 0 or passed() < seconds:
+            independent_set(near, seed=seed * starts + start, steps=steps, stop=lambda: passed() > seconds,
+                            improved=better)
+    return vectors[sorted(found)].tolist()
+
+
+def shell(dimensions: int, norm: int) -> np.ndarray:
+    """All integer vectors of squared norm ``norm``, ``[N, D]`` int64.
+
+    Raises:
+        ValueError: there is none, or there are too many.
+    """
+    rows: list[tuple[int, ...]] = []
+    for row in _rows(dimensions, norm):
+        rows.append(row)
+        if len(rows) > LARGEST_SHELL:
+            raise ValueError(f"more than {LARGEST_SHELL} integer vectors have squared norm {norm} in {dimensions} "
+                             "dimensions: too many to search")
+    if not rows:
+        raise ValueError(f"no integer vector has squared norm {norm} in {dimensions} dimensions")
+    return np.array(rows, dtype=np.int64)
+
+
+def _rows(dimensions: int, norm: int) -> Iterator[tuple[int, ...]]:
+    if dimensions == 0:
+        if norm == 0:
+            yield ()
+        return
+    most = int(norm**0.5 + 1e-9)
+    for first in range(-most, most + 1):
+        for rest in _rows(dimensions - 1, norm - first * first):
+            yield (first, *rest)
+
+
+def too_near(vectors: np.ndarray) -> list[list[int]]:
+    """For each of ``[N, D]`` vectors of one norm, those nearer to it than their length."""
+    norm = int(vectors[0] @ vectors[0])
+    near: list[list[int]] = []
+    for i, vector in enumerate(vectors):
+        row = np.flatnonzero(2 * (vectors @ vector) > norm)
+        near.append(row[row != i].tolist())
+    return near

@@ -1,0 +1,107 @@
+"""Tasks: a folder with ``task.yaml``, ``prompt.md`` and, to begin with, ``program.py``; the shipped ones are here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from rlhf_core.api import Config, ConfigError, Prompt, VerifierConfig, component
+from rlhf_core.config.errors import explain
+from rlhf_core.config.load import merge, read_yaml
+from rlhf_core.registry import Registry
+
+HERE = Path(__file__).parent
+
+
+class TaskFile(Config):
+    """What ``task.yaml`` holds."""
+
+    summary: str = ""
+    """One line for people."""
+    unit: str = "points"
+    """What a score counts."""
+    verifier: component("verifier")  # pyright: ignore[reportInvalidTypeForm]
+    """Judges a whole answer; the larger its value, the better. A relative ``check`` is in the task's folder."""
+    row: dict[str, Any] = Field(default_factory=dict)
+    """Columns that the verifier reads, such as ``tests``."""
+    answer: str | None = None
+    """Reference answer, for verifiers that compare."""
+    baseline: str | None = None
+    """A search that needs no model: ``kissing``, or none."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be found."""
+
+    name: str
+    settings: TaskFile
+    verifier: VerifierConfig
+    prompt: Prompt
+    """What is asked, with the columns that the verifier reads."""
+    starter: str
+    """A program to begin with; "" for none."""
+
+    @property
+    def question(self) -> str:
+        """The prompt's text."""
+        return self.prompt.text
+
+
+def shipped() -> list[str]:
+    """Names of the tasks that come with this package."""
+    return sorted(p.parent.name for p in HERE.glob("*/task.yaml"))
+
+
+def load_task(name: str, registry: Registry, settings: Mapping[str, Any] | None = None) -> Task:
+    """Read a shipped task by name, or one of yours by its folder.
+
+    Args:
+        name: of a shipped task, or a folder.
+        registry: where the verifier is looked up.
+        settings: of the verifier; they win over the file's.
+
+    Raises:
+        ConfigError: there is no such task, its prompt is missing or empty, or its verifier can judge nothing by it.
+    """
+    folder = HERE / name if name in shipped() else Path(name).expanduser()
+    if not folder.is_dir():
+        raise ConfigError(f"there is no task '{name}'", why=f"shipped: {', '.join(shipped())}; and it is no folder",
+                          fix="name one of these, or a folder with task.yaml and prompt.md")
+    read = read_yaml(folder / "task.yaml")
+    try:
+        file = TaskFile.model_validate(merge(read, {"verifier": dict(settings)} if settings else {}),
+                                       context={"registry": registry})
+    except ValidationError as error:
+        raise explain(error, TaskFile, where=str(folder / "task.yaml")) from error
+    verifier: Any = file.verifier
+    if (check := getattr(verifier, "check", None)) and not Path(check).is_absolute():
+        verifier = verifier.model_copy(update={"check": str((folder / check).resolve())})
+    sandbox = getattr(verifier, "sandbox", None)
+    text = text_of(folder / "prompt.md").replace("{timeout_s}", f"{getattr(sandbox, 'timeout_s', 0.0):g}")
+    if not text.strip():
+        raise ConfigError(f"task '{name}' has no prompt", where=str(folder / "prompt.md"), fix="say in it what to find")
+    prompt = Prompt(f"discover/{folder.name}", ({"role": "user", "content": text},), file.answer, folder.name, file.row)
+    judge = getattr(verifier, "check_prompt", None)
+    if judge is not None and (why := judge(prompt)) is not None:
+        raise ConfigError(f"verifier '{verifier.name}' can judge nothing by this task", why=why,
+                          where=str(folder / "task.yaml"), fix="give what it reads in row or answer")
+    return Task(folder.name, file, verifier, prompt, text_of(folder / "program.py"))
+
+
+def text_of(path: Path) -> str:
+    """A file's text, "" if there is no such file.
+
+    Raises:
+        ConfigError: it is no text.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"'{path}' cannot be read: {error}") from error

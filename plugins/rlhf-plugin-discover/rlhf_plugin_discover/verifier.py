@@ -1,0 +1,134 @@
+"""Runs a program in the sandbox and judges what it leaves behind."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+from rlhf_core.api import ConfigError, Sample, Score, ScoreStatus
+from rlhf_plugin_code.extract import program
+from rlhf_plugin_code.sandbox import Ended, SandboxError
+from rlhf_plugin_discover.config import ConstructionConfig
+from rlhf_plugin_discover.kissing.check import check_kissing
+
+Check = Callable[[Any], float]
+MARK = "\x1evalue:"
+LEAVE = """
+def _leave():
+    import json, sys
+    if {name!r} not in globals():
+        sys.exit("the program defines no global variable {name}")
+    def plain(value):
+        if hasattr(value, "tolist"):
+            return value.tolist()
+        if isinstance(value, (set, frozenset, range)) or hasattr(value, "__next__"):
+            return list(value)
+        raise TypeError(f"{name} holds a {{type(value).__name__}}, which is no plain data")
+    text = json.dumps(globals()[{name!r}], default=plain)
+    sys.stdout.flush()
+    sys.stdout.write({mark!r} + text + "\\n")
+    sys.stdout.flush()
+_leave()
+"""
+
+
+class Construction:
+    """See :class:`ConstructionConfig`.
+
+    Args:
+        config: the settings.
+        check: returns what a value is worth; raises ValueError with the reason where it is not valid.
+    """
+
+    def __init__(self, config: ConstructionConfig, check: Check) -> None:
+        self.config, self.check = config, check
+        self.sandbox = config.sandbox.build()
+        self.sandbox.start()
+        self.leave = LEAVE.format(name=config.variable, mark=MARK)
+
+    def verify(self, sample: Sample) -> Score:
+        """The value's worth; 0.0 where the program fails or its value is not valid, with the exact reason as detail.
+
+        Parts: ``format`` (a program was found), ``ran``, ``valid``, ``timeout``, ``run_s``, ``check_s``.
+        """
+        parts = {"format": 0.0, "ran": 0.0, "valid": 0.0, "timeout": 0.0}
+        code = program(sample.completion, self.config.extract)
+        if code is None:
+            return Score(0.0, parts, detail="there is no program in the answer")
+        try:
+            ended = self.sandbox.script(code + "\n" + self.leave)
+        except SandboxError as error:
+            return Score.failed(ScoreStatus.ERROR, str(error))
+        parts |= {"format": 1.0, "timeout": float(ended.why == "time"), "run_s": round(ended.seconds, 4)}
+        value, wrong = left_behind(ended, self.config.sandbox.timeout_s, self.config.sandbox.output_kb)
+        if wrong:
+            return Score(0.0, parts, detail=wrong)
+        started = time.perf_counter()
+        try:
+            worth, wrong = float(self.check(value)), ""
+        except ValueError as error:
+            worth, wrong = 0.0, str(error)
+        parts |= {"ran": 1.0, "valid": float(not wrong), "check_s": round(time.perf_counter() - started, 4)}
+        return Score(worth, parts, detail=wrong)
+
+    def close(self) -> None:
+        """End the sandbox."""
+        self.sandbox.close()
+
+
+def left_behind(ended: Ended, timeout_s: float, output_kb: int) -> tuple[Any, str]:
+    """What a program left in its variable, or why there is nothing, in words that say what to change."""
+    if ended.why == "time":
+        return None, f"the program did not end within {timeout_s:g} seconds"
+    if ended.why != "ended":
+        return None, f"the program was ended: too {'much memory' if ended.why == 'memory' else f'many {ended.why}'}"
+    if ended.code:
+        said = ended.stderr.strip()[-1500:] or "it wrote no reason"
+        return None, f"the program failed with exit code {ended.code}:\n{said}"
+    _, found, text = ended.stdout.rpartition(MARK)
+    if not found:
+        return None, "the program ended before its last line, by itself (sys.exit?)"
+    try:
+        return json.loads(text), ""
+    except (ValueError, RecursionError) as error:
+        return None, f"what the program left cannot be read; more than {output_kb} kB? ({error})"
+
+
+def kissing_check(dimensions: int) -> Check:
+    """The number of vectors of a kissing configuration."""
+
+    def check(points: Any) -> float:
+        found = check_kissing(points, dimensions)
+        if not found.valid:
+            raise ValueError(f"not valid ({found.points} vectors): {found.reason}")
+        return float(found.points)
+
+    return check
+
+
+def load_check(file: str) -> Check:
+    """``check`` of a Python file.
+
+    Raises:
+        ConfigError: the file does not exist, does not run, or has no such function.
+    """
+    path = Path(file).expanduser()
+    if not path.is_file():
+        raise ConfigError(f"the check '{file}' does not exist", where="verifier.check",
+                          fix="name a Python file with check(value)")
+    spec = importlib.util.spec_from_file_location("rlhf_discover_check", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ConfigError(f"the check '{file}' cannot be loaded", why=f"{type(error).__name__}: {error}") from error
+    check: Any = getattr(module, "check", None)
+    if not callable(check):
+        raise ConfigError(f"the check '{file}' defines no function check(value)", fix="def check(value): return ...")
+    return cast(Check, check)

@@ -1,0 +1,203 @@
+"""`rlhf discover`: rounds with exact feedback, the archive, budgets, resumption, bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_plugin_discover.archive import Archive, Journal, Verdict
+from rlhf_plugin_discover.conversation import messages
+from rlhf_plugin_discover.kissing.check import check_kissing
+from rlhf_plugin_discover.tasks import shipped
+
+Command = Callable[..., tuple[int, str]]
+QUICK = ("--set", "verifier.sandbox.timeout_s=5", "--set", "workers=1")
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "summary.json").read_text())
+
+
+def points(folder: Path) -> list[list[int]]:
+    space: dict[str, Any] = {}
+    exec((folder / "best.py").read_text(), space)
+    return space["points"]
+
+
+@pytest.mark.usefixtures("judges")
+def test_proposals_climb_on_exact_feedback(command: Command, tmp_path: Path) -> None:
+    folder, asked = tmp_path / "run", tmp_path / "asked.jsonl"
+    code, err = command("discover", "kissing", "--judge", "climber", "--run-dir", folder, *QUICK,
+                        "--set", f"judge.asked={asked}", "--set", "budget.rounds=4", "--set", "samples=3")
+    assert (code, "programs run in: " in err) == (0, True)
+    found = summary(folder)
+    assert (found["start"], found["rounds"], found["proposals"], found["calls"]) == (22.0, 4, 12, 12)
+    assert found["best"] > 25
+    assert found["best"] == len(points(folder)) == json.loads((folder / "best.json").read_text())["score"]
+    assert check_kissing(points(folder), 11).valid
+    assert found["isolation"] == json.loads((folder / "discover.json").read_text())["isolation"] != ""
+    log = json.loads((folder / "conversation_log.json").read_text())["attempts"]
+    failed = [a for a in log if a["verdict"]["detail"]]
+    assert failed
+    assert all("minimum squared distance 0 < maximum squared norm 4" in a["verdict"]["detail"] for a in failed)
+    told = dict(map(tuple, rows(asked)))
+    after = [told[f"kissing/{a['round']}/{a['slot']}"] for a in rows(folder / "proposals.jsonl") if a["shown"]]
+    assert any(failed[0]["verdict"]["detail"] in text for text in after), "the very error goes back"
+    assert f"{found['best']:g} vectors" in (folder / "report.md").read_text()
+
+
+@pytest.mark.usefixtures("judges")
+@pytest.mark.parametrize(("setting", "ended", "calls"), [
+    ("budget.calls=5", "5 calls are made", 5),
+    ("budget.usd=0.0045", "0.0040 USD are spent", 4),
+    ("budget.target=24", "the score of 24 is reached", 3),
+])
+def test_a_budget_is_never_exceeded(command: Command, tmp_path: Path, setting: str, ended: str, calls: int) -> None:
+    """The dollar budget holds from the second round on: only then is it known what an answer costs."""
+    folder = tmp_path / "run"
+    assert command("discover", "kissing", "--judge", "climber", "--run-dir", folder, *QUICK,
+                   "--set", "samples=3", "--set", setting)[0] == 0
+    assert (summary(folder)["ended"], summary(folder)["calls"]) == (ended, calls)
+
+
+@pytest.mark.slow
+def test_a_killed_discovery_goes_on_as_if_nothing_had_happened(command: Command, judges: Path, tmp_path: Path) -> None:
+    options = ("--judge", "climber", *QUICK, "--set", "budget.rounds=3", "--set", "samples=2")
+    whole, torn = tmp_path / "whole", tmp_path / "torn"
+    assert command("discover", "kissing", *options, "--run-dir", whole)[0] == 0
+    line = [sys.executable, "-m", "rlhf_core.cli.main", "discover", "kissing", *options, "--run-dir", str(torn),
+            "--set", "judge.kill_at=2/1"]
+    env = {**os.environ, "PYTHONPATH": str(judges)}
+    assert subprocess.run(line, env=env, check=False, capture_output=True).returncode == -signal.SIGKILL
+    kept = rows(torn / "proposals.jsonl")
+    assert [p["id"] for p in kept] == ["0/0", "0/1", "1/0", "1/1"]
+    with (torn / "proposals.jsonl").open("a") as file:
+        file.write('{"id": "2/0", "rou')
+    verdicts = (torn / "verdicts.jsonl").read_text().splitlines(keepends=True)
+    (torn / "verdicts.jsonl").write_text("".join(verdicts[:-1]))
+    assert command("discover", "--resume", torn, "--set", "judge.kill_at=''")[0] == 0
+    keys = ("id", "parent", "shown", "messages", "reply")
+    assert [[p[k] for k in keys] for p in rows(torn / "proposals.jsonl")] == [
+        [p[k] for k in keys] for p in rows(whole / "proposals.jsonl")]
+    assert (torn / "best.py").read_text() == (whole / "best.py").read_text()
+    assert command("discover", "--resume", torn, "--set", "budget.rounds=4")[0] == 0
+    assert summary(torn)["rounds"] == 4
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("judges")
+def test_a_model_that_writes_no_program_is_told_so(command: Command, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    assert command("discover", "kissing", "--judge", "native_pocket", "--run-dir", folder, *QUICK,
+                   "--set", "budget.rounds=2", "--set", "samples=2")[0] == 0
+    found, judged = summary(folder), rows(folder / "verdicts.jsonl")
+    assert (found["best"], found["valid"], found["proposals"]) == (22.0, 0, 4)
+    assert all(v["score"] == 0.0 and v["detail"] for v in judged[1:])
+    assert any(judged[1]["detail"] in m["content"] for p in rows(folder / "proposals.jsonl") for m in p["messages"])
+
+
+@pytest.mark.usefixtures("judges")
+def test_a_judge_without_answers_ends_it(command: Command, tmp_path: Path) -> None:
+    code, err = command("discover", "kissing", "--judge", "climber", "--run-dir", tmp_path / "run", *QUICK,
+                        "--set", "judge.silent=true", "--set", "samples=1")
+    assert (code, "no answer in 2 rounds" in err, "no such model" in err, "--resume" in err) == (1, True, True, True)
+
+
+@pytest.mark.usefixtures("judges")
+def test_a_folder_is_a_task(command: Command, tmp_path: Path) -> None:
+    task = tmp_path / "large"
+    task.mkdir()
+    (task / "task.yaml").write_text("unit: squares\n"
+                                    "verifier: {name: construction, check: check.py, variable: numbers}\n")
+    (task / "prompt.md").write_text("List square numbers in `numbers`. Braces {stay}; {timeout_s} seconds.")
+    (task / "check.py").write_text("def check(value):\n    for n in value:\n        if int(n ** 0.5) ** 2 != n:\n"
+                                   "            raise ValueError(f'{n} is no square')\n    return len(value)\n")
+    (task / "program.py").write_text("numbers = [1, 4, 9]\n")
+    folder = tmp_path / "run"
+    assert command("discover", task, "--judge", "climber", "--run-dir", folder, *QUICK, "--set", "budget.rounds=1",
+                   "--set", "samples=1")[0] == 0
+    assert summary(folder)["start"] == 3.0
+    first = rows(folder / "proposals.jsonl")[0]["messages"][0]["content"]
+    assert "Braces {stay}; 5 seconds." in first
+    assert "numbers = [1, 4, 9]" in first
+    assert "Its score is 3 squares" in first
+    assert "defines no global variable numbers" in rows(folder / "verdicts.jsonl")[1]["detail"]
+    (task / "check.py").write_text("def chek(value): return 1\n")
+    code, err = command("discover", task, "--judge", "climber")
+    assert (code, "defines no function check(value)" in err) == (2, True)
+
+
+@pytest.mark.usefixtures("judges")
+@pytest.mark.parametrize(("line", "said"), [
+    ((), "no task is named"),
+    (("kising",), "there is no task 'kising'"),
+    (("kissing",), "no judge is named"),
+    (("kissing", "--judge", "clmber"), "did you mean 'climber'?"),
+    (("kissing", "--judge", "climber", "--set", "budget.round=3"), "did you mean 'rounds'?"),
+    (("kissing", "--judge", "climber", "--set", "samples=0"), "'samples'"),
+    (("kissing", "--judge", "climber", "--set", "verifier.dimensions=0"), "dimensions"),
+    (("--resume", "nowhere"), "'nowhere' holds no discovery"),
+])
+def test_bad_input_is_refused(command: Command, line: tuple[str, ...], said: str) -> None:
+    code, err = command("discover", *line)
+    assert (code, said in err) == (2, True), err
+
+
+@pytest.mark.usefixtures("judges")
+def test_a_taken_folder_and_a_dry_run(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "discover.json").write_text("{}")
+    code, err = command("discover", "kissing", "--judge", "climber", "--run-dir", tmp_path / "run")
+    assert (code, "already holds a discovery" in err) == (2, True)
+    assert command("discover", "kissing", "--judge", "climber", "--run-dir", tmp_path / "x", "--dry-run")[0] == 0
+    assert not (tmp_path / "x").exists()
+
+
+def test_the_archive_keeps_one_program_per_score_best_first() -> None:
+    archive = Archive(3)
+    new = [archive.add(Verdict(f"0/{i}", score, "ok", {"valid": float(score is not None)}, "", ""))
+           for i, score in enumerate([22.0, 30.0, 30.0, None, 25.0, 40.0, 26.0])]
+    assert new == [True, True, False, False, False, True, False]
+    assert [v.score for v in archive.best] == [40.0, 30.0, 26.0]
+    assert archive.best[1].id == "0/1"
+
+
+def test_turns_alternate_and_end_with_the_last_verdict() -> None:
+    def verdict(name: str, score: float, detail: str = "") -> Verdict:
+        return Verdict(name, score, "ok", {"valid": float(not detail)}, detail, f"points = {name!r}")
+
+    turns = messages("Find.", "vectors", verdict("1/0", 40.0), [verdict("2/0", 0.0, "E" * 300), verdict("3/0", 40.0)],
+                     44.0, 200)
+    assert [t["role"] for t in turns] == ["user", "assistant"] * 3 + ["user"]
+    assert "Its score is 40 vectors. The best score so far is 44 vectors." in turns[2]["content"]
+    assert "E" * 200 + " [cut]" in turns[4]["content"]
+    assert "That is not more than the 40 vectors" in turns[6]["content"]
+
+
+def test_a_torn_line_is_cut_off(tmp_path: Path) -> None:
+    (tmp_path / "rounds.jsonl").write_text('{"round": 0, "seconds": 1.5}\n{"round": 1, "sec')
+    journal = Journal(tmp_path)
+    journal.end_round({"round": 1, "seconds": 2})
+    assert (journal.seconds, len(rows(tmp_path / "rounds.jsonl"))) == (3.5, 2)
+    journal.close()
+
+
+@pytest.mark.slow
+def test_the_baseline_is_far_above_the_best_laminated_lattice(command: Command, tmp_path: Path) -> None:
+    assert "kissing" in shipped()
+    assert command("discover", "kissing", "--baseline", "--run-dir", tmp_path)[0] == 0
+    assert summary(tmp_path)["valid"]
+    assert len(points(tmp_path)) == summary(tmp_path)["best"] >= 566 > 438
+    assert check_kissing(points(tmp_path), 11).valid
