@@ -27,7 +27,7 @@ def test_repository_passes(check: str) -> None:
     ("check", "file", "text", "found"),
     [
         ("imports", "rlhf_core/x.py", "import rlhf_plugin_a\n", "the core imports no plugin"),
-        ("imports", "plugins/a/rlhf_plugin_a/x.py", "def f():\n    from rlhf_core import registry\n", "a plugin uses"),
+        ("imports", "plugins/a/rlhf_plugin_a/x.py", "def f():\n    from rlhf_core import plan\n", "a plugin uses"),
         ("imports", "plugins/a/rlhf_plugin_a/x.py", "import rlhf_plugin_b.y\n", "does not depend on rlhf-plugin-b"),
         ("sizes", "rlhf_core/x.py", "x = 1\n" * 401, "401 lines"),
         ("paths", "docs/x.md", "see " + "/home" + "/ann/models\n", "absolute path"),
