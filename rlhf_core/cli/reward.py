@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from rlhf_core.cli.groups import OpenGroup
 if TYPE_CHECKING:
     from rlhf_core.config.base import ComponentConfig
     from rlhf_core.context import BuildContext
+    from rlhf_core.protocols import RewardModel
     from rlhf_core.registry import Registry
     from rlhf_core.types import Sample, Score
 
@@ -39,22 +41,19 @@ def score(folder: str | None, name: str | None, settings: tuple[str, ...], file:
     rlhf reward score --reward verifier --set timeout_s=2 --input answers.jsonl --output scored.jsonl
     """
     from rlhf_core.cli.common import emit_json, quiet_libraries, set_up_logging
-    from rlhf_core.errors import ConfigError
     from rlhf_core.registry import Registry
-    from rlhf_core.runs.run_dir import check_writable
+    from rlhf_core.trainers.doors import ask
 
     set_up_logging()
     registry = Registry()
     chosen = chosen_reward(registry, folder, name, settings)
     rows, samples = samples_of(file)
-    if output is not None:
-        check_writable(output)
-        if output.is_dir():
-            raise ConfigError(f"--output {output} is a folder", fix=f"name a file: {output / 'scored.jsonl'}")
-    ctx = context_of(registry, chosen, file, seed)
+    check_output(output)
+    ctx = context_of(registry, chosen, {"name": "jsonl", "path": file}, seed)
     chosen.preflight(ctx)
     quiet_libraries()
-    scores = _scores(chosen, ctx, samples)
+    with built(chosen, ctx) as one:
+        scores = ask(one, samples, f"reward '{chosen.name}'")
     scored = [_row(row, one) for row, one in zip(rows, scores)]
     result = _summary(chosen.name, scores)
     if output is not None:
@@ -64,6 +63,22 @@ def score(folder: str | None, name: str | None, settings: tuple[str, ...], file:
     else:
         _print(result, samples, scores, output)
     raise SystemExit(0 if result["scored"] else 1)
+
+
+def check_output(output: Path | None) -> None:
+    """Refuse a file that cannot be written, before anything is computed for it.
+
+    Raises:
+        ConfigError: it is a folder.
+        RunDirError: its folder cannot be written.
+    """
+    from rlhf_core.errors import ConfigError
+    from rlhf_core.runs.run_dir import check_writable
+
+    if output is not None:
+        check_writable(output)
+        if output.is_dir():
+            raise ConfigError(f"--output {output} is a folder", fix=f"name a file: {output / 'out.jsonl'}")
 
 
 def chosen_reward(registry: Registry, folder: str | None, name: str | None, settings: Sequence[str]) -> ComponentConfig:
@@ -128,31 +143,55 @@ def _sample(reader: Any, record: Any) -> Sample:
     return Sample(Prompt(name, prompt, reader.answer(record, None), source), text)
 
 
-def context_of(registry: Registry, chosen: ComponentConfig, file: str, seed: int) -> BuildContext:
-    """What a reward is built with: the rows as dataset, the default model, no policy, no run."""
+def context_of(registry: Registry, chosen: ComponentConfig | None, dataset: Mapping[str, Any],
+               seed: int) -> BuildContext:
+    """What a reward is built with: a dataset, the default model, no policy, no run.
+
+    Args:
+        registry: finds the dataset's component.
+        chosen: the reward, if there is one.
+        dataset: settings as of ``dataset:``, all rows unless they say otherwise.
+        seed: for rewards that draw at random.
+
+    Raises:
+        ConfigError: a dataset setting that does not exist.
+    """
+    from pydantic import ValidationError
+
     from rlhf_core.config.data import DatasetSettings, spell_dataset
+    from rlhf_core.config.errors import explain
     from rlhf_core.config.run import RunConfig
     from rlhf_core.context import BuildContext
     from rlhf_core.data.library import Datasets
 
-    settings = {**spell_dataset({"name": "jsonl", "path": file}), "heldout_fraction": 0.0}
-    dataset = DatasetSettings.model_validate(settings, context={"registry": registry})
-    config = RunConfig.model_construct(seed=seed, dataset=dataset, reward=chosen)
-    ctx = BuildContext(config=config, registry=registry, seed=seed)
-    return ctx.with_(datasets=Datasets(dataset, ctx))
-
-
-def _scores(chosen: ComponentConfig, ctx: BuildContext, samples: Sequence[Sample]) -> Sequence[Score]:
-    from rlhf_core.registry import check_component
-    from rlhf_core.trainers.doors import ask
-
-    built = chosen.build(ctx)
-    check_component("reward", built, chosen.name)
+    settings = {"heldout_fraction": 0.0, **spell_dataset(dict(dataset))}
     try:
-        return ask(built, samples, f"reward '{chosen.name}'")
+        rows = DatasetSettings.model_validate(settings, context={"registry": registry})
+    except ValidationError as error:
+        raise explain(error, DatasetSettings, where="dataset") from error
+    config = RunConfig.model_construct(seed=seed, dataset=rows, reward=chosen)
+    ctx = BuildContext(config=config, registry=registry, seed=seed)
+    return ctx.with_(datasets=Datasets(rows, ctx))
+
+
+@contextmanager
+def built(chosen: ComponentConfig, ctx: BuildContext) -> Iterator[RewardModel]:
+    """The reward, closed at the end; matrix products as in training.
+
+    Raises:
+        PluginError: it is no reward.
+    """
+    from rlhf_core.models.matmul import use_products
+    from rlhf_core.registry import check_component
+
+    use_products("auto")
+    reward = chosen.build(ctx)
+    check_component("reward", reward, chosen.name)
+    try:
+        yield reward
     finally:
-        if callable(getattr(built, "close", None)):
-            built.close()
+        if callable(getattr(reward, "close", None)):
+            reward.close()
 
 
 def _row(row: Mapping[str, Any], one: Score) -> dict[str, Any]:

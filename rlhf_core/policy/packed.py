@@ -100,13 +100,16 @@ def pack(prompts: Ids, completions: Ids, share: bool) -> Row:
 
 def packed_hidden(model: torch.nn.Module, prompts: Ids, completions: Ids, share: bool) -> torch.Tensor:
     """Return ``hidden_NH`` as :func:`rlhf_core.policy.padded.padded_hidden` does."""
-    row = pack(prompts, completions, share)
-    device = next(model.parameters()).device
+    return row_hidden(trunk_and_head(model).trunk, pack(prompts, completions, share))
+
+
+def row_hidden(trunk: torch.nn.Module, row: Row) -> torch.Tensor:
+    """Hidden states ``[len(row.predicting), H]`` at the places of a row that predict."""
+    device = next(trunk.parameters()).device
     mask = torch.ones((1, 1, 1, 1), dtype=torch.bool, device=device).as_subclass(Segments)
     mask.segments = row.segments
-    out = trunk_and_head(model).trunk(
-        input_ids=torch.tensor([row.ids], device=device), position_ids=torch.tensor([row.positions], device=device),
-        attention_mask=mask, use_cache=False)
+    out = trunk(input_ids=torch.tensor([row.ids], device=device),
+                position_ids=torch.tensor([row.positions], device=device), attention_mask=mask, use_cache=False)
     return out.last_hidden_state[0, torch.tensor(row.predicting, device=device)]
 
 

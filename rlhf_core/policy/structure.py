@@ -144,10 +144,11 @@ def _split_agrees(model: torch.nn.Module) -> bool:
     finally:
         handle.remove()
     hidden_BLH = parts.trunk(input_ids=ids_BL, use_cache=False).last_hidden_state
-    return "hidden" in seen and _equal(seen["hidden"], hidden_BLH, model) and _equal(seen["logits"], logits_BLV, model)
+    return "hidden" in seen and agree(seen["hidden"], hidden_BLH, model) and agree(seen["logits"], logits_BLV, model)
 
 
-def _equal(got: torch.Tensor, want: torch.Tensor, model: torch.nn.Module) -> bool:
+def agree(got: torch.Tensor, want: torch.Tensor, model: torch.nn.Module) -> bool:
+    """Whether two results of one model are the same but for rounding (:func:`tolerance`)."""
     scale = want.float().abs().max().clamp(min=1e-6)
     return got.shape == want.shape and bool(((got.float() - want.float()).abs().max() / scale) <= tolerance(model))
 
@@ -180,7 +181,7 @@ def _shared_agrees(model: torch.nn.Module) -> bool:
     except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:
         log.info("prefix sharing is off for %s: %s", type(base_model(model)).__name__, error)
         return False
-    return _equal(shared, padded_hidden(model, prompts, completions), model)
+    return agree(shared, padded_hidden(model, prompts, completions), model)
 
 
 def _pack_agrees(model: torch.nn.Module) -> bool:
@@ -195,7 +196,7 @@ def _pack_agrees(model: torch.nn.Module) -> bool:
     packed.register()
     base.set_attn_implementation(packed.NAME)
     try:
-        agrees = all(_equal(packed.packed_hidden(model, prompts, completions, share), want, model)
+        agrees = all(agree(packed.packed_hidden(model, prompts, completions, share), want, model)
                      for share in (False, True))
     except (TypeError, ValueError, RuntimeError, KeyError) as error:
         log.info("packing is off for %s: %s", type(base).__name__, error)

@@ -55,7 +55,11 @@ class RewardModelConfig(OfflineTrainerConfig):
     train_trunk: Literal["full", "lora", "frozen"] = "full"
     """Which part of the trunk learns; the head always does. With ``model.lora`` it is those adapters."""
     max_length: int = Field(default=1024, ge=2)
-    """Longer conversations lose their beginning: of the prompt, and if need be of the answer. Both are counted."""
+    """Tokens of a conversation; what exceeds it is cut off and counted."""
+    truncation: Literal["left", "right"] = "left"
+    """``left`` cuts the beginning of the prompt first, ``right`` the end of the answer. Saved with the model."""
+    turns: Literal["all", "last"] = "all"
+    """Score whole conversations, or the ``last`` user turn (and system turn) with the answer. Saved with the model."""
 
     def preflight(self, ctx: BuildContext) -> None:
         """Refuse two sets of adapters, and adapters that would not learn."""
@@ -79,9 +83,13 @@ class BradleyTerryConfig(ComponentConfig):
     name: str = "bradley_terry"
     path: str
     max_length: int = Field(default=1024, ge=2)
-    """Longer conversations lose their beginning; so does the answer if it alone is longer."""
+    """Tokens of a conversation; what exceeds it is cut off."""
+    truncation: Literal["left", "right"] | None = None
+    """The side that is cut; None takes the one it was trained with (``left`` for models from elsewhere)."""
+    turns: Literal["all", "last"] | None = None
+    """What it sees of a conversation; None takes what it was trained on (``all`` for models from elsewhere)."""
     batch_tokens: int = Field(default=16384, ge=1)
-    """Padded tokens per forward."""
+    """Tokens per forward, padding included where the model needs it."""
 
     def preflight(self, ctx: BuildContext) -> None:
         """Check that the folder is there."""
@@ -121,7 +129,11 @@ class EnsembleConfig(ComponentConfig):
     optimizer: OptimizerSettings = OptimizerSettings(learning_rate=5e-4, warmup_steps=10, schedule="cosine")
     loss: BradleyTerryLossConfig = BradleyTerryLossConfig()
     max_length: int = Field(default=1024, ge=2)
-    """Longer conversations lose their beginning; so does the answer if it alone is longer. Cut pairs are counted."""
+    """Tokens of a conversation; what exceeds it is cut off. Cut pairs are counted."""
+    truncation: Literal["left", "right"] | None = None
+    """The side that is cut; None takes the one it was trained with, ``left`` for a new one."""
+    turns: Literal["all", "last"] | None = None
+    """What it sees of a conversation; None takes what it was trained on, ``all`` for a new one."""
     batch_tokens: int = Field(default=16384, ge=1)
     stall_timeout_s: float = Field(default=600.0, gt=0)
     """Other processes give up when the one that trains the ensemble makes no progress for so long."""

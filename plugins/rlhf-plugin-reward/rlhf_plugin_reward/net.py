@@ -13,11 +13,15 @@ from typing import Any
 
 import torch
 
-from rlhf_core.api import Message, ModelConfig, ModelError
-from rlhf_core.models.load import LoadedModel, clear_quantizer, load_policy, load_tokenizer
-from rlhf_core.models.prompt_format import Formatter
-from rlhf_core.policy.forward import pad, take_apart
+from rlhf_core.api import ModelConfig, ModelError
+from rlhf_core.models.load import LoadedModel, check_vocabulary, clear_quantizer, load_policy, load_tokenizer
+from rlhf_core.policy.forward import take_apart
+from rlhf_core.policy.last import can_pack, last_hidden
 from rlhf_core.policy.structure import base_model, tolerance
+from rlhf_plugin_reward.encoding import Encoder, View, write_view
+
+MOST_KEPT = 1 << 16
+"""Conversations whose features a frozen trunk keeps, in main memory: a few thousand bytes each."""
 
 
 class RewardNet(torch.nn.Module):
@@ -32,6 +36,8 @@ class RewardNet(torch.nn.Module):
     def __init__(self, trunk: Any, head: torch.nn.Linear, frozen: bool = False) -> None:
         super().__init__()
         self.trunk, self.head, self.frozen = trunk, head, frozen
+        self.without_padding = True
+        self._kept: dict[tuple[int, ...], torch.Tensor] = {}
         if frozen:
             trunk.requires_grad_(False)
 
@@ -40,13 +46,26 @@ class RewardNet(torch.nn.Module):
         return self.head(self.features(ids_B).to(self.head.weight.dtype)).float()
 
     def features(self, ids_B: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Last-token hidden states ``[B, H]``."""
-        device = self.head.weight.device
-        ids, mask = pad(ids_B, device)
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
-            hidden = self.trunk(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
-        last = torch.tensor([len(row) - 1 for row in ids_B], device=device)
-        return hidden[torch.arange(len(ids_B), device=device), last]
+        """Last-token hidden states ``[B, H]``; while a head is trained on a frozen trunk, computed once and kept."""
+        if self.frozen and not torch.is_inference_mode_enabled():
+            return self._kept_features(ids_B)
+        return last_hidden(self.trunk, ids_B, without_padding=self.without_padding)
+
+    def _kept_features(self, ids_B: Sequence[Sequence[int]]) -> torch.Tensor:
+        rows = [tuple(row) for row in ids_B]
+        new = list(dict.fromkeys(row for row in rows if row not in self._kept))
+        with torch.no_grad():
+            if len(self._kept) + len(new) > MOST_KEPT:
+                return last_hidden(self.trunk, rows, without_padding=self.without_padding)
+            if new:
+                found = last_hidden(self.trunk, new, without_padding=self.without_padding)
+                self._kept.update(zip(new, found.cpu()))
+        return torch.stack([self._kept[row] for row in rows]).to(self.head.weight.device)
+
+    @property
+    def packs(self) -> bool:
+        """Whether sequences lie end to end, common beginnings once."""
+        return self.without_padding and can_pack(self.trunk)
 
 
 def new_head(hidden: int, heads: int, seed: int) -> torch.nn.Linear:
@@ -89,28 +108,13 @@ def with_adapters(trunk: Any, seed: int) -> Any:
     )
 
 
-class Encoder:
-    """Conversation to token ids: chat template if the tokenizer has one, plain turns otherwise."""
-
-    def __init__(self, tokenizer: Any, max_length: int) -> None:
-        self.formatter, self.max_length = Formatter(tokenizer, "auto"), max_length
-
-    def encode(self, prompt: Sequence[Message], completion: str) -> tuple[int, ...]:
-        """Ids of the whole conversation, its ending included; cut on the left when too long."""
-        question, answer = self.sides(prompt, completion)
-        return (*question, *answer)[-self.max_length :]
-
-    def sides(self, prompt: Sequence[Message], completion: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Ids of the prompt and of the answer with its ending, nothing cut."""
-        return self.formatter.encode(prompt), self.formatter.encode_answer(completion)
-
-
-def save_classifier(net: RewardNet, tokenizer: Any, folder: Path,
-                    weights: Mapping[str, Any] | None = None) -> None:
+def save_classifier(net: RewardNet, tokenizer: Any, folder: Path, weights: Mapping[str, Any] | None = None,
+                    view: View | None = None) -> None:
     """Write a one-head net so that ``AutoModelForSequenceClassification`` loads it with one label.
 
     Args:
         weights: the net's state dict, gathered from all ranks; None takes the net's own.
+        view: what it was trained to see of a conversation.
     """
     from transformers import AutoModelForSequenceClassification
 
@@ -126,6 +130,7 @@ def save_classifier(net: RewardNet, tokenizer: Any, folder: Path,
     clear_quantizer(model)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    write_view(view or View(), folder)
 
 
 def merged(trunk: Any) -> Any:
@@ -181,6 +186,7 @@ def load_classifier(path: str) -> tuple[RewardNet, Any]:
     if model.config.num_labels != 1:
         raise ModelError(f"reward model '{path}' has {model.config.num_labels} labels, a reward needs one",
                          fix="give a sequence classifier that was trained with num_labels=1")
+    check_vocabulary(model, tokenizer, path)
     clear_quantizer(model)
     net = RewardNet(getattr(model, model.base_model_prefix), head_of(model)).eval()
     check_pooling(net, model.eval(), tokenizer, path)

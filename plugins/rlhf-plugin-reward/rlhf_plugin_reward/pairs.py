@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from rlhf_core.api import PairBatch, PreferencePair
-from rlhf_plugin_reward.net import Encoder, RewardNet
+from rlhf_plugin_reward.encoding import Encoder
+from rlhf_plugin_reward.net import RewardNet
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +35,20 @@ class PairItem:
 
 
 def encode_pairs(pairs: Sequence[PreferencePair], encoder: Encoder, counts: Counter[str]) -> list[PairItem]:
-    """Tokenize pairs; ``counts`` gets those that lost the beginning of a prompt, or of an answer as well."""
+    """Tokenize pairs; ``counts`` gets those that were cut: in the prompt, or in the answer as well.
+
+    Cut on the right, they lost the end of the answer first.
+    """
     items: list[PairItem] = []
+    on_right = encoder.view.truncation == "right"
     for pair in pairs:
         sides = [encoder.sides(pair.prompt, text) for text in (pair.chosen, pair.rejected)]
-        if any(len(answer) > encoder.max_length for _, answer in sides):
+        too_long = any(len(prompt) + len(answer) > encoder.max_length for prompt, answer in sides)
+        if too_long and (on_right or any(len(answer) > encoder.max_length for _, answer in sides)):
             counts["pairs_answer_cut"] += 1
-        elif any(len(prompt) + len(answer) > encoder.max_length for prompt, answer in sides):
+        elif too_long:
             counts["pairs_prompt_cut"] += 1
-        chosen, rejected = ((*prompt, *answer)[-encoder.max_length :] for prompt, answer in sides)
+        chosen, rejected = (encoder.cut(*both) for both in sides)
         items.append(PairItem(pair.id, chosen, rejected, pair.margin))
     return items
 

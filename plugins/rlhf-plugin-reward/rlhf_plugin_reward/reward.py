@@ -13,7 +13,8 @@ from rlhf_core.api import ModelConfig, ModelError, Sample, Score, ScoreStatus
 from rlhf_core.models.load import context_length
 from rlhf_plugin_reward.aggregate import Floats, aggregate, quality, standardise
 from rlhf_plugin_reward.config import BradleyTerryConfig, EnsembleConfig
-from rlhf_plugin_reward.net import Encoder, RewardNet, load_classifier
+from rlhf_plugin_reward.encoding import Encoder, View, read_view
+from rlhf_plugin_reward.net import RewardNet, load_classifier
 from rlhf_plugin_reward.scoring import score_ids
 
 
@@ -27,7 +28,8 @@ class SingleReward:
     def load(cls, config: BradleyTerryConfig, device: str) -> SingleReward:
         """Load a classifier folder."""
         net, tokenizer = load_classifier(config.path)
-        return cls(net.to(device), encoder_of(net, tokenizer, config.max_length), config.batch_tokens)
+        view = read_view(config.path).or_else(config.turns, config.truncation)
+        return cls(net.to(device), encoder_of(net, tokenizer, config.max_length, view), config.batch_tokens)
 
     def score(self, samples: Sequence[Sample]) -> list[Score]:
         """One score per sample; a non-finite one is an error, not a number."""
@@ -35,9 +37,9 @@ class SingleReward:
         return [as_score(float(v)) for v in score_ids(self.net, ids, self.batch_tokens)[:, 0]]
 
 
-def encoder_of(net: RewardNet, tokenizer: Any, max_length: int) -> Encoder:
+def encoder_of(net: RewardNet, tokenizer: Any, max_length: int, view: View) -> Encoder:
     """An encoder that keeps to the model's own context as well."""
-    return Encoder(tokenizer, min(max_length, context_length(net.trunk, ModelConfig())))
+    return Encoder(tokenizer, min(max_length, context_length(net.trunk, ModelConfig())), view)
 
 
 def as_score(value: float, parts: dict[str, float] | None = None) -> Score:
@@ -100,18 +102,19 @@ def load_ensemble(config: EnsembleConfig, folder: Path, device: str) -> Ensemble
     """Load a folder that :mod:`rlhf_plugin_reward.train` wrote.
 
     Raises:
-        ModelError: a member is missing, or an early version wrote it.
+        ModelError: a member is missing or has another tokenizer, or an early version wrote it.
     """
     from rlhf_plugin_reward.store import load_shared
 
     meta = json.loads((folder / "ensemble.json").read_text())
     if "heldout" not in meta:
         raise ModelError(f"ensemble '{folder}' lacks its held-out scores", fix="train it again with this version")
+    view = View(**meta.get("view", {})).or_else(config.turns, config.truncation)
     if meta["sharing"] != "none":
         net, tokenizer = load_shared(folder, meta)
-        return EnsembleReward([net.to(device)], encoder_of(net, tokenizer, config.max_length), config, meta)
+        return EnsembleReward([net.to(device)], encoder_of(net, tokenizer, config.max_length, view), config, meta)
     nets: list[RewardNet] = []
-    tokenizer: Any = None
+    tokenizers: list[Any] = []
     for name in meta["members"]:
         if not (folder / name).is_dir():
             raise ModelError(
@@ -119,4 +122,9 @@ def load_ensemble(config: EnsembleConfig, folder: Path, device: str) -> Ensemble
             )
         net, tokenizer = load_classifier(str(folder / name))
         nets.append(net.to(device))
-    return EnsembleReward(nets, encoder_of(nets[0], tokenizer, config.max_length), config, meta)
+        tokenizers.append(tokenizer)
+        if tokenizer.get_vocab() != tokenizers[0].get_vocab():
+            raise ModelError(f"member '{name}' of ensemble '{folder}' has another tokenizer than the first",
+                             why="members see the same token ids, so they need one vocabulary",
+                             fix="train the members from one model")
+    return EnsembleReward(nets, encoder_of(nets[0], tokenizers[0], config.max_length, view), config, meta)

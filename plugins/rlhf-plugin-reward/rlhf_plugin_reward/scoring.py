@@ -1,4 +1,4 @@
-"""Scores of many conversations: sorted by length, batched by padded tokens."""
+"""Scores of many conversations: end to end without padding where the model allows it, else sorted by length."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ import torch
 
 from rlhf_plugin_reward.net import RewardNet
 
+Ids = Sequence[Sequence[int]]
+ROW_TOKENS = 4096
+"""Tokens of one packed row on a CPU: more do not make it faster, and take memory."""
 
-def by_length(ids: Sequence[Sequence[int]], batch_tokens: int) -> Iterator[list[int]]:
+
+def by_length(ids: Ids, batch_tokens: int) -> Iterator[list[int]]:
     """Yield index batches of similar length with at most ``batch_tokens`` padded tokens (at least one row each)."""
     batch: list[int] = []
     for i in sorted(range(len(ids)), key=lambda i: len(ids[i])):
@@ -23,13 +27,35 @@ def by_length(ids: Sequence[Sequence[int]], batch_tokens: int) -> Iterator[list[
         yield batch
 
 
+def by_beginning(ids: Ids, batch_tokens: int) -> Iterator[list[int]]:
+    """Yield index batches of at most ``batch_tokens`` tokens (at least one row), equal beginnings side by side."""
+    batch: list[int] = []
+    total = 0
+    for i in sorted(range(len(ids)), key=lambda i: tuple(ids[i])):
+        if batch and total + len(ids[i]) > batch_tokens:
+            yield batch
+            batch, total = [], 0
+        batch.append(i)
+        total += len(ids[i])
+    if batch:
+        yield batch
+
+
 @torch.inference_mode()
 def score_ids(
-    net: RewardNet, ids: Sequence[Sequence[int]], batch_tokens: int, beat: Callable[[], None] = lambda: None
+    net: RewardNet, ids: Ids, batch_tokens: int, beat: Callable[[], None] = lambda: None
 ) -> npt.NDArray[np.float64]:
-    """Raw scores ``[N, K]`` in the order of ``ids``; ``beat`` is called after every batch."""
+    """Raw scores ``[N, K]`` in the order of ``ids``; ``beat`` is called after every batch.
+
+    ``batch_tokens`` bounds a forward: padded tokens, or, without padding, tokens before common beginnings are merged.
+    """
     out = np.zeros((len(ids), net.head.out_features))
-    for rows in by_length(ids, batch_tokens):
+    if net.packs:
+        on_cpu = net.head.weight.device.type == "cpu"
+        batches = by_beginning(ids, min(batch_tokens, ROW_TOKENS) if on_cpu else batch_tokens)
+    else:
+        batches = by_length(ids, batch_tokens)
+    for rows in batches:
         out[rows] = net([ids[i] for i in rows]).double().cpu().numpy()
         beat()
     return out

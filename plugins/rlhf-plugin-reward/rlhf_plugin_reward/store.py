@@ -29,6 +29,8 @@ DECIDES = (
     "optimizer",
     "loss",
     "max_length",
+    "truncation",
+    "turns",
 )
 """Settings that change the trained weights; how scores are combined is not among them."""
 

@@ -14,7 +14,8 @@ from rlhf_core.models.load import load_policy
 from rlhf_core.runs.checkpoint import seed_everything
 from rlhf_core.trainers.offline import OfflineTrainer
 from rlhf_plugin_reward.config import RewardModelConfig
-from rlhf_plugin_reward.net import Encoder, fresh_net, save_classifier
+from rlhf_plugin_reward.encoding import Encoder, View
+from rlhf_plugin_reward.net import fresh_net, save_classifier
 from rlhf_plugin_reward.pairs import PairFoundry, PairItem, encode_pairs
 
 
@@ -32,7 +33,8 @@ class RewardModelTask:
         self.net = fresh_net(policy, 1, ctx.seed, sharing, copy_trunk=False).to(ctx.strategy.device)
         self.model = self.net
         self.module = PairFoundry(self.net)
-        self.encoder = Encoder(self.tokenizer, min(config.max_length, policy.context))
+        self.view = View(config.turns, config.truncation)
+        self.encoder = Encoder(self.tokenizer, min(config.max_length, policy.context), self.view)
 
     def items(self, split: str) -> Sequence[PairItem]:
         """Tokenized pairs; those that ``max_length`` cuts are counted."""
@@ -56,7 +58,7 @@ class RewardModelTask:
 
     def write_final(self, folder: Path, weights: Mapping[str, Any]) -> None:
         """A one-label sequence classifier."""
-        save_classifier(self.net, self.tokenizer, folder, weights)
+        save_classifier(self.net, self.tokenizer, folder, weights, self.view)
 
 
 def build_trainer(config: RewardModelConfig, ctx: BuildContext) -> OfflineTrainer:

@@ -6,6 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from rlhf_core.runs.checkpoint import rng_state, set_rng_state
 from rlhf_core.strategy.local import LocalStrategy
 from rlhf_core.trainers.update import Updater
 from rlhf_plugin_reward.config import EnsembleConfig, RewardModelConfig, device_of
-from rlhf_plugin_reward.net import Encoder, RewardNet, fresh_net, save_classifier
+from rlhf_plugin_reward.encoding import Encoder, View
+from rlhf_plugin_reward.net import RewardNet, fresh_net, save_classifier
 from rlhf_plugin_reward.pairs import PairFoundry, PairItem, bootstrap, encode_pairs, first_of_mixture
 from rlhf_plugin_reward.reward import EnsembleReward, load_ensemble
 from rlhf_plugin_reward.scoring import score_ids
@@ -106,7 +108,8 @@ def train_ensemble(
     """
     began = time.perf_counter()
     policy = load_policy(base)
-    encoder = Encoder(policy.tokenizer, min(config.max_length, policy.context))
+    view = View().or_else(config.turns, config.truncation)
+    encoder = Encoder(policy.tokenizer, min(config.max_length, policy.context), view)
     cut: Counter[str] = Counter()
     train_items = bootstrap(encode_pairs(train, encoder, cut), config.members, seed)
     held_items = encode_pairs(held, encoder, cut)
@@ -123,6 +126,7 @@ def train_ensemble(
     mean_K, std_K = both.mean(0), both.std(0)
     meta: dict[str, Any] = {
         "sharing": config.sharing,
+        "view": asdict(view),
         "train_pairs": len(train),
         "pairs_cut": dict(cut),
         "members": [f"member_{k}" for k in range(config.members)],
@@ -140,7 +144,7 @@ def train_ensemble(
             save_shared(nets[0], policy.tokenizer, aside)
         else:
             for name, net in zip(meta["members"], nets):
-                save_classifier(net, policy.tokenizer, aside / name)
+                save_classifier(net, policy.tokenizer, aside / name, view=view)
                 beat()
         write_json(aside / "ensemble.json", meta)
     say(f"reward ensemble: trained in {time.perf_counter() - began:.0f} s, kept in {folder}")

@@ -1,0 +1,77 @@
+"""Asks one reward, each conversation once, and keeps what is missing as missing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from rlhf_core.api import Prompt, RlhfError, Sample, ScoreStatus
+from rlhf_core.trainers.doors import ask
+from rlhf_plugin_reward_eval.cases import Text
+from rlhf_plugin_reward_eval.stats import Floats
+
+CHUNK = 1024
+"""Conversations per call of the reward, so that progress can be shown."""
+
+
+class TooManyMissing(RlhfError):
+    """A reward left out more than it may; exit code 1."""
+
+
+class Asker:
+    """Scores of one reward.
+
+    Args:
+        reward: what is tested.
+        label: its name in the report.
+        seen: conversation -> (source, reference answer), for rewards that need them.
+        progress: is told how many conversations were scored.
+    """
+
+    def __init__(self, reward: object, label: str, seen: dict[tuple[object, ...], tuple[str, str | None]],
+                 progress: Callable[[int], None] = lambda n: None) -> None:
+        self.reward, self.label, self.seen, self.progress = reward, label, seen, progress
+        self.statuses: Counter[str] = Counter()
+        self.first_problem = ""
+        self._known: dict[tuple[object, ...], float] = {}
+
+    def __call__(self, texts: Sequence[Text]) -> Floats:
+        """Scores in order, NaN where the reward has none."""
+        new = list({t.key: t for t in texts if t.key not in self._known}.values())
+        for at in range(0, len(new), CHUNK):
+            part = new[at : at + CHUNK]
+            for text, value in zip(part, self.fresh(part)):
+                self._known[text.key] = float(value)
+        return np.array([self._known[t.key] for t in texts])
+
+    def fresh(self, texts: Sequence[Text]) -> Floats:
+        """Scores in order, asked anew in one call."""
+        scores = ask(self.reward, self._samples(texts), f"reward '{self.label}'")  # pyright: ignore[reportArgumentType]
+        self.statuses.update(s.status.value for s in scores)
+        bad = next((s for s in scores if not s.ok), None)
+        if bad is not None and not self.first_problem:
+            self.first_problem = f"{bad.status.value}: {bad.detail}"
+        self.progress(len(texts))
+        return np.array([np.nan if s.value is None or not s.ok else s.value for s in scores], float)
+
+    def _samples(self, texts: Iterable[Text]) -> list[Sample]:
+        found: list[Sample] = []
+        for number, text in enumerate(texts):
+            source, answer = self.seen.get(text.key[:1], ("", None))
+            found.append(Sample(Prompt(f"evaluate/{number}", text.prompt, answer, source), text.completion))
+        return found
+
+    def refuse_missing(self, scores: Floats, most: float) -> None:
+        """Refuse a reward that says too little for the figures to mean anything.
+
+        Raises:
+            TooManyMissing: more than ``most`` of the scores are missing; names the first cause.
+        """
+        missing = int(np.isnan(scores).sum())
+        if missing > most * len(scores) or missing == len(scores):
+            counted = ", ".join(f"{name} {n}" for name, n in self.statuses.most_common() if name != ScoreStatus.OK)
+            raise TooManyMissing(f"reward '{self.label}' has no score for {missing} of {len(scores)} responses",
+                                 why=f"first: {self.first_problem}; {counted}",
+                                 fix="mend the reward or the data, or allow more with --max-missing")

@@ -1,0 +1,104 @@
+"""`rlhf reward evaluate`. Nothing heavy is imported before it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rlhf_core.cli.common import Choice
+
+PROBES = ("length", "hollow", "content", "batch", "turns", "none")
+
+
+@click.command()
+@click.option("--model", "folders", multiple=True, metavar="FOLDER", help="A reward model or ensemble. Repeatable.")
+@click.option("--reward", "names", multiple=True, metavar="NAME", help="A reward component. Repeatable.")
+@click.option("--set", "settings", multiple=True, metavar="[REWARD:]a.b=c", help="One setting of the reward; of "
+              "several rewards, of the one whose name in the table stands before the colon. Repeatable.")
+@click.option("--pairs", "dataset", required=True, metavar="DATASET", help="Pairs: a file, a hub id, or "
+              "pocket/assistant; our columns, RewardBench's or RM-Bench's.")
+@click.option("--split", type=Choice(("heldout", "train")), help="Default: held-out rows if there are any, else all.")
+@click.option("--heldout-fraction", type=click.FloatRange(0, 1, max_open=True), default=0.0, show_default=True,
+              help="As in training: only the rows that it had set aside.")
+@click.option("--limit", type=click.IntRange(2), metavar="N", help="Only the first N pairs.")
+@click.option("--responses", metavar="FILE", help="Responses with a gold score: rank correlation, and best-of-N "
+              "where a prompt has several.")
+@click.option("--gold", "column", metavar="COLUMN", help="Their gold score's column. Default: the dataset's own gold.")
+@click.option("--gold-scale", type=(float, float), metavar="LOW HIGH", help="Refuse gold scores outside.")
+@click.option("--probe", "probes", multiple=True, type=Choice(PROBES), help="Only these. Repeatable; default: all.")
+@click.option("--probe-pairs", type=click.IntRange(2), default=200, show_default=True, help="Pairs that probes change.")
+@click.option("--max-missing", type=click.FloatRange(0, 1), default=0.1, show_default=True,
+              help="Largest share of missing scores; above it the exit code is 1.")
+@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write everything as JSON.")
+@click.option("--plots", type=click.Path(path_type=Path), metavar="FOLDER", help="Draw it (needs matplotlib).")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the resamples and probes.")
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+def evaluate(folders: tuple[str, ...], names: tuple[str, ...], settings: tuple[str, ...], dataset: str,
+             split: str | None, heldout_fraction: float, limit: int | None, responses: str | None, column: str | None,
+             gold_scale: tuple[float, float] | None, probes: tuple[str, ...], probe_pairs: int, max_missing: float,
+             output: Path | None, plots: Path | None, seed: int, as_json: bool) -> None:
+    """Test whether a reward is any good: accuracy, calibration, biases, agreement with others.
+
+    \b
+    rlhf reward evaluate --model runs/rm/final --pairs pocket/assistant
+    rlhf reward evaluate --model runs/a/final --model runs/b/final --pairs pairs.jsonl --plots plots
+    rlhf reward evaluate --reward verifier --pairs pairs.jsonl --responses graded.jsonl --gold score --output out.json
+    """
+    from rlhf_core.cli.common import emit_json, quiet_libraries, set_up_logging
+    from rlhf_core.cli.reward import built, context_of
+    from rlhf_core.registry import Registry
+    from rlhf_plugin_reward_eval import evaluation
+    from rlhf_plugin_reward_eval.asking import Asker
+    from rlhf_plugin_reward_eval.cases import Gold, gold_prompts, read_cases, read_responses
+    from rlhf_plugin_reward_eval.choosing import check_options, choose
+    from rlhf_plugin_reward_eval.measures import agreement
+    from rlhf_plugin_reward_eval.plots import check_plots, draw
+    from rlhf_plugin_reward_eval.printing import show
+    from rlhf_plugin_reward_eval.progress import Progress
+
+    set_up_logging()
+    check_options(output, column, gold_scale, responses)
+    if plots is not None:
+        check_plots(plots)
+    registry = Registry()
+    rewards = choose(registry, folders, names, settings)
+    rows = {"name": dataset, "heldout_fraction": heldout_fraction}
+    datasets = context_of(registry, None, rows, seed).datasets
+    cases = read_cases(datasets, split or ("heldout" if heldout_fraction else None), limit)
+    graded = read_responses(responses, column, gold_scale, datasets) if responses else []
+    contexts = {label: context_of(registry, chosen, rows, seed) for label, chosen in rewards.items()}
+    for label, chosen in rewards.items():
+        chosen.preflight(contexts[label])
+    quiet_libraries()
+    wanted = tuple(p for p in probes if p != "none") if probes else evaluation.PROBES
+    options = evaluation.Settings(wanted, probe_pairs, max_missing, seed)
+    report = evaluation.Report(evaluation.describe_data(cases, graded))
+    gold = Gold(datasets, dataset) if not graded and gold_prompts(datasets) else None
+    with Progress() as progress:
+        for label, chosen in rewards.items():
+            with built(chosen, contexts[label]) as reward:
+                ask = Asker(reward, label, evaluation.seen_of(cases, graded), progress.start(label))
+                evaluation.measure(ask, cases, graded, options,
+                                   (lambda t, judge=gold: judge(t, dataset)) if gold else None, report)
+    report.agreement = agreement(report.sides, cases.pairs)
+    _finish(report, output, plots, as_json, show, draw, emit_json)
+
+
+def _finish(report: Any, output: Path | None, plots: Path | None, as_json: bool, show: Any, draw: Any,
+            emit_json: Any) -> None:
+    """Print, write and draw."""
+    from rlhf_core.runs.atomic import write_json
+
+    made: Sequence[Path] = draw(report, plots) if plots is not None else ()
+    if output is not None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        write_json(output, report.as_json())
+    if as_json:
+        emit_json(report.as_json())
+        return
+    show(report)
+    for path in ([output] if output else []) + list(made):
+        click.echo(f"written: {path}")

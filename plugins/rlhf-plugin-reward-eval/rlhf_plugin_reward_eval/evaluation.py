@@ -1,0 +1,123 @@
+"""Runs every measure and probe on one or several rewards."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rlhf_plugin_reward_eval import measures, probes
+from rlhf_plugin_reward_eval.asking import Asker
+from rlhf_plugin_reward_eval.cases import Case, Cases, Response, Text, prompt_key
+from rlhf_plugin_reward_eval.stats import Floats
+
+PROBES = ("length", "hollow", "content", "batch", "turns")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is measured, besides accuracy and calibration."""
+
+    probes: Sequence[str] = PROBES
+    probe_pairs: int = 200
+    """Pairs that the probes change; every change is scored anew."""
+    max_missing: float = 0.1
+    seed: int = 0
+
+
+@dataclass
+class Report:
+    """Everything that was found; JSON values only but for ``sides``."""
+
+    data: dict[str, Any]
+    rewards: dict[str, dict[str, Any]] = field(default_factory=dict)
+    agreement: list[dict[str, Any]] = field(default_factory=list)
+    sides: dict[str, tuple[Floats, Floats]] = field(default_factory=dict)
+    """Reward -> scores of chosen and of rejected, for the plots."""
+
+    def as_json(self) -> dict[str, Any]:
+        """For machines; what is undefined is null."""
+        return finite({"data": self.data, "rewards": self.rewards, "agreement": self.agreement})
+
+
+def finite(value: Any) -> Any:
+    """The same with NaN and infinity as None, which JSON has."""
+    if isinstance(value, Mapping):
+        return {str(k): finite(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def seen_of(cases: Cases, responses: Sequence[Response]) -> dict[tuple[object, ...], tuple[str, str | None]]:
+    """Conversation -> (source, reference answer)."""
+    found: dict[tuple[object, ...], tuple[str, str | None]] = {}
+    for one in responses:
+        found[one.text.key[:1]] = (one.source, one.answer)
+    for case in cases.pairs:
+        found[case.chosen.key[:1]] = (case.source, case.answer)
+    return found
+
+
+def describe_data(cases: Cases, responses: Sequence[Response]) -> dict[str, Any]:
+    """What was evaluated on and what was left out."""
+    return {"pairs": len(cases.pairs), "split": cases.split, "left_out": dict(cases.counts),
+            "prompts": len({prompt_key(c.chosen.prompt) for c in cases.pairs}), "responses_with_gold": len(responses)}
+
+
+def measure(ask: Asker, cases: Cases, responses: Sequence[Response], settings: Settings,
+            gold: Callable[[Text], float] | None, report: Report) -> None:
+    """Add one reward's figures to the report.
+
+    Raises:
+        TooManyMissing: it has no score for too many responses.
+    """
+    seed, pairs = settings.seed, cases.pairs
+    sides = ask([c.chosen for c in pairs]), ask([c.rejected for c in pairs])
+    ask.refuse_missing(np.concatenate(sides), settings.max_missing)
+    scored = measures.Scored.of(pairs, *sides)
+    spread = scored.spread or math.nan
+    found: dict[str, Any] = {**measures.accuracy(scored, seed), "scores": statistics(sides), "missing":
+                             {k: n for k, n in ask.statuses.items() if k != "ok"}}
+    found |= {"calibration": measures.calibration(scored), "length": measures.length(scored, seed),
+              **measures.by_subset(scored, seed)}
+    if grid := measures.rm_bench(scored, seed):
+        found["rm_bench"] = grid
+    if graded := _graded(pairs, responses, gold):
+        values = ask([r.text for r in graded])
+        found["gold"] = measures.against_gold(graded, values, seed)
+        if curve := measures.best_of_n(graded, values, seed):
+            found["best_of_n"] = curve
+    found["probes"] = probe(ask, pairs, settings, spread)
+    report.rewards[ask.label], report.sides[ask.label] = found, sides
+
+
+def _graded(pairs: Sequence[Case], responses: Sequence[Response], gold: Callable[[Text], float] | None
+            ) -> list[Response]:
+    """The given responses; without them both sides of the pairs, where the dataset has a gold score."""
+    if responses or gold is None:
+        return list(responses)
+    texts = {t.key: t for c in pairs for t in (c.chosen, c.rejected)}
+    return [Response(t, gold(t)) for t in texts.values()]
+
+
+def statistics(sides: tuple[Floats, Floats]) -> dict[str, float]:
+    """Mean and spread of all scores."""
+    both = np.concatenate(sides)
+    return {"mean": float(np.nanmean(both)), "std": float(np.nanstd(both))}
+
+
+def probe(ask: Asker, pairs: Sequence[Case], settings: Settings, spread: float) -> dict[str, Any]:
+    """The probes that were asked for; those of a reward that gives one score to everything are left out."""
+    some, seed = probes.sampled(pairs, settings.probe_pairs, settings.seed), settings.seed
+    work: dict[str, Callable[[], dict[str, Any]]] = {
+        "length": lambda: probes.length_probe(ask, some, seed, spread),
+        "hollow": lambda: probes.hollow_probe(ask, some, seed, spread),
+        "content": lambda: probes.content_probe(ask, some, seed, spread),
+        "batch": lambda: probes.batch_probe(ask, some, spread),
+        "turns": lambda: probes.turns_probe(ask, some, seed),
+    }
+    return {name: work[name]() for name in PROBES if name in settings.probes and math.isfinite(spread)}

@@ -1,0 +1,194 @@
+"""Statistics of scores and margins; plain functions on numpy arrays.
+
+Suffixes: ``_N`` pairs or responses, ``_R`` resamples. A *margin* is score(chosen) - score(rejected).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Z95 = 1.959964
+RESAMPLES = 1000
+
+
+class Interval(NamedTuple):
+    """Ends of a 95 % interval."""
+
+    low: float
+    high: float
+
+
+def wilson(share: float, count: int) -> Interval:
+    """Wilson score interval of a share of ``count`` independent cases (Wilson 1927).
+
+    Example:
+        >>> [round(x, 3) for x in wilson(0.5, 100)]
+        [0.404, 0.596]
+    """
+    if count == 0:
+        return Interval(math.nan, math.nan)
+    centre = (share + Z95**2 / (2 * count)) / (1 + Z95**2 / count)
+    half = Z95 / (1 + Z95**2 / count) * math.sqrt(share * (1 - share) / count + Z95**2 / (4 * count**2))
+    return Interval(max(0.0, centre - half), min(1.0, centre + half))
+
+
+def bootstrap(statistic: Callable[[npt.NDArray[np.intp]], float], clusters: Sequence[Hashable], seed: int,
+              resamples: int = RESAMPLES) -> Interval:
+    """Percentile bootstrap over clusters (Efron and Tibshirani 1993): rows of one prompt are drawn together.
+
+    Args:
+        statistic: from the rows drawn to the figure.
+        clusters: each row's prompt.
+        seed: of the draws.
+        resamples: how many.
+
+    Returns:
+        The interval; NaN ends where the statistic is undefined on most draws.
+    """
+    places: dict[Hashable, list[int]] = {}
+    for i, key in enumerate(clusters):
+        places.setdefault(key, []).append(i)
+    groups = [np.array(rows) for rows in places.values()]
+    alone = len(groups) == len(clusters)
+    rng = np.random.default_rng(seed)
+    found_R: list[float] = []
+    for _ in range(resamples):
+        drawn = rng.integers(0, len(groups), len(groups))
+        found_R.append(statistic(drawn if alone else np.concatenate([groups[g] for g in drawn])))
+    values = np.array([v for v in found_R if math.isfinite(v)])
+    if len(values) < resamples / 2:
+        return Interval(math.nan, math.nan)
+    low, high = np.quantile(values, [0.025, 0.975])
+    return Interval(float(low), float(high))
+
+
+def points(margins_N: Floats, tie: float = 0.0) -> Floats:
+    """1 where chosen scores higher, 0 where lower, 0.5 where the margin is within ``tie`` of 0."""
+    return np.where(np.abs(margins_N) <= tie, 0.5, (margins_N > 0).astype(float))
+
+
+def ranks(values_N: Floats) -> Floats:
+    """Ranks from 1; equal values share their mean rank."""
+    _, inverse, counts = np.unique(values_N, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return (last - (counts - 1) / 2)[inverse]
+
+
+def pearson(x_N: Floats, y_N: Floats) -> float:
+    """Correlation; NaN if one of them does not vary."""
+    if len(x_N) < 2 or np.ptp(x_N) == 0 or np.ptp(y_N) == 0:
+        return math.nan
+    return float(np.corrcoef(x_N, y_N)[0, 1])
+
+
+def spearman(x_N: Floats, y_N: Floats) -> float:
+    """Rank correlation, ties sharing their mean rank; NaN if one of them does not vary."""
+    return pearson(ranks(x_N), ranks(y_N))
+
+
+def sigmoid(x_N: Floats) -> Floats:
+    """``1 / (1 + exp(-x))`` without overflow."""
+    return np.exp(-np.logaddexp(0, -x_N))
+
+
+class Bin(NamedTuple):
+    """Pairs of similar margin: how sure the reward is, and how often it is right."""
+
+    n: int
+    margin: float
+    confidence: float
+    right: float
+    low: float
+    high: float
+
+    @property
+    def gap(self) -> float:
+        """Above 0: overconfident."""
+        return self.confidence - self.right
+
+
+def deciles(margins_N: Floats, tie: float = 0.0, bins: int = 10) -> list[Bin]:
+    """Pairs by absolute margin in groups of equal size, ten or what leaves five pairs each.
+
+    Confidence is the group's mean ``sigmoid(|margin|)``.
+    """
+    bins = max(1, min(bins, len(margins_N) // 5))
+    right_N, size_N = points(margins_N, tie), np.abs(margins_N)
+    found: list[Bin] = []
+    for rows in np.array_split(np.argsort(size_N, kind="stable"), bins):
+        right = float(right_N[rows].mean())
+        found.append(Bin(len(rows), float(size_N[rows].mean()), float(sigmoid(size_N[rows]).mean()), right,
+                         *wilson(right, len(rows))))
+    return found
+
+
+def expected_calibration_error(bins: Sequence[Bin]) -> float:
+    """``sum(n |confidence - right|) / sum(n)`` (Naeini et al. 2015; Guo et al. 2017)."""
+    return sum(b.n * abs(b.gap) for b in bins) / sum(b.n for b in bins)
+
+
+def log_loss(margins_N: Floats) -> float:
+    """``mean(-log sigmoid(margin))``, nats: the Bradley-Terry loss."""
+    return float(np.logaddexp(0, -margins_N).mean())
+
+
+def best_temperature(margins_N: Floats) -> float:
+    """``T`` with the least ``log_loss(margin / T)`` (Guo et al. 2017), between 0.01 and 100 margin spreads."""
+    spread = float(np.sqrt((margins_N**2).mean()))
+    if spread == 0:
+        return 1.0
+    low, high = math.log(0.01 * spread), math.log(100 * spread)
+    golden = (math.sqrt(5) - 1) / 2
+    for _ in range(60):  # the loss is convex in 1/T, so it has one valley in log T
+        left, right = high - golden * (high - low), low + golden * (high - low)
+        if log_loss(margins_N / math.exp(left)) < log_loss(margins_N / math.exp(right)):
+            high = right
+        else:
+            low = left
+    return math.exp((low + high) / 2)
+
+
+def rescaled(margins_N: Floats) -> Floats:
+    """Each half of the pairs divided by the best temperature of the other half, so that nothing is fitted to itself."""
+    out_N = margins_N.copy()
+    if len(margins_N) < 4:
+        return out_N
+    for own, other in ((slice(0, None, 2), slice(1, None, 2)), (slice(1, None, 2), slice(0, None, 2))):
+        out_N[own] = margins_N[own] / best_temperature(margins_N[other])
+    return out_N
+
+
+def best_of_n(scores_N: Floats, golds_N: Floats, n: int) -> float:
+    """Expected gold score of the highest-scored of ``n`` responses drawn without replacement from those of one prompt.
+
+    Exact, not sampled (Nakano et al. 2021, appendix): the response of rank i (from 1, lowest first) is the best of n
+    with probability ``C(i - 1, n - 1) / C(N, n)``. Equal scores share the mean of their golds.
+
+    Raises:
+        ValueError: fewer than ``n`` responses.
+    """
+    count = len(scores_N)
+    if not 1 <= n <= count:
+        raise ValueError(f"best of {n} of {count} responses")
+    order = np.argsort(scores_N, kind="stable")
+    _, inverse = np.unique(scores_N[order], return_inverse=True)
+    shared_N = (np.bincount(inverse, golds_N[order]) / np.bincount(inverse))[inverse]
+    whole = math.comb(count, n)
+    weights = [math.comb(i - 1, n - 1) / whole for i in range(1, count + 1)]
+    return float(np.dot(weights, shared_N))
+
+
+def best_of_n_kl(n: int) -> float:
+    """KL of best-of-n from the policy it draws from, nats: ``log n - (n - 1) / n`` (Stiennon et al. 2020)."""
+    return math.log(n) - (n - 1) / n
+
+
+def named(interval: Interval) -> dict[str, Any]:
+    """``{"low": ..., "high": ...}``"""
+    return interval._asdict()

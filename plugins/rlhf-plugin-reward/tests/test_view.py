@@ -1,0 +1,134 @@
+"""What a reward model sees of a conversation is saved with it, and scoring asks for the same."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rlhf_core.api import FinishReason, ModelConfig, ModelError, PreferencePair, Prompt, Sample
+from rlhf_core.models.load import load_policy
+from rlhf_plugin_reward.config import BradleyTerryConfig, EnsembleConfig
+from rlhf_plugin_reward.encoding import Encoder, View
+from rlhf_plugin_reward.net import fresh_net, save_classifier
+from rlhf_plugin_reward.pairs import PairFoundry, PairItem, encode_pairs
+from rlhf_plugin_reward.reward import SingleReward, load_ensemble
+from rlhf_plugin_reward.scoring import by_beginning, by_length, score_ids
+from rlhf_plugin_reward.train import train_ensemble
+
+TALK = ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is Ada's pet?"},
+        {"role": "assistant", "content": "A cat."}, {"role": "user", "content": "What is Bob's pet?"})
+PAIRS = [PreferencePair(f"p/{i}", (*TALK[1:-1], {"role": "user", "content": f"What is 2 + {i}?"}), "5", "Sure! 5")
+         for i in range(16)]
+
+
+@pytest.fixture(scope="module")
+def policy() -> Any:
+    return load_policy(ModelConfig())
+
+
+def test_the_last_turn_keeps_the_system_turn(policy: Any) -> None:
+    last, whole = (Encoder(policy.tokenizer, 999, View(turns)) for turns in ("last", "all"))
+    assert last.encode(TALK, "A dog.") == whole.encode((TALK[0], TALK[-1]), "A dog.")
+    assert last.encode(TALK, "A dog.") != whole.encode(TALK, "A dog.")
+
+
+def test_the_side_that_is_cut(policy: Any) -> None:
+    whole = Encoder(policy.tokenizer, 999).encode(TALK, "A dog.")
+    left, right = (Encoder(policy.tokenizer, 12, View("all", side)) for side in ("left", "right"))
+    assert left.encode(TALK, "A dog.") == whole[-12:]
+    assert right.encode(TALK, "A dog.") == whole[:12]
+    counts: Counter[str] = Counter()
+    encode_pairs([PreferencePair("a", TALK, "A dog.", "No.")], right, counts)
+    encode_pairs([PreferencePair("a", TALK, "A dog.", "No.")], left, counts)
+    assert counts == {"pairs_answer_cut": 1, "pairs_prompt_cut": 1}
+
+
+def test_a_model_trained_on_last_turns_scores_last_turns(command: Callable[..., Any], tmp_path: Path) -> None:
+    rows = "".join(json.dumps({"id": p.id, "prompt": list(p.prompt), "chosen": p.chosen, "rejected": p.rejected}) + "\n"
+                   for p in PAIRS)
+    (tmp_path / "pairs.jsonl").write_text(rows)
+    code, err = command("train", "--algo", "reward_model", "--dataset", tmp_path / "pairs.jsonl", "--run-dir",
+                        tmp_path / "run", "--set", "trainer.turns=last", "--set", "trainer.max_steps=1", "--set",
+                        "trainer.eval_samples=0", "--set", "threads=1", "--set", "trainer.truncation=right")
+    assert code == 0, err
+    final = str(tmp_path / "run" / "final")
+    reward = SingleReward.load(BradleyTerryConfig(path=final), "cpu")
+    assert reward.encoder.view == View("last", "right")
+    samples = [Sample(Prompt("q", talk), "A dog.", FinishReason.EOS) for talk in (TALK, (TALK[0], TALK[-1]))]
+    first, second = (s.value for s in reward.score(samples))
+    assert first == pytest.approx(second, abs=1e-5)
+    whole = SingleReward.load(BradleyTerryConfig(path=final, turns="all"), "cpu").score(samples[:1])[0].value
+    assert whole != pytest.approx(first, abs=1e-3)
+
+
+def test_an_ensemble_knows_its_view_and_its_tokenizer(policy: Any, tmp_path: Path) -> None:
+    config = EnsembleConfig(members=2, batch_size=8, turns="last")
+    train_ensemble(config, ModelConfig(), PAIRS, PAIRS[:4], 0, tmp_path / "e", print, "cpu")
+    assert load_ensemble(EnsembleConfig(), tmp_path / "e", "cpu").encoder.view.turns == "last"
+    assert load_ensemble(EnsembleConfig(turns="all"), tmp_path / "e", "cpu").encoder.view.turns == "all"
+    other = load_policy(ModelConfig())
+    other.tokenizer.add_tokens(["Great question!"])
+    other.model.resize_token_embeddings(len(other.tokenizer))
+    save_classifier(fresh_net(other, 1, 0, "none"), other.tokenizer, tmp_path / "e" / "member_1")
+    with pytest.raises(ModelError, match=r"'member_1' .* has another tokenizer"):
+        load_ensemble(EnsembleConfig(), tmp_path / "e", "cpu")
+
+
+def test_a_tokenizer_of_another_model_is_refused(policy: Any, tmp_path: Path) -> None:
+    save_classifier(fresh_net(policy, 1, 0, "none"), policy.tokenizer, tmp_path)
+    other = load_policy(ModelConfig()).tokenizer
+    other.add_tokens([f"token number {i}" for i in range(999)])
+    other.save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="tokens but the model embeds only"):
+        SingleReward.load(BradleyTerryConfig(path=str(tmp_path)), "cpu")
+
+
+def test_no_pad_token_is_needed(policy: Any, tmp_path: Path) -> None:
+    save_classifier(fresh_net(policy, 1, 0, "none"), policy.tokenizer, tmp_path)
+    wanted = SingleReward.load(BradleyTerryConfig(path=str(tmp_path)), "cpu")
+    for name in ("tokenizer_config.json", "special_tokens_map.json", "config.json"):
+        if (file := tmp_path / name).is_file():
+            file.write_text(json.dumps({k: v for k, v in json.loads(file.read_text()).items()
+                                        if k not in ("pad_token", "pad_token_id")}))
+    found = SingleReward.load(BradleyTerryConfig(path=str(tmp_path)), "cpu")
+    samples = [Sample(Prompt("q", TALK), text, FinishReason.EOS) for text in ("A dog.", "A dog. " * 9)]
+    assert [s.value for s in found.score(samples)] == pytest.approx([s.value for s in wanted.score(samples)], abs=1e-5)
+
+
+def test_a_frozen_trunk_sees_every_conversation_once(policy: Any) -> None:
+    net, seen = fresh_net(policy, 2, 0, "frozen"), []
+    net.trunk.embed_tokens.register_forward_hook(lambda module, args, out: seen.append(args[0].numel()))
+    items = [PairItem(str(i), (5, 6, 7, i + 8), (5, 6, 9, i + 8, 4)) for i in range(6)]
+    first = PairFoundry(net)(items).chosen_B
+    calls = len(seen)
+    again = PairFoundry(net)(items[::-1]).chosen_B.reshape(-1, 2).flip(0).flatten()
+    assert len(seen) == calls > 0
+    assert torch.allclose(first, again, atol=1e-6)
+    assert again.requires_grad, "the head still learns"
+    plain = fresh_net(policy, 2, 0, "none")
+    assert torch.allclose(first, PairFoundry(plain)(items).chosen_B, atol=1e-5)
+
+
+def test_batches_hold_everything_once_within_their_tokens() -> None:
+    ids = [tuple(range(n % 7, n % 7 + 3 + n % 5)) for n in range(40)]
+    for batches, size in ((by_beginning(ids, 30), lambda b: sum(len(ids[i]) for i in b)),
+                          (by_length(ids, 30), lambda b: len(b) * max(len(ids[i]) for i in b))):
+        found = list(batches)
+        assert sorted(i for b in found for i in b) == list(range(40))
+        assert all(size(b) <= 30 for b in found)
+    assert list(by_beginning([(1,) * 9, (2,) * 9], 1)) == [[0], [1]], "too long for a batch is a batch"
+
+
+def test_scores_with_and_without_padding_are_the_same(policy: Any) -> None:
+    net = fresh_net(policy, 3, 1, "none").eval()
+    ids = [tuple((7 * i + j) % 200 + 3 for j in range(4 + i % 9)) for i in range(30)]
+    assert net.packs
+    packed = score_ids(net, ids, 64)
+    net.without_padding = False
+    assert packed == pytest.approx(score_ids(net, ids, 64), abs=1e-4)
