@@ -44,7 +44,7 @@ def load_policy(config: ModelConfig) -> LoadedModel:
     source = resolve(config.path)
     tokenizer = load_tokenizer(config)
     model = _load_model(config, source)
-    check_vocabulary(model, tokenizer, config.path)
+    _check_vocabulary(model, tokenizer, config.path)
     context = context_length(model, config)
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -141,12 +141,8 @@ def wake_checkpointing(model: Any) -> None:
             module.training = True
 
 
-def check_vocabulary(model: Any, tokenizer: Any, path: str) -> None:
-    """Refuse a tokenizer of another model: it shows up as ids past the embedding.
-
-    Raises:
-        ModelError: the tokenizer has more tokens than the model has rows.
-    """
+def _check_vocabulary(model: Any, tokenizer: Any, path: str) -> None:
+    """A tokenizer from another model shows up as ids past the embedding."""
     rows = int(model.get_input_embeddings().weight.shape[0])
     if len(tokenizer) > rows:
         raise ModelError(f"the tokenizer of '{path}' has {len(tokenizer)} tokens but the model embeds only {rows}",
@@ -176,5 +172,5 @@ def _explain(error: Exception, config: ModelConfig, source: Source, what: str) -
                                    "folder, a .gguf file and 'pocket' work without network")
 
 
-__all__ = ["LoadedModel", "check_folder", "check_vocabulary", "clear_quantizer", "context_length", "load_policy",
-           "load_tokenizer", "torch_dtype"]
+__all__ = ["LoadedModel", "check_folder", "clear_quantizer", "context_length", "load_policy", "load_tokenizer",
+           "torch_dtype"]

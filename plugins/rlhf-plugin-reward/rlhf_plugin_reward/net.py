@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from rlhf_core.api import ModelConfig, ModelError
-from rlhf_core.models.load import LoadedModel, check_vocabulary, clear_quantizer, load_policy, load_tokenizer
+from rlhf_core.models.load import LoadedModel, clear_quantizer, load_policy, load_tokenizer
 from rlhf_core.policy.forward import take_apart
 from rlhf_core.policy.last import can_pack, last_hidden
 from rlhf_core.policy.structure import base_model, tolerance
@@ -155,6 +155,20 @@ def head_of(model: Any) -> Any:
     if not isinstance(head, torch.nn.Linear):
         raise ModelError(f"{type(model).__name__} has no linear scalar head", fix="give a decoder with a `score` layer")
     return head
+
+
+def check_vocabulary(model: Any, tokenizer: Any, path: str) -> None:
+    """Refuse a tokenizer of another model: it has words past the embedding. Special tokens that are never used may be.
+
+    Raises:
+        ModelError: names the first such word.
+    """
+    rows, special = int(model.get_input_embeddings().weight.shape[0]), set(tokenizer.all_special_ids)
+    beyond = sorted((i, word) for word, i in tokenizer.get_vocab().items() if i >= rows and i not in special)
+    if beyond:
+        raise ModelError(f"the tokenizer of '{path}' is not its model's",
+                         why=f"{len(beyond)} tokens, first {beyond[0][1]!r}, lie past the {rows} that the model embeds",
+                         fix="copy the tokenizer files that belong to these weights into the folder")
 
 
 def load_classifier(path: str) -> tuple[RewardNet, Any]:

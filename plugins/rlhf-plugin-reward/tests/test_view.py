@@ -85,7 +85,7 @@ def test_a_tokenizer_of_another_model_is_refused(policy: Any, tmp_path: Path) ->
     other = load_policy(ModelConfig()).tokenizer
     other.add_tokens([f"token number {i}" for i in range(999)])
     other.save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match="tokens but the model embeds only"):
+    with pytest.raises(ModelError, match="is not its model's"):
         SingleReward.load(BradleyTerryConfig(path=str(tmp_path)), "cpu")
 
 
