@@ -26,7 +26,7 @@ from typing import Any
 
 from rlhf_core.court.config import VerifierRewardConfig
 from rlhf_core.court.pool import VerifierPool
-from rlhf_core.court.process import descendants
+from rlhf_core.court.process import Recycling, descendants
 from rlhf_core.court.verifier_reward import worker_spec
 from rlhf_core.registry import Registry
 from rlhf_core.types import Prompt, Sample, Score
@@ -137,7 +137,8 @@ def through_pool(work: Sequence[tuple[int, str, str, str]], workers: int, deadli
     options = {"verifier": "faulty", "timeout_s": deadline_s, "workers": workers, "recycle_after_calls": recycle}
     config = VerifierRewardConfig.model_validate(options, context={"registry": registry})
     before = set(descendants(os.getpid()))
-    pool = Timed(worker_spec(config, registry), workers=workers, timeout_s=deadline_s, start_timeout_s=120.0)
+    pool = Timed(worker_spec(config, registry), workers=workers, timeout_s=deadline_s, start_timeout_s=120.0,
+                 recycling=Recycling(recycle))
     pool.verify([sample(n, "echo", "", "") for n in range(500)])
     overhead = statistics.median(pool.times)
     started = time.perf_counter()
@@ -150,6 +151,7 @@ def through_pool(work: Sequence[tuple[int, str, str, str]], workers: int, deadli
     return {**figures(pool.times, seconds, len(work)), "overhead_ms": round(1000 * overhead, 2),
             "statuses": dict(Counter(s.status.value for s in scores)), "lost": len(work) - len(scores),
             "misordered": misplaced, "unexpected_statuses": wrong, "restarts": pool.restarts,
+            "recycle": recycle, "recycled": pool.recycled,
             "processes_while_running": alive, "leaked": len(set(descendants(os.getpid())) - before),
             "right": sum(s.value == 1.0 for s in scores)}
 

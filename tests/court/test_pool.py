@@ -44,6 +44,15 @@ def test_500_calls_come_back_in_order(judge: Judge, sample: MakeSample) -> None:
     assert reward.pool.restarts == 0
 
 
+@pytest.mark.slow
+def test_the_study_of_many_verifications_recycles_workers() -> None:
+    from scripts.studies import verifications
+
+    with verifications.distribution():
+        found = verifications.through_pool(verifications.calls(20, 0), 1, 5.0, 100)
+    assert (found["recycle"], found["recycled"]) == (100, 5), "500 warm-up calls and 20"
+
+
 def test_a_worker_has_no_keys_but_those_its_verifier_names(judge: Judge, sample: MakeSample,
                                                            monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OPENAI_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD", "JUDGE_API_KEY", "KEYBOARD"):

@@ -28,6 +28,8 @@ from rlhf_core.api import ConfigError, RlhfError
 BOOT = ("import json, sys; sys.path.insert(0, sys.argv[1]); from rlhf_plugin_code.inside.zygote import main; "
         "main(int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4]))")
 START_S, GRACE_S = 30.0, 5.0
+VERDICTS_KB = 1 << 14
+"""All verdicts of one program; also what the tests' side may write, however little the program itself may."""
 BUBBLEWRAP = ("--unshare-all", "--die-with-parent", "--new-session", "--dev-bind", "/", "/", "--clearenv")
 UNSAFE = "none: programs run with this user's rights"
 
@@ -216,10 +218,8 @@ class Sandbox:
     def _settings(self, isolated: bool) -> dict[str, Any]:
         standard = [sysconfig.get_path("stdlib"), str(Path(sysconfig.get_path("stdlib"), "lib-dynload"))]
         folders = [p for p in sys.path if p.endswith(("site-packages", "dist-packages"))] if self.packages else []
-        prefixes = [p for p in (sys.base_prefix, sys.base_exec_prefix) if not p.startswith("/usr")]
-        hidden = [] if self.packages else [sysconfig.get_path("purelib", vars={"base": sys.base_prefix}),
-                                           "/usr/lib/python3/dist-packages"]
-        return {"isolated": isolated, "readable": [*dict.fromkeys([*prefixes, *folders, *self.readable])],
+        hidden = [] if self.packages else installed_packages()
+        return {"isolated": isolated, "readable": [*dict.fromkeys([*interpreter(), *folders, *self.readable])],
                 "hidden": [*dict.fromkeys(os.path.realpath(h) for h in hidden)], "import_paths": standard + folders,
                 "path": f"{sys.base_exec_prefix}/bin:/usr/local/bin:/usr/bin:/bin"}
 
@@ -268,7 +268,7 @@ class Sandbox:
             program = _Part("guest", (files.null(), out, err, files.new(json.dumps({"code": code}).encode()), its))
             reply = self._ask([judge, program], files, seconds + 1.0)
             ended = self._ended(reply, 1, out, err)
-            said = [json.loads(line) for line in read(verdicts, 1 << 24).splitlines()]
+            said = [json.loads(line) for line in read(verdicts, VERDICTS_KB << 10).splitlines()]
             return report(said, len(tests), reply, ended, read(complaints, 500).decode(errors="replace"))
         finally:
             files.close()
@@ -286,10 +286,10 @@ class Sandbox:
         roles = [{"role": p.role, "fds": [descriptors.index(d) for d in p.descriptors]} for p in parts]
         request = {"id": f"{os.getpid()}/{self._requests}", "parts": roles, "limits": {
             "wall_s": wall_s, "cpu_s": int(wall_s) + 2, "memory_mb": limits.memory_mb, "total_mb": limits.memory_mb,
-            "disk_mb": limits.disk_mb, "processes": limits.processes, "file_kb": limits.output_kb, "files": 64}}
+            "disk_mb": limits.disk_mb, "processes": limits.processes, "file_kb": limits.output_kb, "files": 64,
+            "verdicts_kb": max(limits.output_kb, VERDICTS_KB)}}
         try:
-            self._control.settimeout(wall_s + GRACE_S)
-            socket.send_fds(self._control, [json.dumps(request).encode()], descriptors)
+            self._send(json.dumps(request).encode(), descriptors, wall_s + GRACE_S)
             files.hand_over()
             reply = json.loads(self._control.recv(1 << 16) or b"{}")
             while reply.get("id", request["id"]) != request["id"]:  # for a process that was killed while it waited
@@ -302,6 +302,19 @@ class Sandbox:
         self.close()
         raise SandboxError("the sandbox gave no answer", why=words or reply.get("failed", ""),
                            fix="the next program gets a new one")
+
+    def _send(self, request: bytes, descriptors: Sequence[int], timeout_s: float) -> None:
+        """Hand a request to the zygote. One that died since, as one that forked processes share may have, is replaced,
+        and the request sent again: nothing has been run.
+        """
+        try:
+            self._control.settimeout(timeout_s)
+            socket.send_fds(self._control, [request], descriptors)
+        except (BrokenPipeError, ConnectionError):
+            self.close()
+            self.start()
+            self._control.settimeout(timeout_s)
+            socket.send_fds(self._control, [request], descriptors)
 
     def _last_words(self) -> str:
         with contextlib.suppress(Exception):
@@ -330,6 +343,22 @@ class Sandbox:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
         self.close()
+
+
+def interpreter() -> list[str]:
+    """What a program needs of this interpreter's prefix: its programs, shared libraries and standard library."""
+    found = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib", vars={"platbase": sys.base_exec_prefix})]
+    for prefix in dict.fromkeys((sys.base_prefix, sys.base_exec_prefix)):
+        found += [f"{prefix}/bin", *sorted(map(str, Path(prefix, "lib").glob("*.so*")))]
+    return [p for p in dict.fromkeys(found) if os.path.exists(p)]
+
+
+def installed_packages() -> list[str]:
+    """Folders of installed packages: the base interpreter's, those of a virtual environment, and the system's."""
+    base = {"base": sys.base_prefix, "platbase": sys.base_exec_prefix}
+    found = [sysconfig.get_path(kind, vars=known) for kind in ("purelib", "platlib") for known in (None, base)]
+    found += [str(p) for p in Path("/usr/lib").glob("python3*/*-packages")]
+    return [*dict.fromkeys(found)]
 
 
 def describe(name: str, ready: Mapping[str, Any]) -> str:

@@ -16,7 +16,8 @@ FAST = {
     "resources": ["fork bomb that reports", "memory bomb of many processes", "disk fill", "infinite output",
                   "daemon that stays", "traps for the next program"],
     "escapes": ["a secret file by its path", "killing the parent", "inherited descriptors", "mounting", "becoming root",
-                "a TCP connection to the host", "a new user namespace", "system calls of another architecture"],
+                "a TCP connection to the host", "a new user namespace", "system calls of another architecture",
+                "other software's files below /usr", "importing what is installed"],
     "verdicts": ["sys.exit(0) before the tests", "os._exit(0) inside the call", "an object equal to everything",
                  "shadowed names", "verdicts on every descriptor", "reading the tests from the frames", "a pickle"],
 }

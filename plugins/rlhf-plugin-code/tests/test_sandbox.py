@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -9,6 +10,7 @@ import sys
 import tempfile
 import textwrap
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -128,14 +130,52 @@ def test_a_readable_folder_below_tmp_is_seen_and_cannot_be_written() -> None:
         assert "Read-only file system" in ended.stderr
 
 
-def test_a_killed_sandbox_says_so_and_comes_back() -> None:
+def kill(sandbox: Sandbox) -> None:
+    """SIGKILL all of a sandbox's processes and wait until its line is closed."""
+    for pid in processes_below(sandbox):
+        os.kill(pid, signal.SIGKILL)
+    assert sandbox._control.recv(1) == b""
+
+
+def test_a_killed_sandbox_comes_back() -> None:
     with Sandbox() as own:
-        for pid in processes_below(own):
-            os.kill(pid, signal.SIGKILL)
-        with pytest.raises(SandboxError, match="gave no answer"):
-            own.script("print(1)")
+        kill(own)
         assert own.script("print(1)").stdout == "1\n"
         assert own.starts == 2
+
+
+def test_a_sandbox_killed_at_work_says_so_and_comes_back() -> None:
+    with Sandbox() as own, ThreadPoolExecutor(1) as pool:
+        pids, asked = processes_below(own), pool.submit(own.script, "import time; time.sleep(60)")
+        time.sleep(0.3)
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        with pytest.raises(SandboxError, match="gave no answer"):
+            asked.result()
+        assert own.script("print(1)").stdout == "1\n"
+        assert own.starts == 2
+
+
+def test_a_dead_sandbox_costs_forked_processes_nothing() -> None:
+    """As in a verifier's worker, whose answering processes are forked with the sandbox that it started."""
+    with Sandbox() as own:
+        kill(own)
+        for _ in range(2):
+            pid = os.fork()
+            if pid == 0:
+                code = 1
+                with contextlib.suppress(BaseException):
+                    code = int(own.script("print(1)").stdout != "1\n")
+                os._exit(code)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_a_programs_small_output_leaves_room_for_all_verdicts() -> None:
+    with Sandbox(Limits(output_kb=1, timeout_s=20.0)) as own:
+        report = own.tests("def f(x): return x", [f"assert f({n}) == {n + n % 2}, 'a' * 200" for n in range(60)])
+        assert report.passed == (True, False) * 30
+        assert not report.broken
+        assert own.script("print('a' * 2000)").code != 0, "it may not write so much"
 
 
 def test_without_isolation_running_is_refused_or_said(monkeypatch: pytest.MonkeyPatch) -> None:

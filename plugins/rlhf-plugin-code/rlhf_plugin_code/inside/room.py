@@ -1,7 +1,7 @@
 """The namespaces and the minimal root that every program sees.
 
-``enter`` is done once, by the process that all programs are forked from; ``confine`` by each program's process before
-the program's first instruction.
+``unshare_with_maps`` and ``build_root`` are done once, for the process that all programs are forked from; ``confine``
+by each program's process before the program's first instruction.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from typing import Any
 
 from rlhf_plugin_code.inside import kernel, landlock, seccomp
 
-SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib32",
+          "/usr/lib64", "/usr/libx32", "/usr/libexec", "/usr/include", "/usr/share/zoneinfo")
+"""Programs, libraries and headers. Not all of /usr: software is also unpacked there, with its settings."""
 FILES = ("/etc/ld.so.cache", "/etc/localtime", "/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 WRITABLE_DEVICES = ("/dev/null", "/dev/zero", "/dev/full")
 LINKS = {"/dev/fd": "/proc/self/fd", "/dev/stdin": "/proc/self/fd/0", "/dev/stdout": "/proc/self/fd/1",
@@ -86,11 +88,10 @@ def build_root(readable: Sequence[str], hidden: Sequence[str]) -> None:
     """
     kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
     sources = _sources([*SYSTEM, *readable, *FILES])
-    hidden = [h for h in hidden if os.path.isdir(h)]
     kernel.mount("tmpfs", STAGE, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=755,size=1m")
     for path, (descriptor, link) in sources.items():
         _put(path, descriptor, link)
-    for path in hidden:
+    for path in (h for h in hidden if os.path.isdir(STAGE + h)):
         kernel.mount("tmpfs", STAGE + path, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=755,size=4k")
     for name in ("/proc", "/tmp", "/dev"):
         os.makedirs(STAGE + name, exist_ok=True)

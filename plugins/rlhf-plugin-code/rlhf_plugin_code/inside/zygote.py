@@ -118,7 +118,10 @@ class Zygote:
             os.environ.update(ENVIRONMENT)
             with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
                 file.write("1000")  # when memory runs out, a program goes first
-            room.confine({**limits, "isolated": self.isolated}, self.landlock, self.filter, self.isolated)
+            own = {**limits, "isolated": self.isolated}
+            if part["role"] == "harness":
+                own["file_kb"] = limits["verdicts_kb"]  # the tests' side, however little the program may write
+            room.confine(own, self.landlock, self.filter, self.isolated)
             code = work(part["role"])
         except BaseException as error:
             os.write(2, f"{type(error).__name__}: {error}\n".encode(errors="replace"))

@@ -43,6 +43,22 @@ import os
 for path in ('/home', '/work', '/mnt', '/srv', '/opt', '/var', '/sys', '/run', '/boot'):
     attempt(lambda: os.listdir(path))
 """,
+    "other software's files below /usr": TRY + """
+import os, sys
+for path in ('/usr/src', '/usr/games', '/usr/etc', '/usr/share/doc', '/usr/local/src', '/usr/local/share',
+             '/usr/local/etc', os.path.join(sys.base_prefix, 'share'), os.path.join(sys.base_prefix, 'etc')):
+    attempt(lambda: os.listdir(path))
+""",
+    "importing what is installed": TRY + """
+import glob, os, sys
+lib = os.path.dirname(os.__file__)
+for path in (lib + '/site-packages', lib + '/dist-packages', *glob.glob('/usr/lib/python3*/*-packages'),
+             *glob.glob('/usr/local/lib/python3*/*-packages')):
+    sys.path.append(path)
+    if os.path.isdir(path) and os.listdir(path): print('WON', path)
+for name in ('pip', 'setuptools', 'pydantic', 'torch', 'rlhf_core'):
+    attempt(lambda: __import__(name))
+""",
     "the trainer's folder": TRY + "import os\nattempt(lambda: os.listdir('@FOLDER@'))",
     "a symbolic link to a secret": TRY + """
 import os
