@@ -60,6 +60,9 @@ class PairBatch:
     nll_B: torch.Tensor | None = None
     """Negative log-likelihood of the chosen text, with gradient, scaled so that its mean over the pairs of the whole
     batch is the mean over their tokens; None where no supervised term was asked for."""
+    right_B: torch.Tensor | None = None
+    """1 where the pair's own chosen side is ahead, 0.5 at a tie; given where ``rejected_B`` or the references are
+    another pair's (AOT), None where the pairs are compared as they are. No gradient."""
 
 
 @dataclass(frozen=True, slots=True)

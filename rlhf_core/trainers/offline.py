@@ -28,7 +28,9 @@ from rlhf_core.trainers.update import Updater
 class Task(Protocol):
     """What makes an offline run SFT, reward modelling, or a preference loss.
 
-    A task may also have ``texts(item)``, which gives an example's texts by name; ``rlhf trace show`` then shows them.
+    A task may also have ``texts(item)``, which gives an example's texts by name (``rlhf trace show`` then shows them),
+    and ``complete(split, items)``, which gives the examples that the run will use, and only those, what takes time to
+    compute, such as reference logprobs; it is called once per split, on all ranks, before training.
     """
 
     @property
@@ -85,6 +87,7 @@ class OfflineTrainer:
         self.draws = max(1, round(len(self.train_items) * config.epochs))
         full = math.ceil(self.draws / config.batch_size)
         self.steps = self.session.total_steps = min(full, config.max_steps or full)
+        self._complete()
         self.before: dict[str, float] | None = None
         self.sampled: Sampled | None = None
         if isinstance(config, PolicyTrainerConfig) and config.sample_prompts > 0:
@@ -109,6 +112,15 @@ class OfflineTrainer:
             else:
                 self.before = self._evaluate(0)
             return self._finish(self._loop(start))
+
+    def _complete(self) -> None:
+        complete = getattr(self.task, "complete", None)
+        if complete is None:
+            return
+        used = sorted({i for step in range(1, self.steps + 1) for i in self.batch(step)})
+        for i, item in zip(used, complete("train", [self.train_items[i] for i in used]), strict=True):
+            self.train_items[i] = item
+        self.held_items = list(complete("heldout", self.held_items))
 
     def loss(self) -> Loss:
         """The run's loss; a trainer may put a term of its own around it."""

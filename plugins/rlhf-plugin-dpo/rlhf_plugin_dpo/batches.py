@@ -11,11 +11,12 @@ import numpy as np
 from rlhf_core.api import LossOutput, PairBatch
 from rlhf_core.trainers.update import Updater
 from rlhf_plugin_dpo.items import PairItem, sides_of
+from rlhf_plugin_dpo.pair_loss import TIE
 
 
 def with_scales(items: Sequence[PairItem], beta_scale: float | None, sft: bool, conversation: bool) -> list[PairItem]:
     """Give every pair the step's beta and the weight of its supervised tokens."""
-    tokens = sum(len(i.chosen.completion_ids) + (len(i.chosen.prompt_ids) - 1 if conversation else 0) for i in items)
+    tokens = sum(i.chosen.counted + (len(i.chosen.prompt_ids) - 1 if conversation else 0) for i in items)
     scale = len(items) / tokens if sft else 0.0
     return [replace(i, beta_scale=beta_scale, nll_scale=scale) for i in items]
 
@@ -35,7 +36,7 @@ def reference_by_rank(items: Sequence[PairItem], chosen: Sequence[float], reject
     theirs = np.argsort([ref[0] - ref[1] for ref in refs], kind="stable")
     found = list(items)
     for mine, partner in zip(ours, theirs):
-        found[mine] = items[mine].with_refs(*refs[partner])
+        found[mine] = replace(items[mine].with_refs(*refs[partner]), right=ahead(items[mine], chosen, rejected, mine))
     return found
 
 
@@ -48,8 +49,15 @@ def sides_by_rank(items: Sequence[PairItem], chosen: Sequence[float], rejected: 
     theirs = np.argsort([r - (i.rejected.ref or 0.0) for r, i in zip(rejected, items)], kind="stable")
     found = list(items)
     for mine, partner in zip(ours, theirs):
-        found[mine] = replace(items[mine], rejected=items[partner].rejected)
+        right = ahead(items[mine], chosen, rejected, mine)
+        found[mine] = replace(items[mine], rejected=items[partner].rejected, right=right)
     return found
+
+
+def ahead(item: PairItem, chosen: Sequence[float], rejected: Sequence[float], at: int) -> float:
+    """Whether a pair's own chosen side is ahead of its own rejected one; 0.5 where they tie."""
+    gap = (chosen[at] - (item.chosen.ref or 0.0)) - (rejected[at] - (item.rejected.ref or 0.0))
+    return 0.5 if abs(gap) < TIE else float(gap > 0)
 
 
 PAIRINGS = {"reference_by_rank": reference_by_rank, "sides_by_rank": sides_by_rank}

@@ -45,12 +45,15 @@ class PairBuffer:
         """
         items = self.items
         size = min(count, len(items))
-        found: list[PairItem] = []
-        for draw in range(place * size, (place + 1) * size):
-            epoch, at = divmod(draw, len(items))
-            order = np.random.default_rng([*key, epoch]).permutation(len(items))
-            found.append(items[int(order[at])])
-        return found
+        draws = range(place * size, (place + 1) * size)
+        orders = {epoch: np.random.default_rng([*key, epoch]).permutation(len(items))
+                  for epoch in {draw // len(items) for draw in draws}}
+        return [items[int(orders[draw // len(items)][draw % len(items)])] for draw in draws]
+
+    def replace(self, items: Sequence[PairItem]) -> None:
+        """Put pairs in place of :attr:`items`, one for one."""
+        rest = iter(items)
+        self.iterations = [[next(rest) for _ in old] for old in self.iterations]
 
     def state_dict(self) -> dict[str, Any]:
         """Arrays and names."""
@@ -62,7 +65,7 @@ class PairBuffer:
 
 
 def pack(items: Sequence[PairItem]) -> dict[str, Any]:
-    """Pairs as a few flat arrays; all tokens in one."""
+    """Pairs of rollouts (which have no margin) as a few flat arrays; all tokens in one."""
     rows = [(i.chosen.prompt_ids, i.chosen.completion_ids, i.rejected.completion_ids) for i in items]
     refs = [[np.nan if s.ref is None else s.ref for s in i.sides] for i in items]
     return {
@@ -70,7 +73,8 @@ def pack(items: Sequence[PairItem]) -> dict[str, Any]:
         "tokens": np.array([t for row in rows for ids in row for t in ids], np.int64),
         "lengths": np.array([[len(ids) for ids in row] for row in rows], np.int64).reshape(-1, 3),
         "refs": np.array(refs, np.float64).reshape(-1, 2),
-        "margins": np.array([i.margin for i in items], np.float64),
+        "masks": np.array([yes for i in items for s in i.sides for yes in s.mask or (True,) * len(s.completion_ids)],
+                          np.bool_),
     }
 
 
@@ -78,11 +82,13 @@ def unpack(packed: dict[str, Any]) -> list[PairItem]:
     """Undo :func:`pack`."""
     ends = np.cumsum(packed["lengths"].reshape(-1))
     ids = [tuple(part.tolist()) for part in np.split(packed["tokens"], ends)[:-1]]
+    counts = packed["lengths"][:, 1:].reshape(-1)
+    masks = [None if part.all() else tuple(part.tolist()) for part in np.split(packed["masks"], np.cumsum(counts))[:-1]]
     items: list[PairItem] = []
     for n, name in enumerate(packed["names"]):
         prompt, chosen, rejected = ids[3 * n : 3 * n + 3]
         refs = [None if np.isnan(ref) else float(ref) for ref in packed["refs"][n]]
         head = min(len(chosen), len(rejected))
-        items.append(PairItem(name, Side(prompt, chosen, head, refs[0]), Side(prompt, rejected, head, refs[1]),
-                              float(packed["margins"][n])))
+        items.append(PairItem(name, Side(prompt, chosen, head, refs[0], masks[2 * n]),
+                              Side(prompt, rejected, head, refs[1], masks[2 * n + 1])))
     return items

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from rlhf_core.api import PromptGroup, Rollout, Score
-from rlhf_plugin_dpo.items import PairItem, make_pair
+from rlhf_plugin_dpo.items import PairItem, Side, make_pair
 
 TIE = 1e-12
 """Scores closer than this are equal."""
@@ -51,11 +52,19 @@ def choose_pairs(groups: Sequence[PromptGroup], rollouts: Sequence[Rollout], sco
         else:
             pair = make_pair(f"{iteration}/{group.prompt.id}", group.token_ids, rollouts[best].completion_ids,
                              rollouts[worst].completion_ids)
+            pair = replace(pair, chosen=replace(pair.chosen, mask=mask_of(rollouts[best])),
+                           rejected=replace(pair.rejected, mask=mask_of(rollouts[worst])))
             found.append((pair, best, worst))
     return found, dropped
 
 
-def summed(logprobs_T: Any, head: int, ld_alpha: float) -> float:
-    """Sum of token logprobs ``[T]``, those after the first ``head`` weighted by ``ld_alpha``."""
+def summed(logprobs_T: Any, side: Side, ld_alpha: float) -> float:
+    """Sum of a side's token logprobs ``[T]`` where the policy chose the token, those of its tail by ``ld_alpha``."""
     row = np.asarray(logprobs_T, np.float64)
-    return float(row[:head].sum() + ld_alpha * row[head:].sum())
+    row = row if side.mask is None else row * np.asarray(side.mask)
+    return float(row[: side.head].sum() + ld_alpha * row[side.head :].sum())
+
+
+def mask_of(rollout: Rollout) -> tuple[bool, ...] | None:
+    """A rollout's mask, None where the policy chose every token."""
+    return None if rollout.mask_T is None or bool(rollout.mask_T.all()) else tuple(rollout.mask_T.tolist())

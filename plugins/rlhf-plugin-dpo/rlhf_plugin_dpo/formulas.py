@@ -14,14 +14,15 @@ from torch.nn.functional import logsigmoid, relu
 from rlhf_plugin_dpo.loss_config import Divergence
 
 Beta = torch.Tensor | float
-EXP_LIMIT = 80.0
-"""Exponents beyond it would leave float32."""
+EXP_LIMIT = 40.0
+"""Squares of exponentials beyond it would leave float32; a response that is so much less likely than under the
+reference policy gets no further gradient."""
 
 
 def score(h_B: torch.Tensor, divergence: Divergence, alpha: float = 0.5) -> torch.Tensor:
     """``f'(pi / ref)`` of an f-divergence, from ``h = log(pi / ref)`` (f-DPO, Wang et al. 2023, table 1)."""
     if divergence == "forward_kl":
-        return 1 - torch.exp(-h_B)
+        return 1 - torch.exp((-h_B).clamp(max=EXP_LIMIT))
     if divergence == "js":
         return math.log(2) + logsigmoid(h_B)
     if divergence == "alpha" and abs(alpha - 1) >= 1e-6:

@@ -45,13 +45,14 @@ class PairFoundry(torch.nn.Module):
         nll_B = None
         if items[0].nll_scale > 0:
             scale_B = torch.tensor([i.nll_scale for i in items], device=device)
-            nll_B = -logprobs_ST[0::2].sum(-1) * scale_B
+            masked_BT = self._masked(logprobs_ST[0::2], chosen, [len(s.prompt_ids) - 1 if whole else 0 for s in chosen])
+            nll_B = -masked_BT.sum(-1) * scale_B
         return PairBatch(
             sums_S[0::2], sums_S[1::2], numbers([s.ref for s in chosen]), numbers([i.rejected.ref for i in items]),
             margin_B=numbers([i.margin for i in items]),
-            chosen_lengths_B=numbers([len(s.completion_ids) for s in chosen]),
-            rejected_lengths_B=numbers([len(i.rejected.completion_ids) for i in items]),
-            beta_scale_B=numbers([i.beta_scale for i in items]), nll_B=nll_B)
+            chosen_lengths_B=numbers([s.counted for s in chosen]),
+            rejected_lengths_B=numbers([i.rejected.counted for i in items]),
+            beta_scale_B=numbers([i.beta_scale for i in items]), nll_B=nll_B, right_B=numbers([i.right for i in items]))
 
     def _logprobs(self, sides: Sequence[Side], whole_every: int) -> torch.Tensor:
         """Logprobs ``[S, T]``, 0 where padded; of every ``whole_every``-th side those of its prompt come first."""
@@ -61,13 +62,24 @@ class PairFoundry(torch.nn.Module):
         return completion_logprobs(self.model, prompts, completions, **self.paths.options).logprobs_BT
 
     def _summed(self, logprobs_ST: torch.Tensor, sides: Sequence[Side], whole_every: int) -> torch.Tensor:
-        """Sum of each side's completion logprobs, the tail of the longer response weighted by ``ld_alpha``."""
+        """Sum of each side's chosen tokens' logprobs, the tail of the longer response weighted by ``ld_alpha``."""
         device, width = logprobs_ST.device, logprobs_ST.shape[1]
         skip = [len(s.prompt_ids) - 1 if whole_every and n % whole_every == 0 else 0 for n, s in enumerate(sides)]
         place_ST = torch.arange(width, device=device)[None, :] - torch.tensor(skip, device=device)[:, None]
         head_S1 = torch.tensor([s.head for s in sides], device=device)[:, None]
         weight_ST = (place_ST >= 0) * torch.where(place_ST < head_S1, 1.0, self.ld_alpha)
-        return (logprobs_ST * weight_ST).sum(-1)
+        return (self._masked(logprobs_ST, sides, skip) * weight_ST).sum(-1)
+
+    @staticmethod
+    def _masked(logprobs_ST: torch.Tensor, sides: Sequence[Side], skip: Sequence[int]) -> torch.Tensor:
+        """Logprobs with 0 where an environment wrote the token; each completion begins at its ``skip``."""
+        if all(s.mask is None for s in sides):
+            return logprobs_ST
+        keep_ST = torch.ones(logprobs_ST.shape, dtype=torch.bool)
+        for row, side, begin in zip(keep_ST, sides, skip):
+            if side.mask is not None:
+                row[begin : begin + len(side.mask)] = torch.tensor(side.mask)
+        return logprobs_ST * keep_ST.to(logprobs_ST.device)
 
     @torch.no_grad()
     def sums(self, sides: Sequence[Side], micro_batch_size: int) -> list[float]:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.api import Rollout
 from rlhf_core.models.save import load_weights
 from rlhf_core.trainers.evaluate import Evaluator
-from rlhf_core.trainers.foundry import TokenFoundry
 from rlhf_core.trainers.house import OnlineHouse
-from rlhf_core.trainers.items import make_item
 from rlhf_core.trainers.refill import Intake
 from rlhf_core.trainers.rooms import Court, Studio
 from rlhf_core.trainers.update import Updater
 from rlhf_plugin_dpo.batches import WithSft
 from rlhf_plugin_dpo.foundry import PairFoundry
+from rlhf_plugin_dpo.items import PairItem, sides_of
 from rlhf_plugin_dpo.iterative_config import IterativeDpoConfig
 
 
@@ -55,10 +54,10 @@ class PairHouse(OnlineHouse):
         self.evaluator = Evaluator(self.studio, self.court, self.datasets, held, sampling, self.strategy)
         ctx.session.counts.update({} if checkpoint else self.datasets.counts)
 
-    def plain_references(self, rollouts: list[Rollout], references: list[Any] | None) -> list[Any] | None:
-        """Reference logprobs at temperature 1, which pairs are compared at; ``references`` are the sampler's."""
-        if references is None or self.config.sampling.temperature == 1 or self.reference is None:
-            return references
+    def referenced(self, items: Sequence[PairItem]) -> list[PairItem]:
+        """Pairs with their logprobs under the reference policy as it is now; each rank gives its own, maybe none."""
+        assert self.reference is not None
         with self.strategy.gathered(self.module), self.reference.active() as model:
-            room = TokenFoundry(model, 1.0, self.foundry.paths)
-            return room.logprobs([make_item(r, 0.0, False) for r in rollouts], self.cut)
+            room = PairFoundry(model, self.settings.ld_alpha, paths=self.foundry.paths)
+            sums = room.sums(sides_of(items), self.settings.micro_batch_size)
+        return [item.with_refs(*sums[2 * n : 2 * n + 2]) for n, item in enumerate(items)]

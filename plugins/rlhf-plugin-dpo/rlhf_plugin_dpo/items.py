@@ -23,6 +23,13 @@ class Side:
     """Leading tokens that the pair's other response is long enough to have too; the rest counts ``ld_alpha``."""
     ref: float | None = None
     """Summed log-probability under the reference policy, in nats; None where no loss looks at it."""
+    mask: tuple[bool, ...] | None = None
+    """Of each completion token, whether the policy chose it (``Rollout.mask_T``); None if it chose all."""
+
+    @property
+    def counted(self) -> int:
+        """Completion tokens that the policy chose."""
+        return len(self.completion_ids) if self.mask is None else sum(self.mask)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +40,8 @@ class PairItem:
     chosen: Side
     rejected: Side
     margin: float = 0.0
+    right: float | None = None
+    """Whether this pair's own chosen side is ahead, where the batch compares others (AOT); a tie is 0.5."""
     beta_scale: float | None = None
     """What a schedule makes of beta in this step."""
     nll_scale: float = 0.0

@@ -92,8 +92,7 @@ class IterativeTrainer:
         batch = house.intake.draw(step, self.timed)
         with self.timed("reference"):
             references = house.reference_logprobs(batch.rollouts)
-            plain = house.plain_references(batch.rollouts, references)
-        pairs, dropped = self._pairs(batch.mine, batch.rollouts, batch.scores, plain, iteration)
+            pairs, dropped = self._pairs(batch.mine, batch.rollouts, batch.scores, references, iteration)
         kl = measured(batch.rollouts, references) if references is not None else (0.0, 0.0)
         shards = self.strategy.gather_objects((batch.rollouts, batch.scores, pairs, dropped, kl))
         rollouts = [r for shard in shards for r in shard[0]]
@@ -115,14 +114,16 @@ class IterativeTrainer:
 
     def _pairs(self, groups: list[PromptGroup], rollouts: list[Rollout], scores: list[Score],
                references: list[Any] | None, iteration: int) -> tuple[list[PairItem], Counter[str]]:
-        """This rank's pairs, with their reference logprobs."""
+        """This rank's pairs, with their reference logprobs at temperature 1, whatever was sampled at."""
         chosen, dropped = choose_pairs(groups, rollouts, scores, self.config.margin_threshold, iteration)
         need = getattr(self.ctx.config.loss, "reference", "optional")
         if references is None or self.config.reference_free or need == "unused":
             return [pair for pair, _, _ in chosen], dropped
+        if self.config.sampling.temperature != 1:  # ``references`` are at the sampler's
+            return self.house.referenced([pair for pair, _, _ in chosen]), dropped
         alpha = self.config.ld_alpha
-        return [pair.with_refs(summed(references[best], pair.chosen.head, alpha),
-                               summed(references[worst], pair.rejected.head, alpha))
+        return [pair.with_refs(summed(references[best], pair.chosen, alpha),
+                               summed(references[worst], pair.rejected, alpha))
                 for pair, best, worst in chosen], dropped
 
     def _count(self, scores: list[Score], dropped: Counter[str]) -> None:
@@ -162,8 +163,17 @@ class IterativeTrainer:
         every = self.config.eval_every
         if every and iteration % every == 0 and iteration < self.config.steps:
             self._evaluate(step)
-        row |= self.house.sync_reference(iteration)
+        row |= (synced := self.house.sync_reference(iteration))
+        if synced and self.config.buffer != "current":
+            self._renew_references()
         self.session.log_eval(step, row)
+
+    def _renew_references(self) -> None:
+        """Let the pairs that stay in the buffer be compared with the reference policy of the next iteration."""
+        items, rank, world = self.buffer.items, self.strategy.rank, self.strategy.world_size
+        if items and items[0].chosen.ref is not None:
+            shards = self.strategy.gather_objects(self.house.referenced(items[rank::world]))
+            self.buffer.replace([shards[n % world][n // world] for n in range(len(items))])
 
     def _evaluate(self, step: int) -> Evaluation | None:
         """Held-out completions, their scores and gold scores; against those before training."""

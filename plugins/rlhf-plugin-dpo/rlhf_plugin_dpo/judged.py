@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from rlhf_core.api import BuildContext, DatasetError, JudgedBatch
@@ -15,7 +16,6 @@ from rlhf_core.trainers.offline import OfflineTrainer
 from rlhf_plugin_dpo.foundry import PairFoundry
 from rlhf_plugin_dpo.items import Side
 from rlhf_plugin_dpo.judged_config import KtoConfig
-from rlhf_plugin_dpo.reference import kept_logprobs
 from rlhf_plugin_dpo.schedule import beta_scale
 from rlhf_plugin_dpo.task import PairTask
 
@@ -99,8 +99,8 @@ class JudgedTask(PairTask):
                                     "raise trainer.max_length")
         kept = [(r, s) for r, s, n in zip(rows, sides, sizes) if n <= limit]
         self.ctx.session.counts.update(+Counter({"examples_too_long": len(rows) - len(kept)}))
-        found = [JudgedItem(r.id, s, r.desirable, o) for (r, s), o in zip(kept, stand_ins([s for _, s in kept], limit))]
-        return self._referenced(found, split) if found else found
+        others = stand_ins([s for _, s in kept], limit, self.ctx.seed)
+        return [JudgedItem(r.id, s, r.desirable, o) for (r, s), o in zip(kept, others)]
 
     def texts(self, item: JudgedItem) -> Mapping[str, str]:
         """Prompt, response and verdict as the model sees them."""
@@ -108,26 +108,33 @@ class JudgedTask(PairTask):
         return {"prompt": decode(item.side.prompt_ids), "completion": decode(item.side.completion_ids),
                 "verdict": "desirable" if item.desirable else "undesirable"}
 
-    def _referenced(self, items: list[JudgedItem], split: str) -> list[JudgedItem]:
-        sides = [s for i in items for s in (i.side, i.other)]
-        refs = kept_logprobs(self.model, sides, self.ctx, split, 1.0, self.paths,
-                             self.config.micro_batch_size)
-        return [replace(item, side=replace(item.side, ref=refs[2 * n]), other=replace(item.other, ref=refs[2 * n + 1]))
-                for n, item in enumerate(items)]
+    def complete(self, split: str, items: Sequence[JudgedItem]) -> list[JudgedItem]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Give examples their reference logprobs, and where the loss estimates the KL, those of their stand-ins."""
+        own = [i.side for i in items]
+        others = [i.other for i in items] if getattr(self.ctx.config.loss, "uses_kl", False) else []
+        refs = self._references([*own, *others], split)
+        items = [replace(i, side=replace(i.side, ref=ref)) for i, ref in zip(items, refs)]
+        return [replace(i, other=replace(i.other, ref=ref)) for i, ref in zip(items, refs[len(own) :])] or items
 
 
-def stand_ins(sides: Sequence[Side], limit: int) -> list[Side]:
-    """Each prompt with the response of the next example that has another prompt; cut to ``limit`` tokens.
+def stand_ins(sides: Sequence[Side], limit: int, seed: int) -> list[Side]:
+    """Each prompt with the response of another example that has another prompt; cut to ``limit`` tokens.
 
-    Two examples of one prompt are neighbours where pairs were split up, so the next one alone will not do.
+    That is the next such example in a seeded permutation: in the order of the rows, where pairs were split up, it
+    would always be the next pair's desirable response, and the KL that of desirable responses alone.
     """
-    found: list[Side] = []
-    for n, side in enumerate(sides):
-        others = (sides[(n + step) % len(sides)] for step in range(1, len(sides)))
-        other = next((o for o in others if o.prompt_ids != side.prompt_ids), side)
-        ids = other.completion_ids[: max(1, limit - len(side.prompt_ids))]
-        found.append(Side(side.prompt_ids, ids, len(ids)))
-    return found
+    order = np.random.default_rng(seed).permutation(len(sides)).tolist()
+    following: dict[int, int] = {}  # place in the order -> next place with another prompt; twice around the circle
+    for place in reversed(range(2 * len(order))):
+        here, after = place % len(order), (place + 1) % len(order)
+        differs = sides[order[here]].prompt_ids != sides[order[after]].prompt_ids
+        following[here] = after if differs else following.get(after, here)
+    found: dict[int, Side] = {}
+    for place, n in enumerate(order):
+        prompt = sides[n].prompt_ids
+        ids = sides[order[following[place]]].completion_ids[: max(1, limit - len(prompt))]
+        found[n] = Side(prompt, ids, len(ids))
+    return [found[n] for n in range(len(sides))]
 
 
 class JudgedTrainer(OfflineTrainer):

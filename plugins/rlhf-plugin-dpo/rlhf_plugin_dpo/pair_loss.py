@@ -100,13 +100,16 @@ def of_difference(config: c.DifferenceConfig, d_B: torch.Tensor, beta: f.Beta) -
 def metrics(batch: PairBatch, w_B: torch.Tensor, l_B: torch.Tensor, beta: f.Beta) -> dict[
         str, tuple[torch.Tensor | float, torch.Tensor | float]]:
     """Rewards of both sides, their margin, how often it is positive (ties count half), and logprobs; (sum, pairs) each.
+    The margins are those of the pairs themselves also where the loss compares others (AOT).
 
     Before the first update every margin is 0 but for rounding, which decides nothing: see :data:`TIE`.
     """
     count = float(len(w_B))
     chosen_B, rejected_B, gap_B = beta * w_B, beta * l_B, w_B - l_B
     margin_B = chosen_B - rejected_B
-    right_B = torch.where(gap_B.abs() < TIE, 0.5, (gap_B > 0).double())
+    right_B = batch.right_B
+    if right_B is None:
+        right_B = torch.where(gap_B.abs() < TIE, 0.5, (gap_B > 0).double())
     return {
         "rewards/chosen": (chosen_B.sum(), count), "rewards/rejected": (rejected_B.sum(), count),
         "margin": (margin_B.sum(), count), "accuracy": (right_B.sum(), count),

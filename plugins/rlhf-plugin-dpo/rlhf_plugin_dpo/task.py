@@ -16,12 +16,12 @@ from rlhf_core.policy.paths import Paths
 from rlhf_core.runs.checkpoint import seed_everything
 from rlhf_plugin_dpo.config import DpoConfig
 from rlhf_plugin_dpo.foundry import PairFoundry
-from rlhf_plugin_dpo.items import PairItem, encode_pair, length, sides_of
+from rlhf_plugin_dpo.items import Side, encode_pair, length, sides_of
 from rlhf_plugin_dpo.reference import kept_logprobs
 
 
 class PairTask:
-    """Tokenizes the pairs and gives them their reference logprobs, once, before training.
+    """Tokenizes the pairs and gives those that the run will use their reference logprobs, once, before training.
 
     Raises:
         DatasetError: too many pairs with an empty side, equal sides or different prompts.
@@ -67,13 +67,19 @@ class PairTask:
         kept = [i for i in fitting if i.chosen.completion_ids != i.rejected.completion_ids]
         counts.update(+Counter({"pairs_too_long": len(items) - len(fitting),
                                 "pairs_identical_tokens": len(fitting) - len(kept)}))
-        return self._with_references(kept, split) if self.wants_reference and kept else kept
+        return kept
 
-    def _with_references(self, items: list[PairItem], split: str) -> list[PairItem]:
-        config = self.config
-        refs = kept_logprobs(self.model, sides_of(items), self.ctx, split, config.ld_alpha, self.paths,
-                             config.micro_batch_size)
+    def complete(self, split: str, items: Sequence[Any]) -> Sequence[Any]:
+        """Give the examples that the run will use their reference logprobs, if the loss looks at them."""
+        if not self.wants_reference:
+            return items
+        refs = self._references(sides_of(items), split)
         return [item.with_refs(refs[2 * n], refs[2 * n + 1]) for n, item in enumerate(items)]
+
+    def _references(self, sides: Sequence[Side], split: str) -> list[float]:
+        config = self.config
+        return kept_logprobs(self.model, sides, self.ctx, split, config.ld_alpha, self.paths,
+                             config.micro_batch_size) if sides else []
 
     def texts(self, item: Any) -> Mapping[str, str]:
         """Prompt and both responses as the model sees them."""

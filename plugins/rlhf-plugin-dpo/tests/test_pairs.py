@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
-from rlhf_core.api import FinishReason, ModelConfig, Prompt, PromptGroup, Rollout, Score, ScoreStatus
+from rlhf_core.api import FinishReason, ModelConfig, PairBatch, Prompt, PromptGroup, Rollout, Score, ScoreStatus
 from rlhf_core.models.load import LoadedModel, load_policy
 from rlhf_core.policy.paths import ALL, PLAIN
-from rlhf_plugin_dpo.batches import reference_by_rank, sides_by_rank
+from rlhf_plugin_dpo.batches import reference_by_rank, sides_by_rank, with_scales
 from rlhf_plugin_dpo.buffer import PairBuffer, pack, unpack
-from rlhf_plugin_dpo.choose import choose_pairs
+from rlhf_plugin_dpo.choose import choose_pairs, summed
 from rlhf_plugin_dpo.config import BetaSchedule
 from rlhf_plugin_dpo.foundry import PairFoundry
 from rlhf_plugin_dpo.items import PairItem, Side, make_pair, sides_of
 from rlhf_plugin_dpo.judged import stand_ins
+from rlhf_plugin_dpo.loss_config import IpoConfig, SigmoidConfig
 from rlhf_plugin_dpo.schedule import beta_scale
 
 
@@ -40,8 +44,6 @@ def test_shared_prompts_and_packed_rows_change_nothing(policy: LoadedModel) -> N
 
 
 def test_the_supervised_term_is_a_mean_over_tokens(policy: LoadedModel) -> None:
-    from rlhf_plugin_dpo.batches import with_scales
-
     for conversation in (False, True):
         items = with_scales(some(), None, True, conversation)
         whole = PairFoundry(policy.model, conversation=conversation)(items)
@@ -91,7 +93,8 @@ def test_a_buffer_keeps_what_it_should_and_every_pair_gets_its_turn() -> None:
 
 
 def test_packed_pairs_come_back_as_they_were() -> None:
-    items = [*some(), make_pair("r", (4,), (5, 6), (7,)).with_refs(-1.25, -3.5)]
+    masked = replace(some()[0], rejected=replace(some()[0].rejected, mask=(True, False) * 4 + (True,)))
+    items = [*some(), make_pair("r", (4,), (5, 6), (7,)).with_refs(-1.25, -3.5), masked]
     assert unpack(pack(items)) == items
     assert unpack(pack([])) == []
 
@@ -101,9 +104,11 @@ def test_ranks_decide_who_is_compared() -> None:
     ours = [0.0, 1.0, 2.0]  # policy's differences, so ranks 0, 1, 2
     found = reference_by_rank(items, ours, [0.0] * 3)
     assert [(i.chosen.ref, i.rejected.ref) for i in found] == [(-5.0, -1.0), (-2.0, -2.0), (-1.0, -4.0)]
+    assert [i.right for i in found] == [0.0, 1.0, 1.0], "of the pairs themselves: -3, 5, 2"
     assert [i.name for i in found] == ["p0", "p1", "p2"]
     sorted_sides = sides_by_rank(items, [-1.0, -2.0, -3.0], [-4.0, -9.0, 0.0])  # ratios 0, 3, -1 and 0, -8, 2
     assert [i.rejected.completion_ids for i in sorted_sides] == [items[n].rejected.completion_ids for n in (0, 2, 1)]
+    assert [i.right for i in sorted_sides] == [0.5, 1.0, 0.0], "0, 11, -3"
 
 
 @pytest.mark.parametrize(("kind", "middle"), [("linear", 0.75), ("cosine", 0.75)])
@@ -115,5 +120,59 @@ def test_beta_goes_from_one_to_its_end(kind: str, middle: float) -> None:
 
 def test_a_stand_in_is_another_prompts_response() -> None:
     sides = [Side((1,), (10,), 1), Side((1,), (11,), 1), Side((2,), (12, 13), 2)]
-    found = stand_ins(sides, 2)
-    assert [(s.prompt_ids, s.completion_ids) for s in found] == [((1,), (12,)), ((1,), (12,)), ((2,), (10,))]
+    found = stand_ins(sides, 2, 0)
+    assert [(s.prompt_ids, s.completion_ids) for s in found[:2]] == [((1,), (12,))] * 2
+    assert (found[2].prompt_ids, found[2].completion_ids) in (((2,), (10,)), ((2,), (11,)))
+    alone = [Side((1,), (n,), 1) for n in range(20_000)]
+    assert [s.completion_ids for s in stand_ins(alone, 9, 0)] != [], "in a moment, though all have one prompt"
+
+
+def test_both_sides_of_pairs_stand_in() -> None:
+    """Rows as pairs give them: desirable (even) and undesirable (odd) responses of one prompt next to each other."""
+    sides = [Side((n // 2,), (100 + n,), 1) for n in range(400)]
+    found = stand_ins(sides, 9, 3)
+    assert all(s.prompt_ids == own.prompt_ids and (s.completion_ids[0] - 100) // 2 != own.prompt_ids[0]
+               for s, own in zip(found, sides))
+    assert 150 < sum(s.completion_ids[0] % 2 for s in found) < 250
+    assert found == stand_ins(sides, 9, 3) != stand_ins(sides, 9, 4)
+
+
+def test_tokens_of_an_environment_do_not_count(policy: LoadedModel) -> None:
+    mask = (True, False, False, True)
+    item = make_pair("a", (5, 6, 7), (20, 21, 22, 23), (30, 31, 32))
+    masked = replace(item, chosen=replace(item.chosen, mask=mask))
+    with torch.no_grad():
+        logits = policy.model(input_ids=torch.tensor([[5, 6, 7, 20, 21, 22, 23]])).logits[0, 2:-1]
+    tokens_T = logits.log_softmax(-1)[range(4), [20, 21, 22, 23]]
+    for alpha, weights in ((1.0, [1, 0, 0, 1.0]), (0.25, [1, 0, 0, 0.25])):
+        wanted = float((tokens_T * torch.tensor(weights)).sum())
+        foundry = PairFoundry(policy.model, alpha)
+        assert float(foundry([masked]).chosen_B.detach()) == pytest.approx(wanted, abs=1e-4)
+        assert foundry.sums(sides_of([masked]), 2)[0] == pytest.approx(wanted, abs=1e-4)
+        assert summed(tokens_T.numpy(), masked.chosen, alpha) == pytest.approx(wanted, abs=1e-4)
+    batch = PairFoundry(policy.model, conversation=True)(with_scales([masked], None, True, True))
+    assert batch.chosen_lengths_B is not None
+    assert batch.nll_B is not None
+    assert batch.chosen_lengths_B.tolist() == [2]
+    with torch.no_grad():
+        prompt = policy.model(input_ids=torch.tensor([[5, 6, 7]])).logits[0, :-1].log_softmax(-1)[[0, 1], [6, 7]]
+    counted = float(prompt.sum() + tokens_T[0] + tokens_T[3])
+    assert float(batch.nll_B.detach()) == pytest.approx(-counted / 4, abs=1e-4)
+
+
+def test_a_rollouts_mask_goes_with_its_pair() -> None:
+    group = PromptGroup(Prompt("q", ({"role": "user", "content": "?"},)), (1, 2), 2)
+    best = replace(rollout("q", 0, (7, 8, 9)), mask_T=np.array([True, False, True]))
+    pairs, _ = choose_pairs([group], [best, rollout("q", 1, (5,))], [Score(1.0), Score(0.0)], 0.0, 1)
+    assert (pairs[0][0].chosen.mask, pairs[0][0].rejected.mask) == ((True, False, True), None)
+
+
+@pytest.mark.parametrize("divergence", ["forward_kl", "alpha", "js", "reverse_kl"])
+def test_very_unlikely_responses_leave_loss_and_gradient_finite(divergence: Any) -> None:
+    for config in (SigmoidConfig(divergence=divergence), IpoConfig(divergence=divergence, length_normalised=False)):
+        logprobs = torch.tensor([[-5.0, -300.0], [-300.0, -5.0]], requires_grad=True)
+        refs = torch.full((2,), -100.0)
+        loss_B = config.build(None)(PairBatch(logprobs[0], logprobs[1], refs, refs)).loss  # type: ignore[arg-type]
+        loss_B.sum().backward()
+        assert logprobs.grad is not None
+        assert bool(loss_B.isfinite().all() and logprobs.grad.isfinite().all())

@@ -202,7 +202,7 @@ def test_kto(world: World, name: str, kl: bool, weights: tuple[float, float]) ->
     options = {"desirable_weight": weights[0], "undesirable_weight": weights[1]}
     loss: Any = Registry(disabled=()).load("loss", name)(name=name, **options).build(make_context())
     sides = [i.chosen for i in world.items] + [i.rejected for i in world.items]
-    others = stand_ins(sides, 1000)
+    others = stand_ins(sides, 1000, 1)
     ours, theirs = JudgedFoundry(world.model), PairFoundry(world.reference)
     z = max(0.0, sum(ours.sums(others, 2)) / len(sides) - sum(theirs.sums(others, 2)) / len(sides))
     assert z > 0.01, "the KL matters here"
