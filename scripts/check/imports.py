@@ -27,6 +27,7 @@ WORKBENCH = (
     "rlhf_core.config.load",
     "rlhf_core.config.run",
     "rlhf_core.court.numeric",
+    "rlhf_core.court.process",
     "rlhf_core.data.files",
     "rlhf_core.data.library",
     "rlhf_core.data.mixture",

@@ -9,7 +9,7 @@ from rlhf_plugin_code.config import SandboxSettings
 
 
 def announce(settings: SandboxSettings) -> None:
-    """Start a sandbox, run one program and print which walls it has; once per process and kind of sandbox.
+    """Print which walls programs have; a sandbox is started for that once per process and kind of sandbox.
 
     Raises:
         ConfigError: there are none, and running without was not allowed.

@@ -9,7 +9,7 @@ import pytest
 
 from rlhf_core.api import ConfigError
 from rlhf_plugin_code.redteam.__main__ import Neighbour
-from rlhf_plugin_code.redteam.arena import GROUPS, LIMITS, Arena, arena
+from rlhf_plugin_code.redteam.arena import CONTROLS, GROUPS, LIMITS, Arena, NoWalls, arena
 from rlhf_plugin_code.sandbox import Sandbox
 
 FAST = {
@@ -56,6 +56,16 @@ def test_the_arena_notices_success(ground: Arena) -> None:
     assert ground._traces() == "changed files"
     (ground.folder / "evil").unlink()
     assert ground._traces() == ""
+
+
+def test_controls_win_without_walls() -> None:
+    """The same attacks, harmless ones, where nothing stops them: the arena would see a success."""
+    with arena(replace(LIMITS, timeout_s=10.0), NoWalls) as open_ground:
+        for name in CONTROLS:
+            code = open_ground._fill(GROUPS["escapes"][name])
+            if name == "secrets in the environment":  # a program never gets the trainer's; one is planted
+                code = f"import os\nos.environ['PLANTED_KEY'] = {open_ground.secret!r}\n{code}"
+            assert open_ground._claims(open_ground.sandbox.script(code)), name
 
 
 @pytest.mark.slow

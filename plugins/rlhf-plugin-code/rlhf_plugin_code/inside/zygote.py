@@ -48,8 +48,7 @@ class Run:
         """Wait for the end; returns when every process of the namespace is gone."""
         if self.report is None:
             _, status, used = os.wait4(self.pid, 0)
-            self.report = {"code": os.waitstatus_to_exitcode(status), "cpu_s": used.ru_utime + used.ru_stime,
-                           "peak_mb": used.ru_maxrss / 1024}
+            self.report = {"code": os.waitstatus_to_exitcode(status), "peak_mb": used.ru_maxrss / 1024}
             os.close(self.handle)
 
 
@@ -197,7 +196,6 @@ def work(role: str) -> int:
     """In the confined child. Descriptor 3 is the job; further ones depend on the role."""
     with open(3, "rb", closefd=True) as file:
         job = json.load(file)
-    os.environ.update(job.get("env", {}))
     reopen_streams()
     gc.unfreeze()
     gc.enable()
@@ -249,8 +247,7 @@ def main(descriptor: int, parent: int, settings: Mapping[str, Any]) -> None:
     gc.collect()
     gc.freeze()
     gc.disable()
-    control.send(json.dumps({"ready": {"landlock": zygote.landlock, "proc": zygote.watches,
-                                       "user": os.geteuid()}}).encode())
+    control.send(json.dumps({"ready": {"landlock": zygote.landlock, "proc": zygote.watches}}).encode())
     zygote.serve()
 
 

@@ -12,15 +12,30 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlhf_core.court.process import descendants
 from rlhf_plugin_code.redteam import escapes, resources, verdicts
-from rlhf_plugin_code.sandbox import Ended, Limits, Sandbox, TestReport
+from rlhf_plugin_code.sandbox import UNSAFE, Ended, Limits, Sandbox, TestReport
 
 LIMITS = Limits(timeout_s=1.5, memory_mb=256, disk_mb=8, processes=16, output_kb=256)
 GROUPS = {"resources": resources.ATTACKS, "escapes": escapes.ATTACKS, "verdicts": verdicts.ATTACKS}
+CONTROLS = ("secrets in the environment", "a secret file by its path", "the trainer's folder",
+            "a symbolic link to a secret", "a TCP connection to the host")
+"""Harmless attacks that are seen to succeed where there are no walls; the others have no such control."""
+
+
+class NoWalls(Sandbox):
+    """Runs programs with this user's rights, to see that an attack would succeed."""
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__(limits, unsafe_local_execution=True)
+
+    def _choices(self) -> Iterator[tuple[str, list[str], bool]]:
+        yield UNSAFE, [], False
+
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +63,6 @@ class Arena:
     abstract: socket.socket
     folder: Path
     secret: str
-    spare: list[int] = field(default_factory=list)
 
     def attack(self, group: str, name: str) -> Outcome:
         """Run one attack and look around."""
@@ -104,23 +118,12 @@ class Arena:
 
 def processes_below(sandbox: Sandbox) -> list[int]:
     """Processes of a sandbox, its own two included."""
-    parents: dict[int, int] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
-        except (OSError, ValueError):
-            continue
-    below = {sandbox.pid}
-    grown = True
-    while grown:
-        more = {p for p, parent in parents.items() if parent in below} - below
-        grown, below = bool(more), below | more
-    return sorted(below)
+    return sorted([sandbox.pid, *descendants(sandbox.pid)])
 
 
 @contextmanager
-def arena(limits: Limits = LIMITS) -> Iterator[Arena]:
-    """Everything set up; cleaned away afterwards."""
+def arena(limits: Limits = LIMITS, box: type[Sandbox] = Sandbox) -> Iterator[Arena]:
+    """Everything set up, around a sandbox or, for controls, what has no walls; cleaned away afterwards."""
     secret = secrets.token_hex(16)
     os.environ["ARENA_SECRET"] = secret
     victim = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
@@ -128,7 +131,7 @@ def arena(limits: Limits = LIMITS) -> Iterator[Arena]:
     abstract = socket.socket(socket.AF_UNIX)
     abstract.bind(f"\0arena-{secrets.token_hex(4)}")
     abstract.listen()
-    with tempfile.TemporaryDirectory() as folder, Sandbox(limits) as sandbox, server, abstract:
+    with tempfile.TemporaryDirectory() as folder, box(limits) as sandbox, server, abstract:
         (Path(folder) / "secret").write_text(secret)
         inherited = os.open(Path(folder) / "secret", os.O_RDONLY)
         os.set_inheritable(inherited, True)
@@ -140,12 +143,7 @@ def arena(limits: Limits = LIMITS) -> Iterator[Arena]:
             victim.kill()
             victim.wait()
             os.close(inherited)
-            del os.environ["ARENA_SECRET"]
-
-
-def names(group: str) -> list[str]:
-    """Attacks of a group."""
-    return list(GROUPS[group])
+            os.environ.pop("ARENA_SECRET", None)
 
 
 def how(ended: Ended) -> str:
