@@ -43,6 +43,7 @@ WORKBENCH = (
     "rlhf_core.policy.last",
     "rlhf_core.policy.paths",
     "rlhf_core.policy.structure",
+    "rlhf_core.protocols",
     "rlhf_core.registry",
     "rlhf_core.rollout.native",
     "rlhf_core.runs.atomic",

@@ -11,11 +11,11 @@ from rlhf_core import testing as kit
 from rlhf_core.config.base import ComponentConfig
 from rlhf_core.registry import Registry
 
-NEEDS_A_MODEL = {"rlhf-plugin-reward/bradley_terry", "rlhf-plugin-reward/ensemble"}
+NEEDS_A_MODEL = {"rlhf-plugin-reward/bradley_terry", "rlhf-plugin-reward/ensemble", "rlhf-plugin-rubric/rubric_model"}
 """Components with no default to run on; their own tests run them, as those of components with required settings."""
 REQUIRED = {"path": "somewhere", "pattern": "[0-9]+", "task": "chain_sum"}
 """Values of required settings."""
-NEEDS_A_SERVICE = {"rlhf-plugin-wandb/wandb"}
+NEEDS_A_SERVICE = {"rlhf-plugin-wandb/wandb", "rlhf-plugin-judge/judge", "rlhf-plugin-rubric/rubric"}
 CHECKS: dict[str, Callable[..., None]] = {
     "loss": kit.check_loss,
     "advantage": kit.check_advantage,

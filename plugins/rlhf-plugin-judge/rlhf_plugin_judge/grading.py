@@ -1,0 +1,71 @@
+"""Absolute grades: each completion on a scale, by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rlhf_core.api import JudgeRequest, Sample, Score
+from rlhf_core.protocols import Judge
+from rlhf_plugin_judge.rewards import JudgeRewardConfig
+from rlhf_plugin_judge.texts import AS_DATA, conversation, tagged
+from rlhf_plugin_judge.verdict import Verdict, ask_json, number
+
+SYSTEM = """You grade the response of an assistant. {criterion}
+{data}
+Think in one or two sentences. Then write one JSON object and nothing after it:
+{{"why": "...", "grade": N}}
+where N is a whole number from {low} (worst) to {high} (best)."""
+
+
+class GradeReward:
+    """``(grade - low) / (high - low)``; parts ``grade`` and ``repaired`` (1 where the judge had to be asked twice).
+
+    Args:
+        config: scale and criterion.
+        judge: who is asked.
+    """
+
+    def __init__(self, config: JudgeRewardConfig, judge: Judge) -> None:
+        self.config, self.judge = config, judge
+        self.system = SYSTEM.format(criterion=config.criterion, data=AS_DATA, low=config.low, high=config.high)
+
+    def score(self, samples: Sequence[Sample]) -> list[Score]:
+        """One score per sample, each from its own question."""
+        asking = self.config.asking
+        asked = [self.request(i, s) for i, s in enumerate(samples)]
+        return [self.as_score(v) for v in ask_json(self.judge, asked, self.parse, asking.repair)]
+
+    def request(self, at: int, sample: Sample) -> JudgeRequest:
+        """The question about one sample."""
+        asking = self.config.asking
+        text = f"{tagged('conversation', conversation(sample.prompt.messages))}\n\n" \
+               f"{tagged('response', sample.completion)}"
+        return JudgeRequest(f"{sample.prompt.id}#{at}", ({"role": "user", "content": text},), self.system,
+                            asking.max_tokens, asking.temperature, asking.seed)
+
+    def parse(self, found: dict[str, Any]) -> float:
+        """The grade.
+
+        Raises:
+            Unusable: there is none on the scale.
+        """
+        return number(found, "grade", self.config.low, self.config.high)
+
+    def as_score(self, verdict: Verdict[float]) -> Score:
+        """A grade on the scale from 0 to 1."""
+        if verdict.value is None:
+            return verdict.missing
+        span = self.config.high - self.config.low
+        return Score((verdict.value - self.config.low) / span,
+                     {"grade": verdict.value, "repaired": float(verdict.repaired)})
+
+    def close(self) -> None:
+        """Close the judge; idempotent."""
+        close_judge(self.judge)
+
+
+def close_judge(judge: Any) -> None:
+    """Close a judge that can be closed."""
+    if callable(close := getattr(judge, "close", None)):
+        close()

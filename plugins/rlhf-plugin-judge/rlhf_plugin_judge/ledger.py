@@ -1,0 +1,153 @@
+"""Tokens and money as they are spent: an append-only file that several processes share, and a cap that holds for all.
+
+Before anything is sent, its worst case is reserved; when the answer is there, the reservation is replaced by the real
+cost. Whatever a process may have spent when it was killed stays reserved, so the cap holds over kills and restarts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from rlhf_core.api import ConfigError
+from rlhf_plugin_judge.prices import NANO
+
+
+class Ledger:
+    """A JSONL file of ``reserve``, ``settle`` and ``batch`` rows. Every change is made under a lock on the file.
+
+    Args:
+        path: the file; made if absent. A half-written last row, of a killed process, is cut off.
+        cap_usd: nothing is reserved beyond this, everything in the file counted.
+
+    Raises:
+        ConfigError: the file holds something else, or cannot be written.
+    """
+
+    def __init__(self, path: Path, cap_usd: float) -> None:
+        self.path, self.cap = path, int(cap_usd * NANO)
+        self.amounts: dict[str, int] = {}
+        """Reservation -> nano-dollars, its worst case until it is settled."""
+        self.total = 0
+        """Nano-dollars spent or reserved, as of the last change that this process made."""
+        self.settled: set[str] = set()
+        self.batches: dict[str, dict[str, Any]] = {}
+        """Message batch -> its row."""
+        self._seen, self._line, self._lock = 0, 0, threading.Lock()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with self._locked():
+                pass
+        except OSError as error:
+            raise ConfigError(f"the judge's ledger cannot be written: {error.strerror}", where=str(path),
+                              fix="set judge.ledger to a file that can be written") from error
+
+    def reserve(self, nano: int, what: str) -> str | None:
+        """Set ``nano`` aside; None if that would exceed the cap."""
+        with self._locked() as file:
+            if self.total + nano > self.cap:
+                return None
+            name = uuid.uuid4().hex
+            self._write(file, {"op": "reserve", "id": name, "usd": nano / NANO, "what": what})
+            return name
+
+    def settle(self, name: str, nano: int, **facts: Any) -> None:
+        """Replace a reservation by what was spent; ``facts`` (tokens, what went wrong) are kept with it."""
+        with self._locked() as file:
+            self._write(file, {"op": "settle", "id": name, "usd": nano / NANO, **facts})
+
+    def note_batch(self, batch: str, name: str, digests: list[str]) -> None:
+        """Remember which message batch holds which questions, paid from which reservation."""
+        with self._locked() as file:
+            self._write(file, {"op": "batch", "batch": batch, "id": name, "digests": digests})
+
+    def open_batches(self) -> list[dict[str, Any]]:
+        """Batches that were sent and whose results nobody has fetched."""
+        with self._locked():
+            return [row for row in self.batches.values() if row["id"] not in self.settled]
+
+    @contextmanager
+    def _locked(self) -> Iterator[IO[bytes]]:
+        with self._lock, self.path.open("a+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            self._catch_up(file)
+            yield file
+
+    def _catch_up(self, file: IO[bytes]) -> None:
+        """Read what other processes have added; we hold the lock, so a torn last row has no living writer."""
+        file.seek(self._seen)
+        data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        if len(whole) < len(data):
+            file.truncate(self._seen + len(whole))
+        for line in whole.splitlines():
+            self._line += 1
+            self._take(line)
+        self._seen += len(whole)
+
+    def _write(self, file: IO[bytes], row: dict[str, Any]) -> None:
+        line = json.dumps({**row, "at": round(time.time(), 3), "pid": os.getpid()}).encode()
+        file.write(line + b"\n")
+        file.flush()
+        self._seen += len(line) + 1
+        self._line += 1
+        self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        try:
+            row = json.loads(line)
+            op, name = row["op"], row["id"]
+            if op == "batch":
+                self.batches[row["batch"]] = row
+                return
+            amount = round(row["usd"] * NANO)
+            self.total += amount - self.amounts.get(name, 0)
+            self.amounts[name] = amount
+            if op == "settle":
+                self.settled.add(name)
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError("the judge's ledger is damaged: what was spent is not known",
+                              where=f"{self.path}, line {self._line}",
+                              fix="mend that line, or set judge.ledger to another file") from error
+
+
+class Budget:
+    """The ledger as the coroutines of one event loop use it.
+
+    Where the cap has no room, one waits for this process's own requests in flight: they were reserved at their worst
+    case, and most give something back.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger, self.open = ledger, 0
+        self._freed = asyncio.Event()
+
+    async def reserve(self, nano: int, what: str) -> str | None:
+        """Set ``nano`` aside; None if it does not fit, with nothing in flight that could give room."""
+        while (name := self.ledger.reserve(nano, what)) is None:
+            if not self.open:
+                return None
+            self._freed.clear()
+            await self._freed.wait()
+        self.open += 1
+        return name
+
+    def settle(self, name: str, nano: int, **facts: Any) -> None:
+        """Replace a reservation by what was spent."""
+        self.ledger.settle(name, nano, **facts)
+        self.open -= 1
+        self._freed.set()
+
+    def leave(self) -> None:
+        """A reservation stays as it is: what it pays for may still be spent."""
+        self.open -= 1
+        self._freed.set()

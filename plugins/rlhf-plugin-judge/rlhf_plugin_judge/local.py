@@ -1,0 +1,75 @@
+"""A judge on this machine: any causal language model through the native rollout engine."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import torch
+
+from rlhf_core.api import JudgeReply, JudgeRequest, Message, ModelError, RolloutRequest, SamplingParams, ScoreStatus
+from rlhf_core.models.load import load_policy
+from rlhf_core.models.prompt_format import Formatter
+from rlhf_core.rollout.native import NativeEngine
+from rlhf_plugin_judge.config import LocalConfig
+from rlhf_plugin_judge.texts import clean
+
+
+class LocalJudge:
+    """Answers all requests of a call together; one answer does not depend on the others.
+
+    Args:
+        config: model and limits.
+        device: where the model runs; None takes an accelerator if there is one.
+
+    Raises:
+        ModelError: the model cannot be loaded.
+    """
+
+    def __init__(self, config: LocalConfig, device: str | None = None) -> None:
+        loaded = load_policy(config.model)
+        loaded.model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
+        self.formatter, self.context = Formatter(loaded.tokenizer, config.model.prompt_format), loaded.context
+        self.engine = NativeEngine(loaded.model, loaded.tokenizer, loaded.context, config.max_concurrent,
+                                   config.max_batch_tokens)
+
+    def ask(self, requests: Sequence[JudgeRequest]) -> list[JudgeReply]:
+        """One reply per request, in order; one that does not fit the context has a status."""
+        replies: dict[int, JudgeReply] = {}
+        waiting: dict[float, list[tuple[int, RolloutRequest]]] = defaultdict(list)
+        for at, request in enumerate(requests):
+            try:
+                ids = self.encode(request)
+            except ModelError as error:
+                replies[at] = JudgeReply.failed(ScoreStatus.ERROR, str(error))
+                continue
+            if not ids or len(ids) + request.max_tokens > self.context:
+                replies[at] = JudgeReply.failed(
+                    ScoreStatus.ERROR, f"the question has {len(ids)} tokens; with {request.max_tokens} for the answer "
+                                       f"that is outside the judge's context of {self.context}")
+                continue
+            waiting[request.temperature].append(
+                (at, RolloutRequest(request.id, ids, 0, request.seed, request.max_tokens)))
+        for temperature, rows in waiting.items():
+            longest = max(r.max_tokens or 0 for _, r in rows)
+            sampling = SamplingParams(max_tokens=longest, temperature=temperature)
+            for (at, _), rollout in zip(rows, self.engine.generate([r for _, r in rows], sampling, 0)):
+                replies[at] = JudgeReply(rollout.text, input_tokens=len(rollout.prompt_ids),
+                                         output_tokens=len(rollout.completion_ids))
+        return [replies[at] for at in range(len(requests))]
+
+    def encode(self, request: JudgeRequest) -> tuple[int, ...]:
+        """Token ids of a request; a chat template without a system turn gets the system text before the question.
+
+        Raises:
+            ModelError: the template takes neither.
+        """
+        turns: tuple[Message, ...] = tuple({**m, "content": clean(m["content"])} for m in request.messages)
+        if not request.system:
+            return self.formatter.encode(turns)
+        system = clean(request.system)
+        try:
+            return self.formatter.encode(({"role": "system", "content": system}, *turns))
+        except ModelError:
+            first = {**turns[0], "content": f"{system}\n\n{turns[0]['content']}"}
+            return self.formatter.encode((first, *turns[1:]))

@@ -1,0 +1,149 @@
+"""Comparisons: two responses in both orders, so that a judge's liking for a position cancels out.
+
+A judge that prefers whatever comes first is common (Zheng et al. 2023, "Judging LLM-as-a-Judge", section 3.3).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlhf_core.api import JudgeRequest, Message, Sample, Score, ScoreStatus
+from rlhf_core.protocols import Judge
+from rlhf_plugin_judge.grading import close_judge
+from rlhf_plugin_judge.rewards import Asking, JudgeRewardConfig
+from rlhf_plugin_judge.texts import AS_DATA, conversation, tagged
+from rlhf_plugin_judge.verdict import Unusable, Verdict, ask_json
+
+SYSTEM = """You compare two responses of an assistant to the same conversation. {criterion}
+{data}
+Neither their order nor their length says which is better.
+Think in one or two sentences. Then write one JSON object and nothing after it:
+{{"why": "...", "better": "A"}}
+where "better" is "A", "B" or "tie"."""
+POINTS = {"A": 1.0, "B": 0.0, "tie": 0.5}
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Two responses to one conversation."""
+
+    id: str
+    prompt: tuple[Message, ...]
+    first: str
+    second: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What both orders said; ``share`` is the first response's: 1 won, 0 lost, 0.5 tied or split by position."""
+
+    share: float | None
+    flipped: bool = False
+    """The orders contradict each other: the position decided."""
+    status: ScoreStatus = ScoreStatus.OK
+    detail: str = ""
+    cost_usd: float = 0.0
+
+
+def compare(judge: Judge, matches: Sequence[Match], criterion: str, asking: Asking) -> list[Outcome]:
+    """Ask about each match twice, once in each order; equal responses tie without a question.
+
+    Returns:
+        One outcome per match, in order; missing unless both orders have an answer.
+    """
+    system = SYSTEM.format(criterion=criterion, data=AS_DATA)
+    open_ = [m for m in matches if m.first != m.second]
+    asked = [r for m in open_ for r in (question(m, m.first, m.second, "ab", system, asking),
+                                        question(m, m.second, m.first, "ba", system, asking))]
+    verdicts = iter(ask_json(judge, asked, better, asking.repair))
+    return [Outcome(0.5) if m.first == m.second else outcome(next(verdicts), next(verdicts)) for m in matches]
+
+
+def question(match: Match, a: str, b: str, order: str, system: str, asking: Asking) -> JudgeRequest:
+    """The question in one order."""
+    text = "\n\n".join((tagged("conversation", conversation(match.prompt)), tagged("response_a", a),
+                        tagged("response_b", b)))
+    return JudgeRequest(f"{match.id}:{order}", ({"role": "user", "content": text},), system, asking.max_tokens,
+                        asking.temperature, asking.seed)
+
+
+def better(found: dict[str, Any]) -> float:
+    """Points of response A.
+
+    Raises:
+        Unusable: "better" is none of the three.
+    """
+    said = found.get("better")
+    if said not in POINTS:
+        raise Unusable('"better" must be "A", "B" or "tie"')
+    return POINTS[said]
+
+
+def outcome(ab: Verdict[float], ba: Verdict[float]) -> Outcome:
+    """Both orders together; the second one's A is the match's second response."""
+    cost = ab.cost_usd + ba.cost_usd
+    if ab.value is None or ba.value is None:
+        gone = ab if ab.value is None else ba
+        return Outcome(None, False, gone.status, gone.detail, cost)
+    return Outcome((ab.value + 1 - ba.value) / 2, ab.value == ba.value != 0.5, cost_usd=cost)
+
+
+class PairwiseReward:
+    """Win share of each completion against others of its prompt; parts ``comparisons`` and ``flipped`` (their share in
+    which the position decided). It depends on the group by its nature, and on nothing else in the call.
+
+    Args:
+        config: criterion and rivals.
+        judge: who is asked.
+    """
+
+    def __init__(self, config: JudgeRewardConfig, judge: Judge) -> None:
+        self.config, self.judge = config, judge
+
+    def score(self, samples: Sequence[Sample]) -> list[Score]:
+        """One score per sample; a completion without a rival, or with none that could be judged, has none."""
+        groups: dict[str, list[int]] = defaultdict(list)
+        for i, sample in enumerate(samples):
+            groups[sample.prompt.id].append(i)
+        pairs = [(rows[i], rows[j]) for rows in groups.values() for i, j in ring(len(rows), self.config.rivals)]
+        matches = [Match(f"{samples[i].prompt.id}:{i}:{j}", samples[i].prompt.messages, samples[i].completion,
+                         samples[j].completion) for i, j in pairs]
+        outcomes = compare(self.judge, matches, self.config.criterion, self.config.asking)
+        shares: dict[int, list[tuple[float, bool]]] = defaultdict(list)
+        missing: dict[int, Outcome] = {}
+        for (i, j), found in zip(pairs, outcomes):
+            if found.share is None:
+                missing |= {i: found, j: found}
+            else:
+                shares[i].append((found.share, found.flipped))
+                shares[j].append((1 - found.share, found.flipped))
+        return [win_share(shares[i], missing.get(i)) for i in range(len(samples))]
+
+    def close(self) -> None:
+        """Close the judge; idempotent."""
+        close_judge(self.judge)
+
+
+def ring(size: int, rivals: int | None) -> list[tuple[int, int]]:
+    """Which of a group are compared: all pairs, or each with the ``rivals / 2`` that follow it in a ring.
+
+    Example:
+        >>> ring(4, 2)
+        [(0, 1), (1, 2), (2, 3), (3, 0)]
+    """
+    if rivals is None or rivals >= size - 1:
+        return [(i, j) for i in range(size) for j in range(i + 1, size)]
+    steps = range(1, max(1, rivals // 2) + 1)
+    return [(i, (i + step) % size) for step in steps for i in range(size)]
+
+
+def win_share(rows: Sequence[tuple[float, bool]], missing: Outcome | None) -> Score:
+    """The mean share of one completion's comparisons."""
+    if not rows:
+        why = "no other completion of this prompt to compare with" if missing is None else missing.detail
+        return Score.failed(ScoreStatus.MISSING if missing is None else missing.status, why)
+    return Score(sum(s for s, _ in rows) / len(rows),
+                 {"comparisons": float(len(rows)), "flipped": sum(f for _, f in rows) / len(rows)})

@@ -1,0 +1,94 @@
+"""What tokens cost. Money is counted in whole nano-dollars (1e-9 USD), so that sums are exact; every cost rounds up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from pydantic import Field
+
+from rlhf_core.api import Config
+
+NANO = 1_000_000_000
+"""Nano-dollars in a dollar."""
+MESSAGE_TOKENS, REQUEST_TOKENS = 16, 64
+"""More than a service adds around a message, and around a request."""
+
+
+class Price(Config):
+    """USD per million tokens."""
+
+    input: float = Field(ge=0)
+    output: float = Field(ge=0)
+    cache_write: float | None = Field(default=None, ge=0)
+    """Input that is written to the service's prompt cache; None is 1.25 times ``input``."""
+    cache_read: float | None = Field(default=None, ge=0)
+    """Input read from that cache; None is a tenth of ``input``."""
+    longest: int | None = Field(default=None, ge=1)
+    """Prompts that might have more tokens may cost more, and are not sent; None: one price for all lengths."""
+
+    @property
+    def writing(self) -> float:
+        """Price of input written to the prompt cache."""
+        return 1.25 * self.input if self.cache_write is None else self.cache_write
+
+    @property
+    def reading(self) -> float:
+        """Price of input read from the prompt cache."""
+        return 0.1 * self.input if self.cache_read is None else self.cache_read
+
+
+class Tokens(NamedTuple):
+    """What a service says that one answer took."""
+
+    input: int = 0
+    output: int = 0
+    cache_write: int = 0
+    cache_read: int = 0
+
+
+PRICES: Mapping[str, Price] = {
+    "claude-haiku-4-5": Price(input=1, output=5, longest=200_000),
+    "claude-sonnet-4-6": Price(input=3, output=15, longest=200_000),
+    "claude-opus-4-6": Price(input=5, output=25, longest=200_000),
+    "claude-haiku-5-5": Price(input=0.1, output=0.5, longest=100_000),
+    "claude-sonnet-5-5": Price(input=2, output=10, longest=200_000),
+    "claude-opus-5-5": Price(input=4, output=20, longest=200_000),
+}
+"""List prices in November 2026; ``judge.prices`` adds models and replaces these."""
+TAKE_TEMPERATURE = ("claude-haiku-4-5", "claude-sonnet-4-5", "claude-sonnet-4-6", "claude-opus-4-5", "claude-opus-4-6")
+"""Models, with their dated versions, that take a temperature; later ones refuse it."""
+
+
+def price_of(model: str, prices: Mapping[str, Price]) -> Price | None:
+    """Price of a model, by its name or the longest name that it is a dated version of (``NAME-20251001``)."""
+    fits = [name for name in prices if is_version(model, name)]
+    return prices[max(fits, key=len)] if fits else None
+
+
+def is_version(model: str, name: str) -> bool:
+    """Whether a model is the one called ``name``, or a dated version of it."""
+    return model == name or model.startswith(f"{name}-20")
+
+
+def cost(price: Price, tokens: Tokens, share: float = 1.0) -> int:
+    """Nano-dollars of one answer, rounded up; ``share`` is what is left of the price after a discount."""
+    usd_per_million = (tokens.input * price.input + tokens.output * price.output
+                       + tokens.cache_write * price.writing + tokens.cache_read * price.reading)
+    return math.ceil(round(usd_per_million * share * NANO / 1e6, 3))
+
+
+def most(price: Price, texts: Iterable[str], max_tokens: int, share: float = 1.0) -> int:
+    """An upper bound of what one question can cost, in nano-dollars, before it is sent.
+
+    A token stands for at least one byte of UTF-8, so a text has at most as many tokens as bytes; all of the input may
+    be written to the prompt cache; and the answer may take all of ``max_tokens``.
+    """
+    dearest = Price(input=max(price.input, price.writing), output=price.output)
+    return cost(dearest, Tokens(input=most_tokens(texts), output=max_tokens), share)
+
+
+def most_tokens(texts: Iterable[str]) -> int:
+    """At most so many tokens do the texts of one request have."""
+    return sum(len(t.encode()) + MESSAGE_TOKENS for t in texts) + REQUEST_TOKENS

@@ -1,0 +1,51 @@
+"""A judge's request as the Messages API takes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from rlhf_core.api import JudgeRequest
+from rlhf_plugin_judge.answers import digest
+from rlhf_plugin_judge.config import AnthropicConfig
+from rlhf_plugin_judge.prices import most, most_tokens
+from rlhf_plugin_judge.texts import clean
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is sent, the hash it is kept under, and what it can cost at most."""
+
+    digest: str
+    params: dict[str, Any]
+    """Arguments of ``messages.create`` but for the temperature, which its signature no longer has."""
+    temperature: float | None
+    most: int
+    """Nano-dollars."""
+    too_long: bool = False
+    """Its price is not known: longer prompts may cost more."""
+
+    @property
+    def batch_params(self) -> dict[str, Any]:
+        """The same as one entry of a message batch."""
+        return self.params if self.temperature is None else {**self.params, "temperature": self.temperature}
+
+
+def question_of(request: JudgeRequest, config: AnthropicConfig) -> Question:
+    """Write a request down for the service; system turns join the system text."""
+    system = "\n\n".join(clean(t) for t in
+                         [request.system, *(m["content"] for m in request.messages if m["role"] == "system")] if t)
+    turns = [{"role": "assistant" if m["role"] == "assistant" else "user", "content": clean(m["content"])}
+             for m in request.messages if m["role"] != "system"]
+    temperature = request.temperature if config.takes_temperature else None
+    params: dict[str, Any] = {"model": config.model, "max_tokens": request.max_tokens, "messages": turns}
+    name = digest({**params, "system": system, "temperature": temperature, "seed": request.seed,
+                   "service": config.address})
+    if system:
+        block: dict[str, Any] = {"type": "text", "text": system}
+        params["system"] = [{**block, "cache_control": {"type": "ephemeral"}} if config.prompt_caching else block]
+    share = config.batch_price if config.batches else 1.0
+    texts = [system, *(t["content"] for t in turns)]
+    limit, longest = most(config.price, texts, request.max_tokens, share), config.price.longest
+    too_long = longest is not None and most_tokens(texts) > longest
+    return Question(name, params, temperature, limit, too_long)

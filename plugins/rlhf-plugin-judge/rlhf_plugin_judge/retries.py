@@ -1,0 +1,58 @@
+"""When an attempt is made again, how long after, and whether it may have cost something."""
+
+from __future__ import annotations
+
+import random as random_module
+from email.utils import parsedate_to_datetime
+from time import time
+from typing import Any
+
+import anthropic
+
+GAVE_UP = "given up after {} attempts; last: {}"
+
+
+def worth_retrying(error: Exception) -> bool:
+    """408, 409, 429, 5xx, broken connections, timeouts, and answers that cannot be read; not what stays refused."""
+    if isinstance(error, anthropic.APIStatusError):
+        return error.status_code in (408, 409, 429) or error.status_code >= 500
+    return isinstance(error, (anthropic.APIConnectionError, anthropic.APIResponseValidationError, TimeoutError,
+                              ValueError))
+
+
+def may_have_been_sent(error: Exception) -> bool:
+    """Whether an attempt that failed may be billed: not what the service refused, nor what never reached it."""
+    if isinstance(error, anthropic.APIStatusError):
+        return False
+    cause = type(error.__cause__).__name__
+    return not (isinstance(error, anthropic.APIConnectionError) and cause in ("ConnectError", "ConnectTimeout"))
+
+
+def retry_after(error: Exception) -> float | None:
+    """Seconds that the service asks to be left alone (``retry-after-ms``, or ``retry-after`` in seconds or as a date).
+
+    None if it did not say.
+    """
+    headers = getattr(getattr(error, "response", None), "headers", {})
+    try:
+        if "retry-after-ms" in headers:
+            return max(0.0, float(headers["retry-after-ms"]) / 1000)
+        if (said := headers.get("retry-after")) is None:
+            return None
+        return max(0.0, float(said))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, parsedate_to_datetime(headers["retry-after"]).timestamp() - time())
+    except (ValueError, KeyError):
+        return None
+
+
+def wait_before(attempt: int, first_s: float, most_s: float, random: Any = random_module) -> float:
+    """Seconds before the next attempt: doubling, with half of it drawn at random so that clients drift apart.
+
+    Args:
+        attempt: how many have failed before the last one.
+    """
+    whole = min(most_s, first_s * 2.0**attempt)
+    return whole * (0.5 + 0.5 * random.random())

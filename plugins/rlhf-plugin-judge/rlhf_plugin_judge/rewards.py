@@ -1,0 +1,111 @@
+"""Settings of the reward and the verifier that ask a judge."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from rlhf_core.api import BuildContext, ComponentConfig, Config, ConfigError, Prompt, VerifierConfig, component
+from rlhf_plugin_judge.config import AnthropicConfig
+
+if TYPE_CHECKING:
+    from rlhf_plugin_judge.grading import GradeReward
+    from rlhf_plugin_judge.pairwise import PairwiseReward
+    from rlhf_plugin_judge.verifier import JudgeVerifier
+
+
+class Asking(Config):
+    """How a question is put."""
+
+    max_tokens: int = Field(default=512, ge=1)
+    """Longest answer, its reasons included."""
+    temperature: float = Field(default=0.0, ge=0)
+    seed: int = Field(default=0, ge=0)
+    repair: bool = True
+    """Ask once more where the answer is not the JSON that was asked for."""
+
+
+class JudgeRewardConfig(ComponentConfig):
+    """A judge's opinion as a reward: a grade, or wins against the other completions of the same prompt."""
+
+    name: str = "judge"
+    judge: component("judge") = AnthropicConfig(name="anthropic")  # pyright: ignore[reportInvalidTypeForm]
+    mode: Literal["grade", "pairwise"] = "grade"
+    """``grade``: each completion on a scale. ``pairwise``: the share of comparisons won within its group, each asked in
+    both orders, so that liking what comes first cancels out."""
+    criterion: str = "How well does the response do what the user asked for: is it right, complete, and to the point?"
+    low: int = 1
+    """Worst grade; it becomes 0."""
+    high: int = 10
+    """Best grade; it becomes 1."""
+    rivals: int | None = Field(default=None, ge=1)
+    """``pairwise``: compare each completion with at most so many of its group; None with all."""
+    asking: Asking = Asking()
+
+    @model_validator(mode="after")
+    def _scale(self) -> JudgeRewardConfig:
+        if self.low >= self.high:
+            raise ConfigError(f"reward 'judge': the scale from {self.low} to {self.high} is empty",
+                              fix="reward.low must be below reward.high")
+        return self
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Check the judge, and that there is something to compare with.
+
+        Raises:
+            ConfigError: ``pairwise`` with one completion per prompt; or what the judge refuses.
+        """
+        self.judge.preflight(ctx)
+        size = getattr(getattr(ctx.config, "trainer", None), "group_size", None)
+        if self.mode == "pairwise" and size == 1:
+            raise ConfigError("reward 'judge' compares the completions of a prompt, and there is one of each",
+                              where="trainer.group_size", fix="trainer.group_size=4, or reward.mode=grade")
+
+    def build(self, ctx: BuildContext) -> GradeReward | PairwiseReward:
+        """Build the judge and the reward."""
+        judge: Any = self.judge.build(ctx)
+        if self.mode == "grade":
+            from rlhf_plugin_judge.grading import GradeReward
+
+            return GradeReward(self, judge)
+        from rlhf_plugin_judge.pairwise import PairwiseReward
+
+        return PairwiseReward(self, judge)
+
+
+class JudgeVerifierConfig(VerifierConfig):
+    """A judge's yes or no, one completion at a time, in a worker process; 1.0 or 0.0."""
+
+    name: str = "judge"
+    needs_answer: ClassVar[bool] = False
+    judge: component("judge") = AnthropicConfig(name="anthropic")  # pyright: ignore[reportInvalidTypeForm]
+    criterion: str = "Is the response correct?"
+    """A question that yes answers where the completion is good."""
+    reference: Literal["if_any", "required", "never"] = "if_any"
+    """Whether the judge is shown the prompt's reference answer."""
+    asking: Asking = Asking()
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Those of the judge."""
+        return tuple(getattr(self.judge, "secrets", ()))
+
+    @property
+    def seconds(self) -> float:
+        """Two questions at most, each as long as the judge may take."""
+        return (2 if self.asking.repair else 1) * float(getattr(self.judge, "seconds", 0.0))
+
+    def check_prompt(self, prompt: Prompt) -> str | None:
+        """With ``reference: required``, a prompt has an answer."""
+        return "it has no reference answer" if self.reference == "required" and prompt.answer is None else None
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Check the judge."""
+        self.judge.preflight(ctx)
+
+    def build(self, ctx: BuildContext) -> JudgeVerifier:
+        """Build the judge and the verifier."""
+        from rlhf_plugin_judge.verifier import JudgeVerifier
+
+        return JudgeVerifier(self, self.judge.build(ctx))

@@ -1,0 +1,290 @@
+"""A service on this machine that speaks the Messages API and its batches, with faults: for tests and rehearsals.
+
+    python -m rlhf_plugin_judge.stand_in --port 8123 --fault 429=0.1 --fault hang=0.01
+    ANTHROPIC_API_KEY=any rlhf reward score --reward judge --set judge.base_url=http://127.0.0.1:8123 ...
+
+It answers any question with the same grade, verdict and winner, and counts what it would have billed: also for answers
+that it never delivered, which is the worst that a service can do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from rlhf_plugin_judge.prices import Price, Tokens, cost
+
+Answer = Callable[[Mapping[str, Any]], str]
+FAULTS = ("429", "500", "529", "malformed", "prose", "hang", "drop")
+PLAIN = '{"why": "as ever", "grade": 7, "verdict": true, "better": "tie"}'
+ERRORS = {"429": "rate_limit_error", "500": "api_error", "529": "overloaded_error"}
+
+
+def by_question(body: Mapping[str, Any]) -> str:
+    """A grade, verdict and winner that depend on the first turn alone, so that a mixed-up answer shows."""
+    first = hashlib.sha256(str(body["messages"][0]["content"]).encode()).digest()[0]
+    return json.dumps({"why": "...", "grade": 1 + first % 10, "verdict": first % 2 == 0, "better": "AB"[first % 2]})
+
+
+@dataclass
+class Service:
+    """State of the stand-in; shared by its threads.
+
+    Args:
+        answer: makes an answer's text from the request's JSON body.
+        faults: fault -> share of the arrivals that meet it, drawn from the seed, the question and how often it came.
+        seed: of those draws.
+        price: what its meter counts with.
+        retry_after: seconds, sent with 429; None leaves the header out.
+        latency_s: before every answer.
+        hang_s: a hanging request is held so long, then dropped.
+        polls: how often a batch is asked for before it has ended.
+    """
+
+    answer: Answer = lambda body: PLAIN
+    faults: Mapping[str, float] = field(default_factory=dict)
+    seed: int = 0
+    price: Price = field(default_factory=lambda: Price(input=1, output=5))
+    retry_after: float | None = 0.05
+    latency_s: float = 0.0
+    hang_s: float = 30.0
+    polls: int = 1
+    seen: Counter[str] = field(default_factory=Counter)
+    """Arrivals, faults by name, answers, batches; ``billed_nano`` is the meter."""
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    arrivals: Counter[str] = field(default_factory=Counter)
+    """Question -> how often it came."""
+    answered: Counter[str] = field(default_factory=Counter)
+    """Question -> how often an answer was delivered."""
+    batches: dict[str, dict[str, Any]] = field(default_factory=dict)
+    most_open: int = 0
+    """Most requests held at once."""
+    _open: int = 0
+    _systems: set[str] = field(default_factory=set)
+    _lock: Any = field(default_factory=threading.Lock)
+
+    def draw(self, body: Mapping[str, Any]) -> tuple[str, str]:
+        """(Question, fault or ""), counted."""
+        name = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
+        with self._lock:
+            self.arrivals[name] += 1
+            dice = random.Random(f"{self.seed}/{name}/{self.arrivals[name]}").random()
+            self.seen["arrivals"] += 1
+            for fault, share in self.faults.items():
+                if dice < share:
+                    self.seen[fault] += 1
+                    return name, fault
+                dice -= share
+        return name, ""
+
+    def message(self, body: Mapping[str, Any], text: str, share: float = 1.0) -> dict[str, Any]:
+        """An answer as the API writes it, billed."""
+        system = "".join(b["text"] for b in body.get("system", []))
+        cached = any("cache_control" in b for b in body.get("system", []))
+        asked = sum(len(str(m["content"])) for m in body["messages"]) // 4 + 10
+        with self._lock:
+            known = cached and system in self._systems
+            self._systems |= {system} if cached else set()
+            size = len(system) // 4
+            tokens = Tokens(asked + (0 if cached else size), min(body["max_tokens"], len(text) // 4 + 1),
+                            size if cached and not known else 0, size if known else 0)
+            self.seen["billed_nano"] += cost(self.price, tokens, share)
+            self.seen["answers"] += 1
+        usage = {"input_tokens": tokens.input, "output_tokens": tokens.output,
+                 "cache_creation_input_tokens": tokens.cache_write, "cache_read_input_tokens": tokens.cache_read}
+        return {"id": f"msg_{self.seen['answers']}", "type": "message", "role": "assistant", "model": body["model"],
+                "content": [{"type": "text", "text": text}] if text else [], "stop_reason": "end_turn",
+                "stop_sequence": None, "usage": usage}
+
+    def entered(self, step: int) -> None:
+        """A request came (1) or went (-1)."""
+        with self._lock:
+            self._open += step
+            self.most_open = max(self.most_open, self._open)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One connection."""
+
+    protocol_version = "HTTP/1.1"
+    server: StandIn  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def do_POST(self) -> None:
+        """A message, or a batch."""
+        service = self.server.service
+        service.entered(1)
+        try:
+            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            service.headers.append({k.lower(): v for k, v in self.headers.items()})
+            if not self.headers.get("x-api-key") and not self.headers.get("authorization"):
+                self.error(401, "authentication_error", "a key is required")
+            elif self.path == "/v1/messages/batches":
+                self.new_batch(body)
+            else:
+                self.new_message(body)
+        finally:
+            service.entered(-1)
+
+    def new_message(self, body: dict[str, Any]) -> None:
+        """Answer, or do worse."""
+        service = self.server.service
+        service.bodies.append(body)
+        if any(not m["content"] for m in body["messages"]):
+            return self.error(400, "invalid_request_error", "messages: text content blocks must be non-empty")
+        name, fault = service.draw(body)
+        time.sleep(service.latency_s)
+        if fault in ERRORS:
+            return self.error(int(fault), ERRORS[fault], f"a fault was asked for ({fault})")
+        found = service.message(body, "I would rather not say." if fault == "prose" else service.answer(body))
+        if fault in ("hang", "drop"):
+            self.server.closing.wait(service.hang_s if fault == "hang" else 0)
+            self.close_connection = True
+            return None
+        text = json.dumps(found)
+        if self.send(200, text[: len(text) // 2] if fault == "malformed" else text):
+            with service._lock:
+                service.answered[name] += fault != "malformed"
+        return None
+
+    def new_batch(self, body: dict[str, Any]) -> None:
+        """Take a batch; it is worked on when it is asked for."""
+        service = self.server.service
+        with service._lock:
+            name = f"msgbatch_{len(service.batches)}"
+            service.batches[name] = {"requests": body["requests"], "polls": 0, "results": None}
+            service.seen["batches"] += 1
+        self.send(200, json.dumps(self.batch(name)))
+
+    def do_GET(self) -> None:
+        """How a batch is, or its results."""
+        service, parts = self.server.service, self.path.strip("/").split("/")
+        if self.path == "/seen":
+            found = {**service.seen, "most_open": service.most_open,
+                     "answered_twice": sum(n > 1 for n in service.answered.values())}
+            self.send(200, json.dumps(found))
+        elif len(parts) < 4 or parts[3] not in service.batches:
+            self.error(404, "not_found_error", f"no {self.path}")
+        elif len(parts) == 5:
+            self.send(200, self.results(parts[3]), "application/x-jsonl")
+        else:
+            service.batches[parts[3]]["polls"] += 1
+            self.send(200, json.dumps(self.batch(parts[3])))
+
+    def batch(self, name: str) -> dict[str, Any]:
+        """A batch as the API describes it."""
+        service, row = self.server.service, self.server.service.batches[name]
+        ended = row["polls"] > service.polls
+        counts = dict.fromkeys(("processing", "succeeded", "errored", "canceled", "expired"), 0)
+        counts["succeeded" if ended else "processing"] = len(row["requests"])
+        return {"id": name, "type": "message_batch", "processing_status": "ended" if ended else "in_progress",
+                "request_counts": counts, "created_at": "2026-01-01T00:00:00Z", "expires_at": "2026-01-02T00:00:00Z",
+                "ended_at": "2026-01-01T01:00:00Z" if ended else None, "archived_at": None, "cancel_initiated_at": None,
+                "results_url": f"{self.server.url}/v1/messages/batches/{name}/results" if ended else None}
+
+    def results(self, name: str) -> str:
+        """Results of a batch, one a line, last first; billed once."""
+        service, row = self.server.service, self.server.service.batches[name]
+        if row["results"] is None:
+            row["results"] = [self.result(service, entry) for entry in reversed(row["requests"])]
+        return "".join(json.dumps(r) + "\n" for r in row["results"])
+
+    def result(self, service: Service, entry: Mapping[str, Any]) -> dict[str, Any]:
+        """One request of a batch; a fault is an error there."""
+        _, fault = service.draw(entry["params"])
+        if fault:
+            error = {"type": "error", "error": {"type": "api_error", "message": f"a fault was asked for ({fault})"}}
+            result: dict[str, Any] = {"type": "errored", "error": error}
+        else:
+            params = entry["params"]
+            result = {"type": "succeeded", "message": service.message(params, service.answer(params), 0.5)}
+        return {"custom_id": entry["custom_id"], "result": result}
+
+    def error(self, status: int, kind: str, text: str) -> None:
+        """An error as the API writes it."""
+        after = self.server.service.retry_after
+        more = {"retry-after": str(after)} if status == 429 and after is not None else {}
+        self.send(status, json.dumps({"type": "error", "error": {"type": kind, "message": text}}), headers=more)
+
+    def send(self, status: int, text: str, kind: str = "application/json",
+             headers: Mapping[str, str] | None = None) -> bool:
+        """Write a response; False if nobody is there any more."""
+        data = text.encode()
+        try:
+            self.send_response(status)
+            for key, value in {"content-type": kind, "content-length": str(len(data)), **(headers or {})}.items():
+                self.send_header(key, value)
+            self.end_headers()
+            self.wfile.write(data)
+            return True
+        except OSError:
+            self.close_connection = True
+            return False
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+
+class StandIn(ThreadingHTTPServer):
+    """The service, running while the ``with`` block does.
+
+    Example:
+        with StandIn(Service(faults={"429": 0.1})) as server:
+            config = AnthropicConfig(base_url=server.url)
+    """
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+
+    def __init__(self, service: Service | None = None, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), Handler)
+        self.service, self.closing = service or Service(), threading.Event()
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True)
+
+    def __enter__(self) -> StandIn:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self.closing.set()
+        self.shutdown()
+        self.server_close()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is nothing to report."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Serve until interrupted."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--port", type=int, default=8123)
+    parser.add_argument("--fault", action="append", default=[], metavar="NAME=SHARE", help=", ".join(FAULTS))
+    parser.add_argument("--latency", type=float, default=0.0, metavar="SECONDS")
+    parser.add_argument("--text", default=PLAIN, help="the answer to everything")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args(argv)
+    faults = {name: float(share) for name, _, share in (f.partition("=") for f in args.fault)}
+    if unknown := set(faults) - set(FAULTS):
+        parser.error(f"no fault {', '.join(sorted(unknown))}; there are {', '.join(FAULTS)}")
+    service = Service(lambda body: args.text, faults, args.seed, latency_s=args.latency)
+    with StandIn(service, args.port) as server:
+        print(f"{server.url}, what it counts: {server.url}/seen", flush=True)
+        try:
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            print(json.dumps(dict(service.seen)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""A judge's answer as validated JSON; prose gets one chance to become JSON, and is a status then, never a number."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from rlhf_core.api import JudgeReply, JudgeRequest, Score, ScoreStatus
+from rlhf_core.protocols import Judge
+
+T = TypeVar("T")
+LOOKED_AT = 20_000
+"""Characters from the end of an answer in which its JSON is looked for."""
+REPAIR = ("That is not the JSON that was asked for: {why}. Answer again, with the JSON object alone: no prose around "
+          "it, no code fence.")
+
+
+class Unusable(ValueError):
+    """An answer that is not what was asked for; the text says why, for the judge and for people."""
+
+
+@dataclass(frozen=True)
+class Verdict(Generic[T]):
+    """What a judge's answer means; ``value`` is None unless ``status`` is ok."""
+
+    value: T | None
+    status: ScoreStatus = ScoreStatus.OK
+    detail: str = ""
+    repaired: bool = False
+    """It took a second question."""
+    cost_usd: float = 0.0
+
+    @property
+    def missing(self) -> Score:
+        """The score of what has no verdict."""
+        return Score.failed(self.status, self.detail)
+
+
+def find_object(text: str) -> dict[str, Any]:
+    """The last JSON object of a text, which a judge may write after its thoughts or inside a code fence.
+
+    Raises:
+        Unusable: there is none.
+
+    Example:
+        >>> find_object('It is short. {"grade": 7}')
+        {'grade': 7}
+    """
+    text, at, last = text[-LOOKED_AT:], 0, None
+    decoder = json.JSONDecoder()
+    while (at := text.find("{", at)) >= 0:
+        try:
+            found, end = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            at += 1
+            continue
+        last, at = found, end
+    if last is None:
+        raise Unusable("there is no JSON object in it")
+    return last
+
+
+def number(found: dict[str, Any], key: str, low: float, high: float) -> float:
+    """A number on a scale.
+
+    Raises:
+        Unusable: the key is missing, or its value is no number from ``low`` to ``high``.
+    """
+    value = found.get(key)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise Unusable(f'"{key}" must be a number from {low:g} to {high:g}' + ("" if value is None else ", not "
+                                                                              f"{json.dumps(value)[:40]}"))
+    if not low <= value <= high:
+        raise Unusable(f'"{key}" is {value:g}, outside the scale from {low:g} to {high:g}')
+    return float(value)
+
+
+def ask_json(
+    judge: Judge, requests: Sequence[JudgeRequest], parse: Callable[[dict[str, Any]], T], repair: bool = True
+) -> list[Verdict[T]]:
+    """Ask, and read each answer as one JSON object.
+
+    Args:
+        judge: who is asked.
+        requests: the questions.
+        parse: makes a value of the object, or raises :class:`Unusable`.
+        repair: ask once more where the answer cannot be used, saying why.
+
+    Returns:
+        One verdict per request, in order; an answer that is missing, or still unusable, has its status and the reason.
+    """
+    replies = list(judge.ask(requests))
+    verdicts = [read(reply, parse) for reply in replies]
+    again = [i for i, (v, r) in enumerate(zip(verdicts, replies)) if v.status is not ScoreStatus.OK and r.ok]
+    if not repair or not again:
+        return verdicts
+    asked = [mending(requests[i], str(replies[i].text), verdicts[i].detail) for i in again]
+    for i, reply in zip(again, judge.ask(asked)):
+        second = read(reply, parse)
+        detail = f"twice; first: {verdicts[i].detail}; then: {second.detail}" if second.detail else ""
+        verdicts[i] = replace(second, detail=detail, repaired=True, cost_usd=verdicts[i].cost_usd + second.cost_usd)
+    return verdicts
+
+
+def read(reply: JudgeReply, parse: Callable[[dict[str, Any]], T]) -> Verdict[T]:
+    """One reply as a verdict."""
+    if not reply.ok or reply.text is None:
+        return Verdict(None, reply.status, reply.detail, cost_usd=reply.cost_usd)
+    try:
+        return Verdict(parse(find_object(reply.text)), cost_usd=reply.cost_usd)
+    except Unusable as error:
+        said = " ".join(reply.text.split())[:80]
+        return Verdict(None, ScoreStatus.ERROR, f"{error} (the judge said: {said!r})", cost_usd=reply.cost_usd)
+
+
+def mending(request: JudgeRequest, text: str, why: str) -> JudgeRequest:
+    """The question, its unusable answer, and what is wrong with it."""
+    turns = ({"role": "assistant", "content": text.strip() or "(nothing)"},
+             {"role": "user", "content": REPAIR.format(why=why.split(" (the judge said")[0])})
+    return replace(request, id=f"{request.id}:again", messages=(*request.messages, *turns))

@@ -1,0 +1,66 @@
+"""Verifier: a judge's yes or no."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlhf_core.api import JudgeRequest, Sample, Score
+from rlhf_core.protocols import Judge
+from rlhf_plugin_judge.grading import close_judge
+from rlhf_plugin_judge.rewards import JudgeVerifierConfig
+from rlhf_plugin_judge.texts import AS_DATA, conversation, tagged
+from rlhf_plugin_judge.verdict import Unusable, ask_json
+
+SYSTEM = """You check the response of an assistant. {criterion}
+{data}
+Think in one or two sentences. Then write one JSON object and nothing after it:
+{{"why": "...", "verdict": true}}
+where "verdict" is true for yes and false for no."""
+COMPARE = "\nThe reference answer is right; a response that says the same in other words is right too."
+
+
+class JudgeVerifier:
+    """1.0 for yes, 0.0 for no; parts ``yes`` and ``repaired``.
+
+    Args:
+        config: the question, and whether the reference answer is shown.
+        judge: who is asked.
+    """
+
+    def __init__(self, config: JudgeVerifierConfig, judge: Judge) -> None:
+        self.config, self.judge = config, judge
+        self.system = SYSTEM.format(criterion=config.criterion, data=AS_DATA)
+
+    def verify(self, sample: Sample) -> Score:
+        """The verdict on one completion; without a usable answer, a status."""
+        asking = self.config.asking
+        verdict = ask_json(self.judge, [self.request(sample)], yes, asking.repair)[0]
+        if verdict.value is None:
+            return verdict.missing
+        return Score(float(verdict.value), {"yes": float(verdict.value), "repaired": float(verdict.repaired)})
+
+    def request(self, sample: Sample) -> JudgeRequest:
+        """The question about one sample."""
+        asking, answer = self.config.asking, sample.prompt.answer
+        shown = answer is not None and self.config.reference != "never"
+        parts = [tagged("conversation", conversation(sample.prompt.messages)),
+                 *([tagged("reference", str(answer))] if shown else []), tagged("response", sample.completion)]
+        system = self.system + (COMPARE if shown else "")
+        return JudgeRequest(sample.prompt.id, ({"role": "user", "content": "\n\n".join(parts)},), system,
+                            asking.max_tokens, asking.temperature, asking.seed)
+
+    def close(self) -> None:
+        """Close the judge; idempotent."""
+        close_judge(self.judge)
+
+
+def yes(found: dict[str, Any]) -> bool:
+    """The verdict.
+
+    Raises:
+        Unusable: it is neither true nor false.
+    """
+    value = found.get("verdict")
+    if not isinstance(value, bool):
+        raise Unusable('"verdict" must be true or false')
+    return value

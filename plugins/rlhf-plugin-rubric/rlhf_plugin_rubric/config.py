@@ -1,0 +1,95 @@
+"""Settings of the rubric's rewards and trainer; importing this never imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import Field
+
+from rlhf_core.api import BuildContext, ComponentConfig, ModelError, component
+from rlhf_plugin_judge.config import AnthropicConfig
+from rlhf_plugin_judge.rewards import Asking
+from rlhf_plugin_reward.config import RewardModelConfig, device_of
+from rlhf_plugin_rubric.rubric import Rubric, RubricField, load_rubric
+
+if TYPE_CHECKING:
+    from rlhf_core.trainers.offline import OfflineTrainer
+    from rlhf_plugin_rubric.judged import RubricReward
+    from rlhf_plugin_rubric.model import RubricModelReward
+
+
+def default_rubric() -> Rubric:
+    """The rubric ``assistant``."""
+    return load_rubric("assistant")
+
+
+class RubricRewardConfig(ComponentConfig):
+    """A judge grades each completion on every criterion; the weighted mean, from 0 to 1, is the reward."""
+
+    name: str = "rubric"
+    rubric: RubricField = Field(default_factory=default_rubric)
+    """``assistant``, a YAML file, or the criteria themselves."""
+    judge: component("judge") = AnthropicConfig(name="anthropic")  # pyright: ignore[reportInvalidTypeForm]
+    asking: Asking = Asking()
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Check the judge."""
+        self.judge.preflight(ctx)
+
+    def build(self, ctx: BuildContext) -> RubricReward:
+        """Build the judge and the reward."""
+        from rlhf_plugin_rubric.judged import RubricReward
+
+        return RubricReward(self, self.judge.build(ctx))
+
+
+class RubricModelConfig(ComponentConfig):
+    """A model trained on grades by ``rlhf train --algo rubric_model``: one head per criterion."""
+
+    name: str = "rubric_model"
+    path: str
+    """Its folder, ``RUN/final``."""
+    max_length: int = Field(default=1024, ge=2)
+    """Longer conversations lose their beginning; so does the answer if it alone is longer."""
+    batch_tokens: int = Field(default=16384, ge=1)
+    """Padded tokens per forward."""
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Check that the folder is there.
+
+        Raises:
+            ModelError: names it.
+        """
+        if not (Path(self.path).expanduser() / "rubric.json").is_file():
+            raise ModelError(f"'{self.path}' holds no rubric model", why="rubric.json is not there",
+                             fix="check reward.path; rlhf train --algo rubric_model writes one to RUN/final")
+
+    def build(self, ctx: BuildContext) -> RubricModelReward:
+        """Load it."""
+        self.preflight(ctx)
+        from rlhf_plugin_rubric.model import RubricModelReward
+
+        return RubricModelReward.load(self, device_of(ctx))
+
+
+class RubricTrainerConfig(RewardModelConfig):
+    """Train a reward model on grades, by their mean squared error.
+
+    Rows have ``prompt``, ``completion`` and either ``grades`` (criterion -> grade on its scale) or ``parts`` (from 0 to
+    1), as ``rlhf reward score --reward rubric --output FILE`` writes them; rows without a score are dropped (and
+    counted).
+    """
+
+    name: str = "rubric_model"
+    feeds: ClassVar[str | None] = "grades"
+    companions: ClassVar[Mapping[str, Any]] = {}
+    rubric: RubricField = Field(default_factory=default_rubric)
+    """The criteria that the grades are of."""
+
+    def build(self, ctx: BuildContext) -> OfflineTrainer:
+        """Return the trainer."""
+        from rlhf_plugin_rubric.task import RubricTrainer
+
+        return RubricTrainer(self, ctx)

@@ -1,0 +1,69 @@
+"""The rubric's reward: a judge, asked online."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rlhf_core.api import JudgeRequest, Sample, Score
+from rlhf_core.protocols import Judge
+from rlhf_plugin_judge.grading import close_judge
+from rlhf_plugin_judge.texts import AS_DATA, conversation, tagged
+from rlhf_plugin_judge.verdict import Unusable, ask_json
+from rlhf_plugin_rubric.config import RubricRewardConfig
+from rlhf_plugin_rubric.rubric import BadGrades, Rubric
+
+SYSTEM = """You grade the response of an assistant by each of these criteria, independently of the others:
+{criteria}
+{data}
+Think in one or two sentences. Then write one JSON object and nothing after it:
+{{"why": "...", "grades": {{{names}}}}}
+where each N is a whole number on the criterion's scale."""
+
+
+class RubricReward:
+    """``sum_c w_c (g_c - low_c) / (high_c - low_c)``, weights adding up to 1; one part per criterion, from 0 to 1.
+
+    Args:
+        config: rubric and how it is asked.
+        judge: who is asked.
+    """
+
+    def __init__(self, config: RubricRewardConfig, judge: Judge) -> None:
+        self.config, self.judge, self.rubric = config, judge, config.rubric
+        self.system = system_text(config.rubric)
+
+    def score(self, samples: Sequence[Sample]) -> list[Score]:
+        """One score per sample, each from its own question; without grades for every criterion it has a status."""
+        asking = self.config.asking
+        requests = [JudgeRequest(f"{s.prompt.id}#{i}", ({"role": "user", "content": shown(s)},), self.system,
+                                 asking.max_tokens, asking.temperature, asking.seed) for i, s in enumerate(samples)]
+        verdicts = ask_json(self.judge, requests, self.parse, asking.repair)
+        return [v.missing if v.value is None else Score(self.rubric.value(v.value), v.value) for v in verdicts]
+
+    def parse(self, found: dict[str, Any]) -> dict[str, float]:
+        """Normalised grades.
+
+        Raises:
+            Unusable: they do not fit the rubric.
+        """
+        try:
+            return self.rubric.read(found.get("grades"))
+        except BadGrades as error:
+            raise Unusable(str(error)) from error
+
+    def close(self) -> None:
+        """Close the judge; idempotent."""
+        close_judge(self.judge)
+
+
+def system_text(rubric: Rubric) -> str:
+    """What every question shares."""
+    rows = [f"- {c.name}, from {c.scale[0]} (worst) to {c.scale[1]} (best): {c.question}" for c in rubric.criteria]
+    names = ", ".join(f'"{n}": N' for n in rubric.names)
+    return SYSTEM.format(criteria="\n".join(rows), data=AS_DATA, names=names)
+
+
+def shown(sample: Sample) -> str:
+    """The conversation and the response."""
+    return f"{tagged('conversation', conversation(sample.prompt.messages))}\n\n{tagged('response', sample.completion)}"

@@ -1,0 +1,80 @@
+"""`rlhf train --algo rubric_model`: graded responses through the core's offline loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlhf_core.api import BuildContext, DatasetError
+from rlhf_core.data.library import Datasets
+from rlhf_core.models.load import load_policy
+from rlhf_core.runs.checkpoint import seed_everything
+from rlhf_core.trainers.offline import OfflineTrainer
+from rlhf_plugin_reward.net import Encoder, fresh_net
+from rlhf_plugin_reward.task import RewardModelTask
+from rlhf_plugin_rubric.config import RubricTrainerConfig
+from rlhf_plugin_rubric.graded import Graded, GradedItem, encode_rows, read_rows
+from rlhf_plugin_rubric.model import GradeFoundry, GradeLoss, save_model
+
+
+class RubricTask(RewardModelTask):
+    """A net with one head per criterion, and the graded responses it learns from."""
+
+    def __init__(self, config: RubricTrainerConfig, ctx: BuildContext) -> None:
+        seed_everything(ctx.seed)
+        self.config, self.ctx, self.rubric = config, ctx, config.rubric
+        self.datasets = Datasets(ctx.config.dataset, ctx)
+        counts = ctx.session.counts
+        self.rows = {split: read_rows(self.datasets, split, self.rubric, counts) for split in ("train", "heldout")}
+        self.mean_K = mean_grades(self.rows["train"])  # bad rows are found before the model is loaded
+        policy = load_policy(ctx.config.model)
+        self.tokenizer = policy.tokenizer
+        sharing = {"full": "none"}.get(config.train_trunk, config.train_trunk)
+        net = fresh_net(policy, len(self.rubric.criteria), ctx.seed, sharing, copy_trunk=False)
+        net.head.weight.data.zero_()  # so that the first guess is the mean grade
+        self.net = self.model = net.to(ctx.strategy.device)
+        self.module = GradeFoundry(self.net, self.mean_K)
+        self.encoder = Encoder(self.tokenizer, min(config.max_length, policy.context))
+
+    def items(self, split: str) -> list[GradedItem]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Tokenized rows; those that ``max_length`` cuts are counted."""
+        return encode_rows(self.rows[split], self.encoder, self.ctx.session.counts)
+
+    def texts(self, item: Any) -> Mapping[str, str]:
+        """The conversation as the net sees it."""
+        return {"text": self.tokenizer.decode(item.ids)}
+
+    def write_final(self, folder: Path, weights: Mapping[str, Any]) -> None:
+        """Trunk, heads and rubric."""
+        self.net.load_state_dict(dict(weights))
+        save_model(self.net, self.tokenizer, self.rubric, self.mean_K, folder)
+
+
+class RubricTrainer(OfflineTrainer):
+    """The offline loop over graded responses."""
+
+    def __init__(self, config: RubricTrainerConfig, ctx: BuildContext) -> None:
+        self.rubric_task = RubricTask(config, ctx)
+        super().__init__(config, ctx, self.rubric_task)
+
+    def loss(self) -> GradeLoss:
+        """Mean squared error; there is no other."""
+        return GradeLoss(self.rubric_task.rubric, self.rubric_task.mean_K)
+
+
+def mean_grades(rows: list[Graded]) -> list[float]:
+    """Mean normalised grade of each criterion.
+
+    Raises:
+        DatasetError: no row has grades, or none tells responses apart.
+    """
+    if not rows:
+        raise DatasetError("no row has grades to learn from", fix="check the dataset: prompt, completion and grades")
+    grades_NK = np.array([row.grades_K for row in rows])
+    if not np.ptp(grades_NK, axis=0).any():
+        raise DatasetError(f"all {len(rows)} rows have the same grades: there is nothing to learn",
+                           fix="grade responses of different quality, or choose a judge that tells them apart")
+    return [float(v) for v in grades_NK.mean(0)]
