@@ -76,7 +76,7 @@ def evaluate(job: Job, ctx: BuildContext, out: Path | None = None, say: Say = la
     """Evaluate, or go on with what is in the folder; returns the folder and the report.
 
     Cheap checks come first; the model is loaded only if completions are missing. With ``budget_s`` no chunk is begun
-    after so many seconds, and the report is of the prompts that there are.
+    after so many seconds (with 0, none), and the report is of the prompts that there are.
 
     Raises:
         UserError: the input cannot work.
@@ -88,7 +88,7 @@ def evaluate(job: Job, ctx: BuildContext, out: Path | None = None, say: Say = la
     done = folder.open(size * samples)
     total = int(settings["rows"]["count"])
     try:
-        if done * size < total:
+        if done * size < total and budget_s != 0:
             _sample(job, ctx, folder, range(done * size, total), size, say, budget_s)
     except KeyboardInterrupt:
         print(f"interrupted; the same command goes on with {folder.path}", file=sys.stderr)

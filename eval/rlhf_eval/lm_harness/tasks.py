@@ -45,7 +45,7 @@ def task_spec(config: LmEvalConfig) -> str | dict[str, Any]:
     """What lm_eval loads: the task's name, or the task with local files for its splits."""
     if config.path is None:
         return config.task
-    own = settings_of(config)
+    own = settings_of(config, functions=True)
     test = own.get("test_split") or own.get("validation_split") or "test"
     files = {test: str(Path(config.path).expanduser())}
     train = own.get("fewshot_split") or own.get("training_split")
@@ -53,15 +53,21 @@ def task_spec(config: LmEvalConfig) -> str | dict[str, Any]:
         files[train] = str(Path(config.shots_path).expanduser())
     elif train and train != test:  # the split is declared but nothing in it is read without worked examples
         files[train] = files[test]
-    return {"task": config.task, "dataset_path": "json", "dataset_name": None, "dataset_kwargs": {"data_files": files}}
+    local = {"dataset_path": "json", "dataset_name": None, "dataset_kwargs": {"data_files": files}}
+    return {**own, **local, "task": config.task}
 
 
-def settings_of(config: LmEvalConfig) -> Mapping[str, Any]:
-    """A task's own settings, as its file has them, what it includes merged in."""
+def settings_of(config: LmEvalConfig, *, functions: bool = False) -> Mapping[str, Any]:
+    """A task's own settings, as its file has them, what it includes merged in.
+
+    Args:
+        config: which task.
+        functions: load the Python functions that the file names, too.
+    """
     from lm_eval.tasks._yaml_loader import load_yaml
 
     entry = manager(config.include_path).task_index[config.task]
-    return load_yaml(entry.yaml_path, resolve_func=False)
+    return load_yaml(entry.yaml_path, resolve_func=functions)
 
 
 class LmEvalBenchmark:
