@@ -6,7 +6,7 @@ import hashlib
 import json
 import platform
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,8 @@ class Plan:
     versions: Mapping[str, str]
     seed: int
     world_size: int
+    conditions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """``KIND NAME`` -> what the component found out about the machine (``ComponentConfig.conditions``), if anything."""
 
     def to_json(self) -> dict[str, Any]:
         """JSON values, in a stable order."""
@@ -42,6 +44,7 @@ class Plan:
             "versions": dict(self.versions),
             "seed": self.seed,
             "world_size": self.world_size,
+            "conditions": {part: dict(found) for part, found in self.conditions.items()},
         }
 
     @property
@@ -53,7 +56,8 @@ class Plan:
     def read(cls, path: Path) -> Plan:
         """Load a ``plan.json``."""
         data = json.loads(path.read_text())
-        return cls(data["config"], tuple(data["components"]), data["versions"], data["seed"], data["world_size"])
+        return cls(data["config"], tuple(data["components"]), data["versions"], data["seed"], data["world_size"],
+                   data.get("conditions", {}))
 
 
 def library_versions() -> dict[str, str]:
@@ -72,6 +76,7 @@ def make_plan(registry: Registry, config: RunConfig, world_size: int) -> Plan:
 
     Raises:
         PluginError: the loss and the trainer do not fit.
+        UserError: the machine lacks what a component needs.
     """
     check_fit(config)
     rows = {c["kind"] + c["name"]: c for c in _selected(registry, config)}
@@ -82,6 +87,7 @@ def make_plan(registry: Registry, config: RunConfig, world_size: int) -> Plan:
         library_versions(),
         config.seed,
         world_size,
+        {f"{kind} {part.name}": found for kind, part in walk_components(config) if (found := part.conditions())},
     )
 
 

@@ -65,7 +65,7 @@ def rows_of(run: StoredRun, step: int) -> list[Row]:
     found: list[Row] = []
     steps: set[int] = set()
     for row in read_jsonl(run.path / "trace.jsonl"):
-        steps.add(row["step"])
+        steps |= {row["step"]} - {0}  # before the first step stands what the plan found out about the machine
         if row["step"] == step:
             found.append(row)
     if not found:

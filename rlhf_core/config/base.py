@@ -76,6 +76,17 @@ class ComponentConfig(Config):
         """
         return ""
 
+    def conditions(self) -> Mapping[str, str]:
+        """Facts about this machine that decide how the component works on it; kept in plan, trace and summary.
+
+        Example:
+            {"isolation": "namespaces, seccomp, landlock 7, resource limits"}
+
+        Raises:
+            UserError: the machine lacks what the component needs.
+        """
+        return {}
+
     def build(self, ctx: BuildContext) -> Any:
         """Return the component. Called once per process, before step 0."""
         raise TypeError(f"{type(self).__name__} does not define build(self, ctx)")

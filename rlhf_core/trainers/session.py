@@ -81,6 +81,8 @@ class Session:
         found = self._store.latest(self.strategy.rank) if self.resuming else None
         if self.main:
             self.dir.open_streams(found[1]["offsets"] if found else None)
+            if not found:
+                self.trace(0, "plan", [{"part": part, **facts} for part, facts in self.plan.conditions.items()])
         if found:
             self.counts = Counter(found[1]["counts"])
         self._open = True
@@ -190,7 +192,8 @@ class Session:
 
     def finish(self, summary: Mapping[str, Any]) -> dict[str, Any]:
         """Write ``summary.json`` and tell the hooks."""
-        full = {**summary, "dropped": dict(sorted(self.counts.items())), "hook_errors": dict(self.hooks.errors)}
+        full = {**summary, "dropped": dict(sorted(self.counts.items())), "hook_errors": dict(self.hooks.errors),
+                **({"conditions": self.plan.to_json()["conditions"]} if self.plan.conditions else {})}
         if self.main:
             write_json(self.dir.summary, full)
         self.hooks.fire("rlhf_run_end", hk.RunEnd(full))

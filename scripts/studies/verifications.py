@@ -1,10 +1,11 @@
 """Many verifications of which some hang, eat memory or crash: the worker pool beside math-verify called directly.
 
-    python scripts/studies/verifications.py --count 200000 --workers 2 [--json FILE]
+    python scripts/studies/verifications.py --count 200000 --workers 4 --direct-count 20000 [--json FILE]
 
 Both judge the same pairs of answers with math-verify. Of all calls 1 % loop for ever, 0.5 % want 64 GB and 0.1 % read
 address 0. The direct side is one process that has math-verify's own timeout (an alarm of whole seconds) and the same
-limit of memory; when it dies, it is started again behind the call that killed it, which is lost.
+limit of memory; when it dies, it is started again behind the call that killed it, which is lost. It waits a whole
+second for every call that hangs, so that it may be given the first part of the same calls only.
 """
 
 from __future__ import annotations
@@ -183,8 +184,8 @@ def directly(work: Sequence[tuple[int, str, str, str]], folder: Path, deadline_s
             deaths += 1
             at += 1
     seconds = time.perf_counter() - started
-    return {**figures(times, seconds, len(work)), "lost": len(work) - len(answers), "deaths": deaths,
-            "statuses": dict(Counter(status for status, _ in answers.values())),
+    return {"count": len(work), **figures(times, seconds, len(work)), "lost": len(work) - len(answers),
+            "deaths": deaths, "statuses": dict(Counter(status for status, _ in answers.values())),
             "right": sum(value == 1.0 for _, value in answers.values())}
 
 
@@ -201,7 +202,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=200_000)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--deadline", type=int, default=1, help="seconds; math-verify's own timeout knows no parts")
+    parser.add_argument("--deadline", type=float, default=1.0, help="seconds, of the pool")
+    parser.add_argument("--direct-deadline", type=int, default=1, help="math-verify's own timeout knows no parts")
+    parser.add_argument("--direct-count", type=int, help="calls of the direct side, the first ones; all by default")
     parser.add_argument("--recycle", type=int, help="replace a worker after so many calls")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="write the figures there")
@@ -209,9 +212,10 @@ def main() -> None:
     work = calls(args.count, args.seed)
     with distribution() as folder:
         found = {"count": args.count, "workers": args.workers, "deadline_s": args.deadline,
-                 "faults": dict(Counter(call[1] or "none" for call in work)),
+                 "faults": dict(Counter(call[1] or "none" for call in work)), "load_before": os.getloadavg(),
                  "pool": through_pool(work, args.workers, args.deadline, args.recycle),
-                 "direct": directly(work, folder, args.deadline)}
+                 "load_between": os.getloadavg(), "direct_deadline_s": args.direct_deadline,
+                 "direct": directly(work[: args.direct_count], folder, args.direct_deadline)}
     text = json.dumps(found, indent=1)
     print(text)
     if args.json:

@@ -64,6 +64,16 @@ class CodeConfig(VerifierConfig):
 
         return f"sandbox: {walls(SandboxSettings().model_dump_json())}"
 
+    def conditions(self) -> dict[str, str]:
+        """Which walls programs run in.
+
+        Raises:
+            ConfigError: this machine has none, and running without was not allowed.
+        """
+        from rlhf_plugin_code.preflight import walls
+
+        return {"isolation": walls(self.sandbox.model_dump_json())}
+
     def preflight(self, ctx: BuildContext) -> None:
         """Start a sandbox and say which walls it has.
 

@@ -301,3 +301,22 @@ def test_mbpp_reference_solutions_pass(test_data: Path, sandbox: Sandbox, sample
     verifier.close()
     assert len(rows) == 427
     assert wrong == []
+
+
+@pytest.mark.slow
+def test_a_run_keeps_which_walls_its_programs_ran_in(sandbox: Sandbox, command: Callable[..., tuple[int, str]],
+                                                     tmp_path: Path) -> None:
+    file, run = tmp_path / "rows.jsonl", tmp_path / "run"
+    rows = [{"id": i, "prompt": f"Write f{i}.", "tests": [f"assert f{i}(1) == 2"]} for i in range(8)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code, said = command("train", "--algo", "grpo", "--reward", "asserts", "--dataset", file, "--run-dir", run,
+                         "--set", "trainer.steps=1", "--set", "trainer.rollout_batch_size=4",
+                         "--set", "trainer.group_size=2", "--set", "trainer.sampling.max_tokens=4")
+    assert code == 0, said
+    assert f"programs run in: {sandbox.isolation}" in said
+    wanted = {"verifier asserts": {"isolation": sandbox.isolation}}
+    assert json.loads((run / "plan.json").read_text())["conditions"] == wanted
+    assert json.loads((run / "summary.json").read_text())["conditions"] == wanted
+    first = json.loads((run / "trace.jsonl").read_text().splitlines()[0])
+    assert first == {"step": 0, "room": "plan", "part": "verifier asserts", "isolation": sandbox.isolation}
+    assert "it has steps 1 to 1" in command("trace", "show", run, "--step", "2")[1]

@@ -149,10 +149,7 @@ def context(registry: Registry) -> BuildContext:
 
 def isolation(task: Task) -> str:
     """Which walls programs run in; "" where the verifier runs none."""
-    from rlhf_plugin_code.preflight import walls
-
-    sandbox = getattr(task.verifier, "sandbox", None)
-    return walls(sandbox.model_dump_json()) if sandbox is not None else ""
+    return task.verifier.conditions().get("isolation", "")
 
 
 def court(task: Task, registry: Registry, workers: int) -> Any:

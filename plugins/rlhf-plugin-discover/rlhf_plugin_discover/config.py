@@ -47,6 +47,16 @@ class ConstructionConfig(VerifierConfig):
         self.checker()
         announce(self.sandbox)
 
+    def conditions(self) -> dict[str, str]:
+        """Which walls programs run in.
+
+        Raises:
+            ConfigError: this machine has none, and running without was not allowed.
+        """
+        from rlhf_plugin_code.preflight import walls
+
+        return {"isolation": walls(self.sandbox.model_dump_json())}
+
     def checker(self) -> Any:
         """The function that judges a value.
 
