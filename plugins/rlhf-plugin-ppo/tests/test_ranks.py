@@ -57,7 +57,7 @@ def test_two_processes_make_the_run_of_one(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", [(), ("advantage.critic.kind=shared",), ("model.lora.r=4",)])
+@pytest.mark.parametrize("settings", [(), ("advantage.critic.kind=shared", "model.lora.r=4")])
 def test_a_killed_run_goes_on_bit_for_bit(settings: tuple[str, ...], tmp_path: Path) -> None:
     words = [*ARGS, "--set", "trainer.steps=5", "--set", "trainer.checkpoint_every=2", "--set", "threads=1",
              *(w for s in settings for w in ("--set", s))]
