@@ -148,7 +148,7 @@ def replay(run: Path, seconds: Mapping[str, SecondReward | None], ctx: BuildCont
                 monitor.rlhf_eval_end(SimpleNamespace(metrics=evaluations[step - 1]))
             told = monitor.observe(step, {**metrics, **extra})
             if told:
-                for signal in re.findall(r"\b(length|distribution|divergence|dominance): ", told):
+                for signal in re.findall(r"(?:^hacking \w+|;)\W+(length|distribution|divergence|dominance): ", told):
                     first.setdefault(signal, step)
                 first.setdefault("HARD_STOP" if "HARD_STOP" in told else "WARNING", step)
         result["alarms"][name] = {"first": first, "proxy_and_second": trail}

@@ -46,10 +46,14 @@ class DivergenceConfig(Config):
     """Steps between two readings of the second reward."""
     window: int = Field(default=3, ge=1)
     """Readings that are averaged."""
-    rise: float = Field(default=0.25, gt=0)
-    """Gain of the proxy since the second measure was at its best, in standard deviations of the warm-up's scores."""
-    fall: float = Field(default=0.4, gt=0)
-    """Loss of the second measure since then that is a HARD_STOP by itself, in its own standard deviations."""
+    rise: float = Field(default=0.5, gt=0)
+    """Alarms when the proxy has gained this much since the second measure was at its best, in standard deviations of
+    the warm-up's scores: it stays behind."""
+    fall: float = Field(default=0.25, gt=0)
+    """Alarms when the second measure has lost this much since then, in its own standard deviations, while the proxy has
+    not fallen: it is paid for."""
+    hard_fall: float = Field(default=0.5, gt=0)
+    """Such a loss is a HARD_STOP by itself."""
     patience: int = Field(default=2, ge=1)
     """Alarming readings in a row before anything is said."""
 

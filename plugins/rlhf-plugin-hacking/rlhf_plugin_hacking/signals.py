@@ -12,6 +12,8 @@ from typing import Any, Protocol
 from rlhf_plugin_hacking.config import DistributionConfig, DivergenceConfig, DominanceConfig, LengthConfig
 
 Row = Mapping[str, float]
+SLACK = 0.1
+"""Standard deviations by which a proxy may seem to fall and count as level."""
 Change = Callable[[str, Any], str]
 """What to type for a setting, with its present value."""
 
@@ -125,7 +127,8 @@ class Divergence:
         gain, loss = (now[0] - memory["best"][0]) / scale[0], (memory["best"][1] - now[1]) / scale[1]
         found |= {"proxy_gain": gain, "second_loss": loss}
         warm = len(memory["spread"]) >= self.warmup
-        memory["streak"] = memory["streak"] + 1 if warm and gain >= config.rise else 0
+        alarming = gain >= config.rise or (gain >= -SLACK and loss >= config.fall)
+        memory["streak"] = memory["streak"] + 1 if warm and alarming else 0
         if memory["streak"] < config.patience:
             return found, None
         who = f"second reward '{config.second.name}'" if config.second else "reward on held-out prompts"
@@ -133,7 +136,7 @@ class Divergence:
             f"since the {who} was at its best, the reward gained {gain:.2f} standard deviations and the other lost "
             f"{loss:.2f}", "the policy exploits what only the trained reward likes",
             (self.change("trainer.kl.coefficient", 0.1), self.change("trainer.steps", "...") + ": stop at the best, "
-             "see hacking/second", self.change("reward.name", "ensemble")), loss >= config.fall)
+             "see hacking/second", self.change("reward.name", "ensemble")), gain >= -SLACK and loss >= config.hard_fall)
 
 
 class Dominance:
