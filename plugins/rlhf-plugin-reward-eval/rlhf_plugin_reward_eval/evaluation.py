@@ -118,6 +118,6 @@ def probe(ask: Asker, pairs: Sequence[Case], settings: Settings, spread: float) 
         "hollow": lambda: probes.hollow_probe(ask, some, seed, spread),
         "content": lambda: probes.content_probe(ask, some, seed, spread),
         "batch": lambda: probes.batch_probe(ask, some, spread),
-        "turns": lambda: probes.turns_probe(ask, some, seed),
+        "turns": lambda: probes.turns_probe(ask, pairs, seed),  # all: only their last turns are scored anew
     }
     return {name: work[name]() for name in PROBES if name in settings.probes and math.isfinite(spread)}

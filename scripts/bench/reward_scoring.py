@@ -1,0 +1,185 @@
+"""Pairs per second of scoring with a reward model: ours, TRL's RewardTrainer and transformers' pipeline.
+
+    python -m scripts.bench.reward_scoring --data FOLDER --pairs 64 --rounds 3
+
+SmolLM2-135M as a one-label classifier, float32, CPU, human preference pairs of hh-rlhf in the model's chat template,
+both sides of each pair scored. Sides take turns, in one process; medians of the rounds.
+
+- ``ours`` starts from texts, as ``rlhf reward score`` does: no padding, a pair's common conversation computed once;
+  ``ours, torch's products`` without oneDNN's matrix products, which the other sides do not have either;
+  ``ours, padded`` sorted by length instead, as before and for models that cannot be packed, also with torch's products;
+- ``TRL`` is ``RewardTrainer.evaluate()``, which had tokenized the pairs before the clock starts; its batch size of 8;
+- ``pipeline`` is transformers' text-classification pipeline on the rendered texts, with batches of 1 and of 8.
+
+Before any time is taken every side's scores are compared with ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from scripts.bench._sides import as_folder, smollm2
+
+THREADS, PAIRS, ROUNDS, MAX_LENGTH, BATCH = 2, 64, 3, 512, 8
+CLOSE = 2e-3
+"""Largest difference of two sides' scores, in standard deviations of the scores."""
+
+
+class Contest:
+    """The same weights and the same texts for every side.
+
+    Args:
+        data: folder that holds ``hh_rlhf/pairs.jsonl.gz``.
+        pairs: how many; those of more than ``MAX_LENGTH`` tokens are left out, for every side cuts them otherwise.
+        folder: scratch.
+    """
+
+    def __init__(self, data: Path, pairs: int, folder: Path) -> None:
+        import torch
+        from datasets import Dataset
+        from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
+        from trl.trainer.reward_config import RewardConfig
+        from trl.trainer.reward_trainer import RewardTrainer
+
+        from rlhf_core.data.conversations import transcript
+        from rlhf_core.data.files import read_json
+        from rlhf_core.models.config import ModelConfig
+        from rlhf_core.models.load import load_policy
+        from rlhf_plugin_reward.config import BradleyTerryConfig
+        from rlhf_plugin_reward.net import fresh_net, save_classifier
+        from rlhf_plugin_reward.reward import SingleReward
+
+        torch.set_num_threads(THREADS)
+        policy = load_policy(ModelConfig(path=str(as_folder(smollm2()))))
+        save_classifier(fresh_net(policy, 1, 0, "none"), policy.tokenizer, folder / "rm")
+        self.ours = SingleReward.load(BradleyTerryConfig(path=str(folder / "rm"), max_length=MAX_LENGTH), "cpu")
+        self.talks: list[tuple[Any, str]] = []
+        self.tokens = 0
+        for row in read_json(str(data / "hh_rlhf" / "pairs.jsonl.gz")).rows:
+            sides = [transcript(row[side]) for side in ("chosen", "rejected")]
+            ids = [self.ours.encoder.sides(*side) for side in sides]
+            if len(self.talks) < 2 * pairs and all(len(p) + len(a) <= MAX_LENGTH for p, a in ids):
+                self.talks += sides
+                self.tokens += sum(len(p) + len(a) for p, a in ids)
+        ids = [list(self.ours.encoder.encode(*talk)) for talk in self.talks]
+        tokenizer: Any = AutoTokenizer.from_pretrained(folder / "rm")
+        self.texts = [tokenizer.decode(row) for row in ids]
+        self.theirs: Any = AutoModelForSequenceClassification.from_pretrained(folder / "rm").eval()
+        rows = Dataset.from_list([{"chosen_ids": a, "rejected_ids": b} for a, b in zip(ids[::2], ids[1::2])])
+        options = RewardConfig(output_dir=str(folder), use_cpu=True, bf16=False, report_to="none", disable_tqdm=True,
+                               per_device_eval_batch_size=BATCH, max_length=None, gradient_checkpointing=False)
+        self.trl: Any = RewardTrainer(self.theirs, options, train_dataset=rows, eval_dataset=rows,
+                                      processing_class=tokenizer)
+        self.pipe: Any = pipeline("text-classification", model=self.theirs, tokenizer=tokenizer,
+                                  function_to_apply="none", device="cpu")
+
+    def score(self, kind: Any = "auto", without_padding: bool = True) -> list[float]:
+        """Our scores, from texts."""
+        from rlhf_core.api import Prompt, Sample
+        from rlhf_core.models.matmul import use_products
+
+        use_products(kind)
+        self.ours.net.without_padding = without_padding
+        try:
+            scores = self.ours.score([Sample(Prompt("p", prompt), text) for prompt, text in self.talks])
+        finally:
+            use_products("torch")
+        return [float(s.value) for s in scores if s.value is not None]
+
+    def evaluate(self) -> list[float]:
+        """TRL's evaluation; it reports means only."""
+        found = self.trl.evaluate()
+        return [float(found["eval_mean_reward"])]
+
+    def classify(self, batch: int) -> list[float]:
+        """The pipeline's scores."""
+        rows = self.pipe(self.texts, batch_size=batch, add_special_tokens=False)
+        return [float(row["score"]) for row in rows]
+
+    def sides(self) -> dict[str, Callable[[], list[float]]]:
+        """Who takes part."""
+        return {"ours": self.score, "ours, torch's products": partial(self.score, "torch"),
+                "ours, padded": partial(self.score, "torch", False), "TRL": self.evaluate,
+                "pipeline, batch of 1": partial(self.classify, 1),
+                f"pipeline, batch of {BATCH}": partial(self.classify, BATCH)}
+
+    def check(self) -> dict[str, float]:
+        """Largest difference of every side's scores from ours, in standard deviations.
+
+        Raises:
+            SystemExit: a side scores something else.
+        """
+        wanted = self.score()
+        spread = statistics.pstdev(wanted)
+        found: dict[str, float] = {}
+        for name, side in self.sides().items():
+            scores = side()
+            against = wanted if len(scores) == len(wanted) else [statistics.mean(wanted)]
+            found[name] = max(abs(a - b) for a, b in zip(scores, against, strict=True)) / spread
+            if found[name] > CLOSE:
+                raise SystemExit(f"{name} scores something else: {found[name]:.2g} standard deviations away")
+        return found
+
+
+def contest(data: Path, pairs: int = PAIRS, rounds: int = ROUNDS) -> dict[str, Any]:
+    """Pairs per second of each side."""
+    with tempfile.TemporaryDirectory() as scratch:
+        match = Contest(data, pairs, Path(scratch))
+        differences = match.check()
+        seconds: dict[str, list[float]] = {}
+        cpu_seconds: dict[str, list[float]] = {}
+        for n in range(rounds):
+            sides = list(match.sides().items())
+            for name, side in sides if n % 2 == 0 else sides[::-1]:
+                start, cpu_start = time.perf_counter(), time.process_time()
+                side()
+                seconds.setdefault(name, []).append(time.perf_counter() - start)
+                cpu_seconds.setdefault(name, []).append(time.process_time() - cpu_start)
+        count = len(match.talks) // 2
+    ours = seconds["ours"]
+    others = {name: [o / s for o, s in zip(rows, ours)] for name, rows in seconds.items() if name != "ours"}
+    cpu = {name: statistics.median(rows) for name, rows in cpu_seconds.items()}
+    return {"pairs": count, "tokens": match.tokens,
+            "pairs_per_second": {name: round(count / statistics.median(s), 2) for name, s in seconds.items()},
+            "times_as_fast_as": {name: round(statistics.median(r), 2) for name, r in others.items()},
+            "by_round": {name: [round(x, 2) for x in r] for name, r in others.items()},
+            "cpu_seconds": {name: round(x, 2) for name, x in cpu.items()},
+            "cpu_times_as_fast_as": {name: round(x / cpu["ours"], 2) for name, x in cpu.items() if name != "ours"},
+            "score_difference_in_stds": {name: float(f"{x:.1e}") for name, x in differences.items()},
+            "threads": THREADS, "rounds": rounds, "load_average": [round(x, 2) for x in os.getloadavg()]}
+
+
+def run() -> dict[str, Any]:
+    """For ``python -m scripts.bench``."""
+    return contest(folder_of_data(None))
+
+
+def folder_of_data(given: Path | None) -> Path:
+    """The folder of public data sets."""
+    found = given or os.environ.get("RLHF_TEST_DATA")
+    if not found:
+        raise SystemExit("give --data FOLDER, or set RLHF_TEST_DATA: it holds hh_rlhf/pairs.jsonl.gz")
+    return Path(found)
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="default RLHF_TEST_DATA")
+    parser.add_argument("--pairs", type=int, default=PAIRS)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    args = parser.parse_args()
+    print(json.dumps(contest(folder_of_data(args.data), args.pairs, args.rounds), indent=2))
+
+
+if __name__ == "__main__":
+    main()
