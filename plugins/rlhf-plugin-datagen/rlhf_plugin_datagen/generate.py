@@ -1,0 +1,62 @@
+"""`rlhf data generate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+@click.command()
+@click.argument("kind", metavar="KIND")
+@click.option("--output", required=True, type=click.Path(path_type=Path), metavar="FILE",
+              help="JSON lines; the same command goes on where it stopped.")
+@click.option("--dataset", default="pocket/assistant", show_default=True, metavar="D",
+              help="Prompts: built-in name, .jsonl/.parquet file, or hub id. For grades, rows may have a completion.")
+@click.option("--count", type=click.IntRange(1), metavar="N", help="Only the first N prompts.")
+@click.option("--judge", "judge_name", metavar="NAME", help="Who judges, for example local or anthropic.")
+@click.option("--set", "settings", multiple=True, metavar="a.b=c", help="One setting of the judge. Repeatable.")
+@click.option("--model", metavar="M", help="Who writes responses: hub id, folder, .gguf file, or pocket.")
+@click.option("--generator", metavar="NAME", help="Who writes responses, as a judge component instead of a model.")
+@click.option("--generator-set", "generator_settings", multiple=True, metavar="a.b=c",
+              help="One setting of the generator. Repeatable.")
+@click.option("--constitution", metavar="FILE", help="YAML list of principles; default: seven, see the README.")
+@click.option("--rubric", default="assistant", show_default=True, metavar="R", help="For grades: a name or YAML file.")
+@click.option("--max-tokens", type=click.IntRange(1), default=256, show_default=True, help="Of a response.")
+@click.option("--judge-tokens", type=click.IntRange(1), default=512, show_default=True, help="Of a judge's answer.")
+@click.option("--temperature", type=click.FloatRange(0), default=1.0, show_default=True, help="Of responses.")
+@click.option("--batch-size", type=click.IntRange(1), default=16, show_default=True,
+              help="Prompts asked about together, then written; a kill loses at most so many answers.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The same seed, the same responses.")
+@click.option("--dry-run", is_flag=True, help="Print requests, tokens and dollars; ask and write nothing.")
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+def generate(kind: str, output: Path, dry_run: bool, as_json: bool, **options: Any) -> None:
+    """Make training data with models: preferences, sft or grades.
+
+    preferences: two responses to each prompt, and a judge with a constitution that says which is better, and why.
+    sft: a draft, its critique and its revision by the constitution. grades: a grade for each criterion of a rubric.
+
+    \b
+    rlhf data generate preferences --model runs/sft/final --judge anthropic --output pairs.jsonl --dry-run
+    rlhf data generate sft --judge local --set model.path=./instruct --dataset prompts.jsonl --output sft.jsonl
+    rlhf data generate grades --judge anthropic --rubric rubric.yaml --dataset answers.jsonl --output graded.jsonl
+    """
+    from rlhf_core.cli.common import emit_json, set_up_logging
+    from rlhf_core.registry import Registry
+    from rlhf_plugin_datagen.job import foresee, make_job, run, show, show_estimate
+
+    set_up_logging()
+    job = make_job(Registry(), kind, output, options)
+    if dry_run:
+        found = foresee(job)
+        emit_json(found) if as_json else show_estimate(found)
+        return
+    job.generator.preflight(job.ctx)
+    job.judge.preflight(job.ctx)
+    ahead = foresee(job)
+    click.echo(f"{ahead['requests']} questions, about {ahead['cost_usd']:.4f} USD with every answer at its longest",
+               err=True)
+    result = run(job, say=lambda text: click.echo(text, err=True))
+    emit_json(result) if as_json else show(result)
+    raise SystemExit(1 if result["unanswered"] or not (result["rows"] or result["left_out"]) else 0)

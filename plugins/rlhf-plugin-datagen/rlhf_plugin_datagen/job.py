@@ -1,0 +1,266 @@
+"""One call of `rlhf data generate`: what is asked of whom, and the loop over the prompts that are still to be done."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rlhf_core.api import BuildContext, ComponentConfig, ConfigError, DatasetError, ModelConfig
+from rlhf_core.cli.common import quiet_libraries, table
+from rlhf_core.data.library import Datasets
+from rlhf_core.registry import Registry, check_component
+from rlhf_plugin_datagen.kinds import KINDS, Item, Kind, Made, Settings
+from rlhf_plugin_datagen.makers import Meter, Usage, deciding, estimate_for, who
+from rlhf_plugin_datagen.outside import context, dataset_of
+from rlhf_plugin_datagen.principles import read_constitution
+from rlhf_plugin_datagen.store import Store
+from rlhf_plugin_rubric.rubric import load_rubric
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything that a call decides, checked, before anything is asked or loaded."""
+
+    name: str
+    kind: Kind
+    items: list[Item]
+    generator: ComponentConfig
+    judge: ComponentConfig
+    settings: Settings
+    output: Path
+    batch_size: int
+    ctx: BuildContext
+
+    def deciding(self) -> dict[str, Any]:
+        """What must be the same for rows to belong into one file."""
+        s = self.settings
+        rubric = self.name == "grades"
+        uses = {"rubric": s.rubric.model_dump(mode="json")} if rubric else {"constitution": list(s.principles)}
+        return {"kind": self.name, "generator": deciding(self.generator), "judge": deciding(self.judge), **uses,
+                "seed": s.seed, "max_tokens": s.max_tokens, "judge_tokens": s.judge_tokens,
+                "temperature": s.temperature}
+
+
+def make_job(registry: Registry, kind: str, output: Path, options: Mapping[str, Any]) -> Job:
+    """Read and check the options.
+
+    Raises:
+        UserError: the first that cannot be used.
+    """
+    if kind not in KINDS:
+        raise ConfigError(f"there is no kind of data '{kind}'", fix=f"one of: {', '.join(KINDS)}")
+    if options["judge_name"] is None and (kind != "sft" or not (options["model"] or options["generator"])):
+        known = ", ".join(sorted({e.name for e in registry.entries("judge")}))
+        raise ConfigError("nobody is to judge", fix=f"--judge NAME, one of: {known}")
+    settings = Settings(read_constitution(options["constitution"]), load_rubric(options["rubric"]), options["seed"],
+                        options["max_tokens"], options["judge_tokens"], options["temperature"])
+    generator = writer(registry, options, kind)
+    judge = (generator if options["judge_name"] is None else
+             judge_of(registry, options["judge_name"], options["settings"], "--judge"))
+    dataset = dataset_of(registry, options["dataset"], heldout_fraction=0.0)
+    ctx = context(registry, dataset, options["seed"])
+    items = items_of(Datasets(dataset, ctx), kind)[: options["count"]]
+    return Job(kind, KINDS[kind], items, generator, judge, settings, output, options["batch_size"], ctx)
+
+
+def writer(registry: Registry, options: Mapping[str, Any], kind: str) -> ComponentConfig:
+    """Who writes responses: ``--model``, ``--generator``, or without either the judge (sft) or the pocket model.
+
+    Raises:
+        ConfigError: both are given.
+    """
+    model, name, given = options["model"], options["generator"], options["generator_settings"]
+    if model and name:
+        raise ConfigError("--model and --generator are both given", why="each says who writes the responses",
+                          fix="drop one; --model M is --generator local --generator-set model.path=M")
+    if name:
+        return judge_of(registry, name, given, "--generator")
+    if not model and kind == "sft":
+        return judge_of(registry, options["judge_name"], options["settings"], "--judge")
+    return judge_of(registry, "local", (*given, f"model.path={model or 'pocket'}"), "--model")
+
+
+def judge_of(registry: Registry, name: str, settings: Sequence[str], option: str) -> ComponentConfig:
+    """A judge's Config.
+
+    Raises:
+        PluginError: there is none of this name.
+        ConfigError: a setting does not exist.
+    """
+    from pydantic import ValidationError
+
+    from rlhf_core.config.errors import explain
+    from rlhf_core.config.load import parse_sets
+
+    cls = registry.load("judge", name)
+    own = registry.find("judge", name).name
+    try:
+        return cls.model_validate({**parse_sets(settings), "name": own}, context={"registry": registry})
+    except ValidationError as error:
+        raise explain(error, cls, where=f"{option} {name}") from error
+
+
+def items_of(datasets: Datasets, kind: str) -> list[Item]:
+    """Prompts of the training split; for grades, with their completions where the rows have some.
+
+    Raises:
+        DatasetError: no rows, malformed rows, or an empty response to grade.
+    """
+    if kind == "grades" and has_completions(datasets):
+        return [Item(d.id, d.prompt, d.completion) for d in datasets.demonstrations("train")]
+    return [Item(p.id, p.messages) for p in datasets.prompts("train")]
+
+
+def has_completions(datasets: Datasets) -> bool:
+    """Whether the first row of the first source has a response."""
+    source = datasets.sources[0]
+    if hasattr(source.component, "demonstrations"):
+        return False  # it keeps them apart from its prompts
+    records = source.records("rows", "train", Counter())
+    return bool(records) and source.reader.find(records[0], "completion", "response", "output") is not None
+
+
+def foresee(job: Job) -> dict[str, Any]:
+    """Requests, tokens and dollars of what is still to be done; nothing is asked, loaded or written."""
+    done = {str(row.get("id")) for row in finished(job.output)}
+    writes, judges = estimate_for(job.generator), estimate_for(job.judge)
+    waiting = [item for item in job.items if item.id not in done]
+    for item in waiting:
+        job.kind.foresee(item, writes, judges, job.settings)
+    return {"kind": job.name, "prompts": len(job.items), "done": len(job.items) - len(waiting),
+            "generator": writes.to_json(), "judge": judges.to_json(),
+            "requests": writes.requests + judges.requests, "cost_usd": round(writes.cost_usd + judges.cost_usd, 6)}
+
+
+def finished(output: Path) -> list[dict[str, Any]]:
+    """Rows that an earlier call has written, left out ones included. Writes nothing."""
+    from rlhf_core.runs.jsonl import read_jsonl
+
+    return [row for p in (output, output.with_name(f"{output.name}.left_out.jsonl")) for row in read_jsonl(p)]
+
+
+def run(job: Job, say: Callable[[str], None]) -> dict[str, Any]:
+    """Ask about every prompt that is not done, batch by batch; each batch is durable before the next is asked.
+
+    Stops early when not one question of a batch was answered, and says why.
+
+    Raises:
+        UserError: the output cannot be used.
+    """
+    store = Store(job.output, job.deciding())
+    built: list[Any] = []
+    try:
+        check_same_prompts(job, store)
+        waiting = [item for item in job.items if item.id not in store.done]
+        if waiting:
+            built = build(job)
+        meters = [Meter(b) for b in built]
+        unanswered: dict[str, str] = {}
+        for first in range(0, len(waiting), job.batch_size):
+            batch = waiting[first : first + job.batch_size]
+            failed = step(job, store, batch, *meters)
+            unanswered |= failed
+            say(f"{job.name}: {first + len(batch)} of {len(waiting)}; {len(store.rows)} rows, "
+                f"{len(store.left_out)} left out, {len(unanswered)} without an answer, {spent(meters):.4f} USD")
+            if len(failed) == len(batch):
+                say(f"stopped: nothing of this batch was answered; first: {next(iter(failed.values()))}")
+                break
+        return report(job, store, meters, unanswered)
+    finally:
+        store.close()
+        for component in {id(b): b for b in built}.values():
+            if callable(close := getattr(component, "close", None)):
+                close()
+
+
+def build(job: Job) -> list[Any]:
+    """Generator and judge; one object if they are the same."""
+    if any(isinstance(getattr(config, "model", None), ModelConfig) for config in (job.generator, job.judge)):
+        quiet_libraries()
+    generator = job.generator.build(job.ctx)
+    judge = generator if job.judge == job.generator else job.judge.build(job.ctx)
+    for component, config in ((generator, job.generator), (judge, job.judge)):
+        check_component("judge", component, config.name)
+    return [generator, judge]
+
+
+def step(job: Job, store: Store, batch: Sequence[Item], generator: Meter, judge: Meter) -> dict[str, str]:
+    """Make a batch and write it down; what got no answer is returned with the reason, and not written."""
+    made = job.kind.produce(batch, generator, judge, job.settings)
+    failed = {m.item.id: reason for m in made
+              if (reason := generator.unanswered.pop(m.item.id, "") or judge.unanswered.pop(m.item.id, ""))}
+    kept = [m for m in made if m.item.id not in failed]
+    store.write([row_of(m, generator, judge) for m in kept if m.row is not None],
+                [row_of(m, generator, judge) for m in kept if m.row is None])
+    return failed
+
+
+def row_of(made: Made, generator: Meter, judge: Meter) -> dict[str, Any]:
+    """A row as it is written: id, prompt, what was made, and what it took."""
+    usage = Usage()
+    for meter in (generator, judge):
+        usage.merge(vars(meter.items[made.item.id]))
+    what = dict(made.row) if made.row is not None else {"left_out": made.left_out, "detail": made.detail}
+    return {"id": made.item.id, "prompt": [dict(m) for m in made.item.prompt], **what, "usage": vars(usage)}
+
+
+def check_same_prompts(job: Job, store: Store) -> None:
+    """Refuse an output whose rows answer other prompts of the same ids.
+
+    Raises:
+        DatasetError: names the first.
+    """
+    for item in job.items:
+        row = store.done.get(item.id)
+        if row is not None and row.get("prompt") != [dict(m) for m in item.prompt]:
+            raise DatasetError(f"'{job.output}' has another prompt for id '{item.id}' than the data set",
+                               fix="go on with the same data set, or choose another --output")
+
+
+def report(job: Job, store: Store, meters: Sequence[Meter], unanswered: Mapping[str, str]) -> dict[str, Any]:
+    """What was done, what it took this time, and what all rows of the file took."""
+    now, whole = Usage(), Usage()
+    for meter in meters:
+        now.merge(vars(meter.total))
+    for row in (*store.rows, *store.left_out):
+        whole.merge(row.get("usage", {}))
+    reasons = Counter(str(r["left_out"]) for r in store.left_out)
+    return {"kind": job.name, "output": str(store.path), "rows": len(store.rows), "left_out": len(store.left_out),
+            "left_out_reasons": dict(reasons), "unanswered": len(unanswered),
+            "first_unanswered": next(iter(unanswered.values()), None), "generator": who(job.generator),
+            "judge": who(job.judge), "usage": vars(now), "usage_of_file": vars(whole)}
+
+
+def spent(meters: Sequence[Meter]) -> float:
+    """Dollars of this call."""
+    return sum(m.total.cost_usd for m in meters)
+
+
+def show(result: Mapping[str, Any]) -> None:
+    """For people."""
+    click.echo(f"{result['rows']} rows in {result['output']}")
+    if result["left_out"]:
+        why = ", ".join(f"{k} {n}" for k, n in sorted(result["left_out_reasons"].items()))
+        click.echo(f"{result['left_out']} left out ({why}), in {result['output']}.left_out.jsonl")
+    if result["unanswered"]:
+        click.echo(f"{result['unanswered']} without an answer (first: {result['first_unanswered']}); the same command "
+                   "asks them again")
+    for name, key in (("this call", "usage"), ("all rows", "usage_of_file")):
+        u = result[key]
+        click.echo(f"{name}: {u['requests']} answers ({u['cached']} kept from before), {u['input_tokens']} + "
+                   f"{u['output_tokens']} tokens, {u['cost_usd']:.4f} USD")
+
+
+def show_estimate(found: Mapping[str, Any]) -> None:
+    """For people."""
+    click.echo(f"{found['kind']}: {found['prompts']} prompts, {found['done']} of them done; nothing is asked now\n")
+    table(("", "asked", "requests", "input tokens", "output tokens", "USD"),
+          [(role, e["asked"], e["requests"], f"about {e['input_tokens']}", f"at most {e['output_tokens']}",
+            f"{e['cost_usd']:.4f}") for role, e in (("responses", found["generator"]), ("judge", found["judge"]))])
+    click.echo(f"\nabout {found['cost_usd']:.4f} USD, with every answer at its longest; a repair of an unusable answer "
+               "and retries come on top")
