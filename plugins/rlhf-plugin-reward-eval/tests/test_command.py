@@ -74,7 +74,7 @@ VERIFIER = ("--reward", "verifier", "--set", "workers=1")
 
 def test_a_trained_reward_model(run: Run, trained: Path, tmp_path: Path) -> None:
     code, out, err = run("--model", trained, "--pairs", "pocket/assistant", "--limit", "100", "--probe-pairs", "20",
-                         "--output", tmp_path / "out.json", "--plots", tmp_path / "plots")
+                         "--output", tmp_path / "out.json")
     assert code == 0, err
     assert "accuracy (95 %)" in out
     assert "the score does not depend on its batch" in out
@@ -96,8 +96,16 @@ def test_a_trained_reward_model(run: Run, trained: Path, tmp_path: Path) -> None
     assert found["probes"]["batch"]["invariant"]
     assert found["probes"]["turns"] == {"pairs": 0}
     assert sum(b["n"] for b in found["calibration"]["deciles"]) == 100
-    pictures = sorted(p.name for p in (tmp_path / "plots").iterdir())
-    assert pictures == ["best_of_n.png", "calibration.png", "probes.png", "scores.png"]
+
+
+@pytest.mark.slow
+def test_pictures(run: Run, trained: Path, tmp_path: Path) -> None:
+    code, out, err = run("--model", trained, "--pairs", "pocket/assistant", "--limit", "60", "--probe", "hollow",
+                         "--plots", tmp_path / "plots")
+    assert code == 0, err
+    pictures = sorted(tmp_path.glob("plots/*"))
+    assert [p.name for p in pictures] == ["best_of_n.png", "calibration.png", "probes.png", "scores.png"]
+    assert all(p.stat().st_size > 5000 and str(p) in out for p in pictures)
 
 
 def test_several_rewards_with_settings_of_their_own(run: Run, trained: Path) -> None:
@@ -148,7 +156,7 @@ def test_responses_with_gold_scores(run: Run, tmp_path: Path) -> None:
                [row["chosen"], "9999", {"text": "It is 777."}, f"I say {row['answer']}."]} for row in SUMS]
     path = write(tmp_path / "graded.jsonl", graded)
     common = (*VERIFIER, "--pairs", pairs, "--probe", "none", "--responses", path)
-    code, out, err = run(*common, "--gold", "worth", "--gold-scale", "0", "3", "--json", "--plots", tmp_path / "plots")
+    code, out, err = run(*common, "--gold", "worth", "--gold-scale", "0", "3", "--json")
     assert code == 0, err
     found = json.loads(out)["rewards"]["verifier"]
     assert (found["gold"]["responses"], found["gold"]["prompts_varied"]) == (48, 12)
@@ -157,7 +165,6 @@ def test_responses_with_gold_scores(run: Run, tmp_path: Path) -> None:
     assert [(c["n"], c["oracle"]) for c in curve] == [(1, 1.5), (2, pytest.approx(14 / 6)), (4, 3)]
     # two right answers tie: of two responses both are wrong once in six
     assert [c["gold"] for c in curve] == pytest.approx([1.5, 5 / 6 * 2.5 + 1 / 6 * 0.5, 2.5])
-    assert (tmp_path / "plots" / "best_of_n.png").is_file()
     flat = write(tmp_path / "flat.jsonl", [{**row, "worth": [1, 1, 1, 1]} for row in graded])
     for arguments, said in (((*common, "--gold", "worth", "--gold-scale", "1", "3"), "outside the scale 1 to 3"),
                             ((*common, "--gold", "wroth"), "no gold score 'wroth'"),
