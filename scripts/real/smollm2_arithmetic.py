@@ -23,7 +23,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.plan import library_versions
+from rlhf_core.pocket.gold import wilson
+from rlhf_core.runs.jsonl import read_jsonl
+from scripts.bench.__main__ import commit, machine
 from scripts.real.smollm2_gsm8k import ROOT, child_seconds
 
 CONFIG = ROOT / "configs" / "smollm2_arithmetic.yaml"
@@ -51,8 +53,9 @@ def main() -> None:
         "command": "python -m scripts.real.smollm2_arithmetic", "config": "configs/smollm2_arithmetic.yaml",
         "heldout_sums": args.sums, **{how: compare(before[how], after[how]) for how in before},
         "training": training,
-        "machine": {"cores": os.cpu_count(), "threads": os.environ.get("OMP_NUM_THREADS"),
-                    "load_average": os.getloadavg(), "note": args.note, "versions": library_versions()},
+        "commit": commit(),
+        "machine": {**machine(), "threads": os.environ.get("OMP_NUM_THREADS"), "load_average": os.getloadavg(),
+                    "note": args.note},
     }
     print(json.dumps(record, indent=1))
     args.out.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +80,7 @@ def train(run: Path, model: str | None) -> dict[str, float]:
 
 def figures(run: Path) -> dict[str, Any]:
     """What the run's own files say of it; ``seconds`` has loading and held-out evaluations too."""
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = list(read_jsonl(run / "metrics.jsonl"))
     steps = [row for row in rows if "time" in row]
     plan, summary = (json.loads((run / f"{name}.json").read_text()) for name in ("plan", "summary"))
     trainer = plan["config"]["trainer"]
@@ -131,10 +134,8 @@ def compare(before: Sequence[bool], after: Sequence[bool]) -> Mapping[str, Any]:
 
 def share(hits: Sequence[bool]) -> Mapping[str, Any]:
     """Share of hits and its Wilson interval."""
-    n, rate = len(hits), sum(hits) / len(hits)
-    centre, scale = (rate + Z * Z / (2 * n)) / (1 + Z * Z / n), Z / (1 + Z * Z / n)
-    half = scale * math.sqrt(rate * (1 - rate) / n + Z * Z / (4 * n * n))
-    return {"accuracy": round(rate, 3), "interval": [round(centre - half, 3), round(centre + half, 3)]}
+    rate = sum(hits) / len(hits)
+    return {"accuracy": round(rate, 3), "interval": [round(bound, 3) for bound in wilson(rate, len(hits), Z)]}
 
 
 if __name__ == "__main__":
