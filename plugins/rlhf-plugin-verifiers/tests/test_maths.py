@@ -114,11 +114,11 @@ def test_only_minerva_and_strict_want_the_box(sample: Callable[..., Sample]) -> 
     ("<answer> 8 </think> <answer> 8 </answer>", (0, 0, 0)),
     ("", (0, 0, 0)),
 ])
-def test_r1_zero(text: str, parts: tuple[int, int, int]) -> None:
+def test_r1_zero(text: str, parts: tuple[int, int, int], sample: Callable[..., Sample]) -> None:
     found = r1_zero_reward_fn(text, "8")
     assert (found["format_reward"], found["answer_reward"], found["reward"]) == parts
-    verdict = R1ZeroConfig().build(None)  # type: ignore[arg-type]
-    assert verdict.grade(text, "8").format == parts[0]
+    score = R1ZeroConfig().build(None).verify(sample(text, "8"))  # type: ignore[arg-type]
+    assert tuple(score.parts[name] for name in ("format", "answer", "reward")) == parts
 
 
 def test_question_only() -> None:

@@ -11,7 +11,7 @@ from rlhf_core.api import ConfigError, VerifierConfig
 
 if TYPE_CHECKING:
     from rlhf_core.api import BuildContext, Prompt
-    from rlhf_plugin_verifiers.exact.verifiers import ExactVerifier
+    from rlhf_plugin_verifiers.graded import GradedVerifier
 
 
 class ExactConfig(VerifierConfig):
@@ -26,7 +26,7 @@ class ExactConfig(VerifierConfig):
     """Quotes, stars and backticks around the answer and punctuation after it do not count; what stands before it or
     within it does: ``-5`` is not ``5``, and ``C++`` is not ``C``."""
 
-    def build(self, ctx: BuildContext) -> ExactVerifier:
+    def build(self, ctx: BuildContext) -> GradedVerifier:
         """Return the verifier."""
         from rlhf_plugin_verifiers.exact.verifiers import string_verifier
 
@@ -49,7 +49,7 @@ class ChoiceConfig(VerifierConfig):
             return None
         return f"the reference answer {prompt.answer[:60]!r} is not one of the letters {LETTERS[0]} to {LETTERS[-1]}"
 
-    def build(self, ctx: BuildContext) -> ExactVerifier:
+    def build(self, ctx: BuildContext) -> GradedVerifier:
         """Return the verifier."""
         from rlhf_plugin_verifiers.exact.verifiers import choice_verifier
 
@@ -85,7 +85,7 @@ class RegexConfig(VerifierConfig):
             return "the pattern's group is compared with the reference answer, and there is none"
         return None
 
-    def build(self, ctx: BuildContext) -> ExactVerifier:
+    def build(self, ctx: BuildContext) -> GradedVerifier:
         """Return the verifier."""
         from rlhf_plugin_verifiers.exact.verifiers import regex_verifier
 
@@ -111,7 +111,7 @@ class JsonSchemaConfig(VerifierConfig):
 
         return why_unusable(self.definition if self.definition is not None else prompt.meta.get("schema"))
 
-    def build(self, ctx: BuildContext) -> ExactVerifier:
+    def build(self, ctx: BuildContext) -> GradedVerifier:
         """Return the verifier."""
         from rlhf_plugin_verifiers.exact.schema import schema_verifier
 

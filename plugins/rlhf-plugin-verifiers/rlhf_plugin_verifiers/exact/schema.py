@@ -9,7 +9,7 @@ from typing import Any
 
 from rlhf_core.api import Prompt
 from rlhf_plugin_verifiers.exact.config import JsonSchemaConfig
-from rlhf_plugin_verifiers.exact.verifiers import ExactVerifier, Found
+from rlhf_plugin_verifiers.graded import Found, GradedVerifier
 
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 MAX_TRIES = 50
@@ -62,7 +62,7 @@ def closed_validator(schema: Any) -> Any:
     return validator_for(schema)(schema, registry=REGISTRY)
 
 
-def schema_verifier(config: JsonSchemaConfig) -> ExactVerifier:
+def schema_verifier(config: JsonSchemaConfig) -> GradedVerifier:
     """The verifier ``json_schema``."""
 
     def compare(completion: str, prompt: Prompt) -> Found:
@@ -73,7 +73,7 @@ def schema_verifier(config: JsonSchemaConfig) -> ExactVerifier:
         error = next(iter(closed_validator(schema).iter_errors(value)), None)
         return Found(True, error is None, "valid" if error is None else error.message)
 
-    return ExactVerifier(config, compare, config.format_weight)
+    return GradedVerifier(config, compare, config.format_weight)
 
 
 def read_json(text: str, *, strict: bool) -> tuple[bool, Any]:

@@ -3,54 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import NamedTuple
 
-from rlhf_core.api import Prompt, Sample, Score, ScoreStatus, VerifierConfig
+from rlhf_core.api import Prompt
 from rlhf_plugin_verifiers.exact.config import ChoiceConfig, ExactConfig, RegexConfig
+from rlhf_plugin_verifiers.graded import Found, GradedVerifier
 from rlhf_plugin_verifiers.maths.choice import chosen_letter, only_letter
 from rlhf_plugin_verifiers.maths.text import boxes, own_part
-
-
-class Found(NamedTuple):
-    """Whether an answer is in the asked-for form, whether it is right, and why not."""
-
-    format: bool
-    right: bool
-    detail: str
-
-
-class ExactVerifier:
-    """A comparison as a verifier, with parts ``format``, ``answer`` and ``reward``, each 0 or 1.
-
-    Args:
-        config: its ``check_prompt`` says which prompts cannot be judged.
-        compare: judges a completion of a prompt.
-        format_weight: share of the value for the form alone.
-    """
-
-    def __init__(self, config: VerifierConfig, compare: Callable[[str, Prompt], Found],
-                 format_weight: float = 0.0) -> None:
-        self.config, self.compare, self.format_weight = config, compare, format_weight
-
-    def verify(self, sample: Sample) -> Score:
-        """Return the verdict; without what it compares with the status is ``missing``."""
-        prompt = sample.prompt
-        why = self.config.check_prompt(prompt)
-        if why is None and self.config.needs_answer and prompt.answer is None:
-            why = f"prompt {prompt.id} has no reference answer"
-        if why is not None:
-            return Score.failed(ScoreStatus.MISSING, why)
-        found = self.compare(sample.completion, prompt)
-        value = (1 - self.format_weight) * found.right + self.format_weight * found.format
-        parts = {"format": float(found.format), "answer": float(found.right), "reward": float(found.right)}
-        return Score(value, parts, detail=found.detail)
-
 
 _STATED = re.compile(r"(?:\banswer\s+is|\banswer\s*:)\s*([^\n]*)", re.IGNORECASE)
 
 
-def string_verifier(config: ExactConfig) -> ExactVerifier:
+def string_verifier(config: ExactConfig) -> GradedVerifier:
     """The verifier ``exact``."""
 
     def plain(text: str) -> str:
@@ -63,7 +26,7 @@ def string_verifier(config: ExactConfig) -> ExactVerifier:
         right = bool(said.strip()) and plain(said) == plain(str(prompt.answer))
         return Found(bool(said.strip()), right, f"stated {said.strip()[:200]!r}")
 
-    return ExactVerifier(config, compare)
+    return GradedVerifier(config, compare)
 
 
 _QUOTES = {'"': '"', "'": "'", "`": "`", "*": "*", "\u201c": "\u201d", "\u2018": "\u2019"}
@@ -93,7 +56,7 @@ def _last_stated(completion: str) -> str:
     return found[-1] if found else next((line for line in reversed(text.splitlines()) if line.strip()), "")
 
 
-def choice_verifier(config: ChoiceConfig) -> ExactVerifier:
+def choice_verifier(config: ChoiceConfig) -> GradedVerifier:
     """The verifier ``choice``."""
 
     def compare(completion: str, prompt: Prompt) -> Found:
@@ -101,7 +64,7 @@ def choice_verifier(config: ChoiceConfig) -> ExactVerifier:
         said = only if config.mode == "strict" else chosen_letter(completion)
         return Found(only is not None, said is not None and said == only_letter(str(prompt.answer)), f"picked {said}")
 
-    return ExactVerifier(config, compare)
+    return GradedVerifier(config, compare)
 
 
 def _whole_letter(completion: str) -> str | None:
@@ -113,7 +76,7 @@ def _whole_letter(completion: str) -> str | None:
     return None if (completion[:start] + completion[end:]).strip(" \t\n$.*") else only_letter(inside)
 
 
-def regex_verifier(config: RegexConfig) -> ExactVerifier:
+def regex_verifier(config: RegexConfig) -> GradedVerifier:
     """The verifier ``regex``."""
     pattern = re.compile(config.pattern, re.DOTALL | (re.IGNORECASE if config.ignore_case else 0))
 
@@ -126,7 +89,7 @@ def regex_verifier(config: RegexConfig) -> ExactVerifier:
         right = not pattern.groups or _same(said or "", str(prompt.answer), config.ignore_case)
         return Found(True, right, f"matched {str(said)[:200]!r}")
 
-    return ExactVerifier(config, compare)
+    return GradedVerifier(config, compare)
 
 
 def _same(a: str, b: str, ignore_case: bool) -> bool:

@@ -10,7 +10,7 @@ from rlhf_core.api import VerifierConfig
 
 if TYPE_CHECKING:
     from rlhf_core.api import BuildContext, Prompt
-    from rlhf_plugin_verifiers.maths.verifier import AnswerVerifier
+    from rlhf_plugin_verifiers.graded import GradedVerifier
 
 
 class MathsConfig(VerifierConfig):
@@ -39,7 +39,7 @@ class Gsm8kConfig(MathsConfig):
     ``hash`` the number after the last ``####``; ``last`` the last number; ``lenient`` whichever of "the answer is",
     ``\\boxed{}`` and ``####`` comes last, otherwise the last number."""
 
-    def build(self, ctx: BuildContext) -> AnswerVerifier:
+    def build(self, ctx: BuildContext) -> GradedVerifier:
         """Return the verifier."""
         from rlhf_plugin_verifiers.maths.gsm8k import gsm8k_verifier
 
@@ -71,7 +71,7 @@ class MathConfig(MathsConfig):
     relations_as_sets: bool = False
     """Whether -2 <= x <= 7 equals a reference that is the interval [-2, 7]."""
 
-    def build(self, ctx: BuildContext) -> AnswerVerifier:
+    def build(self, ctx: BuildContext) -> GradedVerifier:
         """Return the verifier."""
         from rlhf_plugin_verifiers.maths.verifier import math_verifier
 
@@ -98,7 +98,7 @@ class R1ZeroConfig(MathsConfig):
     """``strict`` wants exactly ``</think> <answer>`` and one ``</answer>`` at the end; ``lenient`` allows any space
     between the tags, and text after them."""
 
-    def build(self, ctx: BuildContext) -> AnswerVerifier:
+    def build(self, ctx: BuildContext) -> GradedVerifier:
         """Return the verifier."""
         from rlhf_plugin_verifiers.maths.tags import r1_zero_verifier
 
@@ -112,7 +112,7 @@ class QuestionOnlyConfig(MathsConfig):
     mode: Literal["strict", "lenient"] = "strict"
     """``strict`` wants the box; ``lenient`` falls back as ``math`` does, without the format part."""
 
-    def build(self, ctx: BuildContext) -> AnswerVerifier:
+    def build(self, ctx: BuildContext) -> GradedVerifier:
         """Return the verifier."""
         from rlhf_plugin_verifiers.maths.tags import question_only_verifier
 

@@ -6,9 +6,10 @@ import re
 from fractions import Fraction
 
 from rlhf_core.court.numeric import numbers, plain, stated_number
+from rlhf_plugin_verifiers.graded import GradedVerifier
 from rlhf_plugin_verifiers.maths.config import Gsm8kConfig
 from rlhf_plugin_verifiers.maths.text import own_part, plain_digits
-from rlhf_plugin_verifiers.maths.verifier import AnswerVerifier, Verdict
+from rlhf_plugin_verifiers.maths.verifier import Verdict, answer_verifier
 
 _STRICT = re.compile(r"The answer is (-?[0-9][0-9,]*(?:\.[0-9]+)?)(?:\.|\s[^.\n]{0,40}\.)")
 _HASH = re.compile(r"####\s*([^\n]{0,60})")
@@ -16,7 +17,7 @@ DIGITS = 6
 """Decimal places that count, as in math-verify."""
 
 
-def gsm8k_verifier(config: Gsm8kConfig) -> AnswerVerifier:
+def gsm8k_verifier(config: Gsm8kConfig) -> GradedVerifier:
     """The verifier ``gsm8k``."""
 
     def grade(completion: str, gold: str) -> Verdict:
@@ -25,7 +26,7 @@ def gsm8k_verifier(config: Gsm8kConfig) -> AnswerVerifier:
         right = number is not None and said is not None and close(said, number)
         return Verdict(strict is not None, right, "" if said is None else str(said))
 
-    return AnswerVerifier(grade, _why_unusable, lambda v: v.right, config.format_weight)
+    return answer_verifier(config, grade)
 
 
 def read_number(completion: str, mode: str) -> Fraction | None:
@@ -62,7 +63,3 @@ def gold_number(gold: str) -> Fraction | None:
 def close(a: Fraction, b: Fraction) -> bool:
     """Whether two numbers agree in the decimal places that count."""
     return abs(a - b) <= Fraction(1, 2 * 10**DIGITS)
-
-
-def _why_unusable(gold: str) -> str | None:
-    return None if gold_number(gold) is not None else f"the reference answer {gold[:60]!r} holds no number"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
+from rlhf_plugin_verifiers.graded import GradedVerifier
 from rlhf_plugin_verifiers.maths.config import QuestionOnlyConfig, R1ZeroConfig
 from rlhf_plugin_verifiers.maths.equal import Rules
-from rlhf_plugin_verifiers.maths.gold import why_unusable
-from rlhf_plugin_verifiers.maths.verifier import AnswerVerifier, Verdict, grade_math
+from rlhf_plugin_verifiers.maths.verifier import Verdict, answer_verifier, grade_math
 
 R1_ZERO_PROMPT = (
     "A conversation between User and Assistant. The User takes a question, and the Assistant solves it. The Assistant "
@@ -63,18 +63,16 @@ def tagged_answer(completion: str, *, strict: bool) -> str | None:
     return inside if clean else None
 
 
-def r1_zero_verifier(config: R1ZeroConfig) -> AnswerVerifier:
+def r1_zero_verifier(config: R1ZeroConfig) -> GradedVerifier:
     """The verifier ``r1_zero``."""
     strict = config.mode == "strict"
-    return AnswerVerifier(lambda text, gold: grade_tags(text, gold, strict=strict), why_unusable,
-                          lambda v: v.format and v.right, config.format_weight)
+    return answer_verifier(config, lambda text, gold: grade_tags(text, gold, strict=strict))
 
 
-def question_only_verifier(config: QuestionOnlyConfig) -> AnswerVerifier:
+def question_only_verifier(config: QuestionOnlyConfig) -> GradedVerifier:
     """The verifier ``question_only``."""
     strict = config.mode == "strict"
-    return AnswerVerifier(lambda text, gold: grade_math(text, gold, Rules(), boxed_only=strict), why_unusable,
-                          lambda v: v.right, config.format_weight)
+    return answer_verifier(config, lambda text, gold: grade_math(text, gold, Rules(), boxed_only=strict))
 
 
 def _as_rewards(found: Verdict) -> dict[str, float]:

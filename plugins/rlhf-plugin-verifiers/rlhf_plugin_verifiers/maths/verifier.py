@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from rlhf_core.api import Sample, Score, ScoreStatus
+from rlhf_core.api import Prompt
+from rlhf_plugin_verifiers.graded import Found, GradedVerifier
 from rlhf_plugin_verifiers.maths.answer import Stated, boxed_answer, stated_answer
 from rlhf_plugin_verifiers.maths.choice import chosen_letter, only_letter
-from rlhf_plugin_verifiers.maths.config import MathConfig
+from rlhf_plugin_verifiers.maths.config import MathConfig, MathsConfig
 from rlhf_plugin_verifiers.maths.equal import Rules, equal, parsed, same_text
-from rlhf_plugin_verifiers.maths.gold import why_unusable
 from rlhf_plugin_verifiers.maths.text import own_part, plain_digits
 
 
@@ -26,34 +26,17 @@ Grade = Callable[[str, str], Verdict]
 """``grade(completion, reference)``"""
 
 
-class AnswerVerifier:
-    """A grader as a verifier, with parts ``format``, ``answer`` and ``reward``, each 0 or 1.
+def answer_verifier(config: MathsConfig, grade: Grade) -> GradedVerifier:
+    """A grader as a verifier; ``config.check_prompt`` says which references cannot be compared with."""
 
-    Args:
-        grade: judges a completion.
-        why_unusable: why a reference cannot be compared with; None if it can.
-        counts: of ``(format, right)``, whether the completion is right.
-        format_weight: share of the value for the form alone.
-    """
+    def compare(completion: str, prompt: Prompt) -> Found:
+        found = grade(completion, str(prompt.answer))
+        return Found(found.format, found.right, f"stated {found.said[:200]!r}" if found.said else "no answer found")
 
-    def __init__(self, grade: Grade, why_unusable: Callable[[str], str | None],
-                 counts: Callable[[Verdict], bool], format_weight: float) -> None:
-        self.grade, self.why_unusable, self.counts, self.format_weight = grade, why_unusable, counts, format_weight
-
-    def verify(self, sample: Sample) -> Score:
-        """Return the verdict; without a usable reference the status is ``missing``, a text without an answer is 0.0."""
-        gold = sample.prompt.answer
-        why = f"prompt {sample.prompt.id} has no reference answer" if gold is None else self.why_unusable(gold)
-        if gold is None or why is not None:
-            return Score.failed(ScoreStatus.MISSING, str(why))
-        found = self.grade(sample.completion, gold)
-        right = self.counts(found)
-        value = (1 - self.format_weight) * right + self.format_weight * found.format
-        parts = {"format": float(found.format), "answer": float(found.right), "reward": float(right)}
-        return Score(value, parts, detail=f"stated {found.said[:200]!r}" if found.said else "no answer found")
+    return GradedVerifier(config, compare, config.format_weight)
 
 
-def math_verifier(config: MathConfig) -> AnswerVerifier:
+def math_verifier(config: MathConfig) -> GradedVerifier:
     """The verifier ``math`` (and ``minerva_math``)."""
     rules = Rules(config.targets, config.digits, config.strict_variables, config.relations_as_sets)
     strict = config.mode == "strict"
@@ -61,7 +44,7 @@ def math_verifier(config: MathConfig) -> AnswerVerifier:
     def grade(completion: str, gold: str) -> Verdict:
         return grade_math(completion, gold, rules, boxed_only=strict)
 
-    return AnswerVerifier(grade, why_unusable, lambda v: v.right, config.format_weight)
+    return answer_verifier(config, grade)
 
 
 def grade_math(completion: str, gold: str, rules: Rules, *, boxed_only: bool = False) -> Verdict:

@@ -1,0 +1,43 @@
+"""What most verifiers here are: a comparison of a completion with its prompt, as a verdict with parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from rlhf_core.api import Prompt, Sample, Score, ScoreStatus, VerifierConfig
+
+
+class Found(NamedTuple):
+    """Whether an answer is in the asked-for form, whether it is right, and why not."""
+
+    format: bool
+    right: bool
+    detail: str
+
+
+class GradedVerifier:
+    """A comparison as a verifier, with parts ``format``, ``answer`` and ``reward``, each 0 or 1.
+
+    Args:
+        config: its ``check_prompt`` says which prompts cannot be judged.
+        compare: judges a completion of a prompt.
+        format_weight: share of the value for the form alone.
+    """
+
+    def __init__(self, config: VerifierConfig, compare: Callable[[str, Prompt], Found],
+                 format_weight: float = 0.0) -> None:
+        self.config, self.compare, self.format_weight = config, compare, format_weight
+
+    def verify(self, sample: Sample) -> Score:
+        """Return the verdict; without what it compares with the status is ``missing``."""
+        prompt = sample.prompt
+        why = self.config.check_prompt(prompt)
+        if why is None and self.config.needs_answer and prompt.answer is None:
+            why = f"prompt {prompt.id} has no reference answer"
+        if why is not None:
+            return Score.failed(ScoreStatus.MISSING, why)
+        found = self.compare(sample.completion, prompt)
+        value = (1 - self.format_weight) * found.right + self.format_weight * found.format
+        parts = {"format": float(found.format), "answer": float(found.right), "reward": float(found.right)}
+        return Score(value, parts, detail=found.detail)
