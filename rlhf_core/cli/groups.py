@@ -127,5 +127,7 @@ def load(entries: list[Any], path: str) -> click.Command:
 
 
 def said(entries: list[Any]) -> str:
-    """Example: ``From rlhf-eval.``"""
-    return f"From {', '.join(sorted({e.distribution for e in entries}))}."
+    """What distributions say of themselves. Example: ``Benchmarks for language models. (rlhf-eval)``"""
+    names = {e.distribution: e.point.dist for e in entries}
+    about = {str(dist.metadata["Summary"] or "") for dist in names.values() if dist is not None}
+    return " ".join([*(sorted(filter(None, about)) if len(names) == 1 else ()), f"({', '.join(sorted(names))})"])

@@ -23,7 +23,7 @@ def test_a_plugin_adds_commands_at_any_depth(fakes: Fakes) -> None:
         assert (out.returncode, out.stdout) == (0, "weighed 5\n"), out.stderr
     assert "weigh" in fakes.rlhf("--help").stdout
     said = fakes.rlhf("reward", "--help").stdout
-    assert "From acme-scales." in said
+    assert "(acme-scales)" in said
     assert "score" in said
     out = fakes.rlhf("lab", "wiegh")
     assert out.returncode == 2
@@ -32,7 +32,7 @@ def test_a_plugin_adds_commands_at_any_depth(fakes: Fakes) -> None:
 
 def test_a_command_is_imported_only_when_called_and_may_be_switched_off(fakes: Fakes) -> None:
     fakes.add("sick-scales", "[rlhf.command]\nweigh = sick_scales:weigh\n", "raise OSError('no scales')")
-    assert "From sick-scales." in fakes.rlhf("--help").stdout
+    assert "(sick-scales)" in fakes.rlhf("--help").stdout
     out = fakes.rlhf("weigh")
     assert out.returncode == 2
     assert "sick-scales 1.0" in out.stderr
