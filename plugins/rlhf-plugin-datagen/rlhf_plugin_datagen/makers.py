@@ -103,13 +103,15 @@ class Estimate:
 
 
 def estimate_for(config: ComponentConfig) -> Estimate:
-    """An empty estimate at the component's prices: ``config.price`` with ``input`` and ``output``, if it has one.
+    """An empty estimate at the component's prices: ``config.price`` with ``input`` and ``output``, if it has one, of
+    which message batches (``config.batches``) cost ``config.batch_price``.
 
     Raises:
         ConfigError: it says that its model's price is not known.
     """
     price = getattr(config, "price", None)
-    given = None if price is None else (float(price.input), float(price.output))
+    share = float(getattr(config, "batch_price", 1.0)) if getattr(config, "batches", False) else 1.0
+    given = None if price is None else (share * float(price.input), share * float(price.output))
     return Estimate(usd_per_million=given, asked=who(config))
 
 

@@ -179,6 +179,9 @@ def test_a_service_is_priced_without_a_key_and_refused_without_one(
     found = json.loads(capsys.readouterr().out)
     assert found["judge"]["asked"].startswith("anthropic (claude")
     assert found["cost_usd"] > 0.01
+    with pytest.raises(SystemExit):
+        main([*arguments, "--set", "batches=true", "--dry-run", "--json"])
+    assert json.loads(capsys.readouterr().out)["cost_usd"] == pytest.approx(found["cost_usd"] / 2, rel=1e-4)
     code, err = command(*arguments)
     assert code == 2
     assert "ANTHROPIC_API_KEY" in err or "pip install" in err
