@@ -1,6 +1,6 @@
 """GSM8K with a small model: pass@k, best-of-N by logprob and by a reward model, and lm-evaluation-harness's filters.
 
-    python scripts/studies/gsm8k_best_of_n.py --model GGUF --data test.jsonl.gz --reward-model FOLDER --out FOLDER
+    python scripts/studies/gsm8k_best_of_n.py --model GGUF --data test.jsonl.gz --best-by REWARD --out FOLDER
         [--prompts 200] [--n 16] [--max-tokens 160] [--budget SECONDS] [--json FILE --png FILE]
 
 Interrupted or out of budget, the same command goes on; the figures are of the prompts that there are.
@@ -36,7 +36,7 @@ def measure(style: str, args: argparse.Namespace, ctx: BuildContext) -> dict[str
     """Evaluate one style, or go on with it, and return its figures."""
     suite = suite_of(ctx, "gsm8k", path=str(args.data), style=style, samples=args.n, limit=args.prompts,
                      max_tokens=args.max_tokens, settings=(f"chunk={args.chunk}", "workers=1"))
-    chosen = tuple(parse_selector(str(args.reward_model), ctx) for _ in range(args.reward_model is not None))
+    chosen = tuple(parse_selector(text, ctx) for text in args.best_by)
     job = Job(suite, ModelConfig(path=str(args.model)), 0, chosen)
     say = lambda text: print(f"{style}: {text}", file=sys.stderr, flush=True)  # noqa: E731
     folder, found = evaluate(job, ctx, args.out / style, say, args.budget)
@@ -75,7 +75,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True, help="SmolLM2-135M-Instruct, for example as a GGUF file")
     parser.add_argument("--data", type=Path, required=True, help="GSM8K's test.jsonl, .gz too")
-    parser.add_argument("--reward-model", type=Path, help="folder of a reward model or ensemble")
+    parser.add_argument("--best-by", action="append", default=[], help="as for `rlhf eval`: a folder, or "
+                        "'reward:{name: ensemble, pairs: ...}'; repeatable")
     parser.add_argument("--out", type=Path, required=True, help="where the rows of both styles go")
     parser.add_argument("--prompts", type=int, default=200)
     parser.add_argument("--n", type=int, default=16)

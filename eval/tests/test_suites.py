@@ -1,0 +1,70 @@
+"""The real suites on their real rows: what is right counts as right, through the same workers and sandbox."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlhf_core.api import FinishReason, ModelConfig, Prompt, Rollout, RolloutRequest
+from rlhf_core.cli.toolbox import component_of, open_registry, sampler
+from rlhf_eval.harness import context
+
+
+class Scribe:
+    """An engine that writes what it is told for each prompt."""
+
+    def __init__(self, say: Callable[[str], str], finish: FinishReason = FinishReason.EOS) -> None:
+        self.say, self.finish = say, finish
+
+    def generate(self, requests: Sequence[RolloutRequest], sampling: Any, version: int) -> list[Rollout]:
+        return [Rollout(r.prompt_id, r.group_index, r.prompt_ids, (1,), np.zeros(1, np.float32), version, self.finish,
+                        self.say(r.prompt_id), r.seed) for r in requests]
+
+
+def rows(name: str, path: Path, say: Callable[[Prompt], str], finish: FinishReason = FinishReason.EOS,
+         **options: Any) -> list[dict[str, Any]]:
+    registry = open_registry()
+    policy, _ = sampler(registry, ModelConfig(path="pocket"))
+    roomy = type(policy)(policy.model, policy.tokenizer, policy.source, 1 << 20)
+    suite = component_of(registry, "benchmark", name, {"path": str(path), "workers": 1, **options})
+    built = suite.build(context(registry, 0).with_(policy=roomy))
+    prompts = {i.prompt.id: i.prompt for i in built.items}
+    try:
+        return built.rows(range(len(built.items)), Scribe(lambda i: say(prompts[i]), finish))
+    finally:
+        built.close()
+
+
+@pytest.mark.slow
+def test_mbpps_reference_solutions_pass_in_the_sandbox_and_a_stub_does_not(test_data: Path) -> None:
+    path = test_data / "mbpp" / "sanitized-mbpp.json"
+    right = rows("mbpp", path, lambda p: f"Here it is.\n```python\n{p.meta['code']}\n```", limit=6)
+    assert [r["category"] for r in right] == ["format and answer"] * 6
+    assert [r["value"] for r in rows("mbpp", path, lambda p: "```python\npass\n```", limit=3)] == [0.0] * 3
+
+
+@pytest.mark.slow
+def test_gsm8k_tells_form_from_answer_in_every_style(test_data: Path) -> None:
+    path = test_data / "gsm8k" / "test.jsonl.gz"
+    plain = rows("gsm8k", path, lambda p: f"It is {p.answer}", limit=4)
+    assert {(r["category"], r["strict"], r["lenient"]) for r in plain} == {("answer only", 0.0, 1.0)}
+    stop = FinishReason.STOP
+    cot = rows("gsm8k", path, lambda p: f"So. The answer is {p.answer}.\n\nQ: 5?", stop, limit=4, style="cot")
+    assert {(r["category"], r["stop"], r["strict"]) for r in cot} == {("format and answer", "Q:", 1.0)}
+    assert not any("Q:" in r["completion"] for r in cot)
+    tags = rows("gsm8k", path, lambda p: f"so </think> <answer> {p.answer} </answer>", stop, limit=4, style="r1_zero")
+    assert {(r["category"], r["stop"]) for r in tags} == {("format and answer", "</answer>")}
+    wrong = rows("gsm8k", path, lambda p: "so </think> <answer> -77 </answer>", stop, limit=4, style="r1_zero")
+    assert {r["category"] for r in wrong} == {"format only"}
+
+
+@pytest.mark.slow
+def test_ifeval_is_judged_in_both_modes(test_data: Path) -> None:
+    found = rows("ifeval", test_data / "ifeval" / "input_data.jsonl", lambda p: "no commas here", limit=20)
+    assert {r["category"] for r in found} <= {"right", "wrong"}
+    assert all(r["strict"] <= r["lenient"] for r in found)
+    assert "instructions" in found[0]["parts"]
