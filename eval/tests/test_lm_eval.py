@@ -97,3 +97,27 @@ def test_what_a_task_does_not_take_is_refused(rlhf: Callable[..., Ran]) -> None:
         ran = rlhf("eval", *options)
         assert ran.code == 2
         assert said in ran.err
+
+
+def test_the_likelihood_of_a_sampled_text_is_what_the_engine_says() -> None:
+    from lm_eval.api.instance import Instance
+
+    from rlhf_core.api import ModelConfig, RolloutRequest, SamplingParams
+    from rlhf_core.cli.toolbox import open_registry, sampler
+    from rlhf_eval.lm_harness.engine import EngineLM
+
+    policy, engine = sampler(open_registry(), ModelConfig(path="pocket"))
+    lm = EngineLM(policy, engine, 16, 0)
+    prompt = "What is 3 + 4?"
+    ids = tuple(lm.tok_encode(prompt))
+    for temperature, greedy in ((0.0, True), (1.0, False)):
+        sampling = SamplingParams(max_tokens=6, temperature=temperature)
+        made = engine.generate([RolloutRequest("a", ids, 0, 5)], sampling, 0)[0]
+        (value, best), = lm._loglikelihood_tokens([(None, list(ids), list(made.completion_ids))])
+        assert value == pytest.approx(float(made.logprobs_T.sum()), abs=1e-4)
+        assert best == greedy
+    (said, _), (empty, _) = lm.loglikelihood([Instance("loglikelihood", {}, (prompt, " 7"), 0),
+                                              Instance("loglikelihood", {}, ("", "The"), 1)])
+    assert said < 0
+    assert empty < 0
+    assert lm.loglikelihood_rolling([Instance("loglikelihood_rolling", {}, ("The answer is 7.",), 0)])[0] < -1
