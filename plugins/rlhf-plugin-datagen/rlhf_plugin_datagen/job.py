@@ -65,6 +65,8 @@ def make_job(registry: Registry, kind: str, output: Path, options: Mapping[str, 
     dataset = dataset_of(registry, options["dataset"], heldout_fraction=0.0)
     ctx = context(registry, dataset, options["seed"])
     items = items_of(Datasets(dataset, ctx), kind)[: options["count"]]
+    if all(item.completion is not None for item in items):
+        generator = judge  # there is nothing to write, and no model to load for it
     return Job(kind, KINDS[kind], items, generator, judge, settings, output, options["batch_size"], ctx)
 
 

@@ -84,6 +84,8 @@ def test_grades_of_given_responses_are_rows_to_learn_from(tmp_path: Path, comman
     assert [(r["completion"], r["grades"], r["score"]) for r in rows(out)] == [
         ("Hi.", {"short": 5, "kind": 3}, pytest.approx((3 * 1 + 0.5) / 4)),
         ("a b c d e", {"short": 1, "kind": 3}, pytest.approx(0.5 / 4))]
+    settings = json.loads((tmp_path / "graded.jsonl.settings.json").read_text())
+    assert settings["generator"] == settings["judge"]  # the pocket model, which has nothing to write, is not loaded
     datasets = open_datasets(Registry(), dataset_of(Registry(), str(out), heldout_fraction=0.0), 0)
     learned = read_rows(datasets, "train", load_rubric(str(tmp_path / "rubric.yaml")), Counter())
     assert {g.completion: g.grades_K for g in learned} == {"Hi.": (1.0, 0.5), "a b c d e": (0.0, 0.5)}
