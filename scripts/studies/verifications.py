@@ -95,6 +95,8 @@ class Timed(VerifierPool):
         started = time.perf_counter()
         score = super()._call(sample)
         self.times.append(time.perf_counter() - started)
+        if len(self.times) % 5000 == 0:
+            print(f"{len(self.times)} calls, load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
         return score
 
 
@@ -213,13 +215,18 @@ def main() -> None:
     with distribution() as folder:
         found = {"count": args.count, "workers": args.workers, "deadline_s": args.deadline,
                  "faults": dict(Counter(call[1] or "none" for call in work)), "load_before": os.getloadavg(),
-                 "pool": through_pool(work, args.workers, args.deadline, args.recycle),
-                 "load_between": os.getloadavg(), "direct_deadline_s": args.direct_deadline,
-                 "direct": directly(work[: args.direct_count], folder, args.direct_deadline)}
-    text = json.dumps(found, indent=1)
-    print(text)
-    if args.json:
-        args.json.write_text(text + "\n")
+                 "pool": through_pool(work, args.workers, args.deadline, args.recycle)}
+        keep(found, args.json)
+        found |= {"load_between": os.getloadavg(), "direct_deadline_s": args.direct_deadline,
+                  "direct": directly(work[: args.direct_count], folder, args.direct_deadline)}
+    keep(found, args.json)
+    print(json.dumps(found, indent=1))
+
+
+def keep(found: dict[str, Any], file: Path | None) -> None:
+    """Write what is known so far."""
+    if file:
+        file.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
+import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +16,7 @@ from rlhf_core.data.files import read_json
 from rlhf_core.testing import check_verifier
 from rlhf_plugin_verifiers.instructions.config import IFBenchConfig, IFEvalConfig
 from rlhf_plugin_verifiers.instructions.registry import INSTRUCTIONS, checks
-from rlhf_plugin_verifiers.instructions.sentences import sentences, word_tokens
+from rlhf_plugin_verifiers.instructions.sentences import _candidates, sentences, word_tokens
 from rlhf_plugin_verifiers.instructions.verifier import judge
 
 ABC26 = " ".join(f"{chr(65 + i)} word." for i in range(26))
@@ -144,6 +147,33 @@ def test_followed_and_not(name: str, arguments: dict[str, object], good: str, ba
 ])
 def test_sentences(text: str, parts: list[str]) -> None:
     assert sentences(text) == parts
+
+
+def test_sentences_end_where_the_published_pattern_ends_them() -> None:
+    """The pattern of Punkt's candidates needs quadratic time; what replaces it finds the same ends."""
+    pattern = re.compile(r"""(\S*[.?!])(?=([)";}\]*:@'({\[!?])|\s+(\S+))""")
+    rng = random.Random(0)
+    for _ in range(3000):
+        text = "".join(rng.choice("ab.?! \n)\"'(") for _ in range(rng.randrange(30)))
+        wanted = [(m.end(), m[1], m[2], m[3]) for m in pattern.finditer(text)]
+        assert [(e.place, e.token, e.after, e.following) for e in _candidates(text)] == wanted, text
+
+
+@pytest.mark.parametrize("piece", ["a", ".", "\n", "[", "*", ". ", " "])
+def test_long_odd_texts_are_read_in_linear_time(piece: str) -> None:
+    """A text of 30,000 characters that made a verdict late, and so missing, is judged at once."""
+    for name in ("length_constraints:number_sentences", "detectable_content:number_placeholders",
+                 "detectable_format:number_bullet_lists", "change_case:capital_word_frequency"):
+        arguments, good = next((a, g) for n, a, g, _ in CASES if n == name)
+        check, started = checks([name], [arguments])[0], time.process_time()
+        check(piece * (30_000 // len(piece)))
+        assert time.process_time() - started < 1.0, name
+        assert check(good)
+
+
+def test_bullets_after_many_blank_lines() -> None:
+    check = checks(["detectable_format:number_bullet_lists"], [{"num_bullets": 3}])[0]
+    assert check("* a\n\n\n\n\n\n* b\n \n\n\n\n- c\n\n\n")
 
 
 def test_word_tokens() -> None:

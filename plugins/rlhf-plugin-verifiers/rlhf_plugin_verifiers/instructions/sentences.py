@@ -7,7 +7,10 @@ tokenizer; this follows the published algorithm with a short list of abbreviatio
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import lru_cache
+from itertools import zip_longest
+from typing import NamedTuple
 
 from rlhf_plugin_verifiers.instructions.lexicon import words
 
@@ -24,7 +27,8 @@ and or so yet however although though because since then thus his her its our th
 which some many most all each every both one no not also another such let now here meanwhile additionally moreover
 """))
 """Words that are usually lower case, so that a capital marks the start of a sentence."""
-_END = re.compile(r"""(\S*[.?!])(?=([)";}\]*:@'({\[!?])|\s+(\S+))""")
+_RUN = re.compile(r"\S+")
+_INNER = re.compile(r"""[.?!](?=[)";}\]*:@'({\[!?])""")
 _CLOSERS = re.compile(r"""["')\]}]+?(?:\s+|(?=--)|$)""")
 _TRIM = "\"'`([{*_<“‘"
 
@@ -38,14 +42,42 @@ def sentences(text: str) -> list[str]:
     """
     pieces: list[str] = []
     start = 0
-    for match in _END.finditer(text):
-        after, following = match[2], match[3]
-        if match.end() <= start or not _ends(match[1], after, following):
+    for end in _candidates(text):
+        if end.place <= start or not _ends(end.token, end.after, end.following):
             continue
-        pieces.append(text[start : match.end()])
-        start = match.start(3) if following else match.end()
+        pieces.append(text[start : end.place])
+        start = end.next_start if end.following else end.place
     pieces.append(text[start:])
     return [s for s in (p.strip() for p in _realign(pieces)) if s]
+
+
+class _End(NamedTuple):
+    """Where a sentence may end."""
+
+    place: int
+    token: str
+    """From the last white space up to the mark."""
+    after: str | None
+    """The character after the mark, within the token."""
+    following: str | None
+    """The next token, where the mark ends its own."""
+    next_start: int
+
+
+def _candidates(text: str) -> Iterator[_End]:
+    """Of every run without white space the last mark that may end a sentence.
+
+    The matches of ``(\\S*[.?!])(?=([)";}\\]*:@'({\\[!?])|\\s+(\\S+))``, in linear time: that pattern tries every start
+    in a long run.
+    """
+    runs = list(_RUN.finditer(text))
+    for run, following in zip_longest(runs, runs[1:]):
+        token = run[0]
+        if following is not None and token[-1] in ".?!":
+            yield _End(run.end(), token, None, following[0], following.start())
+            continue
+        if inner := [mark.end() for mark in _INNER.finditer(token)]:
+            yield _End(run.start() + inner[-1], token[: inner[-1]], token[inner[-1]], None, run.end())
 
 
 def _ends(token: str, after: str | None, following: str | None) -> bool:
@@ -93,7 +125,7 @@ _STEPS: tuple[tuple[re.Pattern[str], str], ...] = tuple((re.compile(p, re.IGNORE
     (r"([«“‘„]|[`]+)", r" \1 "),
     (r"^\"", r"`` "), (r"(``)", r" \1 "), (r"([ (\[{<])(\"|'{2})", r"\1 `` "),
     (r"([»”’])", r" \1 "), (r"''", " '' "), (r'"', " '' "),
-    (r"([^.])(\.)([\])}>\"'»”’ ]*)\s*$", r"\1 \2 \3 "),
+    (r"([^.])(\.)([\])}>\"'»”’ ]*+)\s*+$", r"\1 \2 \3 "),
     (r"([:,])([^\d])", r" \1 \2"), (r"([:,])$", r" \1 "),
     (r"\.{2,}", r" \g<0> "), (r"[;@#$%&]", r" \g<0> "), (r"[?!]", r" \g<0> "), (r"([^'])' ", r"\1 ' "),
     (r"[\]\[(){}<>]", r" \g<0> "), (r"--", " -- "),
