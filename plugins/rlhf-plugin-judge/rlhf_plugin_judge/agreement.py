@@ -10,7 +10,7 @@ from typing import Any
 
 from rlhf_core.api import PreferencePair
 from rlhf_core.protocols import Judge
-from rlhf_plugin_judge.pairwise import Match, compare
+from rlhf_plugin_judge.pairwise import compare, matches_of
 from rlhf_plugin_judge.rewards import Asking
 
 
@@ -73,8 +73,7 @@ def pair_agreement(judge: Judge, pairs: Sequence[PreferencePair], criterion: str
         :class:`Agreement` as JSON values, and ``flipped`` (share of the judged in which the position decided),
         ``ties`` (both orders called it even), ``missing`` (reason -> count), ``cost_usd``.
     """
-    matches = [Match(p.id, p.prompt, p.chosen, p.rejected) for p in pairs]
-    outcomes = compare(judge, matches, criterion, asking)
+    outcomes = compare(judge, matches_of(pairs), criterion, asking)
     shares = [o.share for o in outcomes if o.share is not None]
     good = sum(shares)
     low, high = wilson(good, len(shares))

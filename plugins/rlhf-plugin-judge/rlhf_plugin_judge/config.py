@@ -5,15 +5,15 @@ from __future__ import annotations
 import importlib.util
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import Field, SecretStr
 
-from rlhf_core.api import BuildContext, ComponentConfig, ConfigError, ModelConfig, PluginError
+from rlhf_core.api import BuildContext, ComponentConfig, ConfigError, JudgeRequest, ModelConfig, PluginError
 from rlhf_core.runs.cache import cache_folder
-from rlhf_plugin_judge.prices import PRICES, TAKE_TEMPERATURE, Price, is_version, price_of
+from rlhf_plugin_judge.prices import NANO, PRICES, TAKE_TEMPERATURE, Price, is_version, price_of
 
 if TYPE_CHECKING:
     from rlhf_plugin_judge.local import LocalJudge
@@ -110,6 +110,12 @@ class AnthropicConfig(ComponentConfig):
             raise ConfigError("judge 'anthropic' has no key", why=f"the environment variable {KEY} is not set",
                               fix=f"export {KEY}=..., or use a model of your own: judge.name=local")
         return SecretStr(value)
+
+    def most_usd(self, requests: Sequence[JudgeRequest]) -> float:
+        """What some questions can cost at most, each answered at the first attempt."""
+        from rlhf_plugin_judge.question import question_of
+
+        return sum({q.digest: q.most for q in (question_of(r, self) for r in requests)}.values()) / NANO
 
     def ledger_file(self, run_dir: Path | None) -> Path:
         """Where this judge's spending is written down."""

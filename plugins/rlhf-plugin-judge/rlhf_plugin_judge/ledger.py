@@ -146,8 +146,3 @@ class Budget:
         self.ledger.settle(name, nano, **facts)
         self.open -= 1
         self._freed.set()
-
-    def leave(self) -> None:
-        """A reservation stays as it is: what it pays for may still be spent."""
-        self.open -= 1
-        self._freed.set()

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_core.api import JudgeRequest, Message, Sample, Score, ScoreStatus
+from rlhf_core.api import JudgeRequest, Message, PreferencePair, Sample, Score, ScoreStatus
 from rlhf_core.protocols import Judge
 from rlhf_plugin_judge.grading import close_judge
 from rlhf_plugin_judge.rewards import Asking, JudgeRewardConfig
@@ -54,12 +54,21 @@ def compare(judge: Judge, matches: Sequence[Match], criterion: str, asking: Aski
     Returns:
         One outcome per match, in order; missing unless both orders have an answer.
     """
-    system = SYSTEM.format(criterion=criterion, data=AS_DATA)
-    open_ = [m for m in matches if m.first != m.second]
-    asked = [r for m in open_ for r in (question(m, m.first, m.second, "ab", system, asking),
-                                        question(m, m.second, m.first, "ba", system, asking))]
-    verdicts = iter(ask_json(judge, asked, better, asking.repair))
+    verdicts = iter(ask_json(judge, questions(matches, criterion, asking), better, asking.repair))
     return [Outcome(0.5) if m.first == m.second else outcome(next(verdicts), next(verdicts)) for m in matches]
+
+
+def questions(matches: Sequence[Match], criterion: str, asking: Asking) -> list[JudgeRequest]:
+    """Both orders of each match whose responses differ."""
+    system = SYSTEM.format(criterion=criterion, data=AS_DATA)
+    return [r for m in matches if m.first != m.second
+            for r in (question(m, m.first, m.second, "ab", system, asking),
+                      question(m, m.second, m.first, "ba", system, asking))]
+
+
+def matches_of(pairs: Sequence[PreferencePair]) -> list[Match]:
+    """Labelled pairs; the chosen response comes first."""
+    return [Match(p.id, p.prompt, p.chosen, p.rejected) for p in pairs]
 
 
 def question(match: Match, a: str, b: str, order: str, system: str, asking: Asking) -> JudgeRequest:

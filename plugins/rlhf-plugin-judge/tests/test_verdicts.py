@@ -136,6 +136,26 @@ def test_agreement_with_labels(serve, config):
     assert wilson(0, 0) == (0.0, 1.0)
 
 
+def test_the_command_says_what_it_would_cost_and_how_far_the_judge_agrees(serve, command, capsys):
+    server = serve(answer=by_length)
+    words = ["judge", "agreement", "--set", f"base_url={server.url}", "--pairs", "6", "--json"]
+    capsys.readouterr()
+    from rlhf_core.cli.main import main
+
+    for more in (["--dry-run"], []):
+        with pytest.raises(SystemExit) as caught:
+            main([*words, *more])
+        assert not caught.value.code
+        found = json.loads(capsys.readouterr().out)
+        assert server.service.seen["arrivals"] == (0 if more else 12)
+        if more:
+            assert found["questions"] == 12
+            most = found["most_usd"]
+    assert found["judged"] == 6
+    assert 0 < found["cost_usd"] < most
+    assert command("judge", "agreement", "--pairs", "2", "--set", "modle=x", "--dry-run")[0] == 2
+
+
 def test_a_missing_answer_is_no_number():
     class Silent:
         def ask(self, requests):

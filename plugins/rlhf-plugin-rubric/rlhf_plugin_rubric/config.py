@@ -52,7 +52,7 @@ class RubricModelConfig(ComponentConfig):
     path: str
     """Its folder, ``RUN/final``."""
     max_length: int = Field(default=1024, ge=2)
-    """Longer conversations lose their beginning; so does the answer if it alone is longer."""
+    """Longer conversations are cut, on the side that the model was trained with."""
     batch_tokens: int = Field(default=16384, ge=1)
     """Padded tokens per forward."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rlhf_core.api import DatasetError, Prompt
 from rlhf_core.data.library import Datasets
-from rlhf_plugin_reward.net import Encoder
+from rlhf_plugin_reward.encoding import Encoder
 from rlhf_plugin_rubric.rubric import BadGrades, Rubric, on_scale
 
 
@@ -55,13 +55,13 @@ def read_rows(datasets: Datasets, split: str, rubric: Rubric, counts: Counter[st
 
 
 def encode_rows(rows: Sequence[Graded], encoder: Encoder, counts: Counter[str]) -> list[GradedItem]:
-    """Tokenize rows; those that lose their beginning are counted."""
+    """Tokenize rows; those that are cut are counted."""
     items: list[GradedItem] = []
     for row in rows:
         question, answer = encoder.sides(row.prompt.messages, row.completion)
         if len(question) + len(answer) > encoder.max_length:
             counts["graded_cut"] += 1
-        items.append(GradedItem(row.prompt.id, (*question, *answer)[-encoder.max_length :], row.grades_K))
+        items.append(GradedItem(row.prompt.id, encoder.cut(question, answer), row.grades_K))
     return items
 
 

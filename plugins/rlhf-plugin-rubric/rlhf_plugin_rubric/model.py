@@ -16,7 +16,8 @@ import torch
 
 from rlhf_core.api import LossOutput, ModelError, Sample, Score
 from rlhf_core.runs.atomic import write_json
-from rlhf_plugin_reward.net import Encoder, RewardNet
+from rlhf_plugin_reward.encoding import Encoder, read_view
+from rlhf_plugin_reward.net import RewardNet
 from rlhf_plugin_reward.reward import as_score, encoder_of
 from rlhf_plugin_reward.scoring import score_ids
 from rlhf_plugin_reward.store import load_shared, save_shared
@@ -108,7 +109,7 @@ class RubricModelReward:
         if not net.head.out_features == len(rubric.criteria) == len(meta["mean"]):
             raise ModelError(f"'{config.path}' has {net.head.out_features} heads for {len(rubric.criteria)} criteria",
                              fix="copy the whole folder, or train it again")
-        encoder = encoder_of(net, tokenizer, config.max_length)
+        encoder = encoder_of(net, tokenizer, config.max_length, read_view(folder))
         return cls(net.to(device).eval(), encoder, rubric, meta["mean"], config.batch_tokens)
 
     def score(self, samples: Sequence[Sample]) -> list[Score]:

@@ -13,7 +13,8 @@ from rlhf_core.data.library import Datasets
 from rlhf_core.models.load import load_policy
 from rlhf_core.runs.checkpoint import seed_everything
 from rlhf_core.trainers.offline import OfflineTrainer
-from rlhf_plugin_reward.net import Encoder, fresh_net
+from rlhf_plugin_reward.encoding import Encoder, View, write_view
+from rlhf_plugin_reward.net import fresh_net
 from rlhf_plugin_reward.task import RewardModelTask
 from rlhf_plugin_rubric.config import RubricTrainerConfig
 from rlhf_plugin_rubric.graded import Graded, GradedItem, encode_rows, read_rows
@@ -27,6 +28,7 @@ class RubricTask(RewardModelTask):
         seed_everything(ctx.seed)
         self.config, self.ctx, self.rubric = config, ctx, config.rubric
         self.datasets = Datasets(ctx.config.dataset, ctx)
+        self.view = View(config.turns, config.truncation)
         counts = ctx.session.counts
         self.rows = {split: read_rows(self.datasets, split, self.rubric, counts) for split in ("train", "heldout")}
         self.mean_K = mean_grades(self.rows["train"])  # bad rows are found before the model is loaded
@@ -37,7 +39,7 @@ class RubricTask(RewardModelTask):
         net.head.weight.data.zero_()  # so that the first guess is the mean grade
         self.net = self.model = net.to(ctx.strategy.device)
         self.module = GradeFoundry(self.net, self.mean_K)
-        self.encoder = Encoder(self.tokenizer, min(config.max_length, policy.context))
+        self.encoder = Encoder(self.tokenizer, min(config.max_length, policy.context), self.view)
 
     def items(self, split: str) -> list[GradedItem]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Tokenized rows; those that ``max_length`` cuts are counted."""
@@ -51,6 +53,7 @@ class RubricTask(RewardModelTask):
         """Trunk, heads and rubric."""
         self.net.load_state_dict(dict(weights))
         save_model(self.net, self.tokenizer, self.rubric, self.mean_K, folder)
+        write_view(self.view, folder)
 
 
 class RubricTrainer(OfflineTrainer):
