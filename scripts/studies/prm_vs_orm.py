@@ -1,11 +1,12 @@
 """Right answers by wrong steps: does a process reward model see them, and does an outcome model?
 
-    python scripts/studies/prm_vs_orm.py [--seeds 0 1 2] [--out docs/studies/prm_vs_orm]
+    python scripts/studies/prm_vs_orm.py [--seeds 0 1 2] [--jobs 2] [--out docs/studies/prm_vs_orm]
 
-In the world of ``chain_steps`` (sums in a row, every step checkable) both are trained on the same solutions, trunk and
-settings, twice: on right solutions and wrong ones with wrong answers, and on these with right answers by wrong steps
-besides. Then both see held-out questions, each solved rightly, by an error carried to a wrong answer, by a slip that
-nothing follows from, and by two errors that cancel. Writes OUT.json and OUT.md.
+In the world of ``chain_steps`` (sums in a row, every step checkable) both learn from the same solutions with the same
+small transformer, from scratch, and the same updates, twice: on right solutions and wrong ones with wrong answers, and
+on these with right answers by wrong steps besides. Then both see held-out questions, each solved rightly, by an error
+carried to a wrong answer, by a slip that nothing follows from, and by two errors that cancel. Writes OUT.json after
+every model, goes on where it was interrupted, and writes OUT.md at the end.
 """
 
 from __future__ import annotations
@@ -13,61 +14,86 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
-import sys
-import tempfile
+import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-MIXES: Mapping[str, Mapping[str, float]] = {"wrong answers only": {"carried": 2.0, "slip": 0.0, "cancelled": 0.0},
-                                            "all kinds": {"carried": 1.0, "slip": 0.5, "cancelled": 0.5}}
+MIXES: Mapping[str, Mapping[str, float]] = {"all kinds": {"carried": 1.0, "slip": 0.5, "cancelled": 0.5},
+                                            "wrong answers only": {"carried": 2.0, "slip": 0.0, "cancelled": 0.0}}
+WORLD: Mapping[str, Any] = {"chains": 1000, "terms": (2, 3), "largest": 6}
+TRUNK: Mapping[str, int] = {"hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 2,
+                            "num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 256}
 WRONG = ("carried", "slip", "cancelled")
 READINGS = ("orm", "min", "mean", "product", "last")
 FALSE_ALARMS = 0.05
 
 
-def train(algo: str, seed: int, mix: Mapping[str, float], size: Mapping[str, Any], run: Path) -> Path:
-    """Train through the command line and return the model's folder."""
-    sets = [f"dataset.{k}={v}" for k, v in {**mix, "seed": seed, "chains": size["chains"]}.items()]
-    sets += [f"trainer.epochs={size['epochs']}", f"trainer.optimizer.learning_rate={size['learning_rate']}",
-             "trainer.checkpoint_every=0", "trainer.eval_every=0", "threads=1"]
-    command = [sys.executable, "-m", "rlhf_core.cli.main", "train", "--algo", algo, "--dataset", "chain_steps",
-               "--seed", str(seed), "--run-dir", str(run), *(x for s in sets for x in ("--set", s))]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return run / "final"
+def learn(seed: int, mix: str, target: Any, updates: int) -> dict[str, Any]:
+    """Train one model with the plugin's own parts; return what it thinks of every step of the held-out solutions."""
+    import torch
+    from transformers import LlamaConfig, LlamaModel
+
+    from rlhf_core.api import ModelConfig
+    from rlhf_core.models.load import load_tokenizer
+    from rlhf_core.strategy.local import LocalStrategy
+    from rlhf_core.trainers.update import Updater
+    from rlhf_plugin_prm.config import PrmConfig
+    from rlhf_plugin_prm.loss import StepBce
+    from rlhf_plugin_prm.net import StepEncoder, StepFoundry, encode_solutions, step_probabilities
+    from rlhf_plugin_reward.net import RewardNet, new_head
+
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    tokenizer = load_tokenizer(ModelConfig())
+    encoder = StepEncoder(tokenizer, TRUNK["max_position_embeddings"])
+    held = [s for _, s in solutions(seed, "heldout", dict.fromkeys(WRONG, 1.0))]
+    items = encode_solutions([s for _, s in solutions(seed, "train", MIXES[mix])], encoder, target, False, Counter())
+    trunk = LlamaModel(LlamaConfig(vocab_size=len(tokenizer), **TRUNK))
+    net = RewardNet(trunk, new_head(TRUNK["hidden_size"], 1, seed))
+    config = PrmConfig.model_validate({"batch_size": 32, "micro_batch_size": 32, "optimizer": {
+        "learning_rate": 3e-3, "warmup_steps": 50, "schedule": "cosine"}})
+    strategy = LocalStrategy("cpu")
+    updater = Updater(strategy.prepare(StepFoundry(net)), StepBce(), strategy, config, updates)
+    began, rng = time.process_time(), np.random.default_rng(seed)
+    last = [updater.update([items[i] for i in rng.integers(0, len(items), 32)])["loss"] for _ in range(updates)][-50:]
+    coded = [encoder.encode(s.prompt, s.text, s.steps) for s in held]
+    right = step_probabilities(net.eval(), [c[0] for c in coded], [c[1] for c in coded], 16384)
+    return {"right": [[round(float(p), 6) for p in row] for row in right], "loss": round(float(np.mean(last)), 4),
+            "cpu_seconds": round(time.process_time() - began, 1), "train_solutions": len(items)}
 
 
-def compare(seed: int, name: str, size: Mapping[str, Any], root: Path) -> dict[str, Any]:
-    """Train both on one mix and let both judge the same held-out solutions."""
+def solutions(seed: int, split: str, kinds: Mapping[str, float]) -> list[tuple[str, Any]]:
+    """(kind, solution) of a split; the questions are the same whatever the kinds."""
     from rlhf_core.api import Prompt
     from rlhf_plugin_prm.data.config import ChainStepsConfig
     from rlhf_plugin_prm.data.sources import ChainSource
     from rlhf_plugin_prm.examples import read_solutions
-    from rlhf_plugin_prm.first_error import report
-    from rlhf_plugin_prm.reward import StepReward, aggregate
-    from rlhf_plugin_prm.reward_config import PrmRewardConfig
 
-    config = ChainStepsConfig(chains=size["chains"], seed=seed, carried=1, slip=1, cancelled=1)
-    rows = ChainSource(config).rows("heldout")
+    config = ChainStepsConfig.model_validate({**WORLD, **kinds, "seed": seed})
+    rows = ChainSource(config).rows(split)
     prompts = [Prompt(r["id"], ({"role": "user", "content": r["prompt"]},), meta=r) for r in rows]
-    solutions = read_solutions(prompts, "newline", str)
-    asked = [(s.prompt, s.text, s.steps) for s in solutions]
-    right: dict[str, list[Any]] = {}
-    for algo in ("prm", "orm"):
-        folder = train(algo, seed, MIXES[name], size, root / f"{algo}-{seed}-{name.replace(' ', '_')}")
-        right[algo] = StepReward.load(PrmRewardConfig(path=str(folder), read="steps"), "cpu").probabilities(asked)
-    kinds = [r["kind"] for r in rows]
-    readings: dict[str, Any] = {}
-    for how in READINGS:
-        scores = np.array([aggregate(p, "last") for p in right["orm"]] if how == "orm" else
-                          [aggregate(p, how) for p in right["prm"]])
-        readings[how] = judged(scores, kinds)
-    labels = [s.first_error for s in solutions]
-    return {"seed": seed, "mix": name, "solutions": {k: kinds.count(k) for k in ("right", *WRONG)},
-            "readings": readings, "first_error": {a: report(p, labels) for a, p in right.items()}}
+    return [(str(r["kind"]), s) for r, s in zip(rows, read_solutions(prompts, "newline", str))]
+
+
+def compared(seed: int, mix: str, prm: Mapping[str, Any], orm: Mapping[str, Any]) -> dict[str, Any]:
+    """What both make of the same solutions."""
+    from rlhf_plugin_prm.first_error import report
+    from rlhf_plugin_prm.reward import aggregate
+
+    held = solutions(seed, "heldout", dict.fromkeys(WRONG, 1.0))
+    kinds, labels = [k for k, _ in held], [s.first_error for _, s in held]
+    of = {"prm": [np.array(p) for p in prm["right"]], "orm": [np.array(p) for p in orm["right"]]}
+    readings = {how: judged(np.array([aggregate(p, "last") for p in of["orm"]] if how == "orm" else
+                                     [aggregate(p, how) for p in of["prm"]]), kinds) for how in READINGS}
+    return {"seed": seed, "mix": mix, "solutions": Counter(kinds), "readings": readings,
+            "first_error": {a: report(p, labels) for a, p in of.items()},
+            "training": {a: {k: v for k, v in m.items() if k != "right"} for a, m in (("prm", prm), ("orm", orm))}}
 
 
 def judged(scores: Any, kinds: Sequence[str]) -> dict[str, dict[str, float]]:
@@ -111,23 +137,28 @@ def span(values: Sequence[float]) -> str:
 
 
 def main() -> None:
-    """Run, print, record."""
+    """Train what is missing, compare, print, record."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--chains", type=int, default=3000)
-    parser.add_argument("--epochs", type=float, default=3)
-    parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--updates", type=int, default=1500)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--kept", type=Path, default=Path("runs/prm_vs_orm"), help="finished models' scores")
     parser.add_argument("--out", type=Path, default=Path("docs/studies/prm_vs_orm"))
     args = parser.parse_args()
-    size = {"chains": args.chains, "epochs": args.epochs, "learning_rate": args.learning_rate}
-    results: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as root:
-        for seed in args.seeds:
-            results += [compare(seed, name, size, Path(root)) for name in MIXES]
-            print(f"seed {seed} done", file=sys.stderr, flush=True)
+    args.kept.mkdir(parents=True, exist_ok=True)
+    wanted = [(s, m, t) for m in MIXES for s in args.seeds for t in ("steps", "outcome")]
+    files = {w: args.kept / f"{w[0]}-{w[1].replace(' ', '_')}-{w[2]}-{args.updates}.json" for w in wanted}
+    with ProcessPoolExecutor(args.jobs, mp_context=get_context("spawn")) as pool:
+        tasks = {pool.submit(learn, *w, args.updates): w for w, file in files.items() if not file.exists()}
+        for task in as_completed(tasks):
+            files[tasks[task]].write_text(json.dumps(task.result()) + "\n")
+            print(*tasks[task], "done", flush=True)
+    models = {w: json.loads(file.read_text()) for w, file in files.items()}
+    results = [compared(s, m, models[s, m, "steps"], models[s, m, "outcome"]) for m in MIXES for s in args.seeds]
     text = table(results)
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    record = {"size": size, "mixes": MIXES, "false_alarms": FALSE_ALARMS, "cores": os.cpu_count(), "results": results}
+    record = {"updates": args.updates, "world": WORLD, "trunk": TRUNK, "mixes": MIXES, "false_alarms": FALSE_ALARMS,
+              "cores": os.cpu_count(), "results": results}
     args.out.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
     said = f"`python scripts/studies/prm_vs_orm.py`, {len(args.seeds)} seeds. Share of held-out solutions flagged"
     args.out.with_suffix(".md").write_text(f"{said} when 1 right one in 20 is:\n\n{text}\n")

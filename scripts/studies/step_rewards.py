@@ -1,11 +1,11 @@
-"""A policy that learns from its steps' rewards against one that learns from the whole: GRPO on ``chain_steps``.
+"""Credit for each step against credit for the whole: GRPO in the pocket world with a process reward model.
 
-    python scripts/studies/step_rewards.py [--seeds 0 1 2] [--steps 30] [--out docs/studies/step_rewards]
+    python scripts/studies/step_rewards.py [--seeds 0 1 2] [--steps 10] [--out docs/studies/step_rewards]
 
-For each seed the built-in model learns the form (supervised, a little), a process reward model learns to tell right
-steps from wrong, and GRPO trains that policy with: a verifier of the answer; the process model's lowest step, one
-advantage per completion; the process model's steps, one advantage per step. Gold, which none of them sees, checks
-every step and the answer. Writes OUT.json and OUT.md.
+The steps are sentences of the assistant's answers, labelled wrong if they are hollow ("Absolutely!"). For each seed a
+process reward model learns that from the world's preference texts, and GRPO trains the built-in model with it: one
+advantage per completion from the lowest step, or one per step. Gold, which none of them sees, counts hollow answers,
+right ones and words. Writes OUT.json and OUT.md; ``--runs`` keeps runs, and uses those that are there.
 """
 
 from __future__ import annotations
@@ -20,52 +20,70 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-WORLD = ("dataset.terms=[2, 3]", "dataset.chains=1500")
 ARMS: Mapping[str, Sequence[str]] = {
-    "verifier of the answer": ("--reward", "verifier"),
-    "process model, lowest step": ("--reward", "prm"),
-    "process model, step advantages": ("--reward", "prm", "--set", "advantage=step"),
-    "process model, step advantages (min)": ("--reward", "prm", "--set", "advantage.name=step", "--set",
-                                             "advantage.credit=min"),
+    "lowest step, one advantage per completion": (),
+    "a step's own reward": ("advantage.name=step", "advantage.credit=own"),
+    "own and later steps (sum)": ("advantage.name=step", "advantage.credit=sum"),
+    "own and later steps (min)": ("advantage.name=step", "advantage.credit=min"),
 }
-GOLD = ("value", "answer", "steps")
+GOLD = ("value", "hollow", "right", "words")
+TEXTS = 1500
 
 
-def train(run: Path, seed: int, *options: str, sets: Sequence[str] = ()) -> dict[str, Any]:
-    """Run one training through the command line and return its summary."""
-    every = [*WORLD, f"dataset.seed={seed}", "trainer.checkpoint_every=0", "trainer.eval_every=0", "threads=1", *sets]
-    command = [sys.executable, "-m", "rlhf_core.cli.main", "train", "--dataset", "chain_steps", "--seed", str(seed),
-               "--run-dir", str(run), *options, *(x for s in every for x in ("--set", s))]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+def write_rows(file: Path) -> None:
+    """Both sides of the preference pairs as sentences with labels."""
+    from rlhf_core.pocket.data import load_pairs
+    from rlhf_core.pocket.gold import is_hollow
+    from rlhf_plugin_prm.steps import split_steps
+
+    with file.open("w") as out:
+        for pair in load_pairs("train")[: TEXTS // 2]:
+            for side in ("chosen", "rejected"):
+                steps = [pair[side][s.start : s.end] for s in split_steps(pair[side], "sentence")]
+                row = {"id": f"{pair['id']}-{side}", "prompt": pair["prompt"], "completion": pair[side],
+                       "labels": [not is_hollow(s) for s in steps]}
+                out.write(json.dumps(row) + "\n")
+
+
+def train(run: Path, seed: int, options: Sequence[str], sets: Sequence[str]) -> dict[str, Any]:
+    """Run one training through the command line, unless it is there, and return its summary."""
+    if not (run / "summary.json").exists():
+        every = ["trainer.checkpoint_every=0", "trainer.eval_every=0", "threads=1", *sets]
+        command = [sys.executable, "-m", "rlhf_core.cli.main", "train", *options, "--seed", str(seed), "--run-dir",
+                   str(run), *(x for s in every for x in ("--set", s))]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return json.loads((run / "summary.json").read_text())
 
 
 def compare(seed: int, steps: int, root: Path) -> dict[str, Any]:
-    """All arms from one supervised policy and one process model."""
-    right_only = "dataset.carried=0"
-    sft, prm = root / f"sft-{seed}", root / f"prm-{seed}"
-    train(sft, seed, "--algo", "sft", sets=(right_only, "trainer.epochs=2", "trainer.optimizer.learning_rate=3e-4"))
-    learned = train(prm, seed, "--algo", "prm", sets=("trainer.epochs=4", "dataset.slip=0.5"))
+    """All arms against one process model."""
+    rows, prm = root / "sentences.jsonl", root / f"prm-{seed}"
+    root.mkdir(parents=True, exist_ok=True)
+    write_rows(rows)
+    learned = train(prm, seed, ("--algo", "prm", "--dataset", str(rows)),
+                    ("trainer.split=sentence", "trainer.batch_size=32", "trainer.micro_batch_size=32",
+                     "trainer.eval_samples=100", "trainer.optimizer.learning_rate=3e-4"))
     arms: dict[str, Any] = {}
-    for n, (name, options) in enumerate(ARMS.items()):
-        path = (f"reward.path={prm / 'final'}",) if "prm" in options else ()
-        found = train(root / f"arm-{seed}-{n}", seed, "--algo", "grpo", "--model", str(sft / "final"), *options,
-                      sets=(right_only, f"trainer.steps={steps}", "trainer.eval_samples=200", "trainer.gold_samples=0",
-                            "trainer.optimizer.learning_rate=3e-4", "trainer.sampling.max_tokens=96", *path))
+    for n, (name, sets) in enumerate(ARMS.items()):
+        found = train(root / f"arm-{seed}-{n}", seed, ("--algo", "grpo", "--dataset", "pocket/assistant", "--reward",
+                      "prm"), (f"reward.path={prm / 'final'}", f"trainer.steps={steps}", "trainer.eval_samples=100",
+                               "trainer.gold_samples=100", *sets))
         arms[name] = {when: {g: found[f"evaluation_{when}"][f"eval/gold/{g}"] for g in GOLD} for when in
                       ("before", "after")}
+        arms[name] |= {"seconds": found["seconds"], "kl_last": found["kl_last"]}
     return {"seed": seed, "process_model": learned["evaluation_after"], "arms": arms}
 
 
 def table(results: Sequence[Mapping[str, Any]]) -> str:
     """Gold before and after, mean over seeds (lowest to highest)."""
-    lines = ["| trained on | all right | answer right | steps right |", "|---|---|---|---|"]
+    lines = ["| trained on | gold | hollow | right | words |", "|---|---|---|---|---|"]
     first = next(iter(ARMS))
     for label, name, when in [("nothing yet", first, "before"), *((n, n, "after") for n in ARMS)]:
         cells: list[str] = []
         for measure in GOLD:
             values = [r["arms"][name][when][measure] for r in results]
-            cells.append(f"{sum(values) / len(values):.3f} ({min(values):.3f} to {max(values):.3f})")
+            spread = f" ({min(values):.2f} to {max(values):.2f})" if len(values) > 1 else ""
+            cells.append(f"{sum(values) / len(values):.2f}{spread}")
         lines.append(f"| {label} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -74,19 +92,17 @@ def main() -> None:
     """Run, print, record."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--runs", type=Path, help="folder for the runs; default a temporary one")
     parser.add_argument("--out", type=Path, default=Path("docs/studies/step_rewards"))
     args = parser.parse_args()
-    results: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as root:
-        for seed in args.seeds:
-            results.append(compare(seed, args.steps, Path(root)))
-            print(f"seed {seed} done", file=sys.stderr, flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        results = [compare(seed, args.steps, args.runs or Path(folder)) for seed in args.seeds]
     text = table(results)
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    record = {"steps": args.steps, "cores": os.cpu_count(), "results": results}
+    record = {"steps": args.steps, "texts": TEXTS, "cores": os.cpu_count(), "results": results}
     args.out.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
-    said = f"`python scripts/studies/step_rewards.py --steps {args.steps}`, {len(args.seeds)} seeds"
+    said = f"`python scripts/studies/step_rewards.py --steps {args.steps} --seeds {' '.join(map(str, args.seeds))}`"
     args.out.with_suffix(".md").write_text(f"{said}\n\n{text}\n")
     print(text)
 

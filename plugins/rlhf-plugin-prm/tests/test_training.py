@@ -12,11 +12,14 @@ import torch
 
 from rlhf_core.api import ModelConfig
 from rlhf_core.models.load import load_policy
+from rlhf_core.pocket.data import load_pairs
+from rlhf_core.pocket.gold import is_hollow
 from rlhf_core.runs.jsonl import read_jsonl
 from rlhf_core.testing import check_loss, check_trainer
 from rlhf_plugin_prm.config import OrmConfig, PrmConfig, StepBceConfig
 from rlhf_plugin_prm.loss import StepBatch, StepBce
 from rlhf_plugin_prm.net import StepFoundry, StepItem
+from rlhf_plugin_prm.steps import split_steps
 from rlhf_plugin_reward.net import fresh_net
 
 Command = Callable[..., tuple[int, str]]
@@ -78,22 +81,40 @@ def test_after_the_first_error_nothing_is_learned_if_so_wished(command: Command,
     assert found == [120, 20 * 3 + 20]
 
 
+def test_step_advantages_from_a_process_model_reach_the_update(command: Command, prm: Path, tmp_path: Path) -> None:
+    """Answers of several sentences, each its own step; a constant reward per completion could not move the weights."""
+    run = tmp_path / "run"
+    summary = train(command, run, "--algo", "grpo", "--dataset", "pocket/assistant", "--reward", "prm",
+                    "--set", f"reward.path={prm}", "--set", "reward.split=sentence", "--set", "advantage=step",
+                    "--set", "trainer.steps=1", "--set", "trainer.rollout_batch_size=16", "--set",
+                    "trainer.group_size=4", "--set", "trainer.eval_samples=0", "--set", "trainer.gold_samples=0")
+    assert summary["status"] == "completed"
+    row = next(r for r in read_jsonl(run / "metrics.jsonl") if "advantage/steps" in r)
+    assert row["advantage/steps"] > 1.2
+    assert row["advantage/constant_groups"] == 0
+    assert row["grad_norm"] > 0
+    assert {"reward/part/step_1", "reward/part/step_2", "reward/part/end_2"} <= set(row)
+
+
 @pytest.mark.slow
 def test_a_process_model_learns_and_its_steps_train_a_policy(command: Command, tmp_path: Path) -> None:
-    """SFT on right chains, a process model of them, then GRPO with step advantages: more steps are right."""
-    world = ["--dataset", "chain_steps", "--set", "dataset.terms=[2, 2]", "--set", "dataset.chains=600"]
-    policy = tmp_path / "sft"
-    train(command, policy, "--algo", "sft", *world, "--set", "dataset.carried=0", "--set", "trainer.epochs=4")
-    learned = train(command, tmp_path / "prm", "--algo", "prm", *world, "--set", "trainer.epochs=4", "--set",
-                    "trainer.eval_samples=300")
-    after = learned["evaluation_after"]
-    assert after["eval/accuracy_right"] > 0.8
-    assert after["eval/accuracy_wrong"] > 0.6
-    run = tmp_path / "grpo"
-    summary = train(command, run, "--algo", "grpo", "--model", policy / "final", *world, "--set", "dataset.carried=0",
-                    "--reward", "prm", "--set", f"reward.path={tmp_path / 'prm' / 'final'}", "--set", "advantage=step",
-                    "--set", "trainer.steps=12", "--set", "trainer.optimizer.learning_rate=3e-4")
-    gold = [summary[f"evaluation_{when}"]["eval/gold/steps"] for when in ("before", "after")]
-    assert gold[1] > gold[0]
-    rows = [r for r in read_jsonl(run / "metrics.jsonl") if "advantage/steps" in r]
-    assert all(r["advantage/steps"] > 1.5 for r in rows)
+    """Sentences of the assistant, wrong if hollow: the model tells them apart, and step advantages make them rarer."""
+    rows: list[dict[str, Any]] = []
+    for pair in load_pairs("train")[:400]:
+        text = pair["rejected"]
+        labels = [not is_hollow(text[s.start : s.end]) for s in split_steps(text, "sentence")]
+        rows.append({"prompt": pair["prompt"], "completion": text, "labels": labels})
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    learned = train(command, tmp_path / "prm", "--algo", "prm", "--dataset", file, "--set", "trainer.split=sentence",
+                    "--set", "trainer.batch_size=16", "--set", "trainer.optimizer.learning_rate=3e-4", "--set",
+                    "dataset.heldout_fraction=0.2", "--set", "trainer.eval_every=0", "--set", "trainer.epochs=2")
+    assert learned["evaluation_after"]["eval/accuracy_right"] > 0.9
+    assert learned["evaluation_after"]["eval/accuracy_wrong"] > 0.9
+    summary = train(command, tmp_path / "grpo", "--algo", "grpo", "--dataset", "pocket/assistant", "--reward", "prm",
+                    "--set", f"reward.path={tmp_path / 'prm' / 'final'}", "--set", "advantage=step", "--set",
+                    "trainer.steps=6", "--set", "trainer.eval_samples=64", "--set", "trainer.gold_samples=64",
+                    "--set", "trainer.eval_every=0")
+    before, after = (summary[f"evaluation_{when}"]["eval/gold/hollow"] for when in ("before", "after"))
+    assert before > 0.2
+    assert after < 0.6 * before
