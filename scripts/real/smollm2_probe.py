@@ -27,6 +27,7 @@ import torch
 from rlhf_core.api import DatasetSettings, ModelConfig
 from rlhf_core.data.library import Datasets
 from rlhf_core.models.load import load_policy
+from rlhf_core.models.matmul import use_products
 from rlhf_core.plan import library_versions
 from rlhf_core.policy.forward import pad
 from rlhf_plugin_prm.data.config import Gsm8kStepsConfig, ProcessBenchConfig
@@ -59,6 +60,7 @@ def main() -> None:
     train = rows(changed)
     bench = rows(ProcessBenchConfig(path=str(args.data / "processbench" / "gsm8k.json.gz")))
     bench = [bench[n] for n in np.linspace(0, len(bench) - 1, args.solutions).round().astype(int)]
+    use_products("auto")
     policy = load_policy(ModelConfig(path=args.model, max_context=1024))  # a GGUF file is unpacked in float32 only
     encoder, trunk = StepEncoder(policy.tokenizer, 1024), trunk_of(policy).to(getattr(torch, args.dtype))
     seen, asked = (features(trunk, encoder, part) for part in (train, bench))
@@ -96,7 +98,7 @@ def features(trunk: Any, encoder: StepEncoder, solutions: Sequence[Solution]) ->
     coded = [encoder.encode(s.prompt, s.text, s.steps)[:2] for s in solutions]
     found: dict[int, np.ndarray] = {}
     for batch in by_length([ids for ids, _ in coded], 4096):
-        ids, mask = pad([coded[i][0] for i in batch], "cpu")
+        ids, mask = pad([coded[i][0] for i in batch], torch.device("cpu"))
         hidden = trunk(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state.float().numpy()
         found |= {i: hidden[row, list(coded[i][1])] for row, i in enumerate(batch)}
     return [found[i] for i in range(len(solutions))]

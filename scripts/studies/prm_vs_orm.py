@@ -27,7 +27,7 @@ import numpy as np
 MIXES: Mapping[str, Mapping[str, float]] = {"all kinds": {"carried": 1.0, "slip": 0.5, "cancelled": 0.5},
                                             "wrong answers only": {"carried": 2.0, "slip": 0.0, "cancelled": 0.0}}
 WORLD: Mapping[str, Any] = {"chains": 1000, "terms": (2, 3), "largest": 6}
-TRUNK: Mapping[str, int] = {"hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 2,
+TRUNK: Mapping[str, Any] = {"hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 2,
                             "num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 256}
 WRONG = ("carried", "slip", "cancelled")
 READINGS = ("orm", "min", "mean", "product", "last")
@@ -115,7 +115,8 @@ def table(results: Sequence[Mapping[str, Any]]) -> str:
     """Share flagged, mean over seeds and lowest to highest."""
     lines = ["| trained on | reading | wrong answer | slip, right answer | cancelled, right answer |",
              "|---|---|---|---|---|"]
-    for mix in MIXES:
+    mixes = list(dict.fromkeys(r["mix"] for r in results))
+    for mix in mixes:
         rows = [r["readings"] for r in results if r["mix"] == mix]
         for how in READINGS:
             cells = [span([r[how][kind]["flagged"] for r in rows]) for kind in WRONG]
@@ -123,7 +124,7 @@ def table(results: Sequence[Mapping[str, Any]]) -> str:
             lines.append(f"| {mix} | {label} | {' | '.join(cells)} |")
     lines += ["", "First wrong step, F1 at the threshold chosen on the other half (chance):", "",
               "| trained on | PRM | ORM read at every step |", "|---|---|---|"]
-    for mix in MIXES:
+    for mix in mixes:
         rows = [r["first_error"] for r in results if r["mix"] == mix]
         cells = [f"{span([r[a]['crossed']['f1'] for r in rows])} ({np.mean([r[a]['chance'] for r in rows]):.2f})"
                  for a in ("prm", "orm")]
@@ -140,13 +141,14 @@ def main() -> None:
     """Train what is missing, compare, print, record."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--mixes", nargs="+", choices=list(MIXES), default=list(MIXES))
     parser.add_argument("--updates", type=int, default=1500)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--kept", type=Path, default=Path("runs/prm_vs_orm"), help="finished models' scores")
     parser.add_argument("--out", type=Path, default=Path("docs/studies/prm_vs_orm"))
     args = parser.parse_args()
     args.kept.mkdir(parents=True, exist_ok=True)
-    wanted = [(s, m, t) for m in MIXES for s in args.seeds for t in ("steps", "outcome")]
+    wanted = [(s, m, t) for m in args.mixes for s in args.seeds for t in ("steps", "outcome")]
     files = {w: args.kept / f"{w[0]}-{w[1].replace(' ', '_')}-{w[2]}-{args.updates}.json" for w in wanted}
     with ProcessPoolExecutor(args.jobs, mp_context=get_context("spawn")) as pool:
         tasks = {pool.submit(learn, *w, args.updates): w for w, file in files.items() if not file.exists()}
@@ -154,13 +156,14 @@ def main() -> None:
             files[tasks[task]].write_text(json.dumps(task.result()) + "\n")
             print(*tasks[task], "done", flush=True)
     models = {w: json.loads(file.read_text()) for w, file in files.items()}
-    results = [compared(s, m, models[s, m, "steps"], models[s, m, "outcome"]) for m in MIXES for s in args.seeds]
+    results = [compared(s, m, models[s, m, "steps"], models[s, m, "outcome"]) for m in args.mixes for s in args.seeds]
     text = table(results)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     record = {"updates": args.updates, "world": WORLD, "trunk": TRUNK, "mixes": MIXES, "false_alarms": FALSE_ALARMS,
               "cores": os.cpu_count(), "results": results}
     args.out.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
-    said = f"`python scripts/studies/prm_vs_orm.py`, {len(args.seeds)} seeds. Share of held-out solutions flagged"
+    only = "" if args.mixes == list(MIXES) else " --mixes " + " ".join(f"'{m}'" for m in args.mixes)
+    said = f"`python scripts/studies/prm_vs_orm.py{only}`, {len(args.seeds)} seeds. Share of held-out solutions flagged"
     args.out.with_suffix(".md").write_text(f"{said} when 1 right one in 20 is:\n\n{text}\n")
     print(text)
 

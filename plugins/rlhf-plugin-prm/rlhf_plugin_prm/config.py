@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from rlhf_core.api import BuildContext, ComponentConfig, OptimizerSettings
+from rlhf_core.api import BuildContext, ComponentConfig, ConfigError, OptimizerSettings
 from rlhf_plugin_prm.steps import Split
 from rlhf_plugin_reward.config import RewardModelConfig
 
@@ -47,6 +47,15 @@ class PrmConfig(RewardModelConfig):
     """Where a completion is cut into steps: lines, paragraphs, "Step n", or sentences. Saved with the model."""
     after_first_error: Literal["keep", "ignore"] = "keep"
     """``ignore`` learns nothing from the steps after a solution's first wrong one."""
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Refuse settings that only pairwise reward models heed, besides what they refuse."""
+        super().preflight(ctx)
+        for name, plain in (("truncation", "left"), ("turns", "all")):
+            if getattr(self, name) != plain:
+                raise ConfigError(f"trainer.{name} has no effect with algorithm '{self.name}'",
+                                  why="of a solution with steps only the prompt's beginning may be cut",
+                                  fix=f"leave trainer.{name} out")
 
     def build(self, ctx: BuildContext) -> OfflineTrainer:
         """Return the trainer."""

@@ -164,6 +164,13 @@ def test_rows_of_one_class_are_refused_before_the_model_is_loaded(command: Calla
     check_both_classes(rows, "outcome")
 
 
+@pytest.mark.parametrize("setting", ["turns=last", "truncation=right"])
+def test_settings_of_pairwise_models_are_refused(command: Callable[..., tuple[int, str]], setting: str) -> None:
+    code, err = command("train", "--algo", "prm", "--set", f"trainer.{setting}", "--dry-run")
+    assert code == 2
+    assert "has no effect with algorithm 'prm'" in err
+
+
 def test_perturb_writes_rows_that_the_trainer_reads(command: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
     raw, out = tmp_path / "gsm8k.jsonl", tmp_path / "steps.jsonl"
     raw.write_text("".join(json.dumps({"question": QUESTION, "answer": ANSWER}) + "\n" for _ in range(3)))
