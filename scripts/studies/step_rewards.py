@@ -55,8 +55,8 @@ def train(run: Path, seed: int, options: Sequence[str], sets: Sequence[str]) -> 
     return json.loads((run / "summary.json").read_text())
 
 
-def compare(seed: int, steps: int, root: Path) -> dict[str, Any]:
-    """All arms against one process model."""
+def compare(seed: int, steps: int, wanted: Sequence[int], root: Path) -> dict[str, Any]:
+    """The wanted arms against one process model."""
     rows, prm = root / "sentences.jsonl", root / f"prm-{seed}"
     root.mkdir(parents=True, exist_ok=True)
     write_rows(rows)
@@ -64,7 +64,7 @@ def compare(seed: int, steps: int, root: Path) -> dict[str, Any]:
                     ("trainer.split=sentence", "trainer.batch_size=32", "trainer.micro_batch_size=32",
                      "trainer.eval_samples=100", "trainer.optimizer.learning_rate=3e-4"))
     arms: dict[str, Any] = {}
-    for n, (name, sets) in enumerate(ARMS.items()):
+    for n, (name, sets) in ((n, list(ARMS.items())[n]) for n in wanted):
         found = train(root / f"arm-{seed}-{n}", seed, ("--algo", "grpo", "--dataset", "pocket/assistant", "--reward",
                       "prm"), (f"reward.path={prm / 'final'}", f"trainer.steps={steps}", "trainer.eval_samples=100",
                                "trainer.gold_samples=100", *sets))
@@ -77,8 +77,8 @@ def compare(seed: int, steps: int, root: Path) -> dict[str, Any]:
 def table(results: Sequence[Mapping[str, Any]]) -> str:
     """Gold before and after, mean over seeds (lowest to highest)."""
     lines = ["| trained on | gold | hollow | right | words |", "|---|---|---|---|---|"]
-    first = next(iter(ARMS))
-    for label, name, when in [("nothing yet", first, "before"), *((n, n, "after") for n in ARMS)]:
+    arms = list(results[0]["arms"])
+    for label, name, when in [("nothing yet", arms[0], "before"), *((n, n, "after") for n in arms)]:
         cells: list[str] = []
         for measure in GOLD:
             values = [r["arms"][name][when][measure] for r in results]
@@ -93,16 +93,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--arms", type=int, nargs="+", choices=range(len(ARMS)), default=list(range(len(ARMS))))
     parser.add_argument("--runs", type=Path, help="folder for the runs; default a temporary one")
     parser.add_argument("--out", type=Path, default=Path("docs/studies/step_rewards"))
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        results = [compare(seed, args.steps, args.runs or Path(folder)) for seed in args.seeds]
+        results = [compare(seed, args.steps, args.arms, args.runs or Path(folder)) for seed in args.seeds]
     text = table(results)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     record = {"steps": args.steps, "texts": TEXTS, "cores": os.cpu_count(), "results": results}
     args.out.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
-    said = f"`python scripts/studies/step_rewards.py --steps {args.steps} --seeds {' '.join(map(str, args.seeds))}`"
+    said = f"`python scripts/studies/step_rewards.py --steps {args.steps} --seeds {' '.join(map(str, args.seeds))}"
+    said += f" --arms {' '.join(map(str, args.arms))}`" if len(args.arms) < len(ARMS) else "`"
     args.out.with_suffix(".md").write_text(f"{said}\n\n{text}\n")
     print(text)
 
