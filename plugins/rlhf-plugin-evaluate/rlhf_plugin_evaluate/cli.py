@@ -75,6 +75,8 @@ def policies(baseline: str, others: tuple[str, ...], dataset: str, split: str, c
         emit_json(result)
         return
     table(*report.table(result))
+    for line in report.gaps(result):
+        click.echo(line)
     click.echo(f"\n{len(prompts)} prompts of {dataset} ({split}); rows and result.json in {out}")
 
 

@@ -24,6 +24,7 @@ Response B:
 {b}
 
 Which response is better: A, B or TIE?"""
+VERDICT = re.compile(r"\W*(?:(?:response|answer|verdict|better)\W+(?:is\W+)?)?(A|B|TIE)\W*", re.IGNORECASE)
 Row = Mapping[str, Any]
 
 
@@ -37,12 +38,9 @@ def requests(number: int, ours: Row, theirs: Row, seed: int) -> list[JudgeReques
 
 
 def verdict(reply: JudgeReply) -> float | None:
-    """1.0 for A, 0.0 for B, 0.5 for a tie; None where the judge did not say (or said several things)."""
-    if not reply.ok or reply.text is None:
-        return None
-    said = set(re.findall(r"\b(A|B|TIE)\b", reply.text.strip(), re.IGNORECASE)) if len(reply.text) < 40 else set()
-    words = {w.upper() for w in said}
-    return {"A": 1.0, "B": 0.0, "TIE": 0.5}[words.pop()] if len(words) == 1 else None
+    """1.0 for A, 0.0 for B, 0.5 for a tie; None where the judge says anything else: a sentence may hold an "a"."""
+    found = VERDICT.fullmatch(reply.text or "") if reply.ok else None
+    return {"A": 1.0, "B": 0.0, "TIE": 0.5}[found[1].upper()] if found else None
 
 
 def compare(judge: Any, ours: Sequence[Row], theirs: Sequence[Row], file: Path, seed: int,

@@ -65,6 +65,13 @@ def table(result: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     return [*headers, *(h for h, _ in extra)], rows
 
 
+def gaps(result: Mapping[str, Any]) -> list[str]:
+    """One line for every comparison that lacks outcomes."""
+    return [f"{name}: {won['missing']} of {policy['prompts']} prompts have no outcome by {by} and are left out"
+            for name, policy in result["policies"].items() for by, won in policy.get("wins", {}).items()
+            if won["missing"]]
+
+
 COLUMNS = (("gold", "gold.value"), ("hollow", "gold.hollow"), ("reward", "reward.mean"), ("std", "reward.std"),
            ("KL/token", "kl.per_token"), ("KL/sequence", "kl.per_sequence"), ("tokens", "tokens"),
            ("cut off", "truncated"))

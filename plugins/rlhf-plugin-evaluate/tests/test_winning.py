@@ -7,6 +7,7 @@ import pytest
 
 from rlhf_core.api import JudgeReply, ScoreStatus
 from rlhf_plugin_evaluate.judging import outcome, summary, verdict
+from rlhf_plugin_evaluate.report import against, gaps
 from rlhf_plugin_evaluate.winning import length_controlled, plain, wins
 
 
@@ -62,6 +63,7 @@ def test_the_same_seed_gives_the_same_interval() -> None:
 
 @pytest.mark.parametrize(("text", "value"), [
     ("A", 1.0), ("b.", 0.0), ("TIE", 0.5), ("**A**", 1.0), ("A or B", None), ("", None), ("neither", None),
+    ("Ada has a cat.", None), ("Response B", 0.0), ("Verdict: A", 1.0), ("Absolutely! A", None),
     ("Well, I would say that after much thought about it, A is the one.", None)])
 def test_verdicts(text: str, value: float | None) -> None:
     assert verdict(JudgeReply(text)) == value
@@ -74,3 +76,13 @@ def test_a_judge_that_always_says_a_decides_nothing() -> None:
     assert rows[3]["detail"] == "no answer"
     found = summary(rows)
     assert (found["asked"], found["same_text"], found["no_verdict"], found["order_decided"]) == (3, 1, 1, 0.5)
+
+
+def test_prompts_without_an_outcome_are_left_out_and_told() -> None:
+    ours = [{"tokens": 5, "reward": v} for v in (1.0, 2.0, None)]
+    base = [{"tokens": 4, "reward": v} for v in (0.0, 3.0, 1.0)]
+    found = against(ours, base, None, 0)
+    assert found["reward"]["win_rate"]["rate"] == 0.5
+    assert found["reward"]["win_rate"]["prompts"] == 2
+    assert gaps({"policies": {"x": {"prompts": 3, "wins": found}}}) == [
+        "x: 1 of 3 prompts have no outcome by reward and are left out"]
