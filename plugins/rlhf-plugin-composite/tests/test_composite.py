@@ -28,6 +28,7 @@ def sums(*answers: str) -> list[Sample]:
     return [Sample(Prompt(f"s/{i}", ({"role": "user", "content": "2 + 2?"},), "4"), a) for i, a in enumerate(answers)]
 
 
+@pytest.mark.slow
 def test_conforms_and_adds_what_the_parts_say() -> None:
     both = config(parts={"right": {"reward": "verifier", "weight": 0.7, "normalise": "sigmoid", "scale": 0.5},
                          "rules": {"reward": RULES, "weight": 0.3}})
@@ -47,6 +48,7 @@ def test_conforms_and_adds_what_the_parts_say() -> None:
         assert score.parts["rules/length"] == rules
 
 
+@pytest.mark.slow
 def test_a_missing_part_that_counts_makes_the_score_missing() -> None:
     blank = Sample(Prompt("n", ({"role": "user", "content": "2 + 2?"},)), "The answer is 4.")  # no reference answer
     for weight in (1.0, 0.0):
@@ -101,7 +103,6 @@ def test_calibration_scores_a_file_once(tmp_path: Path) -> None:
     file.write_text("".join(json.dumps({"prompt": "Say.", "completion": t}) + "\n" for t in texts))
     settings = {"parts": {"rules": {"reward": RULES, "normalise": "zscore", "statistics": "calibrated"}},
                 "calibration": str(file)}
-    check_reward(config(**settings))
     built = config(**settings).build(make_context())
     (found,) = built.score(sums("one"))
     assert found.value == pytest.approx((1.0 - 0.5) / math.sqrt(1 / 6))  # raw 1, 0.5 and 0: mean 0.5
@@ -128,6 +129,19 @@ def test_running_statistics_are_refused_in_several_processes() -> None:
     running.preflight(make_context())
     with pytest.raises(ConfigError, match="2 processes"):
         running.preflight(make_context(world_size=2))
+
+
+def test_the_sum_of_weighted_normalised_parts() -> None:
+    rules = {"reward": RULES, "weight": 0.3}
+    plain = {"reward": {"name": "programmatic", "length": None}, "weight": 0.7, "normalise": "sigmoid", "scale": 0.5}
+    built = config(parts={"plain": plain, "rules": rules}).build(make_context())
+    found = built.score(sums("Four.", "Absolutely! It is 5 I say to."))
+    for score, raw, credit in zip(found, (1.0, 0.0), (1.0, 0.25)):
+        normalised = 1 / (1 + math.exp(-raw / 0.5))
+        assert score.value == pytest.approx(0.7 * normalised + 0.3 * credit * (raw or 0.5))
+        assert score.parts["plain/raw"] == raw
+        assert score.parts["plain/normalised"] == pytest.approx(normalised)
+        assert score.parts["rules/length"] == credit
 
 
 class Broken:

@@ -50,6 +50,7 @@ LENGTH = ("--reward", "programmatic", "--set", "mode=continuous", "--set", "leng
 """Scores 1 for a word down to 0 for nine: the margins are 1, 0.5, 0.125, -0.375, 0.125 and -1."""
 
 
+@pytest.mark.slow
 def test_the_command_keeps_what_the_reward_is_surest_of(tmp_path: Path, command: Command) -> None:
     source, out = write(tmp_path / "pairs.jsonl", PAIRS), tmp_path / "kept.jsonl"
 
@@ -63,6 +64,8 @@ def test_the_command_keeps_what_the_reward_is_surest_of(tmp_path: Path, command:
     assert set(kept(*LENGTH, "--stratify", "topic")) == {"0", "1", "5"}
     assert set(kept(*LENGTH, "--stratify", "topic", "--keep", "0.25")) == {"0", "5"}
     assert len(kept("--by", "random", "--keep", "0.34")) == 2
+    code, err = command("data", "filter", "--dataset", source, "--output", out, "--reward", "verifier")
+    assert (code, "no score for any pair" in err) == (2, True)  # there are no reference answers
     again = tmp_path / "again.jsonl"
     kept(*LENGTH)
     code, err = command("data", "filter", "--dataset", out, "--output", again, *LENGTH)
@@ -74,7 +77,6 @@ def test_the_command_keeps_what_the_reward_is_surest_of(tmp_path: Path, command:
     (PAIRS, (), "say which reward"),
     (PAIRS, (*LENGTH, "--stratify", "subject"), "no column 'subject'"),
     (PAIRS, ("--model", "./nowhere"), "holds no reward model"),
-    (PAIRS, ("--reward", "verifier"), "no score for any pair"),
     ([{**r, "rejected": r["chosen"]} for r in PAIRS], LENGTH, "chosen and rejected are the same"),
     ([{**r, "chosen": ""} for r in PAIRS], LENGTH, "chosen or rejected is empty"),
 ])

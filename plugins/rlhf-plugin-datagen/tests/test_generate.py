@@ -42,6 +42,7 @@ def left_out(path: Path) -> list[dict[str, Any]]:
     return rows(path.with_name(path.name + ".left_out.jsonl"))
 
 
+@pytest.mark.slow
 def test_preferences_of_the_pocket_model_are_pairs_to_train_on(tmp_path: Path, command: Command) -> None:
     out = tmp_path / "made.jsonl"
     code, err = command("data", "generate", "preferences", "--model", "pocket", "--judge", "rule", "--count", 12,
@@ -71,10 +72,7 @@ RUBRIC = ("- {name: short, question: 'Is it short?', scale: [1, 5], weight: 3}\n
           "- {name: kind, question: 'Is it kind?', scale: [1, 5]}\n")
 
 
-def test_grades_of_given_responses_are_rows_to_learn_from(tmp_path: Path, command: Command) -> None:
-    from rlhf_plugin_rubric.graded import read_rows
-    from rlhf_plugin_rubric.rubric import load_rubric
-
+def test_grades_of_given_responses(tmp_path: Path, command: Command) -> None:
     (tmp_path / "rubric.yaml").write_text(RUBRIC)
     source = write(tmp_path / "said.jsonl", [{"prompt": "Hi?", "completion": text} for text in ("Hi.", "a b c d e")])
     out = tmp_path / "graded.jsonl"
@@ -86,13 +84,26 @@ def test_grades_of_given_responses_are_rows_to_learn_from(tmp_path: Path, comman
         ("a b c d e", {"short": 1, "kind": 3}, pytest.approx(0.5 / 4))]
     settings = json.loads((tmp_path / "graded.jsonl.settings.json").read_text())
     assert settings["generator"] == settings["judge"]  # the pocket model, which has nothing to write, is not loaded
-    datasets = open_datasets(Registry(), dataset_of(Registry(), str(out), heldout_fraction=0.0), 0)
-    learned = read_rows(datasets, "train", load_rubric(str(tmp_path / "rubric.yaml")), Counter())
-    assert {g.completion: g.grades_K for g in learned} == {"Hi.": (1.0, 0.5), "a b c d e": (0.0, 0.5)}
     code, err = command(*arguments)
     assert code == 2
     assert "other settings" in err
     assert "rubric" in err
+
+
+@pytest.mark.slow
+def test_grades_are_rows_for_the_rubric_model(tmp_path: Path, command: Command) -> None:
+    from rlhf_plugin_rubric.graded import read_rows
+    from rlhf_plugin_rubric.rubric import load_rubric
+
+    rubric, out = tmp_path / "rubric.yaml", tmp_path / "graded.jsonl"
+    rubric.write_text(RUBRIC)
+    source = write(tmp_path / "said.jsonl", [{"prompt": "Hi?", "completion": text} for text in ("Hi.", "a b c d e")])
+    code, err = command("data", "generate", "grades", "--judge", "rule", "--dataset", source, "--rubric", rubric,
+                        "--output", out)
+    assert code == 0, err
+    datasets = open_datasets(Registry(), dataset_of(Registry(), str(out), heldout_fraction=0.0), 0)
+    learned = read_rows(datasets, "train", load_rubric(str(rubric)), Counter())
+    assert {g.completion: g.grades_K for g in learned} == {"Hi.": (1.0, 0.5), "a b c d e": (0.0, 0.5)}
 
 
 @pytest.mark.parametrize(("kind", "manner", "reason", "words"), [
@@ -205,6 +216,7 @@ def ended(arguments: list[str], kill_after: float | None) -> int:
     return process.returncode
 
 
+@pytest.mark.slow
 def test_kill_9_loses_no_row_and_makes_none_twice(prompts: Path, tmp_path: Path, command: Command) -> None:
     shared = ["--dataset", str(prompts), *RULES, "--batch-size", "1"]
     whole, killed = tmp_path / "whole.jsonl", tmp_path / "killed.jsonl"

@@ -26,6 +26,7 @@ def shorter(body: Mapping[str, Any]) -> str:
     return json.dumps({"better": "A" if len(a[1]) < len(b[1]) else "B", "why": "principle 6"})
 
 
+@pytest.mark.slow
 def test_a_failing_service_costs_no_row_and_a_rerun_nothing(
         tmp_path: Path, command: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-test-0123456789")
