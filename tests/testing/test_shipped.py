@@ -13,7 +13,7 @@ from rlhf_core.registry import Registry
 
 NEEDS_A_MODEL = {"rlhf-plugin-reward/bradley_terry", "rlhf-plugin-reward/ensemble", "rlhf-plugin-rubric/rubric_model"}
 """Components with no default to run on; their own tests run them, as those of components with required settings."""
-REQUIRED = {"path": "somewhere", "pattern": "[0-9]+", "task": "chain_sum",
+REQUIRED = {"path": "somewhere", "pattern": "[0-9]+", "task": "chain_sum", "check": "check.py",
             "parts": {"rules": {"reward": "programmatic"}}}
 """Values of required settings."""
 NEEDS_A_SERVICE = {"rlhf-plugin-wandb/wandb", "rlhf-plugin-judge/judge", "rlhf-plugin-rubric/rubric"}

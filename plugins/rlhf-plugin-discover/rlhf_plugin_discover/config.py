@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from rlhf_core.api import Config, ConfigError, VerifierConfig, component
+from rlhf_core.api import Config, VerifierConfig, component
 from rlhf_plugin_code.config import SandboxSettings
 
 if TYPE_CHECKING:
@@ -14,18 +14,11 @@ if TYPE_CHECKING:
     from rlhf_plugin_discover.verifier import Construction
 
 
-class ConstructionConfig(VerifierConfig):
-    """Runs a program in the sandbox and judges what it leaves in a global variable, by a check of yours.
+class LeftBehindConfig(VerifierConfig):
+    """Runs a program in the sandbox and judges what it leaves in a global variable; a subclass says by what check."""
 
-    The check is a Python file of your own with ``check(value)``, which returns a number, the larger the better, and
-    raises ``ValueError`` with the exact reason where the value is not valid. It is trusted and runs outside the
-    sandbox.
-    """
-
-    name: str = "construction"
+    name: str
     needs_answer: ClassVar[bool] = False
-    check: str = ""
-    """The file that holds ``check(value)``; the value is plain JSON data."""
     variable: str = Field(default="points", pattern=r"^[^\W\d]\w*$")
     """The global variable that the program must leave behind: numbers, texts, lists, dicts."""
     extract: Literal["last_block", "first_block", "strict", "none"] = "last_block"
@@ -58,17 +51,8 @@ class ConstructionConfig(VerifierConfig):
         return {"isolation": walls(self.sandbox.model_dump_json())}
 
     def checker(self) -> Any:
-        """The function that judges a value.
-
-        Raises:
-            ConfigError: there is none.
-        """
-        from rlhf_plugin_discover.verifier import load_check
-
-        if not self.check:
-            raise ConfigError("verifier 'construction' has no check", where="verifier.check",
-                              fix="name a Python file with check(value): verifier.check=check.py")
-        return load_check(self.check)
+        """The function that judges a value."""
+        raise NotImplementedError
 
     def build(self, ctx: BuildContext) -> Construction:
         """Return the verifier."""
@@ -82,7 +66,30 @@ class ConstructionConfig(VerifierConfig):
         return self.sandbox.timeout_s + self.check_s + 2.0
 
 
-class KissingConfig(ConstructionConfig):
+class ConstructionConfig(LeftBehindConfig):
+    """Runs a program in the sandbox and judges what it leaves in a global variable, by a check of yours.
+
+    The check is a Python file of your own with ``check(value)``, which returns a number, the larger the better, and
+    raises ``ValueError`` with the exact reason where the value is not valid. It is trusted and runs outside the
+    sandbox.
+    """
+
+    name: str = "construction"
+    check: str
+    """The file that holds ``check(value)``; the value is plain JSON data."""
+
+    def checker(self) -> Any:
+        """The function that judges a value.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        from rlhf_plugin_discover.verifier import load_check
+
+        return load_check(self.check)
+
+
+class KissingConfig(LeftBehindConfig):
     """Runs a program that leaves integer vectors in ``points`` and counts them, if they are a kissing configuration.
 
     Decided in exact arithmetic: no zero vector, and the smallest squared distance of two vectors is at least the

@@ -12,7 +12,7 @@ from typing import Any, cast
 from rlhf_core.api import ConfigError, Sample, Score, ScoreStatus
 from rlhf_plugin_code.extract import program
 from rlhf_plugin_code.sandbox import Ended, SandboxError
-from rlhf_plugin_discover.config import ConstructionConfig
+from rlhf_plugin_discover.config import LeftBehindConfig
 from rlhf_plugin_discover.kissing.check import check_kissing
 
 Check = Callable[[Any], float]
@@ -37,14 +37,14 @@ _leave()
 
 
 class Construction:
-    """See :class:`ConstructionConfig`.
+    """See :class:`LeftBehindConfig`.
 
     Args:
         config: the settings.
         check: returns what a value is worth; raises ValueError with the reason where it is not valid.
     """
 
-    def __init__(self, config: ConstructionConfig, check: Check) -> None:
+    def __init__(self, config: LeftBehindConfig, check: Check) -> None:
         self.config, self.check = config, check
         self.sandbox = config.sandbox.build()
         self.sandbox.start()
