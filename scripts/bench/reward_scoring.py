@@ -24,12 +24,13 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from scripts.bench.__main__ import machine
 from scripts.bench._sides import as_folder, smollm2
 
 THREADS, PAIRS, ROUNDS, MAX_LENGTH, BATCH = 2, 64, 3, 512, 8
@@ -131,8 +132,8 @@ def difference(name: str, scores: list[float], wanted: list[float]) -> float:
     return float(f"{found:.1e}")
 
 
-def contest(data: Path, pairs: int = PAIRS, rounds: int = ROUNDS) -> dict[str, Any]:
-    """Pairs per second of each side."""
+def contest(data: Path, pairs: int = PAIRS, rounds: int = ROUNDS, only: Sequence[str] = ()) -> dict[str, Any]:
+    """Pairs per second of each side; ``only`` names those that take part beside ours, if not all."""
     seconds: dict[str, list[float]] = {}
     cpu_seconds: dict[str, list[float]] = {}
     scores: dict[str, list[float]] = {}
@@ -140,7 +141,7 @@ def contest(data: Path, pairs: int = PAIRS, rounds: int = ROUNDS) -> dict[str, A
         match = Contest(data, pairs, Path(scratch))
         match.score(warm_up=True)
         for n in range(rounds):
-            sides = list(match.sides().items())
+            sides = [(k, v) for k, v in match.sides().items() if not only or k in ("ours", *only)]
             for name, side in sides if n % 2 == 0 else sides[::-1]:
                 start, cpu_start = time.perf_counter(), time.process_time()
                 scores[name] = side()
@@ -181,8 +182,16 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="default RLHF_TEST_DATA")
     parser.add_argument("--pairs", type=int, default=PAIRS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--side", action="append", default=[], metavar="NAME", help="beside ours; default all")
+    parser.add_argument("--out", type=Path, help="write the record here")
     args = parser.parse_args()
-    print(json.dumps(contest(folder_of_data(args.data), args.pairs, args.rounds), indent=2))
+    found = contest(folder_of_data(args.data), args.pairs, args.rounds, args.side)
+    print(json.dumps(found, indent=2))
+    if args.out:
+        options = " ".join(f"--side {side!r}" for side in args.side)
+        command = f"python -m scripts.bench.reward_scoring --pairs {args.pairs} --rounds {args.rounds} {options}"
+        record = {"command": command.rstrip(), "machine": machine(), "results": found}
+        args.out.write_text(json.dumps(record, indent=2) + "\n")
 
 
 if __name__ == "__main__":
