@@ -16,6 +16,7 @@ from rlhf_core.errors import RlhfError
 from rlhf_core.registry import Registry
 from rlhf_core.testing.config import check_config
 from rlhf_core.testing.report import require
+from rlhf_core.trainers.config import LoopSettings
 
 SMALL: Mapping[str, Any] = {
     "steps": 2,
@@ -61,7 +62,7 @@ def check_trainer(config: ComponentConfig, *, settings: Mapping[str, Any] | None
 
 
 def small_run(registry: Registry, config: ComponentConfig, settings: Mapping[str, Any]) -> RunConfig:
-    """The trainer with its companions, cut down to two steps."""
+    """The trainer with its companions, cut down to two steps; on its own dataset if that is not the pocket's."""
     group = int(getattr(config, "group_size", 1))
     sizes = {**SMALL, "rollout_batch_size": 2 * group, "train_batch_size": None}
     trainer = {**config.model_dump(mode="json"), **{k: v for k, v in sizes.items() if k in type(config).model_fields}}
@@ -71,7 +72,10 @@ def small_run(registry: Registry, config: ComponentConfig, settings: Mapping[str
     }
     if getattr(config, "feeds", None) == "token_advantages":
         base["reward"] = {"name": "verifier", "workers": 1}
-    base["dataset"] = {"name": "pocket", "subset": base["dataset"].split("/")[1], "limit": 64}
+    own = config.companions.get("dataset") if isinstance(config, LoopSettings) else None
+    pocket = {"name": "pocket", "subset": base["dataset"].split("/")[1]}
+    named = isinstance(own, str) and not own.startswith("pocket")
+    base["dataset"] = {**({"name": own} if named else pocket), "limit": 64}
     return validate(registry, merge({**base, "trainer": trainer}, settings))
 
 
