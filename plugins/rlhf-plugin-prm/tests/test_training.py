@@ -113,7 +113,7 @@ def test_a_process_model_learns_and_its_steps_train_a_policy(command: Command, t
     assert learned["evaluation_after"]["eval/accuracy_wrong"] > 0.9
     summary = train(command, tmp_path / "grpo", "--algo", "grpo", "--dataset", "pocket/assistant", "--reward", "prm",
                     "--set", f"reward.path={tmp_path / 'prm' / 'final'}", "--set", "advantage=step", "--set",
-                    "trainer.steps=6", "--set", "trainer.eval_samples=64", "--set", "trainer.gold_samples=64",
+                    "trainer.steps=8", "--set", "trainer.eval_samples=64", "--set", "trainer.gold_samples=64",
                     "--set", "trainer.eval_every=0")
     before, after = (summary[f"evaluation_{when}"]["eval/gold/hollow"] for when in ("before", "after"))
     assert before > 0.2
