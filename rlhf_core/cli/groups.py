@@ -32,8 +32,17 @@ class OpenGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Own commands in the order a newcomer needs them, then those of plugins by name."""
-        own = [*self.lazy, *super().list_commands(ctx)]
-        return own + sorted(set(self._added()) - set(own))
+        from rlhf_core.errors import ConfigError
+
+        try:
+            added = set(self._added())
+        except ConfigError:  # a damaged list of disabled plugins: the core's own commands say what to do
+            added = set[str]()
+        own = self._own(ctx)
+        return own + sorted(added - set(own))
+
+    def _own(self, ctx: click.Context) -> list[str]:
+        return [*self.lazy, *super().list_commands(ctx)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return one command.
@@ -57,7 +66,7 @@ class OpenGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Name the nearest command for a mistyped one."""
-        if args and args[0] not in (known := self.list_commands(ctx)):
+        if args and args[0] not in self._own(ctx) and args[0] not in (known := [*self._own(ctx), *self._added()]):
             import difflib
 
             near = difflib.get_close_matches(args[0], known, n=1)
@@ -67,12 +76,11 @@ class OpenGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the command list; a plugin's commands with their distribution, for none is imported."""
-        added = self._added()
         rows: list[tuple[str, str]] = []
         for name in self.list_commands(ctx):
             own = self.commands.get(name)
-            text = self.lazy[name][1] if name in self.lazy else own.get_short_help_str(90) if own else said(added[name])
-            rows.append((name, text))
+            short = own.get_short_help_str(90) if own else ""
+            rows.append((name, self.lazy[name][1] if name in self.lazy else short or said(self._added()[name])))
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 

@@ -53,7 +53,7 @@ def cases_of(module: ModuleType) -> dict[str, Callable[[], Any]]:
     return module.cases() if hasattr(module, "cases") else {"run": module.run}
 
 
-def measure(name: str, folder: Path, at: str, again: bool, missing: bool) -> None:
+def measure(name: str, folder: Path, at: str, again: bool, missing: bool = False) -> None:
     """Measure what is not recorded at commit ``at`` (``missing``: at any); the file is complete after every case."""
     module, path = importlib.import_module(f"scripts.bench.{name}"), folder / f"{name}.json"
     old = json.loads(path.read_text()).get("cases", {}) if path.is_file() and not again else {}

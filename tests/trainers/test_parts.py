@@ -48,13 +48,13 @@ class Holds:
 class Base(ComponentConfig):
     """Builds a :class:`Holds`."""
 
-    label: str = ""
+    title: str = ""
     fails: bool = False
     inner: ClassVar[Any] = None
 
     def build(self, ctx: Any) -> Holds:
         made = type(self).inner.build(ctx) if type(self).inner else None
-        return Holds(self.label or type(self).__name__, made, self.fails)
+        return Holds(self.title or type(self).__name__, made, self.fails)
 
 
 def make(kind: str) -> type[Base]:
@@ -84,9 +84,9 @@ def held(**settings: Any) -> dict[str, Any]:
     return {"name": "held", **settings}
 
 
-FULL = {**{k: held() for k in ("loss", "advantage", "rollout", "agent")}, "reward": held(label="the run's reward"),
-        "dataset": held(reward=held(label="the source's reward")), "monitors": [held(fails=True)],
-        "trackers": [held(fails=True), held(label="second tracker")]}
+FULL = {**{k: held() for k in ("loss", "advantage", "rollout", "agent")}, "reward": held(title="the run's reward"),
+        "dataset": held(reward=held(title="the source's reward")), "monitors": [held(fails=True)],
+        "trackers": [held(fails=True), held(title="second tracker")]}
 ALL = {"Loss", "Advantage", "Rollout", "Agent", "the run's reward", "the source's reward", "Dataset", "Monitor",
        "Tracker", "second tracker"}
 
