@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from lm_eval.api.instance import Instance
-from lm_eval.api.model import TemplateLM
+from lm_eval.api.instance import Instance  # pyright: ignore[reportMissingImports]
+from lm_eval.api.model import TemplateLM  # pyright: ignore[reportMissingImports]
 
 from rlhf_core.api import FinishReason, Rollout, RolloutRequest, SamplingParams
 from rlhf_core.models.prompt_format import plain_ids
@@ -104,7 +104,7 @@ class EngineLM(TemplateLM):
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """Logprob of whole texts, in windows of the model's context, each token scored once."""
-        from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+        from lm_eval.utils import get_rolling_token_windows, make_disjoint_window  # pyright: ignore[reportMissingImports]
 
         found: list[float] = []
         for request in requests:

@@ -30,9 +30,9 @@ def exact_matches(task: str, completions: Sequence[str], targets: Sequence[str])
         completions: as the model wrote them, without the stop string.
         targets: what the task compares with.
     """
-    from lm_eval.api.instance import Instance
-    from lm_eval.api.metrics import exact_match_hf_evaluate
-    from lm_eval.filters import build_filter_ensemble
+    from lm_eval.api.instance import Instance  # pyright: ignore[reportMissingImports]
+    from lm_eval.api.metrics import exact_match_hf_evaluate  # pyright: ignore[reportMissingImports]
+    from lm_eval.filters import build_filter_ensemble  # pyright: ignore[reportMissingImports]
 
     own = settings_of(LmEvalConfig(task=task))
     metric = next(m for m in own["metric_list"] if m["metric"] == "exact_match")

@@ -17,7 +17,7 @@ log = logging.getLogger("rlhf.eval")
 @cache
 def manager(include_path: str | None) -> Any:
     """lm_eval's index of tasks; reading it takes seconds."""
-    from lm_eval.tasks import TaskManager
+    from lm_eval.tasks import TaskManager  # pyright: ignore[reportMissingImports]
 
     return TaskManager(include_path=include_path)
 
@@ -64,7 +64,7 @@ def settings_of(config: LmEvalConfig, *, functions: bool = False) -> Mapping[str
         config: which task.
         functions: load the Python functions that the file names, too.
     """
-    from lm_eval.tasks._yaml_loader import load_yaml
+    from lm_eval.tasks._yaml_loader import load_yaml  # pyright: ignore[reportMissingImports]
 
     entry = manager(config.include_path).task_index[config.task]
     return load_yaml(entry.yaml_path, resolve_func=functions)
@@ -91,7 +91,7 @@ class LmEvalBenchmark:
 
         A warning is logged when the generation limit cut completions off.
         """
-        from lm_eval.evaluator import simple_evaluate
+        from lm_eval.evaluator import simple_evaluate  # pyright: ignore[reportMissingImports]
 
         from rlhf_eval.lm_harness.engine import EngineLM, truncated
 
