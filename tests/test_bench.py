@@ -41,6 +41,14 @@ def test_an_interrupted_record_goes_on(tmp_path: Path, monkeypatch: pytest.Monke
     assert record["cases"]["y"]["results"] == {"tokens": 3}
     measure("toy", tmp_path, "def", again=False)
     assert ran == ["x", "y", "y", "x", "y"], "another commit is measured anew"
+    measure("toy", tmp_path, "ghi", again=False, missing=True)
+    assert len(ran) == 5, "nothing is missing"
+    monkeypatch.setattr(toy, "cases", lambda: {"x": case("x", fails=True), "y": case("y")})
+    with pytest.raises(KeyboardInterrupt):
+        measure("toy", tmp_path, "ghi", again=True)
+    cases = json.loads((tmp_path / "toy.json").read_text())["cases"]
+    assert [(c["commit"], c["results"]["tokens"]) for c in cases.values()] == [("def", 4), ("def", 5)]
+    assert all(c["machine"]["cores"] for c in cases.values())
 
 
 def test_what_is_recorded_exists_and_both_sides_can_find_their_work() -> None:

@@ -56,24 +56,23 @@ def cases_of(module: ModuleType) -> dict[str, Callable[[], Any]]:
 def measure(name: str, folder: Path, at: str, again: bool, missing: bool = False) -> None:
     """Measure what is not recorded at commit ``at`` (``missing``: at any); the file is complete after every case."""
     module, path = importlib.import_module(f"scripts.bench.{name}"), folder / f"{name}.json"
-    old = json.loads(path.read_text()).get("cases", {}) if path.is_file() and not again else {}
-    wanted = cases_of(module)
-    kept = {case: old[case] for case in wanted if case in old and (missing or at in (old[case]["commit"], "unknown"))}
+    wanted, record = cases_of(module), json.loads(path.read_text()) if path.is_file() else {}
+    by_default = {"machine": record["machine"]} if "machine" in record else {}  # of all cases, in older records
+    cases = {case: {**by_default, **row} for case, row in record.get("cases", {}).items() if case in wanted}
     for case, work in wanted.items():
-        if case in kept:
-            print(f"{name} {case}: recorded already at {kept[case]['commit']}")
+        if case in cases and not again and (missing or cases[case]["commit"] == at != "unknown"):
+            print(f"{name} {case}: recorded already at {cases[case]['commit']}")
             continue
         start = time.perf_counter()
         results = work()
         seconds = round(time.perf_counter() - start)
         print(f"{name} {case} ({seconds} s)", *(f"  {k}: {v}" for k, v in results.items()), sep="\n", flush=True)
-        kept[case] = {"commit": at, "measured_in_seconds": seconds, "results": results}
-        record = {"command": f"python -m scripts.bench {name}", "machine": machine(), "cases": kept}
+        cases[case] = {"commit": at, "machine": machine(), "measured_in_seconds": seconds, "results": results}
         aside = path.with_suffix(".part")
-        aside.write_text(json.dumps(record, indent=2) + "\n")
+        aside.write_text(json.dumps({"command": f"python -m scripts.bench {name}", "cases": cases}, indent=2) + "\n")
         aside.replace(path)
     if hasattr(module, "finish"):
-        module.finish({case: row["results"] for case, row in kept.items()}, folder)
+        module.finish({case: row["results"] for case, row in cases.items()}, folder)
 
 
 def main() -> None:
