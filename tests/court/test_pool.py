@@ -120,7 +120,7 @@ def test_workers_are_recycled_after_calls_and_above_a_size(judge: Judge, sample:
     assert (reward.pool.recycled, reward.pool.restarts) == (2, 0)
     reward.score([sample("pid")] * 2)
     assert (reward.pool.recycled, reward.pool.restarts) == (3, 0), "one has just gone, and none is there yet"
-    large = judge(recycle_above_mb=200)
+    large = judge(recycle_above_mb=200, timeout_s=20)
     first, second, third = (s.value for s in large.score([sample("pid"), sample("keep 300"), sample("pid")]))
     assert first == second != third
     assert (large.pool.recycled, large.pool.restarts) == (1, 0)

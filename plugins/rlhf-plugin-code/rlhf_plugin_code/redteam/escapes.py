@@ -45,9 +45,15 @@ for path in ('/home', '/work', '/mnt', '/srv', '/opt', '/var', '/sys', '/run', '
 """,
     "other software's files below /usr": TRY + """
 import os, sys
+
+def others(path):
+    names = set(os.listdir(path)) - {'zoneinfo'}  # time zones are meant to be readable
+    if not names: raise FileNotFoundError(path)
+    return names
+
 for path in ('/usr/src', '/usr/games', '/usr/etc', '/usr/share/doc', '/usr/local/src', '/usr/local/share',
              '/usr/local/etc', os.path.join(sys.base_prefix, 'share'), os.path.join(sys.base_prefix, 'etc')):
-    attempt(lambda: os.listdir(path))
+    attempt(lambda: others(path))
 """,
     "importing what is installed": TRY + """
 import glob, os, sys
