@@ -96,7 +96,8 @@ def test_the_update_does_not_depend_on_the_micro_batch_size(train: Train) -> Non
     for name in ("reward/mean", "reward/std", "tokens_generated"):
         assert runs[0].steps[0][name] == runs[1].steps[0][name] > 0, f"{name}: not the same rollouts"
     assert apart(runs[0].policy, start()) > 1e-5
-    assert apart(runs[0].policy, runs[1].policy) < 1e-6
+    moved = {k: apart({k: a}, {k: runs[1].policy[k]}) for k, a in runs[0].policy.items()}
+    assert {k: d for k, d in moved.items() if d >= 1e-6} == {}, [run.steps[0] for run in runs]
     assert apart(runs[0].critic(1), runs[1].critic(1)) < 1e-6
     for name in ("value_loss", "approx_kl", "critic_grad_norm", "explained_variance", "loss"):
         assert runs[0].steps[0].get(name) == pytest.approx(runs[1].steps[0].get(name), rel=1e-4, abs=1e-6), name
