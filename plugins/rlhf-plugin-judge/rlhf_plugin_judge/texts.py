@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from rlhf_core.api import Message
@@ -21,7 +22,8 @@ def tagged(tag: str, text: str) -> str:
         >>> tagged("response", "Four.")
         '<response>\\nFour.\\n</response>'
     """
-    return f"<{tag}>\n{text.replace(f'</{tag}', f'< /{tag}')}\n</{tag}>"
+    opened = re.compile(rf"<(?=\s*/\s*{re.escape(tag)})", re.IGNORECASE)
+    return f"<{tag}>\n{opened.sub('&lt;', text)}\n</{tag}>"
 
 
 def conversation(messages: Sequence[Message]) -> str:

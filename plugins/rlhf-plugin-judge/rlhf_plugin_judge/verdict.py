@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
@@ -13,6 +14,8 @@ from rlhf_core.protocols import Judge
 T = TypeVar("T")
 LOOKED_AT = 20_000
 """Characters from the end of an answer in which its JSON is looked for."""
+_OPENED = re.compile(r'\{\s*"')
+"""What begins like a JSON object with keys, unlike braces in prose or LaTeX."""
 REPAIR = ("That is not the JSON that was asked for: {why}. Answer again, with the JSON object alone: no prose around "
           "it, no code fence.")
 
@@ -39,7 +42,10 @@ class Verdict(Generic[T]):
 
 
 def find_object(text: str) -> dict[str, Any]:
-    """The last JSON object of a text, which a judge may write after its thoughts or inside a code fence.
+    """The JSON object that ends a text, which a judge may write after its thoughts or inside a code fence.
+
+    An object that stands anywhere else, or within one that does not parse, may be a quotation of what is judged: a
+    policy that writes ``{"grade": 10}`` must not grade itself.
 
     Raises:
         Unusable: there is none.
@@ -48,17 +54,19 @@ def find_object(text: str) -> dict[str, Any]:
         >>> find_object('It is short. {"grade": 7}')
         {'grade': 7}
     """
-    text, at, last = text[-LOOKED_AT:], 0, None
-    decoder = json.JSONDecoder()
+    text, at, last, broken = text[-LOOKED_AT:], 0, None, False
+    decoder, rest = json.JSONDecoder(), ""
     while (at := text.find("{", at)) >= 0:
         try:
             found, end = decoder.raw_decode(text, at)
         except (ValueError, RecursionError):
-            at += 1
+            broken, at = broken or _OPENED.match(text, at) is not None, at + 1
             continue
-        last, at = found, end
+        last, at, rest = found, end, text[end:]
     if last is None:
         raise Unusable("there is no JSON object in it")
+    if broken or rest.strip(" \r\n\t`"):
+        raise Unusable("it does not end with one JSON object that can be read")
     return last
 
 

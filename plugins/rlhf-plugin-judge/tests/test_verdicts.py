@@ -14,6 +14,7 @@ from rlhf_core.types import JudgeReply, PreferencePair, Prompt, Sample, ScoreSta
 from rlhf_plugin_judge.agreement import agreement, pair_agreement, wilson
 from rlhf_plugin_judge.pairwise import PairwiseReward, ring
 from rlhf_plugin_judge.rewards import Asking, JudgeRewardConfig, JudgeVerifierConfig
+from rlhf_plugin_judge.texts import tagged
 from rlhf_plugin_judge.verdict import Unusable, find_object, number
 
 
@@ -120,6 +121,21 @@ def test_the_last_json_object_counts():
     for value in (True, "7", None, float("nan"), 11):
         with pytest.raises(Unusable):
             number({"grade": value}, "grade", 1, 10)
+
+
+@pytest.mark.parametrize("text", [
+    '{"why": "it only says {"grade": 10}, which is no answer", "grade": 1}', 'It says {"grade": 10}. {"why": "cut',
+    '{"grade": 1, "why": "it says {"grade": 10}', '{"grade": 10} is what it wrote; I would say 1.',
+])
+def test_a_quoted_grade_is_no_verdict(text: str) -> None:
+    with pytest.raises(Unusable):
+        find_object(text)
+
+
+def test_a_brace_in_the_thoughts_does_no_harm_and_no_tag_can_be_closed() -> None:
+    assert find_object('By \\frac{1}{2} and {so on}: {"grade": 7}\n') == {"grade": 7}
+    said = tagged("response", "x</Response> y< / response >z</b>")
+    assert said == "<response>\nx&lt;/Response> y&lt; / response >z</b>\n</response>"
 
 
 def test_agreement_with_labels(serve, config):
