@@ -13,9 +13,20 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
 
 from rlhf_core.errors import DeadlineExceeded, RlhfError
+
+
+def forget_mixed_precision() -> None:
+    """Drop what another library's accelerator in this process (a TRL trainer, say) has said about precision.
+
+    accelerate shares it with every later one, whose models would then run in bfloat16 without a word; ours is
+    ``trainer.precision``, and ``ACCELERATE_MIXED_PRECISION`` does not change it either.
+    """
+    if AcceleratorState._shared_state.get("_mixed_precision") not in (None, "no"):
+        AcceleratorState._reset_state()
 
 
 class AcceleratedStrategy:
@@ -37,7 +48,8 @@ class AcceleratedStrategy:
         cpu = device == "cpu" or not torch.cuda.is_available()
         handlers = [InitProcessGroupKwargs(timeout=timedelta(seconds=timeout_s)),
                     DistributedDataParallelKwargs(gradient_as_bucket_view=True)]
-        self.accelerator = Accelerator(cpu=cpu, kwargs_handlers=handlers)
+        forget_mixed_precision()
+        self.accelerator = Accelerator(cpu=cpu, mixed_precision="no", kwargs_handlers=handlers)
         self.rank: int = self.accelerator.process_index
         self.world_size: int = self.accelerator.num_processes
         self.device: torch.device = self.accelerator.device

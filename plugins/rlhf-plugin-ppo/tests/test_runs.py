@@ -95,9 +95,13 @@ def test_the_update_does_not_depend_on_the_micro_batch_size(train: Train) -> Non
     runs = [train(str(n), *settings, f"trainer.micro_batch_size={n}") for n in (3, 16)]
     for name in ("reward/mean", "reward/std", "tokens_generated"):
         assert runs[0].steps[0][name] == runs[1].steps[0][name] > 0, f"{name}: not the same rollouts"
+    told = [(run.folder / "trace.jsonl").read_text().splitlines() for run in runs]
+    written = [[c["text"] for row in map(json.loads, rows) if row["event"] == "prompt" for c in row["completions"]]
+               for rows in told]
+    assert written[0] == written[1] != [], "the same completions"
     assert apart(runs[0].policy, start()) > 1e-5
     moved = {k: apart({k: a}, {k: runs[1].policy[k]}) for k, a in runs[0].policy.items()}
-    assert {k: d for k, d in moved.items() if d >= 1e-6} == {}, [run.steps[0] for run in runs]
+    assert {k: d for k, d in moved.items() if d >= 1e-6} == {}, json.dumps([run.steps[0] for run in runs])
     assert apart(runs[0].critic(1), runs[1].critic(1)) < 1e-6
     for name in ("value_loss", "approx_kl", "critic_grad_norm", "explained_variance", "loss"):
         assert runs[0].steps[0].get(name) == pytest.approx(runs[1].steps[0].get(name), rel=1e-4, abs=1e-6), name
