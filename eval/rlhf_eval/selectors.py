@@ -76,7 +76,7 @@ def parse_selector(text: str, ctx: BuildContext) -> Selector:
 
 def score(selector: Selector, folder: ResultFolder, rows: Sequence[Row], ctx: BuildContext,
           ) -> dict[tuple[str, int], float | None]:
-    """Score every row once; what was scored before is read from ``scores/NAME.jsonl``.
+    """Score every row once; what was scored before is read from ``scores/NAME.jsonl``, but for errors and timeouts.
 
     Raises:
         RlhfError: not one row has a score.
@@ -85,15 +85,19 @@ def score(selector: Selector, folder: ResultFolder, rows: Sequence[Row], ctx: Bu
     asked = hashlib.sha256(json.dumps(dumped, sort_keys=True).encode()
                            + weights_print(str(dumped.get("path", ""))).encode()).hexdigest()[:16]
     file = f"scores/{re.sub(r'[^A-Za-z0-9_.-]', '-', selector.name)}.jsonl"
-    known = {(r["id"], r["sample"]): r["score"] for r in read_jsonl(folder.path / file) if r["by"] == asked}
-    if any((r["id"], r["sample"]) not in known for r in rows):
-        found = _judge(selector, rows, ctx) if selector.kind == "judge" else _reward(selector, rows, ctx)
-        folder.write(file, [{"id": r["id"], "sample": r["sample"], "by": asked, **one} for r, one in zip(rows, found)])
-        known = {(r["id"], r["sample"]): one["score"] for r, one in zip(rows, found)}
-        if not any(s is not None for s in known.values()):
-            raise RlhfError(f"{selector.kind} '{selector.name}' scored none of {len(rows)} completions",
-                            why=f"first: {found[0]['status']}: {found[0]['detail']}", fix="mend it, or leave it out")
-    return known
+    kept = {(r["id"], r["sample"]): r for r in read_jsonl(folder.path / file)
+            if r["by"] == asked and r["status"] not in ("error", "timeout")}
+    todo = [r for r in rows if (r["id"], r["sample"]) not in kept]
+    if todo:
+        found = _judge(selector, todo, ctx) if selector.kind == "judge" else _reward(selector, todo, ctx)
+        kept |= {(r["id"], r["sample"]): {"id": r["id"], "sample": r["sample"], "by": asked, **one}
+                 for r, one in zip(todo, found)}
+        folder.write(file, [kept[r["id"], r["sample"]] for r in rows])
+    scored = [kept[r["id"], r["sample"]] for r in rows]
+    if not any(one["score"] is not None for one in scored):
+        raise RlhfError(f"{selector.kind} '{selector.name}' scored none of {len(rows)} completions",
+                        why=f"first: {scored[0]['status']}: {scored[0]['detail']}", fix="mend it, or leave it out")
+    return {(one["id"], one["sample"]): one["score"] for one in scored}
 
 
 def _reward(selector: Selector, rows: Sequence[Row], ctx: BuildContext) -> list[dict[str, Any]]:

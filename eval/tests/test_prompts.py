@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from rlhf_core.api import (
     JudgeReply,
     JudgeRequest,
     ModelConfig,
+    RlhfError,
     Rollout,
     RolloutRequest,
     Score,
@@ -131,6 +132,32 @@ def test_a_judge_chooses_and_a_reply_without_a_mark_is_missing(tmp_path: Path) -
     assert report(made, {"marker": found})["best_at"]["marker"]["2"]["value"] == 1.0
     lines = (tmp_path / "e" / "scores" / "marker.jsonl").read_text().splitlines()
     assert json.loads(lines[1])["status"] == "missing"
+
+
+class FlakyConfig(MarkerConfig):
+    """Fails the first time."""
+
+    name: str = "flaky"
+    calls: ClassVar[list[int]] = []
+
+    def ask(self, requests: Sequence[JudgeRequest]) -> list[JudgeReply]:
+        self.calls.append(len(requests))
+        if len(self.calls) < 3:
+            return [JudgeReply.failed(ScoreStatus.TIMEOUT, "too late") for _ in requests]
+        return [JudgeReply("5") for _ in requests]
+
+
+def test_a_selector_that_failed_is_asked_again_and_never_taken_for_a_tie(tmp_path: Path) -> None:
+    folder = ResultFolder(tmp_path / "e", {})
+    folder.open(1)
+    made = [row(0, 1.0, sample=0), row(0, 0.0, sample=1)]
+    for _ in range(2):
+        with pytest.raises(RlhfError, match="scored none of 2"):
+            score(Selector("flaky", "judge", FlakyConfig()), folder, made, context(open_registry(), 0))
+    found = score(Selector("flaky", "judge", FlakyConfig()), folder, made, context(open_registry(), 0))
+    assert found == {("p0", 0): 5.0, ("p0", 1): 5.0}
+    score(Selector("flaky", "judge", FlakyConfig()), folder, made, context(open_registry(), 0))
+    assert FlakyConfig.calls == [2, 2, 2], "what is scored is kept"
 
 
 @pytest.mark.parametrize(("options", "named"), [

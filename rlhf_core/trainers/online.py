@@ -50,7 +50,7 @@ class OnlineTrainer:
             found = self.session.open(self.config.keep_checkpoints)
             self.house.furnish(found)
             start = self._restore(found[1]) if found else 0
-            if self.before is None:
+            if found is None:
                 self.before = self._evaluate(0, final=True)
             return self._finish(self._loop(start))
 

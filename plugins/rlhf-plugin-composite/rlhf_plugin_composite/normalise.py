@@ -9,6 +9,8 @@ from typing import Any
 from rlhf_plugin_composite.config import PartSettings
 
 Raw = Sequence[float | None]
+LEAST_STD = 1e-8
+"""Below it all scores were equal."""
 
 
 class Statistics:
@@ -59,8 +61,9 @@ class Normaliser:
         return out
 
     def _learn(self, values: Sequence[float]) -> None:
-        limit = self.settings.freeze_after
-        room = len(values) if limit is None else max(0, limit - int(self.statistics.count))
+        limit, s = self.settings.freeze_after, self.statistics
+        equal = limit is not None and s.count >= limit and s.std < LEAST_STD  # nothing to freeze yet
+        room = len(values) if limit is None or equal else max(0, limit - int(s.count))
         self.statistics.add(values[:room])
 
     def _one(self, raw: float) -> float:
@@ -68,7 +71,9 @@ class Normaliser:
             return raw
         if self.settings.normalise == "sigmoid":
             return sigmoid(raw / self.settings.scale)
-        z = (raw - self.statistics.mean) / max(self.statistics.std, 1e-8)
+        if self.statistics.std < LEAST_STD:
+            return 0.0  # equal scores so far: how far the next one lies from them cannot be told
+        z = (raw - self.statistics.mean) / self.statistics.std
         return min(self.settings.clip, max(-self.settings.clip, z))
 
     def state_dict(self) -> dict[str, Any]:

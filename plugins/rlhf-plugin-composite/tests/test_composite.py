@@ -97,6 +97,14 @@ def test_frozen_and_given_statistics_do_not_move() -> None:
     assert given([5.0, 1.0]) == given([5.0, 1.0]) == [2.0, 0.0]
 
 
+@pytest.mark.parametrize("freeze_after", [None, 3])
+def test_equal_scores_give_no_scale(freeze_after: int | None) -> None:
+    sparse = Normaliser(part(normalise="zscore", freeze_after=freeze_after))
+    assert sparse([0.0, 0.0, 0.0]) == [0.0, 0.0, 0.0]
+    assert sparse([0.0, 1.0]) == [0.0, 0.0], "not 1 / 1e-8"
+    assert sparse([1.0]) == [pytest.approx(0.8 / 0.4)]
+
+
 def test_calibration_scores_a_file_once(tmp_path: Path) -> None:
     file = tmp_path / "calibration.jsonl"
     texts = ["one", "one two three four five six", "a b c d e f g h i"]

@@ -72,8 +72,7 @@ def _intercept(won_N: Floats, gap_N: Floats) -> float:
     design = np.stack([np.ones_like(gap_N), gap_N], 1)
     n = len(won_N)
     weights, penalty = np.zeros(2), np.array([0.0, RIDGE])
-    mean = (won_N.sum() + 0.5) / (n + 1)
-    target = won_N + (mean - won_N) / (n + 1)
+    target = won_N + (0.5 - won_N) / (n + 1)
     for _ in range(25):
         p = 1 / (1 + np.exp(-np.clip(design @ weights, -30, 30)))
         gradient = design.T @ (target - p) - penalty * weights

@@ -93,30 +93,35 @@ def by_subset(scored: Scored, seed: int) -> dict[str, Any]:
 
 
 def section(title: str, found: Mapping[str, Mapping[str, Any]]) -> float:
-    """A section's accuracy over its pairs; in Reasoning mathematics counts as much as all code, as in the paper."""
+    """A section's accuracy over its pairs, a tie counted as wrong, as the benchmark does.
+
+    In Reasoning mathematics counts as much as all code, as in the paper.
+    """
 
     def mean(names: Sequence[str]) -> float:
-        return sum(found[n]["accuracy"] * found[n]["pairs"] for n in names) / sum(found[n]["pairs"] for n in names)
+        return sum(found[n]["strict"] * found[n]["pairs"] for n in names) / sum(found[n]["pairs"] for n in names)
 
     code = [n for n in found if n != "math-prm"]
     if title == "Reasoning" and "math-prm" in found and code:
-        return (found["math-prm"]["accuracy"] + mean(code)) / 2
+        return (found["math-prm"]["strict"] + mean(code)) / 2
     return mean(list(found))
 
 
 def rm_bench(scored: Scored, seed: int) -> dict[str, Any]:
     """RM-Bench's 3 x 3: accuracy of each chosen style (rows) against each rejected style, and its three levels.
 
+    A tie counts as wrong, as in the benchmark.
+
     ``easy``: chosen has the richer style; ``hard``: rejected has it (Liu et al. 2024, section 3.4).
     """
     rows = scored.only(lambda c: c.styles is not None)
     if not rows.cases:
         return {}
-    cells = [[accuracy(rows.only(lambda c, at=(i, j): c.styles == at), seed, scored.tie)["accuracy"]
+    cells = [[accuracy(rows.only(lambda c, at=(i, j): c.styles == at), seed, scored.tie)["strict"]
               for j in range(3)] for i in range(3)]
     levels = {name: accuracy(rows.only(lambda c, n=name: c.level == n), seed, scored.tie)
               for name in ("easy", "normal", "hard")}
-    return {"matrix": cells, "levels": levels, "average": float(np.mean([v["accuracy"] for v in levels.values()]))}
+    return {"matrix": cells, "levels": levels, "average": float(np.mean([v["strict"] for v in levels.values()]))}
 
 
 def calibration(scored: Scored) -> dict[str, Any]:

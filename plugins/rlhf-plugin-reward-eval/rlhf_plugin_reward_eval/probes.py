@@ -65,7 +65,7 @@ def effect(ask: Asker, cases: Sequence[Case], change: Callable[[str], str], seed
     clusters = [prompt_key(c.chosen.prompt) for c in cases]
     there = np.isfinite(change_N)
     kept_N, keys = change_N[there], [k for k, ok in zip([*clusters, *clusters], there) if ok]
-    right = before[0] > before[1]
+    right = (before[0] > before[1]) & np.isfinite(after[1])
     overtaken = (after[1] >= before[0])[right]
     return {**mean_change(kept_N, keys, seed),
             "rejected_overtakes": float(overtaken.mean()) if right.any() else math.nan}

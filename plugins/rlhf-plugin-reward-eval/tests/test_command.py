@@ -144,7 +144,8 @@ def test_rows_as_in_rm_bench(run: Run, tmp_path: Path) -> None:
     assert code == 0, err
     found = json.loads(out)["rewards"]["verifier"]
     assert (found["pairs"], found["prompts"], found["ties"]) == (36, 4, 12)
-    assert found["rm_bench"]["matrix"] == [[1, 0.5, 1]] * 3, "the second rejected style is right too"
+    assert found["rm_bench"]["matrix"] == [[1, 0, 1]] * 3, "the second rejected style is right too: a tie"
+    assert found["rm_bench"]["average"] == pytest.approx(2 / 3)
     assert {n: a["accuracy"] for n, a in found["rm_bench"]["levels"].items()} == pytest.approx(
         {"easy": 2.5 / 3, "normal": 2.5 / 3, "hard": 2.5 / 3})
     assert found["subsets"]["math"]["pairs"] == 36
