@@ -107,4 +107,4 @@ class VerifierRewardConfig(ComponentConfig):
         """Start the workers and return the reward."""
         from rlhf_core.court.verifier_reward import VerifierReward
 
-        return VerifierReward(self, ctx.registry)
+        return VerifierReward(self, ctx.registry, ctx.run_dir)

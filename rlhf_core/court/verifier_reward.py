@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.court.config import VerifierConfig, VerifierRewardConfig
@@ -23,10 +24,12 @@ class VerifierReward:
     Args:
         config: which verifier, deadline and number of workers.
         registry: the run's; the workers must find the same component.
+        run_dir: the run's folder, which the verifier's context in a worker names too.
     """
 
-    def __init__(self, config: VerifierRewardConfig, registry: Registry) -> None:
-        self.pool = VerifierPool(worker_spec(config, registry), workers=config.workers, timeout_s=config.deadline_s,
+    def __init__(self, config: VerifierRewardConfig, registry: Registry, run_dir: Path | None = None) -> None:
+        spec = worker_spec(config, registry, run_dir)
+        self.pool = VerifierPool(spec, workers=config.workers, timeout_s=config.deadline_s,
                                  start_timeout_s=config.start_timeout_s, recycling=Recycling(
                                      config.recycle_after_calls, config.recycle_above_mb))
 
@@ -39,12 +42,13 @@ class VerifierReward:
         self.pool.close()
 
 
-def worker_spec(config: VerifierRewardConfig, registry: Registry) -> dict[str, Any]:
+def worker_spec(config: VerifierRewardConfig, registry: Registry, run_dir: Path | None = None) -> dict[str, Any]:
     """What a worker needs to find and build the same verifier."""
     verifier = config.verifier
     return {"component": registry.find("verifier", verifier.name).describe(),
             "config": verifier.model_dump(mode="json"), "secrets": list(getattr(verifier, "secrets", ())),
-            "only_core": registry.only_core, "disabled": sorted(registry.disabled), "memory_mb": config.memory_mb}
+            "only_core": registry.only_core, "disabled": sorted(registry.disabled), "memory_mb": config.memory_mb,
+            "run_dir": None if run_dir is None else str(run_dir)}
 
 
 def check_deadline(config: VerifierRewardConfig) -> None:

@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from rlhf_core.context import BuildContext
@@ -129,7 +130,8 @@ def build(spec: dict[str, Any]) -> Verifier:
     if here != planned:
         raise PluginError(f"verifier '{planned['name']}' differs between the trainer and its worker",
                           why=f"planned {planned}, found {here}", fix="do not change installed packages during a run")
-    context = BuildContext(config=None, registry=registry, seed=0)  # pyright: ignore[reportArgumentType]
+    folder = None if spec.get("run_dir") is None else Path(spec["run_dir"])
+    context = BuildContext(config=None, registry=registry, seed=0, run_dir=folder)  # pyright: ignore[reportArgumentType]
     cls = registry.load("verifier", f"{planned['distribution']}/{planned['name']}")
     verifier = cls.model_validate(spec["config"], context={"registry": registry}).build(context)
     check_component("verifier", verifier, planned["name"])

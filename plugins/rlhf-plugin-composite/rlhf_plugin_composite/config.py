@@ -193,8 +193,11 @@ class CompositeConfig(ComponentConfig):
                               fix="statistics=calibrated, or normalise=sigmoid")
         if self.calibration is not None:
             check_file(self.calibration, "calibration file", "reward.calibration")
-        for part in self.parts.values():
-            part.reward.preflight(ctx)
+        for part in self.parts.values():  # each as if it were the run's reward: a verifier checks the prompts it judges
+            own = ctx
+            if getattr(ctx.config, "reward", None) is self:
+                own = ctx.with_(config=ctx.config.model_copy(update={"reward": part.reward}))
+            part.reward.preflight(own)
 
     def build(self, ctx: BuildContext) -> CompositeReward:
         """Build every part, and calibrate those that are to be."""

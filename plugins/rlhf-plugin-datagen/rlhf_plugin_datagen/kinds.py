@@ -101,7 +101,8 @@ def preferences(items: Sequence[Item], generator: Meter, judge: Meter, settings:
                      temperature=settings.temperature, seed=request_seed(settings.seed, "data", item.id, k))
         for item in items for k in range(2)])
     texts = {item.id: [said(r) for r in replies[2 * i : 2 * i + 2]] for i, item in enumerate(items)}
-    found = {item.id: unusable(texts[item.id]) for item in items}
+    cut = {item.id for i, item in enumerate(items) if any(was_cut(r, settings) for r in replies[2 * i : 2 * i + 2])}
+    found = {item.id: unusable(texts[item.id]) or ("cut_off" if item.id in cut else "") for item in items}
     asked = [item for item in items if not found[item.id] and item.id not in generator.unanswered]
     system = COMPARE.format(principles=numbered(settings.principles), data=AS_DATA)
     verdicts = ask_json(judge, [
@@ -153,20 +154,23 @@ def demonstrations(items: Sequence[Item], generator: Meter, judge: Meter, settin
         CRITIQUE, question(tagged("conversation", conversation(item.prompt)), tagged("draft", drafts[item.id]),
                            "Criticise the draft.")), limit=settings.judge_tokens)
     criticised = [i for i in items if critiques.get(i.id)]
+    cut = set[str]()
     revised = ask_texts(generator, criticised, "revision", settings, lambda item: (
         REVISE, question(tagged("conversation", conversation(item.prompt)), tagged("draft", drafts[item.id]),
-                         tagged("critique", critiques[item.id]), "Revise the draft.")))
+                         tagged("critique", critiques[item.id]), "Revise the draft.")), cut=cut)
     made: list[Made] = []
     for item in items:
         stages = {"draft": drafts.get(item.id), "critique": critiques.get(item.id), "completion": revised.get(item.id)}
         empty = next((name for name, text in stages.items() if not text), None)
-        made.append(Made(item, left_out=f"empty_{empty}") if empty else
+        reason = f"empty_{empty}" if empty else "cut_off" if item.id in cut else ""
+        made.append(Made(item, left_out=reason) if reason else
                     Made(item, {k: stages[k] for k in ("completion", "draft", "critique")}))
     return made
 
 
 def ask_texts(maker: Meter, items: Sequence[Item], stage: str, settings: Settings,
-              ask: Callable[[Item], tuple[str, tuple[Message, ...]]], limit: int | None = None) -> dict[str, str]:
+              ask: Callable[[Item], tuple[str, tuple[Message, ...]]], limit: int | None = None,
+              cut: set[str] | None = None) -> dict[str, str]:
     """One text per item; "" where there was no answer.
 
     Args:
@@ -176,6 +180,7 @@ def ask_texts(maker: Meter, items: Sequence[Item], stage: str, settings: Setting
         settings: principles and sampling.
         ask: (system text with ``{principles}``, messages) of an item.
         limit: tokens of an answer; None is that of a response.
+        cut: takes the ids of items whose text ends at the limit.
     """
     requests: list[JudgeRequest] = []
     for item in items:
@@ -184,7 +189,15 @@ def ask_texts(maker: Meter, items: Sequence[Item], stage: str, settings: Setting
             f"{item.id}#{stage}", messages, system.format(principles=numbered(settings.principles), data=AS_DATA),
             limit or settings.max_tokens, settings.temperature if stage == "draft" else 0.0,
             request_seed(settings.seed, "data", item.id, stage)))
-    return {item.id: said(reply) for item, reply in zip(items, maker.ask(requests))}
+    replies = maker.ask(requests)
+    if cut is not None:
+        cut |= {item.id for item, reply in zip(items, replies) if was_cut(reply, settings)}
+    return {item.id: said(reply) for item, reply in zip(items, replies)}
+
+
+def was_cut(reply: JudgeReply, settings: Settings) -> bool:
+    """Whether a text of a response's length ends because there was no room for more: no example of how to end."""
+    return reply.ok and reply.output_tokens >= settings.max_tokens
 
 
 def grades(items: Sequence[Item], generator: Meter, judge: Meter, settings: Settings) -> list[Made]:
@@ -196,13 +209,15 @@ def grades(items: Sequence[Item], generator: Meter, judge: Meter, settings: Sett
         for item in bare])
     texts = {i.id: i.completion for i in items if i.completion is not None}
     texts |= {item.id: said(reply) for item, reply in zip(bare, replies)}
-    asked = [item for item in items if texts[item.id].strip()]
+    cut = {item.id for item, reply in zip(bare, replies) if was_cut(reply, settings)}
+    asked = [item for item in items if texts[item.id].strip() and item.id not in cut]
     verdicts = ask_json(judge, [
         JudgeRequest(f"{item.id}#grade", question(shown(Sample(Prompt(item.id, item.prompt), texts[item.id]))),
                      system_text(settings.rubric), settings.judge_tokens) for item in asked],
         lambda found: read_grades(found, settings.rubric))
     found = {item.id: verdict for item, verdict in zip(asked, verdicts)}
-    return [_graded(item, texts[item.id], found.get(item.id)) for item in items]
+    return [Made(item, left_out="cut_off") if item.id in cut else _graded(item, texts[item.id], found.get(item.id))
+            for item in items]
 
 
 def _graded(item: Item, text: str, verdict: Verdict[Mapping[str, Any]] | None) -> Made:

@@ -76,16 +76,27 @@ class HackingMonitor:
             values, finding = signal.read(row)
             measured |= values
             found |= {name: finding} if finding else {}
+        measured |= {k: row[k] for k in ("second_missing",) if k in row}
         hard = len(found) >= self.config.hard_stop_signals or any(f.hard for f in found.values())
         level = Level.HARD_STOP if hard else Level.WARNING if found else Level.OK
         self._write(step, {**measured, "level": float(level), "signals": float(len(found))})
         if level is Level.HARD_STOP and self.config.stop:
             raise StopRun(self._tell(level, found))
+        if row.get("second_missing") and "second" not in row and not found:
+            return self._blind(step)
         key = f"{level.name} {' '.join(found)}"
         if not found or step - self.said.get(key, -math.inf) < self.config.repeat_every:
             return None
         self.said[key] = step
         return self._tell(level, found)
+
+    def _blind(self, step: int) -> str | None:
+        """Say now and then that there is no second reward to compare with: silence would look like a healthy run."""
+        if self.second is None or step - self.said.get("blind", -math.inf) < self.config.repeat_every:
+            return None
+        self.said["blind"] = step
+        return (f"{self.config.name}: the second reward has no scores, so divergence sees nothing. Likely cause: "
+                f"{self.second.problem}. Change: mend it, or choose another")
 
     def _row(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """What the signals read; {} for a step that shows nothing (an update without rollouts of its own)."""

@@ -25,12 +25,15 @@ class SecondReward:
         self.config = config
         self.datasets = Datasets(ctx.config.dataset, ctx)
         self.reward: Any = config.second.build(ctx.with_(datasets=self.datasets))
+        self.problem = ""
+        """Why the last score that is missing is."""
         self._prompts: dict[str, Prompt] = {}
 
     def compare(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Mapping[str, float]:
         """Mean and spread of both rewards over the same completions, evenly spaced over the step.
 
-        A completion that either reward has no score for is left out; {} if fewer than two are left.
+        A completion that either reward has no score for is left out, ``second_missing`` counts those of the second
+        reward, and nothing else is told if fewer than two are left.
         """
         good = [(r, s.value) for r, s in zip(rollouts, scores) if s.ok and s.value is not None]
         count = min(self.config.samples, len(good))
@@ -38,10 +41,12 @@ class SecondReward:
         found = ask(self.reward, [Sample(self._prompt(r.prompt_id), r.text, r.finish_reason) for r, _ in chosen],
                     f"second reward '{self.config.second.name}'" if self.config.second else "")
         pairs = [(float(v), float(s.value)) for (_, v), s in zip(chosen, found) if s.ok and s.value is not None]
+        self.problem = next((f"{s.status.value}: {s.detail}" for s in found if not s.ok), self.problem)
+        lost = {"second_missing": float(len(chosen) - len(pairs))}
         if len(pairs) < 2:
-            return {}
+            return lost
         proxy, second = [a for a, _ in pairs], [b for _, b in pairs]
-        return {"proxy": fmean(proxy), "proxy_std": pstdev(proxy), "second": fmean(second),
+        return {**lost, "proxy": fmean(proxy), "proxy_std": pstdev(proxy), "second": fmean(second),
                 "second_std": pstdev(second)}
 
     def _prompt(self, name: str) -> Prompt:

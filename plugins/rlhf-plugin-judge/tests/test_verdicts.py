@@ -96,19 +96,20 @@ def test_few_rivals_are_spread_evenly():
 
 
 @pytest.mark.slow
-def test_the_verifier_judges_in_a_worker_with_the_reference_answer(serve, config):
+def test_the_verifier_judges_in_a_worker_with_the_reference_answer(serve, config, tmp_path):
     def right(body) -> str:
         return json.dumps({"verdict": between(body, "response") == between(body, "reference")})
 
-    judge = config(serve(answer=right))
+    judge = config(serve(answer=right), ledger=None)
     pool = VerifierRewardConfig(verifier=JudgeVerifierConfig(judge=judge), workers=1)
     assert pool.deadline_s == 2 * judge.deadline_s
-    reward = pool.build(make_context(registry=Registry()))
+    reward = pool.build(replace(make_context(registry=Registry()), run_dir=tmp_path))
     try:
         scores = reward.score([sample("4", answer="4"), sample("5", answer="4")])
     finally:
         reward.close()
     assert [s.value for s in scores] == [1.0, 0.0]
+    assert (tmp_path / "judge_ledger.jsonl").read_text(), "the run's cap is the worker's"
     needs = JudgeVerifierConfig(judge=judge, reference="required")
     assert needs.check_prompt(sample("4").prompt) == "it has no reference answer"
 
