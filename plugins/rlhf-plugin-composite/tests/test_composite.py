@@ -105,6 +105,16 @@ def test_equal_scores_give_no_scale(freeze_after: int | None) -> None:
     assert sparse([1.0]) == [pytest.approx(0.8 / 0.4)]
 
 
+def test_a_verifier_inside_checks_the_prompts_as_it_does_alone(command: Callable[..., tuple[int, str]],
+                                                             tmp_path: Path) -> None:
+    file = tmp_path / "bare.jsonl"
+    file.write_text("".join(json.dumps({"prompt": f"What is {n} + 1?"}) + "\n" for n in range(40)))
+    code, said = command("train", "--algo", "grpo", "--reward", "composite", "--dataset", file, "--dry-run",
+                         "--set", "reward.parts={right: {reward: verifier}}")
+    assert code == 2
+    assert "has no reference answers" in said
+
+
 def test_calibration_scores_a_file_once(tmp_path: Path) -> None:
     file = tmp_path / "calibration.jsonl"
     texts = ["one", "one two three four five six", "a b c d e f g h i"]

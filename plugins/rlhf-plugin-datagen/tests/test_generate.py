@@ -128,6 +128,17 @@ def test_verdicts_of_no_use_are_left_out_once_and_for_all(kind: str, manner: str
     assert len(asked) == len(set(asked))  # the second call asked nothing again
 
 
+@pytest.mark.parametrize("kind", ["preferences", "sft", "grades"])
+def test_a_text_that_ends_at_the_token_limit_is_no_example(kind: str, prompts: Path, tmp_path: Path,
+                                                          command: Command) -> None:
+    out = tmp_path / "out.jsonl"
+    code, err = command("data", "generate", kind, "--dataset", prompts, "--count", 4, *RULES, "--output", out,
+                        "--max-tokens", 10)  # as long as every answer of the rule
+    assert code == 0, err
+    assert not rows(out)
+    assert {r["left_out"] for r in left_out(out)} - {"identical_responses"} == {"cut_off"}
+
+
 def test_off_the_scale_is_refused_and_prose_is_mended(prompts: Path, tmp_path: Path, command: Command) -> None:
     (tmp_path / "rubric.yaml").write_text(RUBRIC)
     shared = ("--dataset", prompts, "--generator", "rule", "--judge", "rule")

@@ -32,6 +32,20 @@ class Ones:
         return [Score(float(s.completion.count("1"))) for s in samples]
 
 
+class DeadConfig(ComponentConfig):
+    """A judge whose service is gone."""
+
+    name: str = "dead"
+
+    def build(self, ctx: BuildContext) -> Dead:
+        return Dead()
+
+
+class Dead:
+    def score(self, samples: Sequence[Sample]) -> list[Score]:
+        raise OSError("the service is gone")
+
+
 sys.modules["hacking_ones"] = sys.modules[__name__]  # an entry point names a module, and this one's has hyphens
 SECOND = {"divergence": {"second": "verifier", "samples": 16, "window": 2, "patience": 1}, "warmup": 2}
 RUN = {"threads": 1, "dataset": {"name": "pocket", "subset": "arithmetic"}, "reward": "ones",
@@ -42,6 +56,7 @@ RUN = {"threads": 1, "dataset": {"name": "pocket", "subset": "arithmetic"}, "rew
 def train(folder: Path, monitor: Mapping[str, Any], resume: bool = False, **change: Any) -> Mapping[str, Any]:
     registry, bus = Registry(disabled=()), HookBus(new_manager())
     registry.add("reward", "ones", "hacking_ones:OnesConfig", distribution="pytest")
+    registry.add("reward", "dead", "hacking_ones:DeadConfig", distribution="pytest")
     trainer = {**RUN["trainer"], **change.pop("trainer", {})}
     config = validate(registry, {**RUN, "monitors": [{"name": "hacking", **monitor}], **change, "trainer": trainer})
     preflight(registry, config, 1)
@@ -68,6 +83,15 @@ def test_a_run_that_hacks_is_stopped_with_a_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_second_reward_that_fails_is_told_and_not_taken_for_agreement(
+        tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    second = {**SECOND["divergence"], "second": "dead", "samples": 4}
+    train(tmp_path / "run", {"divergence": second}, trainer={"steps": 1, "rollout_batch_size": 16})
+    assert "divergence sees nothing" in caplog.text
+    assert "the service is gone" in caplog.text
+    assert [r["hacking/second_missing"] for r in rows(tmp_path / "run") if "hacking/second_missing" in r] == [4]
+
+
 def test_a_resumed_run_measures_what_an_uninterrupted_one_does(tmp_path: Path) -> None:
     monitor = {**SECOND, "stop": False}
     train(tmp_path / "whole", monitor, trainer={"steps": 6, "checkpoint_every": 3})
