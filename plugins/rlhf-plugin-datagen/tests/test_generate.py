@@ -46,11 +46,11 @@ def left_out(path: Path) -> list[dict[str, Any]]:
 def test_preferences_of_the_pocket_model_are_pairs_to_train_on(tmp_path: Path, command: Command) -> None:
     out = tmp_path / "made.jsonl"
     code, err = command("data", "generate", "preferences", "--model", "pocket", "--judge", "rule", "--count", 12,
-                        "--max-tokens", 24, "--output", out)
+                        "--max-tokens", 48, "--output", out)
     assert code == 0, err
     found, out_of_use = rows(out), left_out(out)
     assert len(found) + len(out_of_use) == 12
-    assert {r["left_out"] for r in out_of_use} <= {"identical_responses", "tie", "empty_response"}
+    assert {r["left_out"] for r in out_of_use} <= {"identical_responses", "tie", "empty_response", "cut_off"}
     assert len(found) > 4
     assert all(len(r["chosen"]) < len(r["rejected"]) and r["why"] == "principle 6" for r in found)
     pairs = open_datasets(Registry(), dataset_of(Registry(), str(out), heldout_fraction=0.0), 0).pairs("train")

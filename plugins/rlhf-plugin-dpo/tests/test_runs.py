@@ -115,15 +115,16 @@ def test_the_update_does_not_depend_on_the_micro_batch_size(loss: str, command: 
 def test_kto_learns_from_verdicts(command: Command, tmp_path: Path) -> None:
     file = tmp_path / "judged.jsonl"
     rows = [{"id": f"{r['id']}{label}", "prompt": r["prompt"], "completion": r["chosen" if label else "rejected"],
-             "label": label} for n, r in enumerate(PAIRS) for label in ((True, False) if n % 2 else (n % 4 == 0,))]
+             "label": label} for n, r in enumerate(PAIRS) for label in ((True, False) if n % 2 else (True,))]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     code, err = command("train", "--algo", "kto", "--dataset", file, "--run-dir", tmp_path / "run",
                         *settings(*SMALL, "trainer.optimizer.learning_rate=1e-3", "trainer.epochs=3"))
     assert code == 0, err
     whole = Ran(tmp_path / "run")
     assert whole.steps[0]["kl"] == pytest.approx(0, abs=1e-4)
-    assert max(r["kl"] for r in whole.steps) > 1e-3
-    assert whole.steps[-1]["rewards/chosen"] > 0.05 > whole.steps[-1]["rewards/rejected"] + 0.05
+    assert max(r["kl"] for r in whole.steps) > 1e-3, "most responses, and so most stand-ins, become likelier"
+    last = [r for r in whole.steps if {"rewards/chosen", "rewards/rejected"} <= r.keys()][-1]
+    assert last["rewards/chosen"] > 0.05 > last["rewards/rejected"] + 0.05
     same(whole, resumed(whole, 3, command, tmp_path / "again"))
 
 
