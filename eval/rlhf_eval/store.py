@@ -17,28 +17,21 @@ from rlhf_core.api import ConfigError, DatasetError
 from rlhf_core.runs.atomic import write_json, write_text
 from rlhf_core.runs.jsonl import JsonlFile, plain, read_jsonl
 
-HEAD = 1 << 20
-"""Bytes of each end of a weights file that its fingerprint covers, beside its size."""
-
 
 def weights_print(path: str) -> str:
-    """Hash of a local model's files (all of the small ones, both ends of the large); "" for a hub id or ``pocket``.
+    """Hash of every file of a local model, an ensemble's members and trunk included; "" for a hub id or ``pocket``.
 
-    Training changes every weight, so that another checkpoint under the same name is noticed.
+    So that other weights under the same name are noticed, a merged adapter or a trained head as well.
     """
     place = Path(path).expanduser()
-    files = sorted(place.iterdir()) if place.is_dir() else [place] if place.is_file() else []
+    files = sorted(f for f in place.rglob("*") if f.is_file()) if place.is_dir() else [place] if place.is_file() else []
     digest = hashlib.sha256()
     for file in files:
-        if not file.is_file() or file.suffix == ".md":
+        if file.suffix == ".md":
             continue
-        size = file.stat().st_size
-        digest.update(f"{file.name} {size}\n".encode())
+        digest.update(f"{file.relative_to(place) if file != place else file.name}\n".encode())
         with file.open("rb") as handle:
-            digest.update(handle.read(HEAD))
-            if size > HEAD:
-                handle.seek(max(HEAD, size - HEAD))
-                digest.update(handle.read(HEAD))
+            digest.update(hashlib.file_digest(handle, "sha256").digest())
     return digest.hexdigest()[:16] if files else ""
 
 

@@ -76,8 +76,9 @@ class Watcher:
             raise ConfigError("the checkpoints of this run hold LoRA adapters, not whole models",
                               where=str(self.run.path),
                               fix=f"evaluate the merged model in {self.run.path / 'final'}: rlhf eval {suite.name}")
-        self.model = {k: model[k] for k in ("max_context", "trust_remote_code") if k in model}
-        self.start = str(model["path"])
+        kept = ("max_context", "trust_remote_code", "dtype", "attention")
+        self.model = {k: model[k] for k in kept if k in model}
+        self.start = {"path": str(model["path"]), **{k: model[k] for k in ("revision",) if k in model}}
         self.out = out or self.run.path / "evals" / suite.name
         self.rows: list[dict[str, Any]] = []
         self.missed: list[str] = []
@@ -97,7 +98,7 @@ class Watcher:
         """
         self.out.mkdir(parents=True, exist_ok=True)
         if self.base:
-            self._evaluate("start", ModelConfig(path=self.start, **self.model), say)
+            self._evaluate("start", ModelConfig(**self.start, **self.model), say)
         seen, prints = set[str](), set[str]()
         last = time.monotonic()
         while True:
@@ -105,10 +106,11 @@ class Watcher:
             new = [(name, path) for name, path in models(run).items() if name not in seen]
             for name, path in new:
                 seen.add(name)
-                if (now := weights_print(str(path))) in prints:
-                    continue  # `final` is the last checkpoint once more
-                prints.add(now)
                 with held(path, self.out) as place:
+                    now = "" if place is None else weights_print(str(place))
+                    if now in prints:
+                        continue  # `final` is the last checkpoint once more
+                    prints.update({now} - {""})
                     if place is None:
                         self.missed.append(name)
                         say(f"{name} was removed by the run before it could be evaluated")
