@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-
-@pytest.fixture(scope="session")
-def test_data() -> Path:
-    """The folder of public data sets; the test is skipped without one, and fails if a file in it is missing."""
-    folder = os.environ.get("RLHF_TEST_DATA")
-    if not folder:
-        pytest.skip("RLHF_TEST_DATA is not set: no real data to test against")
-    return Path(folder)
 
 
 @pytest.fixture

@@ -13,6 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rlhf_core.functional import wilson
+
 Floats = npt.NDArray[np.float64]
 RESAMPLES = 4000
 """Bootstrap samples; the same seed each time, so that a report is the same each time."""
@@ -110,20 +112,6 @@ def _winner(counts_SA: Floats, right_A: Floats) -> float:
     return float(np.where(held_S > 0, (top_SA * right_A).sum(1) / np.maximum(held_S, 1), 0.0).mean())
 
 
-def wilson(right: int, count: int, z: float = 1.959964) -> Interval:
-    """Interval of a proportion (Wilson 1927); sensible also when nothing or everything is right.
-
-    Example:
-        >>> [round(x, 3) for x in wilson(0, 20)]
-        [0.0, 0.0, 0.161]
-    """
-    if count == 0:
-        return Interval(math.nan, math.nan, math.nan)
-    p, zz = right / count, z * z / count
-    centre, half = (p + zz / 2) / (1 + zz), z * math.sqrt(p * (1 - p) / count + zz / (4 * count)) / (1 + zz)
-    return Interval(p, max(0.0, centre - half) if right else 0.0, min(1.0, centre + half) if right < count else 1.0)
-
-
 def mean_interval(values_P: Sequence[float]) -> Interval:
     """Mean over prompts: Wilson's interval if every value is 0 or 1, otherwise the bootstrap's over prompts.
 
@@ -133,7 +121,8 @@ def mean_interval(values_P: Sequence[float]) -> Interval:
     if len(values) == 0:
         return Interval(math.nan, math.nan, math.nan)
     if np.isin(values, (0.0, 1.0)).all():
-        return wilson(int(values.sum()), len(values))
+        share = float(values.mean())
+        return Interval(share, *wilson(share, len(values)))
     return bootstrap(len(values), lambda rows: values[rows].mean(-1))
 
 

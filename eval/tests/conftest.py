@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,15 +20,6 @@ class Ran(NamedTuple):
     code: int
     out: str
     err: str
-
-
-@pytest.fixture(scope="session")
-def test_data() -> Path:
-    """The folder of public data sets; the test is skipped without one, and fails if a file in it is missing."""
-    folder = os.environ.get("RLHF_TEST_DATA")
-    if not folder:
-        pytest.skip("RLHF_TEST_DATA is not set: no real data to test against")
-    return Path(folder)
 
 
 @pytest.fixture

@@ -47,12 +47,6 @@ def test_majority_vote() -> None:
     assert st.majority_at_k([1.0, 0.0, 1.0], ["18", "20", "18"], 2) == pytest.approx(2 / 3)
 
 
-def test_wilson_is_scipys() -> None:
-    for right, count in ((0, 20), (7, 50), (50, 50), (1, 3)):
-        ours, theirs = st.wilson(right, count), stats.binomtest(right, count).proportion_ci(method="wilson")
-        assert ours[1:] == pytest.approx((theirs.low, theirs.high), abs=1e-6)
-
-
 def test_mcnemar_is_the_exact_binomial_test() -> None:
     for lost, gained in ((1, 9), (0, 0), (4, 4), (30, 11)):
         theirs = stats.binomtest(lost, lost + gained).pvalue if lost + gained else 1.0

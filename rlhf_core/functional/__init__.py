@@ -1,28 +1,44 @@
-"""Plain tensor functions; the same code the trainers run."""
+"""Plain functions on tensors and figures; the same code the trainers run. Importing it does not import torch."""
 
-from rlhf_core.functional.groups import compute_group_normalized_rewards
-from rlhf_core.functional.preference import compute_per_instance_dpo_loss, dpo_loss
-from rlhf_core.functional.reduce import masked_mean, masked_normalize
-from rlhf_core.functional.responses import compute_entropy, get_response_log_probs, tokenize_prompt_and_output
-from rlhf_core.functional.steps import grpo_microbatch_train_step, sft_microbatch_train_step
-from rlhf_core.functional.surrogate import (
-    compute_grpo_clip_loss,
-    compute_naive_policy_gradient_loss,
-    compute_policy_gradient_loss,
-)
+from __future__ import annotations
 
-__all__ = [
-    "compute_entropy",
-    "compute_group_normalized_rewards",
-    "compute_grpo_clip_loss",
-    "compute_naive_policy_gradient_loss",
-    "compute_per_instance_dpo_loss",
-    "compute_policy_gradient_loss",
-    "dpo_loss",
-    "get_response_log_probs",
-    "grpo_microbatch_train_step",
-    "masked_mean",
-    "masked_normalize",
-    "sft_microbatch_train_step",
-    "tokenize_prompt_and_output",
-]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rlhf_core.functional.groups import compute_group_normalized_rewards as compute_group_normalized_rewards
+    from rlhf_core.functional.preference import compute_per_instance_dpo_loss as compute_per_instance_dpo_loss
+    from rlhf_core.functional.preference import dpo_loss as dpo_loss
+    from rlhf_core.functional.rank_correlation import spearman as spearman
+    from rlhf_core.functional.reduce import masked_mean as masked_mean
+    from rlhf_core.functional.reduce import masked_normalize as masked_normalize
+    from rlhf_core.functional.responses import compute_entropy as compute_entropy
+    from rlhf_core.functional.responses import get_response_log_probs as get_response_log_probs
+    from rlhf_core.functional.responses import tokenize_prompt_and_output as tokenize_prompt_and_output
+    from rlhf_core.functional.shares import wilson as wilson
+    from rlhf_core.functional.steps import grpo_microbatch_train_step as grpo_microbatch_train_step
+    from rlhf_core.functional.steps import sft_microbatch_train_step as sft_microbatch_train_step
+    from rlhf_core.functional.surrogate import compute_grpo_clip_loss as compute_grpo_clip_loss
+    from rlhf_core.functional.surrogate import compute_naive_policy_gradient_loss as compute_naive_policy_gradient_loss
+    from rlhf_core.functional.surrogate import compute_policy_gradient_loss as compute_policy_gradient_loss
+
+_HOMES = {
+    "groups": ("compute_group_normalized_rewards",),
+    "preference": ("compute_per_instance_dpo_loss", "dpo_loss"),
+    "rank_correlation": ("spearman",),
+    "reduce": ("masked_mean", "masked_normalize"),
+    "responses": ("compute_entropy", "get_response_log_probs", "tokenize_prompt_and_output"),
+    "shares": ("wilson",),
+    "steps": ("grpo_microbatch_train_step", "sft_microbatch_train_step"),
+    "surrogate": ("compute_grpo_clip_loss", "compute_naive_policy_gradient_loss", "compute_policy_gradient_loss"),
+}
+_WHERE = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_WHERE)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    home = _WHERE.get(name)
+    if home is None:
+        raise AttributeError(f"rlhf_core.functional has no '{name}'")
+    return getattr(import_module(f"rlhf_core.functional.{home}"), name)

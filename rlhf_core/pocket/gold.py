@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from rlhf_core.functional import wilson
 from rlhf_core.pocket.world import ATTRIBUTES, HOLLOW
 
 CONCISE_WORDS = 10
@@ -82,15 +82,3 @@ def win_rate(after: Sequence[float], before: Sequence[float], tolerance: float =
     points = sum(1.0 if a > b + tolerance else 0.5 if abs(a - b) <= tolerance else 0.0 for a, b in zip(after, before))
     n, rate = len(after), points / len(after)
     return WinRate(rate, *wilson(rate, n), n)
-
-
-def wilson(rate: float, n: int, z: float = 1.959964) -> tuple[float, float]:
-    """Score interval of a share of ``n`` independent cases (Wilson 1927); 95 % unless told otherwise.
-
-    Example:
-        >>> [round(bound, 3) for bound in wilson(0.5, 100)]
-        [0.404, 0.596]
-    """
-    centre = (rate + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
-    return max(0.0, centre - half), min(1.0, centre + half)

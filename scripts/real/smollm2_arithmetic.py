@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.pocket.gold import wilson
+from rlhf_core.functional import wilson
 from rlhf_core.runs.jsonl import read_jsonl
 from scripts.bench.__main__ import commit, machine
 from scripts.real.smollm2_gsm8k import ROOT, child_seconds

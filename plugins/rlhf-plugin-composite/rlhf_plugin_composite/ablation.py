@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlhf_core.api import ConfigError, DatasetError
+from rlhf_core.functional import spearman
 
 Floats = npt.NDArray[np.float64]
 MOST = 2000
@@ -194,9 +195,10 @@ def _weighing(scored: Scored, weights: dict[str, float], value_N: Floats, groups
     contested = [i for i, g in enumerate(groups) if len(g) > 1]
     changed = float(np.mean([chosen[i] != baseline[i] for i in contested])) if contested else None
     labels = scored.label_N
+    order = math.nan if labels is None else spearman(np.round(value_N, 12), labels)  # sums that differ by rounding tie
     return Weighing(
         weights, float(value_N.mean()), float(value_N.std()),
-        None if labels is None else spearman(value_N, labels), agreement(value_N, rivals), changed,
+        None if math.isnan(order) else order, agreement(value_N, rivals), changed,
         None if labels is None else float(labels[chosen].mean()),
         float(np.mean([len(scored.texts[i].split()) for i in chosen])),
         float(np.mean([hollow.search(scored.texts[i]) is not None for i in chosen])),
@@ -231,23 +233,3 @@ def agreement(value_N: Floats, pairs: npt.NDArray[np.intp]) -> float | None:
         return None
     gap = value_N[pairs[:, 0]] - value_N[pairs[:, 1]]
     return float(np.mean(np.where(np.abs(gap) <= 1e-12, 0.5, gap > 0)))
-
-
-def spearman(a: Floats, b: Floats) -> float | None:
-    """Rank correlation, ties averaged (Spearman 1904); None if one is constant.
-
-    Example:
-        >>> round(spearman(np.array([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 2.0])), 6)
-        0.5
-    """
-    ra, rb = ranks(a), ranks(b)
-    if ra.std() == 0 or rb.std() == 0:
-        return None
-    return float(np.corrcoef(ra, rb)[0, 1])
-
-
-def ranks(values: Floats) -> Floats:
-    """Ranks from 0, equal values share the mean of theirs; values are equal up to rounding."""
-    _, place, counts = np.unique(np.round(values, 12), return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return (last - (counts + 1) / 2)[place]

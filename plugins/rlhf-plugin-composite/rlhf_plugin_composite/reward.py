@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlhf_core.api import BuildContext, ConfigError, DatasetError, PluginError, Sample, Score, ScoreStatus
+from rlhf_core.api import BuildContext, ConfigError, DatasetError, Sample, Score, ScoreStatus
+from rlhf_core.trainers.doors import ask
 from rlhf_plugin_composite.config import CompositeConfig, needs_calibration
 from rlhf_plugin_composite.normalise import Normaliser
 
@@ -30,7 +31,7 @@ class CompositeReward:
         """One score per sample; missing where a part that counts is missing (status and reason of that part)."""
         if not samples:
             return []
-        found = {name: scored(name, reward, samples) for name, reward in self.rewards.items()}
+        found = {name: ask(reward, samples, f"part '{name}'") for name, reward in self.rewards.items()}
         normal = {n: self.normalisers[n]([s.value if s.ok else None for s in rows]) for n, rows in found.items()}
         return [self._one({n: rows[i] for n, rows in found.items()}, {n: v[i] for n, v in normal.items()})
                 for i in range(len(samples))]
@@ -70,22 +71,6 @@ class CompositeReward:
         for reward in self.rewards.values():
             if callable(close := getattr(reward, "close", None)):
                 close()
-
-
-def scored(name: str, reward: Any, samples: Sequence[Sample]) -> list[Score]:
-    """Ask one part; if it raises, each sample has status ``error``.
-
-    Raises:
-        PluginError: it returned another number of scores.
-    """
-    try:
-        rows = list(reward.score(samples))
-    except Exception as error:
-        return [Score.failed(ScoreStatus.ERROR, f"{type(error).__name__}: {error}")] * len(samples)
-    if len(rows) != len(samples):
-        raise PluginError(f"part '{name}' returned {len(rows)} scores for {len(samples)} samples",
-                          fix="one Score per sample, in order; rlhf_core.testing.check_reward has the checks")
-    return rows
 
 
 def keeps_state(reward: Any) -> bool:
@@ -131,7 +116,7 @@ def calibrate(whole: CompositeReward) -> None:
 
     _, samples = samples_of(file)
     for name in names:
-        rows = scored(name, whole.rewards[name], samples)
+        rows = ask(whole.rewards[name], samples, f"part '{name}'")
         good = [float(s.value) for s in rows if s.ok and s.value is not None]
         statistics = whole.normalisers[name].statistics
         statistics.add(good)

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from rlhf_plugin_composite.ablation import grid, read_scored, spearman, weigh
+from rlhf_plugin_composite.ablation import grid, read_scored, weigh
 from rlhf_plugin_composite.config import HollowCheck
 from rlhf_plugin_composite.rules import hollow_pattern
 
@@ -40,14 +39,6 @@ def test_the_grid_sums_to_one_and_begins_with_single_components() -> None:
     assert rows[:3] == [{"a": 1, "b": 0, "c": 0}, {"a": 0, "b": 1, "c": 0}, {"a": 0, "b": 0, "c": 1}]
     assert len(rows) == 15
     assert all(sum(r.values()) == 1 for r in rows)
-
-
-def test_spearman_averages_ties() -> None:
-    rng = np.random.default_rng(0)
-    a, b = rng.integers(0, 5, 60).astype(float), rng.integers(0, 7, 60).astype(float)
-    mean_ranks = [[sum(y < x for y in v) + (sum(y == x for y in v) - 1) / 2 for x in v] for v in (a, b)]
-    assert spearman(a, b) == pytest.approx(np.corrcoef(*mean_ranks)[0, 1], abs=1e-12)
-    assert spearman(a, np.ones(60)) is None
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from rlhf_core.functional import spearman, wilson
 from rlhf_plugin_reward_eval import stats
 from rlhf_plugin_reward_eval.cases import Case, Response, prompt_key
 from rlhf_plugin_reward_eval.stats import Floats
@@ -75,7 +76,7 @@ def accuracy(scored: Scored, seed: int, tie: float | None = None) -> dict[str, A
     share = float(right_N.mean()) if count else math.nan
     clusters = [prompt_key(c.chosen.prompt) for c in scored.cases]
     boot = stats.bootstrap(lambda rows: float(right_N[rows].mean()), clusters, seed) if count else (math.nan,) * 2
-    return {"accuracy": share, "wilson": [*stats.wilson(share, count)], "bootstrap": [*boot], "pairs": count,
+    return {"accuracy": share, "wilson": [*wilson(share, count)], "bootstrap": [*boot], "pairs": count,
             "prompts": len(set(clusters)), "ties": int((right_N == 0.5).sum()),
             "strict": float((right_N == 1).mean()) if count else math.nan,
             "margin_mean": float(margins_N.mean()) if count else math.nan}
@@ -148,8 +149,8 @@ def length(scored: Scored, seed: int) -> dict[str, Any]:
     clusters = [prompt_key(c.chosen.prompt) for c in scored.cases]
 
     def with_interval(x: Floats, y: Floats, groups: Sequence[Any]) -> dict[str, Any]:
-        return {"spearman": stats.spearman(x, y),
-                "bootstrap": [*stats.bootstrap(lambda rows: stats.spearman(x[rows], y[rows]), groups, seed, 300)]}
+        return {"spearman": spearman(x, y),
+                "bootstrap": [*stats.bootstrap(lambda rows: spearman(x[rows], y[rows]), groups, seed, 300)]}
 
     longer = [float((more_N > 0).mean()), float((more_N < 0).mean())] if len(more_N) else [math.nan] * 2
     prefers = stats.points(margins_N[more_N != 0] * np.sign(more_N[more_N != 0]), scored.tie)
@@ -170,10 +171,10 @@ def against_gold(responses: Sequence[Response], scores_N: Floats, seed: int) -> 
     scores_N, clusters = scores_N[there], [prompt_key(r.text.prompt) for r, ok in zip(responses, there) if ok]
     within: list[float] = []
     for rows in groups_of(clusters).values():
-        within.append(stats.spearman(scores_N[rows], golds_N[rows]))
+        within.append(spearman(scores_N[rows], golds_N[rows]))
     varied = [w for w in within if math.isfinite(w)]
-    interval = stats.bootstrap(lambda rows: stats.spearman(scores_N[rows], golds_N[rows]), clusters, seed, 300)
-    return {"responses": len(golds_N), "spearman": stats.spearman(scores_N, golds_N), "bootstrap": [*interval],
+    interval = stats.bootstrap(lambda rows: spearman(scores_N[rows], golds_N[rows]), clusters, seed, 300)
+    return {"responses": len(golds_N), "spearman": spearman(scores_N, golds_N), "bootstrap": [*interval],
             "spearman_within_prompts": float(np.mean(varied)) if varied else math.nan, "prompts_varied": len(varied)}
 
 
@@ -226,7 +227,7 @@ def agreement(scored: Mapping[str, tuple[Floats, Floats]], cases: Sequence[Case]
             wrong = [(r == 0).mean() for r in right]
             found.append({
                 "rewards": [first, second], "pairs": int(there.sum()),
-                "spearman": stats.spearman(np.concatenate([one.chosen_N, one.rejected_N]),
+                "spearman": spearman(np.concatenate([one.chosen_N, one.rejected_N]),
                                            np.concatenate([two.chosen_N, two.rejected_N])),
                 "pairs_ordered_alike": float(1 - np.abs(right[0] - right[1]).mean()),
                 "wrong_together": float(((right[0] == 0) & (right[1] == 0)).mean()),

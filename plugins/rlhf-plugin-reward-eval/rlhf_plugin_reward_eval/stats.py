@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rlhf_core.functional import wilson
+
 Floats = npt.NDArray[np.float64]
-Z95 = 1.959964
 RESAMPLES = 1000
 
 
@@ -22,20 +23,6 @@ class Interval(NamedTuple):
 
     low: float
     high: float
-
-
-def wilson(share: float, count: int) -> Interval:
-    """Wilson score interval of a share of ``count`` independent cases (Wilson 1927).
-
-    Example:
-        >>> [round(x, 3) for x in wilson(0.5, 100)]
-        [0.404, 0.596]
-    """
-    if count == 0:
-        return Interval(math.nan, math.nan)
-    centre = (share + Z95**2 / (2 * count)) / (1 + Z95**2 / count)
-    half = Z95 / (1 + Z95**2 / count) * math.sqrt(share * (1 - share) / count + Z95**2 / (4 * count**2))
-    return Interval(max(0.0, centre - half), min(1.0, centre + half))
 
 
 def bootstrap(statistic: Callable[[npt.NDArray[np.intp]], float], clusters: Sequence[Hashable], seed: int,
@@ -71,25 +58,6 @@ def bootstrap(statistic: Callable[[npt.NDArray[np.intp]], float], clusters: Sequ
 def points(margins_N: Floats, tie: float = 0.0) -> Floats:
     """1 where chosen scores higher, 0 where lower, 0.5 where the margin is within ``tie`` of 0."""
     return np.where(np.abs(margins_N) <= tie, 0.5, (margins_N > 0).astype(float))
-
-
-def ranks(values_N: Floats) -> Floats:
-    """Ranks from 1; equal values share their mean rank."""
-    _, inverse, counts = np.unique(values_N, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return (last - (counts - 1) / 2)[inverse]
-
-
-def pearson(x_N: Floats, y_N: Floats) -> float:
-    """Correlation; NaN if one of them does not vary."""
-    if len(x_N) < 2 or np.ptp(x_N) == 0 or np.ptp(y_N) == 0:
-        return math.nan
-    return float(np.corrcoef(x_N, y_N)[0, 1])
-
-
-def spearman(x_N: Floats, y_N: Floats) -> float:
-    """Rank correlation, ties sharing their mean rank; NaN if one of them does not vary."""
-    return pearson(ranks(x_N), ranks(y_N))
 
 
 def sigmoid(x_N: Floats) -> Floats:

@@ -8,7 +8,6 @@ import math
 import numpy as np
 import pytest
 
-from rlhf_core.pocket.gold import win_rate
 from rlhf_plugin_reward_eval import stats
 from rlhf_plugin_reward_eval.cases import Case, Response, Text
 from rlhf_plugin_reward_eval.measures import SECTIONS, Scored, accuracy, agreement, best_of_n, by_subset, rm_bench
@@ -22,13 +21,6 @@ def asked(number: int) -> tuple[dict[str, str], ...]:
 def case(number: int, chosen: str = "yes", rejected: str = "no", subset: str = "", prompt: int | None = None) -> Case:
     about = asked(number if prompt is None else prompt)
     return Case(str(number), Text(about, chosen), Text(about, rejected), subset)
-
-
-def test_wilson_is_that_of_win_rates() -> None:
-    for wins in (0, 3, 10):
-        ours = stats.wilson(wins / 10, 10)
-        theirs = win_rate([1.0] * wins + [0.0] * (10 - wins), [0.5] * 10)
-        assert ours == pytest.approx((theirs.low, theirs.high))
 
 
 def test_ties_count_half_and_are_reported() -> None:
@@ -52,14 +44,6 @@ def test_the_bootstrap_draws_prompts_not_pairs() -> None:
     assert wide == pytest.approx(2 * 1.96 * 0.5 / math.sqrt(40), rel=0.15)
     assert narrow == pytest.approx(2 * 1.96 * 0.5 / math.sqrt(1000), rel=0.15)
     assert accuracy(apart, 0)["bootstrap"] == pytest.approx(accuracy(apart, 0)["wilson"], abs=0.01)
-
-
-def test_spearman_with_ties() -> None:
-    assert stats.ranks(np.array([3.0, 1.0, 3.0, 2.0])).tolist() == [3.5, 1.0, 3.5, 2.0]
-    x = np.array([1.0, 2.0, 3.0, 4.0])
-    assert stats.spearman(x, x**3) == pytest.approx(1)
-    assert stats.spearman(x, np.array([4.0, 3.0, 1.0, 2.0])) == pytest.approx(1 - 6 * (9 + 1 + 4 + 4) / (4 * 15))
-    assert math.isnan(stats.spearman(x, np.ones(4)))
 
 
 def test_margins_that_are_log_odds_are_calibrated_and_others_are_not() -> None:

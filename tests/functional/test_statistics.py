@@ -1,0 +1,51 @@
+"""Intervals of shares and rank correlation by their definitions, and what importing them brings."""
+
+from __future__ import annotations
+
+import ast
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rlhf_core.functional
+from rlhf_core.functional import spearman, wilson
+from rlhf_core.functional.rank_correlation import ranks
+
+
+def test_wilsons_ends_are_as_far_from_the_share_as_chance_puts_it() -> None:
+    for right, count, z in ((0, 20, 1.959964), (7, 50, 1.959964), (3.5, 50, 1.0), (50, 50, 2.6), (1, 3, 1.959964)):
+        share = right / count
+        low, high = wilson(share, count, z)
+        assert low <= share <= high
+        for end in (low, high):
+            assert abs(share - end) == pytest.approx(z * math.sqrt(end * (1 - end) / count), abs=1e-12)
+    assert wilson(0.0, 20)[0] == 0.0
+    assert wilson(1.0, 20)[1] == 1.0
+    assert [round(x, 6) for x in wilson(0.35, 20)] == [0.181192, 0.567146]
+    assert all(math.isnan(x) for x in wilson(math.nan, 0))
+
+
+def test_spearman_averages_ties_and_is_nan_where_nothing_varies() -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(0, 5, 60).astype(float), rng.integers(0, 7, 60).astype(float)
+    mean_ranks = [[sum(y < x for y in v) + (sum(y == x for y in v) + 1) / 2 for x in v] for v in (a, b)]
+    assert ranks(a).tolist() == mean_ranks[0]
+    assert spearman(a, b) == pytest.approx(np.corrcoef(*mean_ranks)[0, 1], abs=1e-12)
+    assert spearman(a, a**3) == pytest.approx(1)
+    assert spearman(a, -a) == pytest.approx(-1)
+    assert math.isnan(spearman(a, np.ones(60)))
+    assert math.isnan(spearman(a[:1], b[:1]))
+
+
+def test_names_for_type_checkers_are_the_names_at_run_time_and_bring_no_torch() -> None:
+    tree = ast.parse(Path(rlhf_core.functional.__file__).read_text())
+    block = next(n for n in tree.body if isinstance(n, ast.If))
+    shown = {alias.asname for n in block.body if isinstance(n, ast.ImportFrom) for alias in n.names}
+    assert shown == set(rlhf_core.functional.__all__)
+    assert all(callable(getattr(rlhf_core.functional, name)) for name in shown)
+    code = "import sys; from rlhf_core.functional import spearman, wilson; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
