@@ -23,6 +23,7 @@ from typing import Any
 
 from rlhf_core.api import ModelConfig, OptimizerSettings, Prompt, Sample, SamplingParams
 from rlhf_core.cli.generate import sample
+from rlhf_core.cli.toolbox import context_of
 from rlhf_core.config.load import parse_sets
 from rlhf_core.models.load import LoadedModel, load_policy
 from rlhf_core.models.matmul import use_products
@@ -34,7 +35,7 @@ from rlhf_core.runs.jsonl import read_jsonl
 from rlhf_plugin_composite.ablation import read_scored, weigh
 from rlhf_plugin_composite.config import CompositeConfig, HollowCheck
 from rlhf_plugin_composite.rules import hollow_pattern
-from rlhf_plugin_datagen.outside import context, dataset_of, open_datasets
+from rlhf_plugin_datagen.outside import open_datasets
 from rlhf_plugin_reward.config import EnsembleConfig
 from rlhf_plugin_reward.encoding import Encoder
 from rlhf_plugin_reward.net import fresh_net, save_classifier
@@ -70,7 +71,7 @@ def reward_model(folder: Path, seed: int, trunk: str, policy: LoadedModel) -> Pa
         rlhf("train", "--algo", "reward_model", "--seed", seed, "--run-dir", folder / "rm")
         return model
     registry = Registry()
-    pairs = open_datasets(registry, dataset_of(registry, "pocket/assistant", limit=1024), 0).pairs("train")
+    pairs = open_datasets(registry, "pocket/assistant", limit=1024).pairs("train")
     items = encode_pairs(pairs, Encoder(policy.tokenizer, policy.context), Counter())
     config = EnsembleConfig(optimizer=OptimizerSettings(learning_rate=1e-2, schedule="cosine"), batch_size=64,
                             micro_batch_size=64, epochs=8)
@@ -89,7 +90,7 @@ def scored_answers(model: Path, seed: int, policy: LoadedModel) -> list[dict[str
             for k in range(ANSWERS)]
     registry = Registry()
     config = CompositeConfig.model_validate(parse_sets([parts(model, 0.5)]), context={"registry": registry})
-    reward = config.build(context(registry, dataset_of(registry, "pocket/assistant"), seed))
+    reward = config.build(context_of(registry, seed=seed, dataset={"name": "pocket/assistant"}))
     scores = reward.score([Sample(prompt, text) for _, prompt, text in rows])
     return [{"prompt": prompt.text, "completion": text, "parts": dict(score.parts),
              "gold": gold_score(fact.attribute.name, fact.value, text).value}

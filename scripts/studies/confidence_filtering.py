@@ -32,7 +32,7 @@ from rlhf_core.pocket.gold import gold_score
 from rlhf_core.registry import Registry
 from rlhf_core.runs.atomic import write_json
 from rlhf_plugin_datagen.confidence import accuracy, confidences, top
-from rlhf_plugin_datagen.outside import dataset_of, open_datasets
+from rlhf_plugin_datagen.outside import open_datasets
 from rlhf_plugin_reward.config import EnsembleConfig, RewardModelConfig
 from rlhf_plugin_reward.encoding import Encoder
 from rlhf_plugin_reward.loss import BradleyTerry
@@ -198,7 +198,7 @@ def main() -> None:
     before = json.loads(file.read_text()) if file.is_file() else {}
     state = before if {**before, "seeds": {}} == state else state
     registry = Registry()
-    data = open_datasets(registry, dataset_of(registry, "pocket/assistant", limit=args.pairs), 0)
+    data = open_datasets(registry, "pocket/assistant", limit=args.pairs)
     splits = {split: data.pairs(split) for split in ("train", "heldout")}
     facts = {question: fact for fact, question in of_split("heldout")}
     golds = [prefer(pair, facts) for pair in splits["heldout"]]

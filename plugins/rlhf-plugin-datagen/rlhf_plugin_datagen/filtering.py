@@ -38,17 +38,15 @@ def filter_pairs(dataset: str, output: Path, folder: str | None, name: str | Non
     rlhf data filter --dataset pairs.jsonl --model runs/rm/final --keep 0.5 --output sure.jsonl
     rlhf data filter --dataset pairs.jsonl --by random --keep 0.5 --output control.jsonl
     """
-    from rlhf_core.cli.common import emit_json, set_up_logging
-    from rlhf_core.registry import Registry
+    from rlhf_core.cli.toolbox import emit_json, open_registry, set_up_logging
     from rlhf_core.runs.run_dir import check_writable
     from rlhf_plugin_datagen.confidence import confidences, row_of, summary, top
-    from rlhf_plugin_datagen.outside import dataset_of, open_datasets, own_name
+    from rlhf_plugin_datagen.outside import open_datasets, own_name
 
     set_up_logging()
-    registry = Registry()
+    registry = open_registry()
     check_writable(output.parent)
-    source = dataset_of(registry, dataset, heldout_fraction=0.0)
-    datasets = open_datasets(registry, source, seed)
+    datasets = open_datasets(registry, dataset, seed, heldout_fraction=0.0)
     pairs = datasets.pairs("train")
     strata = strata_of(datasets, pairs, stratify)
     found = [None] * len(pairs) if by == "random" else scored(registry, folder, name, settings, pairs, seed)
@@ -69,13 +67,12 @@ def scored(registry: Registry, folder: str | None, name: str | None, settings: S
     Raises:
         UserError: the reward cannot be used.
     """
-    from rlhf_core.cli.common import quiet_libraries
     from rlhf_core.cli.reward import chosen_reward
+    from rlhf_core.cli.toolbox import context_of, quiet_libraries
     from rlhf_plugin_datagen.confidence import margins
-    from rlhf_plugin_datagen.outside import context, dataset_of
 
     chosen = chosen_reward(registry, folder, name, settings)
-    ctx = context(registry, dataset_of(registry, "pocket/assistant"), seed)
+    ctx = context_of(registry, seed=seed, dataset={"name": "pocket/assistant"})
     chosen.preflight(ctx)
     quiet_libraries()
     reward = chosen.build(ctx)

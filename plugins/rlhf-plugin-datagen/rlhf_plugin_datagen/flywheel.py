@@ -45,11 +45,10 @@ def flywheel(folder: Path, as_json: bool, **options: Any) -> None:
     rlhf data flywheel --run-dir runs/wheel
     rlhf data flywheel --dataset pairs.jsonl --model ./trunk --control --run-dir runs/wheel
     """
-    from rlhf_core.cli.common import emit_json, set_up_logging
-    from rlhf_core.registry import Registry
+    from rlhf_core.cli.toolbox import emit_json, open_registry, set_up_logging
 
     set_up_logging()
-    wheel = Wheel(Registry(), folder, options)
+    wheel = Wheel(open_registry(), folder, options)
     result = wheel.run()
     emit_json(result) if as_json else show(result)
 
@@ -82,12 +81,12 @@ class Wheel:
     def __init__(self, registry: Registry, folder: Path, options: dict[str, Any]) -> None:
         from rlhf_core.runs.atomic import write_json
         from rlhf_plugin_datagen.filtering import write_rows
-        from rlhf_plugin_datagen.outside import dataset_of, open_datasets
+        from rlhf_plugin_datagen.outside import open_datasets
         from rlhf_plugin_datagen.store import check_settings
 
         self.registry, self.folder, self.options = registry, folder, options
         rows, self.settings = split_settings(options["settings"])
-        data = open_datasets(registry, dataset_of(registry, options["dataset"], **rows), options["seed"])
+        data = open_datasets(registry, options["dataset"], options["seed"], **rows)
         found = {split: data.pairs(split) for split in ("train", "heldout")}
         check_enough(found["train"], found["heldout"], options)
         folder.mkdir(parents=True, exist_ok=True)
@@ -153,10 +152,10 @@ class Wheel:
         after = [n for n in (f"cycle{cycle + 1}", f"control{cycle + 1}") if not self.pairs_file(n).is_file()]
         if not after:
             return
-        pairs, strata = self.read(f"cycle{cycle}"), [""] * len(self.read(f"cycle{cycle}"))
+        pairs = self.read(f"cycle{cycle}")
         found = self.margins(self.folder / f"cycle{cycle}-run", f"cycle{cycle}")
         values = confidences(found, pairs, self.options["by"], 0)
-        kept = top(values, self.options["keep"], strata)
+        kept = top(values, self.options["keep"], [""] * len(pairs))
         write_rows(self.pairs_file(f"cycle{cycle + 1}"), [row_of(pairs[i], found[i], {}) for i in kept])
         whole = self.read("cycle0")
         drawn = top(confidences([], whole, "random", self.options["seed"]), len(kept) / len(whole), [""] * len(whole))
@@ -170,10 +169,9 @@ class Wheel:
 
     def read(self, name: str) -> list[PreferencePair]:
         """Pairs of a file of this folder."""
-        from rlhf_plugin_datagen.outside import dataset_of, open_datasets, own_name
+        from rlhf_plugin_datagen.outside import open_datasets, own_name
 
-        file = dataset_of(self.registry, str(self.pairs_file(name)), heldout_fraction=0.0)
-        datasets = open_datasets(self.registry, file, 0)
+        datasets = open_datasets(self.registry, str(self.pairs_file(name)), heldout_fraction=0.0)
         return [own_name(datasets, pair) for pair in datasets.pairs("train")]
 
 

@@ -42,12 +42,11 @@ def generate(kind: str, output: Path, dry_run: bool, as_json: bool, **options: A
     rlhf data generate sft --judge local --set model.path=./instruct --dataset prompts.jsonl --output sft.jsonl
     rlhf data generate grades --judge anthropic --rubric rubric.yaml --dataset answers.jsonl --output graded.jsonl
     """
-    from rlhf_core.cli.common import emit_json, set_up_logging
-    from rlhf_core.registry import Registry
+    from rlhf_core.cli.toolbox import emit_json, open_registry, set_up_logging
     from rlhf_plugin_datagen.job import foresee, make_job, run, show, show_estimate
 
     set_up_logging()
-    job = make_job(Registry(), kind, output, options)
+    job = make_job(open_registry(), kind, output, options)
     if dry_run:
         found = foresee(job)
         emit_json(found) if as_json else show_estimate(found)

@@ -11,15 +11,17 @@ from typing import Any
 import click
 
 from rlhf_core.api import BuildContext, ComponentConfig, ConfigError, DatasetError, ModelConfig
-from rlhf_core.cli.common import quiet_libraries, table
+from rlhf_core.cli.toolbox import component_of, context_of, quiet_libraries, table
 from rlhf_core.data.library import Datasets
 from rlhf_core.registry import Registry, check_component
 from rlhf_plugin_datagen.kinds import KINDS, Item, Kind, Made, Settings
 from rlhf_plugin_datagen.makers import Meter, Usage, deciding, estimate_for, who
-from rlhf_plugin_datagen.outside import context, dataset_of
 from rlhf_plugin_datagen.principles import read_constitution
 from rlhf_plugin_datagen.store import Store
 from rlhf_plugin_rubric.rubric import load_rubric
+
+PATIENCE = 64
+"""Items in a row without an answer, in whole batches, after which errors are taken to be the service's."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +63,9 @@ def make_job(registry: Registry, kind: str, output: Path, options: Mapping[str, 
                         options["max_tokens"], options["judge_tokens"], options["temperature"])
     generator = writer(registry, options, kind)
     judge = (generator if options["judge_name"] is None else
-             judge_of(registry, options["judge_name"], options["settings"], "--judge"))
-    dataset = dataset_of(registry, options["dataset"], heldout_fraction=0.0)
-    ctx = context(registry, dataset, options["seed"])
-    items = items_of(Datasets(dataset, ctx), kind)[: options["count"]]
+             component_of(registry, "judge", options["judge_name"], settings=options["settings"]))
+    ctx = context_of(registry, seed=options["seed"], dataset={"name": options["dataset"], "heldout_fraction": 0.0})
+    items = items_of(ctx.datasets, kind)[: options["count"]]
     if all(item.completion is not None for item in items):
         generator = judge  # there is nothing to write, and no model to load for it
     return Job(kind, KINDS[kind], items, generator, judge, settings, output, options["batch_size"], ctx)
@@ -81,30 +82,10 @@ def writer(registry: Registry, options: Mapping[str, Any], kind: str) -> Compone
         raise ConfigError("--model and --generator are both given", why="each says who writes the responses",
                           fix="drop one; --model M is --generator local --generator-set model.path=M")
     if name:
-        return judge_of(registry, name, given, "--generator")
+        return component_of(registry, "judge", name, settings=given)
     if not model and kind == "sft":
-        return judge_of(registry, options["judge_name"], options["settings"], "--judge")
-    return judge_of(registry, "local", (*given, f"model.path={model or 'pocket'}"), "--model")
-
-
-def judge_of(registry: Registry, name: str, settings: Sequence[str], option: str) -> ComponentConfig:
-    """A judge's Config.
-
-    Raises:
-        PluginError: there is none of this name.
-        ConfigError: a setting does not exist.
-    """
-    from pydantic import ValidationError
-
-    from rlhf_core.config.errors import explain
-    from rlhf_core.config.load import parse_sets
-
-    cls = registry.load("judge", name)
-    own = registry.find("judge", name).name
-    try:
-        return cls.model_validate({**parse_sets(settings), "name": own}, context={"registry": registry})
-    except ValidationError as error:
-        raise explain(error, cls, where=f"{option} {name}") from error
+        return component_of(registry, "judge", options["judge_name"], settings=options["settings"])
+    return component_of(registry, "judge", "local", settings=(*given, f"model.path={model or 'pocket'}"))
 
 
 def items_of(datasets: Datasets, kind: str) -> list[Item]:
@@ -119,12 +100,10 @@ def items_of(datasets: Datasets, kind: str) -> list[Item]:
 
 
 def has_completions(datasets: Datasets) -> bool:
-    """Whether the first row of the first source has a response."""
-    source = datasets.sources[0]
-    if hasattr(source.component, "demonstrations"):
-        return False  # it keeps them apart from its prompts
-    records = source.records("rows", "train", Counter())
-    return bool(records) and source.reader.find(records[0], "completion", "response", "output") is not None
+    """Whether a row has a response; then the data set's readers see to it that all have one."""
+    return any(source.reader.find(record, "completion", "response", "output") is not None
+               for source in datasets.sources if not hasattr(source.component, "demonstrations")  # kept apart there
+               for record in source.records("rows", "train", Counter()))
 
 
 def foresee(job: Job) -> dict[str, Any]:
@@ -149,7 +128,8 @@ def finished(output: Path) -> list[dict[str, Any]]:
 def run(job: Job, say: Callable[[str], None]) -> dict[str, Any]:
     """Ask about every prompt that is not done, batch by batch; each batch is durable before the next is asked.
 
-    Stops early when not one question of a batch was answered, and says why.
+    Stops early when not one question of a batch was answered, and says why. Errors may be the items' own (a prompt
+    beyond a judge's context), so what comes after them is asked, until there are ``PATIENCE`` such items in a row.
 
     Raises:
         UserError: the output cannot be used.
@@ -157,19 +137,21 @@ def run(job: Job, say: Callable[[str], None]) -> dict[str, Any]:
     store = Store(job.output, job.deciding())
     built: list[Any] = []
     try:
-        check_same_prompts(job, store)
+        check_same_items(job, store)
         waiting = [item for item in job.items if item.id not in store.done]
         if waiting:
             built = build(job)
         meters = [Meter(b) for b in built]
         unanswered: dict[str, str] = {}
+        silent = 0
         for first in range(0, len(waiting), job.batch_size):
             batch = waiting[first : first + job.batch_size]
             failed = step(job, store, batch, *meters)
             unanswered |= failed
             say(f"{job.name}: {first + len(batch)} of {len(waiting)}; {len(store.rows)} rows, "
                 f"{len(store.left_out)} left out, {len(unanswered)} without an answer, {spent(meters):.4f} USD")
-            if len(failed) == len(batch):
+            silent = silent + len(batch) if len(failed) == len(batch) else 0
+            if silent >= PATIENCE or (silent and not all(why.startswith("error") for why in failed.values())):
                 say(f"stopped: nothing of this batch was answered; first: {next(iter(failed.values()))}")
                 break
         return report(job, store, meters, unanswered)
@@ -207,20 +189,25 @@ def row_of(made: Made, generator: Meter, judge: Meter) -> dict[str, Any]:
     usage = Usage()
     for meter in (generator, judge):
         usage.merge(vars(meter.items[made.item.id]))
-    what = dict(made.row) if made.row is not None else {"left_out": made.left_out, "detail": made.detail}
+    given = {} if made.item.completion is None else {"completion": made.item.completion}
+    what = made.row if made.row is not None else {**given, "left_out": made.left_out, "detail": made.detail}
     return {"id": made.item.id, "prompt": [dict(m) for m in made.item.prompt], **what, "usage": vars(usage)}
 
 
-def check_same_prompts(job: Job, store: Store) -> None:
-    """Refuse an output whose rows answer other prompts of the same ids.
+def check_same_items(job: Job, store: Store) -> None:
+    """Refuse an output whose rows have other prompts than the data set under the same ids, or grade other responses.
 
     Raises:
         DatasetError: names the first.
     """
     for item in job.items:
-        row = store.done.get(item.id)
-        if row is not None and row.get("prompt") != [dict(m) for m in item.prompt]:
-            raise DatasetError(f"'{job.output}' has another prompt for id '{item.id}' than the data set",
+        if (row := store.done.get(item.id)) is None:
+            continue
+        prompt = [dict(m) for m in item.prompt]
+        said = item.completion if item.completion is None else row.get("completion", item.completion)
+        other = "prompt" if row.get("prompt") != prompt else "response" if said != item.completion else ""
+        if other:
+            raise DatasetError(f"'{job.output}' has another {other} for id '{item.id}' than the data set",
                                fix="go on with the same data set, or choose another --output")
 
 

@@ -58,7 +58,7 @@ class Meter:
             item = item_of(request)
             self.total.add(reply)
             self.items[item].add(reply)
-            if not reply.ok:
+            if not reply.ok and not reply.input_tokens:  # what took tokens was answered, if only by a refusal
                 self.unanswered.setdefault(item, f"{reply.status.value}: {reply.detail}")
         return replies
 

@@ -41,11 +41,18 @@ class Rule:
     def reply(self, request):
         if self.config.manner == "down" or self.is_flaky(request):
             return JudgeReply.failed(ScoreStatus.TIMEOUT, "no answer in 1 s")
+        if self.config.manner.startswith("beyond:") and self.number(request) < int(self.config.manner[7:]):
+            return JudgeReply.failed(ScoreStatus.ERROR, "the question is too long")
+        if self.config.manner == "refuses":
+            return JudgeReply(None, ScoreStatus.MISSING, "no text: it stopped for 'refusal'", 100, 1, 0.00015)
         text = self.answer(request)
         return JudgeReply(text, input_tokens=100, output_tokens=10, cost_usd=0.00015)
 
     def is_flaky(self, request):
         return self.config.manner == "flaky" and "/3" in request.id and not os.path.exists(self.config.log + ".up")
+
+    def number(self, request):
+        return int(re.search(r"/(\\d+)#", request.id)[1])
 
     def answer(self, request):
         text, manner = request.messages[-1]["content"], self.config.manner

@@ -17,7 +17,7 @@ import pytest
 
 from rlhf_core.registry import Registry
 from rlhf_core.runs.jsonl import read_jsonl
-from rlhf_plugin_datagen.outside import dataset_of, open_datasets
+from rlhf_plugin_datagen.outside import open_datasets
 
 Command = Callable[..., tuple[int, str]]
 pytestmark = pytest.mark.usefixtures("rule_judge")
@@ -53,7 +53,7 @@ def test_preferences_of_the_pocket_model_are_pairs_to_train_on(tmp_path: Path, c
     assert {r["left_out"] for r in out_of_use} <= {"identical_responses", "tie", "empty_response", "cut_off"}
     assert len(found) > 4
     assert all(len(r["chosen"]) < len(r["rejected"]) and r["why"] == "principle 6" for r in found)
-    pairs = open_datasets(Registry(), dataset_of(Registry(), str(out), heldout_fraction=0.0), 0).pairs("train")
+    pairs = open_datasets(Registry(), str(out), heldout_fraction=0.0).pairs("train")
     assert {p.id.removeprefix("made/"): p.chosen for p in pairs} == {r["id"]: r["chosen"] for r in found}
 
 
@@ -90,6 +90,31 @@ def test_grades_of_given_responses(tmp_path: Path, command: Command) -> None:
     assert "rubric" in err
 
 
+@pytest.mark.parametrize("use", ["rule", "prose"])
+def test_grades_of_other_responses_under_the_same_ids_are_not_gone_on_with(use: str, tmp_path: Path,
+                                                                           command: Command) -> None:
+    (tmp_path / "rubric.yaml").write_text(RUBRIC)
+    out, source = tmp_path / "graded.jsonl", tmp_path / "said.jsonl"
+    arguments = ("data", "generate", "grades", "--judge", "rule", "--set", f"manner={use}", "--dataset", source,
+                 "--rubric", tmp_path / "rubric.yaml", "--output", out)
+    write(source, [{"prompt": "Hi?", "completion": text} for text in ("Hi.", "a b c d e")])
+    assert command(*arguments)[0] == 0
+    before = (rows(out), left_out(out))
+    assert command(*arguments)[0] == 0
+    write(source, [{"prompt": "Hi?", "completion": text} for text in ("Hi.", "of a newer policy")])
+    code, err = command(*arguments)
+    assert (code, "another response for id" in err) == (2, True), err
+    assert (rows(out), left_out(out)) == before
+
+
+def test_given_responses_are_not_written_anew_because_the_first_row_has_none(tmp_path: Path, command: Command) -> None:
+    source = write(tmp_path / "said.jsonl", [{"prompt": "Hi?"}, {"prompt": "Ho?", "completion": "Hi."}])
+    code, err = command("data", "generate", "grades", *RULES, "--dataset", source, "--output", tmp_path / "out.jsonl")
+    assert code == 2
+    assert "said.jsonl" in err
+    assert not (tmp_path / "out.jsonl").exists()
+
+
 @pytest.mark.slow
 def test_grades_are_rows_for_the_rubric_model(tmp_path: Path, command: Command) -> None:
     from rlhf_plugin_rubric.graded import read_rows
@@ -101,7 +126,7 @@ def test_grades_are_rows_for_the_rubric_model(tmp_path: Path, command: Command) 
     code, err = command("data", "generate", "grades", "--judge", "rule", "--dataset", source, "--rubric", rubric,
                         "--output", out)
     assert code == 0, err
-    datasets = open_datasets(Registry(), dataset_of(Registry(), str(out), heldout_fraction=0.0), 0)
+    datasets = open_datasets(Registry(), str(out), heldout_fraction=0.0)
     learned = read_rows(datasets, "train", load_rubric(str(rubric)), Counter())
     assert {g.completion: g.grades_K for g in learned} == {"Hi.": (1.0, 0.5), "a b c d e": (0.0, 0.5)}
 
@@ -170,6 +195,38 @@ def test_what_got_no_answer_is_asked_again_by_the_same_command(prompts: Path, tm
     assert code == 1
     assert "stopped: nothing of this batch was answered; first: timeout: no answer in 1 s" in err
     assert not rows(down)
+
+
+def test_a_refusal_that_was_billed_is_an_answer(prompts: Path, tmp_path: Path, command: Command) -> None:
+    out, log = tmp_path / "pairs.jsonl", tmp_path / "log"
+    arguments = ("data", "generate", "preferences", *RULES, "--generator-set", "manner=refuses", "--generator-set",
+                 f"log={log}", "--dataset", prompts, "--output", out)
+    for _ in range(2):
+        code, err = command(*arguments)
+        assert code == 0, err
+    assert {r["left_out"] for r in left_out(out)} == {"empty_response"}
+    assert left_out(out)[0]["usage"]["cost_usd"] == pytest.approx(2 * 0.00015)
+    assert len(log.read_text().splitlines()) == 2 * 12  # asked once
+
+
+def test_prompts_that_cannot_be_answered_do_not_keep_those_after_them_from_it(
+        prompts: Path, tmp_path: Path, command: Command) -> None:
+    out = tmp_path / "sft.jsonl"
+    code, err = command("data", "generate", "sft", "--judge", "rule", "--set", "manner=beyond:8", "--dataset", prompts,
+                        "--batch-size", 4, "--output", out)
+    assert code == 1
+    assert "stopped" not in err
+    assert [r["id"] for r in rows(out)] == [f"asked/{i}" for i in range(8, 12)]
+
+
+def test_errors_without_end_stop_the_command(tmp_path: Path, command: Command) -> None:
+    asked = write(tmp_path / "many.jsonl", [{"id": str(i), "prompt": f"Question {i}?"} for i in range(200)])
+    log = tmp_path / "log"
+    code, err = command("data", "generate", "sft", "--judge", "rule", "--set", "manner=beyond:1000", "--set",
+                        f"log={log}", "--dataset", asked, "--output", tmp_path / "sft.jsonl")
+    assert code == 1
+    assert "stopped: nothing of this batch was answered; first: error: the question is too long" in err
+    assert len(log.read_text().splitlines()) == 64
 
 
 def test_the_dry_run_prints_the_cost_and_asks_nothing(prompts: Path, tmp_path: Path, command: Command,

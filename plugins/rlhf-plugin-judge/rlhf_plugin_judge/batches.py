@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import anthropic
 
 from rlhf_core.api import JudgeReply, ScoreStatus
+from rlhf_plugin_judge.background import together
+from rlhf_plugin_judge.ledger import Ledger
 from rlhf_plugin_judge.prices import NANO
 from rlhf_plugin_judge.question import Question
-from rlhf_plugin_judge.retries import may_have_been_sent
+from rlhf_plugin_judge.retries import may_have_been_sent, retry_after, wait_before, worth_retrying
 
 if TYPE_CHECKING:
     from rlhf_plugin_judge.service import AnthropicJudge
@@ -24,14 +28,15 @@ async def ask_batched(judge: AnthropicJudge, questions: Sequence[Question]) -> d
     """Digest -> reply. Batches that an earlier process sent and that hold these questions are fetched first."""
     wanted = {q.digest for q in questions}
     found: dict[str, JudgeReply] = {}
-    for row in judge.ledger.open_batches():
-        if wanted & set(row["digests"]):
-            found |= await fetch(judge, row["batch"], row["id"], row["digests"])
+    for ledger in (judge.ledger, *judge.earlier):
+        for row in ledger.open_batches():
+            if wanted & set(row["digests"]):
+                found |= await fetch(judge, ledger, row["batch"], row["id"], row["digests"])
     found = {name: reply for name, reply in found.items() if name in wanted}
     rest = [q for q in questions if q.digest not in found]
     size = judge.config.batch_size
     parts = [rest[i : i + size] for i in range(0, len(rest), size)]
-    for replies in await asyncio.gather(*(send(judge, part) for part in parts)):
+    for replies in await together(send(judge, part) for part in parts):
         found |= replies
     return found
 
@@ -40,25 +45,51 @@ async def send(judge: AnthropicJudge, questions: Sequence[Question]) -> dict[str
     """Send one batch, of as many questions as the cap has room for, and wait for it."""
     fits, name = list(questions), None
     while fits and (name := judge.ledger.reserve(sum(q.most for q in fits), f"batch of {len(fits)}")) is None:
-        fits = fits[: len(fits) // 2]
+        room = judge.ledger.cap - judge.ledger.total
+        fits = fits[: bisect_right(list(accumulate(q.most for q in fits)), room)]
     left = {q.digest: judge.refused() for q in questions[len(fits) :]}
     if name is None:
         return left
-    entries: Any = [{"custom_id": q.digest, "params": q.batch_params} for q in fits]
-    spent = sum(q.most for q in fits)
     try:
-        batch = await judge.client.messages.batches.create(requests=entries)
-    except anthropic.APIError as error:
-        text = judge.say(error)
+        batch = await create(judge, fits)
+    except (anthropic.APIError, ValueError) as error:
+        text, spent = judge.say(error), sum(q.most for q in fits)
         judge.ledger.settle(name, spent if may_have_been_sent(error) else 0, note=text[:200])
         return left | {q.digest: JudgeReply.failed(ScoreStatus.ERROR, text) for q in fits}
-    judge.ledger.note_batch(batch.id, name, [q.digest for q in fits])
+    judge.ledger.note_batch(batch, name, [q.digest for q in fits])
     judge.seen["batches"] += 1
-    return left | await fetch(judge, batch.id, name, [q.digest for q in fits])
+    return left | await fetch(judge, judge.ledger, batch, name, [q.digest for q in fits])
 
 
-async def fetch(judge: AnthropicJudge, batch: str, name: str, digests: Sequence[str]) -> dict[str, JudgeReply]:
-    """Wait for a batch, keep its answers, and write down what it cost; {} if the service no longer knows it."""
+async def create(judge: AnthropicJudge, questions: Sequence[Question]) -> str:
+    """The id of a new batch; tried again where the service refused it for now, not where it may have taken it.
+
+    Raises:
+        APIError, ValueError: it was not to be had before the judge's deadline; the last attempt's.
+    """
+    entries: Any = [{"custom_id": q.digest, "params": q.batch_params} for q in questions]
+    config, clock = judge.config, asyncio.get_running_loop().time
+    ends = clock() + config.deadline_s
+    for attempt in range(config.max_attempts):
+        try:
+            batch: Any = await judge.client.messages.batches.create(requests=entries)
+            if not isinstance(getattr(batch, "id", None), str):
+                raise ValueError(f"the service answered with {str(batch)[:80]!r}, not a batch")
+            return batch.id
+        except anthropic.APIError as error:
+            wait = retry_after(error)
+            wait = wait_before(attempt, config.backoff_s, config.max_backoff_s) if wait is None else wait
+            last = attempt + 1 == config.max_attempts or clock() + wait > ends
+            if last or may_have_been_sent(error) or not worth_retrying(error):
+                raise
+            judge.seen[f"retried_{getattr(error, 'status_code', 'broken')}"] += 1
+        await asyncio.sleep(wait)
+    raise AssertionError("the last attempt returns or raises")
+
+
+async def fetch(judge: AnthropicJudge, ledger: Ledger, batch: str, name: str,
+                digests: Sequence[str]) -> dict[str, JudgeReply]:
+    """Wait for a batch, keep its answers, and write down in its ledger what it cost; {} if it is gone."""
     client = judge.client.with_options(max_retries=RETRIES)
     try:
         async with asyncio.timeout(judge.config.batch_deadline_s):
@@ -71,14 +102,14 @@ async def fetch(judge: AnthropicJudge, batch: str, name: str, digests: Sequence[
         return {d: JudgeReply.failed(ScoreStatus.TIMEOUT, f"batch {batch} has not ended; ask again later to fetch it")
                 for d in digests}
     except anthropic.NotFoundError:
-        judge.ledger.settle(name, judge.ledger.amounts[name], batch=batch, note="gone; counted as spent")
+        ledger.settle(name, ledger.amounts[name], batch=batch, note="gone; counted as spent")
         return {}
     except (anthropic.APIError, ValueError) as error:
         return {d: JudgeReply.failed(ScoreStatus.ERROR, f"batch {batch}: {judge.say(error)}") for d in digests}
     for digest, reply in found.items():
         judge.keep(digest, reply)
     lost = {d: JudgeReply.failed(ScoreStatus.MISSING, f"batch {batch} has no result for it") for d in digests}
-    judge.ledger.settle(name, round(sum(r.cost_usd for r in found.values()) * NANO), batch=batch, answers=len(found))
+    ledger.settle(name, round(sum(r.cost_usd for r in found.values()) * NANO), batch=batch, answers=len(found))
     return lost | found
 
 

@@ -71,7 +71,7 @@ class AnthropicConfig(ComponentConfig):
     @property
     def seconds(self) -> float:
         """The longest that one answer takes."""
-        return self.deadline_s
+        return self.batch_deadline_s if self.batches else self.deadline_s
 
     @property
     def price(self) -> Price:
@@ -125,6 +125,13 @@ class AnthropicConfig(ComponentConfig):
             return run_dir / "judge_ledger.jsonl"
         return cache_folder() / "judges" / f"ledger-{time.strftime('%Y-%m-%d', time.gmtime())}.jsonl"
 
+    def earlier_ledgers(self, run_dir: Path | None) -> list[Path]:
+        """Ledgers of the last days whose batches may still be fetched: one that is sent before midnight ends after."""
+        if not self.batches or self.ledger is not None or run_dir is not None:
+            return []
+        today, since = self.ledger_file(None), time.time() - 7 * 86400
+        return [p for p in sorted(today.parent.glob("ledger-*.jsonl")) if p != today and p.stat().st_mtime > since]
+
     def preflight(self, ctx: BuildContext) -> None:
         """Refuse what could only fail once something is asked.
 
@@ -158,6 +165,8 @@ class LocalConfig(ComponentConfig):
     """Answers decoded together."""
     max_batch_tokens: int | None = Field(default=None, ge=1)
     """Most cached positions at once; None sets no limit."""
+    seconds: float = Field(default=300.0, gt=0)
+    """What a verifier's worker, which asks one question at a time on one core, is given for an answer."""
 
     def build(self, ctx: BuildContext) -> LocalJudge:
         """Load the model.

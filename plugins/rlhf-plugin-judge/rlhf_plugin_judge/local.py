@@ -54,8 +54,9 @@ class LocalJudge:
             longest = max(r.max_tokens or 0 for _, r in rows)
             sampling = SamplingParams(max_tokens=longest, temperature=temperature)
             for (at, _), rollout in zip(rows, self.engine.generate([r for _, r in rows], sampling, 0)):
-                replies[at] = JudgeReply(rollout.text, input_tokens=len(rollout.prompt_ids),
-                                         output_tokens=len(rollout.completion_ids))
+                status, why = (ScoreStatus.OK, "") if rollout.text else (ScoreStatus.MISSING, "an answer without text")
+                replies[at] = JudgeReply(rollout.text or None, status, why, len(rollout.prompt_ids),
+                                         len(rollout.completion_ids))
         return [replies[at] for at in range(len(requests))]
 
     def encode(self, request: JudgeRequest) -> tuple[int, ...]:

@@ -145,7 +145,7 @@ def ring(size: int, rivals: int | None) -> list[tuple[int, int]]:
     """
     if rivals is None or rivals >= size - 1:
         return [(i, j) for i in range(size) for j in range(i + 1, size)]
-    steps = range(1, max(1, rivals // 2) + 1)
+    steps = range(1, rivals // 2 + 1)
     return [(i, (i + step) % size) for step in steps for i in range(size)]
 
 

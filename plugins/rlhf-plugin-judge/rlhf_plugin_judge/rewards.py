@@ -33,14 +33,15 @@ class JudgeRewardConfig(ComponentConfig):
     judge: component("judge") = AnthropicConfig(name="anthropic")  # pyright: ignore[reportInvalidTypeForm]
     mode: Literal["grade", "pairwise"] = "grade"
     """``grade``: each completion on a scale. ``pairwise``: the share of comparisons won within its group, each asked in
-    both orders, so that liking what comes first cancels out."""
+    both orders, so that liking what comes first cancels out. Held-out prompts get one completion, which has nothing to
+    be compared with: no ``eval/reward``."""
     criterion: str = "How well does the response do what the user asked for: is it right, complete, and to the point?"
     low: int = 1
     """Worst grade; it becomes 0."""
     high: int = 10
     """Best grade; it becomes 1."""
-    rivals: int | None = Field(default=None, ge=1)
-    """``pairwise``: compare each completion with at most so many of its group; None with all."""
+    rivals: int | None = Field(default=None, ge=2)
+    """``pairwise``: compare each completion with so many of its group, an odd number less one; None with all."""
     asking: Asking = Asking()
 
     @model_validator(mode="after")
@@ -85,6 +86,14 @@ class JudgeVerifierConfig(VerifierConfig):
     reference: Literal["if_any", "required", "never"] = "if_any"
     """Whether the judge is shown the prompt's reference answer."""
     asking: Asking = Asking()
+
+    @model_validator(mode="after")
+    def _no_batches(self) -> JudgeVerifierConfig:
+        if getattr(self.judge, "batches", False):
+            raise ConfigError("verifier 'judge' asks one question at a time, and its judge sends message batches",
+                              why="each would be a batch of one, which may take a day",
+                              fix="verifier.judge.batches=false, or --reward judge, which asks all questions together")
+        return self
 
     @property
     def secrets(self) -> tuple[str, ...]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import random
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import anthropic
@@ -16,7 +17,7 @@ from pydantic import SecretStr
 from rlhf_core.api import BuildContext, JudgeReply, JudgeRequest, ScoreStatus
 from rlhf_core.runs.cache import cache_folder
 from rlhf_plugin_judge.answers import Answers
-from rlhf_plugin_judge.background import Background
+from rlhf_plugin_judge.background import Background, together
 from rlhf_plugin_judge.config import AnthropicConfig
 from rlhf_plugin_judge.ledger import Budget, Ledger
 from rlhf_plugin_judge.prices import NANO, Tokens, cost
@@ -30,7 +31,7 @@ class AnthropicJudge:
     Args:
         config: its settings.
         key: kept in memory only.
-        ctx: the run's folder takes the ledger, ``ctx.report`` the totals.
+        ctx: the run's folder takes the ledger, ``ctx.report`` the totals, each judge's by itself.
 
     Raises:
         ConfigError: the ledger is damaged or cannot be written.
@@ -39,6 +40,8 @@ class AnthropicJudge:
     def __init__(self, config: AnthropicConfig, key: SecretStr, ctx: BuildContext) -> None:
         self.config, self.key, self.price = config, key, config.price
         self.ledger = Ledger(config.ledger_file(ctx.run_dir), config.max_cost_usd)
+        self.earlier = [Ledger(p, config.max_cost_usd) for p in config.earlier_ledgers(ctx.run_dir)]
+        """Of other days, where a batch may be that nobody has fetched."""
         self.answers = Answers(cache_folder() / "judges" / "answers" if config.cache else None)
         self.background = Background()
         self.seen: defaultdict[str, float] = defaultdict(float)
@@ -46,7 +49,7 @@ class AnthropicJudge:
         self._client: anthropic.AsyncAnthropic | None = None
         self._pid = 0
         self.report: dict[str, Any] = {"model": config.model, "ledger": self.ledger.path.name}
-        ctx.report["judge"] = self.report
+        ctx.report[next(k for k in names("judge") if k not in ctx.report)] = self.report
 
     def ask(self, requests: Sequence[JudgeRequest]) -> list[JudgeReply]:
         """One reply per request, in order; equal requests are sent once."""
@@ -54,6 +57,7 @@ class AnthropicJudge:
             return []
         replies = self.background.run(self._ask([question_of(r, self.config) for r in requests]))
         self.report.update({k: round(v, 9) for k, v in sorted(self.seen.items())})
+        self.report["ledger_usd"] = round(self.ledger.total / NANO, 9)  # everybody's who shares it, other processes too
         return replies
 
     def close(self) -> None:
@@ -86,7 +90,7 @@ class AnthropicJudge:
 
             found |= await ask_batched(self, list(todo.values()))
         else:
-            found |= zip(todo, await asyncio.gather(*(self._one(q) for q in todo.values())))
+            found |= zip(todo, await together(self._one(q) for q in todo.values()))
         first: set[str] = set()
         return [found[q.digest] if not (q.digest in first or first.add(q.digest)) else again(found[q.digest])
                 for q in questions]
@@ -203,6 +207,12 @@ class AnthropicJudge:
         if isinstance(error, TimeoutError):
             text = f"no answer within {self.config.timeout_s:g} s"
         return text.replace(self.key.get_secret_value(), "***")[:400]
+
+
+def names(first: str) -> Iterator[str]:
+    """``judge``, ``judge_2``, ``judge_3``, ..."""
+    yield first
+    yield from (f"{first}_{n}" for n in itertools.count(2))
 
 
 def tokens_of(message: Any) -> Tokens:

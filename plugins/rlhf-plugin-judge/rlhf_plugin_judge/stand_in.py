@@ -146,24 +146,33 @@ class Handler(BaseHTTPRequestHandler):
         if fault in ERRORS:
             return self.error(int(fault), ERRORS[fault], f"a fault was asked for ({fault})")
         found = service.message(body, "I would rather not say." if fault == "prose" else service.answer(body))
-        if fault in ("hang", "drop"):
-            self.server.closing.wait(service.hang_s if fault == "hang" else 0)
-            self.close_connection = True
-            return None
-        text = json.dumps(found)
-        if self.send(200, text[: len(text) // 2] if fault == "malformed" else text):
+        if self.deliver(found, fault):
             with service._lock:
-                service.answered[name] += fault != "malformed"
+                service.answered[name] += 1
         return None
 
     def new_batch(self, body: dict[str, Any]) -> None:
-        """Take a batch; it is worked on when it is asked for."""
+        """Take a batch, which is worked on when it is asked for; or do worse."""
         service = self.server.service
+        _, fault = service.draw(body)
+        if fault in ERRORS:
+            return self.error(int(fault), ERRORS[fault], f"a fault was asked for ({fault})")
         with service._lock:
             name = f"msgbatch_{len(service.batches)}"
             service.batches[name] = {"requests": body["requests"], "polls": 0, "results": None}
             service.seen["batches"] += 1
-        self.send(200, json.dumps(self.batch(name)))
+        self.deliver(self.batch(name), fault)
+        return None
+
+    def deliver(self, found: Mapping[str, Any], fault: str) -> bool:
+        """Send what was made, unless a fault takes it or a part of it; True if all of it was sent."""
+        if fault in ("hang", "drop"):
+            self.server.closing.wait(self.server.service.hang_s if fault == "hang" else 0)
+            self.close_connection = True
+            return False
+        text = json.dumps(found)
+        broken = fault == "malformed"
+        return self.send(200, text[: len(text) // 2] if broken else text) and not broken
 
     def do_GET(self) -> None:
         """How a batch is, or its results."""

@@ -25,6 +25,7 @@ def test_a_run_compares_its_completions_and_pays_from_its_own_ledger(serve, comm
     spent = json.loads((run / "summary.json").read_text())["reports"]["judge"]
     rows = list(read_jsonl(run / "judge_ledger.jsonl"))
     assert spent["cost_usd"] * NANO == pytest.approx(server.service.seen["billed_nano"])
+    assert spent["ledger_usd"] == pytest.approx(spent["cost_usd"])
     assert sum(r["op"] == "settle" and r["usd"] > 0 for r in rows) == spent["answers"] > 8
     secret = os.environ["ANTHROPIC_API_KEY"]
     assert not [f for f in run.rglob("*") if f.is_file() and secret.encode() in f.read_bytes()]

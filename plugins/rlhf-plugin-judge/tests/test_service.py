@@ -15,7 +15,9 @@ from rlhf_core.runs.jsonl import read_jsonl
 from rlhf_core.testing import check_judge, make_context
 from rlhf_core.types import JudgeRequest, ScoreStatus
 from rlhf_plugin_judge.config import AnthropicConfig
+from rlhf_plugin_judge.ledger import Ledger
 from rlhf_plugin_judge.prices import NANO, Price
+from rlhf_plugin_judge.question import question_of
 from rlhf_plugin_judge.stand_in import by_question
 
 
@@ -81,8 +83,6 @@ def test_requests_wait_for_room_that_others_in_flight_give_back(serve, config, r
     probe = config(server).build(make_context())
     probe.ask(requests(1))
     real = probe.ledger.total
-    from rlhf_plugin_judge.question import question_of
-
     worst = question_of(requests(1)[0], config(server)).most
     assert worst > 2 * real  # else there is nothing to give back
     cap = (real * 21 + worst) / NANO
@@ -154,6 +154,85 @@ def test_batches_are_cheaper_and_a_killed_process_s_batch_is_fetched(serve, conf
     assert server.service.seen["billed_nano"] == later.ledger.total
     single = config(server, cache=False, prompt_caching=False).build(make_context()).ask(asked[:1])[0]
     assert replies[0].cost_usd < single.cost_usd
+
+
+def test_a_batch_that_is_refused_for_now_is_sent_again(serve, config, requests):
+    server = serve(faults={"529": 0.5})
+    judge = config(server, batches=True, batch_size=1).build(ctx := make_context())
+    replies = judge.ask(requests(7))
+    assert server.service.seen["batches"] == 7
+    assert ctx.report["judge"]["retried_529"] >= 1
+    assert any(r.ok for r in replies)
+    assert all(r.ok or "in a batch" in r.detail for r in replies)  # that question's own fault, not the batch's
+    assert judge.ledger.total == server.service.seen["billed_nano"]
+
+
+@pytest.mark.parametrize("fault", ["drop", "malformed"])
+def test_a_batch_that_may_have_been_taken_is_not_sent_again_and_counts_in_full(fault, serve, config, requests):
+    server = serve(faults={fault: 1.0})
+    settings = config(server, batches=True)
+    judge = settings.build(make_context())
+    replies = judge.ask(requests(3))
+    assert {r.status for r in replies} == {ScoreStatus.ERROR}
+    assert server.service.seen["batches"] == 1
+    assert judge.ledger.total == 3 * question_of(requests(1)[0], settings).most
+
+
+def test_a_batch_takes_as_many_questions_as_the_cap_has_room_for(serve, config, requests):
+    server = serve()
+    most = question_of(requests(1)[0], config(server, batches=True)).most
+    replies = config(server, batches=True, max_cost_usd=6.5 * most / NANO).build(make_context()).ask(requests(9))
+    assert [r.status for r in replies] == [ScoreStatus.OK] * 6 + [ScoreStatus.MISSING] * 3
+    assert "cap" in replies[-1].detail
+
+
+def test_a_batch_of_yesterday_is_fetched_and_paid_from_its_own_ledger(serve, config, requests, tmp_path):
+    server = serve()
+    judge = config(server, batches=True, batch_deadline_s=0.001).build(make_context())
+    assert {r.status for r in judge.ask(requests(3))} == {ScoreStatus.TIMEOUT}
+    yesterday = judge.ledger.path.with_name("ledger-2026-01-01.jsonl")
+    judge.ledger.path.rename(yesterday)  # midnight
+    today = config(server, batches=True).build(make_context())
+    assert all(r.ok for r in today.ask(requests(3)))
+    assert server.service.seen["batches"] == 1
+    assert today.ledger.total == 0
+    assert Ledger(yesterday, 1.0).total == server.service.seen["billed_nano"] > 0
+    assert not Ledger(yesterday, 1.0).open_batches()
+    os.utime(yesterday, (0, 0))
+    assert not config(server, batches=True).build(make_context()).earlier
+    assert not config(server, batches=True).build(make_context(run_dir=tmp_path)).earlier
+
+
+def test_a_full_disk_ends_everything_that_is_asked(serve, config, requests, monkeypatch):
+    server = serve(latency_s=0.03)
+    judge = config(server, concurrency=4).build(make_context())
+    reserve, calls = judge.ledger.reserve, []
+
+    def full_once(nano, what):
+        calls.append(what)
+        if len(calls) == 4:
+            raise OSError(28, "No space left on device")
+        return reserve(nano, what)
+
+    monkeypatch.setattr(judge.ledger, "reserve", full_once)
+    with pytest.raises(OSError, match="No space left on device"):
+        judge.ask(requests(40))
+    time.sleep(0.15)
+    assert server.service.seen["arrivals"] <= 4
+    assert server.service.seen["billed_nano"] <= judge.ledger.total
+
+
+def test_two_judges_of_a_run_report_apart_and_what_their_ledger_holds(serve, config, requests, tmp_path):
+    server, ctx = serve(), make_context(run_dir=tmp_path)
+    judges = [config(server, model=name, prompt_caching=False).build(ctx)
+              for name in ("claude-haiku-4-5", "claude-sonnet-4-6")]
+    for judge, count in zip(judges, (3, 2)):
+        judge.ask(requests(count))
+    first, second = ctx.report["judge"], ctx.report["judge_2"]
+    assert (first["requests"], second["requests"]) == (3, 2)
+    assert (first["model"], second["model"]) == ("claude-haiku-4-5", "claude-sonnet-4-6")
+    assert first["ledger_usd"] == pytest.approx(first["cost_usd"])
+    assert second["ledger_usd"] == pytest.approx(first["cost_usd"] + second["cost_usd"])
 
 
 def test_the_key_reaches_neither_disk_nor_log_nor_errors(serve, config, requests, tmp_path, caplog):

@@ -7,11 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from rlhf_core.api import ModelConfig
 from rlhf_core.court.config import VerifierRewardConfig
 from rlhf_core.registry import Registry
 from rlhf_core.testing import check_reward, check_verifier, make_context
 from rlhf_core.types import JudgeReply, PreferencePair, Prompt, Sample, ScoreStatus
-from rlhf_plugin_judge.agreement import agreement, pair_agreement, wilson
+from rlhf_plugin_judge.agreement import pair_agreement
+from rlhf_plugin_judge.config import AnthropicConfig, LocalConfig
 from rlhf_plugin_judge.pairwise import PairwiseReward, ring
 from rlhf_plugin_judge.rewards import Asking, JudgeRewardConfig, JudgeVerifierConfig
 from rlhf_plugin_judge.texts import tagged
@@ -91,6 +93,8 @@ def test_few_rivals_are_spread_evenly():
         met = [i for pair in ring(size, rivals) for i in pair]
         assert {met.count(i) for i in range(size)} == {rivals}
     assert len(ring(4, None)) == 6
+    with pytest.raises(ValueError, match="greater than or equal to 2"):
+        JudgeRewardConfig(rivals=1)
     with pytest.raises(ValueError, match="the scale from 3 to 3 is empty"):
         JudgeRewardConfig(low=3, high=3)
 
@@ -112,6 +116,28 @@ def test_the_verifier_judges_in_a_worker_with_the_reference_answer(serve, config
     assert (tmp_path / "judge_ledger.jsonl").read_text(), "the run's cap is the worker's"
     needs = JudgeVerifierConfig(judge=judge, reference="required")
     assert needs.check_prompt(sample("4").prompt) == "it has no reference answer"
+
+
+@pytest.mark.slow
+def test_a_model_of_ones_own_has_time_enough_to_judge_in_a_worker():
+    judge = LocalConfig(model=ModelConfig(path="pocket"), seconds=40)
+    settings = VerifierRewardConfig(verifier=JudgeVerifierConfig(judge=judge, asking=Asking(max_tokens=8)), workers=1)
+    assert settings.deadline_s == 2 * 40
+    reward = settings.build(make_context(registry=Registry()))
+    try:
+        score = reward.score([sample("4")])[0]
+    finally:
+        reward.close()
+    assert score.status is ScoreStatus.ERROR
+    assert "the judge said" in score.detail  # the pocket model writes no JSON, which takes it two answers to show
+
+
+def test_a_verifier_refuses_batches_of_one_question(command):
+    with pytest.raises(ValueError, match="asks one question at a time"):
+        JudgeVerifierConfig(judge=AnthropicConfig(batches=True))
+    code, err = command("train", "--dry-run", "--algo", "grpo", "--set", "reward={name: verifier, verifier: "
+                        "{name: judge, judge: {name: anthropic, batches: true}}}")
+    assert (code, "message batches" in err) == (2, True)
 
 
 def test_the_last_json_object_counts():
@@ -147,10 +173,6 @@ def test_agreement_with_labels(serve, config):
     assert found["accuracy"] == pytest.approx((4 + 0.5 * 2) / 8)  # 12 and 16 win, 8 ties, 4 loses
     assert (found["judged"], found["ties"], found["flipped"]) == (8, 0.25, 0.0)
     assert found["low"] < 0.625 < found["high"]
-    chance = agreement([1, 1, 1, 0], [1, 1, 1, 1])
-    assert (chance.accuracy, chance.kappa) == (0.75, 0.0)
-    assert agreement([1, 0, 1, 0], [1, 0, None, 0]).judged == 3
-    assert wilson(0, 0) == (0.0, 1.0)
 
 
 def test_the_command_says_what_it_would_cost_and_how_far_the_judge_agrees(serve, command, capsys):
