@@ -70,6 +70,7 @@ def settings(work: Work, model: str, folder: Path, steps: int) -> list[str]:
     """What ``rlhf train --set`` would be given."""
     special = [f"model.lora={{r: {work.lora_r}, alpha: {2 * work.lora_r}}}"] if work.lora_r else []
     special += ["trainer.precision=bf16"] if work.dtype == "bfloat16" else []
+    special += ["model.gradient_checkpointing=true"] if "ours" in work.checkpointed else []
     return [
         "trainer.name=grpo", "reward.name=variety", f"model.path={model}", "model.prompt_format=raw",
         *special,

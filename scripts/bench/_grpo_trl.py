@@ -87,7 +87,7 @@ def main() -> None:
     gate = Gate()
     config = GRPOConfig(
         output_dir=folder, use_cpu=not torch.cuda.is_available(), bf16=work.dtype == "bfloat16",
-        gradient_checkpointing=False, model_init_kwargs={"dtype": "float32"},
+        gradient_checkpointing="trl" in work.checkpointed, model_init_kwargs={"dtype": "float32"},
         per_device_train_batch_size=work.micro_batch, gradient_accumulation_steps=work.rows // work.micro_batch,
         num_generations=work.group, max_completion_length=work.longest, temperature=1.0, top_k=0, top_p=1.0, beta=0.0,
         learning_rate=LEARNING_RATE, max_steps=steps, lr_scheduler_type="constant", max_grad_norm=1.0,

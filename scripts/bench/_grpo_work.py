@@ -45,6 +45,8 @@ class Work:
     lora_r: int = 0
     dtype: str = "float32"
     """Of the transformer's products; weights, moments and losses are float32 always (mixed precision by autocast)."""
+    checkpointed: tuple[str, ...] = ()
+    """Sides that compute activations again in the backward pass instead of keeping them: "ours", "trl"."""
 
     def lengths(self) -> list[int]:
         """Tokens of each completion, row by row: evenly drawn once and for all, so that both sides do the same work."""
@@ -62,6 +64,8 @@ CASES = {
     "b": Work("8 prompts of 60 to 120 tokens x 8 completions of 32 to 256 tokens", LONGER, 8, 32, 256),
     "c": Work("as a, LoRA r=16", PROBLEMS, 8, 64, 64, lora_r=16),
     "d": Work("as a, bfloat16 autocast", PROBLEMS, 8, 64, 64, dtype="bfloat16"),
+    "e": Work("as a, ours with activation checkpointing, TRL without", PROBLEMS, 8, 64, 64, checkpointed=("ours",)),
+    "f": Work("as a, activation checkpointing on both sides", PROBLEMS, 8, 64, 64, checkpointed=("ours", "trl")),
     "pocket": Work("pocket model, 64 prompts x 8 completions of 8 to 48 tokens", SUMS, 8, 8, 48, micro_batch=64),
 }
 

@@ -22,7 +22,7 @@ from scripts.bench._floor import operations, peaks, shares
 from scripts.bench._grpo_work import find
 from scripts.bench._sides import as_folder, compare, smollm2
 
-RUNS = {"a": 3, "b": 1, "c": 2, "d": 2}
+RUNS = {"a": 3, "b": 1, "c": 2, "d": 2, "e": 3, "f": 2}
 """Counted steps of each side: a step of case b takes TRL minutes."""
 THREADS = 2
 
