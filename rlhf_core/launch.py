@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -222,9 +223,20 @@ def set_up_torch(config: RunConfig) -> None:
     use_products(config.matmul)
     if config.threads:
         torch.set_num_threads(config.threads)
+    elif "OMP_NUM_THREADS" not in os.environ and not torch.cuda.is_available():
+        ahead = getattr(getattr(config.trainer, "rollouts", None), "max_staleness", 0) > 0
+        torch.set_num_threads(max(1, _torchs_threads() // (2 if ahead else 1)))  # who samples shares with who learns
     torch.use_deterministic_algorithms(config.deterministic, warn_only=True)
     # every buffer is written before it is read
     torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@functools.cache
+def _torchs_threads() -> int:
+    """As they were before the first run of this process."""
+    import torch
+
+    return torch.get_num_threads()
 
 
 def environment() -> dict[str, Any]:

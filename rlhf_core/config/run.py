@@ -34,7 +34,8 @@ class RunConfig(Config):
     benchmarks: tuple[component("benchmark"), ...] = ()  # pyright: ignore[reportInvalidTypeForm]
     """Suites that the policy is evaluated on whenever it is evaluated on held-out prompts (on-policy runs)."""
     threads: int | None = Field(None, ge=1)
-    """CPU threads per process; None leaves torch's choice."""
+    """CPU threads per operation and process; None leaves torch's choice, or half of it where rollouts are sampled ahead
+    on the CPU, beside the learner."""
     matmul: Literal["auto", "torch", "onednn"] = "auto"
     """Who multiplies float32 matrices on the CPU; ``auto`` takes oneDNN where it is faster (AVX-512, not Intel)."""
     deterministic: bool = True

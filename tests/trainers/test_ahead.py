@@ -13,13 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from rlhf_core.api import hookimpl
+from rlhf_core.config.load import validate
 from rlhf_core.errors import DeadlineExceeded
+from rlhf_core.launch import set_up_torch
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.policy_copy import PolicyCopy
+from rlhf_core.registry import Registry
 from rlhf_core.rollout.native import NativeEngine
 from rlhf_core.runs.jsonl import read_jsonl
 from rlhf_core.trainers.buffer import RolloutBuffer
@@ -280,3 +284,21 @@ def test_two_kills_at_random_moments() -> None:
     out = subprocess.run([sys.executable, str(script), "--kills", "2", "--steps", "8"], capture_output=True, text=True)
     assert out.returncode == 0, out.stdout + out.stderr
     assert '"kills": 2' in out.stdout
+
+
+def test_who_samples_and_who_learns_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    def threads(**said: Any) -> int:
+        config = {"trainer": {"name": "grpo", **said.pop("trainer", {})}, "reward": "verifier", **said}
+        set_up_torch(validate(Registry(disabled=()), config))
+        return torch.get_num_threads()
+
+    before, ahead = torch.get_num_threads(), {"rollouts": {"max_staleness": 1}}
+    monkeypatch.setattr("rlhf_core.launch._torchs_threads", lambda: 4)
+    try:
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+        assert [threads(), threads(trainer=ahead), threads(trainer=ahead, threads=3), threads()] == [4, 2, 3, 4]
+        monkeypatch.setenv("OMP_NUM_THREADS", "1")
+        torch.set_num_threads(1)
+        assert threads(trainer=ahead) == 1
+    finally:
+        torch.set_num_threads(before)
