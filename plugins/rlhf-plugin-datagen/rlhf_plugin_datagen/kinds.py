@@ -13,6 +13,8 @@ from rlhf_core.api import JudgeReply, JudgeRequest, Message, Prompt, Sample
 from rlhf_core.trainers.rooms import request_seed
 from rlhf_plugin_datagen.makers import Estimate, Meter
 from rlhf_plugin_datagen.principles import numbered
+from rlhf_plugin_judge.pairwise import SYSTEM, Match, Outcome, compare
+from rlhf_plugin_judge.rewards import Asking
 from rlhf_plugin_judge.texts import AS_DATA, conversation, tagged
 from rlhf_plugin_judge.verdict import Unusable, Verdict, ask_json
 from rlhf_plugin_rubric.judged import shown, system_text
@@ -70,11 +72,9 @@ class Kind:
     foresee: Foresee
 
 
-COMPARE = """You compare two responses to a conversation by these principles:
+BETTER = """The better one keeps these principles better:
 {principles}
-
-{data}
-Answer with one JSON object alone: {{"better": "A", "B" or "tie", "why": "one sentence that names the principle"}}"""
+Say in one sentence why, and name the principle."""
 
 GUIDE = """You answer by these principles:
 {principles}"""
@@ -104,47 +104,23 @@ def preferences(items: Sequence[Item], generator: Meter, judge: Meter, settings:
     cut = {item.id for i, item in enumerate(items) if any(was_cut(r, settings) for r in replies[2 * i : 2 * i + 2])}
     found = {item.id: unusable(texts[item.id]) or ("cut_off" if item.id in cut else "") for item in items}
     asked = [item for item in items if not found[item.id] and item.id not in generator.unanswered]
-    system = COMPARE.format(principles=numbered(settings.principles), data=AS_DATA)
-    verdicts = ask_json(judge, [
-        JudgeRequest(f"{item.id}#{order}", compare(item, texts[item.id], order), system, settings.judge_tokens)
-        for item in asked for order in ("ab", "ba")], read_choice)
-    pairs = {item.id: verdicts[2 * i : 2 * i + 2] for i, item in enumerate(asked)}
-    return [_preference(item, texts[item.id], pairs[item.id]) if item.id in pairs else
+    matches = [Match(f"{item.id}#pair", item.prompt, *texts[item.id]) for item in asked]
+    criterion = BETTER.format(principles=numbered(settings.principles))
+    outcomes = compare(judge, matches, criterion, Asking(max_tokens=settings.judge_tokens))
+    judged = {item.id: outcome for item, outcome in zip(asked, outcomes)}
+    return [_preference(item, texts[item.id], judged[item.id]) if item.id in judged else
             Made(item, left_out=found[item.id], detail=" | ".join(texts[item.id])) for item in items]
 
 
-def _preference(item: Item, texts: Sequence[str], verdicts: Sequence[Verdict[tuple[str, str]]]) -> Made:
-    """The row of two verdicts, the second of which saw the responses swapped."""
-    bad = next((v for v in verdicts if v.value is None), None)
-    if bad is not None:
-        return Made(item, left_out="judge_unusable", detail=bad.detail)
-    (first, why), (second, other) = (v.value for v in verdicts if v.value is not None)
-    second = {"A": "B", "B": "A"}.get(second, second)
-    if first != second or first == "tie":
-        reason = "tie" if first == second else "order_decides"
-        return Made(item, left_out=reason, detail=f"{first}: {why} / swapped, {second}: {other}")
-    chosen, rejected = texts if first == "A" else texts[::-1]
-    return Made(item, {"chosen": chosen, "rejected": rejected, "why": why})
-
-
-def compare(item: Item, texts: Sequence[str], order: str) -> tuple[Message, ...]:
-    """The question about two responses; ``ba`` shows the second as A."""
-    a, b = texts if order == "ab" else texts[::-1]
-    return question(tagged("conversation", conversation(item.prompt)), tagged("response_a", a), tagged("response_b", b),
-                    "Which response keeps the principles better?")
-
-
-def read_choice(found: dict[str, Any]) -> tuple[str, str]:
-    """``better`` and ``why`` of a verdict.
-
-    Raises:
-        Unusable: neither A, B nor tie.
-    """
-    better = str(found.get("better", "")).strip().strip('"').removeprefix("response ").removeprefix("Response ")
-    choice = {"a": "A", "b": "B", "tie": "tie"}.get(better.lower())
-    if choice is None:
-        raise Unusable('"better" must be "A", "B" or "tie"')
-    return choice, str(found.get("why", "")).strip()
+def _preference(item: Item, texts: Sequence[str], outcome: Outcome) -> Made:
+    """The row of a comparison in both orders."""
+    if outcome.share is None:
+        return Made(item, left_out="judge_unusable", detail=outcome.detail)
+    if outcome.share not in (0.0, 1.0):
+        tie = outcome.share == 0.5 and not outcome.flipped
+        return Made(item, left_out="tie" if tie else "order_decides", detail=" / swapped: ".join(outcome.why))
+    chosen, rejected = texts if outcome.share == 1.0 else texts[::-1]
+    return Made(item, {"chosen": chosen, "rejected": rejected, "why": outcome.why[0]})
 
 
 def demonstrations(items: Sequence[Item], generator: Meter, judge: Meter, settings: Settings) -> list[Made]:
@@ -262,8 +238,8 @@ def unusable(texts: Sequence[str]) -> str:
 def foresee_preferences(item: Item, generator: Estimate, judge: Estimate, settings: Settings) -> None:
     """Two responses, and two comparisons of the longest that they can be."""
     generator.add(length(item.prompt), settings.max_tokens, times=2)
-    system = COMPARE.format(principles=numbered(settings.principles), data=AS_DATA)
-    judge.add(length(item.prompt) + len(system) + 8 * settings.max_tokens, settings.judge_tokens, times=2)
+    system = len(SYSTEM) + len(AS_DATA) + len(BETTER) + len(numbered(settings.principles))
+    judge.add(length(item.prompt) + system + 8 * settings.max_tokens, settings.judge_tokens, times=2)
 
 
 def foresee_demonstrations(item: Item, generator: Estimate, judge: Estimate, settings: Settings) -> None:

@@ -229,6 +229,21 @@ def test_errors_without_end_stop_the_command(tmp_path: Path, command: Command) -
     assert len(log.read_text().splitlines()) == 64
 
 
+def test_a_judge_that_a_hook_registers_can_be_asked(rule_judge: Path, prompts: Path, tmp_path: Path,
+                                                     command: Command) -> None:
+    info = rule_judge / "late_judge-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: late-judge\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[rlhf]\nfinder = late_judge_for_tests:hooks\n")
+    (rule_judge / "late_judge_for_tests.py").write_text(
+        "from rlhf_core.api import hookimpl\nclass Hooks:\n    @hookimpl\n    def rlhf_register(self, registry):\n"
+        "        registry.add('judge', 'late', 'acme_judge_for_tests:RuleConfig', distribution='late-judge')\n"
+        "hooks = Hooks()\n")
+    code, err = command("data", "generate", "sft", "--judge", "late", "--dataset", prompts, "--output",
+                        tmp_path / "sft.jsonl")
+    assert code == 0, err
+
+
 def test_the_dry_run_prints_the_cost_and_asks_nothing(prompts: Path, tmp_path: Path, command: Command,
                                                       capsys: pytest.CaptureFixture[str]) -> None:
     from rlhf_core.cli.main import main

@@ -23,7 +23,7 @@ Neither their order nor their length says which is better.
 Think in one or two sentences. Then write one JSON object and nothing after it:
 {{"why": "...", "better": "A"}}
 where "better" is "A", "B" or "tie"."""
-POINTS = {"A": 1.0, "B": 0.0, "tie": 0.5}
+POINTS = {"a": 1.0, "b": 0.0, "tie": 0.5}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,8 @@ class Outcome:
     status: ScoreStatus = ScoreStatus.OK
     detail: str = ""
     cost_usd: float = 0.0
+    why: tuple[str, str] = ("", "")
+    """The judge's reasons in each order; in the second it saw the first response as B."""
 
 
 def compare(judge: Judge, matches: Sequence[Match], criterion: str, asking: Asking) -> list[Outcome]:
@@ -79,25 +81,26 @@ def question(match: Match, a: str, b: str, order: str, system: str, asking: Aski
                         asking.temperature, asking.seed)
 
 
-def better(found: dict[str, Any]) -> float:
-    """Points of response A.
+def better(found: dict[str, Any]) -> tuple[float, str]:
+    """Points of response A, and why. "a" and "response A" are A too.
 
     Raises:
         Unusable: "better" is none of the three.
     """
-    said = found.get("better")
-    if said not in POINTS:
+    points = POINTS.get(str(found.get("better", "")).strip().lower().removeprefix("response "))
+    if points is None:
         raise Unusable('"better" must be "A", "B" or "tie"')
-    return POINTS[said]
+    return points, str(found.get("why", "")).strip()
 
 
-def outcome(ab: Verdict[float], ba: Verdict[float]) -> Outcome:
+def outcome(ab: Verdict[tuple[float, str]], ba: Verdict[tuple[float, str]]) -> Outcome:
     """Both orders together; the second one's A is the match's second response."""
     cost = ab.cost_usd + ba.cost_usd
     if ab.value is None or ba.value is None:
         gone = ab if ab.value is None else ba
         return Outcome(None, False, gone.status, gone.detail, cost)
-    return Outcome((ab.value + 1 - ba.value) / 2, ab.value == ba.value != 0.5, cost_usd=cost)
+    (first, why), (second, other) = ab.value, ba.value
+    return Outcome((first + 1 - second) / 2, first == second != 0.5, cost_usd=cost, why=(why, other))
 
 
 class PairwiseReward:

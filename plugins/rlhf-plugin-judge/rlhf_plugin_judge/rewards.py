@@ -33,8 +33,8 @@ class JudgeRewardConfig(ComponentConfig):
     judge: component("judge") = AnthropicConfig(name="anthropic")  # pyright: ignore[reportInvalidTypeForm]
     mode: Literal["grade", "pairwise"] = "grade"
     """``grade``: each completion on a scale. ``pairwise``: the share of comparisons won within its group, each asked in
-    both orders, so that liking what comes first cancels out. Held-out prompts get one completion, which has nothing to
-    be compared with: no ``eval/reward``."""
+    both orders, so that liking what comes first cancels out. Held-out prompts get one completion, with nothing to
+    compare it with: ``eval/reward/missing`` counts them."""
     criterion: str = "How well does the response do what the user asked for: is it right, complete, and to the point?"
     low: int = 1
     """Worst grade; it becomes 0."""

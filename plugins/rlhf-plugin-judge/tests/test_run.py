@@ -27,5 +27,8 @@ def test_a_run_compares_its_completions_and_pays_from_its_own_ledger(serve, comm
     assert spent["cost_usd"] * NANO == pytest.approx(server.service.seen["billed_nano"])
     assert spent["ledger_usd"] == pytest.approx(spent["cost_usd"])
     assert sum(r["op"] == "settle" and r["usd"] > 0 for r in rows) == spent["answers"] > 8
+    evaluated = [r for r in read_jsonl(run / "metrics.jsonl") if any(k.startswith("eval/") for k in r)]
+    assert evaluated
+    assert not [r for r in evaluated if "eval/reward/mean" in r or not r["eval/reward/missing"]]  # one of each prompt
     secret = os.environ["ANTHROPIC_API_KEY"]
     assert not [f for f in run.rglob("*") if f.is_file() and secret.encode() in f.read_bytes()]

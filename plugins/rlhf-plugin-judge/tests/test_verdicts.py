@@ -14,7 +14,7 @@ from rlhf_core.testing import check_reward, check_verifier, make_context
 from rlhf_core.types import JudgeReply, PreferencePair, Prompt, Sample, ScoreStatus
 from rlhf_plugin_judge.agreement import pair_agreement
 from rlhf_plugin_judge.config import AnthropicConfig, LocalConfig
-from rlhf_plugin_judge.pairwise import PairwiseReward, ring
+from rlhf_plugin_judge.pairwise import Match, PairwiseReward, compare, ring
 from rlhf_plugin_judge.rewards import Asking, JudgeRewardConfig, JudgeVerifierConfig
 from rlhf_plugin_judge.texts import tagged
 from rlhf_plugin_judge.verdict import Unusable, find_object, number
@@ -86,6 +86,16 @@ def test_a_judge_that_likes_the_first_place_moves_nobody(serve, config):
     scores = reward.build(make_context()).score([sample("one"), sample("two")])
     assert [s.value for s in scores] == [0.5, 0.5]
     assert scores[0].parts["flipped"] == 1.0
+
+
+def test_a_comparison_keeps_its_reasons_and_a_list_is_no_answer(serve, config):
+    said = {"a": '{"better": "response B", "why": "shorter"}', "b": '{"better": "a", "why": "still shorter"}',
+            "c": '{"better": ["A"]}'}
+    judge = config(serve(answer=lambda body: said[between(body, "response_a")])).build(make_context())
+    turn = ({"role": "user", "content": "Hi?"},)
+    found, unusable = compare(judge, [Match("1", turn, "a", "b"), Match("2", turn, "c", "a")], "", Asking())
+    assert (found.share, found.flipped, found.why) == (0.0, False, ("shorter", "still shorter"))
+    assert (unusable.share, unusable.status) == (None, ScoreStatus.ERROR)
 
 
 def test_few_rivals_are_spread_evenly():
