@@ -14,14 +14,14 @@ from typing import Any
 
 from rlhf_core.api import BuildContext, ConfigError, ModelConfig, Prompt
 from rlhf_core.cli.toolbox import context_of, sampler
-from rlhf_core.models.sources import resolve
+from rlhf_core.models.sources import resolve, weights_print
 from rlhf_core.runs.atomic import write_json
 from rlhf_eval.benchmark import SuiteBenchmark, check_rows
 from rlhf_eval.items import rows, worked_examples
 from rlhf_eval.plot import draw
 from rlhf_eval.report import pass_rates, report
 from rlhf_eval.selectors import Selector, score
-from rlhf_eval.store import ResultFolder, weights_print
+from rlhf_eval.store import ResultFolder
 from rlhf_eval.suites import SuiteConfig
 
 Say = Callable[[str], None]

@@ -24,8 +24,9 @@ from rlhf_core.api import (
     Sample,
 )
 from rlhf_core.cli.toolbox import component_of, context_of
+from rlhf_core.models.sources import weights_print
 from rlhf_core.runs.jsonl import read_jsonl
-from rlhf_eval.store import ResultFolder, weights_print
+from rlhf_eval.store import ResultFolder
 
 Row = Mapping[str, Any]
 JUDGE_SYSTEM = ("You grade answers. Given a question and an answer, reply with one number from 0 (wrong or useless) to "

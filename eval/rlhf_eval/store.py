@@ -6,7 +6,6 @@ Files: ``settings.json``, ``rows.jsonl`` (one row per completion), ``times.jsonl
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,23 +15,6 @@ from typing import Any
 from rlhf_core.api import ConfigError, DatasetError
 from rlhf_core.runs.atomic import write_json, write_text
 from rlhf_core.runs.jsonl import JsonlFile, plain, read_jsonl
-
-
-def weights_print(path: str) -> str:
-    """Hash of every file of a local model, an ensemble's members and trunk included; "" for a hub id or ``pocket``.
-
-    So that other weights under the same name are noticed, a merged adapter or a trained head as well.
-    """
-    place = Path(path).expanduser()
-    files = sorted(f for f in place.rglob("*") if f.is_file()) if place.is_dir() else [place] if place.is_file() else []
-    digest = hashlib.sha256()
-    for file in files:
-        if file.suffix == ".md":
-            continue
-        digest.update(f"{file.relative_to(place) if file != place else file.name}\n".encode())
-        with file.open("rb") as handle:
-            digest.update(hashlib.file_digest(handle, "sha256").digest())
-    return digest.hexdigest()[:16] if files else ""
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.api import BuildContext, ConfigError, DeadlineExceeded, ModelConfig
+from rlhf_core.models.sources import weights_print
 from rlhf_core.runs.atomic import write_json
 from rlhf_core.runs.read import StoredRun, find_run, read_run
 from rlhf_eval.harness import Job, evaluate
-from rlhf_eval.store import weights_print
 from rlhf_eval.suites import SuiteConfig
 
 ENDED = ("completed", "stopped", "interrupted", "failed")

@@ -1,7 +1,8 @@
-"""What a model path means, and whether what it names is complete. Reads no weights, imports nothing heavy."""
+"""What a model path means, whether what it names is complete, and a fingerprint of it. Imports nothing heavy."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,6 +107,23 @@ def check_folder(folder: Path) -> Path:
         raise _incomplete(folder, "tokenizer.json", "save the tokenizer next to the weights: "
                                                     "tokenizer.save_pretrained(folder)")
     return folder
+
+
+def weights_print(path: str) -> str:
+    """Hash of every file of a local model, an ensemble's members and trunk included; "" for a hub id or ``pocket``.
+
+    So that other weights under the same name are noticed, a merged adapter or a trained head as well.
+    """
+    place = Path(path).expanduser()
+    files = sorted(f for f in place.rglob("*") if f.is_file()) if place.is_dir() else [place] if place.is_file() else []
+    digest = hashlib.sha256()
+    for file in files:
+        if file.suffix == ".md":
+            continue
+        digest.update(f"{file.relative_to(place) if file != place else file.name}\n".encode())
+        with file.open("rb") as handle:
+            digest.update(hashlib.file_digest(handle, "sha256").digest())
+    return digest.hexdigest()[:16] if files else ""
 
 
 def _incomplete(folder: Path, missing: str, fix: str) -> ModelError:

@@ -54,6 +54,11 @@ class JsonlFile:
         self._file.close()
 
 
+def whole_lines(path: Path) -> int:
+    """Bytes up to the last complete row, for ``keep_bytes``: a killed writer may have left half of one."""
+    return path.read_bytes().rfind(b"\n") + 1 if path.is_file() else 0
+
+
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the rows of a JSONL file; a torn last line (a killed writer) is left out."""
     if not path.is_file():

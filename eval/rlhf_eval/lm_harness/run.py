@@ -9,9 +9,9 @@ from typing import Any
 
 from rlhf_core.api import BuildContext, ConfigError, ModelConfig
 from rlhf_core.cli.toolbox import component_of, sampler
-from rlhf_core.models.sources import resolve
+from rlhf_core.models.sources import resolve, weights_print
 from rlhf_core.runs.atomic import write_json
-from rlhf_eval.store import ResultFolder, weights_print
+from rlhf_eval.store import ResultFolder
 
 OPTIONS = {"path": "path", "shots_data": "shots_path", "shots": "shots", "limit": "limit", "max_tokens": "max_tokens"}
 """Option of the command -> setting of the task; the others are the task's own business."""

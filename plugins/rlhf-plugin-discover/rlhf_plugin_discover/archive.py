@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.runs.jsonl import JsonlFile, read_jsonl
+from rlhf_core.runs.jsonl import JsonlFile, read_jsonl, whole_lines
 
 START = "start"
 """Id of the task's own program."""
@@ -153,8 +153,3 @@ class Journal:
 def proposal_of(row: Mapping[str, Any]) -> Proposal:
     """Read one line back."""
     return Proposal(**{**row, "shown": tuple(row["shown"])})
-
-
-def whole_lines(path: Path) -> int:
-    """Bytes up to the end of the last whole line; 0 if there is no file."""
-    return path.read_bytes().rfind(b"\n") + 1 if path.is_file() else 0

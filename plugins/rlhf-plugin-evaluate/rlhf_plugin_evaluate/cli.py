@@ -61,7 +61,7 @@ def policies(baseline: str, others: tuple[str, ...], dataset: str, split: str, c
     place = {"baseline": named[c.BASELINE], "none": None}.get(reference, reference)
     place = c.model_of(place) if place and temperature > 0 else None
     plan = c.Comparison(named, dataset, split, count, max_tokens, temperature, seed, prompt_format, place,
-                        c.dumped(scorer), c.dumped(asked))
+                        c.dumped(scorer), c.dumped(asked), c.prints(named, place, scorer, asked))
     ctx, datasets = c.context_of(registry, plan, scorer)
     prompts = c.prompts_of(datasets, split, count)
     c.comparable(scorer, asked, datasets, prompts)
@@ -109,7 +109,8 @@ def run(plan: Comparison, ctx: Any, datasets: Any, prompts: Sequence[Any], score
             if name != BASELINE:
                 judged = None
                 if judge is not None:
-                    judged = judging.compare(judge, own, rows[BASELINE], out / f"judge-{name}.jsonl", plan.seed, say)
+                    judged = judging.compare(judge, prompts, own, rows[BASELINE], out / f"judge-{name}.jsonl",
+                                             plan.seed, say)
                     found["judge"] = judging.summary(judged)
                 found["wins"] = report.against(own, rows[BASELINE], judged, plan.seed)
             result["policies"][name] = found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from rlhf_core.config.load import parse_sets
 from rlhf_core.config.run import RunConfig
 from rlhf_core.data.library import Datasets
 from rlhf_core.data.mixture import interleave
-from rlhf_core.models.sources import resolve
+from rlhf_core.models.sources import resolve, weights_print
 from rlhf_core.registry import Registry
 from rlhf_core.runs.atomic import write_json
 
@@ -42,6 +42,8 @@ class Comparison:
     reference: str | None
     reward: dict[str, Any] | None
     judge: dict[str, Any] | None
+    weights: dict[str, str]
+    """Fingerprint of every local model that is named above, by its place."""
 
     def claim(self, folder: Path) -> None:
         """Make the folder, or make sure that what lies there is of this very comparison.
@@ -156,6 +158,21 @@ def comparable(reward: Any, judge: Any, datasets: Datasets, prompts: Sequence[Pr
     if reward is None and judge is None and not any(datasets.has_gold(p) for p in prompts):
         raise ConfigError("nothing says which response is better", why="the data set has no gold score",
                           fix="--reward NAME, --reward-model FOLDER or --judge NAME")
+
+
+def prints(policies: Mapping[str, str], reference: str | None, *components: ComponentConfig | None) -> dict[str, str]:
+    """Place -> fingerprint of each local model of a comparison, those that a reward or judge loads included."""
+    places = {*policies.values(), reference or "", *(p for c in components for p in paths_in(dumped(c) or {}))}
+    return {p: found for p in sorted(places - {""}) if (found := weights_print(p))}
+
+
+def paths_in(settings: Any) -> Iterator[str]:
+    """Every ``path`` among settings, at any depth."""
+    for key, value in settings.items() if isinstance(settings, Mapping) else enumerate(settings):
+        if key == "path" and isinstance(value, str):
+            yield value
+        elif isinstance(value, (Mapping, list, tuple)):
+            yield from paths_in(value)
 
 
 def dumped(config: ComponentConfig | None) -> dict[str, Any] | None:

@@ -20,7 +20,7 @@ from rlhf_core.models.load import LoadedModel, load_policy
 from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.policy.forward import completion_logprobs
 from rlhf_core.rollout.native import NativeEngine
-from rlhf_core.runs.jsonl import JsonlFile, read_jsonl
+from rlhf_core.runs.jsonl import JsonlFile, read_jsonl, whole_lines
 from rlhf_core.trainers.doors import ask
 from rlhf_core.trainers.rooms import request_seed
 
@@ -68,11 +68,6 @@ def answer_all(name: str, model: ModelConfig, shared: Measuring, file: Path, say
         finally:
             out.close()
     return rows
-
-
-def whole_lines(file: Path) -> int:
-    """Bytes up to the last complete row: a killed writer may have left half of one."""
-    return file.read_bytes().rfind(b"\n") + 1 if file.is_file() else 0
 
 
 def answer(policy: LoadedModel, prompts: Sequence[Prompt], start: int, shared: Measuring, form: Any) -> list[Row]:

@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from rlhf_core.api import BuildContext, ComponentConfig, JudgeReply, JudgeRequest, ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.save import write_folder
 from rlhf_core.registry import Registry
 from rlhf_core.runs.jsonl import read_jsonl
+from rlhf_plugin_evaluate.comparison import prints
+from rlhf_plugin_judge.config import LocalConfig
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -31,8 +34,8 @@ class ShorterConfig(ComponentConfig):
 class Shorter:
     def ask(self, requests: Sequence[JudgeRequest]) -> list[JudgeReply]:
         def one(text: str) -> JudgeReply:
-            a, b = text.split("Response A:\n")[1].split("\n\nWhich")[0].split("\n\nResponse B:\n")
-            return JudgeReply("B" if len(b) < len(a) else "A", cost_usd=0.01)
+            a, b = (text.split(f"<{tag}>\n")[1].split(f"\n</{tag}>")[0] for tag in ("response_a", "response_b"))
+            return JudgeReply(json.dumps({"better": "B" if len(b) < len(a) else "A"}), cost_usd=0.01)
 
         return [one(r.messages[-1]["content"]) for r in requests]
 
@@ -145,6 +148,32 @@ def test_bad_input(run: Run, tmp_path: Path, args: tuple[str, ...], word: str) -
     assert code == 2
     assert word in err
     assert not (tmp_path / "out").exists()
+
+
+def test_other_weights_under_the_same_name_are_refused(run: Run, nudged: Path) -> None:
+    """As after a resumed or repeated training: rows of both would be one policy's."""
+    command = ("--baseline", "pocket", "--prompts", 2, "--max-tokens", 4, "--out", "out", "--policy", nudged)
+    assert run(*command)[0] == 0
+    file = nudged / "model.safetensors"
+    weights = load_file(file)
+    first = next(iter(weights))
+    save_file({**weights, first: weights[first] + 0.01}, file, {"format": "pt"})
+    code, _, err = run(*command)
+    assert code == 2
+    assert "holds another comparison" in err
+    assert "weights" in err
+
+
+def test_the_weights_of_rewards_and_judges_count_too(tmp_path: Path) -> None:
+    for name in ("model", "judge", "rm"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_text(name)
+    judge = LocalConfig(model=ModelConfig(path=f"{tmp_path}/judge"))
+    parts = {"taste": {"reward": {"name": "bradley_terry", "path": f"{tmp_path}/rm"}}, "rules": {"reward": "verifier"}}
+    reward = Registry().load("reward", "composite").model_validate({"parts": parts}, context={"registry": Registry()})
+    found = prints({"baseline": "pocket", "x": f"{tmp_path}/model"}, None, reward, judge)
+    assert list(found) == [f"{tmp_path}/{name}" for name in ("judge", "model", "rm")]
+    assert len(set(found.values())) == 3
 
 
 def test_rows_of_another_comparison_are_not_mixed(run: Run, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from rlhf_core.api import ModelConfig, PreferencePair
 from rlhf_core.models.load import clear_quantizer, load_tokenizer
-from rlhf_core.models.sources import resolve
+from rlhf_core.models.sources import resolve, weights_print
 from rlhf_core.runs.cache import cache_folder
 from rlhf_plugin_reward.config import EnsembleConfig
 from rlhf_plugin_reward.net import RewardNet, merged
@@ -51,23 +51,11 @@ def digest(
     settings = config.model_dump(mode="json", include=set(DECIDES))
     pairs = [[[dict(m) for m in p.prompt], p.chosen, p.rejected, p.margin] for p in (*train, *held)]
     versions = [metadata.version(n) for n in ("rlhf-plugin-reward", "torch", "transformers")]
-    model = [base.model_dump(mode="json"), weights_digest(base.path), tokenizer_digest(base)]
+    source = resolve(base.path)
+    weights = weights_print(source.describe) if source.local else source.place
+    model = [base.model_dump(mode="json"), weights, tokenizer_digest(base)]
     text = json.dumps([settings, model, pairs, seed, versions], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:20]
-
-
-def weights_digest(path: str) -> str:
-    """Hash of a local model's weights and config; a hub id stands for itself."""
-    source = resolve(path)
-    folder = Path(source.place)
-    if not source.local:
-        return source.place
-    files = [folder / source.gguf] if source.gguf else [*sorted(folder.glob("*.safetensors")), folder / "config.json"]
-    total = hashlib.sha256()
-    for file in files:
-        with file.open("rb") as handle:
-            total.update(hashlib.file_digest(handle, "sha256").digest())
-    return total.hexdigest()
 
 
 def tokenizer_digest(base: ModelConfig) -> str:
