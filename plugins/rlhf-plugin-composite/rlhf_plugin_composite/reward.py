@@ -15,8 +15,8 @@ from rlhf_plugin_composite.normalise import Normaliser
 class CompositeReward:
     """``value = sum of weight * normalised`` over the parts.
 
-    ``Score.parts`` has, for a part called ``taste``: ``taste/raw``, ``taste/normalised``, and each part of its own as
-    ``taste/NAME``.
+    ``Score.parts`` has, for a part called ``taste``: ``taste/raw``, ``taste/normalised``, ``taste/weighted`` (these add
+    up to the value), and each part of its own as ``taste/NAME``.
 
     Args:
         config: weights and how to normalise.
@@ -43,7 +43,8 @@ class CompositeReward:
             weight, value = self.config.parts[name].weight, normal[name]
             parts |= {f"{name}/{k}": float(v) for k, v in score.parts.items()}
             if value is not None and score.value is not None:
-                parts |= {f"{name}/raw": float(score.value), f"{name}/normalised": value}
+                parts |= {f"{name}/raw": float(score.value), f"{name}/normalised": value,
+                          f"{name}/weighted": weight * value}
                 total += weight * value
             elif weight != 0:
                 missing.append(name)

@@ -159,6 +159,7 @@ def test_the_sum_of_weighted_normalised_parts() -> None:
         assert score.value == pytest.approx(0.7 * normalised + 0.3 * credit * (raw or 0.5))
         assert score.parts["plain/raw"] == raw
         assert score.parts["plain/normalised"] == pytest.approx(normalised)
+        assert score.value == pytest.approx(score.parts["plain/weighted"] + score.parts["rules/weighted"])
         assert score.parts["rules/length"] == credit
 
 

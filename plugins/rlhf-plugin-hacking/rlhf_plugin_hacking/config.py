@@ -62,13 +62,14 @@ class DominanceConfig(Config):
     """One part of the reward explains most of its rise, at the cost of another part."""
 
     share: float = Field(default=0.8, gt=0, le=1)
-    """Of the sum of all rises of parts."""
+    """Of the sum of all rises of parts, weights included."""
     rise: float = Field(default=0.5, gt=0)
     """Least rise of the reward itself, in standard deviations of the warm-up's scores."""
     at_others_cost: float = Field(default=0.05, ge=0)
     """Another part has lost at least this share of what the first gained; 0 asks for no loss."""
     parts: tuple[str, ...] = ()
-    """Names of the parts to compare; empty takes all but ``mean`` and ``std``."""
+    """Names of the parts to compare, all on one scale; empty takes a composite's weighted parts, which add up to the
+    reward. Parts of any other reward overlap or have units of their own: nothing is said of them unless named."""
     window: int = Field(default=3, ge=1)
     """Steps that are averaged."""
 

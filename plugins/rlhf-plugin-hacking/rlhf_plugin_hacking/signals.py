@@ -174,9 +174,12 @@ class Dominance:
             (f"the weight of '{top}' in the reward", self.change("trainer.kl.coefficient", 0.1)))
 
     def _parts(self, row: Row) -> dict[str, float]:
+        """Parts on one scale: those that a composite weighs, which add up to the reward, or those that are named."""
         own = {k.removeprefix("reward/part/"): v for k, v in row.items() if k.startswith("reward/part/")}
-        wanted = self.config.parts or [k for k in own if k not in ("mean", "std")]
-        return {k: float(own[k]) for k in wanted if k in own and math.isfinite(own[k])}
+        weighted = {k.removesuffix("/weighted"): v for k, v in own.items() if k.endswith("/weighted")}
+        sums = {k: v for k, v in weighted.items() if "/" not in k}  # not those of a composite within
+        own |= sums
+        return {k: float(own[k]) for k in self.config.parts or sums if k in own and math.isfinite(own[k])}
 
 
 def number(row: Row, name: str) -> float | None:

@@ -36,6 +36,11 @@ def rewards(*values: float, **parts: list[float]) -> Steps:
             for i, v in enumerate(values)]
 
 
+def weighted(a: list[float], b: list[float]) -> dict[str, list[float]]:
+    """A composite's two parts."""
+    return {"a/weighted": a, "b/weighted": b}
+
+
 def pairs(*values: tuple[float, float]) -> Steps:
     """Proxy and second reward, as the monitor joins them from rollouts or evaluations."""
     return [{"reward/mean": p, "proxy": p, "second": s, "proxy_std": 1.0, "second_std": 1.0} for p, s in values]
@@ -58,11 +63,20 @@ CASES: dict[str, tuple[HackingConfig, Steps, Steps, str]] = {
     "second falls": (only("divergence"), pairs(*[(-v, -v) for v in UP]), pairs(*[(v, min(v, 2 - v)) for v in UP]),
                      "hacking HARD_STOP: divergence"),
     "one part at another's cost": (
-        only("dominance"), rewards(*UP, a=UP, b=UP),
-        rewards(*UP, a=[2 * v for v in UP], b=[-v for v in UP]), "100% of the reward's rise is its part 'a'"),
-    "one part alone": (only("dominance"), rewards(*UP, a=UP, b=[1.0] * 20), [], ""),
+        only("dominance"), rewards(*UP, **weighted(UP, UP)),
+        rewards(*UP, **weighted([2 * v for v in UP], [-v for v in UP])), "100% of the reward's rise is its part 'a'"),
+    "one part alone": (only("dominance"), rewards(*UP, **weighted(UP, [1.0] * 20)), [], ""),
     "one part alone, asked for": (only("dominance", dominance={"at_others_cost": 0}), [],
-                                  rewards(*UP, a=UP, b=[1.0] * 20), "while 'b' changed by +0"),
+                                  rewards(*UP, **weighted(UP, [1.0] * 20)), "while 'b' changed by +0"),
+    "logits, and a composite within": (
+        only("dominance"), rewards(*UP, **weighted(UP, UP), **{
+            "a/raw": [300 * v for v in UP], "b/raw": [-v for v in UP], "b/x/weighted": [9 * v for v in UP]}), [], ""),
+    "where a process reward's steps end": (
+        only("dominance"), rewards(*UP, step_1=UP, step_2=UP, end_1=[-20 * v for v in UP], end_2=[60 * v for v in UP]),
+        [], ""),
+    "its steps, by name": (
+        only("dominance", dominance={"parts": ["step_1", "step_2"]}), [],
+        rewards(*UP, step_1=UP, step_2=[-v for v in UP], end_2=[60 * v for v in UP]), "its part 'step_1'"),
 }
 
 

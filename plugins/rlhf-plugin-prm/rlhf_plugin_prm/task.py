@@ -54,6 +54,10 @@ class StepTask(RewardModelTask):
                                fix="raise trainer.max_length, or allow more with dataset.max_dropped_fraction")
         return found
 
+    def conversations(self, item: Any) -> Sequence[Sequence[int]]:
+        """None: steps are read in their middle."""
+        return ()
+
     def texts(self, item: StepItem) -> Mapping[str, str]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The solution as the net sees it, and its labels."""
         return {"text": self.tokenizer.decode(item.ids), "labels": " ".join(str(int(v)) for v in item.labels_T)}

@@ -20,7 +20,7 @@ from rlhf_core.policy.last import can_pack, last_hidden
 from rlhf_core.policy.structure import base_model, tolerance
 from rlhf_plugin_reward.encoding import Encoder, View, write_view
 
-MOST_KEPT = 1 << 16
+MOST_KEPT = 1 << 18
 """Conversations whose features a frozen trunk keeps, in main memory: a few thousand bytes each."""
 
 
@@ -37,7 +37,8 @@ class RewardNet(torch.nn.Module):
         super().__init__()
         self.trunk, self.head, self.frozen = trunk, head, frozen
         self.without_padding = True
-        self._kept: dict[tuple[int, ...], torch.Tensor] = {}
+        self.kept: dict[tuple[int, ...], torch.Tensor] = {}
+        """Features of conversations, of a frozen trunk."""
         if frozen:
             trunk.requires_grad_(False)
 
@@ -48,19 +49,22 @@ class RewardNet(torch.nn.Module):
     def features(self, ids_B: Sequence[Sequence[int]]) -> torch.Tensor:
         """Last-token hidden states ``[B, H]``; while a head is trained on a frozen trunk, computed once and kept."""
         if self.frozen and not torch.is_inference_mode_enabled():
-            return self._kept_features(ids_B)
+            return torch.stack([self._kept_feature(tuple(row)) for row in ids_B]).to(self.head.weight.device)
         return last_hidden(self.trunk, ids_B, without_padding=self.without_padding)
 
-    def _kept_features(self, ids_B: Sequence[Sequence[int]]) -> torch.Tensor:
-        rows = [tuple(row) for row in ids_B]
-        new = list(dict.fromkeys(row for row in rows if row not in self._kept))
-        with torch.no_grad():
-            if len(self._kept) + len(new) > MOST_KEPT:
-                return last_hidden(self.trunk, rows, without_padding=self.without_padding)
-            if new:
-                found = last_hidden(self.trunk, new, without_padding=self.without_padding)
-                self._kept.update(zip(new, found.cpu()))
-        return torch.stack([self._kept[row] for row in rows]).to(self.head.weight.device)
+    def _kept_feature(self, row: tuple[int, ...]) -> torch.Tensor:
+        """What :meth:`keep` was not given is computed alone: its last bits must not depend on the batch that asks."""
+        if row not in self.kept and len(self.kept) < MOST_KEPT:
+            self.keep([row])
+        return self.kept[row] if row in self.kept else self._without_gradient([row])[0]
+
+    def keep(self, ids_B: Sequence[tuple[int, ...]]) -> None:
+        """Compute and keep the features of some conversations."""
+        self.kept.update((row, feature.clone()) for row, feature in zip(ids_B, self._without_gradient(ids_B)))
+
+    @torch.no_grad()
+    def _without_gradient(self, ids_B: Sequence[Sequence[int]]) -> torch.Tensor:
+        return last_hidden(self.trunk, ids_B, without_padding=self.without_padding).cpu()
 
     @property
     def packs(self) -> bool:

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from rlhf_plugin_reward.net import RewardNet
+from rlhf_core.protocols import Strategy
+from rlhf_plugin_reward.net import MOST_KEPT, RewardNet
 
 Ids = Sequence[Sequence[int]]
 ROW_TOKENS = 4096
@@ -39,6 +40,19 @@ def by_beginning(ids: Ids, batch_tokens: int) -> Iterator[list[int]]:
         total += len(ids[i])
     if batch:
         yield batch
+
+
+def keep_features(net: RewardNet, ids: Ids, strategy: Strategy, beat: Callable[[], None] = lambda: None) -> None:
+    """Have a frozen trunk see conversations once, before its head learns; the ranks share the work.
+
+    The batches depend on ``ids`` alone, so that a resumed run has the same features to the last bit.
+    """
+    rows = sorted({tuple(row) for row in ids})[:MOST_KEPT]
+    for batch in list(by_beginning(rows, ROW_TOKENS))[strategy.rank :: strategy.world_size]:
+        net.keep([rows[i] for i in batch])
+        beat()
+    for kept in strategy.gather_objects(net.kept):
+        net.kept.update(kept)
 
 
 @torch.inference_mode()

@@ -17,6 +17,7 @@ from rlhf_plugin_reward.config import RewardModelConfig
 from rlhf_plugin_reward.encoding import Encoder, View
 from rlhf_plugin_reward.net import fresh_net, save_classifier
 from rlhf_plugin_reward.pairs import PairFoundry, PairItem, encode_pairs
+from rlhf_plugin_reward.scoring import keep_features
 
 
 class RewardModelTask:
@@ -39,6 +40,16 @@ class RewardModelTask:
     def items(self, split: str) -> Sequence[PairItem]:
         """Tokenized pairs; those that ``max_length`` cuts are counted."""
         return encode_pairs(self.datasets.pairs(split), self.encoder, self.ctx.session.counts)
+
+    def conversations(self, item: Any) -> Sequence[Sequence[int]]:
+        """What the net reads by its last token."""
+        return item.chosen_ids, item.rejected_ids
+
+    def complete(self, split: str, items: Sequence[Any]) -> Sequence[Any]:
+        """Let a frozen trunk see what the run will use: all at once, for a resumed run meets it in other batches."""
+        if self.net.frozen:
+            keep_features(self.net, [ids for i in items for ids in self.conversations(i)], self.ctx.strategy)
+        return items
 
     def texts(self, item: PairItem) -> Mapping[str, str]:
         """Both conversations as the net sees them."""

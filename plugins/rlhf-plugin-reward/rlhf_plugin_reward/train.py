@@ -24,7 +24,7 @@ from rlhf_plugin_reward.encoding import Encoder, View
 from rlhf_plugin_reward.net import RewardNet, fresh_net, save_classifier
 from rlhf_plugin_reward.pairs import PairFoundry, PairItem, bootstrap, encode_pairs, first_of_mixture
 from rlhf_plugin_reward.reward import EnsembleReward, load_ensemble
-from rlhf_plugin_reward.scoring import score_ids
+from rlhf_plugin_reward.scoring import keep_features, score_ids
 from rlhf_plugin_reward.store import cache_root, digest, save_shared
 from rlhf_plugin_reward.waiting import beating, trained, wait_for
 
@@ -188,6 +188,8 @@ def fit(
     updater = Updater(
         module, BradleyTerry(config.loss.label_smoothing, config.loss.centring), strategy, settings, steps
     )
+    if net.frozen:
+        keep_features(net, [ids for i in items for ids in (i.chosen_ids, i.rejected_ids)], strategy, beat)
     order: list[int] = []
     for step in range(steps):
         while len(order) < config.batch_size:

@@ -13,12 +13,13 @@ import torch
 
 from rlhf_core.api import FinishReason, ModelConfig, ModelError, PreferencePair, Prompt, Sample
 from rlhf_core.models.load import load_policy
+from rlhf_core.strategy.local import LocalStrategy
 from rlhf_plugin_reward.config import BradleyTerryConfig, EnsembleConfig
 from rlhf_plugin_reward.encoding import Encoder, View
 from rlhf_plugin_reward.net import fresh_net, save_classifier
 from rlhf_plugin_reward.pairs import PairFoundry, PairItem, encode_pairs
 from rlhf_plugin_reward.reward import SingleReward, load_ensemble
-from rlhf_plugin_reward.scoring import by_beginning, by_length, score_ids
+from rlhf_plugin_reward.scoring import by_beginning, by_length, keep_features, score_ids
 from rlhf_plugin_reward.train import train_ensemble
 
 TALK = ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is Ada's pet?"},
@@ -113,6 +114,22 @@ def test_a_frozen_trunk_sees_every_conversation_once(policy: Any) -> None:
     assert again.requires_grad, "the head still learns"
     plain = fresh_net(policy, 2, 0, "none")
     assert torch.allclose(first, PairFoundry(plain)(items).chosen_B, atol=1e-5)
+
+
+def test_features_are_the_same_bits_in_whatever_batch_they_are_asked_for(policy: Any, monkeypatch: Any) -> None:
+    rows = [tuple((7 * i + j) % 200 + 3 for j in range(4 + i % 9)) for i in range(30)]
+
+    def features(order: list[int]) -> torch.Tensor:
+        net = fresh_net(policy, 1, 0, "frozen")
+        keep_features(net, rows[:20], LocalStrategy("cpu"))
+        return torch.cat([net.features([rows[i] for i in order[n : n + 7]]) for n in range(0, 30, 7)])[
+            torch.tensor(order).argsort()]
+
+    order = torch.randperm(30, generator=torch.Generator().manual_seed(0)).tolist()
+    first = features(list(range(30)))
+    assert torch.equal(first, features(order))
+    monkeypatch.setattr("rlhf_plugin_reward.net.MOST_KEPT", 20)
+    assert torch.equal(first, features(order)), "what there is no room for too"
 
 
 def test_batches_hold_everything_once_within_their_tokens() -> None:

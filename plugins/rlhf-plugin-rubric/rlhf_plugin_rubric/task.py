@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,10 @@ class RubricTask(RewardModelTask):
     def items(self, split: str) -> list[GradedItem]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Tokenized rows; those that ``max_length`` cuts are counted."""
         return encode_rows(self.rows[split], self.encoder, self.ctx.session.counts)
+
+    def conversations(self, item: Any) -> Sequence[Sequence[int]]:
+        """One."""
+        return (item.ids,)
 
     def texts(self, item: Any) -> Mapping[str, str]:
         """The conversation as the net sees it."""
