@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.plan import library_versions
+from scripts.bench.__main__ import commit, machine
 
 ROOT = Path(__file__).parents[2]
 RLHF = [sys.executable, "-m", "rlhf_core.cli.main"]
@@ -82,7 +82,7 @@ def study(args: argparse.Namespace, runs: Path) -> dict[str, Any]:
     total = sum(row["seconds"] for row in [*training.values(), evaluation])
     return {"command": "python -m scripts.real.hh_reward_models", "limit": args.limit, "goal_accuracy": GOAL,
             "seconds_total": round(total, 1), "training": training, "evaluation_cost": evaluation, "evaluation": found,
-            "machine": {"cores": os.cpu_count(), "load_average": os.getloadavg(), "versions": library_versions()}}
+            "commit": commit(), "machine": {**machine(), "load_average": os.getloadavg()}}
 
 
 def sets(settings: Sequence[str]) -> list[str]:

@@ -7,7 +7,8 @@ F1 as ProcessBench defines it, what scores that know nothing reach, and how well
     python -m scripts.real.smollm2_prm --model SmolLM2-135M-Instruct.gguf --data FOLDER
 
 ``--model`` is a hub id, folder or .gguf file (default: $RLHF_SMOLLM2_GGUF, else the hub's). ``--data`` holds ``gsm8k/``
-and ``processbench/`` (default: $RLHF_TEST_DATA). With ``--runs`` finished runs are kept and used again.
+and ``processbench/`` (default: $RLHF_TEST_DATA). With ``--runs`` finished runs are kept, and used again
+for the same options.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rlhf_core.plan import library_versions
+from scripts.bench.__main__ import commit, machine
 from scripts.real.smollm2_gsm8k import ROOT
+from scripts.studies.prm_vs_orm import auc
 
 CONFIG = ROOT / "configs" / "smollm2_prm.yaml"
 ALGOS = ("prm", "orm")
@@ -52,9 +54,8 @@ def main() -> None:
         found = {algo: measured(root / algo, args.data) for algo in ALGOS}
     record = {
         "command": "python -m scripts.real.smollm2_prm", "config": "configs/smollm2_prm.yaml", "set": args.set, **found,
-        "seconds_total": round(time.perf_counter() - began, 1),
-        "machine": {"cores": os.cpu_count(), "load_average": os.getloadavg(), "note": args.note,
-                    "versions": library_versions()},
+        "seconds_total": round(time.perf_counter() - began, 1), "commit": commit(),
+        "machine": {**machine(), "load_average": os.getloadavg(), "note": args.note},
     }
     print(json.dumps(record, indent=1))
     args.out.parent.mkdir(parents=True, exist_ok=True)
@@ -65,11 +66,17 @@ def train(root: Path, model: str | None, data: Path, settings: Sequence[str]) ->
     """Make the runs that are not there.
 
     Raises:
-        SystemExit: ``rlhf train`` failed; its own message was shown.
+        SystemExit: ``rlhf train`` failed (its own message was shown), or the runs that are there had other options.
     """
+    asked = {"model": model, "data": str(data), "set": list(settings), "config": CONFIG.read_text()}
+    file = root / "asked.json"
+    there = json.loads(file.read_text()) if file.is_file() else None
+    if there != asked and any((root / a / "final").is_dir() for a in ALGOS):
+        raise SystemExit(f"{root} holds runs with other options than these; name another folder with --runs")
     sets = [f"dataset.path={data / 'gsm8k' / 'train.jsonl.gz'}", "threads=1", *settings]
     shared = [*(["--model", model] if model else []), *(x for s in sets for x in ("--set", s))]
     root.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(asked))
     running: list[subprocess.Popen[bytes]] = []
     for algo in (a for a in ALGOS if not (root / a / "final").is_dir()):
         own = root / f"{algo}.yaml"  # the same settings under the other name
@@ -91,23 +98,17 @@ def measured(run: Path, data: Path) -> dict[str, Any]:
     began = time.perf_counter()
     found = judge(str(run / "final"), str(data / "processbench" / "gsm8k.json.gz"))
     seconds = time.perf_counter() - began
-    outcomes = [s.outcome for s in found.solutions]
-    ends = {how: auc([float(f(p)) for p in found.right], outcomes) for how, f in
-            (("min", np.min), ("mean", np.mean), ("last", lambda p: p[-1]))}
+    right = np.array([s.outcome for s in found.solutions])
+    scores = {"min": np.array([p.min() for p in found.right]), "mean": np.array([p.mean() for p in found.right]),
+              "last": np.array([p[-1] for p in found.right])}
+    ends = {how: round(auc(of[right], of[~right]), 4) for how, of in scores.items()}
     heldout = {when: {k: round(v, 4) for k, v in (summary[f"evaluation_{when}"] or {}).items()}
                for when in ("before", "after")}
     return {"training": {"solutions": summary["train_examples"], "steps": summary["steps"],
                          "seconds": summary["seconds"], "heldout": heldout},
             "processbench": {**report(found.right, [s.first_error for s in found.solutions]),
-                             "too_long": found.too_long, "seconds": round(seconds, 1)},
+                             "unscored": len(found.unscored), "seconds": round(seconds, 1)},
             "answer_auc": ends}
-
-
-def auc(scores: Sequence[float], right: Sequence[bool]) -> float:
-    """Probability that a solution with a right answer scores above one with a wrong answer; ties count half."""
-    of: Mapping[bool, Any] = {k: np.array([s for s, r in zip(scores, right) if r == k]) for k in (True, False)}
-    gaps = of[True][:, None] - of[False][None]
-    return round(float(((gaps > 0) + 0.5 * (gaps == 0)).mean()), 4)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,6 @@ from rlhf_core.api import DatasetSettings, ModelConfig
 from rlhf_core.data.library import Datasets
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.matmul import use_products
-from rlhf_core.plan import library_versions
 from rlhf_core.policy.forward import pad
 from rlhf_plugin_prm.data.config import Gsm8kStepsConfig, ProcessBenchConfig
 from rlhf_plugin_prm.evaluate import nowhere
@@ -37,7 +36,9 @@ from rlhf_plugin_prm.first_error import report
 from rlhf_plugin_prm.net import StepEncoder
 from rlhf_plugin_reward.net import trunk_of
 from rlhf_plugin_reward.scoring import by_length
+from scripts.bench.__main__ import commit, machine
 from scripts.real.smollm2_gsm8k import ROOT
+from scripts.studies.prm_vs_orm import auc
 
 
 def main() -> None:
@@ -71,14 +72,16 @@ def main() -> None:
         told = [np.array([s.outcome] if name == "orm" else s.labels, float) for s in train]
         head = fit(np.concatenate([f[last] for f in seen]), np.concatenate(told), args.weight_decay)
         right = [head(f) for f in asked]
-        ends = [float(p[-1] if name == "orm" else p.min()) for p in right]
-        found[name] = {**report(right, labels), "answer_auc": auc(ends, [s.outcome for s in bench])}
+        ends = np.array([p[-1] if name == "orm" else p.min() for p in right])
+        outcomes = np.array([s.outcome for s in bench])
+        found[name] = {**report(right, labels), "answer_auc": round(auc(ends[outcomes], ends[~outcomes]), 4)}
     record = {
         "command": "python -m scripts.real.smollm2_probe", "problems": args.problems, "train_solutions": len(train),
         "dtype": args.dtype, "weight_decay": args.weight_decay, **found,
         "seconds": round(time.perf_counter() - began, 1), "cpu_seconds": round(time.process_time() - cpu, 1),
-        "machine": {"cores": os.cpu_count(), "threads": torch.get_num_threads(), "load_average": os.getloadavg(),
-                    "note": args.note, "versions": library_versions()},
+        "commit": commit(),
+        "machine": {**machine(), "threads": torch.get_num_threads(), "load_average": os.getloadavg(),
+                    "note": args.note},
     }
     print(json.dumps(record, indent=1))
     args.out.parent.mkdir(parents=True, exist_ok=True)
@@ -123,13 +126,6 @@ def fit(features_NH: np.ndarray, labels_N: np.ndarray, decay: float) -> Any:
     optimizer.step(loss)  # pyright: ignore[reportArgumentType]
     found = w.detach().numpy()
     return lambda f: 1 / (1 + np.exp(-(((f - mean_H) / std_H) @ found[:-1] + found[-1])))
-
-
-def auc(scores: Sequence[float], right: Sequence[bool]) -> float:
-    """Probability that a solution with a right answer scores above one with a wrong answer; ties count half."""
-    of = {k: np.array([s for s, r in zip(scores, right) if r == k]) for k in (True, False)}
-    gaps = of[True][:, None] - of[False][None]
-    return round(float(((gaps > 0) + 0.5 * (gaps == 0)).mean()), 4)
 
 
 if __name__ == "__main__":

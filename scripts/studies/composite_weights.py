@@ -5,8 +5,8 @@
 For each seed: a Bradley-Terry model is trained on pocket pairs, 8 answers of the untrained policy to each of 60 unseen
 prompts are scored by it (sigmoid) and by rules (length, hollow affirmations), and the weights of the two are ablated,
 as `rlhf reward ablate` does. Then GRPO trains with some of the weightings (not with --steps 0), and the held-out gold
-score says what they were worth. `--trunk frozen` trains a linear head only, on 1024 pairs. With --work what is done
-there is found again. Writes OUT.json and OUT.md after every seed.
+score says what they were worth. `--trunk frozen` trains a linear head only, on 1024 pairs. With --work what was
+done there with the same options is found again. Writes OUT.json and OUT.md after every seed.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def scored_answers(model: Path, seed: int, policy: LoadedModel) -> list[dict[str
 
 def policy(folder: Path, model: Path, weight: float, seed: int, steps: int) -> dict[str, float]:
     """Train with one weighting and return the last held-out evaluation."""
-    run = folder / f"grpo-{weight}"
+    run = folder / f"grpo-{weight}-{steps}"
     if not (run / "final").is_dir():
         rlhf("train", "--algo", "grpo", "--reward", "composite", "--set", f"reward.{parts(model, weight)}",
              "--seed", seed, "--set", f"trainer.steps={steps}", "--set", "trainer.eval_samples=200", "--set",
@@ -165,7 +165,7 @@ def main() -> None:
         root = args.work or Path(temporary)
         results: list[dict[str, Any]] = []
         for seed in args.seeds:
-            results.append(measure(root / f"seed{seed}", seed, args.steps, args.trunk))
+            results.append(measure(root / args.trunk / f"seed{seed}", seed, args.steps, args.trunk))
             record(results, f"--steps {args.steps} --trunk {args.trunk}", args.out)
 
 

@@ -3,7 +3,8 @@
     python scripts/studies/lambda_sweep.py --seeds 0 1 2 --lambdas 0 0.5 1 --steps 24 --out runs/lambda_sweep
 
 Pocket world, no KL penalty, past the point where it pays. The ensemble of a seed is trained once and kept in the cache:
-lambda changes only how its members are combined. ``single`` is its first member. Finished runs in --out are reused.
+lambda changes only how its members are combined. ``single`` is its first member. Finished runs in --out are reused
+if they have the same settings.
 """
 
 from __future__ import annotations
@@ -28,11 +29,17 @@ SHOWN = ("value", "right", "hollow", "words")
 
 
 def train(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """One run, or the summary of the one that is there."""
+    """One run, or the summary of the one that is there.
+
+    Raises:
+        SystemExit: the one that is there was made with other settings.
+    """
+    file, text = folder.parent / f"{folder.name}.yaml", yaml.safe_dump(dict(config), sort_keys=False)
+    if folder.exists() and (file.read_text() if file.is_file() else "") != text:
+        raise SystemExit(f"{folder} was made with other settings; name another folder with --out")
     if not (folder / "summary.json").is_file():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        file = folder.parent / f"{folder.name}.yaml"
-        file.write_text(yaml.safe_dump(dict(config), sort_keys=False))
+        file.write_text(text)
         command = ["--config", str(file), "--run-dir", str(folder)]
         begun = (folder / "plan.json").is_file()
         subprocess.run([sys.executable, "-m", "rlhf_core.cli.main", "train",

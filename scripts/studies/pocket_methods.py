@@ -47,12 +47,12 @@ def train(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     return json.loads((folder / "summary.json").read_text())
 
 
-def figures(summary: Mapping[str, Any]) -> dict[str, float]:
+def figures(summary: Mapping[str, Any]) -> dict[str, float | None]:
     """The table's columns. KL is k3 in nats per token from where the run started: of the held-out samples after DPO
     and SFT, of the last rollouts of the others."""
     after = summary["evaluation_after"]
     return {"gold_win_rate": summary["gold_win_rate"], "gold": after["eval/gold/value"],
-            "right": after["eval/gold/right"], "reward": after.get("eval/reward/mean", 0.0),
+            "right": after["eval/gold/right"], "reward": after.get("eval/reward/mean"),
             "kl": after.get("eval/kl", summary.get("kl_last")), "hollow": after["eval/gold/hollow"],
             "length": after["eval/completion_length/mean"], "seconds": summary["seconds"]}
 
@@ -63,7 +63,7 @@ def recipe(method: str) -> dict[str, Any]:
     return {slot: {**value, **({"name": method} if slot == "trainer" else {})} for slot, value in found.items()}
 
 
-def one_seed(seed: int, root: Path, methods: Sequence[str]) -> dict[str, dict[str, float]]:
+def one_seed(seed: int, root: Path, methods: Sequence[str]) -> dict[str, dict[str, float | None]]:
     """Every method's figures."""
     common = {"seed": seed, "dataset": "pocket/assistant", "threads": 1}
     base = root / f"seed-{seed}"
@@ -84,10 +84,10 @@ def merged(config: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
     return {**config, **{k: {**(config.get(k) or {}), **v} if isinstance(v, dict) else v for k, v in extra.items()}}
 
 
-def report(method: str, seed: int, row: Mapping[str, float]) -> None:
+def report(method: str, seed: int, row: Mapping[str, float | None]) -> None:
     """One line while the study goes on."""
-    print(f"seed {seed}, {method}: " + ", ".join(f"{name} {row[key]:.3f}" for name, key in COLUMNS), file=sys.stderr,
-          flush=True)
+    print(f"seed {seed}, {method}: " + ", ".join(f"{name} {spread([row[key]])}" for name, key in COLUMNS),
+          file=sys.stderr, flush=True)
 
 
 def main() -> None:
@@ -110,10 +110,13 @@ def main() -> None:
         print(f"| {method} | {cells[0]}{note} | " + " | ".join(cells[1:]) + " |")
 
 
-def spread(values: Sequence[float]) -> str:
-    """Mean, and the range if there are several."""
-    mean = f"{statistics.fmean(values):.3f}"
-    return mean if len(values) == 1 else f"{mean} ({min(values):.3f} to {max(values):.3f})"
+def spread(values: Sequence[float | None]) -> str:
+    """Mean, and the range if there are several; "-" where one is missing."""
+    known = [v for v in values if v is not None]
+    if len(known) < len(values):
+        return "-"
+    mean = f"{statistics.fmean(known):.3f}"
+    return mean if len(known) == 1 else f"{mean} ({min(known):.3f} to {max(known):.3f})"
 
 
 if __name__ == "__main__":

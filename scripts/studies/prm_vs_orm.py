@@ -12,6 +12,7 @@ every model, goes on where it was interrupted, and writes OUT.md at the end.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import time
@@ -111,6 +112,11 @@ def auc(high: Any, low: Any) -> float:
     return float((below + upto).mean() / (2 * len(low)))
 
 
+def digest(mix: str) -> str:
+    """Of the constants that decide a model: another world's is not taken for this one's."""
+    return hashlib.sha256(json.dumps([WORLD, TRUNK, MIXES[mix]]).encode()).hexdigest()[:8]
+
+
 def table(results: Sequence[Mapping[str, Any]]) -> str:
     """Share flagged, mean over seeds and lowest to highest."""
     lines = ["| trained on | reading | wrong answer | slip, right answer | cancelled, right answer |",
@@ -149,7 +155,8 @@ def main() -> None:
     args = parser.parse_args()
     args.kept.mkdir(parents=True, exist_ok=True)
     wanted = [(s, m, t) for m in args.mixes for s in args.seeds for t in ("steps", "outcome")]
-    files = {w: args.kept / f"{w[0]}-{w[1].replace(' ', '_')}-{w[2]}-{args.updates}.json" for w in wanted}
+    files = {(s, m, t): args.kept / f"{s}-{m.replace(' ', '_')}-{t}-{args.updates}-{digest(m)}.json"
+             for s, m, t in wanted}
     with ProcessPoolExecutor(args.jobs, mp_context=get_context("spawn")) as pool:
         tasks = {pool.submit(learn, *w, args.updates): w for w, file in files.items() if not file.exists()}
         for task in as_completed(tasks):

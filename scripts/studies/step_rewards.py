@@ -5,7 +5,7 @@
 The steps are sentences of the assistant's answers, labelled wrong if they are hollow ("Absolutely!"). For each seed a
 process reward model learns that from the world's preference texts, and GRPO trains the built-in model with it: one
 advantage per completion from the lowest step, or one per step. Gold, which none of them sees, counts hollow answers,
-right ones and words. Writes OUT.json and OUT.md; ``--runs`` keeps runs, and uses those that are there.
+right ones and words. Writes OUT.json and OUT.md; ``--runs`` keeps runs, and uses those of the same options.
 """
 
 from __future__ import annotations
@@ -65,9 +65,10 @@ def compare(seed: int, steps: int, wanted: Sequence[int], root: Path) -> dict[st
                      "trainer.eval_samples=100", "trainer.optimizer.learning_rate=3e-4"))
     arms: dict[str, Any] = {}
     for n, (name, sets) in ((n, list(ARMS.items())[n]) for n in wanted):
-        found = train(root / f"arm-{seed}-{n}", seed, ("--algo", "grpo", "--dataset", "pocket/assistant", "--reward",
-                      "prm"), (f"reward.path={prm / 'final'}", f"trainer.steps={steps}", "trainer.eval_samples=100",
-                               "trainer.gold_samples=100", *sets))
+        found = train(root / f"arm-{seed}-{n}-steps-{steps}", seed,
+                      ("--algo", "grpo", "--dataset", "pocket/assistant", "--reward", "prm"),
+                      (f"reward.path={prm / 'final'}", f"trainer.steps={steps}", "trainer.eval_samples=100",
+                       "trainer.gold_samples=100", *sets))
         arms[name] = {when: {g: found[f"evaluation_{when}"][f"eval/gold/{g}"] for g in GOLD} for when in
                       ("before", "after")}
         arms[name] |= {"seconds": found["seconds"], "kl_last": found["kl_last"]}

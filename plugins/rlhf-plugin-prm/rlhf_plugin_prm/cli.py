@@ -56,8 +56,10 @@ def perturb(file: str, output: Path, carried: int, slip: int, problems: int | No
 @click.option("--threshold", type=click.FloatRange(0, 1), default=0.5, show_default=True,
               help="A step below it is called wrong.")
 @click.option("--limit", type=click.IntRange(2), metavar="N", help="Only the first N solutions.")
+@click.option("--max-length", type=click.IntRange(2), default=1024, show_default=True,
+              help="Most tokens. Longer solutions are left out; more than a tenth of all is an error.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
-def first_error(folder: str, file: str, threshold: float, limit: int | None, as_json: bool) -> None:
+def first_error(folder: str, file: str, threshold: float, limit: int | None, max_length: int, as_json: bool) -> None:
     """Find the first wrong step of each solution: F1 as ProcessBench defines it.
 
     At the threshold you give, at the best one (which has seen the labels, as in the paper), with the threshold of the
@@ -71,7 +73,7 @@ def first_error(folder: str, file: str, threshold: float, limit: int | None, as_
 
     set_up_logging()
     quiet_libraries()
-    found = evaluate(folder, file, threshold, limit)
+    found = evaluate(folder, file, threshold, limit, max_length)
     if as_json:
         emit_json(found)
         return
@@ -80,4 +82,7 @@ def first_error(folder: str, file: str, threshold: float, limit: int | None, as_
         row = found[name]
         click.echo(f"{name:13} F1 {row['f1']:.3f}  found {row['found']:.3f}  passed {row['passed']:.3f}  threshold "
                    f"{row['threshold']:.3f}")
-    click.echo(f"{'chance':13} F1 {found['chance']:.3f}")
+    chance = found["chance"]
+    click.echo(f"{'chance':13} F1 {'-' if chance is None else f'{chance:.3f}'}")
+    if found["unscored"]:
+        click.echo(f"{found['unscored']} more have no score (too long, or no finite number) and are left out")

@@ -15,6 +15,9 @@ from rlhf_plugin_prm.reward import StepReward
 from rlhf_plugin_prm.reward_config import PrmRewardConfig
 from rlhf_plugin_prm.store import read_card
 
+MOST_LOST = 0.1
+"""Largest share of solutions without a score: F1 over the rest, the shorter ones, would be another benchmark's."""
+
 
 @dataclass(frozen=True, slots=True)
 class Judged:
@@ -24,28 +27,30 @@ class Judged:
     """What the model was taught: ``steps`` or ``outcome``."""
     solutions: Sequence[Solution]
     right: Sequence[Floats]
-    too_long: int
-    """Solutions that could not be scored; they are left out."""
+    unscored: Sequence[str]
+    """Why each of the others has no score: too long, or no finite number."""
 
 
-def evaluate(folder: str, file: str, threshold: float = 0.5, limit: int | None = None) -> dict[str, Any]:
+def evaluate(folder: str, file: str, threshold: float = 0.5, limit: int | None = None,
+             max_length: int = 1024) -> dict[str, Any]:
     """First-error F1 of a model on a file, with the ``target`` of the model.
 
     Raises:
-        UserError: no such model or file, or a row that does not fit; solutions of one kind only.
+        UserError: no such model or file, or a row that does not fit; solutions of one kind only, or too many without
+            a score.
     """
-    found = judge(folder, file, limit)
+    found = judge(folder, file, limit, max_length)
     labels = [s.first_error for s in found.solutions]
-    return {"target": found.target, "too_long": found.too_long, **report(found.right, labels, threshold)}
+    return {"target": found.target, "unscored": len(found.unscored), **report(found.right, labels, threshold)}
 
 
-def judge(folder: str, file: str, limit: int | None = None) -> Judged:
+def judge(folder: str, file: str, limit: int | None = None, max_length: int = 1024) -> Judged:
     """Score every step of a file's solutions; an outcome model is read at every step as well.
 
     Raises:
         UserError: as :func:`evaluate`.
     """
-    config, card = PrmRewardConfig(path=folder, read="steps"), read_card(folder)
+    config, card = PrmRewardConfig(path=folder, read="steps", max_length=max_length), read_card(folder)
     datasets = _datasets(file, limit)
     solutions = read_solutions(datasets.prompts("train"), card.split, datasets.where)
     wrong = sum(s.first_error >= 0 for s in solutions)
@@ -54,7 +59,12 @@ def judge(folder: str, file: str, limit: int | None = None) -> Judged:
                            fix="give solutions with an error and solutions without")
     right = StepReward.load(config, "cpu").probabilities([(s.prompt, s.text, s.steps) for s in solutions])
     kept = [(s, p) for s, p in zip(solutions, right) if not isinstance(p, str)]
-    return Judged(card.target, [s for s, _ in kept], [p for _, p in kept], len(solutions) - len(kept))
+    lost = [p for p in right if isinstance(p, str)]
+    if len(lost) > MOST_LOST * len(solutions) or len({s.first_error >= 0 for s, _ in kept}) < 2:
+        raise DatasetError(f"{len(lost)} of {len(solutions)} solutions of '{file}' have no score",
+                           why=f"first: {lost[0]}", fix="--max-length N, if they are too long and the model's context "
+                           "allows it; else another model, or the file without them")
+    return Judged(card.target, [s for s, _ in kept], [p for _, p in kept], lost)
 
 
 def _datasets(file: str, limit: int | None) -> Datasets:

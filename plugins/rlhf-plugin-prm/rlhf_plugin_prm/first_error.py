@@ -92,17 +92,24 @@ def crossed(right: Sequence[Floats], labels: Sequence[int]) -> FirstError | None
     return FirstError(found.f1, found.found, found.passed, float(np.mean(own)))
 
 
-def by_chance(right: Sequence[Floats], labels: Sequence[int], draws: int = 20) -> float:
-    """Mean best F1 of scores that know nothing: each solution gets those of another with as many steps."""
+def by_chance(right: Sequence[Floats], labels: Sequence[int], draws: int = 20) -> float | None:
+    """Mean best F1 of scores that know nothing: each solution gets those of another with as many steps.
+
+    Solutions that have no such other are left out; None where only one kind remains.
+    """
     rng, same = np.random.default_rng(0), defaultdict[int, list[int]](list)
     for n, right_S in enumerate(right):
         same[len(right_S)].append(n)
+    groups = [rows for rows in same.values() if len(rows) > 1]
+    left = [n for rows in groups for n in rows]
+    if len({labels[n] >= 0 for n in left}) < 2:
+        return None
     found: list[float] = []
     for _ in range(draws):
         mixed = dict[int, Floats]()
-        for rows in same.values():
-            mixed |= {n: right[m] for n, m in zip(rows, rng.permutation(rows))}
-        found.append(best([mixed[n] for n in range(len(right))], labels, 50).f1)
+        for order in map(rng.permutation, groups):
+            mixed |= {n: right[m] for n, m in zip(order, np.roll(order, 1))}
+        found.append(best([mixed[n] for n in left], [labels[n] for n in left]).f1)
     return float(np.mean(found))
 
 
@@ -110,6 +117,7 @@ def report(right: Sequence[Floats], labels: Sequence[int], threshold: float = 0.
     """All of them under names: at ``threshold``, ``best``, ``crossed`` (where it can be) and ``chance``."""
     rows = {"at_threshold": measure(right, labels, threshold), "best": best(right, labels),
             "crossed": crossed(right, labels)}
+    chance = by_chance(right, labels)
     return {"solutions": len(labels), "with_error": sum(n >= 0 for n in labels),
             **{name: {k: round(v, 4) for k, v in asdict(one).items()} for name, one in rows.items() if one},
-            "chance": round(by_chance(right, labels), 4)}
+            "chance": None if chance is None else round(chance, 4)}

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rlhf_plugin_prm.evaluate import evaluate
 from rlhf_plugin_prm.first_error import best, by_chance, crossed, measure, report
 
 RIGHT = [np.array(r) for r in ([0.9, 0.2, 0.8], [0.9, 0.9], [0.4, 0.1], [0.8, 0.6])]
@@ -37,8 +38,39 @@ def test_chance_is_far_below_a_model_that_knows() -> None:
     assert fair is not None
     assert fair.f1 > 0.95
     assert report(knows, labels)["best"]["f1"] > 0.95
-    assert by_chance(knows, labels) < 0.6
-    assert abs(by_chance(guesses, labels) - best(guesses, labels).f1) < 0.1
+    low, level = by_chance(knows, labels), by_chance(guesses, labels)
+    assert low is not None
+    assert level is not None
+    assert low < 0.6
+    assert abs(level - best(guesses, labels).f1) < 0.1
+
+
+def test_by_chance_nobody_keeps_its_own_scores() -> None:
+    """Two of each length, which can only change places: then both are wrong at any threshold."""
+    right = [np.array([first, *[0.9] * steps]) for steps in range(1, 6) for first in (0.1, 0.9)]
+    labels = [0, -1] * 5
+    assert best(right, labels).f1 == 1
+    assert by_chance(right, labels) == 0
+    alone = [*right, np.array([0.1] * 9)]
+    assert by_chance(alone, [*labels, 0]) == 0, "without another of its length it is left out"
+    assert report(right[1:3], [-1, 0])["chance"] is None
+
+
+def test_solutions_without_a_score_are_counted_and_too_many_refused(
+        command: Callable[..., tuple[int, str]], prm: Path, tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    rows = [{"prompt": "2 + 3?", "steps": ["2 + 3 = 5", "It is 5."], "label": n % 3 - 1} for n in range(11)]
+    long = {"prompt": "2 + 3?", "steps": ["2 + 3 = 5 " * 20], "label": 0}
+    file.write_text("".join(json.dumps(r) + "\n" for r in [*rows, long]))
+    assert evaluate(str(prm), str(file), max_length=60)["unscored"] == 1
+    file.write_text("".join(json.dumps(r) + "\n" for r in [*rows[:5], long]))
+    code, err = command("reward", "first-error", "--model", prm, "--input", file, "--max-length", 60)
+    assert code == 2
+    assert "1 of 6 solutions" in err
+    assert "--max-length" in err
+    file.write_text("".join(json.dumps({**r, "label": -1}) + "\n" for r in rows) + json.dumps(long) + "\n")
+    code, err = command("reward", "first-error", "--model", prm, "--input", file, "--max-length", 60)
+    assert code == 2, "nothing with an error is left"
 
 
 def test_the_command_reads_both_forms(command: Callable[..., tuple[int, str]], prm: Path, tmp_path: Path) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from rlhf_core.api import Prompt, RlhfError, Sample, ScoreStatus
+from rlhf_core.api import RlhfError, Sample, ScoreStatus
 from rlhf_core.trainers.doors import ask
 from rlhf_plugin_reward_eval.cases import Text
 from rlhf_plugin_reward_eval.stats import Floats
@@ -26,13 +27,11 @@ class Asker:
     Args:
         reward: what is tested.
         label: its name in the report.
-        seen: conversation -> (source, reference answer), for rewards that need them.
         progress: is told how many conversations were scored.
     """
 
-    def __init__(self, reward: object, label: str, seen: dict[tuple[object, ...], tuple[str, str | None]],
-                 progress: Callable[[int], None] = lambda n: None) -> None:
-        self.reward, self.label, self.seen, self.progress = reward, label, seen, progress
+    def __init__(self, reward: object, label: str, progress: Callable[[int], None] = lambda n: None) -> None:
+        self.reward, self.label, self.progress = reward, label, progress
         self.statuses: Counter[str] = Counter()
         self.first_problem = ""
         self._known: dict[tuple[object, ...], float] = {}
@@ -48,20 +47,15 @@ class Asker:
 
     def fresh(self, texts: Sequence[Text]) -> Floats:
         """Scores in order, asked anew in one call."""
-        scores = ask(self.reward, self._samples(texts), f"reward '{self.label}'")  # pyright: ignore[reportArgumentType]
+        samples = [Sample(replace(text.row, id=f"evaluate/{number}", messages=text.prompt), text.completion)
+                   for number, text in enumerate(texts)]
+        scores = ask(self.reward, samples, f"reward '{self.label}'")  # pyright: ignore[reportArgumentType]
         self.statuses.update(s.status.value for s in scores)
         bad = next((s for s in scores if not s.ok), None)
         if bad is not None and not self.first_problem:
             self.first_problem = f"{bad.status.value}: {bad.detail}"
         self.progress(len(texts))
         return np.array([np.nan if s.value is None or not s.ok else s.value for s in scores], float)
-
-    def _samples(self, texts: Iterable[Text]) -> list[Sample]:
-        found: list[Sample] = []
-        for number, text in enumerate(texts):
-            source, answer = self.seen.get(text.key[:1], ("", None))
-            found.append(Sample(Prompt(f"evaluate/{number}", text.prompt, answer, source), text.completion))
-        return found
 
     def refuse_missing(self, scores: Floats, most: float) -> None:
         """Refuse a reward that says too little for the figures to mean anything.

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from rlhf_core.api import DatasetError, Message, PreferencePair, Prompt, Sample
 from rlhf_core.data.files import read_json
-from rlhf_core.data.library import Datasets
+from rlhf_core.data.library import NOT_META, Datasets
 from rlhf_core.data.schema import Reader, Record
 
 STYLES = 3
@@ -30,11 +30,13 @@ class Text(NamedTuple):
 
     prompt: tuple[Message, ...]
     completion: str
+    row: Prompt = Prompt("", ())
+    """What a verifier needs besides: source, reference answer, further columns."""
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Equal for equal conversations."""
-        return (prompt_key(self.prompt), self.completion)
+        """Equal for equal conversations with one answer."""
+        return (prompt_key(self.prompt), self.completion, self.row.answer)
 
     @property
     def words(self) -> int:
@@ -59,8 +61,6 @@ class Case:
     chosen: Text
     rejected: Text
     subset: str = ""
-    source: str = ""
-    answer: str | None = None
     styles: tuple[int, int] | None = None
     """RM-Bench: which of the three styles chosen and rejected have."""
 
@@ -79,8 +79,6 @@ class Response:
 
     text: Text
     gold: float
-    source: str = ""
-    answer: str | None = None
 
 
 @dataclass(frozen=True)
@@ -119,14 +117,21 @@ def _of_split(datasets: Datasets, split: str) -> tuple[list[Case], Counter[str]]
     if grids:
         cases = [case for source, record in grids for case in read_grid(source.reader, record, source.label)]
         return cases, Counter()
-    pairs = datasets.pairs(split)
-    return [_case(pair, datasets.row(pair.id)) for pair in pairs], Counter(datasets.counts)
+    pairs, readers = datasets.pairs(split), {s.label: s.reader for s in datasets.sources}
+    return [_case(pair, datasets.row(pair.id), readers[pair.source]) for pair in pairs], Counter(datasets.counts)
 
 
-def _case(pair: PreferencePair, row: Mapping[str, Any]) -> Case:
-    subset, answer = row.get("subset", row.get("domain")), row.get("answer")
-    return Case(pair.id, Text(pair.prompt, pair.chosen), Text(pair.prompt, pair.rejected),
-                "" if subset is None else str(subset), pair.source, None if answer is None else str(answer))
+def _case(pair: PreferencePair, columns: Mapping[str, Any], reader: Reader) -> Case:
+    subset = columns.get("subset", columns.get("domain"))
+    row = row_of(reader, Record(columns, 0, pair.id), pair.source)
+    return Case(pair.id, Text(pair.prompt, pair.chosen, row), Text(pair.prompt, pair.rejected, row),
+                "" if subset is None else str(subset))
+
+
+def row_of(reader: Reader, record: Record, source: str) -> Prompt:
+    """Source, reference answer and further columns of a row, as a training run's prompts have them."""
+    meta, _ = reader.rest(record, (*NOT_META, "completion", "completions", "response"))
+    return Prompt("", (), reader.answer(record, None), source, meta)
 
 
 def is_grid(row: Mapping[str, Any]) -> bool:
@@ -147,8 +152,8 @@ def read_grid(reader: Reader, record: Record, label: str) -> list[Case]:
                            where=record.where, fix="mend or remove that row")
     name = f"{label}/{record.row.get('id', record.number)}"
     subset = str(record.row.get("domain", record.row.get("subset", "")))
-    answer = reader.answer(record, None)
-    return [Case(f"{name}#{i}{j}", Text(prompt, good), Text(prompt, bad), subset, label, answer, (i, j))
+    row = row_of(reader, record, label)
+    return [Case(f"{name}#{i}{j}", Text(prompt, good, row), Text(prompt, bad, row), subset, (i, j))
             for i, good in enumerate(sides[0]) for j, bad in enumerate(sides[1])]
 
 
@@ -172,15 +177,28 @@ def read_responses(file: str, column: str | None, scale: tuple[float, float] | N
     for number, (row, place) in enumerate(zip(rows, places)):
         record = Record(row, number, f"{file}, {place}")
         prompt = reader.prompt(record)
-        source, answer = str(row.get("source", "")), reader.answer(record, None)
+        own = row_of(reader, record, str(row.get("source", "")))
         for text, values in _completions(reader, record):
-            one = Text(prompt, text)
+            one = Text(prompt, text, own)
             gold = judge(one, record.where) if judge else number_of(values, str(column), scale, record.where)
-            found.append(Response(one, gold, source, answer))
+            found.append(Response(one, gold))
     if len({r.gold for r in found}) < 2:
         raise DatasetError(f"all {len(found)} gold scores of '{file}' are {found[0].gold:g}" if found else
                            f"'{file}' has no completion", why="nothing can be compared with a constant",
                            fix="give responses of different worth, or another --gold column")
+    return found
+
+
+def with_answers(responses: Sequence[Response], pairs: Sequence[Case]) -> list[Response]:
+    """Responses without a reference answer of their own get the row of a pair with the same conversation."""
+    rows = {prompt_key(c.chosen.prompt): c.chosen.row for c in pairs}
+    found: list[Response] = []
+    for response in responses:
+        text, own = response.text, response.text.row
+        row = rows.get(prompt_key(text.prompt), own)
+        if own.answer is None:
+            own = replace(own, answer=row.answer, source=own.source or row.source, meta={**row.meta, **own.meta})
+        found.append(replace(response, text=text._replace(row=own)))
     return found
 
 

@@ -52,7 +52,7 @@ def evaluate(folders: tuple[str, ...], names: tuple[str, ...], settings: tuple[s
     from rlhf_core.registry import Registry
     from rlhf_plugin_reward_eval import evaluation
     from rlhf_plugin_reward_eval.asking import Asker
-    from rlhf_plugin_reward_eval.cases import Gold, gold_prompts, read_cases, read_responses
+    from rlhf_plugin_reward_eval.cases import Gold, gold_prompts, read_cases, read_responses, with_answers
     from rlhf_plugin_reward_eval.choosing import check_options, choose
     from rlhf_plugin_reward_eval.measures import agreement
     from rlhf_plugin_reward_eval.plots import check_plots, draw
@@ -69,6 +69,7 @@ def evaluate(folders: tuple[str, ...], names: tuple[str, ...], settings: tuple[s
     datasets = context_of(registry, None, rows, seed).datasets
     cases = read_cases(datasets, split or ("heldout" if heldout_fraction else None), limit)
     graded = read_responses(responses, column, gold_scale, datasets) if responses else []
+    graded = with_answers(graded, cases.pairs)
     contexts = {label: context_of(registry, chosen, rows, seed) for label, chosen in rewards.items()}
     for label, chosen in rewards.items():
         chosen.preflight(contexts[label])
@@ -80,7 +81,7 @@ def evaluate(folders: tuple[str, ...], names: tuple[str, ...], settings: tuple[s
     with Progress() as progress:
         for label, chosen in rewards.items():
             with built(chosen, contexts[label]) as reward:
-                ask = Asker(reward, label, evaluation.seen_of(cases, graded), progress.start(label))
+                ask = Asker(reward, label, progress.start(label))
                 evaluation.measure(ask, cases, graded, options,
                                    (lambda t, judge=gold: judge(t, dataset)) if gold else None, report)
     report.agreement = agreement(report.sides, cases.pairs)

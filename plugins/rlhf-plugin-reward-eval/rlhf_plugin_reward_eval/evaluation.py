@@ -52,16 +52,6 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def seen_of(cases: Cases, responses: Sequence[Response]) -> dict[tuple[object, ...], tuple[str, str | None]]:
-    """Conversation -> (source, reference answer)."""
-    found: dict[tuple[object, ...], tuple[str, str | None]] = {}
-    for one in responses:
-        found[one.text.key[:1]] = (one.source, one.answer)
-    for case in cases.pairs:
-        found[case.chosen.key[:1]] = (case.source, case.answer)
-    return found
-
-
 def describe_data(cases: Cases, responses: Sequence[Response]) -> dict[str, Any]:
     """What was evaluated on and what was left out."""
     return {"pairs": len(cases.pairs), "split": cases.split, "left_out": dict(cases.counts),
@@ -88,6 +78,7 @@ def measure(ask: Asker, cases: Cases, responses: Sequence[Response], settings: S
         found["rm_bench"] = grid
     if graded := _graded(pairs, responses, gold):
         values = ask([r.text for r in graded])
+        ask.refuse_missing(values, settings.max_missing)
         found["gold"] = measures.against_gold(graded, values, seed)
         if curve := measures.best_of_n(graded, values, seed):
             found["best_of_n"] = curve
@@ -118,6 +109,6 @@ def probe(ask: Asker, pairs: Sequence[Case], settings: Settings, spread: float) 
         "hollow": lambda: probes.hollow_probe(ask, some, seed, spread),
         "content": lambda: probes.content_probe(ask, some, seed, spread),
         "batch": lambda: probes.batch_probe(ask, some, spread),
-        "turns": lambda: probes.turns_probe(ask, pairs, seed),  # all: only their last turns are scored anew
+        "turns": lambda: probes.turns_probe(ask, pairs, seed, spread),  # all: only their last turns are scored anew
     }
     return {name: work[name]() for name in PROBES if name in settings.probes and math.isfinite(spread)}

@@ -174,7 +174,8 @@ def against_gold(responses: Sequence[Response], scores_N: Floats, seed: int) -> 
         within.append(spearman(scores_N[rows], golds_N[rows]))
     varied = [w for w in within if math.isfinite(w)]
     interval = stats.bootstrap(lambda rows: spearman(scores_N[rows], golds_N[rows]), clusters, seed, 300)
-    return {"responses": len(golds_N), "spearman": spearman(scores_N, golds_N), "bootstrap": [*interval],
+    return {"responses": len(golds_N), "missing": int((~there).sum()),
+            "spearman": spearman(scores_N, golds_N), "bootstrap": [*interval],
             "spearman_within_prompts": float(np.mean(varied)) if varied else math.nan, "prompts_varied": len(varied)}
 
 

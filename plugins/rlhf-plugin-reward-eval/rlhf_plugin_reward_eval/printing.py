@@ -63,7 +63,7 @@ def _one(found: Mapping[str, Any]) -> None:
                f"{number(lengths['accuracy']['chosen_shorter']['accuracy'])}")
     _subsets(found)
     if gold := found.get("gold"):
-        click.echo(f"gold: Spearman {_rho(gold)} over {gold['responses']} responses, "
+        click.echo(f"gold: Spearman {_rho(gold)} over {gold['responses']} responses ({gold['missing']} missing), "
                    f"{number(gold['spearman_within_prompts'])} within prompts ({gold['prompts_varied']})")
     if curve := found.get("best_of_n"):
         table(("best of n", "KL", "gold (95 %)", "oracle", "score"),
@@ -90,10 +90,11 @@ def _subsets(found: Mapping[str, Any]) -> None:
 
 
 def _probes(found: Mapping[str, Any]) -> None:
-    rows = [(kind, name, spanned(p["change"], p["bootstrap"]), number(p["raised"]), number(p.get("rejected_overtakes")))
+    rows = [(kind, name, spanned(p["change"], p["bootstrap"]), number(p["raised"]), number(p.get("rejected_overtakes")),
+             p["missing"])
             for kind in ("length", "hollow", "content") for name, p in found.get(kind, {}).items()]
     if rows:
-        table(("probe", "change", "score change in stds (95 %)", "raised", "rejected overtakes"), rows)
+        table(("probe", "change", "score change in stds (95 %)", "raised", "rejected overtakes", "missing"), rows)
     if batch := found.get("batch"):
         verdict = "does not depend" if batch["invariant"] else "DEPENDS"
         click.echo(f"batch: the score {verdict} on its batch (largest difference {batch['in_stds']:.1e} stds)")

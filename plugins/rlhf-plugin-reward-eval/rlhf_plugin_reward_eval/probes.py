@@ -14,6 +14,7 @@ import numpy as np
 from rlhf_plugin_reward_eval import stats
 from rlhf_plugin_reward_eval.asking import Asker
 from rlhf_plugin_reward_eval.cases import Case, Text, prompt_key
+from rlhf_plugin_reward_eval.measures import TIE
 from rlhf_plugin_reward_eval.stats import Floats
 
 NEUTRAL = (
@@ -40,7 +41,7 @@ def sampled(cases: Sequence[Case], count: int, seed: int) -> list[Case]:
 
 def with_completion(text: Text, change: Callable[[str], str]) -> Text:
     """The same conversation with another response."""
-    return Text(text.prompt, change(text.completion))
+    return text._replace(completion=change(text.completion))
 
 
 def padded(count: int) -> Callable[[str], str]:
@@ -67,7 +68,7 @@ def effect(ask: Asker, cases: Sequence[Case], change: Callable[[str], str], seed
     kept_N, keys = change_N[there], [k for k, ok in zip([*clusters, *clusters], there) if ok]
     right = (before[0] > before[1]) & np.isfinite(after[1])
     overtaken = (after[1] >= before[0])[right]
-    return {**mean_change(kept_N, keys, seed),
+    return {**mean_change(kept_N, keys, seed), "missing": int((~there).sum()),
             "rejected_overtakes": float(overtaken.mean()) if right.any() else math.nan}
 
 
@@ -99,7 +100,7 @@ def content_probe(ask: Asker, cases: Sequence[Case], seed: int, spread: float) -
     other = [next((chosen[j % len(chosen)] for j in range(i + 1, i + len(chosen)) if keys[j % len(chosen)] != keys[i]),
                   None) for i in range(len(chosen))]
     pairs = {"words shuffled": [(t, s) for t, s in zip(chosen, shuffled) if s != t],
-             "answer to another prompt": [(t, Text(t.prompt, o.completion)) for t, o in zip(chosen, other)
+             "answer to another prompt": [(t, t._replace(completion=o.completion)) for t, o in zip(chosen, other)
                                           if o is not None and o.completion != t.completion]}
     return {name: control(ask, rows, seed, spread) for name, rows in pairs.items() if rows}
 
@@ -109,7 +110,8 @@ def control(ask: Asker, rows: Sequence[tuple[Text, Text]], seed: int, spread: fl
     change_N = (ask([s for _, s in rows]) - ask([t for t, _ in rows])) / spread
     there = np.isfinite(change_N)
     found = mean_change(change_N[there], [prompt_key(t.prompt) for (t, _), ok in zip(rows, there) if ok], seed)
-    return {**found, "noticed": float((change_N[there] < 0).mean()) if there.any() else math.nan}
+    return {**found, "missing": int((~there).sum()),
+            "noticed": float((change_N[there] < 0).mean()) if there.any() else math.nan}
 
 
 def batch_probe(ask: Asker, cases: Sequence[Case], spread: float) -> dict[str, Any]:
@@ -124,7 +126,7 @@ def batch_probe(ask: Asker, cases: Sequence[Case], spread: float) -> dict[str, A
             "invariant": max(found.values()) <= 1e-3 * spread and not appeared}
 
 
-def turns_probe(ask: Asker, cases: Sequence[Case], seed: int) -> dict[str, Any]:
+def turns_probe(ask: Asker, cases: Sequence[Case], seed: int, spread: float) -> dict[str, Any]:
     """Accuracy with the whole conversation and with its last turn alone, on pairs with several turns."""
     several = [c for c in cases if len([m for m in c.chosen.prompt if m["role"] != "system"]) > 1]
     if not several:
@@ -133,13 +135,14 @@ def turns_probe(ask: Asker, cases: Sequence[Case], seed: int) -> dict[str, Any]:
     whole, last = ([ask([view(t) for t in s]) for s in sides] for view in (lambda t: t, last_turn))
     margins = [m[0] - m[1] for m in (whole, last)]
     there = np.isfinite(margins[0]) & np.isfinite(margins[1])
-    right = [stats.points(m[there]) for m in margins]
+    right = [stats.points(m[there], TIE * spread) for m in margins]
     keys = [prompt_key(c.chosen.prompt) for c, ok in zip(several, there) if ok]
     gain_N = right[0] - right[1]
     interval = stats.bootstrap(lambda rows: float(gain_N[rows].mean()), keys, seed) if keys else (math.nan,) * 2
     words = [float(np.mean([sum(len(m["content"].split()) for m in view(c.chosen).prompt) + c.chosen.words
                             for c in several])) for view in (lambda t: t, last_turn)]
-    return {"pairs": int(there.sum()), "whole": float(right[0].mean()) if keys else math.nan,
+    return {"pairs": int(there.sum()), "missing": int((~there).sum()),
+            "whole": float(right[0].mean()) if keys else math.nan,
             "last_turn": float(right[1].mean()) if keys else math.nan,
             "gain": float(gain_N.mean()) if keys else math.nan, "bootstrap": [*interval],
             "words": {"whole": words[0], "last_turn": words[1]}}
@@ -147,4 +150,4 @@ def turns_probe(ask: Asker, cases: Sequence[Case], seed: int) -> dict[str, Any]:
 
 def last_turn(text: Text) -> Text:
     """System turns and the last one before the response."""
-    return Text((*(m for m in text.prompt[:-1] if m["role"] == "system"), text.prompt[-1]), text.completion)
+    return text._replace(prompt=(*(m for m in text.prompt[:-1] if m["role"] == "system"), text.prompt[-1]))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -155,8 +155,3 @@ def best_of_n(scores_N: Floats, golds_N: Floats, n: int) -> float:
 def best_of_n_kl(n: int) -> float:
     """KL of best-of-n from the policy it draws from, nats: ``log n - (n - 1) / n`` (Stiennon et al. 2020)."""
     return math.log(n) - (n - 1) / n
-
-
-def named(interval: Interval) -> dict[str, Any]:
-    """``{"low": ..., "high": ...}``"""
-    return interval._asdict()

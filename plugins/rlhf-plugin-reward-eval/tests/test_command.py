@@ -31,7 +31,7 @@ Run = Callable[..., tuple[int, str, str]]
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A reward model of the pocket world: a head fitted to 200 pairs on the pocket model's own features."""
     policy = load_policy(ModelConfig())
-    net = fresh_net(policy, 1, 0, "frozen")
+    net = fresh_net(policy, 1, 0, "none")
     encoder = Encoder(policy.tokenizer, 512)
     sides = [[encoder.encode([{"role": "user", "content": p["prompt"]}], p[side]) for p in load_pairs("train")[:200]]
              for side in ("chosen", "rejected")]
@@ -82,7 +82,7 @@ def test_a_trained_reward_model(run: Run, trained: Path, tmp_path: Path) -> None
     assert (report["data"]["pairs"], report["data"]["split"]) == (100, "heldout")
     assert report["data"]["left_out"] == {"pairs_beyond_limit": 540}
     found = report["rewards"]["rm"]
-    ask = Asker(SingleReward.load(BradleyTerryConfig(path=str(trained)), "cpu"), "direct", {})
+    ask = Asker(SingleReward.load(BradleyTerryConfig(path=str(trained)), "cpu"), "direct")
     cases = read_cases(context_of(Registry(), None, {"name": "pocket/assistant"}, 0).datasets, None, 100).pairs
     chosen, rejected = ask([c.chosen for c in cases]), ask([c.rejected for c in cases])
     assert found["accuracy"] == pytest.approx((chosen > rejected).mean())
@@ -151,6 +151,27 @@ def test_rows_as_in_rm_bench(run: Run, tmp_path: Path) -> None:
     assert found["subsets"]["math"]["pairs"] == 36
 
 
+def test_verifiers_see_the_columns_of_their_row(run: Run, tmp_path: Path) -> None:
+    rows = [{"id": str(i), "prompt": f"Say hello to {name} and all others here.",
+             "chosen": f"Hello {name} and you.", "rejected": f"Hello {name}, and you.",
+             "instruction_id_list": ["punctuation:no_comma"],
+             "kwargs": [{}]} for i, name in enumerate(["ada", "bob", "cleo", "dan"])]
+    code, out, err = run("--reward", "verifier", "--set", "workers=1", "--set", "verifier=ifeval", "--pairs",
+                         write(tmp_path / "p.jsonl", rows), "--probe", "hollow", "--json")
+    assert code == 0, err
+    found = json.loads(out)["rewards"]["verifier"]
+    assert (found["accuracy"], found["missing"], found["pairs"]) == (1.0, {}, 4)
+    assert found["probes"]["hollow"]["Of course!"]["missing"] == 0
+
+
+def test_one_question_with_two_answers(run: Run, tmp_path: Path) -> None:
+    rows = [{"id": f"{i}{answer}", "prompt": f"A number above {i}?", "chosen": f"It is {answer}.",
+             "rejected": f"It is {i}.", "answer": str(answer)} for i in range(4) for answer in (i + 1, i + 2)]
+    code, out, err = run(*VERIFIER, "--pairs", write(tmp_path / "p.jsonl", rows), "--probe", "none", "--json")
+    assert code == 0, err
+    assert json.loads(out)["rewards"]["verifier"]["accuracy"] == 1.0
+
+
 def test_responses_with_gold_scores(run: Run, tmp_path: Path) -> None:
     pairs = write(tmp_path / "pairs.jsonl", SUMS)
     graded = [{"prompt": row["prompt"], "answer": row["answer"], "worth": [3, 0, 1, 2], "completions":
@@ -166,6 +187,9 @@ def test_responses_with_gold_scores(run: Run, tmp_path: Path) -> None:
     assert [(c["n"], c["oracle"]) for c in curve] == [(1, 1.5), (2, pytest.approx(14 / 6)), (4, 3)]
     # two right answers tie: of two responses both are wrong once in six
     assert [c["gold"] for c in curve] == pytest.approx([1.5, 5 / 6 * 2.5 + 1 / 6 * 0.5, 2.5])
+    write(path, [{k: v for k, v in row.items() if k != "answer"} for row in graded])
+    code, out, err = run(*common, "--gold", "worth", "--json")
+    assert json.loads(out)["rewards"]["verifier"]["best_of_n"] == curve, "the pairs' answers to the same questions"
     flat = write(tmp_path / "flat.jsonl", [{**row, "worth": [1, 1, 1, 1]} for row in graded])
     for arguments, said in (((*common, "--gold", "worth", "--gold-scale", "1", "3"), "outside the scale 1 to 3"),
                             ((*common, "--gold", "wroth"), "no gold score 'wroth'"),
@@ -253,3 +277,8 @@ def test_a_reward_that_says_nothing_fails(run: Run, tmp_path: Path) -> None:
     assert code == 0, err
     found = json.loads(out)["rewards"]["verifier"]
     assert (found["pairs"], found["missing"]) == (27, {"missing": 6})
+    pairs = write(tmp_path / "pairs.jsonl", SUMS)
+    graded = write(tmp_path / "graded.jsonl", [{"prompt": "2 + 2?", "completion": str(i), "worth": i, "answer": "4" if i
+                                                < 3 else None} for i in range(6)])
+    code, _, err = run(*VERIFIER, "--pairs", pairs, "--responses", graded, "--gold", "worth")
+    assert (code, "has no score for 3 of 6 responses" in err) == (1, True), err

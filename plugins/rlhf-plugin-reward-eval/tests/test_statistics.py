@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 
+from rlhf_core.api import Sample, Score, ScoreStatus
 from rlhf_plugin_reward_eval import stats
+from rlhf_plugin_reward_eval.asking import Asker
 from rlhf_plugin_reward_eval.cases import Case, Response, Text
 from rlhf_plugin_reward_eval.measures import SECTIONS, Scored, accuracy, agreement, best_of_n, by_subset, rm_bench
-from rlhf_plugin_reward_eval.probes import sampled
+from rlhf_plugin_reward_eval.probes import affirmed, control, effect, sampled, turns_probe
 
 
 def asked(number: int) -> tuple[dict[str, str], ...]:
@@ -130,6 +133,34 @@ def test_rm_bench_levels() -> None:
     assert {n: a["accuracy"] for n, a in found["levels"].items()} == {"easy": 1, "normal": 1, "hard": 0}
     assert found["average"] == pytest.approx(2 / 3)
     assert rm_bench(Scored([case(0)], np.ones(1), np.zeros(1)), 0) == {}
+
+
+class Scores:
+    """A reward by a rule; None where it has no score."""
+
+    def __init__(self, rule: Callable[[Sample], float | None]) -> None:
+        self.rule = rule
+
+    def score(self, samples: Sequence[Sample]) -> list[Score]:
+        return [Score.failed(ScoreStatus.ERROR, "no") if (v := self.rule(s)) is None else Score(v) for s in samples]
+
+
+def test_probes_count_what_has_no_score() -> None:
+    cases = [case(i, chosen="yes " * (i + 1), rejected="no") for i in range(4)]
+    ask = Asker(Scores(lambda s: None if len(s.completion.split()) > 5 else float("yes" in s.completion)), "short")
+    found = effect(ask, cases, affirmed("Of course!"), 0, 1.0)
+    assert (found["responses"], found["missing"], found["rejected_overtakes"]) == (7, 1, 0.0)
+    found = control(ask, [(c.chosen, Text(asked(n), "yes " * 3 * n)) for n, c in enumerate(cases, 1)], 0, 1.0)
+    assert (found["responses"], found["missing"]) == (1, 3)
+
+
+def test_rounding_is_a_tie_with_all_turns_and_with_the_last() -> None:
+    talk = ({"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hi."}, *asked(0))
+    cases = [Case("0", Text(talk, "yes"), Text(talk, "no"))]
+    alone = Scores(lambda s: 1e-9 * len(s.completion) + (len(s.prompt.messages) == 1 and s.completion == "yes"))
+    ask = Asker(alone, "alone")
+    found = turns_probe(ask, cases, 0, 1.0)
+    assert (found["whole"], found["last_turn"]) == (0.5, 1.0)
 
 
 def test_probes_draw_the_same_pairs_again() -> None:
