@@ -10,7 +10,8 @@ import torch
 from rlhf_core.batches import JudgedBatch
 from rlhf_core.config.base import ComponentConfig
 from rlhf_core.protocols import Loss
-from rlhf_core.testing.pair_loss import check_output, check_pure
+from rlhf_core.testing.batches import check_pure
+from rlhf_core.testing.pair_loss import check_output
 from rlhf_core.testing.report import require
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import torch
@@ -10,6 +9,7 @@ import torch
 from rlhf_core.batches import LossOutput, PairBatch
 from rlhf_core.config.base import ComponentConfig
 from rlhf_core.protocols import Loss
+from rlhf_core.testing.batches import changed, check_pure
 from rlhf_core.testing.report import require
 from rlhf_core.testing.token_loss import number, same_metrics
 
@@ -29,15 +29,6 @@ def make_pair_batch(gap_B: torch.Tensor, centre: float = -20.0) -> PairBatch:
         lengths,
         lengths.clone(),
     )
-
-
-def with_(batch: Any, change: Any) -> Any:
-    """Apply ``change(name, tensor)`` to every tensor of a pair or judged batch; the policy's are fresh leaves."""
-    fields = {f.name: getattr(batch, f.name) for f in dataclasses.fields(batch)}
-    new: dict[str, Any] = {k: None if v is None else change(k, v.detach().clone()) for k, v in fields.items()}
-    for side in {"chosen_B", "rejected_B", "logprobs_B"} & set(new):
-        new[side] = new[side].requires_grad_()
-    return type(batch)(**new)
 
 
 def gradients(loss: Loss, batch: PairBatch) -> torch.Tensor:
@@ -77,28 +68,6 @@ def check_output(config: ComponentConfig, loss: Loss, batch: Any) -> None:
     require(out.loss.requires_grad, config, "the loss has a gradient", "loss_B.requires_grad is False", "do not detach")
 
 
-def check_pure(config: ComponentConfig, loss: Loss, batch: Any) -> None:
-    """The same batch gives the same loss, and is not written to."""
-    before = with_(batch, lambda _, v: v)
-    first, second = loss(batch).loss.detach().clone(), loss(batch).loss.detach()
-    require(
-        torch.equal(first, second),
-        config,
-        "a loss is a function of its batch",
-        "two calls gave different values",
-        "keep no state in the loss",
-    )
-    for field in dataclasses.fields(batch):
-        old, new = getattr(before, field.name), getattr(batch, field.name)
-        require(
-            old is None or torch.equal(old, new),
-            config,
-            "a loss does not modify its batch",
-            f"{field.name} changed",
-            "do not use in-place operations",
-        )
-
-
 def check_margin(config: ComponentConfig, loss: Loss) -> None:
     """From a wrong order up to no difference, the loss falls with the margin, and its gradient widens it.
 
@@ -131,7 +100,7 @@ def check_margin(config: ComponentConfig, loss: Loss) -> None:
 def check_micro_batches(config: ComponentConfig, loss: Loss, batch: PairBatch) -> None:
     """No pair's gradient depends on the others, and metrics add up."""
     whole, out = gradients(loss, batch), loss(batch)
-    parts = [with_(batch, lambda _, v, a=a: v[a : a + 2]) for a in range(0, len(batch.chosen_B), 2)]
+    parts = [changed(batch, lambda _, v, a=a: v[a : a + 2]) for a in range(0, len(batch.chosen_B), 2)]
     gap = float((torch.cat([gradients(loss, p) for p in parts], dim=1) - whole).abs().max())
     require(
         gap < 1e-12,
@@ -147,7 +116,7 @@ def check_micro_batches(config: ComponentConfig, loss: Loss, batch: PairBatch) -
 
 def check_weights(config: ComponentConfig, loss: Loss, batch: PairBatch) -> None:
     """The core multiplies by the pairs' weights; a loss that does so too would count them twice."""
-    heavier = with_(batch, lambda k, v: v * 3 if k == "weights_B" else v)
+    heavier = changed(batch, lambda k, v: v * 3 if k == "weights_B" else v)
     same = torch.allclose(loss(batch).loss, loss(heavier).loss, rtol=0, atol=1e-12)
     require(
         same,

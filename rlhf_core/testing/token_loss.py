@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -13,6 +12,7 @@ from rlhf_core.batches import LossOutput, TokenBatch
 from rlhf_core.config.base import ComponentConfig
 from rlhf_core.functional.reduce import reduce_loss
 from rlhf_core.protocols import Loss
+from rlhf_core.testing.batches import changed, check_pure
 from rlhf_core.testing.report import require
 
 REDUCTIONS = ("token_mean", "sequence_mean", "constant")
@@ -68,14 +68,6 @@ def gradient(
     return torch.zeros_like(batch.logprobs_BT) if found is None else found, output
 
 
-def changed(batch: TokenBatch, change: Any) -> TokenBatch:
-    """Apply ``change(name, tensor)`` to every tensor; the logprobs are a fresh leaf."""
-    fields = {f.name: getattr(batch, f.name) for f in dataclasses.fields(batch)}
-    new: dict[str, Any] = {k: None if v is None else change(k, v.detach().clone()) for k, v in fields.items()}
-    new["logprobs_BT"] = new["logprobs_BT"].requires_grad_()
-    return TokenBatch(**new)
-
-
 def number(value: Any) -> float:
     """A metric's sum or weight; it may still carry a gradient."""
     return float(value.detach() if isinstance(value, torch.Tensor) else value)
@@ -127,29 +119,6 @@ def check_output(config: ComponentConfig, loss: Loss, batch: TokenBatch) -> None
             "a metric is a finite (sum, weight)",
             f"{name}: {row!r}",
             "the core adds both over micro-batches, then divides",
-        )
-
-
-def check_pure(config: ComponentConfig, loss: Loss, batch: TokenBatch) -> None:
-    """The same batch gives the same loss, and is not written to."""
-    before = changed(batch, lambda _, v: v)
-    first = loss(batch).loss.detach().clone()
-    second = loss(batch).loss.detach()
-    require(
-        torch.equal(first, second),
-        config,
-        "a loss is a function of its batch",
-        "two calls gave different values",
-        "keep no state and draw no random numbers in the loss",
-    )
-    for field in dataclasses.fields(batch):
-        old, new = getattr(before, field.name), getattr(batch, field.name)
-        require(
-            old is None or torch.equal(old, new),
-            config,
-            "a loss does not modify its batch",
-            f"{field.name} changed",
-            "do not use in-place operations",
         )
 
 
