@@ -17,6 +17,15 @@ def test_conforms():
     check_judge(POCKET)
 
 
+def test_an_answer_that_ends_at_once_is_missing_and_no_empty_text():
+    turn = ({"role": "user", "content": "What is 2 + 3?"},)
+    wild = [JudgeRequest(str(i), turn, max_tokens=1, temperature=20.0, seed=i) for i in range(150)]
+    replies = POCKET.build(make_context()).ask(wild)
+    ended = [r for r in replies if not r.text]
+    assert ended
+    assert {(r.text, r.status, r.output_tokens) for r in ended} == {(None, ScoreStatus.MISSING, 1)}
+
+
 def test_answers_what_fits():
     judge = POCKET.build(make_context())
     turn = ({"role": "user", "content": "What is 2 + 3?"},)
