@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from rlhf_core.cli.options import UNSAFE
 from rlhf_core.cli.toolbox import OpenGroup
 
 if TYPE_CHECKING:
@@ -57,8 +58,7 @@ SUITE_OPTIONS = (
     click.option("--max-tokens", type=click.IntRange(1), help="Most tokens of a completion."),
     click.option("--stop", multiple=True, metavar="TEXT", help="Text that ends a completion. Repeatable."),
     click.option("--set", "settings", multiple=True, metavar="a.b=c", help="One setting of the suite. Repeatable."),
-    click.option("--unsafe-local-execution", is_flag=True,
-                  help="Let a code verifier run programs without isolation where the machine offers none."),
+    UNSAFE,
 )
 
 
@@ -107,7 +107,7 @@ def run(suite: str, model: str, dtype: Any, seed: int, best_by: tuple[str, ...],
         from rlhf_eval.lm_harness.run import run_task
 
         quiet_libraries()
-        asked = {**options, "best_by": best_by}
+        asked = {**options, "best_by": best_by, "budget": budget}
         folder, measured = run_task(task, ModelConfig(path=model, dtype=dtype), ctx, out, asked)
         if as_json:
             emit_json({"folder": str(folder), **measured})
@@ -139,6 +139,7 @@ def suite_of(ctx: BuildContext, name: str, *, path: str | None = None, dataset: 
         ConfigError: a setting does not exist or makes no sense.
     """
     from rlhf_core.api import ConfigError
+    from rlhf_core.cli.options import allow_unsafe
     from rlhf_core.cli.toolbox import component_of
     from rlhf_eval.suites import SuiteConfig
 
@@ -151,16 +152,7 @@ def suite_of(ctx: BuildContext, name: str, *, path: str | None = None, dataset: 
     found = component_of(ctx.registry, "benchmark", suite, {k: v for k, v in given.items() if v is not None}, settings)
     if not isinstance(found, SuiteConfig):
         raise ConfigError(f"benchmark '{suite}' is no suite of prompts", fix="rlhf eval suites")
-    return unsafe(found, ctx) if unsafe_local_execution else found
-
-
-def unsafe(suite: SuiteConfig, ctx: BuildContext) -> SuiteConfig:
-    """The suite with a verifier that may run programs without isolation."""
-    how: Any = suite.verifier or suite.how.verifier or suite.own_verifier
-    asked = dict(how) if isinstance(how, dict) else how.model_dump()
-    asked["sandbox"] = {**asked.get("sandbox", {}), "unsafe_local_execution": True}
-    changed = {**suite.model_dump(), "verifier": asked}
-    return type(suite).model_validate(changed, context={"registry": ctx.registry})
+    return allow_unsafe(found.resolved(ctx)) if unsafe_local_execution else found
 
 
 @click.command()

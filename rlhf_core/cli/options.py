@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
 if TYPE_CHECKING:
+    from rlhf_core.config.base import Config
     from rlhf_core.config.run import RunConfig
     from rlhf_core.hooks import HookBus
     from rlhf_core.registry import Registry
 
+C = TypeVar("C", bound="Config")
 F = TypeVar("F", bound=Callable[..., Any])
 
+UNSAFE = click.option("--unsafe-local-execution", is_flag=True,
+                      help="Let programs run without isolation where the machine offers none.")
 RUN_OPTIONS = (
     click.option("--algo", metavar="NAME", help="Algorithm, for example grpo, sft, reward_model."),
     click.option("--reward", metavar="NAME", help="Reward, for example ensemble or verifier."),
@@ -24,8 +28,7 @@ RUN_OPTIONS = (
     click.option("--config", "files", multiple=True, metavar="FILE", help="YAML file; later ones win. Repeatable."),
     click.option("--set", "settings", multiple=True, metavar="a.b=c", help="One setting; wins over files. Repeatable."),
     click.option("--seed", type=int, help="Seed of everything random."),
-    click.option("--unsafe-local-execution", is_flag=True,
-                 help="Let a code verifier run programs without isolation where the machine offers none."),
+    UNSAFE,
 )
 
 
@@ -65,9 +68,41 @@ def resolve_options(registry: Registry, files: Iterable[str], settings: Iterable
     """
     from rlhf_core.config.load import resolve
 
-    if names.get("unsafe_local_execution"):
-        settings = (*settings, "reward.verifier.sandbox.unsafe_local_execution=true")
-    return resolve(registry, files=files, settings=settings, sugar=sugar_of(names), base=base)
+    found = resolve(registry, files=files, settings=settings, sugar=sugar_of(names), base=base)
+    return allow_unsafe(found) if names.get("unsafe_local_execution") else found
+
+
+def allow_unsafe(config: C) -> C:
+    """What ``--unsafe-local-execution`` stands for: the setting of that name, wherever a component has it.
+
+    Raises:
+        ConfigError: none has.
+    """
+    from rlhf_core.errors import ConfigError
+
+    changed = _allowed(config)
+    if changed is config:
+        raise ConfigError("--unsafe-local-execution has no effect", why="nothing here runs programs",
+                          fix="leave it out")
+    return changed
+
+
+def _allowed(value: Any) -> Any:
+    """The same object, where there is nothing in it to allow."""
+    from rlhf_core.config.base import Config
+
+    if isinstance(value, Config):
+        parts: dict[str, Any] = {k: _allowed(getattr(value, k)) for k in type(value).model_fields}
+        changed = {k: v for k, v in parts.items() if v is not getattr(value, k)}
+        changed |= {"unsafe_local_execution": True} if "unsafe_local_execution" in parts else {}
+        return value.model_copy(update=changed) if changed else value
+    if isinstance(value, dict):
+        parts = {k: _allowed(v) for k, v in cast("dict[str, Any]", value).items()}
+        return parts if any(v is not value[k] for k, v in parts.items()) else value
+    if isinstance(value, list | tuple):
+        many = [_allowed(one) for one in cast("Sequence[Any]", value)]
+        return type(value)(many) if any(a is not b for a, b in zip(many, cast("Sequence[Any]", value))) else value
+    return value
 
 
 def open_plugins(*, enabled: bool = True, strict: bool = False) -> tuple[Registry, HookBus]:

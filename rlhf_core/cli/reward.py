@@ -40,7 +40,7 @@ def score(folder: str | None, name: str | None, settings: tuple[str, ...], file:
     rlhf reward score --model runs/x/final --input answers.jsonl
     rlhf reward score --reward verifier --set timeout_s=2 --input answers.jsonl --output scored.jsonl
     """
-    from rlhf_core.cli.common import emit_json, quiet_libraries, set_up_logging
+    from rlhf_core.cli.toolbox import context_of, emit_json, quiet_libraries, set_up_logging
     from rlhf_core.registry import Registry
     from rlhf_core.trainers.doors import ask
 
@@ -49,7 +49,8 @@ def score(folder: str | None, name: str | None, settings: tuple[str, ...], file:
     chosen = chosen_reward(registry, folder, name, settings)
     rows, samples = samples_of(file)
     check_output(output)
-    ctx = context_of(registry, chosen, {"name": "jsonl", "path": file}, seed)
+    dataset = {"name": "jsonl", "path": file, "heldout_fraction": 0.0}
+    ctx = context_of(registry, seed=seed, dataset=dataset, reward=chosen)
     chosen.preflight(ctx)
     quiet_libraries()
     with built(chosen, ctx) as one:
@@ -141,37 +142,6 @@ def _sample(reader: Any, record: Any) -> Sample:
     name = str(record.row.get("id", f"row {record.number + 1}"))
     source = str(record.row.get("source", reader.label))
     return Sample(Prompt(name, prompt, reader.answer(record, None), source), text)
-
-
-def context_of(registry: Registry, chosen: ComponentConfig | None, dataset: Mapping[str, Any],
-               seed: int) -> BuildContext:
-    """What a reward is built with: a dataset, the default model, no policy, no run.
-
-    Args:
-        registry: finds the dataset's component.
-        chosen: the reward, if there is one.
-        dataset: settings as of ``dataset:``, all rows unless they say otherwise.
-        seed: for rewards that draw at random.
-
-    Raises:
-        ConfigError: a dataset setting that does not exist.
-    """
-    from pydantic import ValidationError
-
-    from rlhf_core.config.data import DatasetSettings, spell_dataset
-    from rlhf_core.config.errors import explain
-    from rlhf_core.config.run import RunConfig
-    from rlhf_core.context import BuildContext
-    from rlhf_core.data.library import Datasets
-
-    settings = {"heldout_fraction": 0.0, **spell_dataset(dict(dataset))}
-    try:
-        rows = DatasetSettings.model_validate(settings, context={"registry": registry})
-    except ValidationError as error:
-        raise explain(error, DatasetSettings, where="dataset") from error
-    config = RunConfig.model_construct(seed=seed, dataset=rows, reward=chosen)
-    ctx = BuildContext(config=config, registry=registry, seed=seed)
-    return ctx.with_(datasets=Datasets(rows, ctx))
 
 
 @contextmanager

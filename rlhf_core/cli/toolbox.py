@@ -58,15 +58,18 @@ def component_of(registry: Registry, kind: str, name: str, options: Mapping[str,
 
 
 def context_of(registry: Registry, *, seed: int = 0, dataset: Mapping[str, Any] | None = None,
-               reward: ComponentConfig | None = None, policy: LoadedModel | None = None) -> BuildContext:
+               reward: ComponentConfig | None = None, model: ModelConfig | None = None,
+               policy: LoadedModel | None = None) -> BuildContext:
     """What a component is built with where there is no run.
 
     Args:
         registry: where names are looked up.
         seed: for components that draw at random.
-        dataset: a ``dataset`` section, whose rows are then in ``ctx.datasets``.
+        dataset: a ``dataset`` section, whose rows are then in ``ctx.datasets``; ``name`` may be short, as on the
+            command line.
         reward: the reward that judges them, for its ``preflight``.
-        policy: the model, for components that need one.
+        model: the run's model in the configuration; None takes the default.
+        policy: a loaded model, for components that need one.
 
     Raises:
         ConfigError: the dataset section does not make sense.
@@ -79,8 +82,9 @@ def context_of(registry: Registry, *, seed: int = 0, dataset: Mapping[str, Any] 
     from rlhf_core.config.run import RunConfig
     from rlhf_core.context import BuildContext
     from rlhf_core.data.library import Datasets
+    from rlhf_core.models.config import ModelConfig
 
-    config = RunConfig.model_construct(seed=seed, reward=reward)
+    config = RunConfig.model_construct(seed=seed, reward=reward, model=model or ModelConfig())
     ctx = BuildContext(config=config, registry=registry, seed=seed, policy=policy)
     if dataset is None:
         return ctx
@@ -88,7 +92,7 @@ def context_of(registry: Registry, *, seed: int = 0, dataset: Mapping[str, Any] 
         rows = DatasetSettings.model_validate(dict(dataset), context={"registry": registry})
     except ValidationError as error:
         raise explain(error, DatasetSettings, where="dataset") from error
-    ctx = ctx.with_(config=RunConfig.model_construct(seed=seed, reward=reward, dataset=rows))
+    ctx = ctx.with_(config=config.model_copy(update={"dataset": rows}))
     return ctx.with_(datasets=Datasets(rows, ctx))
 
 

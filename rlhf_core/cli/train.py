@@ -36,7 +36,7 @@ def train(files: tuple[str, ...], settings: tuple[str, ...], run_dir: Path | Non
 
     set_up_logging()
     registry, hooks = open_plugins(enabled=not no_plugins, strict=strict_plugins)
-    given = bool(sugar_of(names) or files or settings)
+    given = bool(sugar_of(names) or files or settings or names.get("unsafe_local_execution"))
     if resume is not None:
         change = partial(resolve_options, registry, files, settings, names) if given else None
         plan, config = planned_resume(resume, change, registry)

@@ -11,10 +11,15 @@ from rlhf_core.config.slots import component
 from rlhf_core.errors import ConfigError
 
 
+def section_keys() -> tuple[str, ...]:
+    """Keys of a flat dataset section that are not the component's own."""
+    return (*DatasetSettings.model_fields, *SourceSettings.model_fields)
+
+
 class SourceSettings(Config):
     """One dataset inside a mixture."""
 
-    source: component("dataset")  # pyright: ignore[reportInvalidTypeForm]
+    source: component("dataset", section_keys)  # pyright: ignore[reportInvalidTypeForm]
     """The dataset component, e.g. ``{name: jsonl, path: prompts.jsonl}``."""
     label: str = ""
     """Name in traces and metrics; defaults to the dataset's own name."""

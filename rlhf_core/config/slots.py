@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, SerializeAsAny, ValidationError, ValidationInfo
@@ -14,8 +15,8 @@ from rlhf_core.errors import PluginError
 class _Resolve:
     """Looks the name up in the registry that the validation context carries."""
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
+    def __init__(self, kind: str, beside: Callable[[], Collection[str]]) -> None:
+        self.kind, self.beside = kind, beside
 
     def __call__(self, value: Any, info: ValidationInfo) -> Any:
         if value is None or isinstance(value, ComponentConfig):
@@ -26,22 +27,21 @@ class _Resolve:
             raise ValueError(f"expected a {self.kind} name, or a mapping with 'name', got {value!r}")
         registry = (info.context or {})["registry"]
         cls = registry.load(self.kind, str(value["name"]))
-        if clash := sorted(set(cls.model_fields) & set(self._beside())):
-            raise PluginError(f"dataset '{value['name']}' has settings called {', '.join(clash)}",
+        if clash := sorted(set(cls.model_fields) & set(self.beside())):
+            raise PluginError(f"{self.kind} '{value['name']}' has settings called {', '.join(clash)}",
                               where=registry.find(self.kind, str(value["name"])).distribution,
-                              why="the dataset section has settings of that name", fix="rename the plugin's own")
+                              why=f"the {self.kind} section has settings of that name", fix="rename the plugin's own")
         try:
             return cls.model_validate(value, context=info.context)
         except ValidationError as error:
-            raise explain(error, cls, where=f"{self.kind} '{value['name']}'", also=self._beside()) from error
-
-    def _beside(self) -> tuple[str, ...]:
-        """Keys of a flat dataset section that are not the component's own."""
-        from rlhf_core.config.data import DatasetSettings, SourceSettings
-
-        return (*DatasetSettings.model_fields, *SourceSettings.model_fields) if self.kind == "dataset" else ()
+            raise explain(error, cls, where=f"{self.kind} '{value['name']}'", also=tuple(self.beside())) from error
 
 
-def component(kind: str) -> Any:
-    """Annotation for a component field. Example: ``loss: component("loss")``"""
-    return Annotated[SerializeAsAny[ComponentConfig], BeforeValidator(_Resolve(kind))]
+def component(kind: str, beside: Callable[[], Collection[str]] = tuple) -> Any:
+    """Annotation for a component field. Example: ``loss: component("loss")``
+
+    Args:
+        kind: for example ``loss``.
+        beside: keys that may stand among the component's own in one flat section; it may have none of that name.
+    """
+    return Annotated[SerializeAsAny[ComponentConfig], BeforeValidator(_Resolve(kind, beside))]

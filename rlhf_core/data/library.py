@@ -46,7 +46,6 @@ class Datasets:
         self._made: dict[tuple[str, str], Sequence[Any]] = {}
         self._sources: dict[str, str] = {}
         self._places: dict[str, str] = {}
-        self._rows: dict[str, Mapping[str, Any]] = {}
 
     @property
     def weights(self) -> dict[str, float]:
@@ -67,10 +66,6 @@ class Datasets:
     def where(self, name: str) -> str:
         """File and line of a row that was asked for, by its id."""
         return self._places.get(name, name)
-
-    def row(self, name: str) -> Mapping[str, Any]:
-        """The source's own row, all its columns, of an id that was asked for."""
-        return self._rows[name]
 
     def prompts(self, split: str) -> list[Prompt]:
         """Prompts of ``train`` or ``heldout``; conversations that do not end with the user's turn are dropped.
@@ -133,7 +128,7 @@ class Datasets:
                     raise DatasetError(f"id '{item.id}' occurs twice", where=f"{found[item.id][1]} and {record.where}",
                                        fix="ids must be unique: mend them, or map another column with dataset.columns")
                 found[item.id] = (item, record.where)
-                self._places[item.id], self._rows[item.id] = record.where, record.row
+                self._places[item.id] = record.where
         self._check_dropped(source, len(records), dropped)
         return [row[0] for row in found.values()]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlhf_core.config.base import ComponentConfig
-from rlhf_core.config.data import DatasetSettings, SourceSettings
+from rlhf_core.config.data import DatasetSettings, section_keys
 from rlhf_core.context import BuildContext
 from rlhf_core.errors import DatasetError
 from rlhf_core.testing.config import built, check_config
@@ -34,7 +34,7 @@ def check_dataset(
         AssertionError: a property does not hold.
     """
     check_config(config, "dataset")
-    clash = set(type(config).model_fields) & {*DatasetSettings.model_fields, *SourceSettings.model_fields}
+    clash = set(type(config).model_fields) & set(section_keys())
     require(not clash, config, "its settings have names of their own", f"the dataset section has {sorted(clash)} too")
     context = ctx or make_context()
     config.preflight(context)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.api import BuildContext, Sample, Score, ScoreStatus
+from rlhf_core.api import BuildContext, ConfigError, Sample, Score, ScoreStatus
 from rlhf_core.config.data import DatasetSettings
 from rlhf_core.court.config import VerifierRewardConfig
 from rlhf_core.data.library import Datasets
@@ -262,6 +262,21 @@ def test_unsafe_execution_is_one_option_away(command: Callable[..., tuple[int, s
     assert code == 0
     assert "programs run in: none: programs run with this user's rights" in said
     walls.cache_clear()
+
+
+def test_unsafe_execution_reaches_every_sandbox_and_nothing_else() -> None:
+    from rlhf_core.cli.options import resolve_options
+
+    names = {"algo": "grpo", "reward": "mbpp", "unsafe_local_execution": True}
+    rows = "dataset={sources: [{name: pocket/arithmetic, reward: {name: verifier, verifier: mbpp}}]}"
+    config: Any = resolve_options(Registry(), (), (rows,), names)
+    plain: Any = resolve_options(Registry(), (), (rows,), {**names, "unsafe_local_execution": False})
+    for reward in (config.reward, config.dataset.sources[0].reward):
+        assert reward.verifier.sandbox.unsafe_local_execution
+    assert config.trainer == plain.trainer
+    assert not plain.reward.verifier.sandbox.unsafe_local_execution
+    with pytest.raises(ConfigError, match="has no effect"):
+        resolve_options(Registry(), (), ("reward.verifier=numeric",), {**names, "reward": "verifier"})
 
 
 @pytest.mark.parametrize(("text", "how", "found"), [

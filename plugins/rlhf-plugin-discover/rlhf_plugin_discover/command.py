@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from rlhf_core.cli.options import UNSAFE
 
 if TYPE_CHECKING:
     from rlhf_core.api import BuildContext
@@ -26,8 +29,7 @@ if TYPE_CHECKING:
 @click.option("--seconds", type=click.FloatRange(min=0.0, min_open=True), default=60.0, show_default=True,
               help="Most time for the baseline's search.")
 @click.option("--dry-run", is_flag=True, help="Print the resolved configuration and the first question; ask nothing.")
-@click.option("--unsafe-local-execution", is_flag=True,
-              help="Run programs without isolation where the machine offers none.")
+@UNSAFE
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def discover(name: str | None, judge: str | None, files: tuple[str, ...], settings: tuple[str, ...],
              run_dir: Path | None, resume: Path | None, baseline: bool, seconds: float, dry_run: bool,
@@ -40,18 +42,18 @@ def discover(name: str | None, judge: str | None, files: tuple[str, ...], settin
     rlhf discover ./my-task --judge local --set judge.model.path=./my-model
     rlhf discover --resume runs/discover-kissing-20260131-142501 --set budget.rounds=40
     """
-    from rlhf_core.cli.common import emit_json, set_up_logging
-    from rlhf_core.cli.options import open_plugins
+    from rlhf_core.cli.options import allow_unsafe
+    from rlhf_core.cli.toolbox import context_of, emit_json, open_registry, set_up_logging
 
     set_up_logging()
-    registry, _ = open_plugins()
-    if unsafe_local_execution:
-        settings = (*settings, "verifier.sandbox.unsafe_local_execution=true")
+    registry = open_registry()
     said = options(files, settings, judge)
     if resume is not None:
         name, said = resumed(resume, name, said)
     task = chosen_task(registry, name, said.pop("verifier", {}))
-    ctx = context(registry)
+    if unsafe_local_execution:
+        task = replace(task, verifier=allow_unsafe(task.verifier))
+    ctx = context_of(registry)
     task.verifier.preflight(ctx)
     if baseline:
         _baseline(task, ctx, run_dir, seconds, int(said.get("seed", 0)), as_json)
@@ -140,13 +142,6 @@ def chosen_config(registry: Registry, said: Mapping[str, Any]) -> DiscoverConfig
         raise explain(error, DiscoverConfig) from error
 
 
-def context(registry: Registry) -> BuildContext:
-    """What components are built with: there is no run."""
-    from rlhf_core.api import BuildContext
-
-    return BuildContext(config=None, registry=registry, seed=0)  # pyright: ignore[reportArgumentType]
-
-
 def isolation(task: Task) -> str:
     """Which walls programs run in; "" where the verifier runs none."""
     return task.verifier.conditions().get("isolation", "")
@@ -155,9 +150,10 @@ def isolation(task: Task) -> str:
 def court(task: Task, registry: Registry, workers: int) -> Any:
     """The verifier in processes that are killed when late."""
     from rlhf_core.api import VerifierRewardConfig
+    from rlhf_core.cli.toolbox import context_of
 
     return VerifierRewardConfig.model_validate({"verifier": task.verifier, "workers": workers},
-                                               context={"registry": registry}).build(context(registry))
+                                               context={"registry": registry}).build(context_of(registry))
 
 
 def _baseline(task: Task, ctx: BuildContext, run_dir: Path | None, seconds: float, seed: int, as_json: bool) -> None:

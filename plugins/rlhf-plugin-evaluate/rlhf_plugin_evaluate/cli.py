@@ -46,7 +46,8 @@ def policies(baseline: str, others: tuple[str, ...], dataset: str, split: str, c
     rlhf evaluate policies --baseline pocket --policy dpo=runs/dpo --out runs/compare
     rlhf evaluate policies --baseline runs/sft --policy runs/ppo --policy runs/grpo --reward-model RM --out runs/compare
     """
-    from rlhf_core.cli.common import emit_json, quiet_libraries, set_up_logging, table
+    from rlhf_core.api import ModelConfig
+    from rlhf_core.cli.toolbox import context_of, emit_json, quiet_libraries, set_up_logging, table
     from rlhf_core.registry import Registry
     from rlhf_core.runs.run_dir import check_writable
     from rlhf_plugin_evaluate import comparison as c
@@ -62,15 +63,16 @@ def policies(baseline: str, others: tuple[str, ...], dataset: str, split: str, c
     place = c.model_of(place) if place and temperature > 0 else None
     plan = c.Comparison(named, dataset, split, count, max_tokens, temperature, seed, prompt_format, place,
                         c.dumped(scorer), c.dumped(asked), c.prints(named, place, scorer, asked))
-    ctx, datasets = c.context_of(registry, plan, scorer)
-    prompts = c.prompts_of(datasets, split, count)
-    c.comparable(scorer, asked, datasets, prompts)
+    ctx = context_of(registry, seed=seed, dataset={"name": dataset}, reward=scorer,
+                     model=ModelConfig(path=named[c.BASELINE]))
+    prompts = c.prompts_of(ctx.datasets, split, count)
+    c.comparable(scorer, asked, ctx.datasets, prompts)
     for chosen in (scorer, asked):
         if chosen is not None:
             chosen.preflight(ctx)
     plan.claim(out)
     quiet_libraries()
-    result = run(plan, ctx, datasets, prompts, scorer, asked, out)
+    result = run(plan, ctx, ctx.datasets, prompts, scorer, asked, out)
     if as_json:
         emit_json(result)
         return

@@ -10,12 +10,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rlhf_core.api import BuildContext, ComponentConfig, ConfigError, DatasetSettings, ModelConfig, Prompt
+from rlhf_core.api import ComponentConfig, ConfigError, Prompt
 from rlhf_core.cli.reward import chosen_reward
-from rlhf_core.config.data import spell_dataset
 from rlhf_core.config.errors import explain
 from rlhf_core.config.load import parse_sets
-from rlhf_core.config.run import RunConfig
 from rlhf_core.data.library import Datasets
 from rlhf_core.data.mixture import interleave
 from rlhf_core.models.sources import resolve, weights_print
@@ -123,21 +121,6 @@ def reward_of(registry: Registry, folder: str | None, name: str | None, settings
             raise ConfigError("--set sets a reward, and none is named", fix="--reward NAME or --reward-model FOLDER")
         return None
     return chosen_reward(registry, folder, name, settings)
-
-
-def context_of(registry: Registry, comparison: Comparison, reward: Any) -> tuple[BuildContext, Datasets]:
-    """What rewards and judges are built with: the data set, the baseline as model, no run.
-
-    Raises:
-        UserError: the data set cannot be used.
-    """
-    spelled = spell_dataset({"name": comparison.dataset})
-    dataset = DatasetSettings.model_validate(spelled, context={"registry": registry})
-    model = ModelConfig(path=comparison.policies[BASELINE])
-    config = RunConfig.model_construct(seed=comparison.seed, dataset=dataset, reward=reward, model=model)
-    ctx = BuildContext(config=config, registry=registry, seed=comparison.seed)
-    datasets = Datasets(dataset, ctx)
-    return ctx.with_(datasets=datasets), datasets
 
 
 def prompts_of(datasets: Datasets, split: str, count: int) -> list[Prompt]:

@@ -30,7 +30,6 @@ def agreement(name: str, settings: tuple[str, ...], dataset: str, split: str, co
     rlhf judge agreement --judge local --set model.path=Qwen/Qwen3-4B --dataset pairs.jsonl
     """
     import rlhf_core.cli.toolbox as toolbox
-    from rlhf_core.config.data import spell_dataset
     from rlhf_plugin_judge.agreement import pair_agreement
     from rlhf_plugin_judge.pairwise import matches_of, questions
     from rlhf_plugin_judge.rewards import Asking, JudgeRewardConfig
@@ -38,7 +37,7 @@ def agreement(name: str, settings: tuple[str, ...], dataset: str, split: str, co
     toolbox.set_up_logging()
     registry = toolbox.open_registry()
     chosen = toolbox.component_of(registry, "judge", name, settings=settings)
-    ctx = toolbox.context_of(registry, seed=seed, dataset=spell_dataset({"name": dataset}))
+    ctx = toolbox.context_of(registry, seed=seed, dataset={"name": dataset})
     pairs = ctx.datasets.pairs(split)[:count]
     chosen.preflight(ctx)
     text = criterion or str(JudgeRewardConfig.model_fields["criterion"].default)

@@ -112,18 +112,18 @@ def read_cases(datasets: Datasets, split: str | None, limit: int | None) -> Case
 
 
 def _of_split(datasets: Datasets, split: str) -> tuple[list[Case], Counter[str]]:
-    grids = [(source, record) for source in datasets.sources for record in source.records("pairs", split, Counter())
-             if is_grid(record.row)]
+    records = [(source, record) for source in datasets.sources for record in source.records("pairs", split, Counter())]
+    grids = [(source, record) for source, record in records if is_grid(record.row)]
     if grids:
         cases = [case for source, record in grids for case in read_grid(source.reader, record, source.label)]
         return cases, Counter()
-    pairs, readers = datasets.pairs(split), {s.label: s.reader for s in datasets.sources}
-    return [_case(pair, datasets.row(pair.id), readers[pair.source]) for pair in pairs], Counter(datasets.counts)
+    rows = {source.name(record, split): (source.reader, record) for source, record in records}
+    return [_case(pair, *rows[pair.id]) for pair in datasets.pairs(split)], Counter(datasets.counts)
 
 
-def _case(pair: PreferencePair, columns: Mapping[str, Any], reader: Reader) -> Case:
-    subset = columns.get("subset", columns.get("domain"))
-    row = row_of(reader, Record(columns, 0, pair.id), pair.source)
+def _case(pair: PreferencePair, reader: Reader, record: Record) -> Case:
+    subset = record.row.get("subset", record.row.get("domain"))
+    row = row_of(reader, record, pair.source)
     return Case(pair.id, Text(pair.prompt, pair.chosen, row), Text(pair.prompt, pair.rejected, row),
                 "" if subset is None else str(subset))
 

@@ -48,7 +48,8 @@ def evaluate(folders: tuple[str, ...], names: tuple[str, ...], settings: tuple[s
     rlhf reward evaluate --reward verifier --pairs pairs.jsonl --responses graded.jsonl --gold score --output out.json
     """
     from rlhf_core.cli.common import emit_json, quiet_libraries, set_up_logging
-    from rlhf_core.cli.reward import built, context_of
+    from rlhf_core.cli.reward import built
+    from rlhf_core.cli.toolbox import context_of
     from rlhf_core.registry import Registry
     from rlhf_plugin_reward_eval import evaluation
     from rlhf_plugin_reward_eval.asking import Asker
@@ -66,11 +67,12 @@ def evaluate(folders: tuple[str, ...], names: tuple[str, ...], settings: tuple[s
     registry = Registry()
     rewards = choose(registry, folders, names, settings)
     rows = {"name": dataset, "heldout_fraction": heldout_fraction}
-    datasets = context_of(registry, None, rows, seed).datasets
+    datasets = context_of(registry, seed=seed, dataset=rows).datasets
     cases = read_cases(datasets, split or ("heldout" if heldout_fraction else None), limit)
     graded = read_responses(responses, column, gold_scale, datasets) if responses else []
     graded = with_answers(graded, cases.pairs)
-    contexts = {label: context_of(registry, chosen, rows, seed) for label, chosen in rewards.items()}
+    contexts = {label: context_of(registry, seed=seed, dataset=rows, reward=chosen)
+                for label, chosen in rewards.items()}
     for label, chosen in rewards.items():
         chosen.preflight(contexts[label])
     quiet_libraries()

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rlhf_core.api import ModelConfig
-from rlhf_core.cli.reward import context_of
+from rlhf_core.cli.toolbox import context_of
 from rlhf_core.models.load import load_policy
 from rlhf_core.pocket.data import load_pairs
 from rlhf_core.registry import Registry
@@ -83,7 +83,8 @@ def test_a_trained_reward_model(run: Run, trained: Path, tmp_path: Path) -> None
     assert report["data"]["left_out"] == {"pairs_beyond_limit": 540}
     found = report["rewards"]["rm"]
     ask = Asker(SingleReward.load(BradleyTerryConfig(path=str(trained)), "cpu"), "direct")
-    cases = read_cases(context_of(Registry(), None, {"name": "pocket/assistant"}, 0).datasets, None, 100).pairs
+    datasets = context_of(Registry(), dataset={"name": "pocket/assistant", "heldout_fraction": 0.0}).datasets
+    cases = read_cases(datasets, None, 100).pairs
     chosen, rejected = ask([c.chosen for c in cases]), ask([c.rejected for c in cases])
     assert found["accuracy"] == pytest.approx((chosen > rejected).mean())
     assert found["wilson"][0] < found["accuracy"] < found["wilson"][1]
@@ -218,7 +219,7 @@ def test_only_what_training_set_aside(tmp_path: Path) -> None:
     path = str(write(tmp_path / "all.jsonl", SUMS))
 
     def names(split: str | None, fraction: float) -> set[str]:
-        datasets = context_of(Registry(), None, {"name": path, "heldout_fraction": fraction}, 0).datasets
+        datasets = context_of(Registry(), dataset={"name": str(path), "heldout_fraction": fraction}).datasets
         return {c.id for c in read_cases(datasets, split, None).pairs}
 
     assert len(names(None, 0.0)) == 12
