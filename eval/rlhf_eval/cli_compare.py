@@ -37,7 +37,7 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
                "only in the second)")
     click.echo(f"difference: {interval(found['difference'])}, paired bootstrap")
     flips = found["mcnemar"]
-    click.echo(f"first completions: {flips['lost']} prompts lost, {flips['gained']} gained; "
+    click.echo(f"first completions of {flips['prompts']} prompts: {flips['lost']} lost, {flips['gained']} gained; "
                f"McNemar p = {flips['p']:.3g}")
     for what in ("lost", "gained"):
         if flips[f"examples_{what}"]:

@@ -46,9 +46,9 @@ def watch(run: str, suite: str, seed: int, out: Path | None, once: bool, base: b
         emit_json(found)
         return
     rows = found["checkpoints"]
-    modes = [m for m in ("strict", "lenient") if m in rows[0]]
+    modes = [m for m in ("strict", "lenient") if any(m in r for r in rows)]
     table(("checkpoint", "right", *modes, "truncated", "tokens", ""),
-          ((r["checkpoint"], interval(r), *(f"{r[m]:.3f}" for m in modes), f"{r['truncated']:.1%}",
+          ((r["checkpoint"], interval(r), *(f"{r[m]:.3f}" if m in r else "" for m in modes), f"{r['truncated']:.1%}",
             f"{r['tokens']:.0f}", "best" if r["checkpoint"] == found["best"] else "") for r in rows))
     if found["missed"]:
         click.secho(f"warning: removed by the run before they could be evaluated: {', '.join(found['missed'])}; "

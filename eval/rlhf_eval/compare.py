@@ -21,7 +21,7 @@ def compare(first: Stored, second: Stored) -> dict[str, Any]:
 
     Returns:
         JSON values: both means, their difference with the paired bootstrap's interval over prompts, and McNemar's exact
-        test on the first completion of each prompt (prompts lost and gained).
+        test on the first completion of each prompt (prompts lost and gained), where both judged that one.
 
     Raises:
         ConfigError: they share no prompt, or a shared one was asked with another text or answer.
@@ -38,7 +38,8 @@ def compare(first: Stored, second: Stored) -> dict[str, Any]:
                           why="it has another text or reference answer", where=f"{first.path}, {second.path}",
                           fix="evaluate both with the same rows, style and shots")
     values = [[_mean(found[name]) for name in shared] for found in (a, b)]
-    flips = [(name, right(a[name][0]), right(b[name][0])) for name in shared]
+    firsts = [{name: right(r) for name in shared for r in found[name] if r["sample"] == 0} for found in (a, b)]
+    flips = [(name, value, firsts[1][name]) for name, value in firsts[0].items() if name in firsts[1]]
     lost, gained = ([n for n, x, y in flips if x == was and y == 1 - was] for was in (1.0, 0.0))
     other = [(key, then, now) for key, then, now in differences(first.settings, second.settings)
              if not key.startswith(EXPECTED)]
@@ -47,7 +48,8 @@ def compare(first: Stored, second: Stored) -> dict[str, Any]:
             "settings": [{"key": k, "first": x, "second": y} for k, x, y in other],
             "mean": [mean_interval(v)._asdict() for v in values],
             "difference": paired_difference(*values)._asdict(),
-            "mcnemar": {"lost": len(lost), "gained": len(gained), "p": mcnemar(len(lost), len(gained)),
+            "mcnemar": {"prompts": len(flips), "lost": len(lost), "gained": len(gained),
+                        "p": mcnemar(len(lost), len(gained)),
                         "examples_lost": lost[:EXAMPLES], "examples_gained": gained[:EXAMPLES]}}
 
 

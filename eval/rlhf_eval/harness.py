@@ -48,17 +48,25 @@ class Job:
         Raises:
             UserError: the suite cannot be asked, or the model does not exist.
         """
+        asked = self.asked(ctx)
+        resolve(self.model.path)
+        return {**asked, "model": {**self.model.model_dump(mode="json"), "path": self.called or self.model.path,
+                                   "weights": weights_print(self.model.path)}}
+
+    def asked(self, ctx: BuildContext) -> dict[str, Any]:
+        """The settings but for the model.
+
+        Raises:
+            UserError: the suite cannot be asked.
+        """
         suite = self.suite.resolved(ctx)
         ready = check_rows(suite, ctx)
         prompts = rows(suite, ready.datasets)
         shots = worked_examples(suite, ctx, prompts)
-        resolve(self.model.path)
         entry = ctx.registry.find("verifier", str(getattr(suite.verifier, "name", "")))
         return {"suite": {k: v for k, v in suite.model_dump(mode="json").items() if k not in ("workers", "path")},
                 "rows": {"count": len(prompts), "hash": _hash(prompts)}, "shots": [s.id for s in shots],
                 "verifier": f"{entry.distribution} {entry.version}", "seed": self.seed,
-                "model": {**self.model.model_dump(mode="json"), "path": self.called or self.model.path,
-                          "weights": weights_print(self.model.path)},
                 "prompts_per_chunk": max(1, suite.chunk // suite.samples)}
 
 

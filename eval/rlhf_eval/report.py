@@ -12,6 +12,7 @@ from rlhf_eval.statistics import Interval, best_at_k, majority_at_k, mean_interv
 from rlhf_eval.styles import FOLLOW_UPS
 
 Row = Mapping[str, Any]
+MODES = ("strict", "lenient")
 TRUNCATED_WARNING = 0.05
 """Share of truncated completions above which a report warns."""
 
@@ -30,7 +31,7 @@ def judged(rows: Sequence[Row]) -> list[Row]:
 
 
 def right(row: Row, column: str = "value") -> float:
-    """1.0 where the whole of a verdict is positive."""
+    """1.0 where the whole of a verdict is positive; 0.0 where there is none."""
     return float(row[column] is not None and row[column] >= 1)
 
 
@@ -68,9 +69,8 @@ def report(rows: Sequence[Row], selectors: Mapping[str, Mapping[tuple[str, int],
         "parts": {n: _mean([r["parts"][n] for r in good if n in r["parts"]])
                   for n in sorted({n for r in good for n in r["parts"]})},
         "endings": endings(rows)}
-    if all("strict" in r for r in rows):
-        found["modes"] = {mode: _plain(mean_interval([_mean([right(r, mode) for r in g]) for g in groups.values()]))
-                          for mode in ("strict", "lenient")}
+    if all(any(r.get(mode) is not None for r in good) for mode in MODES):
+        found["modes"] = {mode: _mode(list(groups.values()), mode) for mode in MODES}
     if samples > 1:
         found["best_at"] = {"logprob": curve(groups, lambda g, k: _best(g, [r["mean_logprob"] for r in g], k), samples)}
         for name, scores in (selectors or {}).items():
@@ -121,6 +121,8 @@ def warnings(found: Mapping[str, Any]) -> list[str]:
     missing = {s: n for s, n in found["statuses"].items() if s != "ok"}
     if missing:
         said.append(f"no verdict on {sum(missing.values())} completions ({missing}); they count neither way")
+    said += [f"no {mode} verdict on {figures['missing']} of the judged completions; they count neither way there"
+             for mode, figures in (modes or {}).items() if figures["missing"]]
     return said
 
 
@@ -144,6 +146,13 @@ def metrics(rows: Sequence[Row]) -> dict[str, float]:
 
 def _passed(group: Sequence[Row], k: int) -> float:
     return pass_at_k(len(group), int(sum(map(right, group))), k)
+
+
+def _mode(groups: Sequence[Sequence[Row]], mode: str) -> dict[str, float]:
+    """Share of right answers by a verifier's mode, and how many it gave no verdict on."""
+    judged_by = [[right(r, mode) for r in g if r[mode] is not None] for g in groups]
+    return {**_plain(mean_interval([_mean(values) for values in judged_by if values])),
+            "missing": sum(map(len, groups)) - sum(map(len, judged_by))}
 
 
 def _best(group: Sequence[Row], scores: Sequence[float | None], k: int) -> float:

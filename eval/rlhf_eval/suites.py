@@ -64,6 +64,17 @@ class SuiteConfig(ComponentConfig):
     timeout_s: float | None = Field(default=None, gt=0)
     """Seconds for one verdict; None takes the verifier's."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _own_verifier(cls, said: Any) -> Any:
+        """Let settings of the verifier stand without its name: they are those of the style's or the suite's own."""
+        mine = said.get("verifier") if isinstance(said, dict) else None
+        if not isinstance(mine, dict) or "name" in mine:
+            return said
+        style = cls.styles.get(str(said.get("style") or next(iter(cls.styles))))
+        own = (style and style.verifier) or cls.own_verifier
+        return {**said, "verifier": {**own, **mine}} if own else said
+
     @model_validator(mode="after")
     def _fits(self) -> SuiteConfig:
         styles = ", ".join(self.styles)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
@@ -16,6 +17,7 @@ from rlhf_core.models.sources import weights_print
 from rlhf_core.runs.atomic import write_json
 from rlhf_core.runs.read import StoredRun, find_run, read_run
 from rlhf_eval.harness import Job, evaluate
+from rlhf_eval.store import ResultFolder
 from rlhf_eval.suites import SuiteConfig
 
 ENDED = ("completed", "stopped", "interrupted", "failed")
@@ -94,12 +96,12 @@ class Watcher:
 
         Raises:
             DeadlineExceeded: nothing new came in time; what was evaluated is in ``watch.json``.
-            ConfigError: the run has no checkpoint.
+            ConfigError: the run has no checkpoint, or an earlier watcher evaluated with other settings.
         """
         self.out.mkdir(parents=True, exist_ok=True)
+        seen, prints = set[str](), self._earlier()
         if self.base:
             self._evaluate("start", ModelConfig(**self.start, **self.model), say)
-        seen, prints = set[str](), set[str]()
         last = time.monotonic()
         while True:
             run = read_run(self.run.path)  # before looking, so that nothing is missed between the two
@@ -113,6 +115,7 @@ class Watcher:
                     prints.update({now} - {""})
                     if place is None:
                         self.missed.append(name)
+                        write_json(self.out / "watch.json", self.summary())
                         say(f"{name} was removed by the run before it could be evaluated")
                         continue
                     self._evaluate(name, ModelConfig(path=str(place), **self.model), say)
@@ -124,24 +127,46 @@ class Watcher:
                                        where=str(self.run.path), fix="--once does not wait; --patience waits longer")
             if not new:
                 time.sleep(poll_s)
-        if not seen:
+        if not seen and not prints:
             raise ConfigError(f"run '{self.run.path}' has no checkpoints yet", fix="leave out --once to wait for them")
         return self.summary()
+
+    def _earlier(self) -> set[str]:
+        """Take over what an earlier watcher evaluated and missed; returns the hashes of those checkpoints' weights."""
+        file, prints = self.out / "watch.json", set[str]()
+        known = json.loads(file.read_text()) if file.is_file() else {"missed": [], "checkpoints": []}
+        self.missed = [name for name in known["missed"] if name not in models(self.run)]
+        asked = Job(self.suite, ModelConfig(), self.ctx.seed).asked(self.ctx) if known["checkpoints"] else {}
+        for row in known["checkpoints"]:
+            place = self.out / row["checkpoint"]
+            if row["checkpoint"] != "start" and (place / "settings.json").is_file():
+                model = json.loads((place / "settings.json").read_text())["model"]
+                ResultFolder(place, {**asked, "model": model}).check()
+                prints.add(model["weights"])
+                self.rows.append(row)
+        return prints
 
     def _evaluate(self, name: str, model: ModelConfig, say: Callable[[str], None]) -> None:
         job = Job(self.suite, model, self.ctx.seed, called=f"{self.run.path.name}/{name}")
         folder, found = evaluate(job, self.ctx, self.out / name, say)
         modes = {m: v["value"] for m, v in found.get("modes", {}).items()}
         ends = found["endings"]
-        self.rows.append({"checkpoint": name, **found["pass_at"]["1"], **modes, "truncated": ends["truncated"],
-                          "tokens": ends["tokens"]["mean"], "folder": str(folder)})
+        row = {"checkpoint": name, **found["pass_at"]["1"], **modes, "truncated": ends["truncated"],
+               "tokens": ends["tokens"]["mean"], "folder": str(folder)}
+        self.rows = sorted([row, *(r for r in self.rows if r["checkpoint"] != name)], key=age)
         write_json(self.out / "watch.json", self.summary())
-        say(f"{name}: {self.rows[-1]['value']:.3f} right")
+        say(f"{name}: {row['value']:.3f} right")
 
     def summary(self) -> dict[str, Any]:
         """Every checkpoint's figures, the best one, and what is said of the format."""
         return {"run": str(self.run.path), "suite": self.suite.name, "checkpoints": self.rows, "missed": self.missed,
                 "best": best(self.rows), "drift": drift(self.rows)}
+
+
+def age(row: Mapping[str, Any]) -> tuple[int, str]:
+    """Sorts rows by checkpoint: ``start``, ``step-000001``, ..., ``final``."""
+    name = row["checkpoint"]
+    return ("start", "step", "final").index(name.partition("-")[0]), name
 
 
 def best(rows: Sequence[Mapping[str, Any]]) -> str | None:
@@ -151,7 +176,8 @@ def best(rows: Sequence[Mapping[str, Any]]) -> str | None:
 
 def drift(rows: Sequence[Mapping[str, Any]]) -> str:
     """What happened to the form: did answers that only the lenient reading finds become more? "" without modes."""
-    if not rows or "strict" not in rows[0]:
+    rows = [r for r in rows if "strict" in r]
+    if not rows:
         return ""
     gaps = [r["lenient"] - r["strict"] for r in rows]
     at = max(range(len(gaps)), key=lambda i: gaps[i])

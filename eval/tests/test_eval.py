@@ -10,10 +10,14 @@ from typing import Any
 
 import pytest
 
+from rlhf_core.cli.toolbox import open_registry
 from rlhf_core.config.data import CurriculumSettings
 from rlhf_core.data.curriculum import read_values
+from rlhf_eval.cli import suite_of
+from rlhf_eval.harness import context
+from rlhf_eval.watch import Watcher, held
 
-from .conftest import ARITHMETIC, Ran
+from .conftest import ARITHMETIC, BENCHMARK, Ran
 
 Arithmetic = Callable[..., dict[str, Any]]
 Rlhf = Callable[..., Ran]
@@ -109,6 +113,35 @@ def test_a_training_run_is_evaluated_on_its_benchmarks(trained: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("algorithm", "own", "each"), [
+    ("grpo", (), 1), ("iterative_dpo", ("trainer.updates=1", "trainer.pair_batch_size=4"), 2)])
+def test_benchmarks_alone_are_measured_once_though_a_run_is_resumed(algorithm: str, own: tuple[str, ...], each: int,
+                                                                    rlhf: Rlhf) -> None:
+    """Without held-out prompts; an iteration of iterative_dpo is a rollout batch and an update here."""
+    settings = ("threads=1", f"benchmarks=[{BENCHMARK}]", "trainer.steps=2", "trainer.rollout_batch_size=16",
+                "trainer.eval_samples=0", "trainer.eval_every=1", "trainer.checkpoint_every=1",
+                "trainer.keep_checkpoints=9", "trainer.optimizer.learning_rate=1e-3", *own)
+    ran = rlhf("train", "--algo", algorithm, "--reward", "verifier", "--dataset", "pocket/arithmetic", "--run-dir",
+               "run", *(word for s in settings for word in ("--set", s)))
+    assert ran.code == 0, ran.err
+
+    def measured() -> list[tuple[int, float]]:
+        return [(r["step"], r["eval/prompts/value"]) for r in jsonl(Path("run/metrics.jsonl"))
+                if "eval/prompts/value" in r]
+
+    whole = measured()
+    assert [step for step, _ in whole] == [0, each, 2 * each]
+    shutil.rmtree("run/final")
+    Path("run/summary.json").unlink()
+    for checkpoint in Path("run/checkpoints").iterdir():
+        if checkpoint.name != "step-000001":
+            shutil.rmtree(checkpoint)
+    ran = rlhf("train", "--resume", "run")
+    assert ran.code == 0, ran.err
+    assert measured() == whole
+
+
+@pytest.mark.slow
 def test_watch_evaluates_every_checkpoint_with_the_same_settings(rlhf: Rlhf, trained: Path) -> None:
     suite = (*ARITHMETIC, "--limit", "8", "--out", "w", "--json")
     ran = rlhf("eval", "watch", trained, *suite)
@@ -125,6 +158,48 @@ def test_watch_evaluates_every_checkpoint_with_the_same_settings(rlhf: Rlhf, tra
     assert settings[0] == settings[1] == settings[2]
     assert rlhf("eval", "watch", trained, *suite).code == 0  # and goes on from there
     assert not list(Path("w").glob(".held-*"))
+
+
+@pytest.mark.slow
+def test_watch_keeps_what_it_evaluated_and_names_what_it_missed(rlhf: Rlhf, trained: Path, tmp_path: Path) -> None:
+    """The run removes its models while the first one is evaluated; later the watcher is started again."""
+    run, ctx = Path(shutil.copytree(trained, tmp_path / "run")), context(open_registry(), 0)
+    suite = suite_of(ctx, "prompts", dataset="pocket/arithmetic", verifier="numeric", limit=8, max_tokens=12)
+    removed = [run / "checkpoints" / "step-000001", run / "checkpoints" / "step-000002", run / "final"]
+    said: list[str] = []
+
+    def say(text: str) -> None:
+        said.append(text)
+        for folder in removed if said[-2:][0].startswith("start:") else ():
+            shutil.rmtree(folder, ignore_errors=True)
+
+    found = Watcher(str(run), suite, ctx).follow(once=True, poll_s=1, patience_s=1, say=say)
+    first = found["checkpoints"]
+    assert [r["checkpoint"] for r in first] == ["start", "step-000001"]
+    assert found["missed"] == ["step-000002", "final"]
+    assert sum("was removed by the run" in text for text in said) == 2
+    shutil.copytree(trained / "final", run / "final")
+    again = json.loads(rlhf("eval", "watch", run, *ARITHMETIC, "--limit", 8, "--json").out)
+    assert again["checkpoints"][:2] == first
+    assert [r["checkpoint"] for r in again["checkpoints"][2:]] == ["final"]
+    assert again["missed"] == ["step-000002"]
+    assert again["best"] == max(again["checkpoints"], key=lambda r: r["value"])["checkpoint"]
+    assert json.loads((run / "evals/prompts/watch.json").read_text()) == again
+    other = rlhf("eval", "watch", run, *ARITHMETIC, "--limit", 7, "--no-base")
+    assert (other.code, "rows.count: 8 then, 7 now" in other.err) == (2, True), other.err
+
+
+def test_what_is_held_stays_when_the_run_removes_it(tmp_path: Path) -> None:
+    model = tmp_path / "checkpoint" / "model"
+    (model / "trunk").mkdir(parents=True)
+    (model / "trunk" / "weights").write_bytes(b"123")
+    with held(model, tmp_path) as place:
+        shutil.rmtree(model)
+        assert place is not None
+        assert (place / "trunk" / "weights").read_bytes() == b"123"
+    with held(model, tmp_path) as place:
+        assert place is None
+    assert not list(tmp_path.glob(".held-*"))
 
 
 def test_suites_are_listed(rlhf: Rlhf) -> None:

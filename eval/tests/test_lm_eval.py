@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+
+from rlhf_core.api import ModelConfig, RolloutRequest, SamplingParams
+from rlhf_core.cli.toolbox import component_of, context_of, open_registry, sampler
+from rlhf_eval.harness import context
 
 from .conftest import Ran, gsm8k_rows
 
@@ -34,12 +41,20 @@ def sums() -> list[dict[str, str]]:
     return [{"question": f"What is {a} + {b}?", "answer": str(a + b)} for a in (3, 5, 9) for b in (1, 2, 4, 8)]
 
 
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two tasks, one of which asks each prompt three times; reading lm_eval's index takes seconds."""
+    folder = tmp_path_factory.mktemp("tasks")
+    (folder / "sums.yaml").write_text(SUMS)
+    sampled = SUMS.replace("task: sums", "task: sums_thrice").replace("do_sample: false", "do_sample: true")
+    (folder / "thrice.yaml").write_text(sampled + "repeats: 3\n")
+    return folder
+
+
 def test_a_task_gives_what_our_suite_gives_on_the_same_prompts(rlhf: Callable[..., Ran], write: Write,
-                                                               tmp_path: Path) -> None:
+                                                               tasks: Path) -> None:
     data = write("sums.jsonl", sums())
-    (tmp_path / "tasks").mkdir()
-    (tmp_path / "tasks" / "sums.yaml").write_text(SUMS)
-    task = ("eval", "lm_eval:sums", "--data", data, "--set", f"include_path={tmp_path / 'tasks'}")
+    task = ("eval", "lm_eval:sums", "--data", data, "--set", f"include_path={tasks}")
     ran = rlhf(*task, "--max-tokens", 12, "--out", "theirs", "--json")
     assert ran.code == 0, ran.err
     theirs = json.loads(ran.out)
@@ -51,14 +66,30 @@ def test_a_task_gives_what_our_suite_gives_on_the_same_prompts(rlhf: Callable[..
     assert [r["responses"][0][0] for r in told] == [r["completion"] for r in mine]
     assert [bool(r["exact_match"]) for r in told] == [r["value"] == 1 for r in mine]
     assert theirs["exact_match,strict-match"] == json.loads(ours.out)["value"]["value"]
+    assert [r["tokens"] for r in told] == [[r["tokens"]] for r in mine]
     assert sum(r["value"] for r in mine) > 0
     cut = rlhf(*task, "--max-tokens", 3, "--out", "cut")
     assert "truncated" in cut.out
 
 
+def test_every_completion_of_a_repeated_prompt_is_counted_and_the_runs_random_numbers_stay(
+        write: Write, tasks: Path) -> None:
+    registry = open_registry()
+    policy, engine = sampler(registry, ModelConfig(path="pocket"))
+    task = component_of(registry, "benchmark", "lm_eval", {
+        "task": "sums_thrice", "path": str(write("sums.jsonl", sums()[:4])), "max_tokens": 7,
+        "include_path": str(tasks)}).build(context(registry, 0).with_(policy=policy))
+    before = (random.getstate(), torch.get_rng_state())
+    metrics, rows = task.run(engine)
+    assert random.getstate() == before[0]
+    assert torch.equal(torch.get_rng_state(), before[1])
+    ends = [reason for r in rows for reason in r["finish_reasons"]]
+    assert [len(r["tokens"]) for r in rows] == [3] * 4
+    assert metrics["truncated"] == ends.count("length") / 12
+    assert 0 < metrics["truncated"] < 1
+
+
 def test_our_cot_prompt_is_gsm8k_cots_own(test_data: Path, write: Write) -> None:
-    from rlhf_core.cli.toolbox import context_of, open_registry
-    from rlhf_eval.harness import context
     from rlhf_eval.items import items, rows, section, worked_examples
     from rlhf_eval.lm_harness.config import LmEvalConfig
     from rlhf_eval.lm_harness.tasks import manager, settings_of, task_spec
@@ -102,8 +133,6 @@ def test_what_a_task_does_not_take_is_refused(rlhf: Callable[..., Ran]) -> None:
 def test_the_likelihood_of_a_sampled_text_is_what_the_engine_says() -> None:
     from lm_eval.api.instance import Instance
 
-    from rlhf_core.api import ModelConfig, RolloutRequest, SamplingParams
-    from rlhf_core.cli.toolbox import open_registry, sampler
     from rlhf_eval.lm_harness.engine import EngineLM
 
     policy, engine = sampler(open_registry(), ModelConfig(path="pocket"))
@@ -121,3 +150,29 @@ def test_the_likelihood_of_a_sampled_text_is_what_the_engine_says() -> None:
     assert said < 0
     assert empty < 0
     assert lm.loglikelihood_rolling([Instance("loglikelihood_rolling", {}, ("The answer is 7.",), 0)])[0] < -1
+
+
+def test_the_likelihood_of_a_text_longer_than_the_context_is_that_of_its_windows() -> None:
+    from lm_eval.api.instance import Instance
+
+    from rlhf_eval.lm_harness.engine import EngineLM
+
+    policy, engine = sampler(open_registry(), ModelConfig(path="pocket"))
+    lm = EngineLM(replace(policy, context=8), engine, 16, 0)
+    text = "What is 3 + 4? The answer is 7. What is 5 + 8? The answer is 13."
+    ids = lm.tok_encode(text)[:20]
+    lm.tok_encode = lambda string, **_: ids  # type: ignore[method-assign]
+
+    def logprob(seen: list[int], following: list[int]) -> float:
+        with torch.inference_mode():
+            rows = policy.model(input_ids=torch.tensor([seen])).logits[0, -len(following):].log_softmax(-1)
+        return sum(float(row[token]) for row, token in zip(rows, following))
+
+    windows = (([lm.prefix_token_id, *ids[:7]], ids[:8]), (ids[7:15], ids[8:16]), (ids[11:19], ids[16:20]))
+    found = lm.loglikelihood_rolling([Instance("loglikelihood_rolling", {}, (text,), 0)])
+    assert found[0] == pytest.approx(sum(logprob(*w) for w in windows), abs=1e-3)
+    assert lm.shortened == 0
+    (whole, _), (longer, _) = lm._loglikelihood_tokens([(None, ids[:3], ids[3:11]), (None, ids[:3], ids[3:13])])
+    assert whole == pytest.approx(logprob(ids[2:10], ids[3:11]), abs=1e-3)
+    assert longer == pytest.approx(logprob(ids[4:12], ids[5:13]), abs=1e-3)
+    assert lm.shortened == 2

@@ -12,6 +12,7 @@ import pytest
 
 from rlhf_core.api import (
     ComponentConfig,
+    ConfigError,
     FinishReason,
     JudgeReply,
     JudgeRequest,
@@ -25,12 +26,14 @@ from rlhf_core.api import (
 from rlhf_core.cli.toolbox import component_of, open_registry, sampler
 from rlhf_core.testing.config import check_config
 from rlhf_eval.benchmark import check_rows
+from rlhf_eval.cli import suite_of
+from rlhf_eval.compare import compare
 from rlhf_eval.grading import category, modes_of, stated
 from rlhf_eval.harness import context
 from rlhf_eval.items import items, rows, worked_examples
 from rlhf_eval.report import report, warnings
 from rlhf_eval.selectors import Selector, score
-from rlhf_eval.store import ResultFolder
+from rlhf_eval.store import ResultFolder, Stored
 from rlhf_eval.styles import R1_ZERO
 from rlhf_eval.suites import Gsm8kSuite, MbppSuite, SuiteConfig
 from rlhf_plugin_verifiers.maths.tags import R1_ZERO_PROMPT
@@ -101,6 +104,24 @@ def test_a_missing_verdict_counts_neither_way_and_is_told() -> None:
         report([row(0, None), row(1, None)])
 
 
+def test_a_mode_without_a_verdict_counts_neither_way_there_and_is_told() -> None:
+    found = report([row(0, 1.0), row(1, 1.0, strict=None), row(2, 0.0, lenient=1.0)])
+    assert (found["modes"]["strict"]["value"], found["modes"]["strict"]["missing"]) == (0.5, 1)
+    assert (found["modes"]["lenient"]["value"], found["modes"]["lenient"]["missing"]) == (1.0, 0)
+    assert [w for w in warnings(found) if "verdict" in w] == [
+        "no strict verdict on 1 of the judged completions; they count neither way there"]
+    assert "modes" not in report([row(0, 1.0, strict=None)])
+
+
+def test_first_completions_are_compared_where_both_were_judged() -> None:
+    a = [row(0, 1.0), row(1, None), row(1, 1.0, sample=1)]
+    b = [row(0, 0.0), row(1, 0.0), row(1, 0.0, sample=1)]
+    found = compare(Stored(Path("a"), {}, a), Stored(Path("b"), {}, b))
+    assert found["prompts"] == 2
+    assert {k: found["mcnemar"][k] for k in ("prompts", "lost", "gained", "examples_lost")} == {
+        "prompts": 1, "lost": 1, "gained": 0, "examples_lost": ["p0"]}
+
+
 def test_truncation_runaway_questions_and_lost_format_are_warned_about() -> None:
     rows = [row(i, 0.0, finish_reason="length", completion="7. Question: 8?", lenient=1.0) for i in range(4)]
     said = " ".join(warnings(report(rows)))
@@ -158,6 +179,44 @@ def test_a_selector_that_failed_is_asked_again_and_never_taken_for_a_tie(tmp_pat
     assert found == {("p0", 0): 5.0, ("p0", 1): 5.0}
     score(Selector("flaky", "judge", FlakyConfig()), folder, made, context(open_registry(), 0))
     assert FlakyConfig.calls == [2, 2, 2], "what is scored is kept"
+
+
+class OnDiskConfig(FlakyConfig):
+    """Its model lies in a folder, further down in its settings."""
+
+    name: str = "on_disk"
+    model: dict[str, str]
+    calls: ClassVar[list[int]] = [0, 0]
+
+
+def test_other_weights_of_a_judge_are_another_judge(tmp_path: Path) -> None:
+    folder, weights = ResultFolder(tmp_path / "e", {}), tmp_path / "judge" / "weights"
+    folder.open(1)
+    weights.parent.mkdir()
+    judge = Selector("on_disk", "judge", OnDiskConfig(model={"path": str(weights.parent)}))
+    for text in ("first", "first", "other"):
+        weights.write_text(text)
+        score(judge, folder, [row(0, 1.0)], context(open_registry(), 0))
+    assert OnDiskConfig.calls == [0, 0, 1, 1]
+
+
+def test_settings_of_a_suites_own_verifier_need_no_name(write: Write) -> None:
+    ctx, data = context(open_registry(), 0), str(write("rows.jsonl", ROWS))
+    for style, name, mode in (("plain", "gsm8k", "strict"), ("cot", "gsm8k", "lenient")):
+        suite = suite_of(ctx, "gsm8k", path=data, style=style, settings=(f"verifier.mode={mode}",))
+        verifier: Any = suite.resolved(ctx).verifier
+        assert (verifier.name, verifier.mode) == (name, mode)
+    with pytest.raises(ConfigError, match="did you mean 'mode'"):
+        suite_of(ctx, "gsm8k", path=data, settings=("verifier.mod=strict",))
+
+
+def test_unsafe_execution_is_for_suites_that_run_programs() -> None:
+    ctx = context(open_registry(), 0)
+    verifier: Any = suite_of(ctx, "mbpp", path="x", settings=("verifier.sandbox.timeout_s=3",),
+                             unsafe_local_execution=True).verifier
+    assert (verifier.sandbox.unsafe_local_execution, verifier.sandbox.timeout_s) == (True, 3.0)
+    with pytest.raises(ConfigError, match="has no effect"):
+        suite_of(ctx, "gsm8k", path="x", unsafe_local_execution=True)
 
 
 @pytest.mark.parametrize(("options", "named"), [

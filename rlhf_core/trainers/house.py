@@ -27,7 +27,7 @@ from rlhf_core.models.reference import Reference
 from rlhf_core.models.save import load_weights, write_folder
 from rlhf_core.policy.paths import Paths, allowed
 from rlhf_core.policy.structure import base_model, compute_dtype
-from rlhf_core.protocols import CriticAdvantage, RewardModel
+from rlhf_core.protocols import CriticAdvantage, RewardModel, RolloutEngine
 from rlhf_core.runs.checkpoint import seed_everything
 from rlhf_core.trainers.config import OnlineTrainerConfig
 from rlhf_core.trainers.critic import load_critic, save_critic
@@ -95,16 +95,12 @@ class OnlineHouse:
 
     def furnish(self, checkpoint: tuple[Path, dict[str, Any]] | None) -> None:
         """Build engine, reward, loss and optimizer, and load the checkpoint's weights."""
-        ctx, config, who = self.ctx, self.config, self.ctx.session.parts.label
+        ctx, config = self.ctx, self.config
         ahead = config.rollouts.ahead(config.updates_per_step)
         self.copy = PolicyCopy(self.policy.model) if ahead else None
         sampled = self.policy if self.copy is None else replace(self.policy, model=self.copy.model)
         engine = ctx.session.parts.build("rollout", ctx.config.rollout, ctx.with_(policy=sampled))
-        self.studio = Studio(self._build("agent"), engine, self.seed, who)
-        self.reward = self._build("reward")
-        own = {label: self._own_reward(label, cfg) for label, cfg in self.datasets.own_rewards().items()}
-        self.court = Court(self.reward, own, config.max_missing_fraction, who)
-        self.intake = Intake(self, config, ctx.session)
+        self._furnish_sampling(engine)
         self.advantage = self._build("advantage")
         critic = self.advantage if isinstance(self.advantage, CriticAdvantage) else None
         loss = self._build("loss")
@@ -128,13 +124,26 @@ class OnlineHouse:
         self.updater = Updater(self.module, loss, self.strategy, config, config.steps * each, self.foundry.critic,
                                critic.learning_rate if critic else None, self.cut,
                                critic.warmup_steps * each if critic else 0)
-        held = self.library.groups(self.held, 1)
-        sampling = (config.eval_sampling or config.sampling).params()
-        self.evaluator = Evaluator(self.studio, self.court, self.datasets, held, sampling, self.strategy)
-        own = ctx.config.benchmarks if self.strategy.rank == 0 else ()
-        self.benchmarks = [ctx.session.parts.build("benchmark", b, ctx) for b in own]
+        self._furnish_evaluation()
         ctx.session.counts.update({} if checkpoint else self.datasets.counts)
         self.pipeline = Pipeline(self, config, ctx.session)
+
+    def _furnish_sampling(self, engine: RolloutEngine) -> None:
+        """Rooms 2 and 3, and what brings them prompts."""
+        session, who = self.ctx.session, self.ctx.session.parts.label
+        self.studio = Studio(self._build("agent"), engine, self.seed, who)
+        self.reward = self._build("reward")
+        own = {label: self._own_reward(label, cfg) for label, cfg in self.datasets.own_rewards().items()}
+        self.court = Court(self.reward, own, self.config.max_missing_fraction, who)
+        self.intake = Intake(self, self.config, session)
+
+    def _furnish_evaluation(self) -> None:
+        """Held-out prompts and, on rank 0, the benchmarks."""
+        held = self.library.groups(self.held, 1)
+        sampling = (self.config.eval_sampling or self.config.sampling).params()
+        self.evaluator = Evaluator(self.studio, self.court, self.datasets, held, sampling, self.strategy)
+        own = self.ctx.config.benchmarks if self.strategy.rank == 0 else ()
+        self.benchmarks = [self.ctx.session.parts.build("benchmark", b, self.ctx) for b in own]
 
     def measure(self) -> dict[str, float]:
         """Metrics of every benchmark, ``eval/NAME/...``, on rank 0; one that fails is counted and left out."""

@@ -30,8 +30,8 @@ class EngineLM(TemplateLM):
         self.tokenizer = policy.tokenizer
         self.shortened = 0
         """Prompts whose beginning was cut off because they did not fit."""
-        self.rollouts: dict[str, Rollout] = {}
-        """Prompt -> the last completion of it that was sampled."""
+        self.rollouts: dict[str, list[Rollout]] = {}
+        """Prompt -> its completions; several where a task asks more than once."""
 
     @property
     def eot_token_id(self) -> int:
@@ -72,7 +72,7 @@ class EngineLM(TemplateLM):
             asked = [self._request(i, str(requests[i].args[0]), sampling) for i in which]
             for i, rollout in zip(which, self.engine.generate(asked, sampling, 0)):
                 text, at = rollout.text, [rollout.text.find(s) for s in sampling.stop]
-                self.rollouts[str(requests[i].args[0])] = rollout
+                self.rollouts.setdefault(str(requests[i].args[0]), []).append(rollout)
                 found[i] = text[: min((a for a in at if a >= 0), default=len(text))]
         return [found[i] for i in range(len(requests))]
 
@@ -94,10 +94,11 @@ class EngineLM(TemplateLM):
         device = next(self.policy.model.parameters()).device
         found: list[tuple[float, bool]] = []
         for _, context, continuation in requests:
-            ids = torch.tensor([(context + continuation)[-self.policy.context :]], device=device)
-            logits_TV = self.policy.model(input_ids=ids).logits[0, -len(continuation) - 1 : -1]
-            logprobs_TV = logits_TV.float().log_softmax(-1)
-            tokens_T = ids[0, -len(continuation) :]
+            whole = (context + continuation)[-self.policy.context - 1 :]  # the last token is not fed
+            self.shortened += len(whole) < len(context) + len(continuation)
+            ids = torch.tensor([whole[:-1]], device=device)
+            logprobs_TV = self.policy.model(input_ids=ids).logits[0, -len(continuation) :].float().log_softmax(-1)
+            tokens_T = torch.tensor(whole[1:][-len(continuation) :], device=device)
             greedy = bool((logprobs_TV.argmax(-1) == tokens_T).all())
             found.append((float(logprobs_TV.gather(-1, tokens_T[:, None]).sum()), greedy))
         return found

@@ -27,7 +27,8 @@ def run_task(task: str, model: ModelConfig, ctx: BuildContext, out: Path | None,
         ConfigError: an option that a task of lm_eval does not take.
         UserError: no such task, file or model.
     """
-    given = {k: v for k, v in options.items() if v not in (None, (), False) and k not in ("settings", *OPTIONS)}
+    given = [k for k, v in options.items()
+             if v is not None and v is not False and v != () and k not in ("settings", *OPTIONS)]
     if given:
         names = ", ".join(f"--{'n' if k == 'samples' else k.replace('_', '-')}" for k in given)
         raise ConfigError(f"lm_eval:{task} does not take {names}", why="the task itself says how it asks and judges",

@@ -93,17 +93,22 @@ class LmEvalBenchmark:
         """
         from lm_eval.evaluator import simple_evaluate  # pyright: ignore[reportMissingImports]
 
+        from rlhf_core.runs.checkpoint import rng_state, set_rng_state
         from rlhf_eval.lm_harness.engine import EngineLM, truncated
 
         lm = EngineLM(self.policy, engine, self.config.max_tokens, self.seed)
-        raw: Any = simple_evaluate(
-            lm, tasks=[task_spec(self.config)], num_fewshot=self.config.shots, limit=self.config.limit,
-            task_manager=manager(self.config.include_path), apply_chat_template=self.config.chat, log_samples=True,
-            bootstrap_iters=0)
+        before = rng_state()  # of the run that is evaluated: lm_eval seeds all generators
+        try:
+            raw: Any = simple_evaluate(
+                lm, tasks=[task_spec(self.config)], num_fewshot=self.config.shots, limit=self.config.limit,
+                task_manager=manager(self.config.include_path), apply_chat_template=self.config.chat, log_samples=True,
+                bootstrap_iters=0)
+        finally:
+            set_rng_state(before)
         metrics = {f"{task}/{name}" if len(raw["results"]) > 1 else name: float(value)
                    for task, rows in raw["results"].items() for name, value in rows.items()
                    if isinstance(value, (int, float)) and not name.startswith("alias")}
-        share = truncated(list(lm.rollouts.values()))
+        share = truncated([r for rollouts in lm.rollouts.values() for r in rollouts])
         if share > 0:
             log.warning("%.1f %% of the completions of '%s' were cut at the token limit; its metrics count what was "
                         "cut as it stands. Raise --max-tokens (now %d), unless the task sets max_gen_toks itself",
@@ -118,9 +123,9 @@ class LmEvalBenchmark:
         args = sample["arguments"]
         first = next(iter(args.values())) if isinstance(args, Mapping) else args[0]
         context = str(next(iter(first.values())) if isinstance(first, Mapping) else first[0])
-        rollout = lm.rollouts.get(context)
+        rollouts = lm.rollouts.get(context, [])
         return {"task": task, "id": f"{task}/{sample['doc_id']}", "filter": sample["filter"], "prompt": context,
                 "target": sample["target"], "responses": sample["resps"], "read": sample["filtered_resps"],
-                "finish_reason": rollout.finish_reason.value if rollout else None,
-                "tokens": len(rollout.completion_ids) if rollout else None,
+                "finish_reasons": [r.finish_reason.value for r in rollouts],
+                "tokens": [len(r.completion_ids) for r in rollouts],
                 **{name: sample[name] for name in sample["metrics"] if isinstance(sample.get(name), (int, float))}}

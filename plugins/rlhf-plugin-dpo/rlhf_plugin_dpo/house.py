@@ -7,10 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.models.save import load_weights
-from rlhf_core.trainers.evaluate import Evaluator
 from rlhf_core.trainers.house import OnlineHouse
-from rlhf_core.trainers.refill import Intake
-from rlhf_core.trainers.rooms import Court, Studio
 from rlhf_core.trainers.update import Updater
 from rlhf_plugin_dpo.batches import WithSft
 from rlhf_plugin_dpo.foundry import PairFoundry
@@ -32,13 +29,8 @@ class PairHouse(OnlineHouse):
 
     def furnish(self, checkpoint: tuple[Path, dict[str, Any]] | None) -> None:
         """Build engine, reward, loss and optimizer, and load the checkpoint's weights."""
-        ctx, config, who = self.ctx, self.settings, self.ctx.session.parts.label
-        engine = self._build("rollout")
-        self.studio = Studio(self._build("agent"), engine, self.seed, who)
-        self.reward = self._build("reward")
-        own = {label: self._own_reward(label, cfg) for label, cfg in self.datasets.own_rewards().items()}
-        self.court = Court(self.reward, own, config.max_missing_fraction, who)
-        self.intake = Intake(self, config, ctx.session)
+        config = self.settings
+        self._furnish_sampling(self._build("rollout"))
         loss = self._build("loss")
         loss = WithSft(loss, config.sft.weight) if config.sft.weight > 0 else loss
         if checkpoint:
@@ -49,10 +41,8 @@ class PairHouse(OnlineHouse):
         self.pair_foundry = PairFoundry(self.policy.model, config.ld_alpha, conversation, self.foundry.paths)
         self.module = self.strategy.prepare(self.pair_foundry)
         self.updater = Updater(self.module, loss, self.strategy, config, config.steps * config.updates)
-        held = self.library.groups(self.held, 1)
-        sampling = (config.eval_sampling or config.sampling).params()
-        self.evaluator = Evaluator(self.studio, self.court, self.datasets, held, sampling, self.strategy)
-        ctx.session.counts.update({} if checkpoint else self.datasets.counts)
+        self._furnish_evaluation()
+        self.ctx.session.counts.update({} if checkpoint else self.datasets.counts)
 
     def referenced(self, items: Sequence[PairItem]) -> list[PairItem]:
         """Pairs with their logprobs under the reference policy as it is now; each rank gives its own, maybe none."""

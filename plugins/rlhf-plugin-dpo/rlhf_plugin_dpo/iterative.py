@@ -57,7 +57,7 @@ class IterativeTrainer:
             found = self.session.open(self.config.keep_checkpoints)
             self.house.furnish(found)
             start = self._restore(found[1]) if found else 0
-            if self.before is None:
+            if found is None:
                 self.before = self._evaluate(0)
             return self._finish(self._loop(start))
 
@@ -176,16 +176,22 @@ class IterativeTrainer:
             self.buffer.replace([shards[n % world][n // world] for n in range(len(items))])
 
     def _evaluate(self, step: int) -> Evaluation | None:
-        """Held-out completions, their scores and gold scores; against those before training."""
+        """Held-out completions, their scores and gold scores, against those before training; and the benchmarks."""
         house, config = self.house, self.config
-        if config.eval_samples == 0 or not house.evaluator.groups:
+        held = config.eval_samples > 0 and house.evaluator.groups
+        if not held and not self.ctx.config.benchmarks:
             return None
+        count = max(config.eval_samples, config.gold_samples if house.has_gold else 0)
         with self.strategy.gathered(house.module):
-            found = house.evaluator.run(house.updater.version,
-                                        max(config.eval_samples, config.gold_samples if house.has_gold else 0))
+            found = house.evaluator.run(house.updater.version, count) if held else None
+            benchmarks = house.measure()
+        if found is None:
+            self.session.log_eval(step, benchmarks)
+            return None
         self.session.counts.update({f"eval_score_{k}": n for k, n in found.missing.items()})
         wins = against(self.before, found)
-        self.session.log_eval(step, {**found.metrics, **({} if wins is None else {"eval/win_rate": wins})})
+        won = {} if wins is None else {"eval/win_rate": wins}
+        self.session.log_eval(step, {**found.metrics, **benchmarks, **won})
         self.session.samples(step, [{"prompt_id": g.prompt.id, "prompt": g.prompt.text, "completion": t}
                                     for g, t in zip(house.evaluator.groups[:8], found.texts)])
         return found

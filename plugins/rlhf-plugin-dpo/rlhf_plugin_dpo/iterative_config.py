@@ -107,9 +107,6 @@ def check_iterative(config: IterativeDpoConfig, ctx: BuildContext) -> None:
     if ctx.config.advantage is not None:
         raise ConfigError(f"advantage '{ctx.config.advantage.name}' has no effect with algorithm 'iterative_dpo'",
                           why="it learns from pairs, not from advantages", fix="leave it out")
-    if ctx.config.benchmarks:
-        raise ConfigError("benchmarks have no effect with algorithm 'iterative_dpo'",
-                          fix="leave them out, and evaluate the checkpoints: rlhf eval watch RUN")
     fields = type(config).model_fields
     idle = [n for n in UNUSED if getattr(config, n) != fields[n].default]
     if idle:
