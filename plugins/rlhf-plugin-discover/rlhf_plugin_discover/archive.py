@@ -58,7 +58,7 @@ class Verdict:
     status: str
     parts: Mapping[str, float]
     detail: str
-    """Exactly what is wrong."""
+    """The verifier's own words."""
     program: str
 
     @property
@@ -70,6 +70,12 @@ class Verdict:
     def valid(self) -> bool:
         """Whether it may be built on: it has a score, and nothing is wrong with it."""
         return self.worth > float("-inf")
+
+    @property
+    def wrong(self) -> str:
+        """Exactly what is wrong, "" if nothing is: some verifiers also say what they read in a right answer."""
+        right = self.parts.get("valid", self.parts.get("reward", self.worth)) >= 1
+        return "" if right and self.valid else self.detail
 
 
 @dataclass

@@ -20,19 +20,22 @@ def run_baseline(task: Task, verifier: Any, seconds: float, seed: int, say: Say)
         The program, and its figures.
 
     Raises:
-        ConfigError: the task has no baseline.
+        ConfigError: the task has no baseline, or too many dimensions for it.
     """
     if task.settings.baseline != "kissing":
         raise ConfigError(f"task '{task.name}' has no baseline",
                           fix="rlhf discover kissing --baseline, or name a --judge")
     dimensions = getattr(task.verifier, "dimensions", 11)
     started = time.perf_counter()
-    found = search(dimensions, seconds=seconds, seed=seed,
-                   improved=lambda count, at: say(f"{count} vectors after {at:.1f} s") if count % 10 == 0 else None)
+    try:
+        found = search(dimensions, seconds=seconds, seed=seed,
+                       improved=lambda count, at: say(f"{count} vectors after {at:.1f} s") if count % 10 == 0 else None)
+    except ValueError as error:
+        raise ConfigError(str(error), fix="search fewer --set verifier.dimensions, or name a --judge") from error
     searched = time.perf_counter() - started
     code = program_of(found)
     started = time.perf_counter()
-    score: Score = verifier.score([Sample(task.prompt, f"```python\n{code}```\n")])[0]
+    score: Score = verifier.score([Sample(task.prompt, task.answer(code))])[0]
     return code, {"task": task.name, "best": score.value, "status": score.status.value, "detail": score.detail,
                   "valid": bool(score.parts.get("valid")), "search_s": round(searched, 2),
                   "verdict_s": round(time.perf_counter() - started, 3), "run_s": score.parts.get("run_s"),

@@ -97,7 +97,8 @@ class KissingConfig(LeftBehindConfig):
     """
 
     name: str = "kissing"
-    dimensions: int = Field(default=11, ge=1, le=24)
+    dimensions: int = Field(default=11, ge=1, le=15)
+    """Of the space; above 15 valid sets may be larger than the check looks at."""
 
     def checker(self) -> Any:
         """The exact check."""

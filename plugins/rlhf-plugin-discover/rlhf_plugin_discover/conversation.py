@@ -66,8 +66,8 @@ IMPROVE = "Propose a program with a higher score: extend the construction, or fi
 
 def verdict_text(verdict: Verdict, unit: str, most: int) -> str:
     """The exact verdict, in words."""
-    if verdict.detail:
-        said = verdict.detail if len(verdict.detail) <= most else verdict.detail[:most] + " [cut]"
+    if wrong := verdict.wrong:
+        said = wrong if len(wrong) <= most else wrong[:most] + " [cut]"
         score = f" Its score is {verdict.worth:g} {unit}." if verdict.valid else ""
         return f"This attempt failed with this error:\n\n{said}\n\n{score}".rstrip(" ")
     return f"This program is valid. Its score is {verdict.worth:g} {unit}."
@@ -80,7 +80,7 @@ def beyond(parent: Verdict, unit: str, best: float) -> str:
 
 def again(verdict: Verdict, parent: Verdict, unit: str) -> str:
     """What to do after an attempt that was no better."""
-    if verdict.detail:
+    if verdict.wrong:
         return "Find out what in your program is the cause, and propose a corrected program."
     return f"That is not more than the {parent.worth:g} {unit} it was to improve. Try another idea."
 

@@ -89,7 +89,7 @@ def report(summary: Mapping[str, Any], journal: Journal, archive: Archive) -> st
         if v is not None and v.worth > top:
             top = v.worth
             lines.append(f"| {p.id} | {p.parent} | {v.worth:g} |")
-    wrong = Counter(v.detail.splitlines()[-1][:120] for v in journal.verdicts if v.detail)
+    wrong = Counter(v.wrong.splitlines()[-1][:120] for v in journal.verdicts if v.wrong)
     lines += ["", "What was wrong most often:", "", *(f"- {count} x {text}" for text, count in wrong.most_common(5))]
     return "\n".join(lines) + "\n"
 

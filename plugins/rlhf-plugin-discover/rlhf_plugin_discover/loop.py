@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rlhf_core.api import JudgeReply, JudgeRequest, RlhfError, Sample, Score
-from rlhf_plugin_code.extract import program
 from rlhf_plugin_discover.archive import START, Archive, Journal, Proposal, Verdict
 from rlhf_plugin_discover.config import DiscoverConfig
 from rlhf_plugin_discover.conversation import SYSTEM, Conversation, messages
@@ -63,7 +62,7 @@ class Discovery:
         """Give every kept answer its verdict, and bring archive and conversations to where they were."""
         known = {v.id for v in self.journal.verdicts}
         if START not in known:
-            self.verify([(START, self.task.starter)])
+            self.verify([(START, self.task.answer(self.task.starter))])
         self.verify([(p.id, p.reply) for p in self.journal.proposals if p.reply is not None and p.id not in known])
         verdicts = {v.id: v for v in self.journal.verdicts}
         self.archive.add(verdicts[START])
@@ -141,7 +140,7 @@ class Discovery:
             return
         scores: Sequence[Score] = self.verifier.score([Sample(self.task.prompt, text or "") for _, text in answers])
         self.journal.judge([
-            Verdict(name, s.value, s.status.value, dict(s.parts), s.detail, program(text or "", "last_block") or "")
+            Verdict(name, s.value, s.status.value, dict(s.parts), s.detail, self.task.program(text or ""))
             for (name, text), s in zip(answers, scores)])
 
     def learn(self, number: int, verdicts: Mapping[str, Verdict], *, prepared: bool = False) -> None:

@@ -22,6 +22,7 @@ class ClimberConfig(ComponentConfig):
     kill_at: str = ""
     cost: float = 0.001
     asked: str = ""
+    after: str = ""
     def build(self, ctx):
         return Climber(self)
 
@@ -52,7 +53,7 @@ class Climber:
             n, extra = n + 1, "points[0] = points[1]"
         else:
             n, extra = n + 1 + request.seed % 2, ""
-        return f"I add vectors.\\n```python\\nN = {n}\\n" + PROGRAM + extra + "\\n```\\n"
+        return f"I add vectors.\\n```python\\nN = {n}\\n" + PROGRAM + extra + "\\n```\\n" + self.config.after
 
 PROGRAM = """
 from itertools import combinations, product

@@ -13,10 +13,14 @@ from typing import Any
 
 import pytest
 
+from rlhf_core.api import Prompt, Sample
+from rlhf_core.court.config import NumericVerifierConfig
+from rlhf_core.registry import Registry
+from rlhf_core.testing.samples import make_context
 from rlhf_plugin_discover.archive import Archive, Journal, Verdict
-from rlhf_plugin_discover.conversation import messages
+from rlhf_plugin_discover.conversation import again, messages, verdict_text
 from rlhf_plugin_discover.kissing.check import check_kissing
-from rlhf_plugin_discover.tasks import shipped
+from rlhf_plugin_discover.tasks import load_task, shipped
 
 Command = Callable[..., tuple[int, str]]
 QUICK = ("--set", "verifier.sandbox.timeout_s=5", "--set", "workers=1")
@@ -70,6 +74,25 @@ def test_a_budget_is_never_exceeded(command: Command, tmp_path: Path, setting: s
     assert command("discover", "kissing", "--judge", "climber", "--run-dir", folder, *QUICK,
                    "--set", "samples=3", "--set", setting)[0] == 0
     assert (summary(folder)["ended"], summary(folder)["calls"]) == (ended, calls)
+
+
+@pytest.mark.usefixtures("judges")
+@pytest.mark.parametrize(("extract", "after"), [
+    ("first_block", "```python\npoints = [[1] * 11]\n```\n"), pytest.param("strict", "", marks=pytest.mark.slow)])
+def test_the_program_that_is_kept_is_the_one_that_was_judged(command: Command, tmp_path: Path, extract: str,
+                                                             after: str) -> None:
+    folder = tmp_path / "run"
+    assert command("discover", "kissing", "--judge", "climber", "--run-dir", folder, *QUICK, "--set", "samples=2",
+                   "--set", "budget.rounds=1", "--set", f"verifier.extract={extract}", "--set",
+                   f"judge.after={json.dumps(after)}")[0] == 0
+    start, *made = rows(folder / "verdicts.jsonl")
+    assert (start["score"], len(made)) == (22.0, 2)
+    for verdict in [start, *made]:
+        space: dict[str, Any] = {}
+        exec(verdict["program"], space)
+        assert check_kissing(space["points"], 11).valid == bool(verdict["parts"]["valid"])
+        assert verdict["score"] in (len(space["points"]), 0.0)
+    assert max(v["score"] for v in made) > 22
 
 
 @pytest.mark.slow
@@ -148,6 +171,8 @@ def test_a_folder_is_a_task(command: Command, tmp_path: Path) -> None:
     (("kissing", "--judge", "climber", "--set", "budget.round=3"), "did you mean 'rounds'?"),
     (("kissing", "--judge", "climber", "--set", "samples=0"), "'samples'"),
     (("kissing", "--judge", "climber", "--set", "verifier.dimensions=0"), "dimensions"),
+    (("kissing", "--judge", "climber", "--set", "verifier.dimensions=16"), "dimensions"),
+    (("kissing", "--baseline", "--set", "verifier.dimensions=15"), "too many to search"),
     (("--resume", "nowhere"), "'nowhere' holds no discovery"),
 ])
 def test_bad_input_is_refused(command: Command, line: tuple[str, ...], said: str) -> None:
@@ -184,6 +209,38 @@ def test_turns_alternate_and_end_with_the_last_verdict() -> None:
     assert "Its score is 40 vectors. The best score so far is 44 vectors." in turns[2]["content"]
     assert "E" * 200 + " [cut]" in turns[4]["content"]
     assert "That is not more than the 40 vectors" in turns[6]["content"]
+
+
+@pytest.mark.parametrize(("extract", "answer"), [("none", "x = 1\n"), ("strict", "```python\nx = 1\n```")])
+def test_the_program_to_begin_with_is_handed_in_as_the_verifier_reads_it(extract: str, answer: str) -> None:
+    task = load_task("kissing", Registry(disabled=()), {"extract": extract})
+    assert task.answer("x = 1\n") == answer
+    assert task.program(answer) == "x = 1\n"
+    assert task.answer("") == ""
+
+
+def test_prompt_and_program_to_begin_with_have_the_dimensions_that_are_asked_for() -> None:
+    task = load_task("kissing", Registry(disabled=()), {"dimensions": 3})
+    assert "integer vectors in 3 dimensions" in task.question
+    assert "a list of 3 Python integers" in task.question
+    space: dict[str, Any] = {}
+    exec(task.starter, space)
+    assert check_kissing(space["points"], 3).valid
+    assert len(space["points"]) == 6
+
+
+def test_what_a_verifier_says_of_a_right_answer_is_no_error() -> None:
+    config = NumericVerifierConfig(name="numeric")
+    prompt = Prompt("p", ({"role": "user", "content": "?"},), "18")
+    told: list[str] = []
+    for number in (18, 17):
+        score = config.build(make_context()).verify(Sample(prompt, f"The answer is {number}."))
+        assert score.detail == f"stated {number}"
+        verdict = Verdict("0/0", score.value, "ok", score.parts, score.detail, "x")
+        told.append(verdict_text(verdict, "points", 200) + again(verdict, verdict, "points"))
+    assert "This program is valid. Its score is 1 points." in told[0]
+    assert "Try another idea" in told[0]
+    assert "failed with this error:\n\nstated 17" in told[1]
 
 
 def test_a_torn_line_is_cut_off(tmp_path: Path) -> None:

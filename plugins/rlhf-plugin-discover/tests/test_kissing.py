@@ -53,7 +53,8 @@ def verdict(verifier: Construction, completion: str) -> Score:
     ([[1, 0, 0]], 2, "vector 0 has 3 coordinates, it needs 2"),
     ([[1.0, 0]], 2, "vector 0 has the coordinate '1.0', which is no integer"),
     ([[True, 0]], 2, "vector 0 has the coordinate 'True', which is no integer"),
-    ([[10**2000, 0]], 2, "vector 0 has a coordinate of more than 1000 digits"),
+    ([[-(10**999), 0]], 2, ""),
+    ([[10**1000, 0]], 2, "vector 0 has a coordinate of more than 1000 digits"),
     ([[1]] * 6000, 1, "6000 vectors are more than the 5000 that are looked at"),
 ])
 def test_the_check_says_exactly_what_is_wrong(points: Any, dimensions: int, reason: str) -> None:

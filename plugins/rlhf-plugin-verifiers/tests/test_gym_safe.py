@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,16 @@ def test_honest_answers_still_count() -> None:
     assert score("spiral_matrix", min_n=3, max_n=3).value == 1.0
     numbers = score("string_insertion").detail.removeprefix("stated ").strip("'")
     assert score("string_insertion", str(list(numbers))).value == 0.1  # the task's own credit for a Python list
+
+
+def test_what_only_makes_problems_may_evaluate() -> None:
+    """codeio runs programs to make its problems, basic_arithmetic evaluates them; both compare answers as texts."""
+    right = create("codeio", {}, 0, 1)[0]["answer"]
+    other = json.dumps({"also": True, **json.loads(right)}, separators=(",", ":"))
+    assert score("codeio", json.dumps(json.loads(right), indent=1)).value == 1.0
+    assert 0 < (score("codeio", f"(It is {right})").value or 0.0) < 1
+    assert 0 < (score("codeio", other).value or 0.0) < 1
+    assert (score("basic_arithmetic", f"it's {create('basic_arithmetic', {}, 0, 1)[0]['answer']}").value or 0.0) > 0
 
 
 @pytest.mark.parametrize(("text", "good"), [

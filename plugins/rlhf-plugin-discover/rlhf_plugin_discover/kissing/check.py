@@ -14,7 +14,7 @@ import numpy as np
 
 MOST_VECTORS, MOST_DIGITS = 5_000, 1_000
 """More than the proven upper bound of any dimension up to 15, and more digits than any construction needs."""
-INT64 = 2**63 - 1
+LARGEST, INT64 = 10**MOST_DIGITS, 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def malformed(points: Any, dimensions: int) -> str:
         for value in row:
             if type(value) is not int:  # True is no number
                 return f"vector {i} has the coordinate {str(value)[:40]!r}, which is no integer"
-            if value.bit_length() > MOST_DIGITS * 3:
+            if abs(value) >= LARGEST:
                 return f"vector {i} has a coordinate of more than {MOST_DIGITS} digits"
     return ""
 

@@ -13,6 +13,8 @@ from rlhf_core.api import Config, ConfigError, Prompt, VerifierConfig, component
 from rlhf_core.config.errors import explain
 from rlhf_core.config.load import merge, read_yaml
 from rlhf_core.registry import Registry
+from rlhf_plugin_code.extract import program
+from rlhf_plugin_discover.conversation import fenced
 
 HERE = Path(__file__).parent
 
@@ -51,6 +53,15 @@ class Task:
         """The prompt's text."""
         return self.prompt.text
 
+    def program(self, answer: str) -> str:
+        """The program of an answer, the one that the verifier takes; "" if there is none."""
+        return program(answer, getattr(self.verifier, "extract", "last_block")) or ""
+
+    def answer(self, code: str) -> str:
+        """A program as an answer in which the verifier finds it: in a code block, unless it reads the whole text."""
+        whole = getattr(self.verifier, "extract", "none") == "none"
+        return code if whole or not code.strip() else fenced(code)
+
 
 def shipped() -> list[str]:
     """Names of the tasks that come with this package."""
@@ -81,8 +92,10 @@ def load_task(name: str, registry: Registry, settings: Mapping[str, Any] | None 
     verifier: Any = file.verifier
     if (check := getattr(verifier, "check", None)) and not Path(check).is_absolute():
         verifier = verifier.model_copy(update={"check": str((folder / check).resolve())})
-    sandbox = getattr(verifier, "sandbox", None)
-    text = text_of(folder / "prompt.md").replace("{timeout_s}", f"{getattr(sandbox, 'timeout_s', 0.0):g}")
+    seconds = getattr(getattr(verifier, "sandbox", None), "timeout_s", 0.0)
+    dimensions = str(getattr(verifier, "dimensions", "{dimensions}"))
+    text, starter = (text_of(folder / name).replace("{dimensions}", dimensions) for name in ("prompt.md", "program.py"))
+    text = text.replace("{timeout_s}", f"{seconds:g}")
     if not text.strip():
         raise ConfigError(f"task '{name}' has no prompt", where=str(folder / "prompt.md"), fix="say in it what to find")
     prompt = Prompt(f"discover/{folder.name}", ({"role": "user", "content": text},), file.answer, folder.name, file.row)
@@ -90,7 +103,7 @@ def load_task(name: str, registry: Registry, settings: Mapping[str, Any] | None 
     if judge is not None and (why := judge(prompt)) is not None:
         raise ConfigError(f"verifier '{verifier.name}' can judge nothing by this task", why=why,
                           where=str(folder / "task.yaml"), fix="give what it reads in row or answer")
-    return Task(folder.name, file, verifier, prompt, text_of(folder / "program.py"))
+    return Task(folder.name, file, verifier, prompt, starter)
 
 
 def text_of(path: Path) -> str:

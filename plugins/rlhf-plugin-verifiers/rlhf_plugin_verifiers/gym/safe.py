@@ -8,7 +8,9 @@ import ast
 import inspect
 import re
 import sys
+from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 MAX_CHARACTERS = 10_000
 _FUNCTIONS = """sin cos tan sec csc cot asin acos atan asec acsc acot atan2 sinh cosh tanh sech csch coth asinh
@@ -38,11 +40,31 @@ def may_be_scored(answer: str, task: object) -> bool:
 
 @cache
 def _runs(task: type) -> tuple[bool, bool]:
-    """Whether a task's module, or that of a class it inherits from, calls ``eval`` or ``exec``, and sympy's parser."""
-    modules = {c.__module__ for c in task.__mro__ if c.__module__.partition(".")[0] not in sys.stdlib_module_names}
-    text = "\n".join(inspect.getsource(sys.modules[name]) for name in modules)
-    calls = re.findall(r"\b(eval|exec|parse_expr|sympify|S)\(", text)
-    return bool({"eval", "exec"} & set(calls)), "sympy" in text and bool(set(calls) - {"eval", "exec"})
+    """Whether what scores a task's answers calls ``eval`` or ``exec``, and sympy's parser.
+
+    What makes its problems may do so: it sees no answer.
+    """
+    classes = [c for c in task.__mro__ if c.__module__.partition(".")[0] not in sys.stdlib_module_names]
+    calls = set(re.findall(r"\b(eval|exec|parse_expr|sympify|S)\(", _reached(classes)))
+    sympy = any("sympy" in inspect.getsource(sys.modules[c.__module__]) for c in classes)
+    return bool({"eval", "exec"} & calls), sympy and bool(calls - {"eval", "exec"})
+
+
+def _reached(classes: Sequence[type]) -> str:
+    """Source of ``score_answer`` and of each function and class of its package that it, or one of these, mentions."""
+    packages = {c.__module__.partition(".")[0] for c in classes}
+    homes = [vars(c) for c in classes] + [vars(sys.modules[c.__module__]) for c in classes]
+    texts: dict[Any, str] = {}
+    todo = {"score_answer"}
+    while todo:
+        named = [home[name] for name in todo for home in homes if name in home]
+        parts = [inspect.unwrap(getattr(one, "__func__", one)) for one in named]
+        new = {part: inspect.getsource(part) for part in parts if inspect.isfunction(part) or inspect.isclass(part)
+               if part.__module__.partition(".")[0] in packages and part not in texts}
+        texts |= new
+        homes += [vars(sys.modules[part.__module__]) for part in new]
+        todo = set(re.findall(r"\w+", " ".join(new.values())))
+    return "\n".join(texts.values())
 
 
 def is_literal(text: str) -> bool:

@@ -1,8 +1,9 @@
-"""The 2 * 11 vectors along the axes: a valid configuration, and a small one."""
+"""Two vectors along each axis: a valid configuration, and a small one."""
 
+D = int("{dimensions}")
 points = []
-for i in range(11):
+for i in range(D):
     for sign in (1, -1):
-        vector = [0] * 11
+        vector = [0] * D
         vector[i] = sign
         points.append(vector)
