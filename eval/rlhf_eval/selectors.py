@@ -24,7 +24,7 @@ from rlhf_core.api import (
     Sample,
 )
 from rlhf_core.cli.toolbox import component_of, context_of
-from rlhf_core.models.sources import weights_print
+from rlhf_core.models.sources import paths_in, weights_print
 from rlhf_core.runs.jsonl import read_jsonl
 from rlhf_eval.store import ResultFolder
 
@@ -83,7 +83,7 @@ def score(selector: Selector, folder: ResultFolder, rows: Sequence[Row], ctx: Bu
         RlhfError: not one row has a score.
     """
     dumped = selector.config.model_dump(mode="json")
-    weights = [weights_print(path) for path in paths(dumped)]
+    weights = [weights_print(path) for path in paths_in(dumped)]
     asked = hashlib.sha256(json.dumps([dumped, weights], sort_keys=True).encode()).hexdigest()[:16]
     file = f"scores/{re.sub(r'[^A-Za-z0-9_.-]', '-', selector.name)}.jsonl"
     kept = {(r["id"], r["sample"]): r for r in read_jsonl(folder.path / file)
@@ -99,14 +99,6 @@ def score(selector: Selector, folder: ResultFolder, rows: Sequence[Row], ctx: Bu
         raise RlhfError(f"{selector.kind} '{selector.name}' scored none of {len(rows)} completions",
                         why=f"first: {scored[0]['status']}: {scored[0]['detail']}", fix="mend it, or leave it out")
     return {(one["id"], one["sample"]): one["score"] for one in scored}
-
-
-def paths(settings: Any) -> list[str]:
-    """Every ``path`` in a component's settings, such as those of a judge's model or of a composite reward's parts."""
-    if isinstance(settings, Mapping):
-        return [found for key, value in settings.items() for found in (
-            [value] if key == "path" and isinstance(value, str) and value else paths(value))]
-    return [found for one in settings for found in paths(one)] if isinstance(settings, list | tuple) else []
 
 
 def _reward(selector: Selector, rows: Sequence[Row], ctx: BuildContext) -> list[dict[str, Any]]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 from rlhf_core.errors import ModelError
 
@@ -107,6 +109,16 @@ def check_folder(folder: Path) -> Path:
         raise _incomplete(folder, "tokenizer.json", "save the tokenizer next to the weights: "
                                                     "tokenizer.save_pretrained(folder)")
     return folder
+
+
+def paths_in(settings: Mapping[str, Any] | Sequence[Any]) -> Iterator[str]:
+    """Every ``path`` among settings, at any depth, such as that of a judge's model or of a composite reward's part."""
+    rows = settings.items() if isinstance(settings, Mapping) else enumerate(settings)
+    for key, value in rows:
+        if key == "path" and isinstance(value, str) and value:
+            yield value
+        elif isinstance(value, Mapping | list | tuple):
+            yield from paths_in(cast("Mapping[str, Any] | Sequence[Any]", value))
 
 
 def weights_print(path: str) -> str:

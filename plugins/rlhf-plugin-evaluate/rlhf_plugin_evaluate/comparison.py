@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from rlhf_core.config.errors import explain
 from rlhf_core.config.load import parse_sets
 from rlhf_core.data.library import Datasets
 from rlhf_core.data.mixture import interleave
-from rlhf_core.models.sources import resolve, weights_print
+from rlhf_core.models.sources import paths_in, resolve, weights_print
 from rlhf_core.registry import Registry
 from rlhf_core.runs.atomic import write_json
 
@@ -147,15 +147,6 @@ def prints(policies: Mapping[str, str], reference: str | None, *components: Comp
     """Place -> fingerprint of each local model of a comparison, those that a reward or judge loads included."""
     places = {*policies.values(), reference or "", *(p for c in components for p in paths_in(dumped(c) or {}))}
     return {p: found for p in sorted(places - {""}) if (found := weights_print(p))}
-
-
-def paths_in(settings: Any) -> Iterator[str]:
-    """Every ``path`` among settings, at any depth."""
-    for key, value in settings.items() if isinstance(settings, Mapping) else enumerate(settings):
-        if key == "path" and isinstance(value, str):
-            yield value
-        elif isinstance(value, (Mapping, list, tuple)):
-            yield from paths_in(value)
 
 
 def dumped(config: ComponentConfig | None) -> dict[str, Any] | None:
