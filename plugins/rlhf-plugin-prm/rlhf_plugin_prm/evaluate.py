@@ -55,8 +55,10 @@ def judge(folder: str, file: str, limit: int | None = None, max_length: int = 10
     solutions = read_solutions(datasets.prompts("train"), card.split, datasets.where)
     wrong = sum(s.first_error >= 0 for s in solutions)
     if wrong in (0, len(solutions)):
-        raise DatasetError(f"all {len(solutions)} solutions of '{file}' have {'an' if wrong else 'no'} error",
-                           fix="give solutions with an error and solutions without")
+        which = "all" if limit is None else "the first"
+        raise DatasetError(f"{which} {len(solutions)} solutions of '{file}' have {'an' if wrong else 'no'} error",
+                           fix="give solutions with an error and solutions without; a file sorted by them, "
+                           "as ProcessBench's are, needs a larger --limit or none")
     right = StepReward.load(config, "cpu").probabilities([(s.prompt, s.text, s.steps) for s in solutions])
     kept = [(s, p) for s, p in zip(solutions, right) if not isinstance(p, str)]
     lost = [p for p in right if isinstance(p, str)]

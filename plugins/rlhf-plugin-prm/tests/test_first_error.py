@@ -71,6 +71,11 @@ def test_solutions_without_a_score_are_counted_and_too_many_refused(
     file.write_text("".join(json.dumps({**r, "label": -1}) + "\n" for r in rows) + json.dumps(long) + "\n")
     code, err = command("reward", "first-error", "--model", prm, "--input", file, "--max-length", 60)
     assert code == 2, "nothing with an error is left"
+    file.write_text("".join(json.dumps(r) + "\n" for r in rows[1:]))
+    code, err = command("reward", "first-error", "--model", prm, "--input", file, "--limit", 2)
+    assert code == 2
+    assert "the first 2 solutions" in err, "the file's others are right"
+    assert "larger --limit" in err
 
 
 def test_the_command_reads_both_forms(command: Callable[..., tuple[int, str]], prm: Path, tmp_path: Path) -> None:

@@ -128,6 +128,10 @@ def load_rubric(name: str) -> Rubric:
         raise ConfigError("the rubric is not YAML", where=str(file), why=why, fix="mend the file") from error
     if isinstance(found, list):
         found = {"criteria": found}
+    if not isinstance(found, Mapping):
+        holds = "nothing" if found is None else f"a {type(found).__name__}: {str(found)[:40]!r}"
+        raise ConfigError(f"the rubric cannot be used: its file holds {holds}", where=str(file),
+                          fix="write criteria: and below it a list of name, question, scale: [worst, best] and weight")
     try:
         return Rubric.model_validate(found)
     except ValidationError as error:

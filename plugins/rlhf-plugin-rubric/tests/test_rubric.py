@@ -78,7 +78,8 @@ def test_conforms(serve: Serve) -> None:
     ("- {name: a, question: x y}\n- {name: b, question: ' x  y'}", "have the question 'x y'"),
     ("- {name: a, question: x, scale: [5, 5]}", "the scale from 5 to 5 is empty"),
     ("- {name: a, question: x, weight: 0}", "criteria.0.weight"), ("- {name: a}", "criteria.0.question"),
-    ("- {name: a, question: x, wieght: 2}", "criteria.0.wieght"), ("a: [", "not YAML"), ("", "cannot be used")])
+    ("- {name: a, question: x, wieght: 2}", "criteria.0.wieght"), ("a: [", "not YAML"), ("", "its file holds nothing"),
+    ("my rubric", "its file holds a str")])
 def test_a_rubric_that_cannot_work_is_refused_with_its_file(tmp_path: Path, text: str, why: str) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(text)
