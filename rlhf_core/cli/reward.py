@@ -129,6 +129,7 @@ def samples_of(file: str) -> tuple[list[Mapping[str, Any]], list[Sample]]:
 
 def _sample(reader: Any, record: Any) -> Sample:
     from rlhf_core.data.conversations import read_demonstration
+    from rlhf_core.data.library import NOT_META
     from rlhf_core.data.schema import UnusableRow
     from rlhf_core.errors import DatasetError
     from rlhf_core.types import Prompt, Sample
@@ -141,7 +142,8 @@ def _sample(reader: Any, record: Any) -> Sample:
         raise DatasetError(str(error), where=record.where, fix="each row needs a prompt and a completion") from error
     name = str(record.row.get("id", f"row {record.number + 1}"))
     source = str(record.row.get("source", reader.label))
-    return Sample(Prompt(name, prompt, reader.answer(record, None), source), text)
+    meta, _ = reader.rest(record, (*NOT_META, "completion", "response"))
+    return Sample(Prompt(name, prompt, reader.answer(record, None), source, meta), text)
 
 
 @contextmanager

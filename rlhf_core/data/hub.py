@@ -74,7 +74,7 @@ class HubSource:
             return "check dataset.subset and dataset.split against the folder's files"
         looks_local = self.config.path.startswith((".", "/", "~")) or self.config.path.count("/") > 1
         if looks_local:
-            return f"there is no folder or file '{self.config.path}'; check --dataset"
+            return f"there is no folder or file '{self.config.path}'; check the path"
         if "split" in str(error).lower():
             return "check dataset.split, for example --set dataset.split=test"
         return "check the id; without a network, download the dataset elsewhere and give its folder as dataset.path"

@@ -167,9 +167,10 @@ def _explain(error: Exception, config: ModelConfig, source: Source, what: str) -
     if source.local:
         return ModelError(f"cannot load the {what} from '{config.path}'", where=source.describe, why=why,
                           fix="check that the folder holds a complete causal language model in Hugging Face form")
-    return ModelError(f"cannot get the {what} of '{config.path}' from the Hugging Face hub", where=source.describe,
-                      why=why, fix="check the spelling and the network; for a private model set HF_TOKEN; a local "
-                                   "folder, a .gguf file and 'pocket' work without network")
+    return ModelError(f"there is no folder '{config.path}' here, and the Hugging Face hub gives no {what} of that name",
+                      where=source.describe, why=why,
+                      fix="check the spelling and the network; for a private model set HF_TOKEN; a local folder, a "
+                          ".gguf file and 'pocket' work without network")
 
 
 __all__ = ["LoadedModel", "check_folder", "clear_quantizer", "context_length", "load_policy", "load_tokenizer",

@@ -318,6 +318,17 @@ def test_mbpp_reference_solutions_pass(test_data: Path, sandbox: Sandbox, sample
     assert wrong == []
 
 
+def test_given_responses_are_scored_by_the_tests_of_their_row(sandbox: Sandbox, tmp_path: Path,
+                                                              command: Callable[..., tuple[int, str]]) -> None:
+    file, out = tmp_path / "rows.jsonl", tmp_path / "scored.jsonl"
+    rows = [{"prompt": "Write f.", "completion": f"def f(x):\n    return x + {n}", "tests": ["assert f(1) == 2"]}
+            for n in (1, 2)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code, said = command("reward", "score", "--reward", "asserts", "--input", file, "--output", out)
+    assert code == 0, said
+    assert [json.loads(line)["score"] for line in out.read_text().splitlines()] == [1.0, 0.0]
+
+
 @pytest.mark.slow
 def test_a_run_keeps_which_walls_its_programs_ran_in(sandbox: Sandbox, command: Callable[..., tuple[int, str]],
                                                      tmp_path: Path) -> None:

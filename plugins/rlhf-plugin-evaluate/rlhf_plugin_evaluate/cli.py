@@ -48,6 +48,7 @@ def policies(baseline: str, others: tuple[str, ...], dataset: str, split: str, c
     """
     from rlhf_core.api import ModelConfig
     from rlhf_core.cli.toolbox import context_of, emit_json, quiet_libraries, set_up_logging, table
+    from rlhf_core.models.load import load_tokenizer
     from rlhf_core.registry import Registry
     from rlhf_core.runs.run_dir import check_writable
     from rlhf_plugin_evaluate import comparison as c
@@ -70,8 +71,10 @@ def policies(baseline: str, others: tuple[str, ...], dataset: str, split: str, c
     for chosen in (scorer, asked):
         if chosen is not None:
             chosen.preflight(ctx)
-    plan.claim(out)
     quiet_libraries()
+    for path in sorted({*named.values(), place} - {None}):
+        load_tokenizer(ModelConfig(path=path))  # whether there is such a model, before the first one writes anything
+    plan.claim(out)
     result = run(plan, ctx, ctx.datasets, prompts, scorer, asked, out)
     if as_json:
         emit_json(result)

@@ -138,6 +138,7 @@ def test_a_reward_scores_and_a_run_folder_is_its_final_model(run: Run, tmp_path:
     ((), "no policy to compare"),
     (("--policy", "x=pocket", "--policy", "x=pocket"), "two policies are called 'x'"),
     (("--policy", "x=./nowhere"), "there is no model folder './nowhere'"),
+    (("--policy", "x=nowhere"), "there is no folder 'nowhere' here"),
     (("--policy", "x=pocket", "--reward", "verifierr"), "did you mean 'verifier'"),
     (("--policy", "x=pocket", "--judge", "shortr"), "did you mean 'shorter'"),
     (("--policy", "x=pocket", "--dataset", "pocket/arithmetic"), "nothing says which response is better"),

@@ -39,7 +39,6 @@ def agreement(name: str, settings: tuple[str, ...], dataset: str, split: str, co
     chosen = toolbox.component_of(registry, "judge", name, settings=settings)
     ctx = toolbox.context_of(registry, seed=seed, dataset={"name": dataset})
     pairs = ctx.datasets.pairs(split)[:count]
-    chosen.preflight(ctx)
     text = criterion or str(JudgeRewardConfig.model_fields["criterion"].default)
     asking = Asking(max_tokens=max_tokens, seed=seed)
     if dry_run:
@@ -52,6 +51,7 @@ def agreement(name: str, settings: tuple[str, ...], dataset: str, split: str, co
             click.echo(f"{len(asked)} questions about {len(pairs)} pairs: at most {most:.4f} USD if each is answered "
                        "at the first attempt; judge.max_cost_usd holds in any case")
         return
+    chosen.preflight(ctx)
     toolbox.quiet_libraries()
     judge = chosen.build(ctx)
     try:

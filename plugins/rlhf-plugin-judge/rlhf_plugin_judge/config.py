@@ -108,7 +108,7 @@ class AnthropicConfig(ComponentConfig):
         """
         if not (value := os.environ.get(KEY, "").strip()):
             raise ConfigError("judge 'anthropic' has no key", why=f"the environment variable {KEY} is not set",
-                              fix=f"export {KEY}=..., or use a model of your own: judge.name=local")
+                              fix=f"export {KEY}=..., or use a model of your own: judge 'local'")
         return SecretStr(value)
 
     def most_usd(self, requests: Sequence[JudgeRequest]) -> float:

@@ -205,6 +205,14 @@ def test_the_command_says_what_it_would_cost_and_how_far_the_judge_agrees(serve,
     assert command("judge", "agreement", "--pairs", "2", "--set", "modle=x", "--dry-run")[0] == 2
 
 
+def test_the_cost_is_told_without_a_key_and_nothing_is_asked_without_one(command, monkeypatch):
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    assert command("judge", "agreement", "--pairs", "2", "--dry-run")[0] == 0
+    code, err = command("judge", "agreement", "--pairs", "2")
+    assert code == 2
+    assert "ANTHROPIC_API_KEY" in err
+
+
 def test_a_missing_answer_is_no_number():
     class Silent:
         def ask(self, requests):
