@@ -31,13 +31,13 @@ FILES = {
 
 
 def results(file: Path) -> list[tuple[str, str]]:
-    """(test, ``same`` or what happened) of one test file."""
+    """(test, ``passed`` or what happened) of one test file."""
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.xml"
         subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "slow or not slow",
                         str(file), f"--junitxml={report}"], cwd=ROOT, check=False, stdout=subprocess.DEVNULL)
         cases = ET.parse(report).getroot().iter("testcase")
-        return [(case.attrib["name"].removeprefix("test_"), "same" if len(case) == 0 else case[0].tag)
+        return [(case.attrib["name"].removeprefix("test_"), "passed" if len(case) == 0 else case[0].tag)
                 for case in cases]
 
 
@@ -58,14 +58,14 @@ def main() -> None:
     parts = {title: results(ROOT / "plugins" / file) for title, file in FILES.items()}
     every = [result for found in parts.values() for _, result in found]
     lines = [f"# Ours beside TRL {version('trl')}", "",
-             f"`python scripts/studies/trl_parity.py`: {every.count('same')} of {len(every)} cases are the same."]
+             f"`python scripts/studies/trl_parity.py`: {every.count('passed')} of {len(every)} tests pass."]
     for title, found in parts.items():
         lines += ["", f"## {title}", f"`plugins/{FILES[title]}`", "", *table(found)]
     text = "\n".join(lines) + "\n"
     if args.markdown:
         args.markdown.write_text(text)
     print(text)
-    raise SystemExit(0 if set(every) == {"same"} else 1)
+    raise SystemExit(0 if set(every) == {"passed"} else 1)
 
 
 if __name__ == "__main__":
