@@ -40,12 +40,11 @@ def score(folder: str | None, name: str | None, settings: tuple[str, ...], file:
     rlhf reward score --model runs/x/final --input answers.jsonl
     rlhf reward score --reward verifier --set timeout_s=2 --input answers.jsonl --output scored.jsonl
     """
-    from rlhf_core.cli.toolbox import context_of, emit_json, quiet_libraries, set_up_logging
-    from rlhf_core.registry import Registry
+    from rlhf_core.cli.toolbox import context_of, emit_json, open_registry, quiet_libraries, set_up_logging
     from rlhf_core.trainers.doors import ask
 
     set_up_logging()
-    registry = Registry()
+    registry = open_registry()
     chosen = chosen_reward(registry, folder, name, settings)
     rows, samples = samples_of(file)
     check_output(output)

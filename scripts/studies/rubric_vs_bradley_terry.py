@@ -104,7 +104,7 @@ def reward_model(kind: str, folder: Path, seed: int) -> Path:
     return run / "final"
 
 
-def test_both(models: dict[str, Path], folder: Path) -> dict[str, dict[str, Any]]:
+def evaluated(models: dict[str, Path], folder: Path) -> dict[str, dict[str, Any]]:
     """What ``rlhf reward evaluate`` says of each."""
     output = folder / "evaluation.json"
     if not output.is_file():
@@ -136,7 +136,7 @@ def one_seed(seed: int, root: Path, steps: int) -> list[dict[str, Any]]:
         write_data(folder, seed)
         write_answers(folder / "answers.jsonl", seed)
     models = {kind: reward_model(kind, folder, seed) for kind in KINDS}
-    tested = test_both(models, folder)
+    tested = evaluated(models, folder)
     return [{"seed": seed, "learned_from": kind, "tested": summary(tested[kind]),
              "policy": policy(kind, models[kind], folder, seed, steps) if steps else None} for kind in KINDS]
 

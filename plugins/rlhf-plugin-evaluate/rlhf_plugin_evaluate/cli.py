@@ -47,16 +47,15 @@ def policies(baseline: str, others: tuple[str, ...], dataset: str, split: str, c
     rlhf evaluate policies --baseline runs/sft --policy runs/ppo --policy runs/grpo --reward-model RM --out runs/compare
     """
     from rlhf_core.api import ModelConfig
-    from rlhf_core.cli.toolbox import context_of, emit_json, quiet_libraries, set_up_logging, table
+    from rlhf_core.cli.toolbox import context_of, emit_json, open_registry, quiet_libraries, set_up_logging, table
     from rlhf_core.models.load import load_tokenizer
-    from rlhf_core.registry import Registry
     from rlhf_core.runs.run_dir import check_writable
     from rlhf_plugin_evaluate import comparison as c
     from rlhf_plugin_evaluate import report
 
     set_up_logging()
     check_writable(out)
-    registry = Registry()
+    registry = open_registry()
     named = c.named_policies(baseline, others)
     scorer = c.reward_of(registry, folder, reward, settings)
     asked = c.judge_of(registry, judge, judge_settings) if judge else None

@@ -47,10 +47,8 @@ def evaluate(folders: tuple[str, ...], names: tuple[str, ...], settings: tuple[s
     rlhf reward evaluate --model runs/a/final --model runs/b/final --pairs pairs.jsonl --plots plots
     rlhf reward evaluate --reward verifier --pairs pairs.jsonl --responses graded.jsonl --gold score --output out.json
     """
-    from rlhf_core.cli.common import emit_json, quiet_libraries, set_up_logging
     from rlhf_core.cli.reward import built
-    from rlhf_core.cli.toolbox import context_of
-    from rlhf_core.registry import Registry
+    from rlhf_core.cli.toolbox import context_of, emit_json, open_registry, quiet_libraries, set_up_logging
     from rlhf_plugin_reward_eval import evaluation
     from rlhf_plugin_reward_eval.asking import Asker
     from rlhf_plugin_reward_eval.cases import Gold, gold_prompts, read_cases, read_responses, with_answers
@@ -64,7 +62,7 @@ def evaluate(folders: tuple[str, ...], names: tuple[str, ...], settings: tuple[s
     check_options(output, column, gold_scale, responses)
     if plots is not None:
         check_plots(plots)
-    registry = Registry()
+    registry = open_registry()
     rewards = choose(registry, folders, names, settings)
     rows = {"name": dataset, "heldout_fraction": heldout_fraction}
     datasets = context_of(registry, seed=seed, dataset=rows).datasets
