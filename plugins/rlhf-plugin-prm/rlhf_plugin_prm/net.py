@@ -21,7 +21,7 @@ from rlhf_plugin_prm.examples import Solution, Target
 from rlhf_plugin_prm.loss import StepBatch
 from rlhf_plugin_prm.steps import Step, places
 from rlhf_plugin_reward.net import RewardNet
-from rlhf_plugin_reward.scoring import by_length
+from rlhf_plugin_reward.scoring import PADDED_TOKENS, by_length, on_device
 
 Ids = tuple[int, ...]
 
@@ -126,7 +126,7 @@ def step_probabilities(
 ) -> list[np.ndarray]:
     """Probability that each step is right, one array per solution; batches of similar length."""
     found: dict[int, np.ndarray] = {}
-    for rows in by_length(ids, batch_tokens):
+    for rows in by_length(ids, on_device(batch_tokens, PADDED_TOKENS, net.head.weight.device)):
         logits_N = step_logits(net, [ids[i] for i in rows], [places[i] for i in rows]).double()
         pieces = torch.sigmoid(logits_N).cpu().split([len(places[i]) for i in rows])
         found |= {i: piece.numpy() for i, piece in zip(rows, pieces)}

@@ -89,7 +89,7 @@ class BradleyTerryConfig(ComponentConfig):
     turns: Literal["all", "last"] | None = None
     """What it sees of a conversation; None takes what it was trained on (``all`` for models from elsewhere)."""
     batch_tokens: int = Field(default=16384, ge=1)
-    """Tokens per forward, padding included where the model needs it."""
+    """Most tokens per forward, padding included where the model needs it; a CPU gets less at a time."""
 
     def preflight(self, ctx: BuildContext) -> None:
         """Check that the folder is there."""

@@ -14,6 +14,13 @@ from rlhf_plugin_reward.net import MOST_KEPT, RewardNet
 Ids = Sequence[Sequence[int]]
 ROW_TOKENS = 4096
 """Tokens of one packed row on a CPU: more do not make it faster, and take memory."""
+PADDED_TOKENS = 1024
+"""Padded tokens of one forward on a CPU: with more a 135M model was up to three times as slow (docs/lab-notes.md)."""
+
+
+def on_device(batch_tokens: int, most_on_cpu: int, device: torch.device) -> int:
+    """Tokens of a forward: what was asked for, on a CPU no more than its caches can use."""
+    return min(batch_tokens, most_on_cpu) if device.type == "cpu" else batch_tokens
 
 
 def by_length(ids: Ids, batch_tokens: int) -> Iterator[list[int]]:
@@ -64,11 +71,11 @@ def score_ids(
     ``batch_tokens`` bounds a forward: padded tokens, or, without padding, tokens before common beginnings are merged.
     """
     out = np.zeros((len(ids), net.head.out_features))
+    device = net.head.weight.device
     if net.packs:
-        on_cpu = net.head.weight.device.type == "cpu"
-        batches = by_beginning(ids, min(batch_tokens, ROW_TOKENS) if on_cpu else batch_tokens)
+        batches = by_beginning(ids, on_device(batch_tokens, ROW_TOKENS, device))
     else:
-        batches = by_length(ids, batch_tokens)
+        batches = by_length(ids, on_device(batch_tokens, PADDED_TOKENS, device))
     for rows in batches:
         out[rows] = net([ids[i] for i in rows]).double().cpu().numpy()
         beat()
