@@ -64,7 +64,7 @@ def one_seed(seed: int, lambdas: Sequence[float], steps: int, root: Path) -> dic
 
 
 def figures(folder: Path) -> dict[str, Any]:
-    """Gold score at the start, at its best and at the end; how the last policy writes; its KL."""
+    """Gold score at the start, at its best and at the end; how the last policy writes; what members say."""
     rows = list(read_jsonl(folder / "metrics.jsonl"))
     gold = {int(r["step"]): r for r in rows if "eval/gold/value" in r}
     values = {step: float(r["eval/gold/value"]) for step, r in gold.items()}
@@ -74,6 +74,7 @@ def figures(folder: Path) -> dict[str, Any]:
             "steps": last, **{k: float(gold[last][f"eval/gold/{k}"]) for k in SHOWN[1:]},
             "kl": next(float(r["kl"]) for r in reversed(rows) if r.get("kl") is not None),
             "reward_start": float(gold[0]["eval/reward/mean"]), "reward_end": float(gold[last]["eval/reward/mean"]),
+            "members_end": {k.rpartition("/")[2]: v for k, v in summary["evaluation_after"].items() if "/member_" in k},
             "win_rate": summary["gold_win_rate"], "seconds": summary["seconds"],
             "curve": [[step, value] for step, value in values.items()]}
 
