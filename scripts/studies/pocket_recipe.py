@@ -29,7 +29,8 @@ def train(seed: int, changes: Sequence[str], root: Path) -> dict[str, Any]:
                              stderr=subprocess.DEVNULL, text=True, check=True)
     summary = json.loads(out.stdout)
     after = summary["evaluation_after"]
-    return {"seed": seed, "seconds": summary["seconds"], "gold_win_rate": summary["gold_win_rate"], **after}
+    return {"seed": seed, "seconds": summary["seconds"], "gold_win_rate": summary["gold_win_rate"],
+            "gold_win_rate_interval": summary["gold_win_rate_interval"], **after}
 
 
 def main() -> None:
@@ -38,12 +39,17 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--try", dest="variants", action="append", default=[], metavar="a.b=c[,d.e=f]")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    parser.add_argument("--record", type=Path, help="write every figure here")
     args = parser.parse_args()
     print("| changed | seed | " + " | ".join(name for name, _ in SHOWN) + " |\n|---|---|" + "---|" * len(SHOWN))
+    rows: list[dict[str, Any]] = []
     jobs = [(seed, variant) for variant in ["", *args.variants] for seed in args.seeds]
     with tempfile.TemporaryDirectory() as root, ThreadPoolExecutor(args.jobs) as pool:
         results = pool.map(lambda job: train(job[0], [c for c in job[1].split(",") if c], Path(root)), jobs)
         for (seed, variant), row in zip(jobs, results):
+            rows.append({"changed": variant, **row})
+            if args.record:
+                args.record.write_text(json.dumps(rows, indent=1) + "\n")
             cells = " | ".join(f"{row[key]:.3f}" for _, key in SHOWN)
             print(f"| {variant or 'nothing'} | {seed} | {cells} |", flush=True)
 
