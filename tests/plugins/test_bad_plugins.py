@@ -213,6 +213,33 @@ def test_a_hook_registers_a_component_that_metadata_does_not_declare(fakes: Fake
     assert "unknown loss 'late'" in out.stderr
 
 
+LATE_REWARD = """
+from rlhf_core.api import ComponentConfig, Score, hookimpl
+
+class Config(ComponentConfig):
+    name: str = "late"
+    def build(self, ctx):
+        return self
+    def score(self, samples):
+        return [Score(len(s.completion) * 1.0) for s in samples]
+
+class Hooks:
+    @hookimpl
+    def rlhf_register(self, registry):
+        registry.add("reward", "late", "late_reward:Config", distribution="late-reward")
+
+hooks = Hooks()
+"""
+
+
+def test_scoring_knows_a_reward_that_a_hook_registers(fakes: Fakes) -> None:
+    fakes.add("late-reward", "[rlhf]\nfinder = late_reward:hooks\n", LATE_REWARD)
+    (fakes.folder / "rows.jsonl").write_text(json.dumps({"prompt": "?", "completion": "four"}) + "\n")
+    out = fakes.rlhf("reward", "score", "--reward", "late", "--input", "rows.jsonl", "--output", "scored.jsonl")
+    assert out.returncode == 0, out.stderr
+    assert json.loads((fakes.folder / "scored.jsonl").read_text())["score"] == 4.0
+
+
 def test_a_launcher_that_raises_starts_nothing(fakes: Fakes) -> None:
     code = HOOKS.replace("rlhf_step_end", "rlhf_launch")
     fakes.add("bad-launcher", "[rlhf]\nlauncher = bad_launcher:hooks\n", code)
