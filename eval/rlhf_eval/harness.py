@@ -139,7 +139,7 @@ def conclude(job: Job, ctx: BuildContext, folder: ResultFolder, say: Say) -> dic
     names = [s.name for s in job.selectors]
     if len(set(names)) < len(names) or "logprob" in names:
         raise ConfigError(f"two ways to choose have one name: {', '.join(names)}", fix="give the folders other names")
-    chosen = {s.name: score(s, folder, made, ctx) for s in job.selectors}
+    chosen = {s.name: score(s, folder, made, ctx, say) for s in job.selectors}
     times = list(read_jsonl(folder.times_path))
     found = report(made, chosen) | {"seconds": sum(t["seconds"] for t in times)}
     write_json(folder.path / "report.json", found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,12 @@ from rlhf_core.runs.jsonl import read_jsonl
 from rlhf_eval.store import ResultFolder
 
 Row = Mapping[str, Any]
+Say = Callable[[str], None]
 JUDGE_SYSTEM = ("You grade answers. Given a question and an answer, reply with one number from 0 (wrong or useless) to "
                 "10 (right and complete), and nothing else.")
 JUDGE_BATCH = 64
+PART = 256
+"""Completions scored between two writes."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +79,10 @@ def parse_selector(text: str, ctx: BuildContext) -> Selector:
 
 
 def score(selector: Selector, folder: ResultFolder, rows: Sequence[Row], ctx: BuildContext,
-          ) -> dict[tuple[str, int], float | None]:
+          say: Say = lambda text: None) -> dict[tuple[str, int], float | None]:
     """Score every row once; what was scored before is read from ``scores/NAME.jsonl``, but for errors and timeouts.
+
+    It is written after every ``PART`` rows: an interruption costs no more than these.
 
     Raises:
         RlhfError: not one row has a score.
@@ -89,11 +94,12 @@ def score(selector: Selector, folder: ResultFolder, rows: Sequence[Row], ctx: Bu
     kept = {(r["id"], r["sample"]): r for r in read_jsonl(folder.path / file)
             if r["by"] == asked and r["status"] not in ("error", "timeout")}
     todo = [r for r in rows if (r["id"], r["sample"]) not in kept]
-    if todo:
-        found = _judge(selector, todo, ctx) if selector.kind == "judge" else _reward(selector, todo, ctx)
-        kept |= {(r["id"], r["sample"]): {"id": r["id"], "sample": r["sample"], "by": asked, **one}
-                 for r, one in zip(todo, found)}
-        folder.write(file, [kept[r["id"], r["sample"]] for r in rows])
+    done = 0
+    for part in _scored(selector, todo, ctx) if todo else ():
+        kept |= {(one["id"], one["sample"]): {**one, "by": asked} for one in part}
+        folder.write(file, [kept[r["id"], r["sample"]] for r in rows if (r["id"], r["sample"]) in kept])
+        done += len(part)
+        say(f"{selector.name}: {done} of {len(todo)} completions scored")
     scored = [kept[r["id"], r["sample"]] for r in rows]
     if not any(one["score"] is not None for one in scored):
         raise RlhfError(f"{selector.kind} '{selector.name}' scored none of {len(rows)} completions",
@@ -101,29 +107,29 @@ def score(selector: Selector, folder: ResultFolder, rows: Sequence[Row], ctx: Bu
     return {(one["id"], one["sample"]): one["score"] for one in scored}
 
 
-def _reward(selector: Selector, rows: Sequence[Row], ctx: BuildContext) -> list[dict[str, Any]]:
-    reward = selector.config.build(context_of(ctx.registry, seed=ctx.seed, policy=ctx.policy))
-    samples = [Sample(Prompt(r["id"], tuple(r["prompt"]), r["answer"]), r["completion"],
-                      FinishReason(r["finish_reason"])) for r in rows]
+def _scored(selector: Selector, rows: Sequence[Row], ctx: BuildContext) -> Iterator[list[dict[str, Any]]]:
+    built = selector.config.build(context_of(ctx.registry, seed=ctx.seed, policy=ctx.policy))
+    ask = _marks if selector.kind == "judge" else _scores
     try:
-        found = reward.score(samples)
+        for at in range(0, len(rows), PART):
+            part = rows[at : at + PART]
+            yield [{"id": r["id"], "sample": r["sample"], **one} for r, one in zip(part, ask(built, part), strict=True)]
     finally:
-        if callable(getattr(reward, "close", None)):
-            reward.close()
+        if callable(getattr(built, "close", None)):
+            built.close()
+
+
+def _scores(reward: Any, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    found = reward.score([Sample(Prompt(r["id"], tuple(r["prompt"]), r["answer"]), r["completion"],
+                                 FinishReason(r["finish_reason"])) for r in rows])
     return [{"score": s.value, "status": s.status.value, "detail": s.detail} for s in found]
 
 
-def _judge(selector: Selector, rows: Sequence[Row], ctx: BuildContext) -> list[dict[str, Any]]:
-    judge = selector.config.build(context_of(ctx.registry, seed=ctx.seed, policy=ctx.policy))
+def _marks(judge: Any, rows: Sequence[Row]) -> list[dict[str, Any]]:
     requests = [JudgeRequest(f"{r['id']}#{r['sample']}", ({"role": "user", "content": _question(r)},), JUDGE_SYSTEM, 16)
                 for r in rows]
-    try:
-        replies = [reply for at in range(0, len(requests), JUDGE_BATCH)
-                   for reply in judge.ask(requests[at : at + JUDGE_BATCH])]
-    finally:
-        if callable(getattr(judge, "close", None)):
-            judge.close()
-    return [_mark(reply) for reply in replies]
+    return [_mark(reply) for at in range(0, len(requests), JUDGE_BATCH)
+            for reply in judge.ask(requests[at : at + JUDGE_BATCH])]
 
 
 def _question(row: Row) -> str:

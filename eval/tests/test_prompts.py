@@ -181,6 +181,34 @@ def test_a_selector_that_failed_is_asked_again_and_never_taken_for_a_tie(tmp_pat
     assert FlakyConfig.calls == [2, 2, 2], "what is scored is kept"
 
 
+class HaltingConfig(MarkerConfig):
+    """Is interrupted at its third call, and counts what it was asked."""
+
+    name: str = "halting"
+    calls: ClassVar[list[int]] = []
+
+    def ask(self, requests: Sequence[JudgeRequest]) -> list[JudgeReply]:
+        self.calls.append(len(requests))
+        if len(self.calls) == 3:
+            raise KeyboardInterrupt
+        return [JudgeReply("5") for _ in requests]
+
+
+def test_an_interruption_loses_one_part_of_the_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlhf_eval.selectors.PART", 2)
+    folder, said = ResultFolder(tmp_path / "e", {}), list[str]()
+    folder.open(1)
+    made = [row(n, 1.0) for n in range(7)]
+    halting = Selector("halting", "judge", HaltingConfig())
+    with pytest.raises(KeyboardInterrupt):
+        score(halting, folder, made, context(open_registry(), 0), said.append)
+    assert said == ["halting: 2 of 7 completions scored", "halting: 4 of 7 completions scored"]
+    found = score(halting, folder, made, context(open_registry(), 0))
+    assert HaltingConfig.calls == [2, 2, 2, 2, 1]
+    assert list(found) == [(f"p{n}", 0) for n in range(7)]
+    assert set(found.values()) == {5.0}
+
+
 class OnDiskConfig(FlakyConfig):
     """Its model lies in a folder, further down in its settings."""
 
