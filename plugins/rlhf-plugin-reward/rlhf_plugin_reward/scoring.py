@@ -15,7 +15,7 @@ Ids = Sequence[Sequence[int]]
 ROW_TOKENS = 4096
 """Tokens of one packed row on a CPU: more do not make it faster, and take memory."""
 PADDED_TOKENS = 1024
-"""Padded tokens of one forward on a CPU: with more a 135M model was up to three times as slow (docs/lab-notes.md)."""
+"""Padded tokens of one forward on a CPU: with 16,384 a 135M model took twice as long (docs/lab-notes.md)."""
 
 
 def on_device(batch_tokens: int, most_on_cpu: int, device: torch.device) -> int:
