@@ -7,7 +7,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,9 @@ from rlhf_eval.benchmark import SuiteBenchmark, check_rows
 from rlhf_eval.items import rows, worked_examples
 from rlhf_eval.plot import draw
 from rlhf_eval.report import pass_rates, report
-from rlhf_eval.selectors import Selector, score
+from rlhf_eval.selectors import Say, Selector, score
 from rlhf_eval.store import ResultFolder
 from rlhf_eval.suites import SuiteConfig
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)

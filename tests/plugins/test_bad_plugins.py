@@ -196,14 +196,15 @@ from rlhf_core.api import hookimpl
 class Hooks:
     @hookimpl
     def rlhf_register(self, registry):
-        registry.add("loss", "late", "late_loss:Config", distribution="late-loss")
+        registry.add("{kind}", "late", "late_{kind}:Config", distribution="late-{kind}")
 
 hooks = Hooks()
-""" + LOSS
+"""
 
 
 def test_a_hook_registers_a_component_that_metadata_does_not_declare(fakes: Fakes) -> None:
-    fakes.add("late-loss", "[rlhf]\nfinder = late_loss:hooks\n", REGISTERS.replace('"twin"', '"late"'))
+    code = REGISTERS.format(kind="loss") + LOSS.replace('"twin"', '"late"')
+    fakes.add("late-loss", "[rlhf]\nfinder = late_loss:hooks\n", code)
     out = fakes.rlhf(*TRAIN, "--loss", "late", "--dry-run")
     assert out.returncode == 0, out.stderr
     chosen = next(c for c in json.loads(out.stdout)["components"] if c["kind"] == "loss")
@@ -213,8 +214,8 @@ def test_a_hook_registers_a_component_that_metadata_does_not_declare(fakes: Fake
     assert "unknown loss 'late'" in out.stderr
 
 
-LATE_REWARD = """
-from rlhf_core.api import ComponentConfig, Score, hookimpl
+LATE_REWARD = REGISTERS.format(kind="reward") + """
+from rlhf_core.api import ComponentConfig, Score
 
 class Config(ComponentConfig):
     name: str = "late"
@@ -222,13 +223,6 @@ class Config(ComponentConfig):
         return self
     def score(self, samples):
         return [Score(len(s.completion) * 1.0) for s in samples]
-
-class Hooks:
-    @hookimpl
-    def rlhf_register(self, registry):
-        registry.add("reward", "late", "late_reward:Config", distribution="late-reward")
-
-hooks = Hooks()
 """
 
 

@@ -149,3 +149,15 @@ def test_scores_with_and_without_padding_are_the_same(policy: Any) -> None:
     packed = score_ids(net, ids, 64)
     net.without_padding = False
     assert packed == pytest.approx(score_ids(net, ids, 64), abs=1e-4)
+
+
+@pytest.mark.parametrize("without_padding", [False, True])
+def test_a_forward_on_a_cpu_is_bounded(policy: Any, monkeypatch: pytest.MonkeyPatch, without_padding: bool) -> None:
+    monkeypatch.setattr("rlhf_plugin_reward.scoring.ROW_TOKENS", 40)
+    monkeypatch.setattr("rlhf_plugin_reward.scoring.PADDED_TOKENS", 20)
+    net = fresh_net(policy, 1, 1, "none").eval()
+    net.without_padding = without_padding
+    sizes: list[int] = []
+    net.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0])))
+    score_ids(net, [(3, 4, 5, 6 + i) for i in range(20)], 16384)
+    assert sizes == ([10, 10] if without_padding else [5] * 4)
