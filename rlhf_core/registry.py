@@ -185,7 +185,8 @@ class Registry:
 def import_package(entry: Entry) -> None:
     """Import every module of the package that an entry is in: what its Config imports only when it builds, too.
 
-    Modules called ``__main__``, ``test*`` or ``conftest`` are left out, and so is the core.
+    Modules called ``__main__``, ``test*`` or ``conftest`` are left out, and so is the core. One that lacks only what an
+    extra of its distribution installs is in order: who does not use it need not have it.
 
     Raises:
         PluginError: one does not import.
@@ -197,14 +198,27 @@ def import_package(entry: Entry) -> None:
         package = importlib.import_module(name)
         for place in pkgutil.walk_packages(getattr(package, "__path__", ()), f"{name}.", onerror=_raise):
             name = place.name
-            if not name.rpartition(".")[2].startswith(("__main__", "test", "conftest")):
+            if name.rpartition(".")[2].startswith(("__main__", "test", "conftest")):
+                continue
+            try:
                 importlib.import_module(name)
+            except ModuleNotFoundError as error:
+                if normalise((error.name or "").partition(".")[0]) not in _of_extras(entry):
+                    raise
     except Exception as error:
         raise PluginError(
             f"{entry.kind} '{entry.name}' cannot be built: importing {name}: {type(error).__name__}: {error}",
             where=f"{entry.distribution} {entry.version}",
             fix=f"install what it needs; rlhf plugins check {entry.distribution} shows the traceback",
         ) from error
+
+
+def _of_extras(entry: Entry) -> set[str]:
+    """Distributions that an entry's distribution needs for its extras only."""
+    from packaging.requirements import Requirement
+
+    wanted = [Requirement(line) for line in (entry.point.dist.requires if entry.point.dist else None) or ()]
+    return {normalise(r.name) for r in wanted if r.marker and "extra" in str(r.marker)}
 
 
 def _raise(_: str) -> None:

@@ -49,6 +49,25 @@ def test_a_plugin_that_does_not_import(rlhf: Rlhf, tmp_path: Path, monkeypatch: 
     assert rlhf("doctor").code == 0
 
 
+@pytest.mark.parametrize(("package", "marker", "code"), [("rlhf_plugin_more", "; extra == 'more'", 0),
+                                                        ("rlhf_plugin_needy", "", 1)])
+def test_what_only_an_extra_installs_may_be_absent(rlhf: Rlhf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                   package: str, marker: str, code: int) -> None:
+    folder, info = tmp_path / "site" / package, tmp_path / "site" / f"{package}-1.0.dist-info"
+    folder.mkdir(parents=True)
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n"
+                                   f"Requires-Dist: absent-thing{marker}\n")
+    (info / "entry_points.txt").write_text(f"[rlhf.loss]\nmore = {package}:Config\n")
+    (folder / "__init__.py").write_text("from rlhf_core.api import ComponentConfig\n"
+                                        "class Config(ComponentConfig):\n    name: str = 'more'\n")
+    (folder / "special.py").write_text("import absent_thing.part\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    out = rlhf("doctor", "--json")
+    assert out.code == code, out.out
+    assert ("absent_thing" in out.out) == bool(code)
+
+
 def test_folders_that_cannot_be_written(rlhf: Rlhf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("RLHF_CACHE", str(tmp_path / "file" / "cache"))

@@ -17,6 +17,8 @@ REQUIRED = {"path": "somewhere", "pattern": "[0-9]+", "task": "chain_sum", "chec
             "parts": {"rules": {"reward": "programmatic"}}}
 """Values of required settings."""
 NEEDS_A_SERVICE = {"rlhf-plugin-wandb/wandb", "rlhf-plugin-judge/judge", "rlhf-plugin-rubric/rubric"}
+NEEDS_AN_EXTRA = {"rlhf-plugin-verifiers/reasoning_gym": "reasoning_gym"}
+"""Components -> the module that an extra of their distribution installs."""
 CHECKS: dict[str, Callable[..., None]] = {
     "loss": kit.check_loss,
     "advantage": kit.check_advantage,
@@ -48,6 +50,8 @@ def load(kind: str, name: str, **options: Any) -> ComponentConfig:
 
 @pytest.mark.parametrize("entry", RUN, ids=lambda e: f"{e.kind}-{e.name}")
 def test_component_conforms(entry: Any) -> None:
+    if entry.qualified in NEEDS_AN_EXTRA:
+        pytest.importorskip(NEEDS_AN_EXTRA[entry.qualified])
     CHECKS[entry.kind](load(entry.kind, entry.qualified))
 
 
