@@ -46,6 +46,13 @@ def test_check_finds(tmp_path: Path, check: str, file: str, text: str, found: st
     assert found in out.stdout
 
 
+def test_paths_may_lie_in_the_temporary_folder(tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text("open(f'/tmp/{name}')\n")
+    assert run("paths", tmp_path).returncode == 0
+    (tmp_path / "x.py").write_text("open('/tmp" + "/ann/notes')\n")
+    assert run("paths", tmp_path).returncode == 1
+
+
 def test_public_imports_and_declared_dependencies_pass(tmp_path: Path) -> None:
     folder = tmp_path / "plugins" / "a" / "rlhf_plugin_a"
     folder.mkdir(parents=True)

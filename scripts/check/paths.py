@@ -9,8 +9,9 @@ from scripts.check.files import repository_files
 
 TEXT = {".py", ".md", ".toml", ".yaml", ".yml", ".json", ".jsonl", ".txt", ".sh", ".cfg", ".ini", ".html", ""}
 HOMES = r"(?<![\w.:$}/-])/(?:home/\w|Users/\w|root/|mnt/\w|tmp/\w)|\b[A-Z]:\\Users\\"
-SYSTEM = {"usr", "var", "etc", "opt", "bin", "dev", "srv"}
-"""Top folders that every machine has: naming them tells nothing of where this checkout lies."""
+SYSTEM = {"usr", "var", "etc", "opt", "bin", "dev", "srv", "tmp", "run", "private"}
+"""Top folders that every machine has: naming them tells nothing of where this checkout lies. A file of somebody's in
+the temporary folder is found all the same, by :data:`HOMES`."""
 
 
 def pattern(root: Path) -> re.Pattern[str]:

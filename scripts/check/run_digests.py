@@ -1,0 +1,163 @@
+"""Do the same seeds still give the same numbers? Trains every algorithm shortly and compares digests bit by bit.
+
+    python -m scripts.check.run_digests --out FOLDER --record docs/bench/run_digests.json   # with the code as it was
+    python -m scripts.check.run_digests --out OTHER --compare docs/bench/run_digests.json   # with the code as it is
+    python -m scripts.check.run_digests --out OTHER --resume FOLDER --compare FILE          # old runs, resumed half way
+
+A digest covers ``metrics.jsonl`` and ``summary.json`` without their times, and the final weights. It belongs to one
+machine: processors and versions of torch round differently, so that record and comparison are made on the same one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+ENSEMBLE = ("--reward", "ensemble")
+SHORT = ("--set", "trainer.steps=4", "--set", "trainer.checkpoint_every=2", "--set", "trainer.eval_every=2",
+         "--set", "trainer.gold_samples=24", "--set", "trainer.eval_samples=24")
+OFFLINE = ("--set", "trainer.max_steps=4", "--set", "trainer.checkpoint_every=2", "--set", "trainer.eval_every=2",
+           "--set", "trainer.eval_samples=24")
+VERIFIER = ("--reward", "verifier", "--dataset", "pocket/arithmetic")
+CASES: Mapping[str, tuple[str, ...]] = {
+    "grpo_default": ("grpo", *ENSEMBLE),
+    "grpo": ("grpo", *ENSEMBLE, *SHORT),
+    "grpo_ahead": ("grpo", *ENSEMBLE, *SHORT, "--set", "trainer.rollouts.max_staleness=1"),
+    "grpo_verifier": ("grpo", *VERIFIER, *SHORT, "--set", "trainer.micro_batch_tokens=1024"),
+    "grpo_several_updates": ("grpo", *ENSEMBLE, *SHORT, "--set", "trainer.train_batch_size=32", "--set",
+                             "trainer.epochs_per_rollout_batch=2", "--set", "trainer.entropy_quantile=0.5", "--set",
+                             "trainer.entropy_coefficient=0.001", "--set", "trainer.kl.where=reward", "--set",
+                             "trainer.kl.estimator=k1", "--set", "trainer.kl.sync_every=2"),
+    "ppo": ("ppo", *ENSEMBLE, *SHORT),
+    "dapo": ("dapo", *VERIFIER, *SHORT, "--set", "trainer.rollout_batch_size=32"),
+    "dapo_ahead": ("dapo", *VERIFIER, *SHORT, "--set", "trainer.rollout_batch_size=32", "--set",
+                   "trainer.rollouts.max_staleness=4"),
+    "iterative_dpo": ("iterative_dpo", *ENSEMBLE, "--set", "trainer.steps=2", "--set", "trainer.checkpoint_every=2",
+                      "--set", "trainer.gold_samples=24", "--set", "trainer.eval_samples=24"),
+    "dpo": ("dpo", *OFFLINE),
+    "sft": ("sft", *OFFLINE),
+    "reward_model": ("reward_model", *OFFLINE),
+    "prm": ("prm", *OFFLINE),
+}
+RENAMED = {"refill/": "dynamic_sampling/"}
+"""Prefixes of metrics: as they were -> as they are."""
+HALF_WAY = 2
+"""Checkpoint that ``--resume`` goes on from."""
+
+
+def main() -> int:
+    """Run the cases, then record or compare; exit code 1 if something differs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder for the runs; those that are there are kept")
+    parser.add_argument("--record", type=Path, help="write the digests here")
+    parser.add_argument("--compare", type=Path, help="compare the digests with these")
+    parser.add_argument("--resume", type=Path, help="go on with the runs of this folder, cut back to half way")
+    parser.add_argument("--only", nargs="+", choices=list(CASES), default=list(CASES))
+    args = parser.parse_args()
+    digests = {name: digest_of(run_case(name, args.out.resolve(), args.resume)) for name in args.only
+               if args.resume is None or (args.resume / name / "checkpoints" / step_folder()).is_dir()}
+    if args.record:
+        args.record.write_text(json.dumps(digests, indent=1, sort_keys=True) + "\n")
+    differing = compare(digests, json.loads(args.compare.read_text())) if args.compare else []
+    print(*(differing or [f"{len(digests)} runs, all equal" if args.compare else f"{len(digests)} runs"]), sep="\n")
+    return 1 if differing else 0
+
+
+def step_folder(step: int = HALF_WAY) -> str:
+    """Name of a checkpoint's folder."""
+    return f"step-{step:06d}"
+
+
+def run_case(name: str, out: Path, resume: Path | None) -> Path:
+    """Train one case into ``out``, or go on with a copy of an earlier run; return its folder."""
+    folder = out / name
+    if (folder / "summary.json").is_file():
+        return folder
+    out.mkdir(parents=True, exist_ok=True)
+    algo, *options = CASES[name]
+    arguments = ["--algo", algo, *options, "--set", "threads=1", "--run-dir", str(folder)]
+    if resume is not None:
+        shutil.copytree(resume / name, folder, dirs_exist_ok=True)
+        cut_back(folder)
+        arguments = ["--resume", str(folder)]
+    environment = {**os.environ, "RLHF_CACHE": str(out / "cache")}
+    print(f"{name}: rlhf train {' '.join(arguments)}", file=sys.stderr, flush=True)
+    command = [sys.executable, "-m", "rlhf_core.cli.main", "train", *arguments, "--json"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{name} failed:\n{done.stderr[-4000:]}")
+    return folder
+
+
+def cut_back(folder: Path) -> None:
+    """Make a finished run look like one that was killed just after its half-way checkpoint."""
+    for file in ("summary.json", "failure.json"):
+        (folder / file).unlink(missing_ok=True)
+    shutil.rmtree(folder / "final", ignore_errors=True)
+    for checkpoint in (folder / "checkpoints").iterdir():
+        if checkpoint.name > step_folder():
+            shutil.rmtree(checkpoint)
+
+
+def digest_of(folder: Path) -> dict[str, str]:
+    """Digests of a finished run's metrics, summary and weights."""
+    rows = [canonical(json.loads(line)) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    summary = canonical(json.loads((folder / "summary.json").read_text()))
+    return {"metrics": sha(rows), "summary": sha(summary), "weights": weights_digest(folder / "final")}
+
+
+def canonical(value: Any) -> Any:
+    """JSON values without times, names as they are today."""
+    if isinstance(value, Mapping):
+        return {today(k): canonical(v) for k, v in value.items() if k not in ("time", "conditions") and "seconds" not in k}
+    return [canonical(v) for v in value] if isinstance(value, list) else value
+
+
+def today(name: str) -> str:
+    """A metric's present name."""
+    return next((new + name.removeprefix(old) for old, new in RENAMED.items() if name.startswith(old)), name)
+
+
+def sha(value: Any) -> str:
+    """Content hash of JSON values (16 hex digits)."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def weights_digest(folder: Path) -> str:
+    """Content hash of every tensor below a folder, by file and name (16 hex digits)."""
+    from safetensors import safe_open
+
+    digest = hashlib.sha256()
+    for file in sorted(folder.rglob("*.safetensors")):
+        with safe_open(str(file), "pt") as tensors:
+            for name in sorted(tensors.keys()):
+                tensor = tensors.get_tensor(name)
+                digest.update(f"{file.relative_to(folder)} {name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+                digest.update(tensor.contiguous().view(-1).view(dtype_of_bytes()).numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def dtype_of_bytes() -> Any:
+    """torch's unsigned byte."""
+    import torch
+
+    return torch.uint8
+
+
+def compare(now: Mapping[str, Mapping[str, str]], then: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """A line for every digest that differs."""
+    missing = [f"{name}: not recorded" for name in now if name not in then]
+    return missing + [f"{name}: {what} {then[name][what]} -> {value}" for name, row in now.items() if name in then
+                      for what, value in row.items() if then[name][what] != value]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
