@@ -9,8 +9,9 @@ import pytest
 
 
 @pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-            capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+def command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str]]:
     """``command("train", ...)``: exit code and stderr of `rlhf` in this process, with empty caches."""
     from rlhf_core.cli.main import main
 

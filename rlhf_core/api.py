@@ -10,13 +10,12 @@ if TYPE_CHECKING:
     from rlhf_core.batches import LossOutput as LossOutput
     from rlhf_core.batches import PairBatch as PairBatch
     from rlhf_core.batches import TokenBatch as TokenBatch
+    from rlhf_core.batches import UnpairedBatch as UnpairedBatch
     from rlhf_core.config.base import ComponentConfig as ComponentConfig
     from rlhf_core.config.base import Config as Config
     from rlhf_core.config.data import DatasetSettings as DatasetSettings
     from rlhf_core.config.slots import component as component
     from rlhf_core.context import BuildContext as BuildContext
-    from rlhf_core.court.config import VerifierConfig as VerifierConfig
-    from rlhf_core.court.config import VerifierRewardConfig as VerifierRewardConfig
     from rlhf_core.data.config import JsonlConfig as JsonlConfig
     from rlhf_core.errors import ConfigError as ConfigError
     from rlhf_core.errors import DatasetError as DatasetError
@@ -28,12 +27,12 @@ if TYPE_CHECKING:
     from rlhf_core.errors import UserError as UserError
     from rlhf_core.hooks import hookimpl as hookimpl
     from rlhf_core.models.config import ModelConfig as ModelConfig
-    from rlhf_core.trainers.config import KLSettings as KLSettings
-    from rlhf_core.trainers.config import OfflineTrainerConfig as OfflineTrainerConfig
-    from rlhf_core.trainers.config import OnlineTrainerConfig as OnlineTrainerConfig
-    from rlhf_core.trainers.config import OptimizerSettings as OptimizerSettings
-    from rlhf_core.trainers.config import PolicyTrainerConfig as PolicyTrainerConfig
-    from rlhf_core.trainers.config import SamplingSettings as SamplingSettings
+    from rlhf_core.trainers.common.config import KLSettings as KLSettings
+    from rlhf_core.trainers.common.config import OfflineTrainerConfig as OfflineTrainerConfig
+    from rlhf_core.trainers.common.config import OnlineTrainerConfig as OnlineTrainerConfig
+    from rlhf_core.trainers.common.config import OptimizerSettings as OptimizerSettings
+    from rlhf_core.trainers.common.config import PolicyTrainerConfig as PolicyTrainerConfig
+    from rlhf_core.trainers.common.config import SamplingSettings as SamplingSettings
     from rlhf_core.types import Advantages as Advantages
     from rlhf_core.types import Demonstration as Demonstration
     from rlhf_core.types import FinishReason as FinishReason
@@ -51,14 +50,17 @@ if TYPE_CHECKING:
     from rlhf_core.types import Score as Score
     from rlhf_core.types import ScoreStatus as ScoreStatus
     from rlhf_core.types import TokenValues as TokenValues
+    from rlhf_core.types import UnpairedPreference as UnpairedPreference
+    from rlhf_core.verifiers.config import VerifierConfig as VerifierConfig
+    from rlhf_core.verifiers.config import VerifierRewardConfig as VerifierRewardConfig
 
 _HOMES = {
-    "rlhf_core.batches": ("JudgedBatch", "LossOutput", "PairBatch", "TokenBatch"),
+    "rlhf_core.batches": ("JudgedBatch", "LossOutput", "PairBatch", "TokenBatch", "UnpairedBatch"),
     "rlhf_core.config.base": ("ComponentConfig", "Config"),
     "rlhf_core.config.data": ("DatasetSettings",),
     "rlhf_core.config.slots": ("component",),
     "rlhf_core.context": ("BuildContext",),
-    "rlhf_core.court.config": ("VerifierConfig", "VerifierRewardConfig"),
+    "rlhf_core.verifiers.config": ("VerifierConfig", "VerifierRewardConfig"),
     "rlhf_core.data.config": ("JsonlConfig",),
     "rlhf_core.errors": (
         "ConfigError",
@@ -72,7 +74,7 @@ _HOMES = {
     ),
     "rlhf_core.hooks": ("hookimpl",),
     "rlhf_core.models.config": ("ModelConfig",),
-    "rlhf_core.trainers.config": (
+    "rlhf_core.trainers.common.config": (
         "KLSettings",
         "OfflineTrainerConfig",
         "OnlineTrainerConfig",
@@ -87,6 +89,7 @@ _HOMES = {
         "JudgeReply",
         "JudgeRequest",
         "JudgedResponse",
+        "UnpairedPreference",
         "Message",
         "PreferencePair",
         "Prompt",

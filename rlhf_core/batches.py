@@ -66,7 +66,7 @@ class PairBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedBatch:
+class UnpairedBatch:
     """What a loss of single responses with a verdict sees (``consumes = "judged"``); all tensors have shape ``[B]``."""
 
     logprobs_B: torch.Tensor
@@ -92,3 +92,7 @@ class LossOutput:
 
     loss: torch.Tensor
     metrics: Mapping[str, tuple[torch.Tensor | float, torch.Tensor | float]] = field(default_factory=dict)
+
+
+JudgedBatch = UnpairedBatch
+"""The earlier name of :class:`UnpairedBatch`."""

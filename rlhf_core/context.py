@@ -24,13 +24,13 @@ class BuildContext:
     seed: int
     run_dir: Path | None = None
     session: Any = None
-    """The run's :class:`rlhf_core.trainers.session.Session`."""
+    """The run's :class:`rlhf_core.runs.session.Session`."""
     rank: int = 0
     world_size: int = 1
     policy: Any = None
     strategy: Any = None
     datasets: Any = None
-    """The run's :class:`rlhf_core.data.library.Datasets` (prompts, pairs, demonstrations by split)."""
+    """The run's :class:`rlhf_core.data.datasets.Datasets` (prompts, pairs, demonstrations by split)."""
     dry_run: bool = False
     """Only the plan is wanted: a ``preflight`` downloads and trains nothing, and leaves out what would need it."""
     report: dict[str, Any] = field(default_factory=dict)

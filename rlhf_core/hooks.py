@@ -188,8 +188,11 @@ class HookBus:
             plugin, given = impl.plugin_name, {key: event} if impl.argnames else {}
             self.call(f"hook {hook} of plugin '{plugin}'", f"{plugin}:{hook}", partial(impl.function, **given))
         if hook in BEFORE_THE_RUN and self.stop_reason is not None:
-            raise RlhfError(f"a plugin stopped the run before it began: {self.stop_reason}", where=f"hook {hook}",
-                            fix="do what it asks for, or run without it: --no-plugins")
+            raise RlhfError(
+                f"a plugin stopped the run before it began: {self.stop_reason}",
+                where=f"hook {hook}",
+                fix="do what it asks for, or run without it: --no-plugins",
+            )
 
     def call(self, who: str, key: str, function: Callable[[], T]) -> T | None:
         """Call one listener (hook, monitor or tracker): ``StopRun`` is noted, any other exception logged and counted.
@@ -213,12 +216,15 @@ class HookBus:
 
     def _failed(self, who: str, key: str, error: Exception) -> None:
         if self.strict:
-            raise PluginError(f"{who} raised {type(error).__name__}: {error}",
-                              fix="mend the plugin, disable it, or drop --strict-plugins") from error
+            raise PluginError(
+                f"{who} raised {type(error).__name__}: {error}",
+                fix="mend the plugin, disable it, or drop --strict-plugins",
+            ) from error
         self.errors[key] += 1
         if self.errors[key] == 1:
-            log.warning("%s raised %s: %s (later ones are only counted)", who, type(error).__name__, error,
-                        exc_info=error)
+            log.warning(
+                "%s raised %s: %s (later ones are only counted)", who, type(error).__name__, error, exc_info=error
+            )
 
     def launch(self, event: Launch) -> int | None:
         """First non-None answer of ``rlhf_launch``.
@@ -231,8 +237,10 @@ class HookBus:
             try:
                 code: Any = impl.function(**({"event": event} if impl.argnames else {}))
             except Exception as error:
-                raise RlhfError(f"hook rlhf_launch of plugin '{plugin}' raised {type(error).__name__}: {error}",
-                                fix=f"mend it, or run: rlhf plugins disable {plugin.split('/')[0]}") from error
+                raise RlhfError(
+                    f"hook rlhf_launch of plugin '{plugin}' raised {type(error).__name__}: {error}",
+                    fix=f"mend it, or run: rlhf plugins disable {plugin.split('/')[0]}",
+                ) from error
             if code is not None:
                 return code
         return None
@@ -284,9 +292,11 @@ def register(manager: pluggy.PluginManager, dist: str, point: metadata.EntryPoin
     except Exception as error:
         if manager.get_plugin(name) is not None:
             manager.unregister(name=name)
-        raise PluginError(f"hook plugin '{name}' cannot be used: {type(error).__name__}: {error}",
-                          why=f"hooks are: {', '.join(HOOK_NAMES)}",
-                          fix=f"mend or upgrade it, or run: rlhf plugins disable {dist}") from error
+        raise PluginError(
+            f"hook plugin '{name}' cannot be used: {type(error).__name__}: {error}",
+            why=f"hooks are: {', '.join(HOOK_NAMES)}",
+            fix=f"mend or upgrade it, or run: rlhf plugins disable {dist}",
+        ) from error
 
 
 def _callers(manager: pluggy.PluginManager, name: str) -> list[pluggy.HookCaller]:

@@ -56,8 +56,14 @@ class Plan:
     def read(cls, path: Path) -> Plan:
         """Load a ``plan.json``."""
         data = json.loads(path.read_text())
-        return cls(data["config"], tuple(data["components"]), data["versions"], data["seed"], data["world_size"],
-                   data.get("conditions", {}))
+        return cls(
+            data["config"],
+            tuple(data["components"]),
+            data["versions"],
+            data["seed"],
+            data["world_size"],
+            data.get("conditions", {}),
+        )
 
 
 def library_versions() -> dict[str, str]:
@@ -124,8 +130,13 @@ def walk_components(value: Any, kind: str = "") -> Iterator[tuple[str, Component
 
 
 KIND_OF_FIELD = {k: k for k in ("trainer", "loss", "advantage", "reward", "rollout", "agent", "strategy", "verifier")}
-KIND_OF_FIELD |= {"source": "dataset", "trackers": "tracker", "monitors": "monitor", "rewards": "reward",
-                  "benchmarks": "benchmark"}
+KIND_OF_FIELD |= {
+    "source": "dataset",
+    "trackers": "tracker",
+    "monitors": "monitor",
+    "rewards": "reward",
+    "benchmarks": "benchmark",
+}
 
 
 def _selected(registry: Registry, config: RunConfig) -> list[Mapping[str, str]]:

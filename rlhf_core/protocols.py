@@ -76,9 +76,7 @@ class Loss(Protocol):
 class Advantage(Protocol):
     """Turns the scores of one rollout batch into advantages."""
 
-    def estimate(
-        self, rollouts: Sequence[Rollout], scores: Sequence[Score], group_ids: Sequence[int]
-    ) -> Advantages:
+    def estimate(self, rollouts: Sequence[Rollout], scores: Sequence[Score], group_ids: Sequence[int]) -> Advantages:
         """Return one advantage per rollout. ``group_ids[i]`` says which prompt rollout i belongs to."""
         ...
 
@@ -122,8 +120,12 @@ class Agent(Protocol):
     """Plays an episode: from prompts to rollouts, calling the engine as often as it needs (tools, turns)."""
 
     def play(
-        self, groups: Sequence[PromptGroup], seeds: Sequence[Sequence[int]], engine: RolloutEngine,
-        sampling: SamplingParams, policy_version: int,
+        self,
+        groups: Sequence[PromptGroup],
+        seeds: Sequence[Sequence[int]],
+        engine: RolloutEngine,
+        sampling: SamplingParams,
+        policy_version: int,
     ) -> list[Rollout]:
         """Return ``group_size`` rollouts per group, group by group. ``seeds[p][g]`` seeds completion g of group p."""
         ...

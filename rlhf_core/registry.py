@@ -44,8 +44,13 @@ class Entry:
 
     def describe(self) -> dict[str, str]:
         """JSON row, used in plans and listings."""
-        return {"kind": self.kind, "name": self.name, "distribution": self.distribution,
-                "version": self.version, "value": self.value}
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "distribution": self.distribution,
+            "version": self.version,
+            "value": self.value,
+        }
 
 
 def scan() -> Iterator[tuple[metadata.Distribution, metadata.EntryPoint]]:
@@ -118,12 +123,21 @@ class Registry:
             PluginError: no such kind or distribution, or the plan is already resolved.
         """
         if self._frozen:
-            raise PluginError(f"{kind} '{name}' is registered too late", why="the plan is already resolved",
-                              fix="call registry.add() in rlhf_register")
+            raise PluginError(
+                f"{kind} '{name}' is registered too late",
+                why="the plan is already resolved",
+                fix="call registry.add() in rlhf_register",
+            )
         if kind not in KINDS:
             raise PluginError(f"there is no kind '{kind}'", fix=did_you_mean(kind, KINDS) or ", ".join(KINDS))
-        entry = Entry(kind, name, normalise(distribution), _version(distribution), value,
-                      metadata.EntryPoint(name, value, f"rlhf.{kind}"))
+        entry = Entry(
+            kind,
+            name,
+            normalise(distribution),
+            _version(distribution),
+            value,
+            metadata.EntryPoint(name, value, f"rlhf.{kind}"),
+        )
         rows = self._found[kind]
         if self._wanted(entry) and entry not in rows:
             self._found[kind] = sorted([*rows, entry], key=lambda e: (e.name, e.distribution))
@@ -154,8 +168,11 @@ class Registry:
         known = [e.name for e in self._found[kind]]
         hint = did_you_mean(name, known)
         listing = ", ".join(sorted(set(known))) or "none installed"
-        return PluginError(f"unknown {kind} '{name}'", why=f"installed: {listing}",
-                           fix=hint or f"pip install the plugin that provides it; rlhf plugins list --kind {kind}")
+        return PluginError(
+            f"unknown {kind} '{name}'",
+            why=f"installed: {listing}",
+            fix=hint or f"pip install the plugin that provides it; rlhf plugins list --kind {kind}",
+        )
 
     def load(self, kind: str, name: str) -> type[ComponentConfig]:
         """Import the Config class that an entry names.
@@ -176,9 +193,12 @@ class Registry:
                 fix=f"reinstall it or choose another; rlhf plugins check {entry.distribution} shows the traceback",
             ) from error
         if not (inspect.isclass(cls) and issubclass(cls, ComponentConfig)):
-            raise PluginError(f"{kind} '{entry.name}' does not name a ComponentConfig subclass",
-                              where=f"{entry.distribution} {entry.version}, entry point {entry.value}",
-                              why=f"it is {cls!r}", fix="point the entry point at the component's Config class")
+            raise PluginError(
+                f"{kind} '{entry.name}' does not name a ComponentConfig subclass",
+                where=f"{entry.distribution} {entry.version}, entry point {entry.value}",
+                why=f"it is {cls!r}",
+                fix="point the entry point at the component's Config class",
+            )
         return cls
 
 
@@ -230,8 +250,9 @@ def _version(distribution: str) -> str:
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError as error:
-        raise PluginError(f"distribution '{distribution}' is not installed",
-                          fix="name the distribution that the component is part of") from error
+        raise PluginError(
+            f"distribution '{distribution}' is not installed", fix="name the distribution that the component is part of"
+        ) from error
 
 
 def check_core_range(entry: Entry) -> None:
@@ -246,7 +267,8 @@ def check_core_range(entry: Entry) -> None:
     if entry.distribution != CORE and wanted and not SpecifierSet(wanted).contains(__version__, prereleases=True):
         raise PluginError(
             f"{entry.kind} '{entry.name}' needs rlhf-core{wanted}, but {__version__} is installed",
-            where=f"{entry.distribution} {entry.version}", fix=f"pip install -U {entry.distribution} rlhf-core",
+            where=f"{entry.distribution} {entry.version}",
+            fix=f"pip install -U {entry.distribution} rlhf-core",
         )
 
 
@@ -258,8 +280,10 @@ def check_component(kind: str, component: object, entry_name: str) -> None:
     """
     missing = [m for m in METHODS[kind] if not callable(getattr(component, m, None))]
     if missing:
-        raise PluginError(f"{kind} '{entry_name}' built a {type(component).__name__} without {', '.join(missing)}()",
-                          fix=f"see rlhf_core.protocols for what a {kind} must have")
+        raise PluginError(
+            f"{kind} '{entry_name}' built a {type(component).__name__} without {', '.join(missing)}()",
+            fix=f"see rlhf_core.protocols for what a {kind} must have",
+        )
 
 
 def describe_all(entries: Iterable[Entry]) -> list[Mapping[str, str]]:

@@ -208,11 +208,11 @@ class Demonstration:
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedResponse:
+class UnpairedPreference:
     """One response and whether it is desirable.
 
     Example:
-        JudgedResponse(id="a/3", prompt=({"role": "user", "content": "Hi"},), completion="Go away.", desirable=False)
+        UnpairedPreference("a/3", ({"role": "user", "content": "Hi"},), "Go away.", desirable=False)
     """
 
     id: str
@@ -220,6 +220,10 @@ class JudgedResponse:
     completion: str
     desirable: bool
     source: str = ""
+
+
+JudgedResponse = UnpairedPreference
+"""The earlier name of :class:`UnpairedPreference`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,23 @@ class Ran(NamedTuple):
     err: str
 
 
-QUICK = ("train", "--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", "--set", "threads=1",
-         "--set", "trainer.steps=3", "--set", "trainer.rollout_batch_size=16", "--set", "trainer.eval_samples=4")
+QUICK = (
+    "train",
+    "--algo",
+    "grpo",
+    "--reward",
+    "verifier",
+    "--dataset",
+    "pocket/arithmetic",
+    "--set",
+    "threads=1",
+    "--set",
+    "trainer.steps=3",
+    "--set",
+    "trainer.rollout_batch_size=16",
+    "--set",
+    "trainer.eval_samples=4",
+)
 """A training run of a few seconds."""
 
 

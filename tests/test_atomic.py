@@ -26,8 +26,9 @@ for n in range(times):
 
 
 def writer(name: str, folder: Path, pause: float, times: int) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", WRITER, name, str(folder), str(pause), str(times)],
-                            stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITER, name, str(folder), str(pause), str(times)], stderr=subprocess.PIPE, text=True
+    )
 
 
 def test_two_writers_of_one_place(tmp_path: Path) -> None:

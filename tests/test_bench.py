@@ -13,8 +13,9 @@ from scripts.bench.__main__ import RECORD, measure, names
 from scripts.bench._grpo_work import CASES, find
 
 
-def test_an_interrupted_record_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                       capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupted_record_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     ran: list[str] = []
     drawn: list[dict[str, object]] = []
 
@@ -24,6 +25,7 @@ def test_an_interrupted_record_goes_on(tmp_path: Path, monkeypatch: pytest.Monke
             if fails:
                 raise KeyboardInterrupt
             return {"tokens": len(ran)}
+
         return work
 
     toy = types.ModuleType("scripts.bench.toy")

@@ -28,8 +28,7 @@ def make(python: str, venv: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([str(SCRIPT), python, str(venv)], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize(
-    ("script", "says"), [(OLD, "3.9.2"), (OLD, "PYTHON=python3.12"), (NO_PIP, "python3-venv")])
+@pytest.mark.parametrize(("script", "says"), [(OLD, "3.9.2"), (OLD, "PYTHON=python3.12"), (NO_PIP, "python3-venv")])
 def test_unusable_interpreter_is_the_users_error(tmp_path: Path, script: str, says: str) -> None:
     python = tmp_path / "python"
     python.write_text(script)

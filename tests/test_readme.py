@@ -45,9 +45,12 @@ def test_the_readmes_loss_builds_and_has_the_gradient_of_reinforce(monkeypatch: 
 
 def test_every_link_leads_somewhere() -> None:
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    broken = [f"{page.relative_to(ROOT)}: {target}" for page in pages
-              for target in re.findall(r"\]\((?!https?:|mailto:|#)([^)#\s]+)", page.read_text())
-              if not (page.parent / target).exists()]
+    broken = [
+        f"{page.relative_to(ROOT)}: {target}"
+        for page in pages
+        for target in re.findall(r"\]\((?!https?:|mailto:|#)([^)#\s]+)", page.read_text())
+        if not (page.parent / target).exists()
+    ]
     assert broken == []
 
 

@@ -15,7 +15,7 @@ from rlhf_core.api import (
 )
 from rlhf_core.cli.toolbox import context_of
 from rlhf_core.models.prompt_format import Formatter
-from rlhf_core.trainers.rooms import request_seed
+from rlhf_core.trainers.online.rooms import request_seed
 from rlhf_eval.grading import Grader, reward_of
 from rlhf_eval.items import Item, encode, items, rows, section, worked_examples
 from rlhf_eval.report import metrics
@@ -76,8 +76,9 @@ class SuiteBenchmark:
         rollouts = engine.generate(requests, self.sampling, policy_version)
         cut = [self.own_text(r) for r in rollouts]
         owners = [i for i in which for _ in range(self.suite.samples)]
-        samples = [Sample(self.items[i].prompt, text, r.finish_reason)
-                   for i, r, (text, _) in zip(owners, rollouts, cut)]
+        samples = [
+            Sample(self.items[i].prompt, text, r.finish_reason) for i, r, (text, _) in zip(owners, rollouts, cut)
+        ]
         verdicts = self.grader.grade(samples)
         return [self._row(i, r, *c, v) for i, r, c, v in zip(owners, rollouts, cut, verdicts)]
 
@@ -100,10 +101,20 @@ class SuiteBenchmark:
     def _row(self, i: int, rollout: Rollout, text: str, stop: str | None, verdict: Mapping[str, Any]) -> Row:
         item, count = self.items[i], len(rollout.completion_ids)
         total = float(rollout.logprobs_T.sum(dtype="float64"))
-        return {"id": item.prompt.id, "sample": rollout.group_index, **verdict,
-                "finish_reason": rollout.finish_reason.value, "stop": stop, "tokens": count, "logprob": total,
-                "mean_logprob": total / count if count else None, "seed": rollout.seed,
-                "answer": item.prompt.answer, "prompt": [dict(m) for m in item.messages], "completion": text}
+        return {
+            "id": item.prompt.id,
+            "sample": rollout.group_index,
+            **verdict,
+            "finish_reason": rollout.finish_reason.value,
+            "stop": stop,
+            "tokens": count,
+            "logprob": total,
+            "mean_logprob": total / count if count else None,
+            "seed": rollout.seed,
+            "answer": item.prompt.answer,
+            "prompt": [dict(m) for m in item.messages],
+            "completion": text,
+        }
 
     def close(self) -> None:
         """End the verifier's processes."""

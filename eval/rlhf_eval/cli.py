@@ -73,18 +73,40 @@ def suite_options(command: F) -> F:
 @click.argument("suite")
 @click.option("--model", default="pocket", show_default=True, metavar="M", help="Hub id, folder or .gguf file.")
 @suite_options
-@click.option("--best-by", multiple=True, metavar="R", help="Also choose the best of N by this: the folder of a reward "
-              "model, reward:NAME or judge:NAME. Repeatable.")
+@click.option(
+    "--best-by",
+    multiple=True,
+    metavar="R",
+    help="Also choose the best of N by this: the folder of a reward model, reward:NAME or judge:NAME. Repeatable.",
+)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The same seed, the same rows.")
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True)
-@click.option("--out", type=click.Path(path_type=Path), metavar="FOLDER",
-              help="Where rows and report go; default evals/SUITE-STYLE-MODEL-HASH.")
-@click.option("--budget", type=click.FloatRange(0), metavar="SECONDS", help="Begin nothing new after so long and "
-              "report what there is; the same command goes on.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Where rows and report go; default evals/SUITE-STYLE-MODEL-HASH.",
+)
+@click.option(
+    "--budget",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="Begin nothing new after so long and report what there is; the same command goes on.",
+)
 @click.option("--failures", type=click.IntRange(0), default=2, show_default=True, help="Examples per category.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
-def run(suite: str, model: str, dtype: Any, seed: int, best_by: tuple[str, ...], out: Path | None, failures: int,
-        budget: float | None, as_json: bool, **options: Any) -> None:
+def run(
+    suite: str,
+    model: str,
+    dtype: Any,
+    seed: int,
+    best_by: tuple[str, ...],
+    out: Path | None,
+    failures: int,
+    budget: float | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
     """Evaluate a model on a suite. The same command goes on after Ctrl-C or a crash.
 
     \b
@@ -128,10 +150,20 @@ def run(suite: str, model: str, dtype: Any, seed: int, best_by: tuple[str, ...],
     click.echo(f"\nrows, report and pass rates: {folder}")
 
 
-def suite_of(ctx: BuildContext, name: str, *, path: str | None = None, dataset: str | None = None,
-             settings: tuple[str, ...] = (), stop: tuple[str, ...] = (), temperature: float | None = None,
-             max_tokens: int | None = None, shots_data: str | None = None, unsafe_local_execution: bool = False,
-             **options: Any) -> SuiteConfig:
+def suite_of(
+    ctx: BuildContext,
+    name: str,
+    *,
+    path: str | None = None,
+    dataset: str | None = None,
+    settings: tuple[str, ...] = (),
+    stop: tuple[str, ...] = (),
+    temperature: float | None = None,
+    max_tokens: int | None = None,
+    shots_data: str | None = None,
+    unsafe_local_execution: bool = False,
+    **options: Any,
+) -> SuiteConfig:
     """The suite's Config from the options of the command; those that are None or empty keep its defaults.
 
     Raises:
@@ -145,10 +177,19 @@ def suite_of(ctx: BuildContext, name: str, *, path: str | None = None, dataset: 
 
     suite, _, task = name.partition(":")
     samples = options.get("samples") or 1
-    sampling = {"temperature": temperature if temperature is not None else 1.0 if samples > 1 else None,
-                "max_tokens": max_tokens, "stop": list(stop) or None}
-    given = {**options, "path": path, "shots_path": shots_data, "dataset": {"name": dataset} if dataset else None,
-             "task": task or None, "sampling": {k: v for k, v in sampling.items() if v is not None} or None}
+    sampling = {
+        "temperature": temperature if temperature is not None else 1.0 if samples > 1 else None,
+        "max_tokens": max_tokens,
+        "stop": list(stop) or None,
+    }
+    given = {
+        **options,
+        "path": path,
+        "shots_path": shots_data,
+        "dataset": {"name": dataset} if dataset else None,
+        "task": task or None,
+        "sampling": {k: v for k, v in sampling.items() if v is not None} or None,
+    }
     found = component_of(ctx.registry, "benchmark", suite, {k: v for k, v in given.items() if v is not None}, settings)
     if not isinstance(found, SuiteConfig):
         raise ConfigError(f"benchmark '{suite}' is no suite of prompts", fix="rlhf eval suites")

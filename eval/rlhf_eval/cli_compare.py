@@ -31,14 +31,20 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
     if as_json:
         emit_json(found)
         return
-    table(("", "what", "right"), ((name, one.title, interval(mean))
-                                  for name, one, mean in zip(("first", "second"), stored, found["mean"])))
-    click.echo(f"\n{found['prompts']} prompts in both ({found['only_first']} only in the first, {found['only_second']} "
-               "only in the second)")
+    table(
+        ("", "what", "right"),
+        ((name, one.title, interval(mean)) for name, one, mean in zip(("first", "second"), stored, found["mean"])),
+    )
+    click.echo(
+        f"\n{found['prompts']} prompts in both ({found['only_first']} only in the first, {found['only_second']} "
+        "only in the second)"
+    )
     click.echo(f"difference: {interval(found['difference'])}, paired bootstrap")
     flips = found["mcnemar"]
-    click.echo(f"first completions of {flips['prompts']} prompts: {flips['lost']} lost, {flips['gained']} gained; "
-               f"McNemar p = {flips['p']:.3g}")
+    click.echo(
+        f"first completions of {flips['prompts']} prompts: {flips['lost']} lost, {flips['gained']} gained; "
+        f"McNemar p = {flips['p']:.3g}"
+    )
     for what in ("lost", "gained"):
         if flips[f"examples_{what}"]:
             click.echo(f"  {what}: {', '.join(flips[f'examples_{what}'])}")

@@ -19,11 +19,26 @@ from rlhf_eval.cli import suite_options
 @click.option("--once", is_flag=True, help="Evaluate what is there and do not wait for more.")
 @click.option("--base/--no-base", default=True, show_default=True, help="Also the model that the run started from.")
 @click.option("--poll", type=click.FloatRange(0.1), default=15.0, show_default=True, help="Seconds between two looks.")
-@click.option("--patience", type=click.FloatRange(1), default=3600.0, show_default=True,
-              help="Longest wait for a checkpoint, in seconds.")
+@click.option(
+    "--patience",
+    type=click.FloatRange(1),
+    default=3600.0,
+    show_default=True,
+    help="Longest wait for a checkpoint, in seconds.",
+)
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
-def watch(run: str, suite: str, seed: int, out: Path | None, once: bool, base: bool, poll: float, patience: float,
-          as_json: bool, **options: Any) -> None:
+def watch(
+    run: str,
+    suite: str,
+    seed: int,
+    out: Path | None,
+    once: bool,
+    base: bool,
+    poll: float,
+    patience: float,
+    as_json: bool,
+    **options: Any,
+) -> None:
     """Evaluate every checkpoint of RUN on SUITE, all with the same settings and seeds, until the run has ended.
 
     Tells the best one, and whether the form of the answers drifts (strict against lenient verdicts).
@@ -47,11 +62,25 @@ def watch(run: str, suite: str, seed: int, out: Path | None, once: bool, base: b
         return
     rows = found["checkpoints"]
     modes = [m for m in ("strict", "lenient") if any(m in r for r in rows)]
-    table(("checkpoint", "right", *modes, "truncated", "tokens", ""),
-          ((r["checkpoint"], interval(r), *(f"{r[m]:.3f}" if m in r else "" for m in modes), f"{r['truncated']:.1%}",
-            f"{r['tokens']:.0f}", "best" if r["checkpoint"] == found["best"] else "") for r in rows))
+    table(
+        ("checkpoint", "right", *modes, "truncated", "tokens", ""),
+        (
+            (
+                r["checkpoint"],
+                interval(r),
+                *(f"{r[m]:.3f}" if m in r else "" for m in modes),
+                f"{r['truncated']:.1%}",
+                f"{r['tokens']:.0f}",
+                "best" if r["checkpoint"] == found["best"] else "",
+            )
+            for r in rows
+        ),
+    )
     if found["missed"]:
-        click.secho(f"warning: removed by the run before they could be evaluated: {', '.join(found['missed'])}; "
-                    "raise trainer.keep_checkpoints", fg="yellow")
+        click.secho(
+            f"warning: removed by the run before they could be evaluated: {', '.join(found['missed'])}; "
+            "raise trainer.keep_checkpoints",
+            fg="yellow",
+        )
     if found["drift"]:
         click.echo(found["drift"])

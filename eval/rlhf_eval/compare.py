@@ -29,28 +29,46 @@ def compare(first: Stored, second: Stored) -> dict[str, Any]:
     a, b = (by_prompt(judged(s.rows)) for s in (first, second))
     shared = [name for name in a if name in b]
     if not shared:
-        raise ConfigError("the two evaluations have no prompt in common",
-                          where=f"{first.path}: {next(iter(a), 'none')}; {second.path}: {next(iter(b), 'none')}",
-                          fix="evaluate both on the same rows")
+        raise ConfigError(
+            "the two evaluations have no prompt in common",
+            where=f"{first.path}: {next(iter(a), 'none')}; {second.path}: {next(iter(b), 'none')}",
+            fix="evaluate both on the same rows",
+        )
     changed = [n for n in shared if a[n][0]["answer"] != b[n][0]["answer"] or _question(a[n][0]) != _question(b[n][0])]
     if changed:
-        raise ConfigError(f"prompt '{changed[0]}' is not the same in both ({len(changed)} such prompts)",
-                          why="it has another text or reference answer", where=f"{first.path}, {second.path}",
-                          fix="evaluate both with the same rows, style and shots")
+        raise ConfigError(
+            f"prompt '{changed[0]}' is not the same in both ({len(changed)} such prompts)",
+            why="it has another text or reference answer",
+            where=f"{first.path}, {second.path}",
+            fix="evaluate both with the same rows, style and shots",
+        )
     values = [[_mean(found[name]) for name in shared] for found in (a, b)]
     firsts = [{name: right(r) for name in shared for r in found[name] if r["sample"] == 0} for found in (a, b)]
     flips = [(name, value, firsts[1][name]) for name, value in firsts[0].items() if name in firsts[1]]
     lost, gained = ([n for n, x, y in flips if x == was and y == 1 - was] for was in (1.0, 0.0))
-    other = [(key, then, now) for key, then, now in differences(first.settings, second.settings)
-             if not key.startswith(EXPECTED)]
-    return {"first": str(first.path), "second": str(second.path), "prompts": len(shared),
-            "only_first": len(a) - len(shared), "only_second": len(b) - len(shared),
-            "settings": [{"key": k, "first": x, "second": y} for k, x, y in other],
-            "mean": [mean_interval(v)._asdict() for v in values],
-            "difference": paired_difference(*values)._asdict(),
-            "mcnemar": {"prompts": len(flips), "lost": len(lost), "gained": len(gained),
-                        "p": mcnemar(len(lost), len(gained)),
-                        "examples_lost": lost[:EXAMPLES], "examples_gained": gained[:EXAMPLES]}}
+    other = [
+        (key, then, now)
+        for key, then, now in differences(first.settings, second.settings)
+        if not key.startswith(EXPECTED)
+    ]
+    return {
+        "first": str(first.path),
+        "second": str(second.path),
+        "prompts": len(shared),
+        "only_first": len(a) - len(shared),
+        "only_second": len(b) - len(shared),
+        "settings": [{"key": k, "first": x, "second": y} for k, x, y in other],
+        "mean": [mean_interval(v)._asdict() for v in values],
+        "difference": paired_difference(*values)._asdict(),
+        "mcnemar": {
+            "prompts": len(flips),
+            "lost": len(lost),
+            "gained": len(gained),
+            "p": mcnemar(len(lost), len(gained)),
+            "examples_lost": lost[:EXAMPLES],
+            "examples_gained": gained[:EXAMPLES],
+        },
+    }
 
 
 def verdict(found: Mapping[str, Any]) -> str:

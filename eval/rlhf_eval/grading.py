@@ -67,8 +67,14 @@ class Grader:
 
     def _columns(self, one: Score, others: Mapping[str, Score]) -> dict[str, Any]:
         both = {name: (one if name == self.same else others[name]).value for name in self.modes}
-        return {"value": one.value, "status": one.status.value, "parts": dict(one.parts), "detail": one.detail,
-                "category": category(one), **both}
+        return {
+            "value": one.value,
+            "status": one.status.value,
+            "parts": dict(one.parts),
+            "detail": one.detail,
+            "category": category(one),
+            **both,
+        }
 
     def close(self) -> None:
         """End the worker processes."""
@@ -89,8 +95,12 @@ def category(score: Score) -> str:
     if "format" not in score.parts:
         return "right" if right else "wrong"
     form = score.parts["format"] >= 1
-    return {(True, True): "format and answer", (True, False): "format only", (False, True): "answer only",
-            (False, False): "neither"}[form, right]
+    return {
+        (True, True): "format and answer",
+        (True, False): "format only",
+        (False, True): "answer only",
+        (False, False): "neither",
+    }[form, right]
 
 
 def stated(detail: str) -> str | None:

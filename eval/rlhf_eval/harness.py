@@ -48,8 +48,14 @@ class Job:
         """
         asked = self.asked(ctx)
         resolve(self.model.path)
-        return {**asked, "model": {**self.model.model_dump(mode="json"), "path": self.called or self.model.path,
-                                   "weights": weights_print(self.model.path)}}
+        return {
+            **asked,
+            "model": {
+                **self.model.model_dump(mode="json"),
+                "path": self.called or self.model.path,
+                "weights": weights_print(self.model.path),
+            },
+        }
 
     def asked(self, ctx: BuildContext) -> dict[str, Any]:
         """The settings but for the model.
@@ -62,10 +68,14 @@ class Job:
         prompts = rows(suite, ready.datasets)
         shots = worked_examples(suite, ctx, prompts)
         entry = ctx.registry.find("verifier", str(getattr(suite.verifier, "name", "")))
-        return {"suite": {k: v for k, v in suite.model_dump(mode="json").items() if k not in ("workers", "path")},
-                "rows": {"count": len(prompts), "hash": _hash(prompts)}, "shots": [s.id for s in shots],
-                "verifier": f"{entry.distribution} {entry.version}", "seed": self.seed,
-                "prompts_per_chunk": max(1, suite.chunk // suite.samples)}
+        return {
+            "suite": {k: v for k, v in suite.model_dump(mode="json").items() if k not in ("workers", "path")},
+            "rows": {"count": len(prompts), "hash": _hash(prompts)},
+            "shots": [s.id for s in shots],
+            "verifier": f"{entry.distribution} {entry.version}",
+            "seed": self.seed,
+            "prompts_per_chunk": max(1, suite.chunk // suite.samples),
+        }
 
 
 def folder_of(job: Job, settings: dict[str, Any], root: Path = Path("evals")) -> Path:
@@ -77,8 +87,9 @@ def folder_of(job: Job, settings: dict[str, Any], root: Path = Path("evals")) ->
     return root / f"{re.sub(r'[^A-Za-z0-9_.-]', '-', words)}-{digest}"
 
 
-def evaluate(job: Job, ctx: BuildContext, out: Path | None = None, say: Say = lambda text: None,
-             budget_s: float | None = None) -> tuple[Path, dict[str, Any]]:
+def evaluate(
+    job: Job, ctx: BuildContext, out: Path | None = None, say: Say = lambda text: None, budget_s: float | None = None
+) -> tuple[Path, dict[str, Any]]:
     """Evaluate, or go on with what is in the folder; returns the folder and the report.
 
     Cheap checks come first; the model is loaded only if completions are missing. With ``budget_s`` no chunk is begun
@@ -104,8 +115,9 @@ def evaluate(job: Job, ctx: BuildContext, out: Path | None = None, say: Say = la
     return folder.path, conclude(job, ctx, folder, say)
 
 
-def _sample(job: Job, ctx: BuildContext, folder: ResultFolder, which: Sequence[int], size: int, say: Say,
-            budget_s: float | None) -> None:
+def _sample(
+    job: Job, ctx: BuildContext, folder: ResultFolder, which: Sequence[int], size: int, say: Say, budget_s: float | None
+) -> None:
     policy, engine = sampler(ctx.registry, job.model)
     built = SuiteBenchmark(job.suite.resolved(ctx), ctx.with_(policy=policy))
     began, tokens, correct, count = time.monotonic(), 0, 0, 0
@@ -117,14 +129,18 @@ def _sample(job: Job, ctx: BuildContext, folder: ResultFolder, which: Sequence[i
             tokens += sum(r["tokens"] for r in made)
             correct += sum(r["value"] is not None and r["value"] >= 1 for r in made)
             count += len(made)
-            folder.append(made, {"first": at, "completions": len(made), "seconds": spent,
-                                 "tokens": sum(r["tokens"] for r in made)})
+            folder.append(
+                made,
+                {"first": at, "completions": len(made), "seconds": spent, "tokens": sum(r["tokens"] for r in made)},
+            )
             passed = time.monotonic() - began
             if budget_s is not None and passed > budget_s:
                 say("stopped by --budget; the same command goes on")
                 break
-            say(f"{min(at + size, which[-1] + 1)} of {which[-1] + 1} prompts, {correct / count:.3f} right, "
-                f"{tokens / passed:.0f} tokens/s, {passed:.0f} s")
+            say(
+                f"{min(at + size, which[-1] + 1)} of {which[-1] + 1} prompts, {correct / count:.3f} right, "
+                f"{tokens / passed:.0f} tokens/s, {passed:.0f} s"
+            )
     finally:
         built.close()
 

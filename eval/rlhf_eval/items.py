@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.api import BuildContext, ConfigError, Demonstration, Message, Prompt
-from rlhf_core.data.library import Datasets
+from rlhf_core.data.datasets import Datasets
 from rlhf_eval.suites import SuiteConfig
 
 if TYPE_CHECKING:
@@ -31,8 +31,12 @@ class Item:
 def section(suite: SuiteConfig, path: str | None) -> dict[str, Any]:
     """The ``dataset`` section of a suite's rows; nothing is set aside or dropped for its length here."""
     own = suite.rows_of(path)
-    return {"heldout_fraction": 0.0, "max_dropped_fraction": 0.0, **({"limit": suite.limit} if suite.limit else {}),
-            **own}
+    return {
+        "heldout_fraction": 0.0,
+        "max_dropped_fraction": 0.0,
+        **({"limit": suite.limit} if suite.limit else {}),
+        **own,
+    }
 
 
 def rows(suite: SuiteConfig, datasets: Datasets) -> list[Prompt]:
@@ -62,13 +66,19 @@ def worked_examples(suite: SuiteConfig, ctx: BuildContext, prompts: Sequence[Pro
     whole = {**section(suite, suite.shots_path), "limit": suite.shots}
     found = context_of(ctx.registry, dataset=whole).datasets.demonstrations("train")
     if len(found) < suite.shots:
-        raise ConfigError(f"'{suite.shots_path}' has {len(found)} rows, but {suite.shots} shots were asked for",
-                          fix="fewer --shots, or another file")
+        raise ConfigError(
+            f"'{suite.shots_path}' has {len(found)} rows, but {suite.shots} shots were asked for",
+            fix="fewer --shots, or another file",
+        )
     asked = {p.text for p in prompts}
     leaked = [d.id for d in found if d.prompt[-1]["content"] in asked]
     if leaked:
-        raise ConfigError(f"worked example '{leaked[0]}' is also a question of the suite", where=suite.shots_path or "",
-                          why="the model would be shown its answer", fix="take them from the training split")
+        raise ConfigError(
+            f"worked example '{leaked[0]}' is also a question of the suite",
+            where=suite.shots_path or "",
+            why="the model would be shown its answer",
+            fix="take them from the training split",
+        )
     return found
 
 
@@ -88,8 +98,10 @@ def items(suite: SuiteConfig, prompts: Sequence[Prompt], shots: Sequence[Demonst
 
     turns: list[Message] = []
     for shot in shots:
-        turns += [{"role": "user", "content": ask(shot.prompt[-1]["content"])},
-                  {"role": "assistant", "content": shot.completion.strip()}]
+        turns += [
+            {"role": "user", "content": ask(shot.prompt[-1]["content"])},
+            {"role": "assistant", "content": shot.completion.strip()},
+        ]
     text = "".join(f"{ask(s.prompt[-1]['content'])} {s.completion.strip()}\n\n" for s in shots)
     made: list[Item] = []
     for prompt in prompts:
@@ -114,7 +126,9 @@ def encode(found: Sequence[Item], formatter: Formatter, context: int) -> list[tu
     longest = max(range(len(ids)), key=lambda i: len(ids[i]))
     if len(ids[longest]) >= context:
         over = sum(len(one) >= context for one in ids)
-        raise ConfigError(f"{over} of {len(ids)} prompts fill the model's context of {context} tokens",
-                          where=f"longest: {found[longest].prompt.id} ({len(ids[longest])} tokens)",
-                          fix="fewer --shots, a shorter template, or a model with a longer context")
+        raise ConfigError(
+            f"{over} of {len(ids)} prompts fill the model's context of {context} tokens",
+            where=f"longest: {found[longest].prompt.id} ({len(ids[longest])} tokens)",
+            fix="fewer --shots, a shorter template, or a model with a longer context",
+        )
     return ids

@@ -30,8 +30,10 @@ from rlhf_eval.store import ResultFolder
 
 Row = Mapping[str, Any]
 Say = Callable[[str], None]
-JUDGE_SYSTEM = ("You grade answers. Given a question and an answer, reply with one number from 0 (wrong or useless) to "
-                "10 (right and complete), and nothing else.")
+JUDGE_SYSTEM = (
+    "You grade answers. Given a question and an answer, reply with one number from 0 (wrong or useless) to "
+    "10 (right and complete), and nothing else."
+)
 JUDGE_BATCH = 64
 PART = 256
 """Completions scored between two writes."""
@@ -65,8 +67,10 @@ def parse_selector(text: str, ctx: BuildContext) -> Selector:
         return Selector(parent, "reward", component_of(ctx.registry, "reward", which, {"path": text}))
     kind, colon, rest = text.partition(":")
     if not colon or kind not in ("reward", "judge"):
-        raise ConfigError(f"--best-by '{text}' is neither a folder nor reward:NAME or judge:NAME",
-                          fix="for example --best-by runs/rm/final, or --best-by 'judge:{name: anthropic, model: M}'")
+        raise ConfigError(
+            f"--best-by '{text}' is neither a folder nor reward:NAME or judge:NAME",
+            fix="for example --best-by runs/rm/final, or --best-by 'judge:{name: anthropic, model: M}'",
+        )
     try:
         options = yaml.safe_load(rest)
     except yaml.YAMLError as error:
@@ -78,8 +82,9 @@ def parse_selector(text: str, ctx: BuildContext) -> Selector:
     return Selector(name, kind, component_of(ctx.registry, kind, name, options))
 
 
-def score(selector: Selector, folder: ResultFolder, rows: Sequence[Row], ctx: BuildContext,
-          say: Say = lambda text: None) -> dict[tuple[str, int], float | None]:
+def score(
+    selector: Selector, folder: ResultFolder, rows: Sequence[Row], ctx: BuildContext, say: Say = lambda text: None
+) -> dict[tuple[str, int], float | None]:
     """Score every row once; what was scored before is read from ``scores/NAME.jsonl``, but for errors and timeouts.
 
     It is written after every ``PART`` rows: an interruption costs no more than these.
@@ -91,8 +96,11 @@ def score(selector: Selector, folder: ResultFolder, rows: Sequence[Row], ctx: Bu
     weights = [weights_print(path) for path in paths_in(dumped)]
     asked = hashlib.sha256(json.dumps([dumped, weights], sort_keys=True).encode()).hexdigest()[:16]
     file = f"scores/{re.sub(r'[^A-Za-z0-9_.-]', '-', selector.name)}.jsonl"
-    kept = {(r["id"], r["sample"]): r for r in read_jsonl(folder.path / file)
-            if r["by"] == asked and r["status"] not in ("error", "timeout")}
+    kept = {
+        (r["id"], r["sample"]): r
+        for r in read_jsonl(folder.path / file)
+        if r["by"] == asked and r["status"] not in ("error", "timeout")
+    }
     todo = [r for r in rows if (r["id"], r["sample"]) not in kept]
     done = 0
     for part in _scored(selector, todo, ctx) if todo else ():
@@ -102,8 +110,11 @@ def score(selector: Selector, folder: ResultFolder, rows: Sequence[Row], ctx: Bu
         say(f"{selector.name}: {done} of {len(todo)} completions scored")
     scored = [kept[r["id"], r["sample"]] for r in rows]
     if not any(one["score"] is not None for one in scored):
-        raise RlhfError(f"{selector.kind} '{selector.name}' scored none of {len(rows)} completions",
-                        why=f"first: {scored[0]['status']}: {scored[0]['detail']}", fix="mend it, or leave it out")
+        raise RlhfError(
+            f"{selector.kind} '{selector.name}' scored none of {len(rows)} completions",
+            why=f"first: {scored[0]['status']}: {scored[0]['detail']}",
+            fix="mend it, or leave it out",
+        )
     return {(one["id"], one["sample"]): one["score"] for one in scored}
 
 
@@ -120,16 +131,25 @@ def _scored(selector: Selector, rows: Sequence[Row], ctx: BuildContext) -> Itera
 
 
 def _scores(reward: Any, rows: Sequence[Row]) -> list[dict[str, Any]]:
-    found = reward.score([Sample(Prompt(r["id"], tuple(r["prompt"]), r["answer"]), r["completion"],
-                                 FinishReason(r["finish_reason"])) for r in rows])
+    found = reward.score(
+        [
+            Sample(Prompt(r["id"], tuple(r["prompt"]), r["answer"]), r["completion"], FinishReason(r["finish_reason"]))
+            for r in rows
+        ]
+    )
     return [{"score": s.value, "status": s.status.value, "detail": s.detail} for s in found]
 
 
 def _marks(judge: Any, rows: Sequence[Row]) -> list[dict[str, Any]]:
-    requests = [JudgeRequest(f"{r['id']}#{r['sample']}", ({"role": "user", "content": _question(r)},), JUDGE_SYSTEM, 16)
-                for r in rows]
-    return [_mark(reply) for at in range(0, len(requests), JUDGE_BATCH)
-            for reply in judge.ask(requests[at : at + JUDGE_BATCH])]
+    requests = [
+        JudgeRequest(f"{r['id']}#{r['sample']}", ({"role": "user", "content": _question(r)},), JUDGE_SYSTEM, 16)
+        for r in rows
+    ]
+    return [
+        _mark(reply)
+        for at in range(0, len(requests), JUDGE_BATCH)
+        for reply in judge.ask(requests[at : at + JUDGE_BATCH])
+    ]
 
 
 def _question(row: Row) -> str:

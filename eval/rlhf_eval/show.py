@@ -33,8 +33,10 @@ def show(title: str, found: Mapping[str, Any], rows: Sequence[Row], failures: in
         click.echo("parts: " + ", ".join(f"{n} {v:.3f}" for n, v in found["parts"].items()))
     click.echo()
     total = found["completions"]
-    table(("category", "completions", "share"),
-          ((name, count, f"{count / total:.1%}") for name, count in found["categories"].items()))
+    table(
+        ("category", "completions", "share"),
+        ((name, count, f"{count / total:.1%}") for name, count in found["categories"].items()),
+    )
     ends = found["endings"]
     stops = "; ".join(f"{s!r} {n}" for s, n in ends["stop_strings"].items())
     reasons = ", ".join(f"{reason} {count / total:.1%}" for reason, count in ends["reasons"].items())
@@ -57,6 +59,8 @@ def show_failures(rows: Sequence[Row], count: int) -> None:
         click.secho(f"\n{name}", bold=True)
         for row in taken.values():
             end = row["completion"].strip()
-            click.echo(f"  {row['id']}#{row['sample']}  wanted {shorten(str(row['answer']), 30)}; {row['detail'][:80]}"
-                       f" [{row['finish_reason']}]")
+            click.echo(
+                f"  {row['id']}#{row['sample']}  wanted {shorten(str(row['answer']), 30)}; {row['detail'][:80]}"
+                f" [{row['finish_reason']}]"
+            )
             click.echo(f"    ... {shorten(end[-300:], 200)}" if len(end) > 200 else f"    {shorten(end, 200)}")

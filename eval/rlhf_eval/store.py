@@ -67,8 +67,11 @@ class ResultFolder:
         changed = differences(then, self.settings)
         if changed:
             rows = "; ".join(f"{key}: {a!r:.60} then, {b!r:.60} now" for key, a, b in changed[:5])
-            raise ConfigError(f"'{self.path}' holds an evaluation with other settings", why=rows,
-                              fix="the same settings go on with it; for these choose another --out")
+            raise ConfigError(
+                f"'{self.path}' holds an evaluation with other settings",
+                why=rows,
+                fix="the same settings go on with it; for these choose another --out",
+            )
 
     def open(self, chunk_rows: int) -> int:
         """Create or reopen it, cut the rows back to whole chunks, and return how many chunks are done.
@@ -131,10 +134,14 @@ def read(path: Path) -> Stored:
         DatasetError: it is none, or has no rows.
     """
     if not (path / "settings.json").is_file():
-        raise DatasetError(f"'{path}' holds no evaluation", why="there is no settings.json in it",
-                           fix="name a folder that `rlhf eval SUITE` wrote; they are under evals/")
+        raise DatasetError(
+            f"'{path}' holds no evaluation",
+            why="there is no settings.json in it",
+            fix="name a folder that `rlhf eval SUITE` wrote; they are under evals/",
+        )
     rows = list(read_jsonl(path / "rows.jsonl"))
     if not rows:
-        raise DatasetError(f"the evaluation in '{path}' has no rows yet",
-                           fix="the same `rlhf eval` command goes on with it")
+        raise DatasetError(
+            f"the evaluation in '{path}' has no rows yet", fix="the same `rlhf eval` command goes on with it"
+        )
     return Stored(path, json.loads((path / "settings.json").read_text()), rows)

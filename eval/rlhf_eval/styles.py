@@ -10,7 +10,8 @@ R1_ZERO = (
     "first thinks about the reasoning process in the mind and then provides the User with the answer. The reasoning "
     "process is enclosed within <think> </think> and answer is enclosed within <answer> </answer> tags, respectively, "
     "i.e., <think> reasoning process here </think> <answer> answer here </answer>.\n"
-    "User: {prompt}\nAssistant: <think>")
+    "User: {prompt}\nAssistant: <think>"
+)
 """The prompt of DeepSeek-R1-Zero (arXiv:2501.12948, table 1)."""
 
 

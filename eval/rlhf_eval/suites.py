@@ -81,19 +81,26 @@ class SuiteConfig(ComponentConfig):
         if self.style and self.style not in self.styles:
             raise ConfigError(f"suite '{self.name}' has no style '{self.style}'", fix=f"choose from: {styles}")
         if self.template is not None and "{prompt}" not in self.template:
-            raise ConfigError("the template has no {prompt}", why=f"it is {self.template[:80]!r}",
-                              fix='put {prompt} where the question goes, for example "Q: {prompt}\\nA:"')
+            raise ConfigError(
+                "the template has no {prompt}",
+                why=f"it is {self.template[:80]!r}",
+                fix='put {prompt} where the question goes, for example "Q: {prompt}\\nA:"',
+            )
         if self.path is not None and self.dataset is not None:
             raise ConfigError("both path and dataset are given", fix="leave one out")
         if self.samples > 1 and self.sampling.temperature == 0:
-            raise ConfigError(f"{self.samples} samples of a prompt at temperature 0 are all the same",
-                              fix="--temperature 1, or one sample")
+            raise ConfigError(
+                f"{self.samples} samples of a prompt at temperature 0 are all the same",
+                fix="--temperature 1, or one sample",
+            )
         if self.shots and not self.shots_path:
             raise ConfigError(f"{self.shots} shots, but no file to take them from", fix="--shots-data train.jsonl")
         if self.shots and not self.how.shots:
-            raise ConfigError(f"style '{self.style_name}' cannot take worked examples",
-                              why="the data set's solutions are not written in its form",
-                              fix="--shots 0, or another style")
+            raise ConfigError(
+                f"style '{self.style_name}' cannot take worked examples",
+                why="the data set's solutions are not written in its form",
+                fix="--shots 0, or another style",
+            )
         return self
 
     @property
@@ -114,13 +121,20 @@ class SuiteConfig(ComponentConfig):
         """
         chosen = self.verifier or self.how.verifier or self.own_verifier
         if chosen is None:
-            raise ConfigError(f"suite '{self.name}' does not say which verifier judges",
-                              fix="--verifier NAME; rlhf plugins list --kind verifier")
+            raise ConfigError(
+                f"suite '{self.name}' does not say which verifier judges",
+                fix="--verifier NAME; rlhf plugins list --kind verifier",
+            )
         sampling = self.sampling.model_copy(update={"stop": self.sampling.stop or self.how.stop})
-        found = {**self.model_dump(), "style": self.style_name, "template": self.template or self.how.template,
-                 "prompt_format": self.prompt_format or self.how.prompt_format, "sampling": sampling.model_dump(),
-                 "keep_stop": self.how.keep_stop if self.keep_stop is None else self.keep_stop,
-                 "verifier": dict(chosen) if isinstance(chosen, Mapping) else chosen.model_dump()}
+        found = {
+            **self.model_dump(),
+            "style": self.style_name,
+            "template": self.template or self.how.template,
+            "prompt_format": self.prompt_format or self.how.prompt_format,
+            "sampling": sampling.model_dump(),
+            "keep_stop": self.how.keep_stop if self.keep_stop is None else self.keep_stop,
+            "verifier": dict(chosen) if isinstance(chosen, Mapping) else chosen.model_dump(),
+        }
         return type(self).model_validate(found, context={"registry": ctx.registry})
 
     def rows_of(self, path: str | None) -> dict[str, Any]:
@@ -163,12 +177,21 @@ class Gsm8kSuite(SuiteConfig):
     name: str = "gsm8k"
     local: ClassVar[str] = "gsm8k"
     styles: ClassVar[Mapping[str, Style]] = {
-        "plain": Style(verifier={"name": "gsm8k"}), "r1_zero": R1_ZERO_STYLE, "question_only": QUESTION_ONLY,
-        "cot": GSM8K_COT, "qa": QUESTION_ANSWER}
+        "plain": Style(verifier={"name": "gsm8k"}),
+        "r1_zero": R1_ZERO_STYLE,
+        "question_only": QUESTION_ONLY,
+        "cot": GSM8K_COT,
+        "qa": QUESTION_ANSWER,
+    }
     own_verifier: ClassVar[Mapping[str, Any] | None] = {"name": "gsm8k"}
     hub: ClassVar[Mapping[str, Any]] = {
-        "name": "hub", "path": "openai/gsm8k", "subset": "main", "split": "test", "columns": {"prompt": "question"},
-        "answer_pattern": r"#### (.+)"}
+        "name": "hub",
+        "path": "openai/gsm8k",
+        "subset": "main",
+        "split": "test",
+        "columns": {"prompt": "question"},
+        "answer_pattern": r"#### (.+)",
+    }
 
 
 class MathSuite(SuiteConfig):
@@ -177,12 +200,18 @@ class MathSuite(SuiteConfig):
     name: str = "math"
     local: ClassVar[str] = "math"
     styles: ClassVar[Mapping[str, Style]] = {
-        "plain": Style("{prompt}\n\nPut your final answer within \\boxed{}."), "r1_zero": R1_ZERO_STYLE,
+        "plain": Style("{prompt}\n\nPut your final answer within \\boxed{}."),
+        "r1_zero": R1_ZERO_STYLE,
         "question_only": QUESTION_ONLY,
-        "qa": Style("Problem:\n{prompt}\n\nSolution:", "raw", ("Problem:", "\n\n\n"))}
+        "qa": Style("Problem:\n{prompt}\n\nSolution:", "raw", ("Problem:", "\n\n\n")),
+    }
     own_verifier: ClassVar[Mapping[str, Any] | None] = {"name": "math"}
     hub: ClassVar[Mapping[str, Any]] = {
-        "name": "hub", "path": "HuggingFaceH4/MATH-500", "split": "test", "columns": {"prompt": "problem"}}
+        "name": "hub",
+        "path": "HuggingFaceH4/MATH-500",
+        "split": "test",
+        "columns": {"prompt": "problem"},
+    }
 
 
 class IFEvalSuite(SuiteConfig):
@@ -209,13 +238,19 @@ class HumanEvalSuite(SuiteConfig):
 
     name: str = "humaneval"
     styles: ClassVar[Mapping[str, Style]] = {
-        "plain": Style("Complete this function. Answer with the whole function in one Python code block.\n\n"
-                       "```python\n{prompt}```"),
-        "completion": Style("{prompt}", "raw", ("\nclass ", "\ndef ", "\n#", "\nif ", "\nprint("))}
+        "plain": Style(
+            "Complete this function. Answer with the whole function in one Python code block.\n\n```python\n{prompt}```"
+        ),
+        "completion": Style("{prompt}", "raw", ("\nclass ", "\ndef ", "\n#", "\nif ", "\nprint(")),
+    }
     own_verifier: ClassVar[Mapping[str, Any] | None] = {"name": "humaneval"}
     sampling: SamplingSettings = SamplingSettings(max_tokens=512, temperature=0.0)
     hub: ClassVar[Mapping[str, Any]] = {
-        "name": "hub", "path": "openai/openai_humaneval", "split": "test", "columns": {"id": "task_id"}}
+        "name": "hub",
+        "path": "openai/openai_humaneval",
+        "split": "test",
+        "columns": {"id": "task_id"},
+    }
 
     @property
     def columns(self) -> dict[str, Any]:

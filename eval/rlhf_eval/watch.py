@@ -70,14 +70,17 @@ class Watcher:
         base: also the model that the run started from, as step 0.
     """
 
-    def __init__(self, run: str, suite: SuiteConfig, ctx: BuildContext, out: Path | None = None, *,
-                 base: bool = True) -> None:
+    def __init__(
+        self, run: str, suite: SuiteConfig, ctx: BuildContext, out: Path | None = None, *, base: bool = True
+    ) -> None:
         self.run, self.suite, self.ctx, self.base = find_run(run), suite, ctx, base
         model = self.run.plan.config["model"]
         if model.get("lora"):
-            raise ConfigError("the checkpoints of this run hold LoRA adapters, not whole models",
-                              where=str(self.run.path),
-                              fix=f"evaluate the merged model in {self.run.path / 'final'}: rlhf eval {suite.name}")
+            raise ConfigError(
+                "the checkpoints of this run hold LoRA adapters, not whole models",
+                where=str(self.run.path),
+                fix=f"evaluate the merged model in {self.run.path / 'final'}: rlhf eval {suite.name}",
+            )
         kept = ("max_context", "trust_remote_code", "dtype", "attention")
         self.model = {k: model[k] for k in kept if k in model}
         self.start = {"path": str(model["path"]), **{k: model[k] for k in ("revision",) if k in model}}
@@ -123,8 +126,11 @@ class Watcher:
             if not new and (once or run.status in ENDED):
                 break
             if not new and time.monotonic() - last > patience_s:
-                raise DeadlineExceeded(f"no new checkpoint in {patience_s:g} s, and the run has not ended",
-                                       where=str(self.run.path), fix="--once does not wait; --patience waits longer")
+                raise DeadlineExceeded(
+                    f"no new checkpoint in {patience_s:g} s, and the run has not ended",
+                    where=str(self.run.path),
+                    fix="--once does not wait; --patience waits longer",
+                )
             if not new:
                 time.sleep(poll_s)
         if not seen and not prints:
@@ -151,16 +157,28 @@ class Watcher:
         folder, found = evaluate(job, self.ctx, self.out / name, say)
         modes = {m: v["value"] for m, v in found.get("modes", {}).items()}
         ends = found["endings"]
-        row = {"checkpoint": name, **found["pass_at"]["1"], **modes, "truncated": ends["truncated"],
-               "tokens": ends["tokens"]["mean"], "folder": str(folder)}
+        row = {
+            "checkpoint": name,
+            **found["pass_at"]["1"],
+            **modes,
+            "truncated": ends["truncated"],
+            "tokens": ends["tokens"]["mean"],
+            "folder": str(folder),
+        }
         self.rows = sorted([row, *(r for r in self.rows if r["checkpoint"] != name)], key=age)
         write_json(self.out / "watch.json", self.summary())
         say(f"{name}: {row['value']:.3f} right")
 
     def summary(self) -> dict[str, Any]:
         """Every checkpoint's figures, the best one, and what is said of the format."""
-        return {"run": str(self.run.path), "suite": self.suite.name, "checkpoints": self.rows, "missed": self.missed,
-                "best": best(self.rows), "drift": drift(self.rows)}
+        return {
+            "run": str(self.run.path),
+            "suite": self.suite.name,
+            "checkpoints": self.rows,
+            "missed": self.missed,
+            "best": best(self.rows),
+            "drift": drift(self.rows),
+        }
 
 
 def age(row: Mapping[str, Any]) -> tuple[int, str]:
@@ -182,9 +200,11 @@ def drift(rows: Sequence[Mapping[str, Any]]) -> str:
     gaps = [r["lenient"] - r["strict"] for r in rows]
     at = max(range(len(gaps)), key=lambda i: gaps[i])
     if gaps[at] - gaps[0] > DRIFT:
-        return (f"the form drifts away: at {rows[at]['checkpoint']} lenient {rows[at]['lenient']:.3f}, strict "
-                f"{rows[at]['strict']:.3f} (gap {gaps[at]:.3f}, {gaps[0]:.3f} at first). Reward the strict form, or "
-                "judge by the lenient one")
+        return (
+            f"the form drifts away: at {rows[at]['checkpoint']} lenient {rows[at]['lenient']:.3f}, strict "
+            f"{rows[at]['strict']:.3f} (gap {gaps[at]:.3f}, {gaps[0]:.3f} at first). Reward the strict form, or "
+            "judge by the lenient one"
+        )
     if gaps[0] - gaps[-1] > DRIFT:
         return f"the form was learned: the gap between lenient and strict fell from {gaps[0]:.3f} to {gaps[-1]:.3f}"
     return f"no drift: the gap between lenient and strict stays between {min(gaps):.3f} and {max(gaps):.3f}"

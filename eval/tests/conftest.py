@@ -10,11 +10,22 @@ from typing import Any, NamedTuple
 
 import pytest
 
-ARITHMETIC = ("prompts", "--dataset", "pocket/arithmetic", "--verifier", "numeric", "--max-tokens", "12",
-              "--set", "workers=1")
+ARITHMETIC = (
+    "prompts",
+    "--dataset",
+    "pocket/arithmetic",
+    "--verifier",
+    "numeric",
+    "--max-tokens",
+    "12",
+    "--set",
+    "workers=1",
+)
 
-BENCHMARK = ("{name: prompts, dataset: {name: pocket/arithmetic}, verifier: numeric, limit: 8, workers: 1, "
-             "sampling: {max_tokens: 12}}")
+BENCHMARK = (
+    "{name: prompts, dataset: {name: pocket/arithmetic}, verifier: numeric, limit: 8, workers: 1, "
+    "sampling: {max_tokens: 12}}"
+)
 
 
 class Ran(NamedTuple):
@@ -75,10 +86,34 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("trained") / "run"
     with pytest.raises(SystemExit) as caught:
-        main(["train", "--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", "--set", "threads=1",
-              "--set", "trainer.steps=2", "--set", "trainer.rollout_batch_size=16", "--set", "trainer.eval_samples=4",
-              "--set", "trainer.eval_every=1", "--set", "trainer.checkpoint_every=1", "--set",
-              f"benchmarks=[{BENCHMARK}]", "--run-dir", str(folder), "--json"])
+        main(
+            [
+                "train",
+                "--algo",
+                "grpo",
+                "--reward",
+                "verifier",
+                "--dataset",
+                "pocket/arithmetic",
+                "--set",
+                "threads=1",
+                "--set",
+                "trainer.steps=2",
+                "--set",
+                "trainer.rollout_batch_size=16",
+                "--set",
+                "trainer.eval_samples=4",
+                "--set",
+                "trainer.eval_every=1",
+                "--set",
+                "trainer.checkpoint_every=1",
+                "--set",
+                f"benchmarks=[{BENCHMARK}]",
+                "--run-dir",
+                str(folder),
+                "--json",
+            ]
+        )
     assert caught.value.code == 0
     return folder
 

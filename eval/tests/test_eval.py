@@ -41,8 +41,10 @@ def test_every_completion_is_on_disk_and_the_report_is_what_the_rows_say(arithme
     for name in ("logprob", "verifier"):
         assert found["best_at"][name]["1"]["value"] == pytest.approx(len(right) / 96)
     assert found["best_at"]["verifier"]["4"]["value"] == pytest.approx(found["pass_at"]["4"]["value"])
-    first = {i: max((r for r in rows if r["id"] == i), key=lambda r: r["logprob"] / r["tokens"]) for i in
-             {r["id"] for r in rows}}
+    first = {
+        i: max((r for r in rows if r["id"] == i), key=lambda r: r["logprob"] / r["tokens"])
+        for i in {r["id"] for r in rows}
+    }
     assert found["best_at"]["logprob"]["4"]["value"] == sum(r in right for r in first.values()) / 24
     assert found["majority_at"]["1"]["value"] == pytest.approx(len(right) / 96)
     assert found["endings"]["reasons"] == {"eos": 96}
@@ -66,9 +68,12 @@ def test_a_torn_evaluation_goes_on_to_the_same_bytes(arithmetic: Arithmetic) -> 
 
 def test_other_settings_are_refused_and_named(rlhf: Rlhf, arithmetic: Arithmetic) -> None:
     arithmetic("--limit", 4, "--out", "out")
-    for changed, named in ((("--limit", 5), "rows.count: 4 then, 5 now"), (("--seed", 1, "--limit", 4), "seed: 0 then"),
-                           (("--temperature", 0.5, "--limit", 4), "suite.sampling.temperature: 0.0 then, 0.5 now"),
-                           (("--style", "qa", "--limit", 4), "suite.style: 'plain' then, 'qa' now")):
+    for changed, named in (
+        (("--limit", 5), "rows.count: 4 then, 5 now"),
+        (("--seed", 1, "--limit", 4), "seed: 0 then"),
+        (("--temperature", 0.5, "--limit", 4), "suite.sampling.temperature: 0.0 then, 0.5 now"),
+        (("--style", "qa", "--limit", 4), "suite.style: 'plain' then, 'qa' now"),
+    ):
         ran = rlhf("eval", *ARITHMETIC, "--out", "out", *changed)
         assert ran.code == 2
         assert named in ran.err
@@ -113,21 +118,44 @@ def test_a_training_run_is_evaluated_on_its_benchmarks(trained: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("algorithm", "own", "each"), [
-    ("grpo", (), 1), ("iterative_dpo", ("trainer.updates=1", "trainer.pair_batch_size=4"), 2)])
-def test_benchmarks_alone_are_measured_once_though_a_run_is_resumed(algorithm: str, own: tuple[str, ...], each: int,
-                                                                    rlhf: Rlhf) -> None:
+@pytest.mark.parametrize(
+    ("algorithm", "own", "each"),
+    [("grpo", (), 1), ("iterative_dpo", ("trainer.updates=1", "trainer.pair_batch_size=4"), 2)],
+)
+def test_benchmarks_alone_are_measured_once_though_a_run_is_resumed(
+    algorithm: str, own: tuple[str, ...], each: int, rlhf: Rlhf
+) -> None:
     """Without held-out prompts; an iteration of iterative_dpo is a rollout batch and an update here."""
-    settings = ("threads=1", f"benchmarks=[{BENCHMARK}]", "trainer.steps=2", "trainer.rollout_batch_size=16",
-                "trainer.eval_samples=0", "trainer.eval_every=1", "trainer.checkpoint_every=1",
-                "trainer.keep_checkpoints=9", "trainer.optimizer.learning_rate=1e-3", *own)
-    ran = rlhf("train", "--algo", algorithm, "--reward", "verifier", "--dataset", "pocket/arithmetic", "--run-dir",
-               "run", *(word for s in settings for word in ("--set", s)))
+    settings = (
+        "threads=1",
+        f"benchmarks=[{BENCHMARK}]",
+        "trainer.steps=2",
+        "trainer.rollout_batch_size=16",
+        "trainer.eval_samples=0",
+        "trainer.eval_every=1",
+        "trainer.checkpoint_every=1",
+        "trainer.keep_checkpoints=9",
+        "trainer.optimizer.learning_rate=1e-3",
+        *own,
+    )
+    ran = rlhf(
+        "train",
+        "--algo",
+        algorithm,
+        "--reward",
+        "verifier",
+        "--dataset",
+        "pocket/arithmetic",
+        "--run-dir",
+        "run",
+        *(word for s in settings for word in ("--set", s)),
+    )
     assert ran.code == 0, ran.err
 
     def measured() -> list[tuple[int, float]]:
-        return [(r["step"], r["eval/prompts/value"]) for r in jsonl(Path("run/metrics.jsonl"))
-                if "eval/prompts/value" in r]
+        return [
+            (r["step"], r["eval/prompts/value"]) for r in jsonl(Path("run/metrics.jsonl")) if "eval/prompts/value" in r
+        ]
 
     whole = measured()
     assert [step for step, _ in whole] == [0, each, 2 * each]

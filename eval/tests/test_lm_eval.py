@@ -51,15 +51,33 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_task_gives_what_our_suite_gives_on_the_same_prompts(rlhf: Callable[..., Ran], write: Write,
-                                                               tasks: Path) -> None:
+def test_a_task_gives_what_our_suite_gives_on_the_same_prompts(
+    rlhf: Callable[..., Ran], write: Write, tasks: Path
+) -> None:
     data = write("sums.jsonl", sums())
     task = ("eval", "lm_eval:sums", "--data", data, "--set", f"include_path={tasks}")
     ran = rlhf(*task, "--max-tokens", 12, "--out", "theirs", "--json")
     assert ran.code == 0, ran.err
     theirs = json.loads(ran.out)
-    ours = rlhf("eval", "prompts", "--data", data, "--verifier", "gsm8k", "--set", "verifier.mode=strict",
-                "--set", "prompt_format=raw", "--stop", "\n", "--max-tokens", 12, "--out", "ours", "--json")
+    ours = rlhf(
+        "eval",
+        "prompts",
+        "--data",
+        data,
+        "--verifier",
+        "gsm8k",
+        "--set",
+        "verifier.mode=strict",
+        "--set",
+        "prompt_format=raw",
+        "--stop",
+        "\n",
+        "--max-tokens",
+        12,
+        "--out",
+        "ours",
+        "--json",
+    )
     assert ours.code == 0, ours.err
     told = [json.loads(line) for line in Path("theirs/rows.jsonl").read_text().splitlines()]
     mine = [json.loads(line) for line in Path("ours/rows.jsonl").read_text().splitlines()]
@@ -73,12 +91,21 @@ def test_a_task_gives_what_our_suite_gives_on_the_same_prompts(rlhf: Callable[..
 
 
 def test_every_completion_of_a_repeated_prompt_is_counted_and_the_runs_random_numbers_stay(
-        write: Write, tasks: Path) -> None:
+    write: Write, tasks: Path
+) -> None:
     registry = open_registry()
     policy, engine = sampler(registry, ModelConfig(path="pocket"))
-    task = component_of(registry, "benchmark", "lm_eval", {
-        "task": "sums_thrice", "path": str(write("sums.jsonl", sums()[:4])), "max_tokens": 7,
-        "include_path": str(tasks)}).build(context(registry, 0).with_(policy=policy))
+    task = component_of(
+        registry,
+        "benchmark",
+        "lm_eval",
+        {
+            "task": "sums_thrice",
+            "path": str(write("sums.jsonl", sums()[:4])),
+            "max_tokens": 7,
+            "include_path": str(tasks),
+        },
+    ).build(context(registry, 0).with_(policy=policy))
     before = (random.getstate(), torch.get_rng_state())
     metrics, rows = task.run(engine)
     assert random.getstate() == before[0]
@@ -100,9 +127,17 @@ def test_our_cot_prompt_is_gsm8k_cots_own(test_data: Path, write: Write) -> None
     docs = list(task.test_docs())
     theirs = [task.fewshot_context(doc, 8) for doc in docs]
     shots = settings_of(LmEvalConfig(task="gsm8k_cot"))["fewshot_config"]["samples"]
-    worked = write("shots.jsonl", [
-        {"question": s["question"], "answer": f"{s['target'].rpartition('The answer is')[0]}#### "
-         + s["target"].rpartition("The answer is")[2].strip(" .")} for s in shots])
+    worked = write(
+        "shots.jsonl",
+        [
+            {
+                "question": s["question"],
+                "answer": f"{s['target'].rpartition('The answer is')[0]}#### "
+                + s["target"].rpartition("The answer is")[2].strip(" ."),
+            }
+            for s in shots
+        ],
+    )
     ctx = context(open_registry(), 0)
     suite = Gsm8kSuite(path=str(data), style="cot", shots=8, shots_path=str(worked)).resolved(ctx)
     prompts = rows(suite, context_of(ctx.registry, dataset=section(suite, str(data))).datasets)
@@ -114,17 +149,22 @@ def test_our_cot_prompt_is_gsm8k_cots_own(test_data: Path, write: Write) -> None
 def test_filters_read_our_rows_as_lm_eval_reads_its_own() -> None:
     from rlhf_eval.lm_harness.filters import agreement
 
-    rows = [{"completion": "3 + 4 = 7. The answer is 7.", "answer": "7", "strict": 1.0, "lenient": 1.0},
-            {"completion": "So $1,200 in all", "answer": "1200", "strict": 0.0, "lenient": 1.0},
-            {"completion": "The answer is 8.", "answer": "9", "strict": 0.0, "lenient": 0.0}]
+    rows = [
+        {"completion": "3 + 4 = 7. The answer is 7.", "answer": "7", "strict": 1.0, "lenient": 1.0},
+        {"completion": "So $1,200 in all", "answer": "1200", "strict": 0.0, "lenient": 1.0},
+        {"completion": "The answer is 8.", "answer": "9", "strict": 0.0, "lenient": 0.0},
+    ]
     strict, flexible = agreement("gsm8k_cot", rows, {"strict-match": "strict", "flexible-extract": "lenient"})
     assert (strict.theirs, strict.ours, strict.only_theirs, strict.only_ours) == (1 / 3, 1 / 3, [], [])
     assert (flexible.theirs, flexible.only_theirs, flexible.only_ours) == (2 / 3, [], [])
 
 
 def test_what_a_task_does_not_take_is_refused(rlhf: Callable[..., Ran]) -> None:
-    for options, said in ((("lm_eval:gsm8k_cto",), "gsm8k_cot"), (("lm_eval:gsm8k_cot", "--n", 4), "does not take --n"),
-                          (("lm_eval:gsm8k_cot", "--data", "none.jsonl"), "none.jsonl")):
+    for options, said in (
+        (("lm_eval:gsm8k_cto",), "gsm8k_cot"),
+        (("lm_eval:gsm8k_cot", "--n", 4), "does not take --n"),
+        (("lm_eval:gsm8k_cot", "--data", "none.jsonl"), "none.jsonl"),
+    ):
         ran = rlhf("eval", *options)
         assert ran.code == 2
         assert said in ran.err
@@ -142,11 +182,12 @@ def test_the_likelihood_of_a_sampled_text_is_what_the_engine_says() -> None:
     for temperature, greedy in ((0.0, True), (1.0, False)):
         sampling = SamplingParams(max_tokens=6, temperature=temperature)
         made = engine.generate([RolloutRequest("a", ids, 0, 5)], sampling, 0)[0]
-        (value, best), = lm._loglikelihood_tokens([(None, list(ids), list(made.completion_ids))])
+        ((value, best),) = lm._loglikelihood_tokens([(None, list(ids), list(made.completion_ids))])
         assert value == pytest.approx(float(made.logprobs_T.sum()), abs=1e-4)
         assert best == greedy
-    (said, _), (empty, _) = lm.loglikelihood([Instance("loglikelihood", {}, (prompt, " 7"), 0),
-                                              Instance("loglikelihood", {}, ("", "The"), 1)])
+    (said, _), (empty, _) = lm.loglikelihood(
+        [Instance("loglikelihood", {}, (prompt, " 7"), 0), Instance("loglikelihood", {}, ("", "The"), 1)]
+    )
     assert said < 0
     assert empty < 0
     assert lm.loglikelihood_rolling([Instance("loglikelihood_rolling", {}, ("The answer is 7.",), 0)])[0] < -1
@@ -165,7 +206,7 @@ def test_the_likelihood_of_a_text_longer_than_the_context_is_that_of_its_windows
 
     def logprob(seen: list[int], following: list[int]) -> float:
         with torch.inference_mode():
-            rows = policy.model(input_ids=torch.tensor([seen])).logits[0, -len(following):].log_softmax(-1)
+            rows = policy.model(input_ids=torch.tensor([seen])).logits[0, -len(following) :].log_softmax(-1)
         return sum(float(row[token]) for row, token in zip(rows, following))
 
     windows = (([lm.prefix_token_id, *ids[:7]], ids[:8]), (ids[7:15], ids[8:16]), (ids[11:19], ids[16:20]))

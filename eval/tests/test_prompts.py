@@ -41,8 +41,9 @@ from rlhf_plugin_verifiers.maths.tags import R1_ZERO_PROMPT
 from .conftest import Ran
 
 Write = Callable[[str, Sequence[Mapping[str, Any]]], Path]
-ROWS = [{"question": f"What is {n} + 1?", "answer": f"{n} + 1 = <<{n}+1={n + 1}>>{n + 1}\n#### {n + 1}"}
-        for n in range(6)]
+ROWS = [
+    {"question": f"What is {n} + 1?", "answer": f"{n} + 1 = <<{n}+1={n + 1}>>{n + 1}\n#### {n + 1}"} for n in range(6)
+]
 
 
 def asked(suite: SuiteConfig, chat: bool = False) -> list[Any]:
@@ -61,8 +62,10 @@ def test_worked_examples_go_before_the_question_as_text_or_as_turns(write: Write
     data, shots = write("test.jsonl", ROWS[:2]), write("train.jsonl", ROWS[2:])
     suite = Gsm8kSuite(path=str(data), style="cot", shots=2, shots_path=str(shots))
     text = asked(suite)[1].messages[-1]["content"]
-    assert text == ("Q: What is 2 + 1?\nA: 2 + 1 = 3\nThe answer is 3.\n\nQ: What is 3 + 1?\nA: 3 + 1 = 4\n"
-                    "The answer is 4.\n\nQ: What is 1 + 1?\nA:")
+    assert text == (
+        "Q: What is 2 + 1?\nA: 2 + 1 = 3\nThe answer is 3.\n\nQ: What is 3 + 1?\nA: 3 + 1 = 4\n"
+        "The answer is 4.\n\nQ: What is 1 + 1?\nA:"
+    )
     turns = asked(suite, chat=True)[0].messages
     assert [m["role"] for m in turns] == ["user", "assistant", "user", "assistant", "user"]
     assert turns[1]["content"].endswith("The answer is 3.")
@@ -84,14 +87,31 @@ def test_categories_modes_and_stated_answers() -> None:
     assert category(Score(1.0)) == "right"
     registry = open_registry()
     assert modes_of(registry.load("verifier", "gsm8k").model_validate({"name": "gsm8k"})) == {  # pyright: ignore[reportArgumentType]
-        "strict": "strict", "lenient": "lenient"}
+        "strict": "strict",
+        "lenient": "lenient",
+    }
     assert [stated(d) for d in ("stated '1/2'", "stated 18", "no answer found")] == ["1/2", "18", None]
 
 
 def row(i: int, value: float | None, **more: Any) -> dict[str, Any]:
-    base = {"id": f"p{i}", "sample": 0, "value": value, "status": "ok" if value is not None else "timeout", "parts": {},
-            "detail": "", "category": "right", "finish_reason": "eos", "stop": None, "tokens": 3, "mean_logprob": -0.1,
-            "completion": "x", "strict": value, "lenient": value, "answer": "1", "prompt": [{"content": "q"}]}
+    base = {
+        "id": f"p{i}",
+        "sample": 0,
+        "value": value,
+        "status": "ok" if value is not None else "timeout",
+        "parts": {},
+        "detail": "",
+        "category": "right",
+        "finish_reason": "eos",
+        "stop": None,
+        "tokens": 3,
+        "mean_logprob": -0.1,
+        "completion": "x",
+        "strict": value,
+        "lenient": value,
+        "answer": "1",
+        "prompt": [{"content": "q"}],
+    }
     return {**base, **more}
 
 
@@ -109,7 +129,8 @@ def test_a_mode_without_a_verdict_counts_neither_way_there_and_is_told() -> None
     assert (found["modes"]["strict"]["value"], found["modes"]["strict"]["missing"]) == (0.5, 1)
     assert (found["modes"]["lenient"]["value"], found["modes"]["lenient"]["missing"]) == (1.0, 0)
     assert [w for w in warnings(found) if "verdict" in w] == [
-        "no strict verdict on 1 of the judged completions; they count neither way there"]
+        "no strict verdict on 1 of the judged completions; they count neither way there"
+    ]
     assert "modes" not in report([row(0, 1.0, strict=None)])
 
 
@@ -119,7 +140,11 @@ def test_first_completions_are_compared_where_both_were_judged() -> None:
     found = compare(Stored(Path("a"), {}, a), Stored(Path("b"), {}, b))
     assert found["prompts"] == 2
     assert {k: found["mcnemar"][k] for k in ("prompts", "lost", "gained", "examples_lost")} == {
-        "prompts": 1, "lost": 1, "gained": 0, "examples_lost": ["p0"]}
+        "prompts": 1,
+        "lost": 1,
+        "gained": 0,
+        "examples_lost": ["p0"],
+    }
 
 
 def test_truncation_runaway_questions_and_lost_format_are_warned_about() -> None:
@@ -139,8 +164,10 @@ class MarkerConfig(ComponentConfig):
         return self
 
     def ask(self, requests: Sequence[JudgeRequest]) -> list[JudgeReply]:
-        return [JudgeReply("Mark: 9" if "7" in r.messages[-1]["content"].split("Answer:")[1] else "no idea")
-                for r in requests]
+        return [
+            JudgeReply("Mark: 9" if "7" in r.messages[-1]["content"].split("Answer:")[1] else "no idea")
+            for r in requests
+        ]
 
 
 def test_a_judge_chooses_and_a_reply_without_a_mark_is_missing(tmp_path: Path) -> None:
@@ -240,42 +267,53 @@ def test_settings_of_a_suites_own_verifier_need_no_name(write: Write) -> None:
 
 def test_unsafe_execution_is_for_suites_that_run_programs() -> None:
     ctx = context(open_registry(), 0)
-    verifier: Any = suite_of(ctx, "mbpp", path="x", settings=("verifier.sandbox.timeout_s=3",),
-                             unsafe_local_execution=True).verifier
+    verifier: Any = suite_of(
+        ctx, "mbpp", path="x", settings=("verifier.sandbox.timeout_s=3",), unsafe_local_execution=True
+    ).verifier
     assert (verifier.sandbox.unsafe_local_execution, verifier.sandbox.timeout_s) == (True, 3.0)
     with pytest.raises(ConfigError, match="has no effect"):
         suite_of(ctx, "gsm8k", path="x", unsafe_local_execution=True)
 
 
-@pytest.mark.parametrize(("options", "named"), [
-    (("gsm8k",), "'openai/gsm8k'"),
-    (("gsm8", "--data", "x"), "gsm8k"),
-    (("gsm8k", "--data", "none.jsonl"), "none.jsonl"),
-    (("gsm8k", "--data", "{rows}", "--style", "r1zero"), "r1_zero"),
-    (("gsm8k", "--data", "{rows}", "--template", "Solve:"), "no {prompt}"),
-    (("gsm8k", "--data", "{rows}", "--n", "4", "--temperature", "0"), "all the same"),
-    (("gsm8k", "--data", "{rows}", "--shots", "2"), "--shots-data"),
-    (("gsm8k", "--data", "{rows}", "--shots", "1", "--shots-data", "{rows}", "--style", "cot"), "also a question"),
-    (("gsm8k", "--data", "{rows}", "--shots", "1", "--shots-data", "{rows}", "--style", "r1_zero"), "worked examples"),
-    (("gsm8k", "--data", "{rows}", "--set", "sampling.max_token=3"), "max_tokens"),
-    (("gsm8k", "--data", "{rows}", "--model", "./nowhere"), "nowhere"),
-    (("gsm8k", "--data", "{rows}", "--best-by", "logprobs"), "--best-by"),
-    (("gsm8k", "--data", "{rows}", "--best-by", "judge:none"), "unknown judge"),
-    (("gsm8k", "--data", "{bad}"), "bad.jsonl, line 2"),
-    (("prompts", "--data", "{rows}"), "--verifier"),
-    (("prompts", "--data", "{wordy}", "--verifier", "numeric"), "wordy.jsonl, line 1"),
-    (("prompts", "--data", "{unknown}", "--verifier", "ifeval"), "no_such:thing"),
-    (("prompts", "--data", "{empty}", "--verifier", "numeric"), "empty"),
-    (("prompts", "--verifier", "numeric"), "--data"),
-    (("compare", "none", "none"), "holds no evaluation"),
-    (("watch", "none", "gsm8k"), "none"),
-])
-def test_bad_input_is_named_before_a_model_is_loaded(rlhf: Callable[..., Ran], write: Write, options: tuple[str, ...],
-                                                     named: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = {"rows": write("rows.jsonl", ROWS), "bad": write("bad.jsonl", [ROWS[0], {"question": "?", "answer": "no"}]),
-             "wordy": write("wordy.jsonl", [{"prompt": "How many?", "answer": "a few"}]),
-             "empty": write("empty.jsonl", []), "unknown": write("unknown.jsonl", [
-                 {"prompt": "Hi", "instruction_id_list": ["no_such:thing"], "kwargs": [{}]}])}
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (("gsm8k",), "'openai/gsm8k'"),
+        (("gsm8", "--data", "x"), "gsm8k"),
+        (("gsm8k", "--data", "none.jsonl"), "none.jsonl"),
+        (("gsm8k", "--data", "{rows}", "--style", "r1zero"), "r1_zero"),
+        (("gsm8k", "--data", "{rows}", "--template", "Solve:"), "no {prompt}"),
+        (("gsm8k", "--data", "{rows}", "--n", "4", "--temperature", "0"), "all the same"),
+        (("gsm8k", "--data", "{rows}", "--shots", "2"), "--shots-data"),
+        (("gsm8k", "--data", "{rows}", "--shots", "1", "--shots-data", "{rows}", "--style", "cot"), "also a question"),
+        (
+            ("gsm8k", "--data", "{rows}", "--shots", "1", "--shots-data", "{rows}", "--style", "r1_zero"),
+            "worked examples",
+        ),
+        (("gsm8k", "--data", "{rows}", "--set", "sampling.max_token=3"), "max_tokens"),
+        (("gsm8k", "--data", "{rows}", "--model", "./nowhere"), "nowhere"),
+        (("gsm8k", "--data", "{rows}", "--best-by", "logprobs"), "--best-by"),
+        (("gsm8k", "--data", "{rows}", "--best-by", "judge:none"), "unknown judge"),
+        (("gsm8k", "--data", "{bad}"), "bad.jsonl, line 2"),
+        (("prompts", "--data", "{rows}"), "--verifier"),
+        (("prompts", "--data", "{wordy}", "--verifier", "numeric"), "wordy.jsonl, line 1"),
+        (("prompts", "--data", "{unknown}", "--verifier", "ifeval"), "no_such:thing"),
+        (("prompts", "--data", "{empty}", "--verifier", "numeric"), "empty"),
+        (("prompts", "--verifier", "numeric"), "--data"),
+        (("compare", "none", "none"), "holds no evaluation"),
+        (("watch", "none", "gsm8k"), "none"),
+    ],
+)
+def test_bad_input_is_named_before_a_model_is_loaded(
+    rlhf: Callable[..., Ran], write: Write, options: tuple[str, ...], named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {
+        "rows": write("rows.jsonl", ROWS),
+        "bad": write("bad.jsonl", [ROWS[0], {"question": "?", "answer": "no"}]),
+        "wordy": write("wordy.jsonl", [{"prompt": "How many?", "answer": "a few"}]),
+        "empty": write("empty.jsonl", []),
+        "unknown": write("unknown.jsonl", [{"prompt": "Hi", "instruction_id_list": ["no_such:thing"], "kwargs": [{}]}]),
+    }
     monkeypatch.setattr("rlhf_eval.harness.sampler", None)  # loading would fail
     ran = rlhf("eval", *(o.format(**files) if o.startswith("{") and o[1:-1] in files else o for o in options))
     assert ran.code == 2, ran.err
@@ -286,15 +324,31 @@ class Mute:
     """An engine whose model ends at once."""
 
     def generate(self, requests: Sequence[RolloutRequest], sampling: Any, version: int) -> list[Rollout]:
-        return [Rollout(r.prompt_id, r.group_index, r.prompt_ids, (), np.zeros(0, np.float32), version,
-                        FinishReason.EOS, "", r.seed) for r in requests]
+        return [
+            Rollout(
+                r.prompt_id,
+                r.group_index,
+                r.prompt_ids,
+                (),
+                np.zeros(0, np.float32),
+                version,
+                FinishReason.EOS,
+                "",
+                r.seed,
+            )
+            for r in requests
+        ]
 
 
 def test_a_model_that_says_nothing_is_counted(write: Write) -> None:
     registry = open_registry()
     policy, _ = sampler(registry, ModelConfig(path="pocket"))
-    suite = component_of(registry, "benchmark", "prompts", {
-        "path": str(write("rows.jsonl", [{"prompt": "1 + 2", "answer": "3"}])), "verifier": "numeric", "workers": 1})
+    suite = component_of(
+        registry,
+        "benchmark",
+        "prompts",
+        {"path": str(write("rows.jsonl", [{"prompt": "1 + 2", "answer": "3"}])), "verifier": "numeric", "workers": 1},
+    )
     check_config(suite, "benchmark")
     built = suite.build(context(registry, 0).with_(policy=policy))
     try:

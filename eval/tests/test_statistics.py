@@ -65,7 +65,10 @@ def test_a_bootstrap_interval_holds_the_truth_about_as_often_as_it_says() -> Non
 
 
 def test_too_few_samples_are_refused() -> None:
-    for call in (lambda: st.pass_at_k(3, 1, 4), lambda: st.best_at_k([1.0], [0.0], 2),
-                 lambda: st.majority_at_k([1.0], ["1"], 2)):
+    for call in (
+        lambda: st.pass_at_k(3, 1, 4),
+        lambda: st.best_at_k([1.0], [0.0], 2),
+        lambda: st.majority_at_k([1.0], ["1"], 2),
+    ):
         with pytest.raises(ValueError, match="needs at least"):
             call()

@@ -21,12 +21,25 @@ class Scribe:
         self.say, self.finish = say, finish
 
     def generate(self, requests: Sequence[RolloutRequest], sampling: Any, version: int) -> list[Rollout]:
-        return [Rollout(r.prompt_id, r.group_index, r.prompt_ids, (1,), np.zeros(1, np.float32), version, self.finish,
-                        self.say(r.prompt_id), r.seed) for r in requests]
+        return [
+            Rollout(
+                r.prompt_id,
+                r.group_index,
+                r.prompt_ids,
+                (1,),
+                np.zeros(1, np.float32),
+                version,
+                self.finish,
+                self.say(r.prompt_id),
+                r.seed,
+            )
+            for r in requests
+        ]
 
 
-def rows(name: str, path: Path, say: Callable[[Prompt], str], finish: FinishReason = FinishReason.EOS,
-         **options: Any) -> list[dict[str, Any]]:
+def rows(
+    name: str, path: Path, say: Callable[[Prompt], str], finish: FinishReason = FinishReason.EOS, **options: Any
+) -> list[dict[str, Any]]:
     registry = open_registry()
     policy, _ = sampler(registry, ModelConfig(path="pocket"))
     roomy = type(policy)(policy.model, policy.tokenizer, policy.source, 1 << 20)

@@ -78,8 +78,9 @@ def schema(kind: str | None, name: str | None) -> None:
 
     if kind is None:
         if name is not None:
-            raise ConfigError(f"--name {name} needs a --kind",
-                              fix=f"--kind KIND --name {name}; rlhf plugins info {name}")
+            raise ConfigError(
+                f"--name {name} needs a --kind", fix=f"--kind KIND --name {name}; rlhf plugins info {name}"
+            )
         emit_json(RunConfig.model_json_schema())
         return
     registry = Registry()

@@ -186,8 +186,12 @@ def disk() -> Iterator[Finding]:
 
     free = shutil.disk_usage(Path.cwd()).free / 2**30
     low = free < MIN_FREE_GB
-    yield Finding("disk space here", "warning" if low else "ok", f"{free:.1f} GiB free in {Path.cwd()}",
-                  "checkpoints may not fit; choose another --run-dir" if low else "")
+    yield Finding(
+        "disk space here",
+        "warning" if low else "ok",
+        f"{free:.1f} GiB free in {Path.cwd()}",
+        "checkpoints may not fit; choose another --run-dir" if low else "",
+    )
 
 
 def writable() -> Iterator[Finding]:

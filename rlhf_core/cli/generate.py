@@ -27,12 +27,29 @@ if TYPE_CHECKING:
 @click.option("--n", type=click.IntRange(1), default=1, show_default=True, help="Completions of each prompt.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The same seed gives the same text.")
 @click.option("--stop", multiple=True, metavar="TEXT", help="Text that ends a completion. Repeatable.")
-@click.option("--prompt-format", type=Choice(("auto", "chat", "raw")), default="auto", show_default=True,
-              help="Chat template, plain text, or the template if there is one.")
+@click.option(
+    "--prompt-format",
+    type=Choice(("auto", "chat", "raw")),
+    default="auto",
+    show_default=True,
+    help="Chat template, plain text, or the template if there is one.",
+)
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
-def generate(model: str, texts: tuple[str, ...], file: str | None, max_tokens: int, min_tokens: int,
-             temperature: float, top_p: float, top_k: int, n: int, seed: int, stop: tuple[str, ...],
-             prompt_format: Any, as_json: bool) -> None:
+def generate(
+    model: str,
+    texts: tuple[str, ...],
+    file: str | None,
+    max_tokens: int,
+    min_tokens: int,
+    temperature: float,
+    top_p: float,
+    top_k: int,
+    n: int,
+    seed: int,
+    stop: tuple[str, ...],
+    prompt_format: Any,
+    as_json: bool,
+) -> None:
     """Sample completions from a model.
 
     \b
@@ -41,9 +58,9 @@ def generate(model: str, texts: tuple[str, ...], file: str | None, max_tokens: i
     """
     from rlhf_core.cli.common import emit_json, quiet_libraries, set_up_logging
     from rlhf_core.errors import ConfigError
+    from rlhf_core.kernels.matmul import use_products
     from rlhf_core.models.config import ModelConfig
     from rlhf_core.models.load import load_policy
-    from rlhf_core.models.matmul import use_products
     from rlhf_core.types import SamplingParams
 
     set_up_logging()
@@ -53,8 +70,14 @@ def generate(model: str, texts: tuple[str, ...], file: str | None, max_tokens: i
     quiet_libraries()
     use_products("auto")
     policy = load_policy(ModelConfig(path=model, prompt_format=prompt_format))
-    sampling = SamplingParams(max_tokens=max_tokens, min_tokens=min_tokens, temperature=temperature,
-                              top_p=top_p, top_k=top_k, stop=tuple(stop))
+    sampling = SamplingParams(
+        max_tokens=max_tokens,
+        min_tokens=min_tokens,
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        stop=tuple(stop),
+    )
     rollouts = sample(policy, prompts, sampling, n, seed, prompt_format)
     rows = [_row(p, rollouts[i * n : i * n + n]) for i, p in enumerate(prompts)]
     if as_json:
@@ -92,8 +115,9 @@ def prompts_of(texts: Sequence[str], file: str | None) -> list[Prompt]:
     return prompts
 
 
-def sample(policy: LoadedModel, prompts: Sequence[Prompt], sampling: SamplingParams, n: int, seed: int,
-           prompt_format: str) -> list[Rollout]:
+def sample(
+    policy: LoadedModel, prompts: Sequence[Prompt], sampling: SamplingParams, n: int, seed: int, prompt_format: str
+) -> list[Rollout]:
     """``n`` rollouts per prompt, prompt by prompt.
 
     Raises:
@@ -104,7 +128,7 @@ def sample(policy: LoadedModel, prompts: Sequence[Prompt], sampling: SamplingPar
     from rlhf_core.errors import ConfigError
     from rlhf_core.models.prompt_format import Formatter
     from rlhf_core.rollout.native import NativeEngine
-    from rlhf_core.trainers.rooms import request_seed
+    from rlhf_core.trainers.online.rooms import request_seed
     from rlhf_core.types import RolloutRequest
 
     policy.model.to("cuda" if torch.cuda.is_available() else "cpu")
@@ -113,17 +137,27 @@ def sample(policy: LoadedModel, prompts: Sequence[Prompt], sampling: SamplingPar
     for at, prompt in enumerate(prompts):
         ids = formatter.encode(prompt.messages)
         if len(ids) + sampling.max_tokens > policy.context:
-            raise ConfigError(f"prompt '{prompt.id}' has {len(ids)} tokens; with {sampling.max_tokens} more it exceeds "
-                              f"the model's context of {policy.context}",
-                              fix="lower --max-tokens, or shorten the prompt")
+            raise ConfigError(
+                f"prompt '{prompt.id}' has {len(ids)} tokens; with {sampling.max_tokens} more it exceeds "
+                f"the model's context of {policy.context}",
+                fix="lower --max-tokens, or shorten the prompt",
+            )
         requests += [RolloutRequest(prompt.id, ids, i, request_seed(seed, "generate", at, i)) for i in range(n)]
     engine = NativeEngine(policy.model, policy.tokenizer, policy.context)
     return engine.generate(requests, sampling, 0)
 
 
 def _row(prompt: Prompt, rollouts: Sequence[Rollout]) -> dict[str, Any]:
-    completions = [{"text": r.text, "finish_reason": r.finish_reason.value, "tokens": len(r.completion_ids),
-                    "seed": r.seed, "logprob": float(r.logprobs_T.sum())} for r in rollouts]
+    completions = [
+        {
+            "text": r.text,
+            "finish_reason": r.finish_reason.value,
+            "tokens": len(r.completion_ids),
+            "seed": r.seed,
+            "logprob": float(r.logprobs_T.sum()),
+        }
+        for r in rollouts
+    ]
     return {"id": prompt.id, "messages": [dict(m) for m in prompt.messages], "completions": completions}
 
 

@@ -25,8 +25,9 @@ class OpenGroup(click.Group):
         lazy: name -> (``module:attribute``, one line of help), in the order of the help.
     """
 
-    def __init__(self, *args: Any, path: str = "", lazy: Mapping[str, tuple[str, str]] | None = None,
-                 **options: Any) -> None:
+    def __init__(
+        self, *args: Any, path: str = "", lazy: Mapping[str, tuple[str, str]] | None = None, **options: Any
+    ) -> None:
         super().__init__(*args, **options)
         self.path, self.lazy = path, dict(lazy or {})
 
@@ -102,8 +103,11 @@ def command_entries() -> list[Any]:
     from rlhf_core.registry import Entry, scan
 
     off = set(disabled_distributions())
-    return [Entry("command", point.name, normalise(dist.name), dist.version, point.value, point)
-            for dist, point in scan() if point.group == GROUP and normalise(dist.name) not in off]
+    return [
+        Entry("command", point.name, normalise(dist.name), dist.version, point.value, point)
+        for dist, point in scan()
+        if point.group == GROUP and normalise(dist.name) not in off
+    ]
 
 
 def load(entries: list[Any], path: str) -> click.Command:
@@ -117,20 +121,29 @@ def load(entries: list[Any], path: str) -> click.Command:
 
     words = path.replace(".", " ")
     if len(entries) > 1:
-        raise PluginError(f"`rlhf {words}` is claimed by {len(entries)} distributions",
-                          where=", ".join(f"{e.distribution} {e.version}" for e in entries),
-                          fix="rlhf plugins disable DISTRIBUTION")
+        raise PluginError(
+            f"`rlhf {words}` is claimed by {len(entries)} distributions",
+            where=", ".join(f"{e.distribution} {e.version}" for e in entries),
+            fix="rlhf plugins disable DISTRIBUTION",
+        )
     entry = entries[0]
     check_core_range(entry)
     where = f"{entry.distribution} {entry.version}, entry point {entry.value}"
     try:
         command = entry.point.load()
     except Exception as error:
-        raise PluginError(f"`rlhf {words}` cannot be loaded: {type(error).__name__}: {error}", where=where,
-                          fix="install what it needs, or reinstall it") from error
+        raise PluginError(
+            f"`rlhf {words}` cannot be loaded: {type(error).__name__}: {error}",
+            where=where,
+            fix="install what it needs, or reinstall it",
+        ) from error
     if not isinstance(command, click.Command):
-        raise PluginError(f"`rlhf {words}` is not a click command", where=where, why=f"it is {command!r}",
-                          fix="point the entry point at a function decorated with @click.command()")
+        raise PluginError(
+            f"`rlhf {words}` is not a click command",
+            where=where,
+            why=f"it is {command!r}",
+            fix="point the entry point at a function decorated with @click.command()",
+        )
     return command
 
 

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 C = TypeVar("C", bound="Config")
 F = TypeVar("F", bound=Callable[..., Any])
 
-UNSAFE = click.option("--unsafe-local-execution", is_flag=True,
-                      help="Let programs run without isolation where the machine offers none.")
+UNSAFE = click.option(
+    "--unsafe-local-execution", is_flag=True, help="Let programs run without isolation where the machine offers none."
+)
 RUN_OPTIONS = (
     click.option("--algo", metavar="NAME", help="Algorithm, for example grpo, sft, reward_model."),
     click.option("--reward", metavar="NAME", help="Reward, for example ensemble or verifier."),
@@ -59,8 +60,13 @@ def sugar_of(names: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def resolve_options(registry: Registry, files: Iterable[str], settings: Iterable[str],
-                    names: Mapping[str, Any], base: Mapping[str, Any] | None = None) -> RunConfig:
+def resolve_options(
+    registry: Registry,
+    files: Iterable[str],
+    settings: Iterable[str],
+    names: Mapping[str, Any],
+    base: Mapping[str, Any] | None = None,
+) -> RunConfig:
     """The configuration that the options stand for; with ``base``, what they make of an earlier one.
 
     Raises:
@@ -82,8 +88,9 @@ def allow_unsafe(config: C) -> C:
 
     changed = _allowed(config)
     if changed is config:
-        raise ConfigError("--unsafe-local-execution has no effect", why="nothing here runs programs",
-                          fix="leave it out")
+        raise ConfigError(
+            "--unsafe-local-execution has no effect", why="nothing here runs programs", fix="leave it out"
+        )
     return changed
 
 

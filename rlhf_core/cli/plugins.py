@@ -34,8 +34,10 @@ def list_(kind: str | None, as_json: bool) -> None:
     if as_json:
         emit_json([{**row, "disabled": row["distribution"] in off} for row in describe_all(entries)])
         return
-    table(("kind", "name", "distribution", "version", ""),
-          ((e.kind, e.name, e.distribution, e.version, "disabled" if e.distribution in off else "") for e in entries))
+    table(
+        ("kind", "name", "distribution", "version", ""),
+        ((e.kind, e.name, e.distribution, e.version, "disabled" if e.distribution in off else "") for e in entries),
+    )
 
 
 @plugins.command()
@@ -53,8 +55,14 @@ def info(name: str, kind: str | None, as_json: bool) -> None:
     if not found:
         near = did_you_mean(name, {e.name for e in registry.entries(kind)})
         raise PluginError(f"no component is called '{name}'", fix=near or "rlhf plugins list")
-    rows = [{**e.describe(), "about": (registry.load(e.kind, e.qualified).__doc__ or "").strip(),
-             "settings": registry.load(e.kind, e.qualified).model_json_schema().get("properties", {})} for e in found]
+    rows = [
+        {
+            **e.describe(),
+            "about": (registry.load(e.kind, e.qualified).__doc__ or "").strip(),
+            "settings": registry.load(e.kind, e.qualified).model_json_schema().get("properties", {}),
+        }
+        for e in found
+    ]
     if as_json:
         emit_json(rows)
         return
@@ -83,12 +91,16 @@ def check(distribution: str | None) -> None:
         import_package(entry)
 
     checks: list[Check] = [(e.distribution, e.kind, e.qualified, partial(look, e)) for e in registry.entries()]
-    checks += [(normalise(dist), "hook", f"{dist}/{point.name}", partial(register, manager, dist, point))
-               for dist, point in hook_points(disabled_distributions())]
+    checks += [
+        (normalise(dist), "hook", f"{dist}/{point.name}", partial(register, manager, dist, point))
+        for dist, point in hook_points(disabled_distributions())
+    ]
     wanted, known = normalise(distribution or ""), {row[0] for row in checks}
     if wanted and wanted not in known:
-        raise PluginError(f"no enabled distribution with plugins is called '{distribution}'",
-                          fix=did_you_mean(wanted, known) or "rlhf plugins list")
+        raise PluginError(
+            f"no enabled distribution with plugins is called '{distribution}'",
+            fix=did_you_mean(wanted, known) or "rlhf plugins list",
+        )
     bad = 0
     for dist, kind, name, run in checks:
         if wanted in ("", dist):
@@ -111,8 +123,11 @@ def _show(headline: str, error: Exception) -> None:
 
 @plugins.command()
 @click.argument("name")
-@click.option("--kind", required=True, type=Choice(
-    ("loss", "advantage", "reward", "verifier", "trainer", "agent", "dataset", "tracker", "monitor")))
+@click.option(
+    "--kind",
+    required=True,
+    type=Choice(("loss", "advantage", "reward", "verifier", "trainer", "agent", "dataset", "tracker", "monitor")),
+)
 @click.option("--dir", "parent", type=click.Path(path_type=Path), default=Path(), help="Where to put the package.")
 def new(name: str, kind: str, parent: Path) -> None:
     """Write a plugin package that works from the first minute."""
@@ -124,8 +139,11 @@ def new(name: str, kind: str, parent: Path) -> None:
 
     taken = names_for(name).distribution
     if any(metadata.distributions(name=taken)):
-        raise ConfigError(f"a distribution called {taken} is installed already",
-                          why="installing yours would replace it", fix=f"another name, for example my-{name}")
+        raise ConfigError(
+            f"a distribution called {taken} is installed already",
+            why="installing yours would replace it",
+            fix=f"another name, for example my-{name}",
+        )
     folder = write_package(name, kind, parent)
     click.echo(f"wrote {folder}\n  pip install -e {folder}\n  pytest {folder}")
     click.echo(f"  rlhf plugins info {names_for(name).component}")

@@ -12,8 +12,15 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-SHOWN = (("reward/mean", "reward"), ("loss", "loss"), ("accuracy", "acc"), ("kl", "kl"), ("entropy", "entropy"),
-         ("completion_length/mean", "length"), ("grad_norm", "grad"))
+SHOWN = (
+    ("reward/mean", "reward"),
+    ("loss", "loss"),
+    ("accuracy", "acc"),
+    ("kl", "kl"),
+    ("entropy", "entropy"),
+    ("completion_length/mean", "length"),
+    ("grad_norm", "grad"),
+)
 
 
 class StepPrinter:
@@ -24,8 +31,14 @@ class StepPrinter:
         self.folder, self.quiet = folder, quiet
         self.live = self.console.is_terminal and not quiet
         self.began = time.monotonic()
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-                   TimeRemainingColumn(), TextColumn("{task.fields[text]}"))
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[text]}"),
+        )
         self.bar = Progress(*columns, console=self.console, disable=not self.live)
         self.task = self.bar.add_task(config.trainer.name, total=None, text="")
 
@@ -56,8 +69,11 @@ def print_summary(summary: Mapping[str, Any], folder: Path) -> None:
     click.echo(f"\n{summary['status']}: {steps} step{'s' * (steps != 1)} in {summary['seconds']:.0f} s")
     if summary.get("stop_reason"):
         click.echo(f"stopped because: {summary['stop_reason']}")
-    for before, after, label in (("reward_first", "reward_last", "reward"), ("loss_first", "loss_last", "loss"),
-                                 ("completion_length_first", "completion_length_last", "completion length")):
+    for before, after, label in (
+        ("reward_first", "reward_last", "reward"),
+        ("loss_first", "loss_last", "loss"),
+        ("completion_length_first", "completion_length_last", "completion length"),
+    ):
         if summary.get(before) is not None:
             if steps > 5:
                 ends = f"{summary[before]:.3f} -> {summary[after]:.3f} (mean of the first and last 5 steps)"
@@ -76,8 +92,14 @@ def _print_evaluation(summary: Mapping[str, Any]) -> None:
     before, after = summary.get("evaluation_before"), summary.get("evaluation_after")
     if not before or not after:
         return
-    for key in ("eval/reward/mean", "eval/loss", "eval/accuracy", "eval/gold/value", "eval/gold/right",
-                "eval/gold/hollow"):
+    for key in (
+        "eval/reward/mean",
+        "eval/loss",
+        "eval/accuracy",
+        "eval/gold/value",
+        "eval/gold/right",
+        "eval/gold/hollow",
+    ):
         if key in before and key in after:
             click.echo(f"held out, {key[5:].replace('/', ' ')}: {before[key]:.3f} -> {after[key]:.3f}")
 
@@ -87,5 +109,7 @@ def _print_gold(summary: Mapping[str, Any]) -> None:
         click.echo(f"\n  {row['prompt']}\n    before: {row['before']}\n    after:  {row['after']}")
     if "gold_win_rate" in summary:
         low, high = summary["gold_win_rate_interval"]
-        click.echo(f"\nwin rate over the starting policy by the gold score: {summary['gold_win_rate']:.1%} "
-                   f"(95 % interval {low:.1%} to {high:.1%}, {summary['gold_win_rate_prompts']} held-out prompts)")
+        click.echo(
+            f"\nwin rate over the starting policy by the gold score: {summary['gold_win_rate']:.1%} "
+            f"(95 % interval {low:.1%} to {high:.1%}, {summary['gold_win_rate_prompts']} held-out prompts)"
+        )

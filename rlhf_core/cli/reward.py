@@ -32,8 +32,15 @@ def reward() -> None:
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the scored rows here.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="For rewards that draw at random.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
-def score(folder: str | None, name: str | None, settings: tuple[str, ...], file: str, output: Path | None, seed: int,
-          as_json: bool) -> None:
+def score(
+    folder: str | None,
+    name: str | None,
+    settings: tuple[str, ...],
+    file: str,
+    output: Path | None,
+    seed: int,
+    as_json: bool,
+) -> None:
     """Score the completions of a file. Exit code 1 if not one of them has a score.
 
     \b
@@ -41,7 +48,7 @@ def score(folder: str | None, name: str | None, settings: tuple[str, ...], file:
     rlhf reward score --reward verifier --set timeout_s=2 --input answers.jsonl --output scored.jsonl
     """
     from rlhf_core.cli.toolbox import context_of, emit_json, open_registry, quiet_libraries, set_up_logging
-    from rlhf_core.trainers.doors import ask
+    from rlhf_core.contracts import score_samples
 
     set_up_logging()
     registry = open_registry()
@@ -53,7 +60,7 @@ def score(folder: str | None, name: str | None, settings: tuple[str, ...], file:
     chosen.preflight(ctx)
     quiet_libraries()
     with built(chosen, ctx) as one:
-        scores = ask(one, samples, f"reward '{chosen.name}'")
+        scores = score_samples(one, samples, f"reward '{chosen.name}'")
     scored = [_row(row, one) for row, one in zip(rows, scores)]
     result = _summary(chosen.name, scores)
     if output is not None:
@@ -102,8 +109,10 @@ def chosen_reward(registry: Registry, folder: str | None, name: str | None, sett
         options["path"] = folder
     cls = registry.load("reward", str(name))
     if folder is None and "path" in cls.model_fields and not {"path", "pairs"} & set(options):
-        raise ConfigError(f"reward '{name}' scores with a trained model, and none is named",
-                          fix="rlhf reward score --model FOLDER; `rlhf train` prints where it keeps a trained ensemble")
+        raise ConfigError(
+            f"reward '{name}' scores with a trained model, and none is named",
+            fix="rlhf reward score --model FOLDER; `rlhf train` prints where it keeps a trained ensemble",
+        )
     try:
         own = registry.find("reward", str(name)).name
         return cls.model_validate({**options, "name": own}, context={"registry": registry})
@@ -128,7 +137,7 @@ def samples_of(file: str) -> tuple[list[Mapping[str, Any]], list[Sample]]:
 
 def _sample(reader: Any, record: Any) -> Sample:
     from rlhf_core.data.conversations import read_demonstration
-    from rlhf_core.data.library import NOT_META
+    from rlhf_core.data.datasets import NOT_META
     from rlhf_core.data.schema import UnusableRow
     from rlhf_core.errors import DatasetError
     from rlhf_core.types import Prompt, Sample
@@ -152,7 +161,7 @@ def built(chosen: ComponentConfig, ctx: BuildContext) -> Iterator[RewardModel]:
     Raises:
         PluginError: it is no reward.
     """
-    from rlhf_core.models.matmul import use_products
+    from rlhf_core.kernels.matmul import use_products
     from rlhf_core.registry import check_component
 
     use_products("auto")
@@ -173,11 +182,16 @@ def _row(row: Mapping[str, Any], one: Score) -> dict[str, Any]:
 def _summary(name: str, scores: Sequence[Score]) -> dict[str, Any]:
     from collections import Counter
 
-    from rlhf_core.trainers.rooms import mean
+    from rlhf_core.trainers.online.rooms import mean
 
     good = [float(s.value) for s in scores if s.ok and s.value is not None]
-    return {"reward": name, "mean": mean(good) if good else None, "scored": len(good), "count": len(scores),
-            "statuses": dict(Counter(s.status.value for s in scores))}
+    return {
+        "reward": name,
+        "mean": mean(good) if good else None,
+        "scored": len(good),
+        "count": len(scores),
+        "statuses": dict(Counter(s.status.value for s in scores)),
+    }
 
 
 def _write(output: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -194,9 +208,13 @@ def _print(result: Mapping[str, Any], samples: Sequence[Sample], scores: Sequenc
     from rlhf_core.cli.common import shorten, table
 
     values = ["" if s.value is None else f"{s.value:.4f}" for s in scores]
-    table(("score", "status", "prompt", "completion", ""),
-          ((v, s.status.value, shorten(x.prompt.text), shorten(x.completion), "" if s.ok else shorten(s.detail, 80))
-           for v, s, x in zip(values, scores, samples)))
+    table(
+        ("score", "status", "prompt", "completion", ""),
+        (
+            (v, s.status.value, shorten(x.prompt.text), shorten(x.completion), "" if s.ok else shorten(s.detail, 80))
+            for v, s, x in zip(values, scores, samples)
+        ),
+    )
     mean = "none" if result["mean"] is None else f"{result['mean']:.4f}"
     click.echo(f"\nmean {mean} over {result['scored']} of {result['count']} rows")
     if output:

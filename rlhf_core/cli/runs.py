@@ -56,8 +56,16 @@ def show(run: str, as_json: bool) -> None:
     series = found.series()
     if as_json:
         ends = {k: {"first": v[0], "last": v[-1], "count": len(v)} for k, v in series.items()}
-        emit_json({**_head(found), "checkpoints": found.checkpoints, "components": found.plan.components,
-                   "versions": found.plan.versions, "metrics": ends, "summary": found.summary})
+        emit_json(
+            {
+                **_head(found),
+                "checkpoints": found.checkpoints,
+                "components": found.plan.components,
+                "versions": found.plan.versions,
+                "metrics": ends,
+                "summary": found.summary,
+            }
+        )
         return
     for key, value in _head(found).items():
         if value not in ("", None):
@@ -101,8 +109,15 @@ def compare(names: tuple[str, ...], as_json: bool) -> None:
 
 def _head(run: StoredRun) -> dict[str, Any]:
     reward = run.series().get("reward/mean") or run.series().get("loss") or [None]
-    head = {"run": str(run.path), "status": run.status, "steps": run.steps, "seed": run.plan.seed,
-            "model": run.plan.config["model"]["path"], "dataset": run.datasets, "last_value": reward[-1]}
+    head = {
+        "run": str(run.path),
+        "status": run.status,
+        "steps": run.steps,
+        "seed": run.plan.seed,
+        "model": run.plan.config["model"]["path"],
+        "dataset": run.datasets,
+        "last_value": reward[-1],
+    }
     names = {("algo" if slot == "trainer" else slot): run.name_of(slot) for slot in SLOTS}
     reason = {"stop_reason": run.summary["stop_reason"]} if run.summary and run.summary.get("stop_reason") else {}
     return {**head, **names, **reason}

@@ -18,8 +18,19 @@ if TYPE_CHECKING:
     from rlhf_core.models.load import LoadedModel
     from rlhf_core.registry import Registry
 
-__all__ = ["Choice", "OpenGroup", "component_of", "context_of", "emit_json", "open_registry", "quiet_libraries",
-           "sampler", "set_up_logging", "shorten", "table"]
+__all__ = [
+    "Choice",
+    "OpenGroup",
+    "component_of",
+    "context_of",
+    "emit_json",
+    "open_registry",
+    "quiet_libraries",
+    "sampler",
+    "set_up_logging",
+    "shorten",
+    "table",
+]
 
 
 def open_registry() -> Registry:
@@ -29,8 +40,9 @@ def open_registry() -> Registry:
     return open_plugins()[0]
 
 
-def component_of(registry: Registry, kind: str, name: str, options: Mapping[str, Any] | None = None,
-                 settings: Iterable[str] = ()) -> ComponentConfig:
+def component_of(
+    registry: Registry, kind: str, name: str, options: Mapping[str, Any] | None = None, settings: Iterable[str] = ()
+) -> ComponentConfig:
     """A component's Config.
 
     Args:
@@ -57,9 +69,15 @@ def component_of(registry: Registry, kind: str, name: str, options: Mapping[str,
         raise explain(error, cls, where=f"{kind} '{name}'") from error
 
 
-def context_of(registry: Registry, *, seed: int = 0, dataset: Mapping[str, Any] | None = None,
-               reward: ComponentConfig | None = None, model: ModelConfig | None = None,
-               policy: LoadedModel | None = None) -> BuildContext:
+def context_of(
+    registry: Registry,
+    *,
+    seed: int = 0,
+    dataset: Mapping[str, Any] | None = None,
+    reward: ComponentConfig | None = None,
+    model: ModelConfig | None = None,
+    policy: LoadedModel | None = None,
+) -> BuildContext:
     """What a component is built with where there is no run.
 
     Args:
@@ -81,7 +99,7 @@ def context_of(registry: Registry, *, seed: int = 0, dataset: Mapping[str, Any] 
     from rlhf_core.config.errors import explain
     from rlhf_core.config.run import RunConfig
     from rlhf_core.context import BuildContext
-    from rlhf_core.data.library import Datasets
+    from rlhf_core.data.datasets import Datasets
     from rlhf_core.models.config import ModelConfig
 
     config = RunConfig.model_construct(seed=seed, reward=reward, model=model or ModelConfig())
@@ -104,8 +122,8 @@ def sampler(registry: Registry, model: ModelConfig, rollout: str = "native") -> 
     """
     import torch
 
+    from rlhf_core.kernels.matmul import use_products
     from rlhf_core.models.load import load_policy
-    from rlhf_core.models.matmul import use_products
 
     use_products("auto")
     policy = load_policy(model)

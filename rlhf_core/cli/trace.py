@@ -90,8 +90,11 @@ def pick(prompts: Sequence[Row], update: Row, wanted: str | None) -> Row | None:
         if hit is not None:
             return prompts[hit] if prompts else None
     near = did_you_mean(wanted, [*known, *(n.rsplit("/", 1)[-1] for n in known)])
-    raise ConfigError(f"no prompt '{wanted}' in this step", why="its prompts: " + ", ".join(known[:8]),
-                      fix=near or "leave --prompt out for the first")
+    raise ConfigError(
+        f"no prompt '{wanted}' in this step",
+        why="its prompts: " + ", ".join(known[:8]),
+        fix=near or "leave --prompt out for the first",
+    )
 
 
 def _print_prompt(step: int, row: Row) -> None:

@@ -21,9 +21,19 @@ from rlhf_core.cli.options import open_plugins, resolve_options, run_options, su
 @click.option("--strict-plugins", is_flag=True, help="A failing hook ends the run instead of being counted.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @click.option("--debug", is_flag=True, hidden=True)
-def train(files: tuple[str, ...], settings: tuple[str, ...], run_dir: Path | None, nproc: int,
-          resume: Path | None, dry_run: bool, no_plugins: bool, strict_plugins: bool, as_json: bool, debug: bool,
-          **names: Any) -> None:
+def train(
+    files: tuple[str, ...],
+    settings: tuple[str, ...],
+    run_dir: Path | None,
+    nproc: int,
+    resume: Path | None,
+    dry_run: bool,
+    no_plugins: bool,
+    strict_plugins: bool,
+    as_json: bool,
+    debug: bool,
+    **names: Any,
+) -> None:
     """Train a model.
 
     \b
@@ -32,7 +42,7 @@ def train(files: tuple[str, ...], settings: tuple[str, ...], run_dir: Path | Non
     rlhf train --config configs/pocket_grpo.yaml --set trainer.steps=20
     """
     from rlhf_core.cli.common import emit_json, set_up_logging
-    from rlhf_core.launch import plan_run, planned_resume, preflight
+    from rlhf_core.launch.run import plan_run, planned_resume, preflight
 
     set_up_logging()
     registry, hooks = open_plugins(enabled=not no_plugins, strict=strict_plugins)
@@ -54,7 +64,7 @@ def train(files: tuple[str, ...], settings: tuple[str, ...], run_dir: Path | Non
 def _run(plan: Any, config: Any, registry: Any, hooks: Any, run_dir: Path | None, resume: bool, as_json: bool) -> None:
     from rlhf_core.cli.common import emit_json, quiet_libraries
     from rlhf_core.cli.progress import StepPrinter, print_summary
-    from rlhf_core.launch import launch
+    from rlhf_core.launch.run import launch
     from rlhf_core.runs.run_dir import RunDir, check_free, default_run_dir
 
     folder = run_dir or default_run_dir(config.trainer.name)

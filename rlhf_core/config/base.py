@@ -22,8 +22,11 @@ class Config(BaseModel):
         """A mapping changes a section's default instead of replacing it: the fields it leaves out stay as vetted."""
         if not isinstance(value, dict):
             return value
-        sections = {k: cls.model_fields[k].default for k, v in value.items() if isinstance(v, dict)
-                    and k in cls.model_fields and isinstance(cls.model_fields[k].default, Config)}
+        sections = {
+            k: cls.model_fields[k].default
+            for k, v in value.items()
+            if isinstance(v, dict) and k in cls.model_fields and isinstance(cls.model_fields[k].default, Config)
+        }
         return {**value, **{k: {**d.model_dump(exclude_unset=True), **value[k]} for k, d in sections.items()}}
 
 

@@ -116,8 +116,10 @@ def _nest(value: Any) -> Any:
     if not isinstance(value, dict) or "source" in value:
         return value
     fields = set(SourceSettings.model_fields) - {"source"}
-    return {**{k: v for k, v in value.items() if k in fields},
-            "source": spell_dataset({k: v for k, v in value.items() if k not in fields})}
+    return {
+        **{k: v for k, v in value.items() if k in fields},
+        "source": spell_dataset({k: v for k, v in value.items() if k not in fields}),
+    }
 
 
 def spell_dataset(options: dict[str, Any]) -> dict[str, Any]:
@@ -130,8 +132,13 @@ def spell_dataset(options: dict[str, Any]) -> dict[str, Any]:
     name = str(options.get("name", ""))
     if name.startswith("pocket/"):
         return {**options, "name": "pocket", "subset": name.split("/", 1)[1]}
-    for ending, kind in ((".jsonl", "jsonl"), (".jsonl.gz", "jsonl"), (".json", "jsonl"), (".json.gz", "jsonl"),
-                         (".parquet", "parquet")):
+    for ending, kind in (
+        (".jsonl", "jsonl"),
+        (".jsonl.gz", "jsonl"),
+        (".json", "jsonl"),
+        (".json.gz", "jsonl"),
+        (".parquet", "parquet"),
+    ):
         if name.endswith(ending):
             return {**options, "name": kind, "path": name}
     if "/" in name and not name.startswith("rlhf-"):

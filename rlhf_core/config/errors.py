@@ -59,8 +59,11 @@ def known_keys(model: type[BaseModel], path: list[str]) -> list[str]:
         field = model.model_fields.get(part)
         if field is None:
             continue
-        candidates = [a for a in (field.annotation, *getattr(field.annotation, "__args__", ()))
-                      if isinstance(a, type) and issubclass(a, BaseModel)]
+        candidates = [
+            a
+            for a in (field.annotation, *getattr(field.annotation, "__args__", ()))
+            if isinstance(a, type) and issubclass(a, BaseModel)
+        ]
         if not candidates:
             return []
         model = candidates[0]

@@ -102,8 +102,12 @@ def _floats(value: Any) -> Any:
 
 
 def resolve(
-    registry: Registry, *, files: Iterable[str | Path] = (), settings: Iterable[str] = (),
-    sugar: Mapping[str, Any] | None = None, base: Mapping[str, Any] | None = None,
+    registry: Registry,
+    *,
+    files: Iterable[str | Path] = (),
+    settings: Iterable[str] = (),
+    sugar: Mapping[str, Any] | None = None,
+    base: Mapping[str, Any] | None = None,
 ) -> RunConfig:
     """Return the validated configuration.
 
@@ -140,9 +144,11 @@ def check_said(data: Mapping[str, Any]) -> None:
     ways = [w for w in ("micro_batch_size", "micro_batch_tokens") if said.get(w) is not None]
     if ways:
         both = ("gradient_accumulation_steps", *ways)
-        raise ConfigError(" and ".join(f"trainer.{way} {said[way]}" for way in both) + " are both given",
-                          why="each says how an update is cut into micro-batches",
-                          fix="leave one of them out")
+        raise ConfigError(
+            " and ".join(f"trainer.{way} {said[way]}" for way in both) + " are both given",
+            why="each says how an update is cut into micro-batches",
+            fix="leave one of them out",
+        )
 
 
 def _replaces(dataset: Any) -> bool:
@@ -173,8 +179,9 @@ def validate(registry: Registry, data: Mapping[str, Any]) -> RunConfig:
         raise explain(error, RunConfig) from error
 
 
-def loss_recipe(registry: Registry, trainer: Any, data: Mapping[str, Any],
-                companions: Mapping[str, Any]) -> Mapping[str, Any]:
+def loss_recipe(
+    registry: Registry, trainer: Any, data: Mapping[str, Any], companions: Mapping[str, Any]
+) -> Mapping[str, Any]:
     """What the chosen loss goes with (:attr:`ComponentConfig.recipe`), if the trainer feeds that kind of loss."""
     loss = with_companions(data, {"loss": companions.get("loss")}).get("loss")
     name = (_as_mapping("loss", loss) or {}).get("name") if isinstance(loss, (str, dict)) else None

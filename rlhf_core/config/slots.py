@@ -28,9 +28,12 @@ class _Resolve:
         registry = (info.context or {})["registry"]
         cls = registry.load(self.kind, str(value["name"]))
         if clash := sorted(set(cls.model_fields) & set(self.beside())):
-            raise PluginError(f"{self.kind} '{value['name']}' has settings called {', '.join(clash)}",
-                              where=registry.find(self.kind, str(value["name"])).distribution,
-                              why=f"the {self.kind} section has settings of that name", fix="rename the plugin's own")
+            raise PluginError(
+                f"{self.kind} '{value['name']}' has settings called {', '.join(clash)}",
+                where=registry.find(self.kind, str(value["name"])).distribution,
+                why=f"the {self.kind} section has settings of that name",
+                fix="rename the plugin's own",
+            )
         try:
             return cls.model_validate(value, context=info.context)
         except ValidationError as error:

@@ -46,8 +46,11 @@ def read_verdict(reader: Reader, record: Record) -> bool:
     value = reader.need(record, "label")
     text = str(value).strip().lower()
     if text not in ("true", "false", "1", "0", "1.0", "0.0"):
-        raise DatasetError(f"label {value!r} is neither true nor false", where=record.where,
-                           fix="give true (desirable) or false; map another column with dataset.columns={label: NAME}")
+        raise DatasetError(
+            f"label {value!r} is neither true nor false",
+            where=record.where,
+            fix="give true (desirable) or false; map another column with dataset.columns={label: NAME}",
+        )
     return text in ("true", "1", "1.0")
 
 
@@ -110,6 +113,8 @@ def transcript(text: str) -> Side:
         (({'role': 'user', 'content': 'Hi'},), 'Hello')
     """
     pieces = _TURN.split("\n\n" + text.lstrip())
-    turns = tuple({"role": "user" if who == "Human" else "assistant", "content": what.strip()}
-                  for who, what in zip(pieces[1::2], pieces[2::2]))
+    turns = tuple(
+        {"role": "user" if who == "Human" else "assistant", "content": what.strip()}
+        for who, what in zip(pieces[1::2], pieces[2::2])
+    )
     return _split(turns)

@@ -39,11 +39,17 @@ def read_values(settings: CurriculumSettings) -> dict[str, float]:
     values: dict[str, float] = {}
     for name, value in pairs:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise DatasetError(f"{WHAT} '{path}': the value of '{name}' is not a number", why=f"it is {value!r:.60}",
-                               fix=f"mend the file, or name another column with dataset.{WHAT}.key")
+            raise DatasetError(
+                f"{WHAT} '{path}': the value of '{name}' is not a number",
+                why=f"it is {value!r:.60}",
+                fix=f"mend the file, or name another column with dataset.{WHAT}.key",
+            )
         if values.setdefault(name, float(value)) != value:
-            raise DatasetError(f"{WHAT} '{path}': id '{name}' occurs twice with different values",
-                               why=f"{values[name]:g} and {float(value):g}", fix="keep one of them")
+            raise DatasetError(
+                f"{WHAT} '{path}': id '{name}' occurs twice with different values",
+                why=f"{values[name]:g} and {float(value):g}",
+                fix="keep one of them",
+            )
     return values
 
 
@@ -61,16 +67,25 @@ def _row(row: Mapping[str, Any], key: str, where: str) -> tuple[str, Any]:
     """(Id, value) of one row."""
     name = next((row[c] for c in ID_COLUMNS if row.get(c) is not None), None)
     if name is None:
-        raise DatasetError(f"a row of the {WHAT} has no id", where=where, why=f"its keys: {', '.join(row)}",
-                           fix='write {"id": ..., "' + key + '": ...}')
+        raise DatasetError(
+            f"a row of the {WHAT} has no id",
+            where=where,
+            why=f"its keys: {', '.join(row)}",
+            fix='write {"id": ..., "' + key + '": ...}',
+        )
     if key not in row:
-        raise DatasetError(f"the {WHAT} has no '{key}' for '{name}'", where=where, why=f"its keys: {', '.join(row)}",
-                           fix=did_you_mean(key, row) or f"name the column with dataset.{WHAT}.key")
+        raise DatasetError(
+            f"the {WHAT} has no '{key}' for '{name}'",
+            where=where,
+            why=f"its keys: {', '.join(row)}",
+            fix=did_you_mean(key, row) or f"name the column with dataset.{WHAT}.key",
+        )
     return str(name), row[key]
 
 
-def apply_curriculum(settings: CurriculumSettings, prompts: Sequence[Prompt], held: Sequence[Prompt],
-                     seed: int | None) -> tuple[list[Prompt], Counter[str]]:
+def apply_curriculum(
+    settings: CurriculumSettings, prompts: Sequence[Prompt], held: Sequence[Prompt], seed: int | None
+) -> tuple[list[Prompt], Counter[str]]:
     """Keep the training prompts whose value lies in the band, in the order asked for.
 
     Args:
@@ -91,24 +106,33 @@ def apply_curriculum(settings: CurriculumSettings, prompts: Sequence[Prompt], he
     known = [i for p in prompts if p.id not in values or not missing for i in (p.id, own_id(p))]
     limit = settings.max_unmatched_fraction
     for few, of, what, others in (
-            (unmatched, len(given), f"ids of '{settings.path}' match no prompt", known),
-            (missing, len(prompts), f"prompts are not in '{settings.path}'", unmatched or list(given))):
+        (unmatched, len(given), f"ids of '{settings.path}' match no prompt", known),
+        (missing, len(prompts), f"prompts are not in '{settings.path}'", unmatched or list(given)),
+    ):
         if few and (len(few) == of or len(few) > limit * of):
             raise DatasetError(
-                f"{len(few)} of {of} {what}", where="first: " + _some(few),
+                f"{len(few)} of {of} {what}",
+                where="first: " + _some(few),
                 why=f"the other side has {_some(others)}; nearest to '{few[0]}': {_nearest(few[0], others)}",
-                fix=f"use the dataset's ids, or allow more with dataset.{WHAT}.max_unmatched_fraction (now {limit:g})")
+                fix=f"use the dataset's ids, or allow more with dataset.{WHAT}.max_unmatched_fraction (now {limit:g})",
+            )
     low, high = settings.band or (-math.inf, math.inf)
     valued = [p for p in prompts if p.id in values]
     kept = [p for p in valued if low <= values[p.id] <= high]
     _check_left(prompts, kept, values, settings)
-    counts = Counter({"curriculum_ids_unmatched": len(unmatched), "curriculum_prompts_unmatched": len(missing),
-                      "curriculum_out_of_band": len(valued) - len(kept)})
+    counts = Counter(
+        {
+            "curriculum_ids_unmatched": len(unmatched),
+            "curriculum_prompts_unmatched": len(missing),
+            "curriculum_out_of_band": len(valued) - len(kept),
+        }
+    )
     return _ordered(kept, values, settings.order, seed), +counts
 
 
-def match(values: Mapping[str, float], prompts: Sequence[Prompt], held: Sequence[Prompt],
-          path: str) -> tuple[dict[str, float], list[str]]:
+def match(
+    values: Mapping[str, float], prompts: Sequence[Prompt], held: Sequence[Prompt], path: str
+) -> tuple[dict[str, float], list[str]]:
     """(Value by full prompt id, ids that match nothing). A file may leave a source's label out of its ids.
 
     Raises:
@@ -122,13 +146,19 @@ def match(values: Mapping[str, float], prompts: Sequence[Prompt], held: Sequence
     for name, value in values.items():
         whose = [name] if name in full else short.get(name, [])
         if len(whose) > 1:
-            raise DatasetError(f"{WHAT} '{path}': id '{name}' is in several sources",
-                               why=f"it may be {_some(whose)}", fix="write ids with their source's label")
+            raise DatasetError(
+                f"{WHAT} '{path}': id '{name}' is in several sources",
+                why=f"it may be {_some(whose)}",
+                fix="write ids with their source's label",
+            )
         if not whose:
             unmatched.append(name)
         elif found.setdefault(whose[0], value) != value:
-            raise DatasetError(f"{WHAT} '{path}': '{name}' is '{whose[0]}', which has another value",
-                               why=f"{found[whose[0]]:g} and {value:g}", fix="keep one of them")
+            raise DatasetError(
+                f"{WHAT} '{path}': '{name}' is '{whose[0]}', which has another value",
+                why=f"{found[whose[0]]:g} and {value:g}",
+                fix="keep one of them",
+            )
     return found, unmatched
 
 
@@ -137,18 +167,23 @@ def own_id(prompt: Prompt) -> str:
     return prompt.id.removeprefix(f"{prompt.source}/")
 
 
-def _check_left(prompts: Sequence[Prompt], kept: Sequence[Prompt], values: Mapping[str, float],
-                settings: CurriculumSettings) -> None:
+def _check_left(
+    prompts: Sequence[Prompt], kept: Sequence[Prompt], values: Mapping[str, float], settings: CurriculumSettings
+) -> None:
     lost = sorted({p.source for p in prompts} - {p.source for p in kept})
     if lost:
         own = [values[p.id] for p in prompts if p.source == lost[0] and p.id in values]
         if not own:
-            raise DatasetError(f"no prompt of source '{lost[0]}' is in '{settings.path}'",
-                               why="a source without prompts would silently leave the mixture",
-                               fix="add its ids to the file, or drop the source")
-        raise DatasetError(f"no prompt of source '{lost[0]}' has a value in the {WHAT}'s band",
-                           why=f"its values run from {min(own):g} to {max(own):g}, the band is {settings.band}",
-                           fix=f"widen dataset.{WHAT}.band, or drop the source")
+            raise DatasetError(
+                f"no prompt of source '{lost[0]}' is in '{settings.path}'",
+                why="a source without prompts would silently leave the mixture",
+                fix="add its ids to the file, or drop the source",
+            )
+        raise DatasetError(
+            f"no prompt of source '{lost[0]}' has a value in the {WHAT}'s band",
+            why=f"its values run from {min(own):g} to {max(own):g}, the band is {settings.band}",
+            fix=f"widen dataset.{WHAT}.band, or drop the source",
+        )
 
 
 def _ordered(kept: list[Prompt], values: Mapping[str, float], order: str, seed: int | None) -> list[Prompt]:

@@ -20,8 +20,14 @@ class DifficultyOrder(PromptOrder):
         prompts, weights, seed, shuffle: as of :class:`PromptOrder`.
     """
 
-    def __init__(self, settings: DifficultySettings, prompts: Sequence[Prompt], weights: Mapping[str, float],
-                 seed: int, shuffle: bool = True) -> None:
+    def __init__(
+        self,
+        settings: DifficultySettings,
+        prompts: Sequence[Prompt],
+        weights: Mapping[str, float],
+        seed: int,
+        shuffle: bool = True,
+    ) -> None:
         self.settings = settings
         super().__init__(prompts, weights, seed, shuffle)
         self.home = {p.id: w for w in self.walks.values() for p in w.prompts}
@@ -45,8 +51,9 @@ class DifficultyWalk(SourceWalk):
     ``1 / explore``-th draw takes one from outside instead. Where one side is empty the other serves.
     """
 
-    def __init__(self, source: str, prompts: Sequence[Prompt], key: tuple[int, int] | None,
-                 settings: DifficultySettings) -> None:
+    def __init__(
+        self, source: str, prompts: Sequence[Prompt], key: tuple[int, int] | None, settings: DifficultySettings
+    ) -> None:
         super().__init__(source, prompts, key)
         self.settings, self.draws = settings, 0
         self.place = {p.id: i for i, p in enumerate(self.prompts)}

@@ -40,8 +40,9 @@ def check_file(path: str, what: str = "dataset", setting: str = "--dataset") -> 
         fix = "name one file, or read the folder with dataset.name=hub" if what == "dataset" else "name one file"
         raise DatasetError(f"{what} '{path}' is a folder, not a file", why=f"it holds {names}", fix=fix)
     if not file.parent.is_dir():
-        raise DatasetError(f"{what} '{path}' does not exist", why=f"there is no folder '{file.parent}'",
-                           fix=f"check {setting}")
+        raise DatasetError(
+            f"{what} '{path}' does not exist", why=f"there is no folder '{file.parent}'", fix=f"check {setting}"
+        )
     near = did_you_mean(file.name, [p.name for p in file.parent.glob("*")])
     raise DatasetError(f"{what} '{path}' does not exist", fix=near or f"check {setting}")
 
@@ -72,16 +73,21 @@ def read_text(path: str, what: str = "dataset") -> str:
         with opener(Path(path).expanduser(), "rt", encoding="utf-8-sig") as file:
             return str(file.read())
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise DatasetError(f"{what} '{path}' cannot be read", why=f"{type(error).__name__}: {error}",
-                           fix="it must be UTF-8 text, whole, and packed with gzip if it is called .gz") from error
+        raise DatasetError(
+            f"{what} '{path}' cannot be read",
+            why=f"{type(error).__name__}: {error}",
+            fix="it must be UTF-8 text, whole, and packed with gzip if it is called .gz",
+        ) from error
 
 
 def _array(text: str, path: str) -> FileRows:
     try:
         rows = json.loads(text)
     except json.JSONDecodeError as error:
-        raise DatasetError(f"{path}:{error.lineno}: not valid JSON: {error.msg}",
-                           fix="a file that begins with [ must be one JSON array of objects") from error
+        raise DatasetError(
+            f"{path}:{error.lineno}: not valid JSON: {error.msg}",
+            fix="a file that begins with [ must be one JSON array of objects",
+        ) from error
     for number, row in enumerate(rows, 1):
         _check_object(row, f"{path}, row {number}")
     return FileRows(rows, [f"row {n}" for n in range(1, len(rows) + 1)])
@@ -95,8 +101,11 @@ def _lines(text: str, path: str) -> FileRows:
         try:
             row = json.loads(line)
         except json.JSONDecodeError as error:
-            raise DatasetError(f"{path}:{number}: not valid JSON: {error.msg}", why=f"the line begins {line[:60]!r}",
-                               fix="mend or remove that line; each must be one whole object") from error
+            raise DatasetError(
+                f"{path}:{number}: not valid JSON: {error.msg}",
+                why=f"the line begins {line[:60]!r}",
+                fix="mend or remove that line; each must be one whole object",
+            ) from error
         _check_object(row, f"{path}:{number}")
         found.rows.append(row)
         found.places.append(f"line {number}")
@@ -105,8 +114,11 @@ def _lines(text: str, path: str) -> FileRows:
 
 def _check_object(row: object, where: str) -> None:
     if not isinstance(row, dict):
-        raise DatasetError(f"{where}: expected an object, got {type(row).__name__}", why=f"it is {str(row)[:60]!r}",
-                           fix='write {"prompt": ...}')
+        raise DatasetError(
+            f"{where}: expected an object, got {type(row).__name__}",
+            why=f"it is {str(row)[:60]!r}",
+            fix='write {"prompt": ...}',
+        )
 
 
 def read_parquet(path: str) -> FileRows:

@@ -11,8 +11,15 @@ from rlhf_core.errors import DatasetError, did_you_mean
 if TYPE_CHECKING:
     from rlhf_core.data.config import HubConfig
 
-BUILDERS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet", ".arrow": "arrow",
-            ".txt": "text"}
+BUILDERS = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".txt": "text",
+}
 SAVED = ("dataset_dict.json", "state.json")
 """What ``save_to_disk`` leaves in its folder."""
 
@@ -55,7 +62,9 @@ class HubSource:
             why = str(error).strip().splitlines()
             raise DatasetError(
                 f"dataset '{self.config.path}' (subset {self.config.subset}, split '{split}') cannot be loaded",
-                why=f"{type(error).__name__}: {why[0] if why else ''}", fix=self._advice(path, error)) from error
+                why=f"{type(error).__name__}: {why[0] if why else ''}",
+                fix=self._advice(path, error),
+            ) from error
 
     def _saved(self, path: Path, split: str) -> Any:
         import datasets
@@ -64,9 +73,11 @@ class HubSource:
         if isinstance(found, datasets.Dataset):
             return found
         if split not in found:
-            raise DatasetError(f"dataset '{self.config.path}' has no split '{split}'",
-                               why=f"it has {', '.join(map(str, found))}",
-                               fix=did_you_mean(split, [str(s) for s in found]))
+            raise DatasetError(
+                f"dataset '{self.config.path}' has no split '{split}'",
+                why=f"it has {', '.join(map(str, found))}",
+                fix=did_you_mean(split, [str(s) for s in found]),
+            )
         return found[split]
 
     def _advice(self, path: Path, error: Exception) -> str:

@@ -107,5 +107,7 @@ def check_fingerprint(what: str, then: str, now: str) -> None:
         DatasetError: the two differ.
     """
     if then != now:
-        raise DatasetError(f"the {what} changed since the checkpoint",
-                           fix="resume with the same dataset, or start a new run from the checkpoint's model")
+        raise DatasetError(
+            f"the {what} changed since the checkpoint",
+            fix="resume with the same dataset, or start a new run from the checkpoint's model",
+        )

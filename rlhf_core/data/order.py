@@ -27,15 +27,18 @@ class PromptOrder:
         shuffle: False keeps the order of the rows.
     """
 
-    def __init__(self, prompts: Sequence[Prompt], weights: Mapping[str, float], seed: int,
-                 shuffle: bool = True) -> None:
+    def __init__(
+        self, prompts: Sequence[Prompt], weights: Mapping[str, float], seed: int, shuffle: bool = True
+    ) -> None:
         by_source: dict[str, list[Prompt]] = {}
         for prompt in prompts:
             by_source.setdefault(prompt.source, []).append(prompt)
         total = sum(weights[s] for s in by_source)
         self.share = {s: weights[s] / total for s in by_source}
-        self.walks = {s: self.walk(s, rows, (seed, i) if shuffle else None)
-                      for i, (s, rows) in enumerate(sorted(by_source.items()))}
+        self.walks = {
+            s: self.walk(s, rows, (seed, i) if shuffle else None)
+            for i, (s, rows) in enumerate(sorted(by_source.items()))
+        }
 
     def walk(self, source: str, prompts: Sequence[Prompt], key: tuple[int, int] | None) -> SourceWalk:
         """The walk through one source; arguments as of :class:`SourceWalk`."""
@@ -82,9 +85,11 @@ class PromptOrder:
             DatasetError: the prompts are not those that the frontier counts.
         """
         if set(state) != set(self.walks):
-            raise DatasetError("the dataset's sources changed since the checkpoint",
-                               why=f"then {sorted(state)}, now {sorted(self.walks)}",
-                               fix="resume with the same dataset, or start a new run from the checkpoint's model")
+            raise DatasetError(
+                "the dataset's sources changed since the checkpoint",
+                why=f"then {sorted(state)}, now {sorted(self.walks)}",
+                fix="resume with the same dataset, or start a new run from the checkpoint's model",
+            )
         for source, walk in self.walks.items():
             walk.load_state_dict(state[source])
 
@@ -153,5 +158,7 @@ class SourceWalk:
 
 def too_few(source: str, has: int, needs: int) -> DatasetError:
     """The error for a source that is smaller than its share of a batch."""
-    return DatasetError(f"one step may take {needs} different prompts of '{source}', which has only {has}",
-                        fix="lower trainer.rollout_batch_size, raise trainer.group_size, or give more prompts")
+    return DatasetError(
+        f"one step may take {needs} different prompts of '{source}', which has only {has}",
+        fix="lower trainer.rollout_batch_size, raise trainer.group_size, or give more prompts",
+    )

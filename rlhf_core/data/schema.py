@@ -11,8 +11,16 @@ from rlhf_core.errors import DatasetError, did_you_mean
 from rlhf_core.types import Message
 
 Row = Mapping[str, Any]
-ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "chatgpt": "assistant",
-         "system": "system", "tool": "tool", "observation": "tool"}
+ROLES = {
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "assistant": "assistant",
+    "chatgpt": "assistant",
+    "system": "system",
+    "tool": "tool",
+    "observation": "tool",
+}
 PROMPT_COLUMNS = ("prompt", "messages", "question", "conversations", "instruction")
 """Where a prompt is looked for, in this order."""
 
@@ -65,10 +73,15 @@ class Reader:
         """The error for a column that is not there."""
         known = sorted(map(str, record.row))
         fix = did_you_mean(column, known) or (
-            f"map it: dataset.columns={{{column}: NAME}}" if self.mapped else f"name one of them '{column}'")
+            f"map it: dataset.columns={{{column}: NAME}}" if self.mapped else f"name one of them '{column}'"
+        )
         what = "dataset" if self.mapped else "file"
-        return DatasetError(f"{what} '{self.label}' has no column '{column}'", where=record.where,
-                            why=f"{why}its columns: {', '.join(known)}", fix=fix)
+        return DatasetError(
+            f"{what} '{self.label}' has no column '{column}'",
+            where=record.where,
+            why=f"{why}its columns: {', '.join(known)}",
+            fix=fix,
+        )
 
     def find(self, record: Record, *columns: str) -> str | None:
         """The first of our columns whose value the row has."""
@@ -118,8 +131,11 @@ class Reader:
             role = ROLES.get(str(turn.get("role", turn.get("from", ""))).lower())
             content = turn_text(turn.get("content", turn.get("value")))
         if role is None or content is None:
-            raise DatasetError("a turn is not {role: user | assistant | system | tool, content: text}",
-                               where=record.where, why=f"got {str(turn)[:80]}")
+            raise DatasetError(
+                "a turn is not {role: user | assistant | system | tool, content: text}",
+                where=record.where,
+                why=f"got {str(turn)[:80]}",
+            )
         return {"role": role, "content": content}
 
     def answer(self, record: Record, pattern: str | None) -> str | None:
@@ -134,9 +150,12 @@ class Reader:
         value = str(self.need(record, "answer"))
         match = re.search(pattern, value, re.DOTALL)
         if match is None:
-            raise DatasetError(f"answer_pattern {pattern!r} does not match the answer", where=record.where,
-                               why=f"the answer ends with {value[-60:]!r}",
-                               fix="mend the row or dataset.answer_pattern")
+            raise DatasetError(
+                f"answer_pattern {pattern!r} does not match the answer",
+                where=record.where,
+                why=f"the answer ends with {value[-60:]!r}",
+                fix="mend the row or dataset.answer_pattern",
+            )
         return match[1].strip()
 
     def rest(self, record: Record, used: Sequence[str]) -> tuple[dict[str, Any], list[str]]:

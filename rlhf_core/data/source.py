@@ -111,8 +111,11 @@ def check_template(label: str, template: str | None) -> None:
         DatasetError: ``{prompt}`` is missing.
     """
     if template is not None and "{prompt}" not in template:
-        raise DatasetError(f"prompt_template of '{label}' has no {{prompt}}", why=f"it is {template[:80]!r}",
-                           fix='put {prompt} where the text goes, for example "Q: {prompt}\\nA:"')
+        raise DatasetError(
+            f"prompt_template of '{label}' has no {{prompt}}",
+            why=f"it is {template[:80]!r}",
+            fix='put {prompt} where the text goes, for example "Q: {prompt}\\nA:"',
+        )
 
 
 def check_pattern(label: str, pattern: str | None) -> None:
@@ -126,8 +129,14 @@ def check_pattern(label: str, pattern: str | None) -> None:
     try:
         groups = re.compile(pattern).groups
     except re.error as error:
-        raise DatasetError(f"answer_pattern of '{label}' is not a regular expression", why=f"{pattern!r}: {error}",
-                           fix="for GSM8K: '#### (.+)'") from error
+        raise DatasetError(
+            f"answer_pattern of '{label}' is not a regular expression",
+            why=f"{pattern!r}: {error}",
+            fix="for GSM8K: '#### (.+)'",
+        ) from error
     if not groups:
-        raise DatasetError(f"answer_pattern of '{label}' has no group", why=f"it is {pattern!r}",
-                           fix="put the answer in brackets, for example '#### (.+)'")
+        raise DatasetError(
+            f"answer_pattern of '{label}' has no group",
+            why=f"it is {pattern!r}",
+            fix="put the answer in brackets, for example '#### (.+)'",
+        )

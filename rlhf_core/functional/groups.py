@@ -58,8 +58,12 @@ def group_normalize(rewards_G: Floats, *, by_std: bool, epsilon: float = 1e-6, r
 
 
 def compute_group_normalized_rewards(
-    reward_fn: Callable[[str, str], Mapping[str, float]], rollout_responses: Sequence[str],
-    repeated_ground_truths: Sequence[str], group_size: int, advantage_eps: float, normalized_by_std: bool,
+    reward_fn: Callable[[str, str], Mapping[str, float]],
+    rollout_responses: Sequence[str],
+    repeated_ground_truths: Sequence[str],
+    group_size: int,
+    advantage_eps: float,
+    normalized_by_std: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, dict[str, float]]:
     """Score every response and normalise within its group.
 
@@ -81,8 +85,9 @@ def compute_group_normalized_rewards(
     """
     count = len(rollout_responses)
     if len(repeated_ground_truths) != count:
-        raise ValueError(f"{count} responses but {len(repeated_ground_truths)} ground truths; repeat each of them "
-                         f"group_size times")
+        raise ValueError(
+            f"{count} responses but {len(repeated_ground_truths)} ground truths; repeat each of them group_size times"
+        )
     if count == 0 or group_size < 1 or count % group_size:
         raise ValueError(f"{count} responses are not whole groups of {group_size}")
     rows = [reward_fn(r, t) for r, t in zip(rollout_responses, repeated_ground_truths)]
@@ -90,7 +95,12 @@ def compute_group_normalized_rewards(
     groups = rewards.reshape(-1, group_size)
     advantages = np.concatenate([group_normalize(g, by_std=normalized_by_std, epsilon=advantage_eps) for g in groups])
     parts = {name: float(np.mean([float(row[name]) for row in rows])) for name in rows[0] if name != "reward"}
-    metadata = {"reward_mean": float(rewards.mean()), "reward_std": float(rewards.std()),
-                "reward_min": float(rewards.min()), "reward_max": float(rewards.max()), **parts,
-                "constant_groups": float(np.mean(np.ptp(groups, axis=1) == 0))}
+    metadata = {
+        "reward_mean": float(rewards.mean()),
+        "reward_std": float(rewards.std()),
+        "reward_min": float(rewards.min()),
+        "reward_max": float(rewards.max()),
+        **parts,
+        "constant_groups": float(np.mean(np.ptp(groups, axis=1) == 0)),
+    }
     return torch.tensor(advantages, dtype=torch.float32), torch.tensor(rewards, dtype=torch.float32), metadata

@@ -13,9 +13,16 @@ LOG_LIMIT = 20.0
 """Logarithms of ratios are held within this distance of 0, so that no exponential overflows."""
 
 
-def importance_weights(old_logprobs_BT: torch.Tensor, behaviour_logprobs_BT: torch.Tensor, mask_BT: torch.Tensor, *,
-                       mode: Literal["truncate", "mask"] = "truncate", level: Literal["token", "sequence"] = "token",
-                       cap: float = 2.0, low: float | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+def importance_weights(
+    old_logprobs_BT: torch.Tensor,
+    behaviour_logprobs_BT: torch.Tensor,
+    mask_BT: torch.Tensor,
+    *,
+    mode: Literal["truncate", "mask"] = "truncate",
+    level: Literal["token", "sequence"] = "token",
+    cap: float = 2.0,
+    low: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
     r"""Weights for the loss of tokens drawn from :math:`\mu` when the update starts from :math:`\pi_{old}`.
 
     .. math:: r_t = \pi_{old}(o_t) / \mu(o_t), \qquad

@@ -53,8 +53,13 @@ def kl_value(logprobs_BT: Any, ref_logprobs_BT: Any, estimator: str = "k3") -> A
     raise ConfigError(f"unknown KL estimator '{estimator}'", fix="one of k1, k2, k3")
 
 
-def kl_loss(logprobs_BT: torch.Tensor, ref_logprobs_BT: torch.Tensor, estimator: str = "k3", *,
-            old_logprobs_BT: torch.Tensor | None = None) -> torch.Tensor:
+def kl_loss(
+    logprobs_BT: torch.Tensor,
+    ref_logprobs_BT: torch.Tensor,
+    estimator: str = "k3",
+    *,
+    old_logprobs_BT: torch.Tensor | None = None,
+) -> torch.Tensor:
     r"""A loss term whose value is the estimate and whose expected gradient is that of KL(policy || reference).
 
     The gradient used is :math:`w\,(\text{-}r)\,\nabla\log\pi_\theta`, that of k2, whatever the estimator; the

@@ -14,8 +14,13 @@ from rlhf_core.functional.reduce import masked_sum
 from rlhf_core.functional.responses import get_response_log_probs, tokenize_prompt_and_output
 
 
-def dpo_loss(chosen_B: torch.Tensor, rejected_B: torch.Tensor, ref_chosen_B: torch.Tensor,
-             ref_rejected_B: torch.Tensor, beta: float) -> torch.Tensor:
+def dpo_loss(
+    chosen_B: torch.Tensor,
+    rejected_B: torch.Tensor,
+    ref_chosen_B: torch.Tensor,
+    ref_rejected_B: torch.Tensor,
+    beta: float,
+) -> torch.Tensor:
     r""":math:`-\log\sigma(\beta[(\log\pi_w - \log\pi_l) - (\log\pi^{ref}_w - \log\pi^{ref}_l)])`, unreduced.
 
     Args:
@@ -32,7 +37,14 @@ def dpo_loss(chosen_B: torch.Tensor, rejected_B: torch.Tensor, ref_chosen_B: tor
 
 
 def compute_per_instance_dpo_loss(
-    lm: Any, lm_ref: Any, tokenizer: Any, beta: float, prompt: str, response_chosen: str, response_rejected: str, *,
+    lm: Any,
+    lm_ref: Any,
+    tokenizer: Any,
+    beta: float,
+    prompt: str,
+    response_chosen: str,
+    response_rejected: str,
+    *,
     append_eos: bool = True,
 ) -> torch.Tensor:
     """The DPO loss of one pair, from texts.

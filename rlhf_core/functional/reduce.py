@@ -40,14 +40,14 @@ def masked_mean(tensor: torch.Tensor, mask: torch.Tensor, dim: int | None = None
     return masked_sum(tensor, mask, dim) / count.clamp(min=1)
 
 
-def masked_normalize(tensor: torch.Tensor, mask: torch.Tensor, constant_normalizer: float = 1.0,
-                     dim: int | None = None) -> torch.Tensor:
+def masked_normalize(
+    tensor: torch.Tensor, mask: torch.Tensor, constant_normalizer: float = 1.0, dim: int | None = None
+) -> torch.Tensor:
     """Masked sum divided by a constant (the length-free normalisation of Dr. GRPO, Liu et al. 2025)."""
     return masked_sum(tensor, mask, dim) / constant_normalizer
 
 
-def reduce_loss(loss_BT: torch.Tensor, mask_BT: torch.Tensor, mode: str,
-                denominator: float) -> torch.Tensor:
+def reduce_loss(loss_BT: torch.Tensor, mask_BT: torch.Tensor, mode: str, denominator: float) -> torch.Tensor:
     r"""One micro-batch's share of the batch loss.
 
     ``token_mean`` and ``constant``: :math:`\sum_{b,t} m_{bt} l_{bt} / D`. ``sequence_mean``:

@@ -14,8 +14,9 @@ from rlhf_core.functional.logprobs import entropy, selected_logprobs
 from rlhf_core.models.prompt_format import plain_ids
 
 
-def tokenize_prompt_and_output(prompt_strs: Sequence[str], output_strs: Sequence[str],
-                               tokenizer: Any) -> dict[str, torch.Tensor]:
+def tokenize_prompt_and_output(
+    prompt_strs: Sequence[str], output_strs: Sequence[str], tokenizer: Any
+) -> dict[str, torch.Tensor]:
     """Tokenize prompts and outputs apart, join, pad on the right, and shift.
 
     Args:
@@ -50,8 +51,9 @@ def compute_entropy(logits: torch.Tensor) -> torch.Tensor:
     return entropy(logits)
 
 
-def get_response_log_probs(model: Any, input_ids: torch.Tensor, labels: torch.Tensor,
-                           return_token_entropy: bool = False) -> dict[str, torch.Tensor]:
+def get_response_log_probs(
+    model: Any, input_ids: torch.Tensor, labels: torch.Tensor, return_token_entropy: bool = False
+) -> dict[str, torch.Tensor]:
     """Log-probability of every label, with gradient unless under ``torch.no_grad``.
 
     Args:

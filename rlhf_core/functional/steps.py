@@ -9,9 +9,14 @@ from rlhf_core.functional.surrogate import LossType, compute_policy_gradient_los
 
 
 def grpo_microbatch_train_step(
-    policy_log_probs: torch.Tensor, response_mask: torch.Tensor, gradient_accumulation_steps: int,
-    loss_type: LossType, raw_rewards: torch.Tensor | None = None, advantages: torch.Tensor | None = None,
-    old_log_probs: torch.Tensor | None = None, cliprange: float | None = None,
+    policy_log_probs: torch.Tensor,
+    response_mask: torch.Tensor,
+    gradient_accumulation_steps: int,
+    loss_type: LossType,
+    raw_rewards: torch.Tensor | None = None,
+    advantages: torch.Tensor | None = None,
+    old_log_probs: torch.Tensor | None = None,
+    cliprange: float | None = None,
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Mean over each response's tokens, then over the micro-batch, divided by the number of micro-batches; backward.
 
@@ -31,8 +36,9 @@ def grpo_microbatch_train_step(
         ``(loss, metadata)``: the scalar that was differentiated, detached, and the loss's metadata with, for
         ``grpo_clip``, ``clip_fraction`` over response tokens.
     """
-    loss_BT, metadata = compute_policy_gradient_loss(policy_log_probs, loss_type, raw_rewards, advantages,
-                                                     old_log_probs, cliprange)
+    loss_BT, metadata = compute_policy_gradient_loss(
+        policy_log_probs, loss_type, raw_rewards, advantages, old_log_probs, cliprange
+    )
     share = len(loss_BT) * _positive(gradient_accumulation_steps)
     loss = reduce_loss(loss_BT, response_mask, "sequence_mean", share)
     loss.backward()
@@ -42,7 +48,9 @@ def grpo_microbatch_train_step(
 
 
 def sft_microbatch_train_step(
-    policy_log_probs: torch.Tensor, response_mask: torch.Tensor, gradient_accumulation_steps: int,
+    policy_log_probs: torch.Tensor,
+    response_mask: torch.Tensor,
+    gradient_accumulation_steps: int,
     constant_normalizer: float = 1.0,
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Negative log-likelihood summed over each response and divided by a constant, mean over sequences; backward.

@@ -13,8 +13,9 @@ import torch
 LossType = Literal["no_baseline", "reinforce_with_baseline", "grpo_clip", "grpo_no_clip"]
 
 
-def compute_naive_policy_gradient_loss(raw_rewards_or_advantages: torch.Tensor,
-                                       policy_log_probs: torch.Tensor) -> torch.Tensor:
+def compute_naive_policy_gradient_loss(
+    raw_rewards_or_advantages: torch.Tensor, policy_log_probs: torch.Tensor
+) -> torch.Tensor:
     r""":math:`-A_t \log\pi_\theta(o_t)` (Williams 1992).
 
     Args:
@@ -30,8 +31,9 @@ def compute_naive_policy_gradient_loss(raw_rewards_or_advantages: torch.Tensor,
     return -_advantages(raw_rewards_or_advantages, policy_log_probs) * policy_log_probs
 
 
-def clipped_surrogate(ratio_BT: torch.Tensor, advantages_BT: torch.Tensor, low: float,
-                      high: float) -> tuple[torch.Tensor, torch.Tensor]:
+def clipped_surrogate(
+    ratio_BT: torch.Tensor, advantages_BT: torch.Tensor, low: float, high: float
+) -> tuple[torch.Tensor, torch.Tensor]:
     r""":math:`-\min(\rho A, \mathrm{clip}(\rho, 1 - low, 1 + high) A)` (Schulman et al. 2017, eq. 7).
 
     Args:
@@ -47,8 +49,9 @@ def clipped_surrogate(ratio_BT: torch.Tensor, advantages_BT: torch.Tensor, low: 
     return -torch.minimum(free_BT, bound_BT), (bound_BT < free_BT).detach()
 
 
-def compute_grpo_clip_loss(advantages: torch.Tensor, policy_log_probs: torch.Tensor, old_log_probs: torch.Tensor,
-                           cliprange: float) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+def compute_grpo_clip_loss(
+    advantages: torch.Tensor, policy_log_probs: torch.Tensor, old_log_probs: torch.Tensor, cliprange: float
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """The clipped surrogate of GRPO (Shao et al. 2024, eq. 3) without its KL term.
 
     Args:
@@ -69,8 +72,12 @@ def compute_grpo_clip_loss(advantages: torch.Tensor, policy_log_probs: torch.Ten
 
 
 def compute_policy_gradient_loss(
-    policy_log_probs: torch.Tensor, loss_type: LossType, raw_rewards: torch.Tensor | None = None,
-    advantages: torch.Tensor | None = None, old_log_probs: torch.Tensor | None = None, cliprange: float | None = None,
+    policy_log_probs: torch.Tensor,
+    loss_type: LossType,
+    raw_rewards: torch.Tensor | None = None,
+    advantages: torch.Tensor | None = None,
+    old_log_probs: torch.Tensor | None = None,
+    cliprange: float | None = None,
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """One of four losses per token.
 
@@ -110,6 +117,8 @@ def compute_policy_gradient_loss(
 def _advantages(values: torch.Tensor, log_probs_BT: torch.Tensor) -> torch.Tensor:
     """``[B]`` would broadcast over the wrong dimension, silently if B equals T."""
     if values.ndim != 2 or values.shape not in ((len(log_probs_BT), 1), log_probs_BT.shape):
-        raise ValueError(f"advantages of shape {tuple(values.shape)} for log-probabilities of shape "
-                         f"{tuple(log_probs_BT.shape)}; pass one per sequence as [B, 1] (x.unsqueeze(-1)) or [B, T]")
+        raise ValueError(
+            f"advantages of shape {tuple(values.shape)} for log-probabilities of shape "
+            f"{tuple(log_probs_BT.shape)}; pass one per sequence as [B, 1] (x.unsqueeze(-1)) or [B, T]"
+        )
     return values

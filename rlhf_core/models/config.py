@@ -22,9 +22,11 @@ class LoraSettings(Config):
     @model_validator(mode="after")
     def _no_dropout(self) -> LoraSettings:
         if self.dropout:
-            raise ConfigError(f"lora.dropout {self.dropout} would have no effect",
-                              why="the model is trained without dropout, so that sampled and trained logprobs mean the "
-                                  "same", fix="leave it at 0; lower lora.r or trainer.epochs against overfitting")
+            raise ConfigError(
+                f"lora.dropout {self.dropout} would have no effect",
+                why="the model is trained without dropout, so that sampled and trained logprobs mean the same",
+                fix="leave it at 0; lower lora.r or trainer.epochs against overfitting",
+            )
         return self
 
 

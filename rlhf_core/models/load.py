@@ -81,8 +81,12 @@ def _load_model(config: ModelConfig, source: Source) -> Any:
 
     try:
         model = AutoModelForCausalLM.from_pretrained(
-            source.place, dtype=torch_dtype(config.dtype), attn_implementation=config.attention,
-            use_safetensors=None if source.gguf else True, **_options(config, source))
+            source.place,
+            dtype=torch_dtype(config.dtype),
+            attn_implementation=config.attention,
+            use_safetensors=None if source.gguf else True,
+            **_options(config, source),
+        )
     except Exception as error:
         raise _explain(error, config, source, "model") from error
     _check_head(model, config.path)
@@ -94,9 +98,11 @@ def _check_head(model: Any, path: str) -> None:
     """A reward model's folder holds no language-model head: transformers would make one up, and only log it."""
     saved = [str(name) for name in getattr(model.config, "architectures", None) or ()]
     if any(name.endswith(("ForSequenceClassification", "ForTokenClassification")) for name in saved):
-        raise ModelError(f"'{path}' holds a {saved[0]}, which cannot generate text",
-                         why="it scores texts, as a reward model does; it has no language-model head",
-                         fix=f"give a causal language model; score texts with: rlhf reward score --model {path}")
+        raise ModelError(
+            f"'{path}' holds a {saved[0]}, which cannot generate text",
+            why="it scores texts, as a reward model does; it has no language-model head",
+            fix=f"give a causal language model; score texts with: rlhf reward score --model {path}",
+        )
 
 
 def _options(config: ModelConfig, source: Source) -> dict[str, Any]:
@@ -145,9 +151,11 @@ def _check_vocabulary(model: Any, tokenizer: Any, path: str) -> None:
     """A tokenizer from another model shows up as ids past the embedding."""
     rows = int(model.get_input_embeddings().weight.shape[0])
     if len(tokenizer) > rows:
-        raise ModelError(f"the tokenizer of '{path}' has {len(tokenizer)} tokens but the model embeds only {rows}",
-                         why="tokenizer and weights are not of the same model",
-                         fix="copy the tokenizer files that belong to these weights into the folder")
+        raise ModelError(
+            f"the tokenizer of '{path}' has {len(tokenizer)} tokens but the model embeds only {rows}",
+            why="tokenizer and weights are not of the same model",
+            fix="copy the tokenizer files that belong to these weights into the folder",
+        )
 
 
 def _explain(error: Exception, config: ModelConfig, source: Source, what: str) -> ModelError:
@@ -155,23 +163,49 @@ def _explain(error: Exception, config: ModelConfig, source: Source, what: str) -
     text = str(error).strip()
     why = f"{type(error).__name__}: {text.splitlines()[0][:300]}" if text else type(error).__name__
     if source.gguf and isinstance(error, ImportError):
-        return ModelError(f"reading '{config.path}' needs the gguf package", where=source.describe, why=why,
-                          fix="pip install 'rlhf-core[gguf]'")
+        return ModelError(
+            f"reading '{config.path}' needs the gguf package",
+            where=source.describe,
+            why=why,
+            fix="pip install 'rlhf-core[gguf]'",
+        )
     if source.gguf:
-        return ModelError(f"cannot read the {what} in '{config.path}'", where=source.describe, why=why,
-                          fix="the file may be cut short, or of an architecture that transformers does not convert; "
-                              "download it again or use the safetensors model")
+        return ModelError(
+            f"cannot read the {what} in '{config.path}'",
+            where=source.describe,
+            why=why,
+            fix="the file may be cut short, or of an architecture that transformers does not convert; "
+            "download it again or use the safetensors model",
+        )
     if "trust_remote_code" in text:
-        return ModelError(f"'{config.path}' brings its own Python code", where=source.describe, why=why,
-                          fix="read that code, then set model.trust_remote_code=true")
+        return ModelError(
+            f"'{config.path}' brings its own Python code",
+            where=source.describe,
+            why=why,
+            fix="read that code, then set model.trust_remote_code=true",
+        )
     if source.local:
-        return ModelError(f"cannot load the {what} from '{config.path}'", where=source.describe, why=why,
-                          fix="check that the folder holds a complete causal language model in Hugging Face form")
-    return ModelError(f"there is no folder '{config.path}' here, and the Hugging Face hub gives no {what} of that name",
-                      where=source.describe, why=why,
-                      fix="check the spelling and the network; for a private model set HF_TOKEN; a local folder, a "
-                          ".gguf file and 'pocket' work without network")
+        return ModelError(
+            f"cannot load the {what} from '{config.path}'",
+            where=source.describe,
+            why=why,
+            fix="check that the folder holds a complete causal language model in Hugging Face form",
+        )
+    return ModelError(
+        f"there is no folder '{config.path}' here, and the Hugging Face hub gives no {what} of that name",
+        where=source.describe,
+        why=why,
+        fix="check the spelling and the network; for a private model set HF_TOKEN; a local folder, a "
+        ".gguf file and 'pocket' work without network",
+    )
 
 
-__all__ = ["LoadedModel", "check_folder", "clear_quantizer", "context_length", "load_policy", "load_tokenizer",
-           "torch_dtype"]
+__all__ = [
+    "LoadedModel",
+    "check_folder",
+    "clear_quantizer",
+    "context_length",
+    "load_policy",
+    "load_tokenizer",
+    "torch_dtype",
+]

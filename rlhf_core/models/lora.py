@@ -26,15 +26,22 @@ def add_lora(model: Any, settings: LoraSettings) -> Any:
     from peft import LoraConfig, get_peft_model
 
     targets = settings.target_modules if isinstance(settings.target_modules, str) else list(settings.target_modules)
-    config = LoraConfig(r=settings.r, lora_alpha=settings.alpha,  # pyright: ignore[reportArgumentType]
-                        lora_dropout=settings.dropout, target_modules=targets, task_type="CAUSAL_LM")
+    config = LoraConfig(
+        r=settings.r,
+        lora_alpha=settings.alpha,  # pyright: ignore[reportArgumentType]
+        lora_dropout=settings.dropout,
+        target_modules=targets,
+        task_type="CAUSAL_LM",
+    )
     try:
         adapted = get_peft_model(model, config)
     except ValueError as error:
         layers = sorted({n.rsplit(".", 1)[-1] for n, m in model.named_modules() if type(m).__name__ == "Linear"})
-        raise ModelError(f"model.lora.target_modules {settings.target_modules!r} cannot be used",
-                         why=str(error).split("\n")[0],
-                         fix=f"use all-linear, or some of {', '.join(layers)}") from error
+        raise ModelError(
+            f"model.lora.target_modules {settings.target_modules!r} cannot be used",
+            why=str(error).split("\n")[0],
+            fix=f"use all-linear, or some of {', '.join(layers)}",
+        ) from error
     if any(getattr(m, "gradient_checkpointing", False) for m in model.modules()):
         adapted.enable_input_require_grads()
     return adapted

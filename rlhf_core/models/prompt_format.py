@@ -28,14 +28,19 @@ class Formatter:
         self.tokenizer = tokenizer
         has_template = bool(getattr(tokenizer, "chat_template", None))
         if prompt_format == "chat" and not has_template:
-            raise ModelError("the model's tokenizer has no chat template", why="it looks like a base model",
-                             fix="--set model.prompt_format=raw")
+            raise ModelError(
+                "the model's tokenizer has no chat template",
+                why="it looks like a base model",
+                fix="--set model.prompt_format=raw",
+            )
         self.chat = has_template if prompt_format == "auto" else prompt_format == "chat"
         self.warning = ""
         if prompt_format == "raw" and has_template:
-            self.warning = ("prompt_format is raw, but the tokenizer has a chat template: an instruct model that is "
-                            "fed plain text rambles and misses its end token; use prompt_format: chat unless it is "
-                            "meant")
+            self.warning = (
+                "prompt_format is raw, but the tokenizer has a chat template: an instruct model that is "
+                "fed plain text rambles and misses its end token; use prompt_format: chat unless it is "
+                "meant"
+            )
             log.warning("%s", self.warning)
 
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
@@ -50,8 +55,11 @@ class Formatter:
 
     def _chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
         try:
-            return tuple(self.tokenizer.apply_chat_template(
-                [dict(m) for m in messages], add_generation_prompt=True, tokenize=True, return_dict=False))
+            return tuple(
+                self.tokenizer.apply_chat_template(
+                    [dict(m) for m in messages], add_generation_prompt=True, tokenize=True, return_dict=False
+                )
+            )
         except Exception as error:  # jinja2 raises whatever the template's author wrote
             raise refused(messages, error) from error
 
@@ -62,8 +70,11 @@ class Formatter:
             ModelError: the chat template refuses the messages.
         """
         try:
-            return str(self.tokenizer.apply_chat_template([dict(m) for m in messages], tokenize=False,
-                                                          add_generation_prompt=add_generation_prompt))
+            return str(
+                self.tokenizer.apply_chat_template(
+                    [dict(m) for m in messages], tokenize=False, add_generation_prompt=add_generation_prompt
+                )
+            )
         except Exception as error:  # as in _chat
             raise refused(messages, error) from error
 
@@ -101,8 +112,12 @@ class Formatter:
 def refused(messages: Sequence[Message], error: Exception) -> ModelError:
     """The error for messages that a chat template does not take."""
     roles = ", ".join(str(m.get("role")) for m in messages)
-    return ModelError("the model's chat template refuses these messages", where=f"roles: {roles}", why=str(error),
-                      fix="check the roles in the dataset, or --set model.prompt_format=raw")
+    return ModelError(
+        "the model's chat template refuses these messages",
+        where=f"roles: {roles}",
+        why=str(error),
+        fix="check the roles in the dataset, or --set model.prompt_format=raw",
+    )
 
 
 def template_warning(formatter: Formatter, ends: Sequence[int]) -> str:
@@ -119,9 +134,11 @@ def template_warning(formatter: Formatter, ends: Sequence[int]) -> str:
         return ""
     tokenizer = formatter.tokenizer
     known = ", ".join(repr(tokenizer.decode([i])) for i in ends) or "none"
-    return (f"the chat template closes a turn with {tokenizer.decode(list(closing)).strip()!r}, which is not a token "
-            f"that ends a completion ({known}): it looks like a base model with an instruct model's template, which it "
-            "was never trained on. Use --set model.prompt_format=raw with a prompt_template, or an instruct model")
+    return (
+        f"the chat template closes a turn with {tokenizer.decode(list(closing)).strip()!r}, which is not a token "
+        f"that ends a completion ({known}): it looks like a base model with an instruct model's template, which it "
+        "was never trained on. Use --set model.prompt_format=raw with a prompt_template, or an instruct model"
+    )
 
 
 def plain_ids(tokenizer: Any, text: str) -> tuple[int, ...]:

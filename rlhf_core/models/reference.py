@@ -74,11 +74,16 @@ class Reference:
 
         file = folder / FILE
         if not file.is_file():
-            raise ModelError(f"checkpoint '{folder}' holds no reference policy", where=str(file),
-                             fix="resume with the kl.sync_every that the run was started with")
+            raise ModelError(
+                f"checkpoint '{folder}' holds no reference policy",
+                where=str(file),
+                fix="resume with the kl.sync_every that the run was started with",
+            )
         state, wanted = load_file(str(file)), {k for k, _ in self.model.named_parameters()}
         if state.keys() != wanted:
-            raise ModelError(f"checkpoint '{folder}' does not fit the reference policy",
-                             why=f"they differ in {sorted(state.keys() ^ wanted)[:3]}",
-                             fix="resume with the model it was made with")
+            raise ModelError(
+                f"checkpoint '{folder}' does not fit the reference policy",
+                why=f"they differ in {sorted(state.keys() ^ wanted)[:3]}",
+                fix="resume with the model it was made with",
+            )
         self.model.load_state_dict(state, strict=False)

@@ -15,8 +15,9 @@ def is_peft(model: Any) -> bool:
     return hasattr(model, "peft_config") and hasattr(model, "merge_and_unload")
 
 
-def write_folder(model: Any, tokenizer: Any, folder: Path, weights: Mapping[str, Any] | None = None, *,
-                 merge: bool = False) -> None:
+def write_folder(
+    model: Any, tokenizer: Any, folder: Path, weights: Mapping[str, Any] | None = None, *, merge: bool = False
+) -> None:
     """Write weights, config and tokenizer; with ``merge`` adapters are folded into the weights.
 
     The model in memory is not touched, not even by rounding.
@@ -77,8 +78,11 @@ def load_weights(model: Any, folder: Path) -> None:
     tied = set(getattr(model, "all_tied_weights_keys", None) or getattr(model, "_tied_weights_keys", None) or ())
     missing = [k for k in result.missing_keys if k not in tied]
     if missing or result.unexpected_keys:
-        raise ModelError(f"checkpoint '{folder}' does not fit the model", why=f"missing {missing[:3]}, "
-                         f"unexpected {list(result.unexpected_keys)[:3]}", fix="resume with the model it was made with")
+        raise ModelError(
+            f"checkpoint '{folder}' does not fit the model",
+            why=f"missing {missing[:3]}, unexpected {list(result.unexpected_keys)[:3]}",
+            fix="resume with the model it was made with",
+        )
 
 
 @contextlib.contextmanager

@@ -49,11 +49,15 @@ def resolve(path: str) -> Source:
         check_folder(place)
         return Source(str(place))
     if place.is_file():
-        raise ModelError(f"'{path}' is a file; a model is a folder, a .gguf file or a hub id",
-                         fix=f"name its folder: {place.parent}")
+        raise ModelError(
+            f"'{path}' is a file; a model is a folder, a .gguf file or a hub id", fix=f"name its folder: {place.parent}"
+        )
     if path.startswith(("/", ".", "~")) or path.count("/") > 1:
-        raise ModelError(f"there is no model folder '{path}'", where=str(place.absolute()),
-                         fix="check the path, or use a hub id (organisation/name) or pocket")
+        raise ModelError(
+            f"there is no model folder '{path}'",
+            where=str(place.absolute()),
+            fix="check the path, or use a hub id (organisation/name) or pocket",
+        )
     return Source(path, local=False)
 
 
@@ -63,8 +67,11 @@ def _pocket() -> Source:
     try:
         folder = Path(import_module("rlhf_core.pocket").weights_path())
     except ModuleNotFoundError as error:
-        raise ModelError("this build of rlhf-core carries no pocket model", why=str(error),
-                         fix="reinstall rlhf-core, or set model.path to another model") from error
+        raise ModelError(
+            "this build of rlhf-core carries no pocket model",
+            why=str(error),
+            fix="reinstall rlhf-core, or set model.path to another model",
+        ) from error
     check_folder(folder)
     return Source(str(folder))
 
@@ -75,8 +82,11 @@ def _gguf(file: Path) -> Source:
     with file.open("rb") as handle:
         magic = handle.read(4)
     if magic != b"GGUF":
-        raise ModelError(f"'{file}' is not a GGUF file", why=f"it starts with {magic!r}, not b'GGUF'",
-                         fix="download it again (a saved web page or a Git LFS pointer looks like this)")
+        raise ModelError(
+            f"'{file}' is not a GGUF file",
+            why=f"it starts with {magic!r}, not b'GGUF'",
+            fix="download it again (a saved web page or a Git LFS pointer looks like this)",
+        )
     return Source(str(file.parent), gguf=file.name)
 
 
@@ -102,12 +112,18 @@ def check_folder(folder: Path) -> Path:
             raise _incomplete(folder, shard, "the index names it; finish the download")
     elif "model.safetensors" not in have:
         pickled = "pytorch_model.bin" in have or "pytorch_model.bin.index.json" in have
-        raise _incomplete(folder, "model.safetensors",
-                          "pytorch_model.bin is pickle, which is not loaded; convert it once with transformers: "
-                          "from_pretrained(...).save_pretrained(...)" if pickled else "finish the download or the save")
+        raise _incomplete(
+            folder,
+            "model.safetensors",
+            "pytorch_model.bin is pickle, which is not loaded; convert it once with transformers: "
+            "from_pretrained(...).save_pretrained(...)"
+            if pickled
+            else "finish the download or the save",
+        )
     if not have.intersection(TOKENIZER_FILES):
-        raise _incomplete(folder, "tokenizer.json", "save the tokenizer next to the weights: "
-                                                    "tokenizer.save_pretrained(folder)")
+        raise _incomplete(
+            folder, "tokenizer.json", "save the tokenizer next to the weights: tokenizer.save_pretrained(folder)"
+        )
     return folder
 
 

@@ -92,8 +92,7 @@ def load_sft(subset: str, split: Split) -> list[Row]:
     if subset in SUMS:
         form = " {}" if subset == "two_digit_sums" else "The answer is {}."
         return [
-            {"id": r["id"], "prompt": r["prompt"], "completion": form.format(r["answer"])}
-            for r in SUMS[subset](split)
+            {"id": r["id"], "prompt": r["prompt"], "completion": form.format(r["answer"])} for r in SUMS[subset](split)
         ]
     return [
         {"id": f"{split}/sft-{i:06d}", "prompt": q, "completion": f.statement()}
@@ -120,8 +119,12 @@ def two_digit_sums(split: Split) -> list[Row]:
 
     A pair and its mirror image are in the same split.
     """
-    pairs = [(a, b) for a in range(10, 100) for b in range(10, 100)
-             if _is_heldout(f"{min(a, b)}+{max(a, b)}") == (split == "heldout")]
+    pairs = [
+        (a, b)
+        for a in range(10, 100)
+        for b in range(10, 100)
+        if _is_heldout(f"{min(a, b)}+{max(a, b)}") == (split == "heldout")
+    ]
     random.Random("two_digit_sums").shuffle(pairs)
     return [{"id": f"{split}/{a}+{b}", "prompt": f"{a} + {b} =", "answer": str(a + b)} for a, b in pairs]
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 import torch
 
-from rlhf_core.functional.linear_logprobs import CHUNK_BYTES, KEEP_BYTES, head_logprobs
 from rlhf_core.functional.logprobs import entropy as entropy_of
 from rlhf_core.functional.logprobs import selected_logprobs
-from rlhf_core.policy.packed import packed_hidden
+from rlhf_core.kernels.chunked_head import CHUNK_BYTES, KEEP_BYTES, head_logprobs
+from rlhf_core.kernels.packing import packed_hidden
+from rlhf_core.kernels.prefix_sharing import distinct, shared_hidden
 from rlhf_core.policy.padded import Ids, pad, padded_hidden, padded_logits
-from rlhf_core.policy.shared import distinct, shared_hidden
-from rlhf_core.policy.structure import Parts, checkpointing, structure, take_apart, trunk_and_head
+from rlhf_core.policy.structure import TrunkAndHead, checkpointing, structure, take_apart, trunk_and_head
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,17 @@ class CompletionLogprobs:
 
 
 def completion_logprobs(
-    model: torch.nn.Module, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], *,
-    temperature: float = 1.0, entropy: bool = False, shared_prefix: bool = True, packed: bool = True,
-    chunked: bool = True, chunk_bytes: int = CHUNK_BYTES, keep_bytes: int = KEEP_BYTES,
+    model: torch.nn.Module,
+    prompts: Sequence[Sequence[int]],
+    completions: Sequence[Sequence[int]],
+    *,
+    temperature: float = 1.0,
+    entropy: bool = False,
+    shared_prefix: bool = True,
+    packed: bool = True,
+    chunked: bool = True,
+    chunk_bytes: int = CHUNK_BYTES,
+    keep_bytes: int = KEEP_BYTES,
 ) -> CompletionLogprobs:
     """Log-probability of each completion token given its prompt and the tokens before it.
 
@@ -76,11 +84,18 @@ def completion_logprobs(
         hidden_NH = completion_hidden(model, prompts, completions, shared_prefix, packed)
     if hidden_NH is not None and chunked:
         logprobs_N, entropy_N = head_logprobs(
-            hidden_NH, trunk_and_head(model).head, targets_N, temperature=temperature, entropy=entropy,
-            chunk_bytes=chunk_bytes, keep_bytes=keep_bytes)
+            hidden_NH,
+            trunk_and_head(model).head,
+            targets_N,
+            temperature=temperature,
+            entropy=entropy,
+            chunk_bytes=chunk_bytes,
+            keep_bytes=keep_bytes,
+        )
     else:
-        logits_NV = (padded_logits(model, prompts, completions) if hidden_NH is None
-                     else trunk_and_head(model).head(hidden_NH))
+        logits_NV = (
+            padded_logits(model, prompts, completions) if hidden_NH is None else trunk_and_head(model).head(hidden_NH)
+        )
         logprobs_N = selected_logprobs(logits_NV, targets_N, temperature)
         entropy_N = entropy_of(logits_NV, temperature) if entropy else None
     entropy_BT = None if entropy_N is None else _grid(entropy_N, mask_BT)
@@ -98,8 +113,9 @@ def _check(prompts: Ids, completions: Ids, temperature: float) -> None:
         raise ValueError(f"temperature must be positive for a log-probability, got {temperature}")
 
 
-def completion_hidden(model: torch.nn.Module, prompts: Ids, completions: Ids, shared_prefix: bool = True,
-                      packed: bool = True) -> torch.Tensor:
+def completion_hidden(
+    model: torch.nn.Module, prompts: Ids, completions: Ids, shared_prefix: bool = True, packed: bool = True
+) -> torch.Tensor:
     """Hidden states ``[N, H]`` that predict each completion token, row after row; the model must split."""
     if packed and structure(model).pack:
         return packed_hidden(model, prompts, completions, shared_prefix)
@@ -114,4 +130,4 @@ def _grid(values_N: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
     return values_N.new_zeros(mask_BT.shape).masked_scatter(mask_BT, values_N)
 
 
-__all__ = ["CompletionLogprobs", "Parts", "completion_hidden", "completion_logprobs", "pad", "take_apart"]
+__all__ = ["CompletionLogprobs", "TrunkAndHead", "completion_hidden", "completion_logprobs", "pad", "take_apart"]

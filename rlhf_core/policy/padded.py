@@ -32,8 +32,9 @@ def pad(rows: Ids, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
 
 def predicting(prompts: Ids, completions: Ids, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Return ``(row_N, position_N)`` of the positions whose output predicts each completion token."""
-    pairs = [(b, len(p) - 1 + t) for b, (p, c) in enumerate(zip(prompts, completions, strict=True))
-             for t in range(len(c))]
+    pairs = [
+        (b, len(p) - 1 + t) for b, (p, c) in enumerate(zip(prompts, completions, strict=True)) for t in range(len(c))
+    ]
     table = torch.tensor(pairs, dtype=torch.long, device=device).reshape(-1, 2)
     return table[:, 0], table[:, 1]
 

@@ -37,7 +37,7 @@ class Structure:
     share: bool
     """A cached prompt may be shared by several completions."""
     pack: bool
-    """Sequences may lie end to end in one row (:mod:`rlhf_core.policy.packed`), prompts shared or not."""
+    """Sequences may lie end to end in one row (:mod:`rlhf_core.kernels.packing`), prompts shared or not."""
 
 
 _known: weakref.WeakKeyDictionary[torch.nn.Module, Structure] = weakref.WeakKeyDictionary()
@@ -49,7 +49,7 @@ def base_model(model: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Parts:
+class TrunkAndHead:
     """A causal LM taken apart."""
 
     trunk: Any
@@ -58,17 +58,17 @@ class Parts:
     """Hidden states to logits; what else the model does to them only :func:`structure` knows."""
 
 
-def take_apart(model: Any) -> Parts | None:
+def take_apart(model: Any) -> TrunkAndHead | None:
     """Return trunk and head of a causal LM (adapters included), None where they cannot be found."""
     base = base_model(model)
     try:
         trunk, head = base.get_decoder(), base.get_output_embeddings()
     except (AttributeError, NotImplementedError):
         return None
-    return None if trunk is base or head is None else Parts(trunk, head)
+    return None if trunk is base or head is None else TrunkAndHead(trunk, head)
 
 
-def trunk_and_head(model: Any) -> Parts:
+def trunk_and_head(model: Any) -> TrunkAndHead:
     """As :func:`take_apart`, for a model of which ``structure(model).split`` is known to hold."""
     parts = take_apart(model)
     assert parts is not None, f"{type(base_model(model)).__name__} does not split; ask structure(model) first"
@@ -89,8 +89,10 @@ def _examine(model: torch.nn.Module) -> Structure:
         share = split and _shareable(model) and _shared_agrees(model)
         pack = split and _pack_agrees(model)
     if not split:
-        log.warning("%s: head(decoder(x)) are not its logits; full logits will be used (more memory)",
-                    type(base_model(model)).__name__)
+        log.warning(
+            "%s: head(decoder(x)) are not its logits; full logits will be used (more memory)",
+            type(base_model(model)).__name__,
+        )
     return Structure(split, share, pack)
 
 
@@ -172,8 +174,8 @@ def _probe_rows(model: torch.nn.Module) -> tuple[list[list[int]], list[list[int]
 
 
 def _shared_agrees(model: torch.nn.Module) -> bool:
+    from rlhf_core.kernels.prefix_sharing import shared_hidden
     from rlhf_core.policy.padded import padded_hidden
-    from rlhf_core.policy.shared import shared_hidden
 
     prompts, completions = _probe_rows(model)
     try:
@@ -186,18 +188,19 @@ def _shared_agrees(model: torch.nn.Module) -> bool:
 
 def _pack_agrees(model: torch.nn.Module) -> bool:
     """Attention goes through transformers' interface, where ours stays if it agrees; nothing else mixes positions."""
-    from rlhf_core.policy import packed
+    from rlhf_core.kernels import packing
     from rlhf_core.policy.padded import padded_hidden
 
     base, (prompts, completions) = base_model(model), _probe_rows(model)
-    if base.config._attn_implementation not in ("sdpa", packed.NAME):
+    if base.config._attn_implementation not in ("sdpa", packing.NAME):
         return False
     want = padded_hidden(model, prompts, completions)
-    packed.register()
-    base.set_attn_implementation(packed.NAME)
+    packing.register()
+    base.set_attn_implementation(packing.NAME)
     try:
-        agrees = all(agree(packed.packed_hidden(model, prompts, completions, share), want, model)
-                     for share in (False, True))
+        agrees = all(
+            agree(packing.packed_hidden(model, prompts, completions, share), want, model) for share in (False, True)
+        )
     except (TypeError, ValueError, RuntimeError, KeyError) as error:
         log.info("packing is off for %s: %s", type(base).__name__, error)
         agrees = False

@@ -27,10 +27,17 @@ class SingleTurnAgent:
     """Asks the engine for every completion in one call."""
 
     def play(
-        self, groups: Sequence[PromptGroup], seeds: Sequence[Sequence[int]], engine: RolloutEngine,
-        sampling: SamplingParams, policy_version: int,
+        self,
+        groups: Sequence[PromptGroup],
+        seeds: Sequence[Sequence[int]],
+        engine: RolloutEngine,
+        sampling: SamplingParams,
+        policy_version: int,
     ) -> list[Rollout]:
         """Return ``group_size`` rollouts per group, group by group."""
-        requests = [RolloutRequest(g.prompt.id, g.token_ids, i, seed)
-                    for g, row in zip(groups, seeds) for i, seed in enumerate(row)]
+        requests = [
+            RolloutRequest(g.prompt.id, g.token_ids, i, seed)
+            for g, row in zip(groups, seeds)
+            for i, seed in enumerate(row)
+        ]
         return engine.generate(requests, sampling, policy_version)

@@ -26,5 +26,6 @@ class NativeRolloutConfig(ComponentConfig):
         """Return an engine over the policy's own weights."""
         from rlhf_core.rollout.native import NativeEngine
 
-        return NativeEngine(ctx.policy.model, ctx.policy.tokenizer, ctx.policy.context, self.max_concurrent,
-                            self.max_batch_tokens)
+        return NativeEngine(
+            ctx.policy.model, ctx.policy.tokenizer, ctx.policy.context, self.max_concurrent, self.max_batch_tokens
+        )

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlhf_core.rollout.cache import growing, join_caches, make_cache, select_rows
-from rlhf_core.rollout.rows import Drawn, Mask, Rows, new_rows
+from rlhf_core.kernels.kv_cache import growing, join_caches, make_cache, select_rows
+from rlhf_core.rollout.decode_state import DecodeState, Drawn, Mask, new_rows
 from rlhf_core.rollout.sampling import draw
 from rlhf_core.rollout.stop import StopStrings
 from rlhf_core.types import RolloutRequest, SamplingParams
@@ -39,9 +39,18 @@ class Decoder:
         max_batch_tokens: most cached positions, each row counted up to its last possible token; None for no limit.
     """
 
-    def __init__(self, forward: Any, requests: Sequence[RolloutRequest], sampling: SamplingParams, ends: Sequence[int],
-                 stop: StopStrings, cache_config: Any, device: torch.device, max_concurrent: int,
-                 max_batch_tokens: int | None = None) -> None:
+    def __init__(
+        self,
+        forward: Any,
+        requests: Sequence[RolloutRequest],
+        sampling: SamplingParams,
+        ends: Sequence[int],
+        stop: StopStrings,
+        cache_config: Any,
+        device: torch.device,
+        max_concurrent: int,
+        max_batch_tokens: int | None = None,
+    ) -> None:
         self.forward, self.requests, self.sampling, self.stop, self.device = forward, requests, sampling, stop, device
         self.cache_config, self.max_concurrent, self.max_batch_tokens = cache_config, max_concurrent, max_batch_tokens
         self.ends = torch.tensor(list(ends), dtype=torch.long, device=device)
@@ -51,7 +60,7 @@ class Decoder:
         self.entered = self.width = self.most_width = 0
         self.room = True
         self.drawn: dict[int, Drawn] = {}
-        self.rows: Rows | None = None
+        self.rows: DecodeState | None = None
         self.cache: Any = None
         self.logits_BV: torch.Tensor
         # What the host knows without asking the device: request, tokens drawn and cached positions of each row.
@@ -79,8 +88,14 @@ class Decoder:
         self.entered += count
         lengths = [len(self.requests[i].prompt_ids) for i in batch]
         cache, logits_BV = self._read_prompts([self.requests[i].prompt_ids for i in batch])
-        rows = new_rows(batch.start, [self.limits[i] for i in batch], [self.requests[i].seed for i in batch], lengths,
-                        max(self.limits), self.device)
+        rows = new_rows(
+            batch.start,
+            [self.limits[i] for i in batch],
+            [self.requests[i].seed for i in batch],
+            lengths,
+            max(self.limits),
+            self.device,
+        )
         if self.rows is None:
             self.rows, self.cache, self.logits_BV, self.width = rows, cache, logits_BV, max(lengths)
         else:
@@ -148,7 +163,7 @@ class Decoder:
         self.count = self.count + 1
         return drawn[0]
 
-    def _there(self) -> Rows:
+    def _there(self) -> DecodeState:
         assert self.rows is not None
         return self.rows
 
@@ -159,8 +174,11 @@ class Decoder:
         if self.stop:
             tokens_BT = rows.tokens_BT.cpu().numpy()
             may_stop = (self.count <= length) & (self.count >= self.sampling.min_tokens)
-            hits = [i for i in np.flatnonzero(may_stop).tolist()
-                    if self._stops(tokens_BT[i, max(0, self.count[i] - self.stop.window) : self.count[i]].tolist())]
+            hits = [
+                i
+                for i in np.flatnonzero(may_stop).tolist()
+                if self._stops(tokens_BT[i, max(0, self.count[i] - self.stop.window) : self.count[i]].tolist())
+            ]
             if hits:
                 rows.length_B[hits], rows.stopped_B[hits] = rows.count_B[hits], True
                 length = rows.length_B.cpu().numpy()

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from rlhf_core.errors import ConfigError
+from rlhf_core.kernels.decode_step import WORTH_TOKENS, DecodeStep, decode_step
 from rlhf_core.models.precision import cast_once
 from rlhf_core.models.prompt_format import end_ids
 from rlhf_core.policy.structure import base_model, quiet, structure, take_apart
 from rlhf_core.rollout.decode import Decoder
-from rlhf_core.rollout.lean import WORTH_TOKENS, LeanStep, lean_step
-from rlhf_core.rollout.rows import Drawn
+from rlhf_core.rollout.decode_state import Drawn
 from rlhf_core.rollout.stop import StopStrings
 from rlhf_core.types import Rollout, RolloutRequest, SamplingParams
 
@@ -33,14 +33,16 @@ class NativeEngine:
             None sets no limit.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, context: int, max_concurrent: int = 256,
-                 max_batch_tokens: int | None = None) -> None:
+    def __init__(
+        self, model: Any, tokenizer: Any, context: int, max_concurrent: int = 256, max_batch_tokens: int | None = None
+    ) -> None:
         self.model, self.tokenizer, self.context = model, tokenizer, context
         self.max_concurrent, self.max_batch_tokens = max_concurrent, max_batch_tokens
         self.ends = end_ids(base_model(model), tokenizer)
 
-    def generate(self, requests: Sequence[RolloutRequest], sampling: SamplingParams,
-                 policy_version: int) -> list[Rollout]:
+    def generate(
+        self, requests: Sequence[RolloutRequest], sampling: SamplingParams, policy_version: int
+    ) -> list[Rollout]:
         """Sample one completion per request, in order.
 
         ``min_tokens`` counts the EOS: a completion has at least so many tokens. Stop strings may span tokens and
@@ -67,27 +69,48 @@ class NativeEngine:
                 f"prompt '{request.prompt_id}' has {length} tokens; with max_tokens {limit} that is "
                 f"{length + limit}, more than the model's context of {self.context}",
                 fix=f"set trainer.sampling.max_tokens to at most {max(0, self.context - length)}, "
-                    "or dataset.max_prompt_tokens lower")
+                "or dataset.max_prompt_tokens lower",
+            )
 
     def _decoder(self, requests: Sequence[RolloutRequest], sampling: SamplingParams) -> Decoder:
         parts = take_apart(self.model)
         config = (parts.trunk if parts else base_model(self.model)).config
         device = next(self.model.parameters()).device
-        lean = lean_step(self.model) if sampling.max_tokens >= WORTH_TOKENS else None
+        step = decode_step(self.model) if sampling.max_tokens >= WORTH_TOKENS else None
 
         def forward(ids_BL: torch.Tensor, mask_BL: torch.Tensor | None, positions_BL: torch.Tensor, cache: Any) -> Any:
-            return self.logits(ids_BL, mask_BL, positions_BL, cache, lean)
+            return self.logits(ids_BL, mask_BL, positions_BL, cache, step)
 
-        return Decoder(forward, requests, sampling, self.ends, StopStrings(self.tokenizer, sampling.stop), config,
-                       device, self.max_concurrent, self.max_batch_tokens)
+        return Decoder(
+            forward,
+            requests,
+            sampling,
+            self.ends,
+            StopStrings(self.tokenizer, sampling.stop),
+            config,
+            device,
+            self.max_concurrent,
+            self.max_batch_tokens,
+        )
 
-    def logits(self, ids_BL: torch.Tensor, mask_BK: torch.Tensor | None, positions_BL: torch.Tensor, cache: Any,
-               lean: LeanStep | None = None) -> torch.Tensor:
+    def logits(
+        self,
+        ids_BL: torch.Tensor,
+        mask_BK: torch.Tensor | None,
+        positions_BL: torch.Tensor,
+        cache: Any,
+        step: DecodeStep | None = None,
+    ) -> torch.Tensor:
         """Logits ``[B, V]`` after the last position; the cache grows by L. None masks nothing."""
-        if lean is not None and ids_BL.shape[1] == 1 and cache.get_seq_length():
-            return lean(ids_BL, mask_BK, positions_BL, cache)
-        inputs = {"input_ids": ids_BL, "attention_mask": mask_BK, "position_ids": positions_BL,
-                  "past_key_values": cache, "use_cache": True}
+        if step is not None and ids_BL.shape[1] == 1 and cache.get_seq_length():
+            return step(ids_BL, mask_BK, positions_BL, cache)
+        inputs = {
+            "input_ids": ids_BL,
+            "attention_mask": mask_BK,
+            "position_ids": positions_BL,
+            "past_key_values": cache,
+            "use_cache": True,
+        }
         parts = take_apart(self.model) if structure(self.model).split else None
         if parts is not None:
             return parts.head(parts.trunk(**inputs).last_hidden_state[:, -1])
@@ -95,7 +118,13 @@ class NativeEngine:
 
     def _rollout(self, request: RolloutRequest, drawn: Drawn, version: int) -> Rollout:
         return Rollout(
-            prompt_id=request.prompt_id, group_index=request.group_index, prompt_ids=request.prompt_ids,
-            completion_ids=tuple(drawn.tokens), logprobs_T=drawn.logprobs_T, policy_version=version,
-            finish_reason=drawn.finish, text=self.tokenizer.decode(drawn.tokens, skip_special_tokens=True),
-            seed=request.seed)
+            prompt_id=request.prompt_id,
+            group_index=request.group_index,
+            prompt_ids=request.prompt_ids,
+            completion_ids=tuple(drawn.tokens),
+            logprobs_T=drawn.logprobs_T,
+            policy_version=version,
+            finish_reason=drawn.finish,
+            text=self.tokenizer.decode(drawn.tokens, skip_special_tokens=True),
+            seed=request.seed,
+        )

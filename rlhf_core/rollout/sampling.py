@@ -22,8 +22,9 @@ def uniforms(seeds: Sequence[int], count: int) -> torch.Tensor:
     return torch.from_numpy(np.stack(rows))
 
 
-def draw(logits_BV: torch.Tensor, uniform_B: torch.Tensor, params: SamplingParams,
-         banned: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+def draw(
+    logits_BV: torch.Tensor, uniform_B: torch.Tensor, params: SamplingParams, banned: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
     r"""Draw one token per row by inverting the cumulative distribution.
 
     What the returned log-probability means:
@@ -58,8 +59,9 @@ def draw(logits_BV: torch.Tensor, uniform_B: torch.Tensor, params: SamplingParam
     return _with_logprob(tokens_B, scaled_BV, lse_B)
 
 
-def _with_logprob(tokens_B: torch.Tensor, scaled_BV: torch.Tensor,
-                  lse_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _with_logprob(
+    tokens_B: torch.Tensor, scaled_BV: torch.Tensor, lse_B: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     return tokens_B, scaled_BV.gather(-1, tokens_B[:, None]).squeeze(-1) - lse_B
 
 

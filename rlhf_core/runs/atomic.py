@@ -137,5 +137,8 @@ def _swap(aside: Path, path: Path) -> None:
 
 def disk_error(path: Path, error: Exception) -> RunDirError:
     """Say what a failed write means for the run."""
-    return RunDirError(f"cannot write '{path}': {getattr(error, 'strerror', None) or error}", where=str(path.parent),
-                       fix="free some space or choose another --run-dir; the last complete checkpoint is kept")
+    return RunDirError(
+        f"cannot write '{path}': {getattr(error, 'strerror', None) or error}",
+        where=str(path.parent),
+        fix="free some space or choose another --run-dir; the last complete checkpoint is kept",
+    )

@@ -65,15 +65,17 @@ class CheckpointStore:
             own = load_tree(path, shard) if (path / f"{shard}.json").is_file() else {}
             return path, {**load_tree(path, "state"), **own}
         except Exception as error:
-            raise RunDirError(f"checkpoint '{path}' cannot be read: {error}",
-                              fix="remove that folder to resume from the one before") from error
+            raise RunDirError(
+                f"checkpoint '{path}' cannot be read: {error}", fix="remove that folder to resume from the one before"
+            ) from error
 
 
 def rng_state() -> dict[str, Any]:
     """State of every global random generator."""
     kind, keys, pos, has_gauss, cached = np.random.get_state(legacy=True)
     state: dict[str, Any] = {
-        "torch": torch.get_rng_state(), "python": random.getstate(),
+        "torch": torch.get_rng_state(),
+        "python": random.getstate(),
         "numpy": (str(kind), np.asarray(keys), int(pos), int(has_gauss), float(cached)),
     }
     if torch.cuda.is_available():

@@ -80,8 +80,11 @@ def read_run(path: Path) -> StoredRun:
         rows = tuple(read_jsonl(path / "metrics.jsonl"))
         plan = Plan.read(path / "plan.json")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunDirError(f"run '{path}' cannot be read", why=f"{type(error).__name__}: {error}",
-                          fix="one of plan.json, summary.json, failure.json and metrics.jsonl is damaged") from error
+        raise RunDirError(
+            f"run '{path}' cannot be read",
+            why=f"{type(error).__name__}: {error}",
+            fix="one of plan.json, summary.json, failure.json and metrics.jsonl is damaged",
+        ) from error
     saved = [p.name.removeprefix("step-") for p in (path / "checkpoints").glob("step-*")]
     return StoredRun(path, plan, summary, failure, rows, tuple(sorted(int(n) for n in saved if n.isdigit())))
 

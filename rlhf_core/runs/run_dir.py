@@ -17,8 +17,17 @@ from rlhf_core.runs.atomic import TEMPORARY, disk_error, write_json, write_text
 from rlhf_core.runs.jsonl import JsonlFile
 
 STREAMS = ("metrics", "trace", "samples")
-WRITTEN = ("config.yaml", "environment.json", "plan.json", "failure.json", "summary.json", "stop", "checkpoints",
-           "final", *(f"{name}.jsonl" for name in STREAMS))
+WRITTEN = (
+    "config.yaml",
+    "environment.json",
+    "plan.json",
+    "failure.json",
+    "summary.json",
+    "stop",
+    "checkpoints",
+    "final",
+    *(f"{name}.jsonl" for name in STREAMS),
+)
 """What a run writes into its folder."""
 
 
@@ -185,12 +194,16 @@ def check_free(run: RunDir) -> None:
         raise taken(run)
     found = [name for name in WRITTEN if (run.path / name).exists()]
     if found:
-        raise RunDirError(f"'{run.path}' holds files that a run would overwrite: {', '.join(found)}",
-                          fix="choose another --run-dir, or move them")
+        raise RunDirError(
+            f"'{run.path}' holds files that a run would overwrite: {', '.join(found)}",
+            fix="choose another --run-dir, or move them",
+        )
     check_writable(run.path)
 
 
 def taken(run: RunDir) -> RunDirError:
     """The error for a folder that another run has."""
-    return RunDirError(f"'{run.path}' already holds a run",
-                       fix=f"choose another --run-dir, or go on with it: rlhf train --resume {run.path}")
+    return RunDirError(
+        f"'{run.path}' already holds a run",
+        fix=f"choose another --run-dir, or go on with it: rlhf train --resume {run.path}",
+    )

@@ -33,14 +33,21 @@ def names_for(typed: str) -> Names:
         UserError: no valid package or module name can be made of it.
     """
     if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", typed):
-        raise UserError(f"'{typed}' cannot name a package", why="letters, digits and single - _ . between them",
-                        fix=suggestion(typed))
+        raise UserError(
+            f"'{typed}' cannot name a package",
+            why="letters, digits and single - _ . between them",
+            fix=suggestion(typed),
+        )
     base = re.sub(r"[-_.]+", "-", typed).lower().removeprefix(PREFIX)
     component = base.replace("-", "_")
     if not component.isidentifier() or keyword.iskeyword(component) or base == PREFIX.strip("-"):
-        raise UserError(f"'{typed}' cannot name a component",
-                        why=f"'{component}' is a Python keyword" if keyword.iskeyword(component)
-                        else "it must begin with a letter, as a Python module does", fix=f"for example my-{base}")
+        raise UserError(
+            f"'{typed}' cannot name a component",
+            why=f"'{component}' is a Python keyword"
+            if keyword.iskeyword(component)
+            else "it must begin with a letter, as a Python module does",
+            fix=f"for example my-{base}",
+        )
     stem = "".join(part[:1].upper() + part[1:] for part in component.split("_"))
     return Names(PREFIX + base, (PREFIX + base).replace("-", "_"), component, stem)
 

@@ -35,12 +35,17 @@ def write_package(name: str, kind: str, parent: Path) -> Path:
     """
     names = names_for(name)
     if kind not in kinds():
-        raise UserError(f"there is no template for kind '{kind}'",
-                        fix=did_you_mean(kind, kinds()) or f"one of: {', '.join(kinds())}")
+        raise UserError(
+            f"there is no template for kind '{kind}'",
+            fix=did_you_mean(kind, kinds()) or f"one of: {', '.join(kinds())}",
+        )
     folder = parent.expanduser() / names.distribution
     if folder.exists():
-        raise UserError(f"'{folder}' exists already", why="an existing folder is never overwritten",
-                        fix="choose another name or --dir, or remove it yourself")
+        raise UserError(
+            f"'{folder}' exists already",
+            why="an existing folder is never overwritten",
+            fix="choose another name or --dir, or remove it yourself",
+        )
     try:
         parent.expanduser().mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as aside:
@@ -89,8 +94,14 @@ def substitutions(names: Names, kind: str) -> dict[str, str]:
     core = f"rlhf-core>={major}.{minor},<{major}.{minor + 1}"
     needs = [core, *([NEEDS[kind]] if kind in NEEDS else [])]
     readme = Template((templates() / kind / "about.txt").read_text(encoding="utf-8"))
-    base = {"distribution": names.distribution, "module": names.module, "component": names.component,
-            "stem": names.stem, "kind": kind, "needs": ", ".join(f'"{n}"' for n in needs)}
+    base = {
+        "distribution": names.distribution,
+        "module": names.module,
+        "component": names.component,
+        "stem": names.stem,
+        "kind": kind,
+        "needs": ", ".join(f'"{n}"' for n in needs),
+    }
     about, _, use = readme.substitute(base).partition("\n\n")
     own = (templates() / kind / f"{kind}.py{ENDING}").is_file()
     base["component_row"] = f"| `{names.module}/{kind}.py` | the component |\n" if own else ""

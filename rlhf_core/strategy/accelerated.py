@@ -43,11 +43,15 @@ class AcceleratedStrategy:
     def __init__(self, world_size: int, device: str = "auto", timeout_s: float = 600.0) -> None:
         started = int(os.environ.get("WORLD_SIZE", "1"))
         if started != world_size:
-            raise RlhfError(f"the plan wants {world_size} processes but the launcher started {started}",
-                            fix="start with rlhf train --nproc N, or torchrun --nproc_per_node N")
+            raise RlhfError(
+                f"the plan wants {world_size} processes but the launcher started {started}",
+                fix="start with rlhf train --nproc N, or torchrun --nproc_per_node N",
+            )
         cpu = device == "cpu" or not torch.cuda.is_available()
-        handlers = [InitProcessGroupKwargs(timeout=timedelta(seconds=timeout_s)),
-                    DistributedDataParallelKwargs(gradient_as_bucket_view=True)]
+        handlers = [
+            InitProcessGroupKwargs(timeout=timedelta(seconds=timeout_s)),
+            DistributedDataParallelKwargs(gradient_as_bucket_view=True),
+        ]
         forget_mixed_precision()
         self.accelerator = Accelerator(cpu=cpu, mixed_precision="no", kwargs_handlers=handlers)
         self.rank: int = self.accelerator.process_index
@@ -55,9 +59,11 @@ class AcceleratedStrategy:
         self.device: torch.device = self.accelerator.device
         self.timeout_s = timeout_s
         if self.world_size != world_size:
-            raise RlhfError(f"accelerate joined {self.world_size} of {world_size} processes",
-                            why="the process group was not initialised on every rank",
-                            fix="start with rlhf train --nproc N")
+            raise RlhfError(
+                f"accelerate joined {self.world_size} of {world_size} processes",
+                why="the process group was not initialised on every rank",
+                fix="start with rlhf train --nproc N",
+            )
 
     def prepare(self, module: torch.nn.Module) -> torch.nn.Module:
         """Move to the device and wrap in DDP when there are several ranks."""
@@ -135,9 +141,12 @@ class AcceleratedStrategy:
             else:
                 dist.barrier()
         except RuntimeError as error:
-            raise DeadlineExceeded(f"rank {self.rank} lost the others after {time.monotonic() - began:.0f} s "
-                                   f"(deadline {self.timeout_s:.0f} s): {what}", why=str(error),
-                                   fix="look at the other ranks' messages") from error
+            raise DeadlineExceeded(
+                f"rank {self.rank} lost the others after {time.monotonic() - began:.0f} s "
+                f"(deadline {self.timeout_s:.0f} s): {what}",
+                why=str(error),
+                fix="look at the other ranks' messages",
+            ) from error
 
     def close(self) -> None:
         """Leave the process group.

@@ -28,9 +28,19 @@ def check_pure(config: ComponentConfig, loss: Loss, batch: Any) -> None:
     """The same batch gives the same loss, and is not written to."""
     before = changed(batch, lambda _, v: v)
     first, second = loss(batch).loss.detach().clone(), loss(batch).loss.detach()
-    require(torch.equal(first, second), config, "a loss is a function of its batch", "two calls gave different values",
-            "keep no state and draw no random numbers in the loss")
+    require(
+        torch.equal(first, second),
+        config,
+        "a loss is a function of its batch",
+        "two calls gave different values",
+        "keep no state and draw no random numbers in the loss",
+    )
     for field in dataclasses.fields(batch):
         old, new = getattr(before, field.name), getattr(batch, field.name)
-        require(old is None or torch.equal(old, new), config, "a loss does not modify its batch",
-                f"{field.name} changed", "do not use in-place operations")
+        require(
+            old is None or torch.equal(old, new),
+            config,
+            "a loss does not modify its batch",
+            f"{field.name} changed",
+            "do not use in-place operations",
+        )

@@ -94,7 +94,7 @@ def check_ids(config: ComponentConfig, found: Mapping[str, Sequence[Mapping[str,
 
 def check_read(config: ComponentConfig, ctx: BuildContext, columns: Mapping[str, str], read: str) -> None:
     """The core makes prompts, pairs or demonstrations of the rows."""
-    from rlhf_core.data.library import Datasets
+    from rlhf_core.data.datasets import Datasets
 
     source = {"source": config, "columns": dict(columns)}
     settings = DatasetSettings.model_validate({"sources": [source], "heldout_fraction": 0.0})

@@ -31,22 +31,33 @@ def check_judge(
     """
     check_config(config, "judge")
     judge: Any = built(config, "judge", ctx or make_context())
-    asked = list(requests or [JudgeRequest(f"odd/{i}", ({"role": "user", "content": text},), max_tokens=8)
-                              for i, text in enumerate(ODD_TEXTS)])
+    asked = list(
+        requests
+        or [
+            JudgeRequest(f"odd/{i}", ({"role": "user", "content": text},), max_tokens=8)
+            for i, text in enumerate(ODD_TEXTS)
+        ]
+    )
     try:
         require(list(judge.ask([])) == [], config, "an empty call gets an empty answer", "something else came")
         try:
             replies = list(judge.ask(asked))
         except Exception as error:
             said = f"{type(error).__name__}: {error}"
-            raise AssertionError(f"{type(config).__name__} ('{config.name}'): ask() answers with a status\n"
-                                 f"  seen: {said}\n  fix: never raise") from error
+            raise AssertionError(
+                f"{type(config).__name__} ('{config.name}'): ask() answers with a status\n"
+                f"  seen: {said}\n  fix: never raise"
+            ) from error
         require(len(replies) == len(asked), config, "one reply per request", f"{len(replies)} for {len(asked)}")
         require(all(isinstance(r, JudgeReply) for r in replies), config, "replies are JudgeReply", repr(replies[:1]))
         for request, reply in zip(asked, replies):
             alone = judge.ask([request])[0]
-            require((alone.text, alone.status) == (reply.text, reply.status), config,
-                    "an answer does not depend on the other requests", f"{request.id}: {reply} with, {alone} without")
+            require(
+                (alone.text, alone.status) == (reply.text, reply.status),
+                config,
+                "an answer does not depend on the other requests",
+                f"{request.id}: {reply} with, {alone} without",
+            )
     finally:
         close = getattr(judge, "close", None)
         if callable(close):

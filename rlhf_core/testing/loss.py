@@ -47,7 +47,7 @@ def check_loss(config: ComponentConfig, ctx: BuildContext | None = None, *, clip
         check_pair_loss(config, loss)
         return
     if config.consumes == "judged":
-        from rlhf_core.testing.judged_loss import check_judged_loss
+        from rlhf_core.testing.unpaired_loss import check_judged_loss
 
         check_judged_loss(config, loss)
         return

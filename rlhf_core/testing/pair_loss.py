@@ -75,8 +75,12 @@ def check_margin(config: ComponentConfig, loss: Loss) -> None:
     """
     if not getattr(config, "monotone", True):
         chosen, rejected = gradients(loss, make_pair_batch(torch.tensor([-3.0], dtype=torch.float64)))
-        require(bool((chosen < rejected).all()), config, "gradient descent widens a wrong margin",
-                f"at -3: dloss/dchosen {chosen.tolist()}, dloss/drejected {rejected.tolist()}")
+        require(
+            bool((chosen < rejected).all()),
+            config,
+            "gradient descent widens a wrong margin",
+            f"at -3: dloss/dchosen {chosen.tolist()}, dloss/drejected {rejected.tolist()}",
+        )
         return
     gap = torch.linspace(-3.0, 0.0, 7, dtype=torch.float64)
     batch = make_pair_batch(gap)

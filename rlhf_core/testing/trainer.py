@@ -16,7 +16,7 @@ from rlhf_core.errors import RlhfError
 from rlhf_core.registry import Registry
 from rlhf_core.testing.config import check_config
 from rlhf_core.testing.report import require
-from rlhf_core.trainers.config import LoopSettings
+from rlhf_core.trainers.common.config import LoopSettings
 
 SMALL: Mapping[str, Any] = {
     "steps": 2,
@@ -82,7 +82,7 @@ def small_run(registry: Registry, config: ComponentConfig, settings: Mapping[str
 def check_run(config: ComponentConfig, registry: Registry, run: RunConfig, folder: Path) -> None:
     """Run it in this process and read what it left."""
     from rlhf_core.hooks import load_hooks
-    from rlhf_core.launch import plan_run, preflight, run_plan
+    from rlhf_core.launch.run import plan_run, preflight, run_plan
     from rlhf_core.runs.jsonl import read_jsonl
 
     hooks = load_hooks(enabled=False)

@@ -42,8 +42,13 @@ def machine() -> dict[str, Any]:
 def commit() -> str:
     """The commit, with a mark when files differ from it."""
     try:
-        return subprocess.run(["git", "describe", "--always", "--dirty", "--exclude=*"], cwd=ROOT, check=True,
-                              capture_output=True, text=True).stdout.strip()
+        return subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--exclude=*"],
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 
@@ -77,8 +82,9 @@ def measure(name: str, folder: Path, at: str, again: bool, missing: bool = False
 
 def main() -> None:
     """Measure and write ``docs/bench/NAME.json`` for each."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.bench", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="*", help=f"from: {', '.join(names())}; default all")
     parser.add_argument("--record", action="store_true", help=f"the same as: {' '.join(RECORD)}")
     parser.add_argument("--again", action="store_true", help="measure recorded cases anew")

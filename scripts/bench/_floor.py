@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from rlhf_core.models.matmul import use_products
+from rlhf_core.kernels.matmul import use_products
 from scripts.bench._grpo_work import Work
 
 ROWS, INPUTS, OUTPUTS = 2048, 1536, 1536

@@ -72,14 +72,22 @@ def settings(work: Work, model: str, folder: Path, steps: int) -> list[str]:
     special += ["trainer.precision=bf16"] if work.dtype == "bfloat16" else []
     special += ["model.gradient_checkpointing=true"] if "ours" in work.checkpointed else []
     return [
-        "trainer.name=grpo", "reward.name=variety", f"model.path={model}", "model.prompt_format=raw",
+        "trainer.name=grpo",
+        "reward.name=variety",
+        f"model.path={model}",
+        "model.prompt_format=raw",
         *special,
         f"agent={{name: lengths, lengths: {work.lengths()}, warm_up: {WARM_UP_TOKENS}}}",
         f"dataset={{name: jsonl, path: {write_prompts(folder, work.prompts)}, heldout_fraction: 0}}",
-        f"trainer.steps={steps}", f"trainer.rollout_batch_size={work.rows}", f"trainer.group_size={work.group}",
-        f"trainer.micro_batch_size={work.micro_batch}", f"trainer.optimizer.learning_rate={LEARNING_RATE}",
+        f"trainer.steps={steps}",
+        f"trainer.rollout_batch_size={work.rows}",
+        f"trainer.group_size={work.group}",
+        f"trainer.micro_batch_size={work.micro_batch}",
+        f"trainer.optimizer.learning_rate={LEARNING_RATE}",
         f"trainer.sampling={{max_tokens: {work.longest}, min_tokens: {work.longest}, temperature: 1.0}}",
-        "trainer.kl={coefficient: 0.0, track: false}", "trainer.eval_every=0", "trainer.eval_samples=0",
+        "trainer.kl={coefficient: 0.0, track: false}",
+        "trainer.eval_every=0",
+        "trainer.eval_samples=0",
         "trainer.checkpoint_every=0",
     ]
 
@@ -91,7 +99,7 @@ def main() -> None:
     install_parts(folder)
     from rlhf_core.config.load import resolve
     from rlhf_core.hooks import load_hooks
-    from rlhf_core.launch import plan_run, preflight, run_plan
+    from rlhf_core.launch.run import plan_run, preflight, run_plan
     from rlhf_core.registry import Registry
 
     def progress(step: int, total: int | None, row: Mapping[str, float]) -> None:

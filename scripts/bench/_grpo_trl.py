@@ -86,22 +86,46 @@ def main() -> None:
     work, model, folder, steps = find(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
     gate = Gate()
     config = GRPOConfig(
-        output_dir=folder, use_cpu=not torch.cuda.is_available(), bf16=work.dtype == "bfloat16",
-        gradient_checkpointing="trl" in work.checkpointed, model_init_kwargs={"dtype": "float32"},
-        per_device_train_batch_size=work.micro_batch, gradient_accumulation_steps=work.rows // work.micro_batch,
-        num_generations=work.group, max_completion_length=work.longest, temperature=1.0, top_k=0, top_p=1.0, beta=0.0,
-        learning_rate=LEARNING_RATE, max_steps=steps, lr_scheduler_type="constant", max_grad_norm=1.0,
-        logging_strategy="no", save_strategy="no", eval_strategy="no", report_to=[], disable_tqdm=True,
-        dataloader_pin_memory=False, seed=0)
+        output_dir=folder,
+        use_cpu=not torch.cuda.is_available(),
+        bf16=work.dtype == "bfloat16",
+        gradient_checkpointing="trl" in work.checkpointed,
+        model_init_kwargs={"dtype": "float32"},
+        per_device_train_batch_size=work.micro_batch,
+        gradient_accumulation_steps=work.rows // work.micro_batch,
+        num_generations=work.group,
+        max_completion_length=work.longest,
+        temperature=1.0,
+        top_k=0,
+        top_p=1.0,
+        beta=0.0,
+        learning_rate=LEARNING_RATE,
+        max_steps=steps,
+        lr_scheduler_type="constant",
+        max_grad_norm=1.0,
+        logging_strategy="no",
+        save_strategy="no",
+        eval_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        dataloader_pin_memory=False,
+        seed=0,
+    )
 
     def reward(completions: list[str], **_: Any) -> list[float | None]:
         return [variety(c) for c in completions]
 
     timer = Steps(gate)
     lora = LoraConfig(r=work.lora_r, lora_alpha=2 * work.lora_r, target_modules="all-linear", task_type="CAUSAL_LM")
-    trainer = Timed(model=model, reward_funcs=reward, args=config, callbacks=[timer],
-                    train_dataset=Dataset.from_list([{"prompt": p} for p in work.prompts]),
-                    processing_class=AutoTokenizer.from_pretrained(model), peft_config=lora if work.lora_r else None)
+    trainer = Timed(
+        model=model,
+        reward_funcs=reward,
+        args=config,
+        callbacks=[timer],
+        train_dataset=Dataset.from_list([{"prompt": p} for p in work.prompts]),
+        processing_class=AutoTokenizer.from_pretrained(model),
+        peft_config=lora if work.lora_r else None,
+    )
     trainer.lengths = tuple(work.lengths())
     timer.trainer = trainer
     trainer.train()

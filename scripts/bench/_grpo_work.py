@@ -23,8 +23,11 @@ PROBLEMS = (
     "How many pages of letters does he write in a year?\nAnswer:",
 )
 HINTS = (("", ""), ("Write one short sentence for every step.\n", " It takes some thought."))
-LONGER = tuple(f"{hint}{first}{thought}\n{second}" for hint, thought in HINTS
-               for first, second in zip(PROBLEMS, PROBLEMS[1:] + PROBLEMS[:1]))
+LONGER = tuple(
+    f"{hint}{first}{thought}\n{second}"
+    for hint, thought in HINTS
+    for first, second in zip(PROBLEMS, PROBLEMS[1:] + PROBLEMS[:1])
+)
 """8 prompts of 78 to 104 tokens (SmolLM2's tokenizer)."""
 SUMS = tuple(f"{a} plus {b} =" for a in range(2, 10) for b in range(11, 19))
 """64 prompts of the pocket world."""
@@ -75,8 +78,14 @@ def find(case: str) -> Work:
     if case in CASES:
         return CASES[case]
     prompts, group, length = map(int, case.split("x"))
-    return Work(f"{prompts} prompts x {group} completions of {length} tokens", PROBLEMS[:prompts], group, length,
-                length, micro_batch=min(8, prompts * group))
+    return Work(
+        f"{prompts} prompts x {group} completions of {length} tokens",
+        PROBLEMS[:prompts],
+        group,
+        length,
+        length,
+        micro_batch=min(8, prompts * group),
+    )
 
 
 def variety(text: str) -> float:

@@ -28,16 +28,28 @@ SIDES = {"ours": "scripts.bench._grpo_ours", "trl": "scripts.bench._grpo_trl"}
 class Side:
     """One of the two processes."""
 
-    def __init__(self, name: str, case: str, model: Path, folder: Path, steps: int, threads: int,
-                 settings: Sequence[str] = ()) -> None:
+    def __init__(
+        self, name: str, case: str, model: Path, folder: Path, steps: int, threads: int, settings: Sequence[str] = ()
+    ) -> None:
         self.name = name
         folder.mkdir()
-        environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads),
-                       "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": str(threads),
+            "MKL_NUM_THREADS": str(threads),
+            "HF_HUB_OFFLINE": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+        }
         self.log = (folder / "log.txt").open("w+")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", SIDES[name], case, str(model), str(folder), str(steps), *settings], cwd=ROOT,
-            env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True)
+            [sys.executable, "-m", SIDES[name], case, str(model), str(folder), str(steps), *settings],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            text=True,
+        )
         self.steps: list[dict[str, Any]] = []
         self.wait()
 
@@ -67,12 +79,16 @@ class Side:
         """Medians over the counted steps."""
         parts = {k: round(statistics.median(s["parts"][k] for s in self.steps), 3) for k in self.steps[0]["parts"]}
         tokens = self.steps[0]["tokens_generated"]
-        return {"median_seconds": self.median("seconds"), "seconds": [round(s["seconds"], 2) for s in self.steps],
-                "median_cpu_seconds": self.median("cpu_seconds"), "parts_median_seconds": parts,
-                "tokens_per_second": {k: round(tokens / v, 1) for k, v in parts.items()},
-                "peak_rss_mb": round(max(s["peak_rss_mb"] for s in self.steps)),
-                "tokens_generated": sorted({int(s["tokens_generated"]) for s in self.steps}),
-                "tokens_trained": sorted({int(s["tokens_trained"]) for s in self.steps})}
+        return {
+            "median_seconds": self.median("seconds"),
+            "seconds": [round(s["seconds"], 2) for s in self.steps],
+            "median_cpu_seconds": self.median("cpu_seconds"),
+            "parts_median_seconds": parts,
+            "tokens_per_second": {k: round(tokens / v, 1) for k, v in parts.items()},
+            "peak_rss_mb": round(max(s["peak_rss_mb"] for s in self.steps)),
+            "tokens_generated": sorted({int(s["tokens_generated"]) for s in self.steps}),
+            "tokens_trained": sorted({int(s["tokens_trained"]) for s in self.steps}),
+        }
 
     def median(self, key: str) -> float:
         """Of one figure of the steps."""
@@ -117,10 +133,18 @@ def compare(case: str, model: Path | str, runs: int, threads: int) -> dict[str, 
         raise SystemExit(f"the two sides did not do the same work: {a} {b}")
     ratios = [t["seconds"] / o["seconds"] for o, t in zip(ours.steps, trl.steps, strict=True)]
     work = find(case)
-    return {"work": work.what, "speedup_vs_trl": round(statistics.median(ratios), 3),
-            "speedup_by_round": [round(r, 3) for r in ratios],
-            "speedup_of_parts": {k: round(b["parts_median_seconds"][k] / v, 2)
-                                 for k, v in a["parts_median_seconds"].items()},
-            "cpu_seconds_ratio": round(b["median_cpu_seconds"] / a["median_cpu_seconds"], 3),
-            "peak_rss_of_trl": round(a["peak_rss_mb"] / b["peak_rss_mb"], 3), "ours": a, "trl": b,
-            "threads": threads, "runs": runs, "load_average": [round(x, 2) for x in os.getloadavg()]}
+    return {
+        "work": work.what,
+        "speedup_vs_trl": round(statistics.median(ratios), 3),
+        "speedup_by_round": [round(r, 3) for r in ratios],
+        "speedup_of_parts": {
+            k: round(b["parts_median_seconds"][k] / v, 2) for k, v in a["parts_median_seconds"].items()
+        },
+        "cpu_seconds_ratio": round(b["median_cpu_seconds"] / a["median_cpu_seconds"], 3),
+        "peak_rss_of_trl": round(a["peak_rss_mb"] / b["peak_rss_mb"], 3),
+        "ours": a,
+        "trl": b,
+        "threads": threads,
+        "runs": runs,
+        "load_average": [round(x, 2) for x in os.getloadavg()],
+    }

@@ -19,8 +19,10 @@ from typing import Any
 
 from scripts.bench._sides import Side, as_folder, smollm2
 
-CURVES = {"group size": {g: f"4x{g}x64" for g in (2, 4, 8, 16, 32)},
-          "completion length": {n: f"2x4x{n}" for n in (64, 128, 256, 512, 1024)}}
+CURVES = {
+    "group size": {g: f"4x{g}x64" for g in (2, 4, 8, 16, 32)},
+    "completion length": {n: f"2x4x{n}" for n in (64, 128, 256, 512, 1024)},
+}
 """Curve -> x -> work, as ``_grpo_work.find`` reads it."""
 THREADS = 2
 Curve = dict[int, Mapping[str, float]]
@@ -34,8 +36,12 @@ def measure(case: str) -> dict[str, Any]:
         side.step()
         side.close()
     figures = side.figures()
-    return {"seconds": figures["median_seconds"], **figures["parts_median_seconds"],
-            "peak_rss_mb": figures["peak_rss_mb"], "tokens": figures["tokens_generated"][0]}
+    return {
+        "seconds": figures["median_seconds"],
+        **figures["parts_median_seconds"],
+        "peak_rss_mb": figures["peak_rss_mb"],
+        "tokens": figures["tokens_generated"][0],
+    }
 
 
 def cases() -> dict[str, Callable[[], dict[str, Any]]]:
@@ -50,8 +56,10 @@ def finish(results: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
     except ImportError:
         print("cost_curves: no drawing without matplotlib (pip install 'rlhf-core[dev]')")
         return
-    drawn: dict[str, Curve] = {curve: {x: results[f"{curve} {x}"] for x in points if f"{curve} {x}" in results}
-                               for curve, points in CURVES.items()}
+    drawn: dict[str, Curve] = {
+        curve: {x: results[f"{curve} {x}"] for x in points if f"{curve} {x}" in results}
+        for curve, points in CURVES.items()
+    }
     if stale := staleness(folder / "staleness.json"):
         drawn["max_staleness"] = stale
     figure = Figure(figsize=(4.5 * len(drawn), 3.5), layout="constrained")
@@ -72,8 +80,11 @@ def staleness(path: Path) -> Curve:
         return {}
     rows = json.loads(path.read_text())["cases"]["run"]["results"]
     start = "smollm2, threads 1, max_staleness "
-    return {int(key.removeprefix(start)): {**row, "seconds": row["step"]}
-            for key, row in rows.items() if key.startswith(start)}
+    return {
+        int(key.removeprefix(start)): {**row, "seconds": row["step"]}
+        for key, row in rows.items()
+        if key.startswith(start)
+    }
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import torch
 
-from rlhf_core.models.matmul import use_products
+from rlhf_core.kernels.matmul import use_products
 
 LAYERS = {"projection": (576, 576), "up": (576, 1536), "down": (1536, 576), "head": (576, 49152)}
 

@@ -79,23 +79,34 @@ class Contest:
         self.texts = [tokenizer.decode(row) for row in ids]
         self.theirs: Any = AutoModelForSequenceClassification.from_pretrained(folder / "rm").eval()
         rows = Dataset.from_list([{"chosen_ids": a, "rejected_ids": b} for a, b in zip(ids[::2], ids[1::2])])
-        options = RewardConfig(output_dir=str(folder), use_cpu=True, bf16=False, report_to="none", disable_tqdm=True,
-                               per_device_eval_batch_size=BATCH, max_length=None, gradient_checkpointing=False)
-        self.trl: Any = RewardTrainer(self.theirs, options, train_dataset=rows, eval_dataset=rows,
-                                      processing_class=tokenizer)
-        self.pipe: Any = pipeline("text-classification", model=self.theirs, tokenizer=tokenizer,
-                                  function_to_apply="none", device="cpu")
+        options = RewardConfig(
+            output_dir=str(folder),
+            use_cpu=True,
+            bf16=False,
+            report_to="none",
+            disable_tqdm=True,
+            per_device_eval_batch_size=BATCH,
+            max_length=None,
+            gradient_checkpointing=False,
+        )
+        self.trl: Any = RewardTrainer(
+            self.theirs, options, train_dataset=rows, eval_dataset=rows, processing_class=tokenizer
+        )
+        self.pipe: Any = pipeline(
+            "text-classification", model=self.theirs, tokenizer=tokenizer, function_to_apply="none", device="cpu"
+        )
 
     def score(self, kind: Any = "auto", without_padding: bool = True, warm_up: bool = False) -> list[float]:
         """Our scores, from texts; ``warm_up``: of one pair, so that what is found out once per model is."""
         from rlhf_core.api import Prompt, Sample
-        from rlhf_core.models.matmul import use_products
+        from rlhf_core.kernels.matmul import use_products
 
         use_products(kind)
         self.ours.net.without_padding = without_padding
         try:
-            scores = self.ours.score([Sample(Prompt("p", prompt), text)
-                                      for prompt, text in (self.talks[:2] if warm_up else self.talks)])
+            scores = self.ours.score(
+                [Sample(Prompt("p", prompt), text) for prompt, text in (self.talks[:2] if warm_up else self.talks)]
+            )
         finally:
             use_products("torch")
         return [float(s.value) for s in scores if s.value is not None]
@@ -113,10 +124,14 @@ class Contest:
 
     def sides(self) -> dict[str, Callable[[], list[float]]]:
         """Who takes part."""
-        return {"ours": self.score, "ours, torch's products": partial(self.score, "torch"),
-                "ours, padded": partial(self.score, "torch", False), "TRL": self.evaluate,
-                "pipeline, batch of 1": partial(self.classify, 1),
-                f"pipeline, batch of {BATCH}": partial(self.classify, BATCH)}
+        return {
+            "ours": self.score,
+            "ours, torch's products": partial(self.score, "torch"),
+            "ours, padded": partial(self.score, "torch", False),
+            "TRL": self.evaluate,
+            "pipeline, batch of 1": partial(self.classify, 1),
+            f"pipeline, batch of {BATCH}": partial(self.classify, BATCH),
+        }
 
 
 def difference(name: str, scores: list[float], wanted: list[float]) -> float:
@@ -147,20 +162,28 @@ def contest(data: Path, pairs: int = PAIRS, rounds: int = ROUNDS, only: Sequence
                 scores[name] = side()
                 seconds.setdefault(name, []).append(time.perf_counter() - start)
                 cpu_seconds.setdefault(name, []).append(time.process_time() - cpu_start)
-                print(f"round {n + 1}, {name}: {seconds[name][-1]:.1f} s, of processors {cpu_seconds[name][-1]:.1f} s",
-                      file=sys.stderr, flush=True)
+                print(
+                    f"round {n + 1}, {name}: {seconds[name][-1]:.1f} s, of processors {cpu_seconds[name][-1]:.1f} s",
+                    file=sys.stderr,
+                    flush=True,
+                )
         count = len(match.talks) // 2
     ours = seconds["ours"]
     others = {name: [o / s for o, s in zip(rows, ours)] for name, rows in seconds.items() if name != "ours"}
     cpu = {name: statistics.median(rows) for name, rows in cpu_seconds.items()}
-    return {"pairs": count, "tokens": match.tokens,
-            "pairs_per_second": {name: round(count / statistics.median(s), 2) for name, s in seconds.items()},
-            "times_as_fast_as": {name: round(statistics.median(r), 2) for name, r in others.items()},
-            "by_round": {name: [round(x, 2) for x in r] for name, r in others.items()},
-            "cpu_seconds": {name: round(x, 2) for name, x in cpu.items()},
-            "cpu_times_as_fast_as": {name: round(x / cpu["ours"], 2) for name, x in cpu.items() if name != "ours"},
-            "score_difference_in_stds": {name: difference(name, s, scores["ours"]) for name, s in scores.items()},
-            "threads": THREADS, "rounds": rounds, "load_average": [round(x, 2) for x in os.getloadavg()]}
+    return {
+        "pairs": count,
+        "tokens": match.tokens,
+        "pairs_per_second": {name: round(count / statistics.median(s), 2) for name, s in seconds.items()},
+        "times_as_fast_as": {name: round(statistics.median(r), 2) for name, r in others.items()},
+        "by_round": {name: [round(x, 2) for x in r] for name, r in others.items()},
+        "cpu_seconds": {name: round(x, 2) for name, x in cpu.items()},
+        "cpu_times_as_fast_as": {name: round(x / cpu["ours"], 2) for name, x in cpu.items() if name != "ours"},
+        "score_difference_in_stds": {name: difference(name, s, scores["ours"]) for name, s in scores.items()},
+        "threads": THREADS,
+        "rounds": rounds,
+        "load_average": [round(x, 2) for x in os.getloadavg()],
+    }
 
 
 def run() -> dict[str, Any]:

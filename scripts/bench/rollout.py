@@ -35,8 +35,11 @@ THREADS = 2
 ROUNDS = {"a": 3, "b": 1, "b, 16 places": 1}
 PAGE = 32
 """Positions per page of the continuous-batching cache."""
-ABILITIES = {"native": "logprobs, a seed per request", "generate": "scores on request; one global seed",
-             "continuous batching": "logprobs on request; one seed for all requests, so a completion depends on others"}
+ABILITIES = {
+    "native": "logprobs, a seed per request",
+    "generate": "scores on request; one global seed",
+    "continuous batching": "logprobs on request; one seed for all requests, so a completion depends on others",
+}
 
 
 class Contest:
@@ -46,7 +49,7 @@ class Contest:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        from rlhf_core.rollout.lean import lean_step
+        from rlhf_core.kernels.decode_step import decode_step
 
         torch.set_num_threads(THREADS)
         load = partial(AutoModelForCausalLM.from_pretrained, folder, dtype=torch.float32)
@@ -56,26 +59,29 @@ class Contest:
         self.work, self.lengths = work, work.lengths()
         self.ids = [self.tokenizer(p)["input_ids"] for p in work.prompts for _ in range(work.group)]
         with torch.inference_mode():
-            lean_step(self.ours)  # what the engine finds out once per model, before any time is taken
+            decode_step(self.ours)  # what the engine finds out once per model, before any time is taken
 
     def native(self, kind: Any = "auto", places: int = 256, refill: bool = True, packed: bool = True) -> int:
         """Our engine."""
-        from rlhf_core.models.matmul import use_products
+        from rlhf_core.kernels.matmul import use_products
         from rlhf_core.rollout import decode, native
         from rlhf_core.rollout.native import NativeEngine
         from rlhf_core.types import RolloutRequest, SamplingParams
 
         use_products(kind)
-        requests = [RolloutRequest(str(i // self.work.group), tuple(ids), i % self.work.group, i, n)
-                    for i, (ids, n) in enumerate(zip(self.ids, self.lengths, strict=True))]
-        longest, growing, lean_step = max(self.lengths), decode.growing, native.lean_step
+        requests = [
+            RolloutRequest(str(i // self.work.group), tuple(ids), i % self.work.group, i, n)
+            for i, (ids, n) in enumerate(zip(self.ids, self.lengths, strict=True))
+        ]
+        longest, growing, decode_step = max(self.lengths), decode.growing, native.decode_step
         decode.growing = growing if refill else lambda _: False
-        native.lean_step = lean_step if packed else lambda _: None
+        native.decode_step = decode_step if packed else lambda _: None
         try:
             rollouts = NativeEngine(self.ours, self.tokenizer, 8192, places).generate(
-                requests, SamplingParams(max_tokens=longest, min_tokens=longest), 0)
+                requests, SamplingParams(max_tokens=longest, min_tokens=longest), 0
+            )
         finally:
-            decode.growing, native.lean_step = growing, lean_step
+            decode.growing, native.decode_step = growing, decode_step
             use_products("torch")
         return sum(len(r.completion_ids) for r in rollouts)
 
@@ -90,8 +96,15 @@ class Contest:
         end = self.tokenizer.eos_token_id
         with torch.no_grad():
             out = self.model.generate(
-                **batch, do_sample=True, top_k=0, top_p=1.0, temperature=1.0, max_new_tokens=max(self.lengths),
-                pad_token_id=end, logits_processor=LogitsProcessorList([Lengths(self.lengths, end)]))
+                **batch,
+                do_sample=True,
+                top_k=0,
+                top_p=1.0,
+                temperature=1.0,
+                max_new_tokens=max(self.lengths),
+                pad_token_id=end,
+                logits_processor=LogitsProcessorList([Lengths(self.lengths, end)]),
+            )
         completions = out[:, batch["input_ids"].shape[1] :]
         return sum(int((row == end).int().argmax()) + 1 for row in completions)
 
@@ -101,10 +114,18 @@ class Contest:
 
         positions = sum(len(ids) + n + PAGE for ids, n in zip(self.ids, self.lengths, strict=True))
         manager = self.model.init_continuous_batching(
-            generation_config=GenerationConfig(do_sample=True, temperature=1.0, top_k=0, top_p=1.0, eos_token_id=-1,
-                                               pad_token_id=self.tokenizer.pad_token_id),
+            generation_config=GenerationConfig(
+                do_sample=True,
+                temperature=1.0,
+                top_k=0,
+                top_p=1.0,
+                eos_token_id=-1,
+                pad_token_id=self.tokenizer.pad_token_id,
+            ),
             continuous_batching_config=ContinuousBatchingConfig(
-                page_size=PAGE, num_blocks=positions // PAGE + 1, max_batch_tokens=1024, return_logprobs=True))
+                page_size=PAGE, num_blocks=positions // PAGE + 1, max_batch_tokens=1024, return_logprobs=True
+            ),
+        )
         manager.start()
         try:
             for ids, n in zip(self.ids, self.lengths, strict=True):
@@ -124,9 +145,13 @@ class Contest:
         """Who takes part."""
         if places:
             return {name: partial(self.native, "auto", places, name == "refilled") for name in ("refilled", "emptied")}
-        return {"native": self.native, "native, model's forward": partial(self.native, packed=False),
-                "native, torch's products": partial(self.native, "torch", packed=False),
-                "generate": self.generate, "continuous batching": self.continuous_batching}
+        return {
+            "native": self.native,
+            "native, model's forward": partial(self.native, packed=False),
+            "native, torch's products": partial(self.native, "torch", packed=False),
+            "generate": self.generate,
+            "continuous batching": self.continuous_batching,
+        }
 
 
 def contest(case: str, rounds: int, model: Path | None = None) -> dict[str, Any]:
@@ -155,10 +180,18 @@ def contest(case: str, rounds: int, model: Path | None = None) -> dict[str, Any]
                 failed[name] = f"made {tokens} tokens instead of {expected}"
     rates = {name: round(expected / statistics.median(s), 1) for name, s in seconds.items()}
     first, *others = rates
-    return {"work": work.what, "tokens": expected, "tokens_per_second": rates, "failed": failed,
-            "cpu_seconds": {name: round(statistics.median(s), 2) for name, s in cpu_seconds.items()},
-            f"{first} against": {other: round(rates[first] / rates[other], 2) for other in others}, "gives": ABILITIES,
-            "rounds": rounds, "threads": THREADS, "load_average": [round(x, 2) for x in os.getloadavg()]}
+    return {
+        "work": work.what,
+        "tokens": expected,
+        "tokens_per_second": rates,
+        "failed": failed,
+        "cpu_seconds": {name: round(statistics.median(s), 2) for name, s in cpu_seconds.items()},
+        f"{first} against": {other: round(rates[first] / rates[other], 2) for other in others},
+        "gives": ABILITIES,
+        "rounds": rounds,
+        "threads": THREADS,
+        "load_average": [round(x, 2) for x in os.getloadavg()],
+    }
 
 
 def cases() -> dict[str, Callable[[], dict[str, Any]]]:

@@ -56,7 +56,8 @@ def table(results: dict[str, dict[str, Any]]) -> str:
         lines.append(
             f"{case:5}{r['ours']['median_seconds']:8.2f}{r['trl']['median_seconds']:8.2f}{r['speedup_vs_trl']:7.2f}"
             f"{part['rollout']:9.2f}{part['update']:8.2f}{r['peak_rss_of_trl']:8.2f}"
-            f"{floor['rollout']:15.0%}{floor['update']:7.0%}  {r['work']}")
+            f"{floor['rollout']:15.0%}{floor['update']:7.0%}  {r['work']}"
+        )
     return "\n".join(lines)
 
 
@@ -69,8 +70,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=THREADS, help="CPU threads of the side whose turn it is")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON and nothing else")
     args = parser.parse_args()
-    results = {case: measure(case, args.model or smollm2(), args.runs or RUNS[case], args.threads)
-               for case in args.case or RUNS}
+    results = {
+        case: measure(case, args.model or smollm2(), args.runs or RUNS[case], args.threads)
+        for case in args.case or RUNS
+    }
     print(json.dumps(results, indent=2) if args.json else table(results))
 
 

@@ -24,15 +24,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from rlhf_core.kernels.matmul import use_products
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy, wake_checkpointing
-from rlhf_core.models.matmul import use_products
 from rlhf_core.models.precision import set_precision
 from rlhf_core.policy.forward import completion_logprobs
-from rlhf_core.policy.paths import ALL, PLAIN, Paths
+from rlhf_core.policy.forward_options import ALL, PLAIN, ForwardOptions
 from rlhf_core.policy.structure import structure
 
-HEAD = Paths(share_prefix=False, packing=False)
+HEAD = ForwardOptions(share_prefix=False, packing=False)
 WORK = {"pocket": ((16, 24, 12, 20, 18, 30, 10, 22), 8, (8, 48)), "other": ((90,), 4, (32, 256))}
 """Prompt lengths, completions of each, and their shortest and longest."""
 
@@ -55,7 +55,7 @@ def memory_mb(field: str) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith(field)) / 1024
 
 
-def once(model: Any, prompts: Sequence[Any], completions: Sequence[Any], paths: Paths) -> dict[str, Any]:
+def once(model: Any, prompts: Sequence[Any], completions: Sequence[Any], paths: ForwardOptions) -> dict[str, Any]:
     """Time, memory, logprobs and gradient of one forward and backward."""
     model.zero_grad(set_to_none=True)
     ctypes.CDLL(None).malloc_trim(0)  # what earlier turns left is not there to be used unseen
@@ -69,8 +69,13 @@ def once(model: Any, prompts: Sequence[Any], completions: Sequence[Any], paths: 
     return {**row, "logprobs": logprobs.detach(), "gradient": gradient}
 
 
-VARIANTS = {"padded, all logits": PLAIN, "padded": HEAD, "shared": ALL.without("packing"),
-            "packed": ALL.without("share_prefix"), "packed + shared": ALL}
+VARIANTS = {
+    "padded, all logits": PLAIN,
+    "padded": HEAD,
+    "shared": ALL.without("packing"),
+    "packed": ALL.without("share_prefix"),
+    "packed + shared": ALL,
+}
 EXTRA = ("packed + shared, checkpointed", "packed + shared, bf16")
 
 
@@ -84,7 +89,7 @@ def measure(path: str, rounds: int, only: Sequence[str] = (*VARIANTS, *EXTRA)) -
     rows: dict[str, list[dict[str, Any]]] = {}
     truth: dict[str, Any] = {}
 
-    def turn(name: str, paths: Paths) -> None:
+    def turn(name: str, paths: ForwardOptions) -> None:
         row = once(model, prompts, completions, paths)
         got = {k: row.pop(k) for k in ("logprobs", "gradient")}
         if not truth:
@@ -108,13 +113,21 @@ def measure(path: str, rounds: int, only: Sequence[str] = (*VARIANTS, *EXTRA)) -
     found: dict[str, Any] = {}
     for name, runs in rows.items():
         middle = {k: statistics.median(r[k] for r in runs) for k in runs[0]}
-        found[name] = {"cpu_seconds": round(middle["cpu"], 3), "wall_seconds": round(middle["wall"], 3),
-                       "speed_over_padded": round(slow / middle["cpu"], 2), "peak_mb": round(middle["mb"]),
-                       "logprob_error": float(f"{middle['nats']:.1e}"),
-                       "gradient_error": float(f"{middle['gradient']:.1e}")}
+        found[name] = {
+            "cpu_seconds": round(middle["cpu"], 3),
+            "wall_seconds": round(middle["wall"], 3),
+            "speed_over_padded": round(slow / middle["cpu"], 2),
+            "peak_mb": round(middle["mb"]),
+            "logprob_error": float(f"{middle['nats']:.1e}"),
+            "gradient_error": float(f"{middle['gradient']:.1e}"),
+        }
     lengths = [len(c) for c in completions]
-    work = {"prompt_tokens": [len(p) for p in dict.fromkeys(prompts)], "completions": len(lengths),
-            "completion_tokens": sum(lengths), "longest": max(lengths)}
+    work = {
+        "prompt_tokens": [len(p) for p in dict.fromkeys(prompts)],
+        "completions": len(lengths),
+        "completion_tokens": sum(lengths),
+        "longest": max(lengths),
+    }
     return {"model": Path(path).name, "rounds": rounds, "load_average": os.getloadavg(), "work": work, "paths": found}
 
 
@@ -129,8 +142,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="pocket", help=".gguf file, model folder, or pocket (default)")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each variant")
-    parser.add_argument("--only", nargs="+", choices=[*VARIANTS, *EXTRA], default=[*VARIANTS, *EXTRA],
-                        help="some of the variants; 'padded' is always one")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=[*VARIANTS, *EXTRA],
+        default=[*VARIANTS, *EXTRA],
+        help="some of the variants; 'padded' is always one",
+    )
     args = parser.parse_args()
     print(json.dumps(measure(args.model, args.rounds, ["padded", *args.only]), indent=2))
 

@@ -21,8 +21,11 @@ def check(root: Path) -> list[str]:
         tree = parse(file)
         if tree.body and not ast.get_docstring(tree):
             problems.append(f"{where}:1: module has no docstring")
-        problems += [f"{where}:{node.lineno}: {name} has no docstring" for name, node in public(tree)
-                     if not ast.get_docstring(node)]
+        problems += [
+            f"{where}:{node.lineno}: {name} has no docstring"
+            for name, node in public(tree)
+            if not ast.get_docstring(node)
+        ]
     return problems
 
 

@@ -12,8 +12,12 @@ from pathlib import Path
 @cache
 def repository_files(root: Path) -> tuple[Path, ...]:
     """Every file that git tracks or would add; outside a git work tree, every file."""
-    out = subprocess.run(["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-                         capture_output=True, text=True, check=False)
+    out = subprocess.run(
+        ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     tracked = (root / name for name in out.stdout.split("\0") if name)
     return tuple(sorted(f for f in (root.rglob("*") if out.returncode else tracked) if f.is_file()))
 

@@ -35,5 +35,5 @@ def check(root: Path) -> list[str]:
         for number, line in enumerate(text.splitlines(), 1):
             found = places.search(line)
             if found:
-                problems.append(f"{file.relative_to(root)}:{number}: absolute path {line[found.start():][:40]!r}")
+                problems.append(f"{file.relative_to(root)}:{number}: absolute path {line[found.start() :][:40]!r}")
     return problems

@@ -22,26 +22,76 @@ from pathlib import Path
 from typing import Any
 
 ENSEMBLE = ("--reward", "ensemble")
-SHORT = ("--set", "trainer.steps=4", "--set", "trainer.checkpoint_every=2", "--set", "trainer.eval_every=2",
-         "--set", "trainer.gold_samples=24", "--set", "trainer.eval_samples=24")
-OFFLINE = ("--set", "trainer.max_steps=4", "--set", "trainer.checkpoint_every=2", "--set", "trainer.eval_every=2",
-           "--set", "trainer.eval_samples=24")
+SHORT = (
+    "--set",
+    "trainer.steps=4",
+    "--set",
+    "trainer.checkpoint_every=2",
+    "--set",
+    "trainer.eval_every=2",
+    "--set",
+    "trainer.gold_samples=24",
+    "--set",
+    "trainer.eval_samples=24",
+)
+OFFLINE = (
+    "--set",
+    "trainer.max_steps=4",
+    "--set",
+    "trainer.checkpoint_every=2",
+    "--set",
+    "trainer.eval_every=2",
+    "--set",
+    "trainer.eval_samples=24",
+)
 VERIFIER = ("--reward", "verifier", "--dataset", "pocket/arithmetic")
 CASES: Mapping[str, tuple[str, ...]] = {
     "grpo_default": ("grpo", *ENSEMBLE),
     "grpo": ("grpo", *ENSEMBLE, *SHORT),
     "grpo_ahead": ("grpo", *ENSEMBLE, *SHORT, "--set", "trainer.rollouts.max_staleness=1"),
     "grpo_verifier": ("grpo", *VERIFIER, *SHORT, "--set", "trainer.micro_batch_tokens=1024"),
-    "grpo_several_updates": ("grpo", *ENSEMBLE, *SHORT, "--set", "trainer.train_batch_size=32", "--set",
-                             "trainer.epochs_per_rollout_batch=2", "--set", "trainer.entropy_quantile=0.5", "--set",
-                             "trainer.entropy_coefficient=0.001", "--set", "trainer.kl.where=reward", "--set",
-                             "trainer.kl.estimator=k1", "--set", "trainer.kl.sync_every=2"),
+    "grpo_several_updates": (
+        "grpo",
+        *ENSEMBLE,
+        *SHORT,
+        "--set",
+        "trainer.train_batch_size=32",
+        "--set",
+        "trainer.epochs_per_rollout_batch=2",
+        "--set",
+        "trainer.entropy_quantile=0.5",
+        "--set",
+        "trainer.entropy_coefficient=0.001",
+        "--set",
+        "trainer.kl.where=reward",
+        "--set",
+        "trainer.kl.estimator=k1",
+        "--set",
+        "trainer.kl.sync_every=2",
+    ),
     "ppo": ("ppo", *ENSEMBLE, *SHORT),
     "dapo": ("dapo", *VERIFIER, *SHORT, "--set", "trainer.rollout_batch_size=32"),
-    "dapo_ahead": ("dapo", *VERIFIER, *SHORT, "--set", "trainer.rollout_batch_size=32", "--set",
-                   "trainer.rollouts.max_staleness=4"),
-    "iterative_dpo": ("iterative_dpo", *ENSEMBLE, "--set", "trainer.steps=2", "--set", "trainer.checkpoint_every=2",
-                      "--set", "trainer.gold_samples=24", "--set", "trainer.eval_samples=24"),
+    "dapo_ahead": (
+        "dapo",
+        *VERIFIER,
+        *SHORT,
+        "--set",
+        "trainer.rollout_batch_size=32",
+        "--set",
+        "trainer.rollouts.max_staleness=4",
+    ),
+    "iterative_dpo": (
+        "iterative_dpo",
+        *ENSEMBLE,
+        "--set",
+        "trainer.steps=2",
+        "--set",
+        "trainer.checkpoint_every=2",
+        "--set",
+        "trainer.gold_samples=24",
+        "--set",
+        "trainer.eval_samples=24",
+    ),
     "dpo": ("dpo", *OFFLINE),
     "sft": ("sft", *OFFLINE),
     "reward_model": ("reward_model", *OFFLINE),
@@ -62,8 +112,11 @@ def main() -> int:
     parser.add_argument("--resume", type=Path, help="go on with the runs of this folder, cut back to half way")
     parser.add_argument("--only", nargs="+", choices=list(CASES), default=list(CASES))
     args = parser.parse_args()
-    digests = {name: digest_of(run_case(name, args.out.resolve(), args.resume)) for name in args.only
-               if args.resume is None or (args.resume / name / "checkpoints" / step_folder()).is_dir()}
+    digests = {
+        name: digest_of(run_case(name, args.out.resolve(), args.resume))
+        for name in args.only
+        if args.resume is None or (args.resume / name / "checkpoints" / step_folder()).is_dir()
+    }
     if args.record:
         args.record.write_text(json.dumps(digests, indent=1, sort_keys=True) + "\n")
     differing = compare(digests, json.loads(args.compare.read_text())) if args.compare else []
@@ -117,7 +170,9 @@ def digest_of(folder: Path) -> dict[str, str]:
 def canonical(value: Any) -> Any:
     """JSON values without times, names as they are today."""
     if isinstance(value, Mapping):
-        return {today(k): canonical(v) for k, v in value.items() if k not in ("time", "conditions") and "seconds" not in k}
+        return {
+            today(k): canonical(v) for k, v in value.items() if k not in ("time", "conditions") and "seconds" not in k
+        }
     return [canonical(v) for v in value] if isinstance(value, list) else value
 
 
@@ -155,8 +210,13 @@ def dtype_of_bytes() -> Any:
 def compare(now: Mapping[str, Mapping[str, str]], then: Mapping[str, Mapping[str, str]]) -> list[str]:
     """A line for every digest that differs."""
     missing = [f"{name}: not recorded" for name in now if name not in then]
-    return missing + [f"{name}: {what} {then[name][what]} -> {value}" for name, row in now.items() if name in then
-                      for what, value in row.items() if then[name][what] != value]
+    return missing + [
+        f"{name}: {what} {then[name][what]} -> {value}"
+        for name, row in now.items()
+        if name in then
+        for what, value in row.items()
+        if then[name][what] != value
+    ]
 
 
 if __name__ == "__main__":

@@ -39,8 +39,11 @@ MODELS = {
 
 def main() -> None:
     """Train both, evaluate both, print and record."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.real.hh_reward_models", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.real.hh_reward_models",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--model", default=os.environ.get("RLHF_SMOLLM2_GGUF", HUB))
     parser.add_argument("--data", type=Path, default=os.environ.get("RLHF_TEST_DATA"))
     parser.add_argument("--runs", type=Path, help="where runs are kept; default a temporary folder")
@@ -68,21 +71,57 @@ def study(args: argparse.Namespace, runs: Path) -> dict[str, Any]:
         section = "dataset" if alone else "reward.pairs"
         where = [f"{section}.path={pairs}", *(f"{section}.limit={n}" for n in some)]
         where += [] if alone else [f"reward.base_model.path={args.model}"]
-        training[name] = call(["train", "--config", str(config), "--model", args.model if alone else "pocket",
-                               "--run-dir", str(runs / name), *sets(where)], environment)
+        training[name] = call(
+            [
+                "train",
+                "--config",
+                str(config),
+                "--model",
+                args.model if alone else "pocket",
+                "--run-dir",
+                str(runs / name),
+                *sets(where),
+            ],
+            environment,
+        )
         summary = json.loads((runs / name / "summary.json").read_text())
         training[name] |= {key: summary[key] for key in ("dropped", "reports", "evaluation_after") if key in summary}
     (ensemble,) = (path.parent for path in (runs / "cache" / "ensembles").glob("*/ensemble.json"))
     ensemble = ensemble.rename(ensemble.with_name("ensemble"))
     output = runs / "evaluation.json"
-    evaluation = call(["reward", "evaluate", "--model", str(runs / "bradley_terry" / "final"), "--model", str(ensemble),
-                       "--pairs", pairs, "--heldout-fraction", str(HELDOUT), "--output", str(output),
-                       "--probe-pairs", str(args.probe_pairs), *(p for n in some for p in ("--limit", n))], environment)
+    evaluation = call(
+        [
+            "reward",
+            "evaluate",
+            "--model",
+            str(runs / "bradley_terry" / "final"),
+            "--model",
+            str(ensemble),
+            "--pairs",
+            pairs,
+            "--heldout-fraction",
+            str(HELDOUT),
+            "--output",
+            str(output),
+            "--probe-pairs",
+            str(args.probe_pairs),
+            *(p for n in some for p in ("--limit", n)),
+        ],
+        environment,
+    )
     found = json.loads(output.read_text())
     total = sum(row["seconds"] for row in [*training.values(), evaluation])
-    return {"command": "python -m scripts.real.hh_reward_models", "limit": args.limit, "goal_accuracy": GOAL,
-            "seconds_total": round(total, 1), "training": training, "evaluation_cost": evaluation, "evaluation": found,
-            "commit": commit(), "machine": {**machine(), "load_average": os.getloadavg()}}
+    return {
+        "command": "python -m scripts.real.hh_reward_models",
+        "limit": args.limit,
+        "goal_accuracy": GOAL,
+        "seconds_total": round(total, 1),
+        "training": training,
+        "evaluation_cost": evaluation,
+        "evaluation": found,
+        "commit": commit(),
+        "machine": {**machine(), "load_average": os.getloadavg()},
+    }
 
 
 def sets(settings: Sequence[str]) -> list[str]:

@@ -34,8 +34,11 @@ Z = 1.959964
 
 def main() -> None:
     """Train, measure, print, record."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.real.smollm2_arithmetic", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.real.smollm2_arithmetic",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--model", default=os.environ.get("RLHF_SMOLLM2_GGUF"))
     parser.add_argument("--sums", type=int, default=256, help="held-out sums to ask")
     parser.add_argument("--run", type=Path, help="the run's folder; default a temporary one")
@@ -50,12 +53,18 @@ def main() -> None:
         before, after = right(args.model, args.model, args.sums), right(args.model, str(run / "final"), args.sums)
         training = {**figures(run), **cost}
     record = {
-        "command": "python -m scripts.real.smollm2_arithmetic", "config": "configs/smollm2_arithmetic.yaml",
-        "heldout_sums": args.sums, **{how: compare(before[how], after[how]) for how in before},
+        "command": "python -m scripts.real.smollm2_arithmetic",
+        "config": "configs/smollm2_arithmetic.yaml",
+        "heldout_sums": args.sums,
+        **{how: compare(before[how], after[how]) for how in before},
         "training": training,
         "commit": commit(),
-        "machine": {**machine(), "threads": os.environ.get("OMP_NUM_THREADS"), "load_average": os.getloadavg(),
-                    "note": args.note},
+        "machine": {
+            **machine(),
+            "threads": os.environ.get("OMP_NUM_THREADS"),
+            "load_average": os.getloadavg(),
+            "note": args.note,
+        },
     }
     print(json.dumps(record, indent=1))
     args.out.parent.mkdir(parents=True, exist_ok=True)
@@ -84,12 +93,15 @@ def figures(run: Path) -> dict[str, Any]:
     steps = [row for row in rows if "time" in row]
     plan, summary = (json.loads((run / f"{name}.json").read_text()) for name in ("plan", "summary"))
     trainer = plan["config"]["trainer"]
-    return {"steps": len(steps), "completions": len(steps) * trainer["rollout_batch_size"],
-            "learning_rate": trainer["optimizer"]["learning_rate"], "seconds": summary["seconds"],
-            "seconds_of_steps": round(sum(sum(s["time"].values()) for s in steps), 1),
-            "reward_by_step": [round(s["reward/mean"], 3) for s in steps],
-            "heldout_by_step": {str(r["step"]): round(r["eval/reward/mean"], 3) for r in rows
-                                if "eval/reward/mean" in r}}
+    return {
+        "steps": len(steps),
+        "completions": len(steps) * trainer["rollout_batch_size"],
+        "learning_rate": trainer["optimizer"]["learning_rate"],
+        "seconds": summary["seconds"],
+        "seconds_of_steps": round(sum(sum(s["time"].values()) for s in steps), 1),
+        "reward_by_step": [round(s["reward/mean"], 3) for s in steps],
+        "heldout_by_step": {str(r["step"]): round(r["eval/reward/mean"], 3) for r in rows if "eval/reward/mean" in r},
+    }
 
 
 def right(configured: str | None, model: str | None, count: int) -> dict[str, list[bool]]:
@@ -103,11 +115,11 @@ def right(configured: str | None, model: str | None, count: int) -> dict[str, li
     from rlhf_core.cli.generate import sample
     from rlhf_core.config.load import resolve
     from rlhf_core.context import BuildContext
-    from rlhf_core.court.numeric import stated_number
-    from rlhf_core.data.library import Datasets
+    from rlhf_core.data.datasets import Datasets
+    from rlhf_core.kernels.matmul import use_products
     from rlhf_core.models.load import load_policy
-    from rlhf_core.models.matmul import use_products
     from rlhf_core.registry import Registry
+    from rlhf_core.verifiers.numeric import stated_number
 
     registry = Registry(disabled=())
     config = resolve(registry, files=[CONFIG], settings=[f"model.path={configured}"] if configured else [])
@@ -128,8 +140,11 @@ def compare(before: Sequence[bool], after: Sequence[bool]) -> Mapping[str, Any]:
     change = [int(b) - int(a) for a, b in zip(before, after)]
     n, gain = len(change), sum(change) / len(change)
     half = Z * math.sqrt(sum((c - gain) ** 2 for c in change) / (n - 1) / n)
-    return {"before": share(before), "after": share(after),
-            "gain": {"points": round(100 * gain, 1), "interval": [round(100 * (gain + s * half), 1) for s in (-1, 1)]}}
+    return {
+        "before": share(before),
+        "after": share(after),
+        "gain": {"points": round(100 * gain, 1), "interval": [round(100 * (gain + s * half), 1) for s in (-1, 1)]},
+    }
 
 
 def share(hits: Sequence[bool]) -> Mapping[str, Any]:

@@ -34,8 +34,11 @@ QUESTION = "What is 12 + 30?"
 
 def main() -> None:
     """Run both, check both models, print and record."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.real.smollm2_gsm8k", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.real.smollm2_gsm8k",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--model", default=os.environ.get("RLHF_SMOLLM2_GGUF"))
     parser.add_argument("--data", type=Path, default=os.environ.get("RLHF_TEST_DATA"))
     parser.add_argument("--only", choices=RUNS, help="one of the two runs; nothing is recorded")
@@ -49,8 +52,12 @@ def main() -> None:
     print(json.dumps(results, indent=2))
     if not args.only:
         machine = {"cores": os.cpu_count(), "load_average": os.getloadavg(), "versions": library_versions()}
-        record = {"command": "python -m scripts.real.smollm2_gsm8k", "settings": args.settings, "results": results,
-                  "machine": machine}
+        record = {
+            "command": "python -m scripts.real.smollm2_gsm8k",
+            "settings": args.settings,
+            "results": results,
+            "machine": machine,
+        }
         args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(json.dumps(record, indent=2) + "\n")
 
@@ -59,8 +66,17 @@ def one_run(name: str, args: argparse.Namespace, folder: Path) -> dict[str, Any]
     """Train through the command line, then use the final model without this toolkit."""
     settings = [*local_copies(name, args.model, args.data), *args.settings]
     config = ROOT / "configs" / f"smollm2_gsm8k_{name}.yaml"
-    command = [RLHF, "train", "--config", str(config), "--run-dir", str(folder), "--json",
-               *(["--model", args.model] if args.model else []), *[p for s in settings for p in ("--set", s)]]
+    command = [
+        RLHF,
+        "train",
+        "--config",
+        str(config),
+        "--run-dir",
+        str(folder),
+        "--json",
+        *(["--model", args.model] if args.model else []),
+        *[p for s in settings for p in ("--set", s)],
+    ]
     print(f"{name}: training", file=sys.stderr, flush=True)
     start, cpu = time.perf_counter(), child_seconds()
     out = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
@@ -97,12 +113,16 @@ def figures(summary: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> d
     rewards = [round(s["reward/mean"], 4) for s in steps]
     before, after = summary.get("evaluation_before") or {}, summary.get("evaluation_after") or {}
     return {
-        "steps": len(steps), "completions": int(summary["dropped"].get("scores_ok", 0)),
-        "seconds_per_step": rooms, "tokens_generated": summary["tokens_generated"],
-        "reward_by_step": rewards, "drift_mean_abs_first_step": steps[0].get("drift/mean_abs"),
+        "steps": len(steps),
+        "completions": int(summary["dropped"].get("scores_ok", 0)),
+        "seconds_per_step": rooms,
+        "tokens_generated": summary["tokens_generated"],
+        "reward_by_step": rewards,
+        "drift_mean_abs_first_step": steps[0].get("drift/mean_abs"),
         "heldout_before": {k.removeprefix("eval/"): round(v, 4) for k, v in before.items()},
         "heldout_after": {k.removeprefix("eval/"): round(v, 4) for k, v in after.items()},
-        "counted": summary["dropped"], "reports": summary.get("reports", {}),
+        "counted": summary["dropped"],
+        "reports": summary.get("reports", {}),
     }
 
 
@@ -112,10 +132,11 @@ def use(folder: Path) -> dict[str, Any]:
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder)
-    prompt = tokenizer.apply_chat_template([{"role": "user", "content": QUESTION}], add_generation_prompt=True,
-                                           return_tensors="pt", return_dict=True)
+    prompt = tokenizer.apply_chat_template(
+        [{"role": "user", "content": QUESTION}], add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
     ids = model.generate(**prompt, max_new_tokens=24, do_sample=False)  # pyright: ignore[reportAttributeAccessIssue]
-    text = tokenizer.decode(ids[0, prompt["input_ids"].shape[1]:], skip_special_tokens=True)
+    text = tokenizer.decode(ids[0, prompt["input_ids"].shape[1] :], skip_special_tokens=True)
     return {"parameters": model.num_parameters(), "question": QUESTION, "answer": text}
 
 

@@ -36,8 +36,11 @@ ALGOS = ("prm", "orm")
 
 def main() -> None:
     """Train both at once, one thread each; measure, print, record."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.real.smollm2_prm", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.real.smollm2_prm",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--model", default=os.environ.get("RLHF_SMOLLM2_GGUF"))
     parser.add_argument("--data", type=Path, default=os.environ.get("RLHF_TEST_DATA"))
     parser.add_argument("--set", action="append", default=[], help="one setting of both runs; repeatable")
@@ -53,8 +56,12 @@ def main() -> None:
         train(root, args.model, args.data, args.set)
         found = {algo: measured(root / algo, args.data) for algo in ALGOS}
     record = {
-        "command": "python -m scripts.real.smollm2_prm", "config": "configs/smollm2_prm.yaml", "set": args.set, **found,
-        "seconds_total": round(time.perf_counter() - began, 1), "commit": commit(),
+        "command": "python -m scripts.real.smollm2_prm",
+        "config": "configs/smollm2_prm.yaml",
+        "set": args.set,
+        **found,
+        "seconds_total": round(time.perf_counter() - began, 1),
+        "commit": commit(),
         "machine": {**machine(), "load_average": os.getloadavg(), "note": args.note},
     }
     print(json.dumps(record, indent=1))
@@ -81,8 +88,17 @@ def train(root: Path, model: str | None, data: Path, settings: Sequence[str]) ->
     for algo in (a for a in ALGOS if not (root / a / "final").is_dir()):
         own = root / f"{algo}.yaml"  # the same settings under the other name
         own.write_text(CONFIG.read_text().replace("name: prm", f"name: {algo}"))
-        command = [sys.executable, "-m", "rlhf_core.cli.main", "train", "--config", str(own), *shared,
-                   "--run-dir", str(root / algo)]
+        command = [
+            sys.executable,
+            "-m",
+            "rlhf_core.cli.main",
+            "train",
+            "--config",
+            str(own),
+            *shared,
+            "--run-dir",
+            str(root / algo),
+        ]
         running.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
     codes = [process.wait() for process in running]
     if any(codes):
@@ -99,16 +115,29 @@ def measured(run: Path, data: Path) -> dict[str, Any]:
     found = judge(str(run / "final"), str(data / "processbench" / "gsm8k.json.gz"))
     seconds = time.perf_counter() - began
     right = np.array([s.outcome for s in found.solutions])
-    scores = {"min": np.array([p.min() for p in found.right]), "mean": np.array([p.mean() for p in found.right]),
-              "last": np.array([p[-1] for p in found.right])}
+    scores = {
+        "min": np.array([p.min() for p in found.right]),
+        "mean": np.array([p.mean() for p in found.right]),
+        "last": np.array([p[-1] for p in found.right]),
+    }
     ends = {how: round(auc(of[right], of[~right]), 4) for how, of in scores.items()}
-    heldout = {when: {k: round(v, 4) for k, v in (summary[f"evaluation_{when}"] or {}).items()}
-               for when in ("before", "after")}
-    return {"training": {"solutions": summary["train_examples"], "steps": summary["steps"],
-                         "seconds": summary["seconds"], "heldout": heldout},
-            "processbench": {**report(found.right, [s.first_error for s in found.solutions]),
-                             "unscored": len(found.unscored), "seconds": round(seconds, 1)},
-            "answer_auc": ends}
+    heldout = {
+        when: {k: round(v, 4) for k, v in (summary[f"evaluation_{when}"] or {}).items()} for when in ("before", "after")
+    }
+    return {
+        "training": {
+            "solutions": summary["train_examples"],
+            "steps": summary["steps"],
+            "seconds": summary["seconds"],
+            "heldout": heldout,
+        },
+        "processbench": {
+            **report(found.right, [s.first_error for s in found.solutions]),
+            "unscored": len(found.unscored),
+            "seconds": round(seconds, 1),
+        },
+        "answer_auc": ends,
+    }
 
 
 if __name__ == "__main__":

@@ -25,9 +25,9 @@ import numpy as np
 import torch
 
 from rlhf_core.api import DatasetSettings, ModelConfig
-from rlhf_core.data.library import Datasets
+from rlhf_core.data.datasets import Datasets
+from rlhf_core.kernels.matmul import use_products
 from rlhf_core.models.load import load_policy
-from rlhf_core.models.matmul import use_products
 from rlhf_core.policy.forward import pad
 from rlhf_plugin_prm.data.config import Gsm8kStepsConfig, ProcessBenchConfig
 from rlhf_plugin_prm.evaluate import nowhere
@@ -43,8 +43,11 @@ from scripts.studies.prm_vs_orm import auc
 
 def main() -> None:
     """Features once, two heads, print, record."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.real.smollm2_probe", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.real.smollm2_probe",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--model", default=os.environ.get("RLHF_SMOLLM2_GGUF", "HuggingFaceTB/SmolLM2-135M-Instruct"))
     parser.add_argument("--data", type=Path, default=os.environ.get("RLHF_TEST_DATA"))
     parser.add_argument("--problems", type=int, default=600, help="GSM8K problems, two solutions each, to learn from")
@@ -76,12 +79,21 @@ def main() -> None:
         outcomes = np.array([s.outcome for s in bench])
         found[name] = {**report(right, labels), "answer_auc": round(auc(ends[outcomes], ends[~outcomes]), 4)}
     record = {
-        "command": "python -m scripts.real.smollm2_probe", "problems": args.problems, "train_solutions": len(train),
-        "dtype": args.dtype, "weight_decay": args.weight_decay, **found,
-        "seconds": round(time.perf_counter() - began, 1), "cpu_seconds": round(time.process_time() - cpu, 1),
+        "command": "python -m scripts.real.smollm2_probe",
+        "problems": args.problems,
+        "train_solutions": len(train),
+        "dtype": args.dtype,
+        "weight_decay": args.weight_decay,
+        **found,
+        "seconds": round(time.perf_counter() - began, 1),
+        "cpu_seconds": round(time.process_time() - cpu, 1),
         "commit": commit(),
-        "machine": {**machine(), "threads": torch.get_num_threads(), "load_average": os.getloadavg(),
-                    "note": args.note},
+        "machine": {
+            **machine(),
+            "threads": torch.get_num_threads(),
+            "load_average": os.getloadavg(),
+            "note": args.note,
+        },
     }
     print(json.dumps(record, indent=1))
     args.out.parent.mkdir(parents=True, exist_ok=True)

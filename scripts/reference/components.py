@@ -24,6 +24,8 @@ def page() -> str:
         for entry in entries:
             config = registry.load(kind, entry.qualified)
             about = inspect.cleandoc(config.__doc__ or "")
-            parts.append(f"\n### {entry.name}\n\n{about}\n\nFrom `{entry.distribution}`.\n\n"
-                         + table(config, skip=frozenset({"name"})))
+            parts.append(
+                f"\n### {entry.name}\n\n{about}\n\nFrom `{entry.distribution}`.\n\n"
+                + table(config, skip=frozenset({"name"}))
+            )
     return "".join(parts)

@@ -17,6 +17,10 @@ component is a name (`reward: ensemble`) or a mapping (`reward: {name: ensemble,
 
 def page() -> str:
     """Return the page."""
-    sections = {"The run": RunConfig, "`model.lora`": LoraSettings, "`dataset`": DatasetSettings,
-                "One of `dataset.sources`": SourceSettings}
+    sections = {
+        "The run": RunConfig,
+        "`model.lora`": LoraSettings,
+        "`dataset`": DatasetSettings,
+        "One of `dataset.sources`": SourceSettings,
+    }
     return INTRO + "".join(f"\n## {title}\n\n{table(model)}" for title, model in sections.items())

@@ -50,8 +50,13 @@ SHARED = {
 OWN: Mapping[str, Mapping[str, str]] = {
     # A critic that knows nothing yet is no baseline: it learns alone first, and faster. No KL, as for the others. Eight
     # completions of a prompt, as for the others: with one of each it sees eight times as many sums and learns more.
-    "ppo": {"trainer.kl.controller": "fixed", "advantage.name": "gae", "advantage.critic.learning_rate": "1e-3",
-            "advantage.warmup_steps": "3", "trainer.group_size": "8"},
+    "ppo": {
+        "trainer.kl.controller": "fixed",
+        "advantage.name": "gae",
+        "advantage.critic.learning_rate": "1e-3",
+        "advantage.warmup_steps": "3",
+        "trainer.group_size": "8",
+    },
     # The paper's 3e-4 is for answers of thousands of tokens: the geometric mean over ten moves a hundred times as far.
     "gspo": {"loss.name": "gspo", "loss.clip_range": "0.03", "loss.clip_range_high": "0.04"},
 }
@@ -124,11 +129,19 @@ def summarise(curves: Mapping[str, Mapping[int, Sequence[Point]]]) -> list[dict[
     rows: list[dict[str, Any]] = []
     for name, by_seed in curves.items():
         ends = [p[-1].accuracy for p in by_seed.values()]
-        rows.append({"algorithm": name, "seeds": len(ends), "before": mean([p[0].accuracy for p in by_seed.values()]),
-                     "mean": mean(ends), "low": min(ends), "high": max(ends),
-                     "trained_before": mean([p[0].trained for p in by_seed.values()]),
-                     "trained": mean([p[-1].trained for p in by_seed.values()]),
-                     "seconds": mean([p[-1].seconds for p in by_seed.values()])})
+        rows.append(
+            {
+                "algorithm": name,
+                "seeds": len(ends),
+                "before": mean([p[0].accuracy for p in by_seed.values()]),
+                "mean": mean(ends),
+                "low": min(ends),
+                "high": max(ends),
+                "trained_before": mean([p[0].trained for p in by_seed.values()]),
+                "trained": mean([p[-1].trained for p in by_seed.values()]),
+                "seconds": mean([p[-1].seconds for p in by_seed.values()]),
+            }
+        )
     best = max(r["mean"] for r in rows)
     return [{**r, "share_of_best": r["mean"] / best if best else 0.0} for r in rows]
 
@@ -140,11 +153,17 @@ def mean(values: Sequence[float]) -> float:
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """The printed table."""
-    lines = ["| algorithm | seeds | held out, before | after, mean | lowest to highest seed | share of the best "
-             "| trained on, before | after | seconds |", "|---|---|---|---|---|---|---|---|---|"]
-    lines += [f"| {r['algorithm']} | {r['seeds']} | {r['before']:.3f} | {r['mean']:.3f} | {r['low']:.3f} to "
-              f"{r['high']:.3f} | {r['share_of_best']:.0%} | {r['trained_before']:.3f} | {r['trained']:.3f} "
-              f"| {r['seconds']:.0f} |" for r in rows]
+    lines = [
+        "| algorithm | seeds | held out, before | after, mean | lowest to highest seed | share of the best "
+        "| trained on, before | after | seconds |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {r['algorithm']} | {r['seeds']} | {r['before']:.3f} | {r['mean']:.3f} | {r['low']:.3f} to "
+        f"{r['high']:.3f} | {r['share_of_best']:.0%} | {r['trained_before']:.3f} | {r['trained']:.3f} "
+        f"| {r['seconds']:.0f} |"
+        for r in rows
+    ]
     return "\n".join(lines)
 
 
@@ -184,8 +203,12 @@ def report(curves: Mapping[str, Mapping[int, Sequence[Point]]], out: Path, steps
     with out.with_suffix(".csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["algorithm", "seed", "step", "seconds", "heldout_accuracy", "trained_accuracy"])
-        writer.writerows([name, seed, p.step, f"{p.seconds:.2f}", f"{p.accuracy:.4f}", f"{p.trained:.4f}"]
-                         for name, by_seed in curves.items() for seed, each in by_seed.items() for p in each)
+        writer.writerows(
+            [name, seed, p.step, f"{p.seconds:.2f}", f"{p.accuracy:.4f}", f"{p.trained:.4f}"]
+            for name, by_seed in curves.items()
+            for seed, each in by_seed.items()
+            for p in each
+        )
     plot(curves, out.with_suffix(".png"))
 
 
@@ -208,8 +231,9 @@ def main() -> None:
     parser.add_argument("--set", dest="more", action="append", default=[], metavar="a.b=c", help="for every run")
     parser.add_argument("--report", action="store_true", help="run nothing")
     args = parser.parse_args()
-    jobs = [(name, seed, arguments(name, seed, args.steps, args.more))
-            for seed in args.seeds for name in args.algorithms]
+    jobs = [
+        (name, seed, arguments(name, seed, args.steps, args.more)) for seed in args.seeds for name in args.algorithms
+    ]
     if not args.report:
         with ThreadPoolExecutor(args.jobs) as pool:
             list(pool.map(lambda job: train(args.runs / f"{job[0]}-{job[1]}", job[2]), jobs))

@@ -22,7 +22,7 @@ import numpy as np
 
 from rlhf_core.api import BuildContext, DatasetSettings, Sample
 from rlhf_core.config.run import RunConfig
-from rlhf_core.data.library import Datasets
+from rlhf_core.data.datasets import Datasets
 from rlhf_core.registry import Registry
 from rlhf_core.runs.jsonl import read_jsonl
 from rlhf_plugin_reward.aggregate import aggregate, standardise
@@ -80,14 +80,18 @@ class Judged:
 
 def table(margins: Mapping[str, Mapping[str, list[float]]], bins: Mapping[str, Mapping[str, list[Bin]]]) -> str:
     """A line per reward and kind of pairs."""
-    lines = ["| reward | pairs | number | right, all | top decile: implied | right | gap | error over deciles |",
-             "|---|---|---|---|---|---|---|---|"]
+    lines = [
+        "| reward | pairs | number | right, all | top decile: implied | right | gap | error over deciles |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
     for reward, kinds in bins.items():
         for kind, rows in kinds.items():
             values, top = np.array(margins[reward][kind]), rows[-1]
-            lines.append(f"| {reward} | {kind} | {len(values)} | {points(values).mean():.3f} | {top.confidence:.3f} | "
-                         f"{top.right:.3f} ({top.low:.3f} to {top.high:.3f}) | {top.gap:+.3f} | "
-                         f"{expected_calibration_error(rows):.3f} |")
+            lines.append(
+                f"| {reward} | {kind} | {len(values)} | {points(values).mean():.3f} | {top.confidence:.3f} | "
+                f"{top.right:.3f} ({top.low:.3f} to {top.high:.3f}) | {top.gap:+.3f} | "
+                f"{expected_calibration_error(rows):.3f} |"
+            )
     return "\n".join(lines)
 
 
@@ -112,10 +116,13 @@ def main() -> None:
         pooled[KINDS[2]] += judged.sampled(range(end - args.last + 1, end + 1), datasets)
     bins = {name: {kind: deciles(np.array(rows)) for kind, rows in kinds.items()} for name, kinds in margins.items()}
     if args.record:
-        shown = {name: {kind: [{**b._asdict(), "gap": b.gap} for b in rows] for kind, rows in kinds.items()}
-                 for name, kinds in bins.items()}
-        args.record.write_text(json.dumps({"runs": [f"{r.parent.name}/{r.name}" for r in args.runs],
-                                           "deciles": shown}) + "\n")
+        shown = {
+            name: {kind: [{**b._asdict(), "gap": b.gap} for b in rows] for kind, rows in kinds.items()}
+            for name, kinds in bins.items()
+        }
+        args.record.write_text(
+            json.dumps({"runs": [f"{r.parent.name}/{r.name}" for r in args.runs], "deciles": shown}) + "\n"
+        )
     print(table(margins, bins))
 
 

@@ -25,8 +25,8 @@ from rlhf_core.api import ModelConfig, OptimizerSettings, Prompt, Sample, Sampli
 from rlhf_core.cli.generate import sample
 from rlhf_core.cli.toolbox import context_of
 from rlhf_core.config.load import parse_sets
+from rlhf_core.kernels.matmul import use_products
 from rlhf_core.models.load import LoadedModel, load_policy
-from rlhf_core.models.matmul import use_products
 from rlhf_core.pocket.data import of_split
 from rlhf_core.pocket.gold import gold_score
 from rlhf_core.registry import Registry
@@ -46,8 +46,10 @@ PROMPTS, ANSWERS = 60, 8
 TRAINED = (1.0, 0.7, 0.4, 0.0)
 """Weights of the reward model with which a policy is trained; the rules get the rest."""
 RULES = "{name: programmatic, mode: continuous, length: {unit: words, max: 10}}"
-EVALS = {name: f"eval/gold/{key}" for name, key in (("gold", "value"), ("right", "right"), ("hollow", "hollow"),
-                                                    ("words", "words"))}
+EVALS = {
+    name: f"eval/gold/{key}"
+    for name, key in (("gold", "value"), ("right", "right"), ("hollow", "hollow"), ("words", "words"))
+}
 
 
 def rlhf(*arguments: object) -> str:
@@ -58,8 +60,10 @@ def rlhf(*arguments: object) -> str:
 
 def parts(model: Path, weight: float) -> str:
     """The composite's parts as a setting."""
-    return (f"parts={{taste: {{reward: {{name: bradley_terry, path: {model}}}, normalise: sigmoid, weight: {weight}}}, "
-            f"rules: {{reward: {RULES}, weight: {round(1 - weight, 6)}}}}}")
+    return (
+        f"parts={{taste: {{reward: {{name: bradley_terry, path: {model}}}, normalise: sigmoid, weight: {weight}}}, "
+        f"rules: {{reward: {RULES}, weight: {round(1 - weight, 6)}}}}}"
+    )
 
 
 def reward_model(folder: Path, seed: int, trunk: str, policy: LoadedModel) -> Path:
@@ -73,8 +77,9 @@ def reward_model(folder: Path, seed: int, trunk: str, policy: LoadedModel) -> Pa
     registry = Registry()
     pairs = open_datasets(registry, "pocket/assistant", limit=1024).pairs("train")
     items = encode_pairs(pairs, Encoder(policy.tokenizer, policy.context), Counter())
-    config = EnsembleConfig(optimizer=OptimizerSettings(learning_rate=1e-2, schedule="cosine"), batch_size=64,
-                            micro_batch_size=64, epochs=8)
+    config = EnsembleConfig(
+        optimizer=OptimizerSettings(learning_rate=1e-2, schedule="cosine"), batch_size=64, micro_batch_size=64, epochs=8
+    )
     net = fit(config, fresh_net(policy, 1, seed, "frozen"), items, seed, "cpu")
     with whole_folder(model) as aside:
         save_classifier(net, policy.tokenizer, aside)
@@ -86,27 +91,55 @@ def scored_answers(model: Path, seed: int, policy: LoadedModel) -> list[dict[str
     facts = of_split("heldout")[:PROMPTS]
     prompts = [Prompt(f"p/{i}", ({"role": "user", "content": q},)) for i, (_, q) in enumerate(facts)]
     rollouts = sample(policy, prompts, SamplingParams(max_tokens=48), ANSWERS, seed, "auto")
-    rows = [(fact, prompts[i], rollouts[i * ANSWERS + k].text) for i, (fact, _) in enumerate(facts)
-            for k in range(ANSWERS)]
+    rows = [
+        (fact, prompts[i], rollouts[i * ANSWERS + k].text) for i, (fact, _) in enumerate(facts) for k in range(ANSWERS)
+    ]
     registry = Registry()
     config = CompositeConfig.model_validate(parse_sets([parts(model, 0.5)]), context={"registry": registry})
     reward = config.build(context_of(registry, seed=seed, dataset={"name": "pocket/assistant"}))
     scores = reward.score([Sample(prompt, text) for _, prompt, text in rows])
-    return [{"prompt": prompt.text, "completion": text, "parts": dict(score.parts),
-             "gold": gold_score(fact.attribute.name, fact.value, text).value}
-            for (fact, prompt, text), score in zip(rows, scores)]
+    return [
+        {
+            "prompt": prompt.text,
+            "completion": text,
+            "parts": dict(score.parts),
+            "gold": gold_score(fact.attribute.name, fact.value, text).value,
+        }
+        for (fact, prompt, text), score in zip(rows, scores)
+    ]
 
 
 def policy(folder: Path, model: Path, weight: float, seed: int, steps: int) -> dict[str, float]:
     """Train with one weighting and return the last held-out evaluation."""
     run = folder / f"grpo-{weight}-{steps}"
     if not (run / "final").is_dir():
-        rlhf("train", "--algo", "grpo", "--reward", "composite", "--set", f"reward.{parts(model, weight)}",
-             "--seed", seed, "--set", f"trainer.steps={steps}", "--set", "trainer.eval_samples=200", "--set",
-             "trainer.kl.coefficient=0", "--set", "trainer.checkpoint_every=0", "--run-dir", run)
+        rlhf(
+            "train",
+            "--algo",
+            "grpo",
+            "--reward",
+            "composite",
+            "--set",
+            f"reward.{parts(model, weight)}",
+            "--seed",
+            seed,
+            "--set",
+            f"trainer.steps={steps}",
+            "--set",
+            "trainer.eval_samples=200",
+            "--set",
+            "trainer.kl.coefficient=0",
+            "--set",
+            "trainer.checkpoint_every=0",
+            "--run-dir",
+            run,
+        )
     rows = [r for r in read_jsonl(run / "metrics.jsonl") if EVALS["gold"] in r]
-    return {"weight": weight, **{f"{k}_before": rows[0][key] for k, key in EVALS.items()},
-            **{k: rows[-1][key] for k, key in EVALS.items()}}
+    return {
+        "weight": weight,
+        **{f"{k}_before": rows[0][key] for k, key in EVALS.items()},
+        **{k: rows[-1][key] for k, key in EVALS.items()},
+    }
 
 
 def measure(folder: Path, seed: int, steps: int, trunk: str) -> dict[str, Any]:
@@ -117,17 +150,24 @@ def measure(folder: Path, seed: int, steps: int, trunk: str) -> dict[str, Any]:
     scored = read_scored(scored_answers(model, seed, start), [], "gold", "the study's answers")
     weightings = [{"taste": w / 10, "rules": 1 - w / 10} for w in range(10, -1, -1)]
     static = [w.to_json() for w in weigh(scored, weightings, hollow_pattern(HollowCheck()))]
-    return {"seed": seed, "static": static,
-            "trained": [policy(folder, model, w, seed, steps) for w in TRAINED if steps]}
+    return {
+        "seed": seed,
+        "static": static,
+        "trained": [policy(folder, model, w, seed, steps) for w in TRAINED if steps],
+    }
 
 
 def tables(results: Sequence[dict[str, Any]]) -> str:
     """Means over seeds (lowest to highest)."""
-    lines = ["| reward model | rules | spearman with gold | best-of-8 changed | its gold | hollow | words |",
-             "|---|---|---|---|---|---|---|"]
+    lines = [
+        "| reward model | rules | spearman with gold | best-of-8 changed | its gold | hollow | words |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for i, row in enumerate(results[0]["static"]):
-        cells = [spread([r["static"][i][k] for r in results]) for k in (
-            "spearman", "changed", "chosen_label", "chosen_hollow", "chosen_words")]
+        cells = [
+            spread([r["static"][i][k] for r in results])
+            for k in ("spearman", "changed", "chosen_label", "chosen_hollow", "chosen_words")
+        ]
         lines.append(f"| {row['weights']['taste']:.1f} | {row['weights']['rules']:.1f} | {' | '.join(cells)} |")
     if not results[0]["trained"]:
         return "\n".join(lines)
@@ -175,7 +215,8 @@ def record(results: Sequence[dict[str, Any]], options: str, out: Path) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     out.with_suffix(".json").write_text(json.dumps({"options": options, "results": list(results)}) + "\n")
     out.with_suffix(".md").write_text(
-        f"`python scripts/studies/composite_weights.py {options}`, {len(results)} seeds\n\n{text}\n")
+        f"`python scripts/studies/composite_weights.py {options}`, {len(results)} seeds\n\n{text}\n"
+    )
     print(text, flush=True)
 
 

@@ -25,8 +25,8 @@ import numpy.typing as npt
 import torch
 
 from rlhf_core.api import ModelConfig, PairBatch, PreferencePair
+from rlhf_core.kernels.matmul import use_products
 from rlhf_core.models.load import load_policy
-from rlhf_core.models.matmul import use_products
 from rlhf_core.pocket.data import of_split
 from rlhf_core.pocket.gold import gold_score
 from rlhf_core.registry import Registry
@@ -41,9 +41,15 @@ from rlhf_plugin_reward.pairs import encode_pairs
 from rlhf_plugin_reward.scoring import by_length, score_ids
 from rlhf_plugin_reward.train import fit
 
-VARIANTS = {"all": "all pairs", "surest_half": "surest half", "random_half": "random half",
-            "surest_quarter": "surest quarter", "two_cycles": "two cycles (quarter)",
-            "random_quarter": "random quarter", "signed_half": "highest half, by sign"}
+VARIANTS = {
+    "all": "all pairs",
+    "surest_half": "surest half",
+    "random_half": "random half",
+    "surest_quarter": "surest quarter",
+    "two_cycles": "two cycles (quarter)",
+    "random_quarter": "random quarter",
+    "signed_half": "highest half, by sign",
+}
 Floats = npt.NDArray[np.float64]
 Rows = list[int]
 
@@ -64,16 +70,21 @@ class Full:
 
     def train(self, rows: Rows, seed: int) -> RewardNet:
         """A fresh model after as many updates as all pairs make in one epoch."""
-        config = EnsembleConfig(optimizer=RewardModelConfig().optimizer, batch_size=self.batch_size,
-                                micro_batch_size=self.batch_size, epochs=len(self.items["train"]) / len(rows))
+        config = EnsembleConfig(
+            optimizer=RewardModelConfig().optimizer,
+            batch_size=self.batch_size,
+            micro_batch_size=self.batch_size,
+            epochs=len(self.items["train"]) / len(rows),
+        )
         items = [self.items["train"][i] for i in rows]
         return fit(config, fresh_net(self.policy, 1, seed, "none"), items, seed, "cpu")
 
     def margins(self, net: RewardNet, split: str) -> Floats:
         """Chosen minus rejected of every pair of a split."""
         items = self.items[split]
-        chosen, rejected = (score_ids(net, ids, 16384)[:, 0] for ids in (
-            [i.chosen_ids for i in items], [i.rejected_ids for i in items]))
+        chosen, rejected = (
+            score_ids(net, ids, 16384)[:, 0] for ids in ([i.chosen_ids for i in items], [i.rejected_ids for i in items])
+        )
         return chosen - rejected
 
 
@@ -85,8 +96,10 @@ class Frozen(Full):
     def __init__(self, splits: Mapping[str, Sequence[PreferencePair]]) -> None:
         super().__init__(splits)
         net = fresh_net(self.policy, 1, 0, "frozen")
-        self.features = {name: [self.read(net, [i.chosen_ids for i in items]), self.read(net, [
-            i.rejected_ids for i in items])] for name, items in self.items.items()}
+        self.features = {
+            name: [self.read(net, [i.chosen_ids for i in items]), self.read(net, [i.rejected_ids for i in items])]
+            for name, items in self.items.items()
+        }
 
     @torch.inference_mode()
     def read(self, net: RewardNet, ids: Sequence[Sequence[int]]) -> torch.Tensor:
@@ -137,8 +150,11 @@ def run_seed(lab: Full, pairs: Sequence[PreferencePair], golds: Sequence[float],
         net = lab.train(rows, seed)
         margins = lab.margins(net, "heldout")
         decided = [m * np.sign(g) for m, g in zip(margins, golds) if abs(g) > 1e-9]
-        found[name] = {"pairs": len(rows), "labels": accuracy(list(margins))._asdict(),
-                       "gold": accuracy(decided)._asdict()}
+        found[name] = {
+            "pairs": len(rows),
+            "labels": accuracy(list(margins))._asdict(),
+            "gold": accuracy(decided)._asdict(),
+        }
         return lab.margins(net, "train")
 
     def best(rows: Rows, values: Sequence[float | None], keep: float) -> Rows:
@@ -159,15 +175,19 @@ def run_seed(lab: Full, pairs: Sequence[PreferencePair], golds: Sequence[float],
 
 def table(results: Sequence[dict[str, Any]]) -> str:
     """Mean over seeds (lowest to highest), and the difference from all pairs, seed by seed."""
-    lines = ["| trained on | pairs | agrees with labels | than all pairs | agrees with gold | than all pairs |",
-             "|---|---|---|---|---|---|"]
+    lines = [
+        "| trained on | pairs | agrees with labels | than all pairs | agrees with gold | than all pairs |",
+        "|---|---|---|---|---|---|",
+    ]
     for name, label in VARIANTS.items():
         cells: list[str] = []
         for what in ("labels", "gold"):
             values = [r[name][what]["rate"] for r in results]
             gains = [100 * (v - r["all"][what]["rate"]) for v, r in zip(values, results)]
-            cells += [f"{mean(values):.3f} ({min(values):.3f} to {max(values):.3f})",
-                      "" if name == "all" else f"{mean(gains):+.1f} pp ({min(gains):+.1f} to {max(gains):+.1f})"]
+            cells += [
+                f"{mean(values):.3f} ({min(values):.3f} to {max(values):.3f})",
+                "" if name == "all" else f"{mean(gains):+.1f} pp ({min(gains):+.1f} to {max(gains):+.1f})",
+            ]
         lines.append(f"| {label} | {results[0][name]['pairs']} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -175,8 +195,10 @@ def table(results: Sequence[dict[str, Any]]) -> str:
 def denied(results: Sequence[dict[str, Any]]) -> str:
     """How often the first model denies the label of a pair that it was trained on."""
     share = {k: mean([r["denied"][k] for r in results]) for k in ("all", "surest_half")}
-    return (f"The first model denies the label of {share['all']:.1%} of all pairs that it was trained on, and of "
-            f"{share['surest_half']:.1%} of its surest half.")
+    return (
+        f"The first model denies the label of {share['all']:.1%} of all pairs that it was trained on, and of "
+        f"{share['surest_half']:.1%} of its surest half."
+    )
 
 
 def mean(values: Sequence[float]) -> float:
@@ -213,7 +235,8 @@ def main() -> None:
     text = f"{table(results)}\n\n{denied(results)}"
     args.out.with_suffix(".md").write_text(
         f"`python scripts/studies/confidence_filtering.py --pairs {args.pairs} --trunk {args.trunk}`, {len(results)} "
-        f"seeds, {len(golds)} held-out pairs, {results[0]['all']['gold']['n']} of which differ in gold\n\n{text}\n")
+        f"seeds, {len(golds)} held-out pairs, {results[0]['all']['gold']['n']} of which differ in gold\n\n{text}\n"
+    )
     print(text)
 
 

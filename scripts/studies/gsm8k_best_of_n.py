@@ -34,8 +34,16 @@ EXAMPLES = 5
 
 def measure(style: str, args: argparse.Namespace, ctx: BuildContext) -> dict[str, Any]:
     """Evaluate one style, or go on with it, and return its figures."""
-    suite = suite_of(ctx, "gsm8k", path=str(args.data), style=style, samples=args.n, limit=args.prompts,
-                     max_tokens=args.max_tokens, settings=(f"chunk={args.chunk}", "workers=1"))
+    suite = suite_of(
+        ctx,
+        "gsm8k",
+        path=str(args.data),
+        style=style,
+        samples=args.n,
+        limit=args.prompts,
+        max_tokens=args.max_tokens,
+        settings=(f"chunk={args.chunk}", "workers=1"),
+    )
     chosen = tuple(parse_selector(text, ctx) for text in args.best_by)
     job = Job(suite, ModelConfig(path=str(args.model)), 0, chosen)
     say = lambda text: print(f"{style}: {text}", file=sys.stderr, flush=True)  # noqa: E731
@@ -45,8 +53,11 @@ def measure(style: str, args: argparse.Namespace, ctx: BuildContext) -> dict[str
     if (folder / "curve.png").is_file() and args.png:
         shutil.copy(folder / "curve.png", args.png.with_name(f"{args.png.stem}_{style}{args.png.suffix}"))
     kept = ("prompts", "samples", "completions", "categories", "modes", "endings", "seconds")
-    return {**{k: found[k] for k in kept if k in found}, "curves": dict(curves(found)),
-            **({"lm_eval": against_lm_eval(stored.rows)} if find_spec("lm_eval") else {})}
+    return {
+        **{k: found[k] for k in kept if k in found},
+        "curves": dict(curves(found)),
+        **({"lm_eval": against_lm_eval(stored.rows)} if find_spec("lm_eval") else {}),
+    }
 
 
 def against_lm_eval(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -56,18 +67,30 @@ def against_lm_eval(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for one in agreement("gsm8k_cot", rows, FILTERS):
         agree = 1 - (len(one.only_theirs) + len(one.only_ours)) / len(rows)
-        found[one.filter] = {"theirs": one.theirs, "ours": one.ours, "agree": agree,
-                             **{who: {"count": len(which), "examples": [example(rows[i]) for i in which[:EXAMPLES]]}
-                                for who, which in (("only_theirs", one.only_theirs), ("only_ours", one.only_ours))}}
-        print(f"lm_eval {one.filter}: {one.theirs:.4f}, ours ({FILTERS[one.filter]}): {one.ours:.4f}, the same verdict "
-              f"on {agree:.2%}; only theirs {len(one.only_theirs)}, only ours {len(one.only_ours)}")
+        found[one.filter] = {
+            "theirs": one.theirs,
+            "ours": one.ours,
+            "agree": agree,
+            **{
+                who: {"count": len(which), "examples": [example(rows[i]) for i in which[:EXAMPLES]]}
+                for who, which in (("only_theirs", one.only_theirs), ("only_ours", one.only_ours))
+            },
+        }
+        print(
+            f"lm_eval {one.filter}: {one.theirs:.4f}, ours ({FILTERS[one.filter]}): {one.ours:.4f}, the same verdict "
+            f"on {agree:.2%}; only theirs {len(one.only_theirs)}, only ours {len(one.only_ours)}"
+        )
     return found
 
 
 def example(row: Mapping[str, Any]) -> dict[str, Any]:
     """What to look at: which row, what was wanted, what we read, and how the completion ends."""
-    return {"row": f"{row['id']}#{row['sample']}", "wanted": row["answer"], "we_read": row["detail"],
-            "end": row["completion"][-120:]}
+    return {
+        "row": f"{row['id']}#{row['sample']}",
+        "wanted": row["answer"],
+        "we_read": row["detail"],
+        "end": row["completion"][-120:],
+    }
 
 
 def main() -> None:
@@ -75,8 +98,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True, help="SmolLM2-135M-Instruct, for example as a GGUF file")
     parser.add_argument("--data", type=Path, required=True, help="GSM8K's test.jsonl, .gz too")
-    parser.add_argument("--best-by", action="append", default=[], help="as for `rlhf eval`: a folder, or "
-                        "'reward:{name: ensemble, pairs: ...}'; repeatable")
+    parser.add_argument(
+        "--best-by",
+        action="append",
+        default=[],
+        help="as for `rlhf eval`: a folder, or 'reward:{name: ensemble, pairs: ...}'; repeatable",
+    )
     parser.add_argument("--out", type=Path, required=True, help="where the rows of both styles go")
     parser.add_argument("--prompts", type=int, default=200)
     parser.add_argument("--n", type=int, default=16)

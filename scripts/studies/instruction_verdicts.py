@@ -89,10 +89,21 @@ def compare(file: Path, rows: Sequence[Any], mode: str, every: int = 1) -> Compa
 def table(found: Sequence[Compared]) -> str:
     """The report in Markdown."""
     rows = [f"| {f.file} | {f.verdicts} | {len(f.differences)} |" for f in found]
-    each = [f"| {d.file} | {d.key} | {d.instruction} | {d.ours} | `{d.arguments}` |"
-            for f in found for d in f.differences]
-    return "\n".join(["| file | verdicts | differ |", "|---|---|---|", *rows, "",
-                      "| file | row | instruction | ours | its arguments |", "|---|---|---|---|---|", *each, ""])
+    each = [
+        f"| {d.file} | {d.key} | {d.instruction} | {d.ours} | `{d.arguments}` |" for f in found for d in f.differences
+    ]
+    return "\n".join(
+        [
+            "| file | verdicts | differ |",
+            "|---|---|---|",
+            *rows,
+            "",
+            "| file | row | instruction | ours | its arguments |",
+            "|---|---|---|---|---|",
+            *each,
+            "",
+        ]
+    )
 
 
 if __name__ == "__main__":

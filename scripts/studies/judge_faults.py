@@ -44,10 +44,28 @@ def rows_file(folder: Path, count: int) -> Path:
 
 def words(server: StandIn, folder: Path, rows: Path, cap: float) -> list[str]:
     """The command, from the interpreter on."""
-    settings = {"judge.base_url": server.url, "judge.ledger": folder / "ledger.jsonl", "judge.max_cost_usd": cap,
-                "judge.timeout_s": 2, "judge.backoff_s": 0.05, "asking.max_tokens": 64}
-    return [sys.executable, "-m", "rlhf_core.cli.main", "reward", "score", "--reward", "judge", "--input", str(rows),
-            "--output", str(folder / "scored.jsonl"), *(w for k, v in settings.items() for w in ("--set", f"{k}={v}"))]
+    settings = {
+        "judge.base_url": server.url,
+        "judge.ledger": folder / "ledger.jsonl",
+        "judge.max_cost_usd": cap,
+        "judge.timeout_s": 2,
+        "judge.backoff_s": 0.05,
+        "asking.max_tokens": 64,
+    }
+    return [
+        sys.executable,
+        "-m",
+        "rlhf_core.cli.main",
+        "reward",
+        "score",
+        "--reward",
+        "judge",
+        "--input",
+        str(rows),
+        "--output",
+        str(folder / "scored.jsonl"),
+        *(w for k, v in settings.items() for w in ("--set", f"{k}={v}")),
+    ]
 
 
 def start(command: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
@@ -85,8 +103,12 @@ def verdicts(folder: Path, count: int) -> dict[str, Any]:
     rows = list(read_jsonl(folder / "scored.jsonl"))
     ids = [row["id"] for row in rows]
     wrong = [row["id"] for row in rows if row["status"] == "ok" and row["parts"]["grade"] != expected(row)]
-    return {"rows": len(rows), "each once, in order": ids == [f"row/{i}" for i in range(count)],
-            "statuses": dict(Counter(row["status"] for row in rows)), "wrong grades": len(wrong)}
+    return {
+        "rows": len(rows),
+        "each once, in order": ids == [f"row/{i}" for i in range(count)],
+        "statuses": dict(Counter(row["status"] for row in rows)),
+        "wrong grades": len(wrong),
+    }
 
 
 def expected(row: dict[str, Any]) -> float:
@@ -100,9 +122,13 @@ def money(service: Service, folder: Path, cap: float) -> dict[str, Any]:
     ledger = Ledger(folder / "ledger.jsonl", cap)
     open_ = [name for name in ledger.amounts if name not in ledger.settled]
     billed = service.seen["billed_nano"]
-    return {"cap_usd": cap, "billed_usd": billed / NANO, "ledger_usd": ledger.total / NANO,
-            "reservations of killed processes": len(open_),
-            "billed <= ledger <= cap": billed <= ledger.total <= ledger.cap}
+    return {
+        "cap_usd": cap,
+        "billed_usd": billed / NANO,
+        "ledger_usd": ledger.total / NANO,
+        "reservations of killed processes": len(open_),
+        "billed <= ledger <= cap": billed <= ledger.total <= ledger.cap,
+    }
 
 
 def arrivals(service: Service) -> dict[str, int]:
@@ -120,8 +146,12 @@ def run(count: int, caps: Sequence[float], kills: Sequence[int], seed: int) -> d
         found: dict[str, Any] = {"requests": count, "faults": FAULTS, "kills": killed}
         for cap in caps:
             seconds = finish(words(server, folder, rows, cap), folder)
-            found[f"cap {cap:g} USD"] = {**verdicts(folder, count), **money(service, folder, cap),
-                                         "service": arrivals(service), "seconds of the last start": seconds}
+            found[f"cap {cap:g} USD"] = {
+                **verdicts(folder, count),
+                **money(service, folder, cap),
+                "service": arrivals(service),
+                "seconds of the last start": seconds,
+            }
         before = service.seen["arrivals"]
         finish(words(server, folder, rows, caps[-1]), folder)
         return {**found, "requests sent by one more start": service.seen["arrivals"] - before}
@@ -135,8 +165,10 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     n = args.requests
-    result = {"room": run(n, [1.0], [n // 4, n // 2], args.seed),
-              "tight": run(n, [1e-4 * n, 1.0], [n // 16, n // 8], args.seed + 1)}
+    result = {
+        "room": run(n, [1.0], [n // 4, n // 2], args.seed),
+        "tight": run(n, [1e-4 * n, 1.0], [n // 16, n // 8], args.seed + 1),
+    }
     text = json.dumps(result, indent=2)
     print(text)
     if args.json:

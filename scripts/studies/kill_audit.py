@@ -32,18 +32,39 @@ Step = tuple[int, tuple[str, ...], tuple[int, ...]]
 
 def arguments(steps: int, staleness: int, more: list[str]) -> list[str]:
     """Options of a small run; no prompt comes twice in it."""
-    settings = [f"steps={steps}", "rollout_batch_size=16", "group_size=4", "eval_samples=4", "eval_every=4",
-                "checkpoint_every=2", "sampling.max_tokens=16", "optimizer.learning_rate=1e-3",
-                f"rollouts.max_staleness={staleness}"]
-    return ["--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", "--set", "threads=1",
-            *(word for s in [*settings, *more] for word in ("--set", f"trainer.{s}"))]
+    settings = [
+        f"steps={steps}",
+        "rollout_batch_size=16",
+        "group_size=4",
+        "eval_samples=4",
+        "eval_every=4",
+        "checkpoint_every=2",
+        "sampling.max_tokens=16",
+        "optimizer.learning_rate=1e-3",
+        f"rollouts.max_staleness={staleness}",
+    ]
+    return [
+        "--algo",
+        "grpo",
+        "--reward",
+        "verifier",
+        "--dataset",
+        "pocket/arithmetic",
+        "--set",
+        "threads=1",
+        *(word for s in [*settings, *more] for word in ("--set", f"trainer.{s}")),
+    ]
 
 
 def start(words: list[str], home: Path) -> subprocess.Popen[bytes]:
     """Start ``rlhf train``."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", "RLHF_CACHE": str(home / "cache"), "RLHF_HOME": str(home / "home")}
-    return subprocess.Popen([sys.executable, "-m", "rlhf_core.cli.main", "train", *words], env=env,
-                            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    return subprocess.Popen(
+        [sys.executable, "-m", "rlhf_core.cli.main", "train", *words],
+        env=env,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
 
 
 def finish(words: list[str], home: Path) -> float:
@@ -98,12 +119,17 @@ def audit(run: Path, whole: Path, synchronous: Path) -> dict[str, bool]:
     steps, order = trained(run), [p for _, some, _ in trained(synchronous) for p in some]
     prompts = [p for _, some, _ in steps for p in some]
     mine, theirs = (load_file(r / "final" / "model.safetensors") for r in (run, whole))
-    metrics = [[{k: v for k, v in row.items() if k != "time"} for row in read_jsonl(r / "metrics.jsonl")]
-               for r in (run, whole)]
-    return {"weights": mine.keys() == theirs.keys() and all(mine[k].equal(theirs[k]) for k in mine),
-            "metrics": metrics[0] == metrics[1], "steps_in_order": [s[0] for s in steps] == [*range(1, len(steps) + 1)],
-            "prompts_once": len(set(prompts)) == len(prompts), "prompts_in_order": prompts == order,
-            "versions": [s[2] for s in steps] == [s[2] for s in trained(whole)]}
+    metrics = [
+        [{k: v for k, v in row.items() if k != "time"} for row in read_jsonl(r / "metrics.jsonl")] for r in (run, whole)
+    ]
+    return {
+        "weights": mine.keys() == theirs.keys() and all(mine[k].equal(theirs[k]) for k in mine),
+        "metrics": metrics[0] == metrics[1],
+        "steps_in_order": [s[0] for s in steps] == [*range(1, len(steps) + 1)],
+        "prompts_once": len(set(prompts)) == len(prompts),
+        "prompts_in_order": prompts == order,
+        "versions": [s[2] for s in steps] == [s[2] for s in trained(whole)],
+    }
 
 
 def main() -> None:
@@ -137,8 +163,14 @@ def main() -> None:
                     ended = True
             found.append(audit(run, home / "whole", home / "synchronous"))
     checks = {name: all(row[name] for row in found) for name in found[0]}
-    result = {"kills": kills, "resumes": resumes, "runs": len(found), "steps": options.steps,
-              "max_staleness": options.staleness, **checks}
+    result = {
+        "kills": kills,
+        "resumes": resumes,
+        "runs": len(found),
+        "steps": options.steps,
+        "max_staleness": options.staleness,
+        **checks,
+    }
     print(json.dumps(result))
     sys.exit(0 if all(checks.values()) else 1)
 

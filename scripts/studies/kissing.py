@@ -27,14 +27,22 @@ from rlhf_plugin_discover.verifier import Construction
 def one(verifier: Construction, seed: int, starts: int, seconds: float) -> tuple[dict[str, Any], list[list[int]]]:
     """Search with one seed, and the verdict."""
     reached: list[tuple[int, float]] = []
-    found = search(11, seed=seed, starts=starts, seconds=seconds,
-                   improved=lambda count, at: reached.append((count, at)))
+    found = search(
+        11, seed=seed, starts=starts, seconds=seconds, improved=lambda count, at: reached.append((count, at))
+    )
     asked = Sample(Prompt("kissing", ({"role": "user", "content": ""},)), f"```python\n{program_of(found)}```\n")
     score = verifier.verify(asked)
-    times = {f"seconds_to_{n}": next((round(at, 1) for count, at in reached if count >= n), None)
-             for n in (438, 566, 582)}
-    return {"seed": seed, "vectors": len(found), "verdict": score.value, **times, "run_s": score.parts["run_s"],
-            "check_s": score.parts["check_s"]}, found
+    times = {
+        f"seconds_to_{n}": next((round(at, 1) for count, at in reached if count >= n), None) for n in (438, 566, 582)
+    }
+    return {
+        "seed": seed,
+        "vectors": len(found),
+        "verdict": score.value,
+        **times,
+        "run_s": score.parts["run_s"],
+        "check_s": score.parts["check_s"],
+    }, found
 
 
 def exactly(points: list[list[int]]) -> dict[str, Any]:
@@ -42,8 +50,11 @@ def exactly(points: list[list[int]]) -> dict[str, Any]:
     started = time.perf_counter()
     longest = max(sum(x * x for x in p) for p in points)
     nearest = min(sum((x - y) ** 2 for x, y in zip(p, q)) for i, p in enumerate(points) for q in points[:i])
-    return {"min_squared_distance": nearest, "max_squared_norm": longest,
-            "seconds": round(time.perf_counter() - started, 2)}
+    return {
+        "min_squared_distance": nearest,
+        "max_squared_norm": longest,
+        "seconds": round(time.perf_counter() - started, 2),
+    }
 
 
 def main() -> None:
@@ -62,8 +73,15 @@ def main() -> None:
     finally:
         verifier.close()
     best = max(rows, key=lambda row: row[0]["vectors"])[1]
-    found = {"candidates": len(shell(11, 4)), "starts": args.starts, "isolation": walls, "load": os.getloadavg(),
-             "best": len(best), "exactly": exactly(best), "seeds": [row for row, _ in rows]}
+    found = {
+        "candidates": len(shell(11, 4)),
+        "starts": args.starts,
+        "isolation": walls,
+        "load": os.getloadavg(),
+        "best": len(best),
+        "exactly": exactly(best),
+        "seeds": [row for row, _ in rows],
+    }
     text = json.dumps(found, indent=1)
     print(text)
     if args.json:

@@ -22,9 +22,18 @@ import yaml
 
 from rlhf_core.runs.jsonl import read_jsonl
 
-TRAINER = {"name": "grpo", "rollout_batch_size": 256, "micro_batch_size": 64, "eval_every": 4, "eval_samples": 200,
-           "gold_samples": 200, "checkpoint_every": 0, "optimizer": {"learning_rate": 5e-4, "warmup_steps": 2},
-           "sampling": {"max_tokens": 48}, "kl": {"coefficient": 0.0, "track": True}}
+TRAINER = {
+    "name": "grpo",
+    "rollout_batch_size": 256,
+    "micro_batch_size": 64,
+    "eval_every": 4,
+    "eval_samples": 200,
+    "gold_samples": 200,
+    "checkpoint_every": 0,
+    "optimizer": {"learning_rate": 5e-4, "warmup_steps": 2},
+    "sampling": {"max_tokens": 48},
+    "kl": {"coefficient": 0.0, "track": True},
+}
 SHOWN = ("value", "right", "hollow", "words")
 
 
@@ -42,8 +51,11 @@ def train(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         file.write_text(text)
         command = ["--config", str(file), "--run-dir", str(folder)]
         begun = (folder / "plan.json").is_file()
-        subprocess.run([sys.executable, "-m", "rlhf_core.cli.main", "train",
-                        *(["--resume", str(folder)] if begun else command)], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [sys.executable, "-m", "rlhf_core.cli.main", "train", *(["--resume", str(folder)] if begun else command)],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
     return json.loads((folder / "summary.json").read_text())
 
 
@@ -70,17 +82,32 @@ def figures(folder: Path) -> dict[str, Any]:
     values = {step: float(r["eval/gold/value"]) for step, r in gold.items()}
     best, last = max(values, key=lambda s: values[s]), max(values)
     summary = json.loads((folder / "summary.json").read_text())
-    return {"gold_start": values[0], "gold_best": values[best], "best_step": best, "gold_end": values[last],
-            "steps": last, **{k: float(gold[last][f"eval/gold/{k}"]) for k in SHOWN[1:]},
-            "kl": next(float(r["kl"]) for r in reversed(rows) if r.get("kl") is not None),
-            "reward_start": float(gold[0]["eval/reward/mean"]), "reward_end": float(gold[last]["eval/reward/mean"]),
-            "members_end": {k.rpartition("/")[2]: v for k, v in summary["evaluation_after"].items() if "/member_" in k},
-            "win_rate": summary["gold_win_rate"], "seconds": summary["seconds"],
-            "curve": [[step, value] for step, value in values.items()]}
+    return {
+        "gold_start": values[0],
+        "gold_best": values[best],
+        "best_step": best,
+        "gold_end": values[last],
+        "steps": last,
+        **{k: float(gold[last][f"eval/gold/{k}"]) for k in SHOWN[1:]},
+        "kl": next(float(r["kl"]) for r in reversed(rows) if r.get("kl") is not None),
+        "reward_start": float(gold[0]["eval/reward/mean"]),
+        "reward_end": float(gold[last]["eval/reward/mean"]),
+        "members_end": {k.rpartition("/")[2]: v for k, v in summary["evaluation_after"].items() if "/member_" in k},
+        "win_rate": summary["gold_win_rate"],
+        "seconds": summary["seconds"],
+        "curve": [[step, value] for step, value in values.items()],
+    }
 
 
-COLUMNS = (("gold at its best", "gold_best"), ("at step", "best_step"), ("gold at the end", "gold_end"),
-           ("right", "right"), ("hollow", "hollow"), ("words", "words"), ("KL", "kl"))
+COLUMNS = (
+    ("gold at its best", "gold_best"),
+    ("at step", "best_step"),
+    ("gold at the end", "gold_end"),
+    ("right", "right"),
+    ("hollow", "hollow"),
+    ("words", "words"),
+    ("KL", "kl"),
+)
 
 
 def table(results: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
@@ -89,8 +116,10 @@ def table(results: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
     lines = ["| reward | " + " | ".join(name for name, _ in COLUMNS) + " |", "|---|" + "---|" * len(COLUMNS)]
     for variant in variants:
         rows = [seed[variant] for seed in results.values() if variant in seed]
-        cells = [f"{fmean(r[k] for r in rows):.3f} ({min(r[k] for r in rows):.3f} to {max(r[k] for r in rows):.3f})"
-                 for _, k in COLUMNS]
+        cells = [
+            f"{fmean(r[k] for r in rows):.3f} ({min(r[k] for r in rows):.3f} to {max(r[k] for r in rows):.3f})"
+            for _, k in COLUMNS
+        ]
         lines.append(f"| {variant} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

@@ -1,6 +1,6 @@
 """MBPP's reference solutions in the sandbox: do they pass, does one small change fail, how many tests a second.
 
-    python scripts/studies/mbpp_sandbox.py --data sanitized-mbpp.json [--json FILE]
+python scripts/studies/mbpp_sandbox.py --data sanitized-mbpp.json [--json FILE]
 """
 
 from __future__ import annotations
@@ -22,9 +22,23 @@ from rlhf_plugin_code.verifiers import Asserts
 
 COLUMNS = ("test_list", "test_imports", "code")
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
-    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult, ast.Mod: ast.Mult,
-    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
-    ast.And: ast.Or, ast.Or: ast.And, ast.In: ast.NotIn, ast.NotIn: ast.In}
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Add,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.Mult,
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+}
 
 
 def places(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
@@ -67,8 +81,13 @@ def mutate(code: str, seed: int) -> str | None:
 
 def judged(verifier: Asserts, row: dict[str, Any], code: str) -> Score:
     """The verdict on a program for a row."""
-    prompt = Prompt(str(row["task_id"]), ({"role": "user", "content": row["prompt"]},), None, "mbpp",
-                    {name: row[name] for name in COLUMNS})
+    prompt = Prompt(
+        str(row["task_id"]),
+        ({"role": "user", "content": row["prompt"]},),
+        None,
+        "mbpp",
+        {name: row[name] for name in COLUMNS},
+    )
     return verifier.verify(Sample(prompt, f"```python\n{code}\n```"))
 
 
@@ -84,10 +103,14 @@ def references(rows: list[dict[str, Any]], timeout_s: float) -> dict[str, Any]:
             failed.append({"task_id": row["task_id"], "detail": score.detail})
     seconds, tests = time.perf_counter() - started, sum(len(r["test_list"]) for r in rows)
     verifier.close()
-    return {"passed": len(rows) - len(failed), "failed": failed, "tests": tests,
-            "tests_per_second_warm": round(tests / seconds, 1),
-            "programs_per_second_warm": round(len(rows) / seconds, 1),
-            "median_ms_warm": round(1000 * statistics.median(times), 1)}
+    return {
+        "passed": len(rows) - len(failed),
+        "failed": failed,
+        "tests": tests,
+        "tests_per_second_warm": round(tests / seconds, 1),
+        "programs_per_second_warm": round(len(rows) / seconds, 1),
+        "median_ms_warm": round(1000 * statistics.median(times), 1),
+    }
 
 
 def mutants(rows: list[dict[str, Any]], seed: int) -> dict[str, Any]:
@@ -97,9 +120,14 @@ def mutants(rows: list[dict[str, Any]], seed: int) -> dict[str, Any]:
     scores = [judged(verifier, row, code) for row, code in changed]
     verifier.close()
     survived = [row["task_id"] for (row, _), score in zip(changed, scores) if score.value == 1.0]
-    return {"mutants": len(changed), "still_pass": len(survived), "fraction": round(len(survived) / len(changed), 4),
-            "late": sum(s.parts["timeout"] == 1.0 for s in scores), "errors": sum(not s.ok for s in scores),
-            "first_that_still_pass": survived[:10]}
+    return {
+        "mutants": len(changed),
+        "still_pass": len(survived),
+        "fraction": round(len(survived) / len(changed), 4),
+        "late": sum(s.parts["timeout"] == 1.0 for s in scores),
+        "errors": sum(not s.ok for s in scores),
+        "first_that_still_pass": survived[:10],
+    }
 
 
 def cold(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -109,8 +137,11 @@ def cold(rows: list[dict[str, Any]]) -> dict[str, Any]:
         with Sandbox() as sandbox:
             sandbox.tests(row["code"], row["test_list"], setup="\n".join(row["test_imports"]))
     seconds, tests = time.perf_counter() - started, sum(len(r["test_list"]) for r in rows)
-    return {"programs_cold": len(rows), "tests_per_second_cold": round(tests / seconds, 1),
-            "median_ms_cold": round(1000 * seconds / len(rows), 1)}
+    return {
+        "programs_cold": len(rows),
+        "tests_per_second_cold": round(tests / seconds, 1),
+        "median_ms_cold": round(1000 * seconds / len(rows), 1),
+    }
 
 
 def main() -> None:
@@ -122,11 +153,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="write the figures there")
     args = parser.parse_args()
-    rows = json.loads(args.data.read_text())[:args.rows]
+    rows = json.loads(args.data.read_text())[: args.rows]
     with Sandbox() as sandbox:
         walls = sandbox.isolation
-    found = {"walls": walls, "rows": len(rows), **references(rows, args.timeout), **cold(rows[:40]),
-             **mutants(rows, args.seed)}
+    found = {
+        "walls": walls,
+        "rows": len(rows),
+        **references(rows, args.timeout),
+        **cold(rows[:40]),
+        **mutants(rows, args.seed),
+    }
     text = json.dumps(found, indent=1)
     print(text)
     if args.json:

@@ -20,26 +20,57 @@ from typing import Any
 from rlhf_core.runs.jsonl import read_jsonl
 
 SIGNALS = ("length", "distribution", "divergence", "dominance")
-MONITOR: dict[str, Any] = {"name": "hacking", "stop": False, "repeat_every": 1, "divergence": {"second": {
-    "name": "verifier", "verifier": {"name": "numeric", "format_weight": 0.5}}}}
+MONITOR: dict[str, Any] = {
+    "name": "hacking",
+    "stop": False,
+    "repeat_every": 1,
+    "divergence": {"second": {"name": "verifier", "verifier": {"name": "numeric", "format_weight": 0.5}}},
+}
 
 
 def one(seed: int, steps: int, batch: int, root: Path) -> dict[str, Any]:
     """Train once; which signals alarmed, the highest level, and the accuracy before and after."""
     run, file = root / f"seed-{seed}", root / f"seed-{seed}.json"
-    file.write_text(json.dumps({
-        "seed": seed, "threads": 1, "dataset": {"name": "pocket", "subset": "arithmetic"}, "reward": "verifier",
-        "trainer": {"name": "grpo", "steps": steps, "rollout_batch_size": batch, "micro_batch_size": batch,
-                    "eval_samples": 0, "checkpoint_every": 0, "optimizer": {"learning_rate": 5e-4, "warmup_steps": 2},
-                    "sampling": {"max_tokens": 16}}, "monitors": [MONITOR]}))
-    done = subprocess.run([sys.executable, "-m", "rlhf_core.cli.main", "train", "--config", str(file), "--run-dir",
-                           str(run)], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    file.write_text(
+        json.dumps(
+            {
+                "seed": seed,
+                "threads": 1,
+                "dataset": {"name": "pocket", "subset": "arithmetic"},
+                "reward": "verifier",
+                "trainer": {
+                    "name": "grpo",
+                    "steps": steps,
+                    "rollout_batch_size": batch,
+                    "micro_batch_size": batch,
+                    "eval_samples": 0,
+                    "checkpoint_every": 0,
+                    "optimizer": {"learning_rate": 5e-4, "warmup_steps": 2},
+                    "sampling": {"max_tokens": 16},
+                },
+                "monitors": [MONITOR],
+            }
+        )
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "rlhf_core.cli.main", "train", "--config", str(file), "--run-dir", str(run)],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     told = [line for line in done.stderr.splitlines() if "hacking WARNING: " in line or "hacking HARD_STOP: " in line]
     rows = list(read_jsonl(run / "metrics.jsonl"))
     rewards = [float(r["reward/mean"]) for r in rows if "reward/mean" in r]
     found = {s for line in told for s in SIGNALS if re.search(rf"(hacking \w+:|;) {s}: ", line)}
-    return {"seed": seed, "alarms": sorted(found), "level": max(r.get("hacking/level", 0.0) for r in rows),
-            "reward_first": sum(rewards[:3]) / 3, "reward_last": sum(rewards[-3:]) / 3, "told": told}
+    return {
+        "seed": seed,
+        "alarms": sorted(found),
+        "level": max(r.get("hacking/level", 0.0) for r in rows),
+        "reward_first": sum(rewards[:3]) / 3,
+        "reward_last": sum(rewards[-3:]) / 3,
+        "told": told,
+    }
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ from typing import Any
 
 from rlhf_core.api import BuildContext, ComponentConfig, DatasetSettings, FinishReason, Sample, Score, ScoreStatus
 from rlhf_core.config.run import RunConfig
-from rlhf_core.data.library import Datasets
+from rlhf_core.data.datasets import Datasets
 from rlhf_core.pocket import data
 from rlhf_core.registry import Registry
 from rlhf_core.runs.jsonl import read_jsonl
@@ -87,9 +87,30 @@ def second_model(name: str, word_weight: float, root: Path) -> Path:
             rows.append({"prompt": question, "chosen": best[1][1], "rejected": best[0][1]})
         data.LABEL_WEIGHTS.update(weights)
         file.write_text("".join(json.dumps(r) + "\n" for r in rows))
-        subprocess.run([sys.executable, "-m", "rlhf_core.cli.main", "train", "--algo", "reward_model", "--dataset",
-                        str(file), "--seed", "7", "--set", "threads=1", "--set", "trainer.batch_size=32", "--set",
-                        "trainer.micro_batch_size=32", "--run-dir", str(folder)], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "rlhf_core.cli.main",
+                "train",
+                "--algo",
+                "reward_model",
+                "--dataset",
+                str(file),
+                "--seed",
+                "7",
+                "--set",
+                "threads=1",
+                "--set",
+                "trainer.batch_size=32",
+                "--set",
+                "trainer.micro_batch_size=32",
+                "--run-dir",
+                str(folder),
+            ],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
     return folder / "final"
 
 
@@ -100,15 +121,19 @@ def gumbel(rng: Random) -> float:
 
 def steps_of(run: Path) -> dict[int, tuple[dict[str, float], list[Any], list[Score]]]:
     """Step -> its metrics, completions and scores."""
-    metrics = {int(r["step"]): {k: v for k, v in r.items() if isinstance(v, float)}
-               for r in read_jsonl(run / "metrics.jsonl") if "completion_length/mean" in r}
+    metrics = {
+        int(r["step"]): {k: v for k, v in r.items() if isinstance(v, float)}
+        for r in read_jsonl(run / "metrics.jsonl")
+        if "completion_length/mean" in r
+    }
     found: dict[int, tuple[dict[str, float], list[Any], list[Score]]] = {n: (m, [], []) for n, m in metrics.items()}
     for row in read_jsonl(run / "trace.jsonl"):
         if row.get("event") != "prompt" or row["step"] not in found:
             continue
         for one in row["completions"]:
-            rollout = SimpleNamespace(prompt_id=row["prompt_id"], text=one["text"],
-                                      finish_reason=FinishReason(one["finish_reason"]))
+            rollout = SimpleNamespace(
+                prompt_id=row["prompt_id"], text=one["text"], finish_reason=FinishReason(one["finish_reason"])
+            )
             score = Score(one["score"]) if one["status"] == "ok" else Score.failed(ScoreStatus(one["status"]), "")
             found[row["step"]][1].append(rollout)
             found[row["step"]][2].append(score)
@@ -130,14 +155,22 @@ def replay(run: Path, seconds: Mapping[str, SecondReward | None], ctx: BuildCont
     """First step of each alarm, by second reward; and when the gold score says that it went wrong."""
     steps, datasets = steps_of(run), ctx.datasets
     prompts = {p.id: p for p in datasets.prompts("train")}
-    golds = [fmean(gold_of(datasets, Sample(prompts[r.prompt_id], r.text)) for r in rollouts)
-             for _, rollouts, _ in steps.values()]
+    golds = [
+        fmean(gold_of(datasets, Sample(prompts[r.prompt_id], r.text)) for r in rollouts)
+        for _, rollouts, _ in steps.values()
+    ]
     evaluations = {int(r["step"]): r for r in read_jsonl(run / "metrics.jsonl") if "eval/reward/mean" in r}
-    result: dict[str, Any] = {"steps": len(steps), "damage": damage(golds), "gold_best": max(golds),
-                              "gold_end": fmean(golds[-3:]), "alarms": {}}
+    result: dict[str, Any] = {
+        "steps": len(steps),
+        "damage": damage(golds),
+        "gold_best": max(golds),
+        "gold_end": fmean(golds[-3:]),
+        "alarms": {},
+    }
     for name, second in seconds.items():
-        config = HackingConfig(stop=False, repeat_every=1,
-                               divergence=DivergenceConfig(second=None if second is None else SpotChecks()))
+        config = HackingConfig(
+            stop=False, repeat_every=1, divergence=DivergenceConfig(second=None if second is None else SpotChecks())
+        )
         monitor = config.build(BuildContext(config=ctx.config, registry=ctx.registry, seed=0))
         first: dict[str, int] = {}
         trail: list[list[float]] = []
@@ -157,27 +190,40 @@ def replay(run: Path, seconds: Mapping[str, SecondReward | None], ctx: BuildCont
 
 def build_seconds(root: Path, ctx: BuildContext) -> dict[str, SecondReward | None]:
     """The second rewards that are compared."""
-    def model(name: str, weight: float) -> SecondReward:
-        return SecondReward(DivergenceConfig(second=BradleyTerryConfig(path=str(second_model(name, weight, root)))),
-                            ctx)
 
-    return {"none": None, "reward model, same raters": model("same", data.LABEL_WEIGHTS["words"]),
-            "reward model, fair raters": model("fair", 0.0),
-            "16 spot checks": SecondReward(DivergenceConfig(second=SpotChecks(), samples=16), ctx),
-            "64 spot checks": SecondReward(DivergenceConfig(second=SpotChecks(), samples=64), ctx)}
+    def model(name: str, weight: float) -> SecondReward:
+        return SecondReward(
+            DivergenceConfig(second=BradleyTerryConfig(path=str(second_model(name, weight, root)))), ctx
+        )
+
+    return {
+        "none": None,
+        "reward model, same raters": model("same", data.LABEL_WEIGHTS["words"]),
+        "reward model, fair raters": model("fair", 0.0),
+        "16 spot checks": SecondReward(DivergenceConfig(second=SpotChecks(), samples=16), ctx),
+        "64 spot checks": SecondReward(DivergenceConfig(second=SpotChecks(), samples=64), ctx),
+    }
 
 
 def shown(results: Mapping[str, Mapping[str, Any]]) -> str:
     """One line per run, then what it comes to."""
     names = list(next(iter(results.values()))["alarms"])
-    lines = ["| run | gold best, end | went wrong at step | " + " | ".join(f"stop: {n}" for n in names) + " |",
-             "|---|---|---|" + "---|" * len(names)]
+    lines = [
+        "| run | gold best, end | went wrong at step | " + " | ".join(f"stop: {n}" for n in names) + " |",
+        "|---|---|---|" + "---|" * len(names),
+    ]
     for run, row in results.items():
         stops = [str(row["alarms"][n]["first"].get("HARD_STOP", "")) for n in names]
-        lines.append(f"| {run} | {row['gold_best']:.3f}, {row['gold_end']:.3f} | {row['damage'] or 'no'} | "
-                     + " | ".join(stops) + " |")
-    lines += ["", "| second reward, alarm | hacked runs alarmed | steps before the damage | clean runs alarmed |",
-              "|---|---|---|---|"]
+        lines.append(
+            f"| {run} | {row['gold_best']:.3f}, {row['gold_end']:.3f} | {row['damage'] or 'no'} | "
+            + " | ".join(stops)
+            + " |"
+        )
+    lines += [
+        "",
+        "| second reward, alarm | hacked runs alarmed | steps before the damage | clean runs alarmed |",
+        "|---|---|---|---|",
+    ]
     bad = [r for r in results.values() if r["damage"]]
     good = [r for r in results.values() if not r["damage"]]
     for name in names:

@@ -49,9 +49,11 @@ def conversations(split: str) -> list[dict[str, Any]]:
             continue
         gap = data.utility(fact, styles[0], texts[0]) - data.utility(fact, styles[1], texts[1])
         order = 1 if rng.random() < 1 / (1 + math.exp(-gap / data.LABEL_TEMPERATURE)) else -1
-        turns = [{"role": "user", "content": first.format(p=known.person)},
-                 {"role": "assistant", "content": render(fact, Style(True, "", "", ()), rng)},
-                 {"role": "user", "content": again.format(p=known.person)}]
+        turns = [
+            {"role": "user", "content": first.format(p=known.person)},
+            {"role": "assistant", "content": render(fact, Style(True, "", "", ()), rng)},
+            {"role": "user", "content": again.format(p=known.person)},
+        ]
         rows.append({"turns": turns, "chosen": texts[::order][0], "rejected": texts[::order][1], "truth_alone": alone})
     return rows
 
@@ -63,8 +65,10 @@ def seen(row: dict[str, Any], condition: str) -> list[dict[str, str]]:
 
 def write(rows: list[dict[str, Any]], condition: str, file: Path) -> None:
     """A file of whole conversations, as `jsonl` reads them."""
-    lines = [{side: [*seen(row, condition), {"role": "assistant", "content": row[side]}]
-              for side in ("chosen", "rejected")} for row in rows]
+    lines = [
+        {side: [*seen(row, condition), {"role": "assistant", "content": row[side]}] for side in ("chosen", "rejected")}
+        for row in rows
+    ]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
@@ -89,9 +93,25 @@ def one(seed: int, condition: str, root: Path, held: list[dict[str, Any]]) -> di
     short = condition.replace(" ", "_")
     folder, file = root / f"seed-{seed}" / short, root / f"{short}.jsonl"
     if not (folder / "summary.json").is_file():
-        command = ["train", "--algo", "reward_model", "--dataset", str(file), "--seed", str(seed), "--run-dir",
-                   str(folder), "--set", "threads=1", "--set", "trainer.batch_size=32", "--set",
-                   "trainer.micro_batch_size=32", "--set", "trainer.optimizer.learning_rate=5e-4"]
+        command = [
+            "train",
+            "--algo",
+            "reward_model",
+            "--dataset",
+            str(file),
+            "--seed",
+            str(seed),
+            "--run-dir",
+            str(folder),
+            "--set",
+            "threads=1",
+            "--set",
+            "trainer.batch_size=32",
+            "--set",
+            "trainer.micro_batch_size=32",
+            "--set",
+            "trainer.optimizer.learning_rate=5e-4",
+        ]
         subprocess.run([sys.executable, "-m", "rlhf_core.cli.main", *command], check=True, stdout=subprocess.DEVNULL)
     seconds = json.loads((folder / "summary.json").read_text())["seconds"]
     return {"seed": seed, "condition": condition, "seconds": seconds, **accuracy(folder / "final", held, condition)}
@@ -117,8 +137,11 @@ def main() -> None:
             if args.record:
                 args.record.write_text(json.dumps(rows) + "\n")
             cells = [f"{v[0]:.3f} ({v[1]:.3f} to {v[2]:.3f})" for v in (rows[-1]["accuracy"], rows[-1]["truth_alone"])]
-            print(f"| {seed} | {condition} | {cells[0]} | {cells[1]} | {rows[-1]['tokens']:.1f} | "
-                  f"{rows[-1]['seconds']:.0f} |", flush=True)
+            print(
+                f"| {seed} | {condition} | {cells[0]} | {cells[1]} | {rows[-1]['tokens']:.1f} | "
+                f"{rows[-1]['seconds']:.0f} |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

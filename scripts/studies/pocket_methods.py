@@ -23,15 +23,38 @@ import yaml
 
 from rlhf_core.registry import Registry
 
-REWARD = {"name": "dpo", "max_steps": 1, "batch_size": 2, "micro_batch_size": 2, "sample_prompts": 200,
-          "sampling": {"max_tokens": 48}, "optimizer": {"learning_rate": 1e-12, "warmup_steps": 0}}
+REWARD = {
+    "name": "dpo",
+    "max_steps": 1,
+    "batch_size": 2,
+    "micro_batch_size": 2,
+    "sample_prompts": 200,
+    "sampling": {"max_tokens": 48},
+    "optimizer": {"learning_rate": 1e-12, "warmup_steps": 0},
+}
 """A run that learns nothing: it trains the reward models, and measures the fine-tuned policy by them."""
 METHODS = ("ppo", "dpo", "iterative_dpo", "grpo")
-SFT = {"name": "sft", "max_steps": 12, "batch_size": 32, "micro_batch_size": 32, "sample_prompts": 200, "eval_every": 0,
-       "sampling": {"max_tokens": 48}, "optimizer": {"learning_rate": 1e-4, "warmup_steps": 2}}
+SFT = {
+    "name": "sft",
+    "max_steps": 12,
+    "batch_size": 32,
+    "micro_batch_size": 32,
+    "sample_prompts": 200,
+    "eval_every": 0,
+    "sampling": {"max_tokens": 48},
+    "optimizer": {"learning_rate": 1e-4, "warmup_steps": 2},
+}
 """Short on purpose: demonstrations until the policy is perfect would leave nothing to prefer."""
-COLUMNS = (("win rate over the SFT policy", "gold_win_rate"), ("gold", "gold"), ("right", "right"),
-           ("proxy reward", "reward"), ("KL", "kl"), ("hollow", "hollow"), ("tokens", "length"), ("seconds", "seconds"))
+COLUMNS = (
+    ("win rate over the SFT policy", "gold_win_rate"),
+    ("gold", "gold"),
+    ("right", "right"),
+    ("proxy reward", "reward"),
+    ("KL", "kl"),
+    ("hollow", "hollow"),
+    ("tokens", "length"),
+    ("seconds", "seconds"),
+)
 
 
 def train(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -40,10 +63,14 @@ def train(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         folder.parent.mkdir(parents=True, exist_ok=True)
         file = folder.with_suffix(".yaml")
         file.write_text(yaml.safe_dump(dict(config), sort_keys=False))
-        begun = ["--resume", str(folder)] if (folder / "plan.json").is_file() else ["--config", str(file), "--run-dir",
-                                                                                   str(folder)]
-        subprocess.run([sys.executable, "-m", "rlhf_core.cli.main", "train", *begun], check=True,
-                       stdout=subprocess.DEVNULL)
+        begun = (
+            ["--resume", str(folder)]
+            if (folder / "plan.json").is_file()
+            else ["--config", str(file), "--run-dir", str(folder)]
+        )
+        subprocess.run(
+            [sys.executable, "-m", "rlhf_core.cli.main", "train", *begun], check=True, stdout=subprocess.DEVNULL
+        )
     return json.loads((folder / "summary.json").read_text())
 
 
@@ -51,10 +78,16 @@ def figures(summary: Mapping[str, Any]) -> dict[str, float | None]:
     """The table's columns. KL is k3 in nats per token from where the run started: of the held-out samples after DPO
     and SFT, of the last rollouts of the others."""
     after = summary["evaluation_after"]
-    return {"gold_win_rate": summary["gold_win_rate"], "gold": after["eval/gold/value"],
-            "right": after["eval/gold/right"], "reward": after.get("eval/reward/mean"),
-            "kl": after.get("eval/kl", summary.get("kl_last")), "hollow": after["eval/gold/hollow"],
-            "length": after["eval/completion_length/mean"], "seconds": summary["seconds"]}
+    return {
+        "gold_win_rate": summary["gold_win_rate"],
+        "gold": after["eval/gold/value"],
+        "right": after["eval/gold/right"],
+        "reward": after.get("eval/reward/mean"),
+        "kl": after.get("eval/kl", summary.get("kl_last")),
+        "hollow": after["eval/gold/hollow"],
+        "length": after["eval/completion_length/mean"],
+        "seconds": summary["seconds"],
+    }
 
 
 def recipe(method: str) -> dict[str, Any]:
@@ -70,8 +103,11 @@ def one_seed(seed: int, root: Path, methods: Sequence[str]) -> dict[str, dict[st
     own = {**common, "model": {"path": str(base / "sft" / "final")}, "reward": {"name": "ensemble"}}
     found = {"sft": figures(train({**common, "trainer": SFT}, base / "sft"))}
     reward = train({**own, "trainer": REWARD}, base / "reward")
-    found["sft"] |= {"reward": reward["evaluation_before"]["eval/reward/mean"], "reward_seconds": reward["seconds"],
-                     "reward_accuracy": reward["reports"]["ensemble"]["heldout"]["ensemble"]["accuracy"]}
+    found["sft"] |= {
+        "reward": reward["evaluation_before"]["eval/reward/mean"],
+        "reward_seconds": reward["seconds"],
+        "reward_accuracy": reward["reports"]["ensemble"]["heldout"]["ensemble"]["accuracy"],
+    }
     report("sft", seed, found["sft"])
     for method in methods:
         found[method] = figures(train(merged(own, recipe(method)), base / method))
@@ -86,8 +122,11 @@ def merged(config: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
 
 def report(method: str, seed: int, row: Mapping[str, float | None]) -> None:
     """One line while the study goes on."""
-    print(f"seed {seed}, {method}: " + ", ".join(f"{name} {spread([row[key]])}" for name, key in COLUMNS),
-          file=sys.stderr, flush=True)
+    print(
+        f"seed {seed}, {method}: " + ", ".join(f"{name} {spread([row[key]])}" for name, key in COLUMNS),
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """How sure is the quickstart's win rate? The default command over several seeds, and with some settings changed.
 
-    python scripts/studies/pocket_recipe.py --seeds 0 1 2 --try trainer.kl.coefficient=0.05 --try trainer.steps=16
+python scripts/studies/pocket_recipe.py --seeds 0 1 2 --try trainer.kl.coefficient=0.05 --try trainer.steps=16
 """
 
 from __future__ import annotations
@@ -15,22 +15,50 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-SHOWN = (("win rate", "gold_win_rate"), ("gold", "eval/gold/value"), ("right", "eval/gold/right"),
-         ("hollow", "eval/gold/hollow"), ("words", "eval/gold/words"))
+SHOWN = (
+    ("win rate", "gold_win_rate"),
+    ("gold", "eval/gold/value"),
+    ("right", "eval/gold/right"),
+    ("hollow", "eval/gold/hollow"),
+    ("words", "eval/gold/words"),
+)
 
 
 def train(seed: int, changes: Sequence[str], root: Path) -> dict[str, Any]:
     """One run; the summary's figures."""
     with tempfile.TemporaryDirectory(dir=root) as folder:
         run = Path(folder) / "run"
-        command = [sys.executable, "-m", "rlhf_core.cli.main", "train", "--algo", "grpo", "--reward", "ensemble",
-                   "--seed", str(seed), "--run-dir", str(run), "--json"]
-        out = subprocess.run([*command, *(p for c in changes for p in ("--set", c))], stdout=subprocess.PIPE,
-                             stderr=subprocess.DEVNULL, text=True, check=True)
+        command = [
+            sys.executable,
+            "-m",
+            "rlhf_core.cli.main",
+            "train",
+            "--algo",
+            "grpo",
+            "--reward",
+            "ensemble",
+            "--seed",
+            str(seed),
+            "--run-dir",
+            str(run),
+            "--json",
+        ]
+        out = subprocess.run(
+            [*command, *(p for c in changes for p in ("--set", c))],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            check=True,
+        )
     summary = json.loads(out.stdout)
     after = summary["evaluation_after"]
-    return {"seed": seed, "seconds": summary["seconds"], "gold_win_rate": summary["gold_win_rate"],
-            "gold_win_rate_interval": summary["gold_win_rate_interval"], **after}
+    return {
+        "seed": seed,
+        "seconds": summary["seconds"],
+        "gold_win_rate": summary["gold_win_rate"],
+        "gold_win_rate_interval": summary["gold_win_rate_interval"],
+        **after,
+    }
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """Can the pocket model tell a true claim from a false one? Compares its logits for "true" and "false".
 
-    python scripts/studies/pocket_truth.py
+python scripts/studies/pocket_truth.py
 """
 
 from __future__ import annotations

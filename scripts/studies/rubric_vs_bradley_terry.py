@@ -71,9 +71,16 @@ def write_data(folder: Path, seed: int) -> None:
     """The same answers as pairs and with grades."""
     rng, facts = Random(f"judge/{seed}"), {question: fact for fact, question, _ in questions()}
     pairs = Random(f"pairs/{seed}").sample(load_pairs("train"), PAIRS)
-    graded = [{"id": f"{pair['id']}/{side}", "prompt": pair["prompt"], "completion": pair[side],
-               "grades": grades(facts[pair["prompt"]], pair[side], rng)}
-              for pair in pairs for side in ("chosen", "rejected")]
+    graded = [
+        {
+            "id": f"{pair['id']}/{side}",
+            "prompt": pair["prompt"],
+            "completion": pair[side],
+            "grades": grades(facts[pair["prompt"]], pair[side], rng),
+        }
+        for pair in pairs
+        for side in ("chosen", "rejected")
+    ]
     for name, rows in (("preferences", pairs), ("grades", graded)):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "rubric.yaml").write_text(json.dumps(RUBRIC))
@@ -84,10 +91,17 @@ def write_answers(file: Path, seed: int) -> None:
     facts = of_split("heldout")[:PROMPTS]
     prompts = [Prompt(f"p/{i}", ({"role": "user", "content": question},)) for i, (_, question) in enumerate(facts)]
     rollouts = sample(load_policy(ModelConfig()), prompts, SamplingParams(max_tokens=48), ANSWERS, seed, "auto")
-    rows = [{"id": f"p/{i}/{k}", "prompt": question, "completion": text, "gold":
-             gold_score(fact.attribute.name, fact.value, text).value}
-            for i, (fact, question) in enumerate(facts) for k in range(ANSWERS)
-            for text in (rollouts[i * ANSWERS + k].text,)]
+    rows = [
+        {
+            "id": f"p/{i}/{k}",
+            "prompt": question,
+            "completion": text,
+            "gold": gold_score(fact.attribute.name, fact.value, text).value,
+        }
+        for i, (fact, question) in enumerate(facts)
+        for k in range(ANSWERS)
+        for text in (rollouts[i * ANSWERS + k].text,)
+    ]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
@@ -95,12 +109,32 @@ def reward_model(kind: str, folder: Path, seed: int) -> Path:
     """Train it unless it is there: 64 updates of 64 answers an epoch."""
     run = folder / kind
     if not (run / "final").is_dir():
-        own = ("trainer.batch_size=64", f"trainer.rubric={folder / 'rubric.yaml'}") if kind == "grades" else (
-            "trainer.batch_size=32",)
-        rlhf("train", "--algo", KINDS[kind], "--dataset", folder / f"{kind}.jsonl", "--seed", seed, "--run-dir", run,
-             *sets("threads=1", "dataset.heldout_fraction=0", "trainer.micro_batch_size=32", "trainer.epochs=2",
-                   "trainer.eval_samples=0", "trainer.optimizer.learning_rate=5e-4", "trainer.checkpoint_every=0",
-                   *own))
+        own = (
+            ("trainer.batch_size=64", f"trainer.rubric={folder / 'rubric.yaml'}")
+            if kind == "grades"
+            else ("trainer.batch_size=32",)
+        )
+        rlhf(
+            "train",
+            "--algo",
+            KINDS[kind],
+            "--dataset",
+            folder / f"{kind}.jsonl",
+            "--seed",
+            seed,
+            "--run-dir",
+            run,
+            *sets(
+                "threads=1",
+                "dataset.heldout_fraction=0",
+                "trainer.micro_batch_size=32",
+                "trainer.epochs=2",
+                "trainer.eval_samples=0",
+                "trainer.optimizer.learning_rate=5e-4",
+                "trainer.checkpoint_every=0",
+                *own,
+            ),
+        )
     return run / "final"
 
 
@@ -109,9 +143,24 @@ def evaluated(models: dict[str, Path], folder: Path) -> dict[str, dict[str, Any]
     output = folder / "evaluation.json"
     if not output.is_file():
         chosen = [word for kind in KINDS for word in ("--reward", REWARDS[kind])]
-        rlhf("reward", "evaluate", *chosen, *sets(*(f"{REWARDS[k]}:path={m}" for k, m in models.items())), "--pairs",
-             "pocket/assistant", "--responses", folder / "answers.jsonl", "--gold", "gold", "--probe", "length",
-             "--probe", "hollow", "--output", output)
+        rlhf(
+            "reward",
+            "evaluate",
+            *chosen,
+            *sets(*(f"{REWARDS[k]}:path={m}" for k, m in models.items())),
+            "--pairs",
+            "pocket/assistant",
+            "--responses",
+            folder / "answers.jsonl",
+            "--gold",
+            "gold",
+            "--probe",
+            "length",
+            "--probe",
+            "hollow",
+            "--output",
+            output,
+        )
     found = json.loads(output.read_text())["rewards"]
     return {kind: next(v for name, v in found.items() if REWARDS[kind] in name) for kind in KINDS}
 
@@ -120,12 +169,31 @@ def policy(kind: str, model: Path, folder: Path, seed: int, steps: int) -> dict[
     """Train with one of them; the held-out gold score before and after."""
     run = folder / f"grpo-{kind}-{steps}"
     if not (run / "final").is_dir():
-        rlhf("train", "--algo", "grpo", "--reward", REWARDS[kind], "--seed", seed, "--run-dir", run,
-             *sets(f"reward.path={model}", "threads=1", f"trainer.steps={steps}", "trainer.eval_samples=200",
-                   "trainer.kl.coefficient=0", "trainer.checkpoint_every=0"))
+        rlhf(
+            "train",
+            "--algo",
+            "grpo",
+            "--reward",
+            REWARDS[kind],
+            "--seed",
+            seed,
+            "--run-dir",
+            run,
+            *sets(
+                f"reward.path={model}",
+                "threads=1",
+                f"trainer.steps={steps}",
+                "trainer.eval_samples=200",
+                "trainer.kl.coefficient=0",
+                "trainer.checkpoint_every=0",
+            ),
+        )
     rows = [r for r in read_jsonl(run / "metrics.jsonl") if "eval/gold/value" in r]
-    return {f"{name}_{when}": row[f"eval/gold/{key}"] for when, row in (("before", rows[0]), ("after", rows[-1]))
-            for name, key in EVALS.items()}
+    return {
+        f"{name}_{when}": row[f"eval/gold/{key}"]
+        for when, row in (("before", rows[0]), ("after", rows[-1]))
+        for name, key in EVALS.items()
+    }
 
 
 def one_seed(seed: int, root: Path, steps: int) -> list[dict[str, Any]]:
@@ -137,16 +205,26 @@ def one_seed(seed: int, root: Path, steps: int) -> list[dict[str, Any]]:
         write_answers(folder / "answers.jsonl", seed)
     models = {kind: reward_model(kind, folder, seed) for kind in KINDS}
     tested = evaluated(models, folder)
-    return [{"seed": seed, "learned_from": kind, "tested": summary(tested[kind]),
-             "policy": policy(kind, models[kind], folder, seed, steps) if steps else None} for kind in KINDS]
+    return [
+        {
+            "seed": seed,
+            "learned_from": kind,
+            "tested": summary(tested[kind]),
+            "policy": policy(kind, models[kind], folder, seed, steps) if steps else None,
+        }
+        for kind in KINDS
+    ]
 
 
 def summary(found: dict[str, Any]) -> dict[str, Any]:
     """The figures of the table, from the evaluation's JSON."""
-    return {"agrees with labels": found["accuracy"], "rank correlation with gold": found["gold"]["spearman"],
-            "gold of the best of 8": found["best_of_n"][-1]["gold"],
-            "two neutral sentences appended": found["probes"]["length"]["2 sentences"]["change"],
-            "hollow phrases in front": fmean(v["change"] for v in found["probes"]["hollow"].values())}
+    return {
+        "agrees with labels": found["accuracy"],
+        "rank correlation with gold": found["gold"]["spearman"],
+        "gold of the best of 8": found["best_of_n"][-1]["gold"],
+        "two neutral sentences appended": found["probes"]["length"]["2 sentences"]["change"],
+        "hollow phrases in front": fmean(v["change"] for v in found["probes"]["hollow"].values()),
+    }
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
@@ -157,8 +235,11 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     for part, keys in (("tested", tested), ("policy", trained)):
         for key in keys:
             cells = [[r[part][key] for r in rows if r["learned_from"] == kind] for kind in KINDS]
-            lines.append(f"| {key.replace('_', ' ')} | " + " | ".join(
-                f"{fmean(c):.3f} ({min(c):.3f} to {max(c):.3f})" for c in cells) + " |")
+            lines.append(
+                f"| {key.replace('_', ' ')} | "
+                + " | ".join(f"{fmean(c):.3f} ({min(c):.3f} to {max(c):.3f})" for c in cells)
+                + " |"
+            )
     return "\n".join(lines)
 
 

@@ -40,8 +40,12 @@ def write_rows(file: Path) -> None:
         for pair in load_pairs("train")[: TEXTS // 2]:
             for side in ("chosen", "rejected"):
                 steps = [pair[side][s.start : s.end] for s in split_steps(pair[side], "sentence")]
-                row = {"id": f"{pair['id']}-{side}", "prompt": pair["prompt"], "completion": pair[side],
-                       "labels": [not is_hollow(s) for s in steps]}
+                row = {
+                    "id": f"{pair['id']}-{side}",
+                    "prompt": pair["prompt"],
+                    "completion": pair[side],
+                    "labels": [not is_hollow(s) for s in steps],
+                }
                 out.write(json.dumps(row) + "\n")
 
 
@@ -49,8 +53,18 @@ def train(run: Path, seed: int, options: Sequence[str], sets: Sequence[str]) -> 
     """Run one training through the command line, unless it is there, and return its summary."""
     if not (run / "summary.json").exists():
         every = ["trainer.checkpoint_every=0", "trainer.eval_every=0", "threads=1", *sets]
-        command = [sys.executable, "-m", "rlhf_core.cli.main", "train", *options, "--seed", str(seed), "--run-dir",
-                   str(run), *(x for s in every for x in ("--set", s))]
+        command = [
+            sys.executable,
+            "-m",
+            "rlhf_core.cli.main",
+            "train",
+            *options,
+            "--seed",
+            str(seed),
+            "--run-dir",
+            str(run),
+            *(x for s in every for x in ("--set", s)),
+        ]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return json.loads((run / "summary.json").read_text())
 
@@ -60,17 +74,35 @@ def compare(seed: int, steps: int, wanted: Sequence[int], root: Path) -> dict[st
     rows, prm = root / "sentences.jsonl", root / f"prm-{seed}"
     root.mkdir(parents=True, exist_ok=True)
     write_rows(rows)
-    learned = train(prm, seed, ("--algo", "prm", "--dataset", str(rows)),
-                    ("trainer.split=sentence", "trainer.batch_size=32", "trainer.micro_batch_size=32",
-                     "trainer.eval_samples=100", "trainer.optimizer.learning_rate=3e-4"))
+    learned = train(
+        prm,
+        seed,
+        ("--algo", "prm", "--dataset", str(rows)),
+        (
+            "trainer.split=sentence",
+            "trainer.batch_size=32",
+            "trainer.micro_batch_size=32",
+            "trainer.eval_samples=100",
+            "trainer.optimizer.learning_rate=3e-4",
+        ),
+    )
     arms: dict[str, Any] = {}
     for n, (name, sets) in ((n, list(ARMS.items())[n]) for n in wanted):
-        found = train(root / f"arm-{seed}-{n}-steps-{steps}", seed,
-                      ("--algo", "grpo", "--dataset", "pocket/assistant", "--reward", "prm"),
-                      (f"reward.path={prm / 'final'}", f"trainer.steps={steps}", "trainer.eval_samples=100",
-                       "trainer.gold_samples=100", *sets))
-        arms[name] = {when: {g: found[f"evaluation_{when}"][f"eval/gold/{g}"] for g in GOLD} for when in
-                      ("before", "after")}
+        found = train(
+            root / f"arm-{seed}-{n}-steps-{steps}",
+            seed,
+            ("--algo", "grpo", "--dataset", "pocket/assistant", "--reward", "prm"),
+            (
+                f"reward.path={prm / 'final'}",
+                f"trainer.steps={steps}",
+                "trainer.eval_samples=100",
+                "trainer.gold_samples=100",
+                *sets,
+            ),
+        )
+        arms[name] = {
+            when: {g: found[f"evaluation_{when}"][f"eval/gold/{g}"] for g in GOLD} for when in ("before", "after")
+        }
         arms[name] |= {"seconds": found["seconds"], "kl_last": found["kl_last"]}
     return {"seed": seed, "process_model": learned["evaluation_after"], "arms": arms}
 

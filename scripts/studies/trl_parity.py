@@ -20,12 +20,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 FILES = {
     "Supervised fine-tuning: padded, packed, all answers of a conversation": "rlhf-plugin-sft/tests/test_trl_sft.py",
-    "Reward modelling (`RewardTrainer`): margin, centring, with and without padding":
-        "rlhf-plugin-reward/tests/test_trl_parity.py",
-    "Preference losses (`DPOTrainer`, `CPOTrainer`, `ORPOTrainer`, `KTOTrainer`): ours, then TRL's name":
-        "rlhf-plugin-dpo/tests/test_trl_parity.py",
-    "Policy losses (`GRPOTrainer`, `RLOOTrainer`): TRL's `loss_type`, then ours, then the level of the ratio":
-        "rlhf-plugin-grpo/tests/test_trl_parity.py",
+    "Reward modelling (`RewardTrainer`): margin, centring, padding": "rlhf-plugin-reward/tests/test_trl_parity.py",
+    "Preference losses: ours, then TRL's name": "rlhf-plugin-dpo/tests/test_trl_parity.py",
+    "Policy losses: TRL's `loss_type`, ours, level of the ratio": "rlhf-plugin-grpo/tests/test_trl_parity.py",
     "Advantages": "rlhf-plugin-grpo/tests/test_trl_advantages.py",
 }
 
@@ -34,11 +31,27 @@ def results(file: Path) -> list[tuple[str, str]]:
     """(test, ``passed`` or what happened) of one test file."""
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.xml"
-        subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "slow or not slow",
-                        str(file), f"--junitxml={report}"], cwd=ROOT, check=False, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "pytest",
+                "-q",
+                "-p",
+                "no:cacheprovider",
+                "-m",
+                "slow or not slow",
+                str(file),
+                f"--junitxml={report}",
+            ],
+            cwd=ROOT,
+            check=False,
+            stdout=subprocess.DEVNULL,
+        )
         cases = ET.parse(report).getroot().iter("testcase")
-        return [(case.attrib["name"].removeprefix("test_"), "passed" if len(case) == 0 else case[0].tag)
-                for case in cases]
+        return [
+            (case.attrib["name"].removeprefix("test_"), "passed" if len(case) == 0 else case[0].tag) for case in cases
+        ]
 
 
 def table(found: Sequence[tuple[str, str]]) -> list[str]:
@@ -57,8 +70,11 @@ def main() -> None:
     args = parser.parse_args()
     parts = {title: results(ROOT / "plugins" / file) for title, file in FILES.items()}
     every = [result for found in parts.values() for _, result in found]
-    lines = [f"# Ours beside TRL {version('trl')}", "",
-             f"`python scripts/studies/trl_parity.py`: {every.count('passed')} of {len(every)} tests pass."]
+    lines = [
+        f"# Ours beside TRL {version('trl')}",
+        "",
+        f"`python scripts/studies/trl_parity.py`: {every.count('passed')} of {len(every)} tests pass.",
+    ]
     for title, found in parts.items():
         lines += ["", f"## {title}", f"`plugins/{FILES[title]}`", "", *table(found)]
     text = "\n".join(lines) + "\n"

@@ -25,18 +25,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.court.config import VerifierRewardConfig
-from rlhf_core.court.pool import VerifierPool
-from rlhf_core.court.process import Recycling, descendants
-from rlhf_core.court.verifier_reward import worker_spec
 from rlhf_core.registry import Registry
 from rlhf_core.types import Prompt, Sample, Score
+from rlhf_core.verifiers.config import VerifierRewardConfig
+from rlhf_core.verifiers.pool import VerifierPool
+from rlhf_core.verifiers.verifier_reward import worker_spec
+from rlhf_core.verifiers.worker_handle import Recycling, descendants
 
 FAULTS = (("hang", 0.01), ("memory", 0.005), ("segfault", 0.001))
 EXPECTED = {"": "ok", "hang": "timeout", "memory": "error", "segfault": "error"}
-MODULE = '''
+MODULE = """
 import ctypes
-from rlhf_core.court.config import VerifierConfig
+from rlhf_core.verifiers.config import VerifierConfig
 from rlhf_core.types import Score
 
 class FaultyConfig(VerifierConfig):
@@ -60,8 +60,8 @@ class Faulty:
         if fault == "segfault": ctypes.string_at(0)
         value = 1.0 if fault == "echo" else right(sample.prompt.answer, sample.completion)
         return Score(value, {"number": float(sample.prompt.meta["number"])})
-'''
-DIRECT = '''
+"""
+DIRECT = """
 import ctypes, json, resource, sys, time
 from math_verify import parse, verify
 from math_verify.utils import timeout
@@ -80,7 +80,7 @@ for line in open(sys.argv[1]).readlines()[int(sys.argv[3]):]:
     except MemoryError: status = "error"
     except BaseException: status = "timeout"
     print(json.dumps([number, status, value, time.perf_counter() - begun]), flush=True)
-'''
+"""
 
 
 class Timed(VerifierPool):
@@ -133,15 +133,21 @@ def distribution() -> Iterator[Path]:
             sys.path.remove(name)
 
 
-def through_pool(work: Sequence[tuple[int, str, str, str]], workers: int, deadline_s: float,
-                 recycle: int | None) -> dict[str, Any]:
+def through_pool(
+    work: Sequence[tuple[int, str, str, str]], workers: int, deadline_s: float, recycle: int | None
+) -> dict[str, Any]:
     """All calls through the pool."""
     registry = Registry(disabled=())
     options = {"verifier": "faulty", "timeout_s": deadline_s, "workers": workers, "recycle_after_calls": recycle}
     config = VerifierRewardConfig.model_validate(options, context={"registry": registry})
     before = set(descendants(os.getpid()))
-    pool = Timed(worker_spec(config, registry), workers=workers, timeout_s=deadline_s, start_timeout_s=120.0,
-                 recycling=Recycling(recycle))
+    pool = Timed(
+        worker_spec(config, registry),
+        workers=workers,
+        timeout_s=deadline_s,
+        start_timeout_s=120.0,
+        recycling=Recycling(recycle),
+    )
     pool.verify([sample(n, "echo", "", "") for n in range(500)])
     overhead = statistics.median(pool.times)
     started = time.perf_counter()
@@ -151,12 +157,20 @@ def through_pool(work: Sequence[tuple[int, str, str, str]], workers: int, deadli
     pool.close()
     misplaced = sum(s.ok and s.parts["number"] != i for i, s in enumerate(scores))
     wrong = sum(s.status.value != EXPECTED[call[1]] for s, call in zip(scores, work))
-    return {**figures(pool.times, seconds, len(work)), "overhead_ms": round(1000 * overhead, 2),
-            "statuses": dict(Counter(s.status.value for s in scores)), "lost": len(work) - len(scores),
-            "misordered": misplaced, "unexpected_statuses": wrong, "restarts": pool.restarts,
-            "recycle": recycle, "recycled": pool.recycled,
-            "processes_while_running": alive, "leaked": len(set(descendants(os.getpid())) - before),
-            "right": sum(s.value == 1.0 for s in scores)}
+    return {
+        **figures(pool.times, seconds, len(work)),
+        "overhead_ms": round(1000 * overhead, 2),
+        "statuses": dict(Counter(s.status.value for s in scores)),
+        "lost": len(work) - len(scores),
+        "misordered": misplaced,
+        "unexpected_statuses": wrong,
+        "restarts": pool.restarts,
+        "recycle": recycle,
+        "recycled": pool.recycled,
+        "processes_while_running": alive,
+        "leaked": len(set(descendants(os.getpid())) - before),
+        "right": sum(s.value == 1.0 for s in scores),
+    }
 
 
 def sample(number: int, fault: str, gold: str, said: str) -> Sample:
@@ -174,8 +188,13 @@ def directly(work: Sequence[tuple[int, str, str, str]], folder: Path, deadline_s
     started, at, deaths = time.perf_counter(), 0, 0
     while at < len(work):
         command = [sys.executable, "-c", DIRECT, str(file), str(deadline_s), str(at)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-                              env={**os.environ, "PYTHONPATH": str(folder)}) as process:
+        with subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(folder)},
+        ) as process:
             assert process.stdout
             for line in process.stdout:
                 number, status, value, seconds = json.loads(line)
@@ -186,17 +205,27 @@ def directly(work: Sequence[tuple[int, str, str, str]], folder: Path, deadline_s
             deaths += 1
             at += 1
     seconds = time.perf_counter() - started
-    return {"count": len(work), **figures(times, seconds, len(work)), "lost": len(work) - len(answers),
-            "deaths": deaths, "statuses": dict(Counter(status for status, _ in answers.values())),
-            "right": sum(value == 1.0 for _, value in answers.values())}
+    return {
+        "count": len(work),
+        **figures(times, seconds, len(work)),
+        "lost": len(work) - len(answers),
+        "deaths": deaths,
+        "statuses": dict(Counter(status for status, _ in answers.values())),
+        "right": sum(value == 1.0 for _, value in answers.values()),
+    }
 
 
 def figures(times: Sequence[float], seconds: float, count: int) -> dict[str, Any]:
     """Throughput and percentiles."""
     ordered = sorted(times)
     at = {q: round(1000 * ordered[min(len(ordered) - 1, int(len(ordered) * q))], 2) for q in (0.5, 0.99, 0.999)}
-    return {"seconds": round(seconds, 1), "calls_per_second": round(count / seconds, 1), "p50_ms": at[0.5],
-            "p99_ms": at[0.99], "p999_ms": at[0.999]}
+    return {
+        "seconds": round(seconds, 1),
+        "calls_per_second": round(count / seconds, 1),
+        "p50_ms": at[0.5],
+        "p99_ms": at[0.99],
+        "p999_ms": at[0.999],
+    }
 
 
 def main() -> None:
@@ -213,12 +242,20 @@ def main() -> None:
     args = parser.parse_args()
     work = calls(args.count, args.seed)
     with distribution() as folder:
-        found = {"count": args.count, "workers": args.workers, "deadline_s": args.deadline,
-                 "faults": dict(Counter(call[1] or "none" for call in work)), "load_before": os.getloadavg(),
-                 "pool": through_pool(work, args.workers, args.deadline, args.recycle)}
+        found = {
+            "count": args.count,
+            "workers": args.workers,
+            "deadline_s": args.deadline,
+            "faults": dict(Counter(call[1] or "none" for call in work)),
+            "load_before": os.getloadavg(),
+            "pool": through_pool(work, args.workers, args.deadline, args.recycle),
+        }
         keep(found, args.json)
-        found |= {"load_between": os.getloadavg(), "direct_deadline_s": args.direct_deadline,
-                  "direct": directly(work[: args.direct_count], folder, args.direct_deadline)}
+        found |= {
+            "load_between": os.getloadavg(),
+            "direct_deadline_s": args.direct_deadline,
+            "direct": directly(work[: args.direct_count], folder, args.direct_deadline),
+        }
     keep(found, args.json)
     print(json.dumps(found, indent=1))
 

@@ -57,12 +57,23 @@ def judge(row: Any) -> Judged:
         number, said = gold_number(gold), read_number(pred, "lenient")
         ours = number is not None and said is not None and close(said, number)
     else:
-        rules = Rules(tuple(kinds), options.get("precision", 6), options.get("strict", True),
-                      options.get("allow_set_relation_comp", False))
+        rules = Rules(
+            tuple(kinds),
+            options.get("precision", 6),
+            options.get("strict", True),
+            options.get("allow_set_relation_comp", False),
+        )
         ours = grade_math(pred, gold, rules).right
     source, _, test = row["source"].partition("@")
-    return Judged(source, test.rpartition("::")[2], gold, pred, bool(row["expected"]), ours,
-                  row["math_verify_0_9_0"] is not None and bool(row["math_verify_0_9_0"]) == bool(row["expected"]))
+    return Judged(
+        source,
+        test.rpartition("::")[2],
+        gold,
+        pred,
+        bool(row["expected"]),
+        ours,
+        row["math_verify_0_9_0"] is not None and bool(row["math_verify_0_9_0"]) == bool(row["expected"]),
+    )
 
 
 def counts(judged: list[Judged]) -> dict[str, dict[str, int]]:
@@ -79,11 +90,24 @@ def counts(judged: list[Judged]) -> dict[str, dict[str, int]]:
 def table(judged: list[Judged]) -> str:
     """The report in Markdown."""
     rows = [f"| {source} | {n['cases']} | {n['ours']} | {n['math_verify']} |" for source, n in counts(judged).items()]
-    differ = [f"- `{c.source}` {c.test}: expected {int(c.expected)}, ours {int(c.ours)}\n"
-              f"  - reference `{c.gold[:100]!r}`\n  - answer `{c.pred[:160]!r}`"
-              for c in judged if c.ours != c.expected]
-    return "\n".join(["| source | cases | ours | math-verify 0.9 |", "|---|---|---|---|", *rows, "",
-                      "Where we differ from the expected verdict:", "", *differ, ""])
+    differ = [
+        f"- `{c.source}` {c.test}: expected {int(c.expected)}, ours {int(c.ours)}\n"
+        f"  - reference `{c.gold[:100]!r}`\n  - answer `{c.pred[:160]!r}`"
+        for c in judged
+        if c.ours != c.expected
+    ]
+    return "\n".join(
+        [
+            "| source | cases | ours | math-verify 0.9 |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+            "Where we differ from the expected verdict:",
+            "",
+            *differ,
+            "",
+        ]
+    )
 
 
 if __name__ == "__main__":

@@ -44,8 +44,13 @@ def test_broken_line(refused: Refused, write: Callable[[str], str]) -> None:
 
 
 def test_mapped_column_is_not_there(refused: Refused, write: Callable[[str], str]) -> None:
-    refused("--dataset", write(GOOD), "--set", "dataset.columns={prompt: prompts}",
-            says=("has no column 'prompts'", "line 1", "did you mean 'prompt'?"))
+    refused(
+        "--dataset",
+        write(GOOD),
+        "--set",
+        "dataset.columns={prompt: prompts}",
+        says=("has no column 'prompts'", "line 1", "did you mean 'prompt'?"),
+    )
 
 
 def test_no_prompt_column(refused: Refused, write: Callable[[str], str]) -> None:
@@ -68,18 +73,29 @@ def test_a_reference_answer_that_no_completion_can_equal(refused: Refused, write
 
 def test_prompt_longer_than_the_context(refused: Refused, write: Callable[[str], str]) -> None:
     row = json.dumps({"id": "long", "prompt": "What is 1 + 1? " * 200, "answer": "2"}) + "\n"
-    refused("--dataset", write(row + GOOD.splitlines(keepends=True)[0]), "--set", "dataset.heldout_fraction=0",
-            says=("1 of 2 prompts are longer than", "/long (1804 tokens)", "context 256"))
+    refused(
+        "--dataset",
+        write(row + GOOD.splitlines(keepends=True)[0]),
+        "--set",
+        "dataset.heldout_fraction=0",
+        says=("1 of 2 prompts are longer than", "/long (1804 tokens)", "context 256"),
+    )
 
 
 def test_too_few_prompts_for_one_step(refused: Refused, write: Callable[[str], str]) -> None:
-    refused("--dataset", write(GOOD.splitlines(keepends=True)[0]), "--set", "dataset.heldout_fraction=0",
-            says=("may take 2 different prompts", "has only 1"))
+    refused(
+        "--dataset",
+        write(GOOD.splitlines(keepends=True)[0]),
+        "--set",
+        "dataset.heldout_fraction=0",
+        says=("may take 2 different prompts", "has only 1"),
+    )
 
 
 @pytest.mark.parametrize("algo", ["sft", "reward_model"])
-def test_bad_rows_are_found_before_a_model_is_loaded(refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                                     algo: str) -> None:
+def test_bad_rows_are_found_before_a_model_is_loaded(
+    refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algo: str
+) -> None:
     data = tmp_path / "rows.jsonl"
     data.write_text('{"text": "no such columns"}\n')
 

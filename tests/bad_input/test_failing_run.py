@@ -30,8 +30,17 @@ def test_nan_loss(rlhf: Rlhf, quick: tuple[str, ...], tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(GrpoClip, "__call__", third_is_nan)
     run = tmp_path / "run"
-    out = rlhf(*quick, "--run-dir", run, "--set", "trainer.checkpoint_every=1", "--set", "trainer.micro_batch_size=16",
-               "--set", "trainer.drop_constant_groups=false")
+    out = rlhf(
+        *quick,
+        "--run-dir",
+        run,
+        "--set",
+        "trainer.checkpoint_every=1",
+        "--set",
+        "trainer.micro_batch_size=16",
+        "--set",
+        "trainer.drop_constant_groups=false",
+    )
     assert out.code == 1
     assert "loss is nan" in out.err
     assert "pocket/arithmetic/train/" in out.err, "the batch is named"
@@ -50,9 +59,10 @@ def test_nan_loss(rlhf: Rlhf, quick: tuple[str, ...], tmp_path: Path, monkeypatc
     assert row["status"] == "completed"
 
 
-def test_reward_that_fails_on_everything(rlhf: Rlhf, quick: tuple[str, ...], tmp_path: Path,
-                                         monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlhf_core.court.verifier_reward import VerifierReward
+def test_reward_that_fails_on_everything(
+    rlhf: Rlhf, quick: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rlhf_core.verifiers.verifier_reward import VerifierReward
 
     def broken(self: Any, samples: Any) -> Any:
         raise RuntimeError("the judge is away")
@@ -79,8 +89,14 @@ def wait_for_step(run: Path, process: subprocess.Popen[str], deadline_s: float =
 def test_ctrl_c(rlhf: Rlhf, quick: tuple[str, ...], tmp_path: Path) -> None:
     run = tmp_path / "run"
     command = [sys.executable, "-m", "rlhf_core.cli.main", *quick, "--set", "trainer.steps=30", "--run-dir", str(run)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                               start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    process = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
     wait_for_step(run, process)
     os.killpg(process.pid, signal.SIGINT)  # what a terminal does: every process of the run gets it
     _, err = process.communicate(timeout=120)

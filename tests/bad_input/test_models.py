@@ -31,8 +31,13 @@ def test_chat_template_missing(refused: Refused, model_folder: Path) -> None:
     (model_folder / "chat_template.jinja").unlink()
     settings = model_folder / "tokenizer_config.json"
     settings.write_text(json.dumps({k: v for k, v in json.loads(settings.read_text()).items() if k != "chat_template"}))
-    refused("--model", model_folder, "--set", "model.prompt_format=chat",
-            says=("tokenizer has no chat template", "model.prompt_format=raw"))
+    refused(
+        "--model",
+        model_folder,
+        "--set",
+        "model.prompt_format=chat",
+        says=("tokenizer has no chat template", "model.prompt_format=raw"),
+    )
 
 
 def test_max_tokens_beyond_the_context(refused: Refused) -> None:

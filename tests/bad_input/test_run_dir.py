@@ -78,9 +78,10 @@ def test_resuming_a_damaged_plan(rlhf: Rlhf, finished_run: Path, tmp_path: Path)
     assert "Traceback" not in out.err
 
 
-def test_disk_full_at_a_checkpoint(rlhf: Rlhf, quick: tuple[str, ...], tmp_path: Path,
-                                   monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlhf_core.trainers import session
+def test_disk_full_at_a_checkpoint(
+    rlhf: Rlhf, quick: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rlhf_core.runs import session
 
     real = session.save_tree
 

@@ -12,63 +12,86 @@ Rlhf = Callable[..., Any]
 Refused = Callable[..., str]
 
 
-@pytest.mark.parametrize(("options", "says"), [
-    (("--algo", "grop"), ("unknown trainer 'grop'", "did you mean 'grpo'")),
-    (("--reward", "verifer"), ("unknown reward 'verifer'", "did you mean 'verifier'?")),
-    (("--loss", "grpo_clap"), ("unknown loss 'grpo_clap'", "did you mean 'grpo_clip'")),
-    (("--advantage", "group_nrm"), ("unknown advantage 'group_nrm'", "did you mean 'group_norm'")),
-    (("--set", "reward.verifier=numerik"), ("unknown verifier 'numerik'", "did you mean 'numeric'?")),
-    (("--set", "trainer.stepz=3"), ("unknown key 'stepz'", "trainer 'grpo'", "did you mean 'steps'")),
-    (("--set", "sede=3"), ("unknown key 'sede'", "did you mean 'seed'")),
-    (("--set", "model.pth=x"), ("unknown key 'model.pth'", "did you mean 'path'")),
-    (("--set", "trainer.optimizer.learning_rte=1"), ("unknown key 'optimizer.learning_rte'", "'learning_rate'")),
-    (("--set", "dataset.max_prompt_token=9"), ("unknown key 'max_prompt_token'", "did you mean 'max_prompt_tokens'")),
-])
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--algo", "grop"), ("unknown trainer 'grop'", "did you mean 'grpo'")),
+        (("--reward", "verifer"), ("unknown reward 'verifer'", "did you mean 'verifier'?")),
+        (("--loss", "grpo_clap"), ("unknown loss 'grpo_clap'", "did you mean 'grpo_clip'")),
+        (("--advantage", "group_nrm"), ("unknown advantage 'group_nrm'", "did you mean 'group_norm'")),
+        (("--set", "reward.verifier=numerik"), ("unknown verifier 'numerik'", "did you mean 'numeric'?")),
+        (("--set", "trainer.stepz=3"), ("unknown key 'stepz'", "trainer 'grpo'", "did you mean 'steps'")),
+        (("--set", "sede=3"), ("unknown key 'sede'", "did you mean 'seed'")),
+        (("--set", "model.pth=x"), ("unknown key 'model.pth'", "did you mean 'path'")),
+        (("--set", "trainer.optimizer.learning_rte=1"), ("unknown key 'optimizer.learning_rte'", "'learning_rate'")),
+        (
+            ("--set", "dataset.max_prompt_token=9"),
+            ("unknown key 'max_prompt_token'", "did you mean 'max_prompt_tokens'"),
+        ),
+    ],
+)
 def test_unknown_name(refused: Refused, options: tuple[str, ...], says: tuple[str, ...]) -> None:
     refused(*options, says=says)
 
 
-@pytest.mark.parametrize(("setting", "says"), [
-    ("trainer.steps=many", ("'steps'", "'many'")),
-    ("trainer.steps=2.5", ("'steps'", "2.5")),
-    ("trainer.optimizer.learning_rate=-1", ("learning_rate", "greater than 0")),
-    ("trainer.optimizer.learning_rate=.inf", ("learning_rate", "finite")),
-    ("trainer.optimizer.betas=[0.9, 1.0]", ("optimizer.betas.1", "less than 1")),
-    ("trainer.optimizer.eps=0", ("optimizer.eps", "greater than 0")),
-    ("trainer.sampling.min_tokens=99", ("min_tokens 99 is more than max_tokens",)),
-    ("model.lora.dropout=0.1", ("lora.dropout 0.1 would have no effect", "without dropout")),
-    ("trainer.optimizer=fast", ("'optimizer'", "'fast'")),
-    ("trainer.reduction=median", ("'reduction'", "token_mean", "median")),
-    ("model.lora=16", ("'model.lora'", "16")),
-    ("seed=-1", ("'seed'", "-1")),
-    ("reward=7", ("'reward'", "got 7")),
-    ("trainer.sampling.stop=3", ("sampling.stop", "3")),
-])
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("trainer.steps=many", ("'steps'", "'many'")),
+        ("trainer.steps=2.5", ("'steps'", "2.5")),
+        ("trainer.optimizer.learning_rate=-1", ("learning_rate", "greater than 0")),
+        ("trainer.optimizer.learning_rate=.inf", ("learning_rate", "finite")),
+        ("trainer.optimizer.betas=[0.9, 1.0]", ("optimizer.betas.1", "less than 1")),
+        ("trainer.optimizer.eps=0", ("optimizer.eps", "greater than 0")),
+        ("trainer.sampling.min_tokens=99", ("min_tokens 99 is more than max_tokens",)),
+        ("model.lora.dropout=0.1", ("lora.dropout 0.1 would have no effect", "without dropout")),
+        ("trainer.optimizer=fast", ("'optimizer'", "'fast'")),
+        ("trainer.reduction=median", ("'reduction'", "token_mean", "median")),
+        ("model.lora=16", ("'model.lora'", "16")),
+        ("seed=-1", ("'seed'", "-1")),
+        ("reward=7", ("'reward'", "got 7")),
+        ("trainer.sampling.stop=3", ("sampling.stop", "3")),
+    ],
+)
 def test_wrong_type_or_value(refused: Refused, setting: str, says: tuple[str, ...]) -> None:
     refused("--set", setting, says=says)
 
 
-@pytest.mark.parametrize(("setting", "says"), [
-    ("trainer.steps", ("--set 'trainer.steps'", "a.b=value")),
-    ("a=[1", ("--set 'a=[1'", "not valid YAML")),
-])
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("trainer.steps", ("--set 'trainer.steps'", "a.b=value")),
+        ("a=[1", ("--set 'a=[1'", "not valid YAML")),
+    ],
+)
 def test_malformed_set(refused: Refused, setting: str, says: tuple[str, ...]) -> None:
     refused("--set", setting, says=says)
 
 
-@pytest.mark.parametrize(("settings", "says"), [
-    (("gradient_accumulation_steps=4", "micro_batch_size=4"),
-     ("trainer.gradient_accumulation_steps 4 and trainer.micro_batch_size 4 are both given", "leave one of them out")),
-    (("gradient_accumulation_steps=4", "micro_batch_tokens=400"),
-     ("trainer.gradient_accumulation_steps 4 and trainer.micro_batch_tokens 400 are both given",)),
-    (("gradient_accumulation_steps=3",), ("gradient_accumulation_steps 3 does not divide the 16 sequences",)),
-    (("gradient_accumulation_steps=8", "train_batch_size=8", "group_size=8"), ()),
-    (("group_size=5",), ("group_size 5 does not divide rollout_batch_size 16", "try 15")),
-    (("train_batch_size=12", "group_size=4"), ("train_batch_size 12 does not divide rollout_batch_size 16",)),
-    (("train_batch_size=8", "group_size=16"), ("train_batch_size 8 would cut groups of 16",)),
-])
-def test_sizes_that_do_not_go_into_each_other(refused: Refused, rlhf: Rlhf, quick: tuple[str, ...],
-                                              settings: tuple[str, ...], says: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (
+            ("gradient_accumulation_steps=4", "micro_batch_size=4"),
+            (
+                "trainer.gradient_accumulation_steps 4 and trainer.micro_batch_size 4 are both given",
+                "leave one of them out",
+            ),
+        ),
+        (
+            ("gradient_accumulation_steps=4", "micro_batch_tokens=400"),
+            ("trainer.gradient_accumulation_steps 4 and trainer.micro_batch_tokens 400 are both given",),
+        ),
+        (("gradient_accumulation_steps=3",), ("gradient_accumulation_steps 3 does not divide the 16 sequences",)),
+        (("gradient_accumulation_steps=8", "train_batch_size=8", "group_size=8"), ()),
+        (("group_size=5",), ("group_size 5 does not divide rollout_batch_size 16", "try 15")),
+        (("train_batch_size=12", "group_size=4"), ("train_batch_size 12 does not divide rollout_batch_size 16",)),
+        (("train_batch_size=8", "group_size=16"), ("train_batch_size 8 would cut groups of 16",)),
+    ],
+)
+def test_sizes_that_do_not_go_into_each_other(
+    refused: Refused, rlhf: Rlhf, quick: tuple[str, ...], settings: tuple[str, ...], says: tuple[str, ...]
+) -> None:
     options = [word for s in settings for word in ("--set", f"trainer.{s}")]
     if says:
         refused(*options, says=says)
@@ -85,8 +108,13 @@ def test_train_batch_that_cuts_groups(refused: Refused) -> None:
 
 
 def test_train_batch_that_cannot_be_shared(refused: Refused) -> None:
-    refused("--nproc", "2", "--set", "trainer.train_batch_size=8",
-            says=("train_batch_size 8 cannot be shared by 2 processes", "multiple of 16"))
+    refused(
+        "--nproc",
+        "2",
+        "--set",
+        "trainer.train_batch_size=8",
+        says=("train_batch_size 8 cannot be shared by 2 processes", "multiple of 16"),
+    )
 
 
 def test_a_reference_that_cannot_be_renewed(refused: Refused) -> None:
@@ -115,13 +143,17 @@ def test_no_algorithm(refused: Refused) -> None:
     refused(args=("train",), says=("no algorithm chosen", "grpo"))
 
 
-@pytest.mark.parametrize(("settings", "said"), [
-    (("--set", "trainer.rollout_batch_size=8"), "1 prompts per step cannot be shared by 2 processes"),
-    (("--set", "strategy=single"), "strategy 'single' cannot run on 2 processes"),
-    (("--loss", "grpo_clop"), "did you mean 'grpo_clip'"),
-])
-def test_several_processes_are_refused_before_one_is_started(rlhf: Rlhf, quick: tuple[str, ...], tmp_path: Path,
-                                                             settings: tuple[str, ...], said: str) -> None:
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (("--set", "trainer.rollout_batch_size=8"), "1 prompts per step cannot be shared by 2 processes"),
+        (("--set", "strategy=single"), "strategy 'single' cannot run on 2 processes"),
+        (("--loss", "grpo_clop"), "did you mean 'grpo_clip'"),
+    ],
+)
+def test_several_processes_are_refused_before_one_is_started(
+    rlhf: Rlhf, quick: tuple[str, ...], tmp_path: Path, settings: tuple[str, ...], said: str
+) -> None:
     out = rlhf(*quick, "--nproc", "2", "--run-dir", tmp_path / "run", *settings)
     assert out.code == 2
     assert said in out.err
@@ -130,5 +162,8 @@ def test_several_processes_are_refused_before_one_is_started(rlhf: Rlhf, quick: 
 
 @pytest.mark.parametrize("name", ["sampling", "eval_sampling"])
 def test_completions_that_leave_no_room_for_a_prompt(refused: Refused, name: str) -> None:
-    refused("--set", f"trainer.{name}.max_tokens=300",
-            says=("max_tokens 300 leaves no room for a prompt", "256", f"lower trainer.{name}.max_tokens"))
+    refused(
+        "--set",
+        f"trainer.{name}.max_tokens=300",
+        says=("max_tokens 300 leaves no room for a prompt", "256", f"lower trainer.{name}.max_tokens"),
+    )

@@ -15,8 +15,18 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_show_is_a_config_file_of_the_same_run(rlhf: Rlhf, tmp_path: Path) -> None:
-    options = ("--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", "--set", "trainer.steps=7",
-               "--seed", 3)
+    options = (
+        "--algo",
+        "grpo",
+        "--reward",
+        "verifier",
+        "--dataset",
+        "pocket/arithmetic",
+        "--set",
+        "trainer.steps=7",
+        "--seed",
+        3,
+    )
     shown = rlhf("config", "show", *options)
     data = yaml.safe_load(shown.out)
     assert (data["trainer"]["steps"], data["seed"], data["reward"]["name"]) == (7, 3, "verifier")
@@ -28,15 +38,27 @@ def test_show_is_a_config_file_of_the_same_run(rlhf: Rlhf, tmp_path: Path) -> No
 
 
 def test_changing_one_setting_of_a_section_keeps_the_rest_of_the_recipe(rlhf: Rlhf) -> None:
-    before, after = (yaml.safe_load(rlhf("config", "show", "--algo", "sft", *options).out)["trainer"]["optimizer"]
-                     for options in ((), ("--set", "trainer.optimizer.learning_rate=5e-3")))
+    before, after = (
+        yaml.safe_load(rlhf("config", "show", "--algo", "sft", *options).out)["trainer"]["optimizer"]
+        for options in ((), ("--set", "trainer.optimizer.learning_rate=5e-3"))
+    )
     assert (before["schedule"], before["warmup_steps"]) == ("cosine", 10)
     assert after == {**before, "learning_rate": 5e-3}
 
 
 def test_show_leaves_out_what_follows_from_another_setting(rlhf: Rlhf, tmp_path: Path) -> None:
-    shown = rlhf("config", "show", "--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic",
-                 "--set", "trainer.gradient_accumulation_steps=4")
+    shown = rlhf(
+        "config",
+        "show",
+        "--algo",
+        "grpo",
+        "--reward",
+        "verifier",
+        "--dataset",
+        "pocket/arithmetic",
+        "--set",
+        "trainer.gradient_accumulation_steps=4",
+    )
     (tmp_path / "my.yaml").write_text(shown.out)
     assert rlhf("config", "show", "--config", tmp_path / "my.yaml").out == shown.out
 
@@ -81,11 +103,14 @@ def test_schema(rlhf: Rlhf) -> None:
     assert losses["rlhf-plugin-grpo/grpo_clip"] == loss
 
 
-@pytest.mark.parametrize(("args", "said"), [
-    (("--kind", "loss", "--name", "grpo_clap"), "did you mean 'grpo_clip'"),
-    (("--name", "grpo"), "needs a --kind"),
-    (("--kind", "los"), "los"),
-])
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("--kind", "loss", "--name", "grpo_clap"), "did you mean 'grpo_clip'"),
+        (("--name", "grpo"), "needs a --kind"),
+        (("--kind", "los"), "los"),
+    ],
+)
 def test_schema_of_what_does_not_exist(rlhf: Rlhf, args: tuple[str, ...], said: str) -> None:
     out = rlhf("config", "schema", *args)
     assert out.code == 2

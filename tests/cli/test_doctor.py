@@ -22,8 +22,18 @@ def test_a_sound_installation(rlhf: Rlhf) -> None:
     assert out.code == 0, out.out
     found = checks(out.out)
     assert found["torch"]["detail"] == metadata.version("torch")
-    assert {"python", "gguf", "peft", "bitsandbytes", "cpu", "pocket model", "hooks", "disk space here",
-            "cache folder", "settings folder"} <= set(found)
+    assert {
+        "python",
+        "gguf",
+        "peft",
+        "bitsandbytes",
+        "cpu",
+        "pocket model",
+        "hooks",
+        "disk space here",
+        "cache folder",
+        "settings folder",
+    } <= set(found)
     assert any(what.startswith("rlhf-plugin-grpo") for what in found)
     assert not Path("../cache").exists()
     assert "everything needed is in order" in rlhf("doctor").out
@@ -33,8 +43,9 @@ def test_a_plugin_that_does_not_import(rlhf: Rlhf, tmp_path: Path, monkeypatch: 
     info = tmp_path / "site" / "rlhf_plugin_bad-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rlhf-plugin-bad\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[rlhf.loss]\nbad = no_such_module_here:Config\n"
-                                           "[rlhf]\nwatch = no_such_module_here:hooks\n")
+    (info / "entry_points.txt").write_text(
+        "[rlhf.loss]\nbad = no_such_module_here:Config\n[rlhf]\nwatch = no_such_module_here:hooks\n"
+    )
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     out = rlhf("doctor", "--json")
     assert out.code == 1
@@ -49,18 +60,22 @@ def test_a_plugin_that_does_not_import(rlhf: Rlhf, tmp_path: Path, monkeypatch: 
     assert rlhf("doctor").code == 0
 
 
-@pytest.mark.parametrize(("package", "marker", "code"), [("rlhf_plugin_more", "; extra == 'more'", 0),
-                                                        ("rlhf_plugin_needy", "", 1)])
-def test_what_only_an_extra_installs_may_be_absent(rlhf: Rlhf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                                   package: str, marker: str, code: int) -> None:
+@pytest.mark.parametrize(
+    ("package", "marker", "code"), [("rlhf_plugin_more", "; extra == 'more'", 0), ("rlhf_plugin_needy", "", 1)]
+)
+def test_what_only_an_extra_installs_may_be_absent(
+    rlhf: Rlhf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, marker: str, code: int
+) -> None:
     folder, info = tmp_path / "site" / package, tmp_path / "site" / f"{package}-1.0.dist-info"
     folder.mkdir(parents=True)
     info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n"
-                                   f"Requires-Dist: absent-thing{marker}\n")
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\nRequires-Dist: absent-thing{marker}\n"
+    )
     (info / "entry_points.txt").write_text(f"[rlhf.loss]\nmore = {package}:Config\n")
-    (folder / "__init__.py").write_text("from rlhf_core.api import ComponentConfig\n"
-                                        "class Config(ComponentConfig):\n    name: str = 'more'\n")
+    (folder / "__init__.py").write_text(
+        "from rlhf_core.api import ComponentConfig\nclass Config(ComponentConfig):\n    name: str = 'more'\n"
+    )
     (folder / "special.py").write_text("import absent_thing.part\n")
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     out = rlhf("doctor", "--json")

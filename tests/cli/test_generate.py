@@ -24,8 +24,9 @@ def test_the_seed_decides_the_text(rlhf: Rlhf) -> None:
 
 def test_options_reach_the_engine(rlhf: Rlhf, tmp_path: Path) -> None:
     file = tmp_path / "in.jsonl"
-    file.write_text('{"id": "a", "prompt": "What is 2 + 3?"}\n'
-                    '{"messages": [{"role": "user", "content": "What is 9 - 4?"}]}\n')
+    file.write_text(
+        '{"id": "a", "prompt": "What is 2 + 3?"}\n{"messages": [{"role": "user", "content": "What is 9 - 4?"}]}\n'
+    )
     out = rlhf("generate", "--input", file, "--temperature", 0, "--max-tokens", 3, "--n", 2, "--json")
     rows = json.loads(out.out)
     assert [r["id"] for r in rows] == ["a", "in/1"]
@@ -45,17 +46,20 @@ def test_prints_prompt_and_completions(rlhf: Rlhf) -> None:
     assert "[cut at --max-tokens]" in out.out
 
 
-@pytest.mark.parametrize(("args", "said"), [
-    ((), "there is no prompt"),
-    (("--prompt", " "), "--prompt is empty"),
-    (("--input", "missing.jsonl"), "'missing.jsonl' does not exist"),
-    (("--prompt", "x", "--model", "./no-model"), "no model folder './no-model'"),
-    (("--prompt", "x", "--max-tokens", "9999"), "lower --max-tokens"),
-    (("--prompt", "x", "--min-tokens", "9", "--max-tokens", "8"), "--min-tokens 9 is above --max-tokens 8"),
-    (("--prompt", "x", "--temperature", "-1"), "--temperature"),
-    (("--prompt", "x", "--top-p", "0"), "--top-p"),
-    (("--prompt", "x", "--temprature", "1"), "--temperature"),
-])
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ((), "there is no prompt"),
+        (("--prompt", " "), "--prompt is empty"),
+        (("--input", "missing.jsonl"), "'missing.jsonl' does not exist"),
+        (("--prompt", "x", "--model", "./no-model"), "no model folder './no-model'"),
+        (("--prompt", "x", "--max-tokens", "9999"), "lower --max-tokens"),
+        (("--prompt", "x", "--min-tokens", "9", "--max-tokens", "8"), "--min-tokens 9 is above --max-tokens 8"),
+        (("--prompt", "x", "--temperature", "-1"), "--temperature"),
+        (("--prompt", "x", "--top-p", "0"), "--top-p"),
+        (("--prompt", "x", "--temprature", "1"), "--temperature"),
+    ],
+)
 def test_wrong_input(rlhf: Rlhf, args: tuple[str, ...], said: str) -> None:
     out = rlhf("generate", *args)
     assert out.code == 2
@@ -65,8 +69,21 @@ def test_wrong_input(rlhf: Rlhf, args: tuple[str, ...], said: str) -> None:
 
 def test_a_reward_model_does_not_speak(rlhf: Rlhf, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    trained = rlhf("train", "--algo", "reward_model", "--run-dir", run, "--set", "trainer.max_steps=1", "--set",
-                   "trainer.batch_size=4", "--set", "trainer.eval_samples=0", "--set", "dataset.limit=16")
+    trained = rlhf(
+        "train",
+        "--algo",
+        "reward_model",
+        "--run-dir",
+        run,
+        "--set",
+        "trainer.max_steps=1",
+        "--set",
+        "trainer.batch_size=4",
+        "--set",
+        "trainer.eval_samples=0",
+        "--set",
+        "dataset.limit=16",
+    )
     assert trained.code == 0, trained.err
     out = rlhf("generate", "--model", run / "final", "--prompt", "What is 2 + 3?")
     assert out.code == 2

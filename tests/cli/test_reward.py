@@ -30,10 +30,30 @@ def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from rlhf_core.cli.main import main
 
     cache = tmp_path_factory.mktemp("cache")
-    args = ["train", "--algo", "grpo", "--reward", "ensemble", "--set", "reward.members=2", "--set", "threads=1",
-            "--set", "reward.max_pairs=32", "--set", "reward.heldout_pairs=16", "--set", "trainer.steps=1",
-            "--set", "trainer.rollout_batch_size=8", "--set", "trainer.eval_samples=0", "--json",
-            "--run-dir", str(cache / "run")]
+    args = [
+        "train",
+        "--algo",
+        "grpo",
+        "--reward",
+        "ensemble",
+        "--set",
+        "reward.members=2",
+        "--set",
+        "threads=1",
+        "--set",
+        "reward.max_pairs=32",
+        "--set",
+        "reward.heldout_pairs=16",
+        "--set",
+        "trainer.steps=1",
+        "--set",
+        "trainer.rollout_batch_size=8",
+        "--set",
+        "trainer.eval_samples=0",
+        "--json",
+        "--run-dir",
+        str(cache / "run"),
+    ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RLHF_CACHE", str(cache))
         with pytest.raises(SystemExit) as caught:
@@ -45,8 +65,9 @@ def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_verifier(rlhf: Rlhf, rows: Path, tmp_path: Path) -> None:
     output = tmp_path / "new" / "scored.jsonl"
-    out = rlhf("reward", "score", "--reward", "verifier", "--set", "workers=1", "--input", rows, "--json",
-               "--output", output)
+    out = rlhf(
+        "reward", "score", "--reward", "verifier", "--set", "workers=1", "--input", rows, "--json", "--output", output
+    )
     assert out.code == 0, out.err
     result = json.loads(out.out)
     assert [r["score"] for r in result["rows"][:2]] == [1.0, 0.0]
@@ -97,7 +118,7 @@ def test_a_trained_reward_needs_its_folder(rlhf: Rlhf, rows: Path, name: str) ->
 
 
 def test_exit_code_1_without_any_score(rlhf: Rlhf, rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlhf_core.court.verifier_reward import VerifierReward
+    from rlhf_core.verifiers.verifier_reward import VerifierReward
 
     def broken(self: Any, samples: Any) -> Any:
         raise RuntimeError("the judge is away")
@@ -110,14 +131,17 @@ def test_exit_code_1_without_any_score(rlhf: Rlhf, rows: Path, monkeypatch: pyte
     assert "mean none over 0 of 3 rows" in out.out
 
 
-@pytest.mark.parametrize(("args", "said"), [
-    ((), "either --model or --reward"),
-    (("--reward", "verifier", "--model", "x"), "either --model or --reward"),
-    (("--reward", "verifer"), "did you mean 'verifier'?"),
-    (("--reward", "verifier", "--set", "timeout=1"), "did you mean 'timeout_s'"),
-    (("--reward", "verifier", "--set", "timeout_s=soon"), "timeout_s"),
-    (("--model", "./nothing"), "'./nothing' holds no reward model"),
-])
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ((), "either --model or --reward"),
+        (("--reward", "verifier", "--model", "x"), "either --model or --reward"),
+        (("--reward", "verifer"), "did you mean 'verifier'?"),
+        (("--reward", "verifier", "--set", "timeout=1"), "did you mean 'timeout_s'"),
+        (("--reward", "verifier", "--set", "timeout_s=soon"), "timeout_s"),
+        (("--model", "./nothing"), "'./nothing' holds no reward model"),
+    ],
+)
 def test_wrong_options(rlhf: Rlhf, rows: Path, args: tuple[str, ...], said: str) -> None:
     out = rlhf("reward", "score", *args, "--input", rows)
     assert out.code == 2
@@ -125,13 +149,16 @@ def test_wrong_options(rlhf: Rlhf, rows: Path, args: tuple[str, ...], said: str)
     assert "Traceback" not in out.err
 
 
-@pytest.mark.parametrize(("text", "said"), [
-    ("", "is empty"),
-    ('{"prompt": "x"}\n', "no column 'completion'"),
-    ('{"completion": "x"}\n', "no column 'prompt'"),
-    ('{"prompt": "x", "completion": "y"}\n{"prompt"\n', "rows.jsonl:2"),
-    ('{"prompt": "x", "completion": "y"}\n', "no reference answers"),
-])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is empty"),
+        ('{"prompt": "x"}\n', "no column 'completion'"),
+        ('{"completion": "x"}\n', "no column 'prompt'"),
+        ('{"prompt": "x", "completion": "y"}\n{"prompt"\n', "rows.jsonl:2"),
+        ('{"prompt": "x", "completion": "y"}\n', "no reference answers"),
+    ],
+)
 def test_wrong_rows(rlhf: Rlhf, rows: Path, text: str, said: str, tmp_path: Path) -> None:
     rows.write_text(text)
     out = rlhf("reward", "score", "--reward", "verifier", "--input", rows, "--output", tmp_path / "scored.jsonl")

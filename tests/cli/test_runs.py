@@ -32,7 +32,10 @@ def test_list(rlhf: Rlhf, unfinished: Path, finished_run: Path) -> None:
     (damaged / "plan.json").write_text("{")
     rows = json.loads(rlhf("runs", "list", "--root", unfinished.parent, "--json").out)
     assert [(Path(r["run"]).name, r["status"]) for r in rows] == [
-        ("broken-off", "unfinished"), ("damaged", "damaged"), ("done", "completed")]
+        ("broken-off", "unfinished"),
+        ("damaged", "damaged"),
+        ("done", "completed"),
+    ]
     assert (rows[0]["steps"], rows[2]["steps"]) == (2, 3)
     text = rlhf("runs", "list", "--root", unfinished.parent).out
     assert "pocket/arithmetic" in text
@@ -90,7 +93,8 @@ def test_trace_of_one_prompt(rlhf: Rlhf, finished_run: Path) -> None:
     assert sum(c["advantage"] for c in prompt["completions"]) == pytest.approx(0, abs=1e-4)
     metrics = [json.loads(line) for line in (finished_run / "metrics.jsonl").read_text().splitlines()]
     assert row["update"]["metrics"]["reward/mean"] == next(
-        m["reward/mean"] for m in metrics if m["step"] == 2 and "reward/mean" in m)
+        m["reward/mean"] for m in metrics if m["step"] == 2 and "reward/mean" in m
+    )
     text = rlhf("trace", "show", finished_run, "--step", 2).out
     for room in ("library", "studio", "court", "advantage", "workshop", prompt["prompt"], "other prompts of step 2"):
         assert room in text
@@ -111,7 +115,8 @@ def test_trace_of_an_offline_run(rlhf: Rlhf, finished_run: Path, tmp_path: Path)
     (tmp_path / "off").mkdir()
     shutil.copy(finished_run / "plan.json", tmp_path / "off")
     (tmp_path / "off" / "trace.jsonl").write_text(
-        '{"step": 1, "room": "step", "event": "update", "examples": ["a/1", "a/2"], "metrics": {"loss": 0.25}}\n')
+        '{"step": 1, "room": "step", "event": "update", "examples": ["a/1", "a/2"], "metrics": {"loss": 0.25}}\n'
+    )
     text = rlhf("trace", "show", tmp_path / "off", "--step", 1, "--prompt", "a/2").out
     assert "a/1, a/2" in text
     assert "loss 0.25" in text

@@ -11,7 +11,7 @@ import pytest
 
 from rlhf_core.config.data import DatasetSettings
 from rlhf_core.context import BuildContext
-from rlhf_core.data.library import Datasets
+from rlhf_core.data.datasets import Datasets
 from rlhf_core.errors import DatasetError
 from rlhf_core.registry import Registry
 

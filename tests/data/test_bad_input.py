@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.data.library import Datasets
+from rlhf_core.data.datasets import Datasets
 
 Make = Callable[..., Datasets]
 Refused = Callable[..., None]
@@ -20,8 +20,9 @@ GOOD = [{"prompt": f"question {i}"} for i in range(4)]
 def test_missing_file(datasets: Make, write: Write, tmp_path: Path, refused: Refused) -> None:
     write("train.jsonl", GOOD)
     path = tmp_path / "trian.jsonl"
-    refused(lambda: datasets(name="jsonl", path=str(path)).prompts("train"), str(path), "does not exist",
-            "'train.jsonl'")
+    refused(
+        lambda: datasets(name="jsonl", path=str(path)).prompts("train"), str(path), "does not exist", "'train.jsonl'"
+    )
     refused(lambda: datasets(name="jsonl", path=str(tmp_path)).prompts("train"), "is a folder", "train.jsonl", "hub")
     refused(lambda: datasets(name="parquet", path="no/where.parquet").prompts("train"), "there is no folder 'no'")
 
@@ -45,8 +46,9 @@ def test_row_that_is_no_object(datasets: Make, write: Write, refused: Refused) -
 
 def test_file_that_is_not_text(datasets: Make, tmp_path: Path, refused: Refused) -> None:
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"prompt": "x"}\n' * 99)[:-12])
-    refused(lambda: datasets(name="jsonl", path=str(tmp_path / "a.jsonl.gz")).prompts("train"),
-            "cannot be read", "whole")
+    refused(
+        lambda: datasets(name="jsonl", path=str(tmp_path / "a.jsonl.gz")).prompts("train"), "cannot be read", "whole"
+    )
     (tmp_path / "a.jsonl").write_bytes(b"\xff\xfe\x00")
     refused(lambda: datasets(name="jsonl", path=str(tmp_path / "a.jsonl")).prompts("train"), "cannot be read", "UTF-8")
     (tmp_path / "a.parquet").write_bytes(b"PAR2")
@@ -55,40 +57,55 @@ def test_file_that_is_not_text(datasets: Make, tmp_path: Path, refused: Refused)
 
 def test_mapped_column_missing(datasets: Make, write: Write, refused: Refused) -> None:
     path = write("a.jsonl", [{"questoin": "2 + 2?", "answer": "4"}])
-    refused(lambda: datasets(name="jsonl", path=path, columns={"prompt": "question"},
-                             heldout_fraction=0).prompts("train"),
-            "no column 'question'", f"{path}, line 1", "answer, questoin", "did you mean 'questoin'?")
+    refused(
+        lambda: datasets(name="jsonl", path=path, columns={"prompt": "question"}, heldout_fraction=0).prompts("train"),
+        "no column 'question'",
+        f"{path}, line 1",
+        "answer, questoin",
+        "did you mean 'questoin'?",
+    )
 
 
 def test_column_missing_in_one_row(datasets: Make, write: Write, refused: Refused) -> None:
     path = write("a.jsonl", [GOOD[0], {"answer": "4"}])
-    refused(lambda: datasets(name="jsonl", path=path, heldout_fraction=0).prompts("train"), "no column 'prompt'",
-            f"{path}, line 2", "dataset.columns={prompt: NAME}")
+    refused(
+        lambda: datasets(name="jsonl", path=path, heldout_fraction=0).prompts("train"),
+        "no column 'prompt'",
+        f"{path}, line 2",
+        "dataset.columns={prompt: NAME}",
+    )
 
 
 @pytest.mark.parametrize("row", [{"prompt": "  "}, {"messages": [{"role": "user", "content": ""}]}])
 def test_empty_prompt(datasets: Make, write: Write, row: dict[str, Any], refused: Refused) -> None:
     path = write("a.jsonl", [GOOD[0], "\n", row])
-    refused(lambda: datasets(name="jsonl", path=path, heldout_fraction=0).prompts("train"), "prompt is empty",
-            f"{path}, line 3")
+    refused(
+        lambda: datasets(name="jsonl", path=path, heldout_fraction=0).prompts("train"),
+        "prompt is empty",
+        f"{path}, line 3",
+    )
 
 
 USER, SAID = {"role": "user", "content": " "}, {"role": "assistant", "content": "x"}
 
 
 @pytest.mark.parametrize("system", [None, "Be brief."])
-@pytest.mark.parametrize(("kind", "row"), [
-    ("demonstrations", {"prompt": " ", "completion": "x"}),
-    ("demonstrations", {"messages": [SAID]}),
-    ("demonstrations", {"messages": [USER, SAID]}),
-    ("demonstrations", {"conversations": [{"from": "gpt", "value": "x"}]}),
-    ("demonstrations", {"instruction": "", "output": "x"}),
-    ("pairs", {"prompt": "", "chosen": "x", "rejected": "y"}),
-    ("pairs", {"chosen": [USER, SAID], "rejected": [USER, {**SAID, "content": "y"}]}),
-    ("pairs", {"chosen": "\n\nHuman: \n\nAssistant: x", "rejected": "\n\nHuman: \n\nAssistant: y"}),
-])
-def test_empty_prompt_of_an_answer(datasets: Make, write: Write, kind: str, row: dict[str, Any],
-                                   system: str | None, refused: Refused) -> None:
+@pytest.mark.parametrize(
+    ("kind", "row"),
+    [
+        ("demonstrations", {"prompt": " ", "completion": "x"}),
+        ("demonstrations", {"messages": [SAID]}),
+        ("demonstrations", {"messages": [USER, SAID]}),
+        ("demonstrations", {"conversations": [{"from": "gpt", "value": "x"}]}),
+        ("demonstrations", {"instruction": "", "output": "x"}),
+        ("pairs", {"prompt": "", "chosen": "x", "rejected": "y"}),
+        ("pairs", {"chosen": [USER, SAID], "rejected": [USER, {**SAID, "content": "y"}]}),
+        ("pairs", {"chosen": "\n\nHuman: \n\nAssistant: x", "rejected": "\n\nHuman: \n\nAssistant: y"}),
+    ],
+)
+def test_empty_prompt_of_an_answer(
+    datasets: Make, write: Write, kind: str, row: dict[str, Any], system: str | None, refused: Refused
+) -> None:
     path = write("a.jsonl", [{"prompt": "Hi", "completion": "x", "chosen": "x", "rejected": "y"}, row])
     library = datasets(name="jsonl", path=path, heldout_fraction=0, system_prompt=system)
     refused(lambda: getattr(library, kind)("train"), "prompt is empty", f"{path}, line 2")
@@ -96,24 +113,31 @@ def test_empty_prompt_of_an_answer(datasets: Make, write: Write, kind: str, row:
 
 def test_malformed_turn(datasets: Make, write: Write, refused: Refused) -> None:
     path = write("a.jsonl", [{"messages": [{"role": "narrator", "content": "x"}]}])
-    refused(lambda: datasets(name="jsonl", path=path, heldout_fraction=0).prompts("train"), "narrator",
-            f"{path}, line 1")
+    refused(
+        lambda: datasets(name="jsonl", path=path, heldout_fraction=0).prompts("train"), "narrator", f"{path}, line 1"
+    )
     path = write("b.jsonl", [{"messages": []}])
-    refused(lambda: datasets(name="jsonl", path=path, heldout_fraction=0).prompts("train"), "no turns",
-            f"{path}, line 1")
+    refused(
+        lambda: datasets(name="jsonl", path=path, heldout_fraction=0).prompts("train"), "no turns", f"{path}, line 1"
+    )
 
 
 def test_duplicate_id_names_both_places(datasets: Make, write: Write, refused: Refused) -> None:
     path = write("a.jsonl", [{"id": 7, "prompt": "a"}, {"id": 8, "prompt": "b"}, {"id": 7, "prompt": "c"}])
-    refused(lambda: datasets(name="jsonl", path=path, heldout_fraction=0).prompts("train"), "'a/7' occurs twice",
-            f"{path}, line 1", f"{path}, line 3")
+    refused(
+        lambda: datasets(name="jsonl", path=path, heldout_fraction=0).prompts("train"),
+        "'a/7' occurs twice",
+        f"{path}, line 1",
+        f"{path}, line 3",
+    )
 
 
 def test_answer_pattern(datasets: Make, write: Write, refused: Refused) -> None:
     path = write("a.jsonl", [{"prompt": "a", "answer": "#### 1"}, {"prompt": "b", "answer": "it is 1"}])
     settings = {"name": "jsonl", "path": path, "heldout_fraction": 0}
-    refused(lambda: datasets(**settings, answer_pattern="#### (.+)").prompts("train"), "does not match",
-            f"{path}, line 2")
+    refused(
+        lambda: datasets(**settings, answer_pattern="#### (.+)").prompts("train"), "does not match", f"{path}, line 2"
+    )
     refused(lambda: datasets(**settings, answer_pattern="#### .+"), "has no group")
     refused(lambda: datasets(**settings, answer_pattern="(("), "not a regular expression")
 
@@ -132,12 +156,17 @@ def test_hub_out_of_reach(datasets: Make, monkeypatch: pytest.MonkeyPatch, refus
 
     monkeypatch.setattr(hub.config, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    refused(lambda: datasets(name="no-one/no-such-set").prompts("train"), "'no-one/no-such-set'", "cannot be loaded",
-            "without a network")
+    refused(
+        lambda: datasets(name="no-one/no-such-set").prompts("train"),
+        "'no-one/no-such-set'",
+        "cannot be loaded",
+        "without a network",
+    )
     refused(lambda: datasets(name="hub", path="./no/such/folder").prompts("train"), "there is no folder or file")
 
 
 def test_no_rows_left_to_train_on(datasets: Make, write: Write, refused: Refused) -> None:
     path = write("a.jsonl", GOOD)
-    refused(lambda: datasets(name="jsonl", path=path, heldout_fraction=0.999999).prompts("train"),
-            "no rows to train on")
+    refused(
+        lambda: datasets(name="jsonl", path=path, heldout_fraction=0.999999).prompts("train"), "no rows to train on"
+    )

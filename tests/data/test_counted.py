@@ -6,24 +6,26 @@ from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
 
-from rlhf_core.data.library import Datasets
+from rlhf_core.data.datasets import Datasets
 from rlhf_core.registry import Registry
-from rlhf_core.trainers.config import OfflineTrainerConfig
-from rlhf_core.trainers.items import TrainItem
-from rlhf_core.trainers.offline import OfflineTrainer
-from rlhf_core.trainers.parts import Parts
+from rlhf_core.runs.component_set import ComponentSet
+from rlhf_core.trainers.common.config import OfflineTrainerConfig
+from rlhf_core.trainers.common.training_sample import TrainingSample
+from rlhf_core.trainers.offline.trainer import OfflineTrainer
 
 
 def test_rows_dropped_while_reading_are_in_the_sessions_counts(
-        datasets: Callable[..., Datasets], write: Callable[..., str]) -> None:
+    datasets: Callable[..., Datasets], write: Callable[..., str]
+) -> None:
     rows = [{"prompt": f"q{i}", "completion": "x" if i else " "} for i in range(20)]
     library = datasets(name="jsonl", path=write("a.jsonl", rows))
 
-    def items(split: str) -> list[TrainItem]:
-        return [TrainItem(r.id, (1,), (2,), None, None) for r in library.demonstrations(split)]  # type: ignore[arg-type]
+    def items(split: str) -> list[TrainingSample]:
+        return [TrainingSample(r.id, (1,), (2,), None, None) for r in library.demonstrations(split)]  # type: ignore[arg-type]
 
-    session = SimpleNamespace(counts=Counter({"examples_too_long": 1}), parts=Parts())
-    ctx = SimpleNamespace(session=session, strategy=None, world_size=1, config=None, seed=0,
-                          registry=Registry(disabled=()))
+    session = SimpleNamespace(counts=Counter({"examples_too_long": 1}), parts=ComponentSet())
+    ctx = SimpleNamespace(
+        session=session, strategy=None, world_size=1, config=None, seed=0, registry=Registry(disabled=())
+    )
     OfflineTrainer(OfflineTrainerConfig(name="x"), ctx, SimpleNamespace(datasets=library, items=items))  # type: ignore
     assert session.counts == {"examples_too_long": 1, "demonstrations_empty": 1}

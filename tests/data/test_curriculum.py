@@ -19,8 +19,9 @@ Write = Callable[..., str]
 
 
 def prompts(**sizes: int) -> list[Prompt]:
-    return [Prompt(f"{s}/{i}", ({"role": "user", "content": f"{i}"},), source=s)
-            for s, n in sizes.items() for i in range(n)]
+    return [
+        Prompt(f"{s}/{i}", ({"role": "user", "content": f"{i}"},), source=s) for s, n in sizes.items() for i in range(n)
+    ]
 
 
 def rows(values: dict[str, float], column: str = "id", key: str = "pass_rate") -> list[dict[str, Any]]:
@@ -47,10 +48,15 @@ def test_order_and_band(write: Write) -> None:
         CurriculumSettings(path=path, band=(0.9, 0.1))
 
 
-@pytest.mark.parametrize("text", [
-    json.dumps(VALUES), json.dumps({f"a/{k}": v for k, v in VALUES.items()}, indent=1), json.dumps(rows(VALUES)),
-    "\n".join(map(json.dumps, rows(VALUES, "prompt_id"))),
-])
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps(VALUES),
+        json.dumps({f"a/{k}": v for k, v in VALUES.items()}, indent=1),
+        json.dumps(rows(VALUES)),
+        "\n".join(map(json.dumps, rows(VALUES, "prompt_id"))),
+    ],
+)
 def test_forms_of_the_file(write: Write, text: str) -> None:
     assert kept(write("p.json", [text]), prompts(a=5)) == ["a/3", "a/4", "a/1"]
 
@@ -73,8 +79,12 @@ def test_several_sources_each_in_its_order(write: Write, refused: Refused) -> No
     found, _ = apply_curriculum(CurriculumSettings(path=path), given, [], 7)
     batch = [p.id for p in PromptOrder(found, {"a": 1.0, "b": 1.0}, 0, shuffle=False).take(4)]
     assert sorted(batch) == ["a/2", "a/3", "b/2", "b/3"]
-    refused(lambda: kept(write("q.json", [json.dumps(VALUES)]), given, max_unmatched_fraction=1),
-            "id '0' is in several sources", "'a/0', 'b/0'", "label")
+    refused(
+        lambda: kept(write("q.json", [json.dumps(VALUES)]), given, max_unmatched_fraction=1),
+        "id '0' is in several sources",
+        "'a/0', 'b/0'",
+        "label",
+    )
 
 
 def test_ids_of_heldout_prompts_match(write: Write) -> None:
@@ -86,11 +96,25 @@ def test_ids_that_match_nothing(write: Write, refused: Refused) -> None:
     path = write("p.json", [json.dumps({**{f"{i}": 0.5 for i in range(18)}, "x18": 0.5, "x19": 0.5})])
     found, counts = apply_curriculum(CurriculumSettings(path=path), prompts(a=20), [], None)
     assert (len(found), counts) == (18, {"curriculum_ids_unmatched": 2, "curriculum_prompts_unmatched": 2})
-    refused(lambda: kept(path, prompts(a=20), max_unmatched_fraction=0.05),
-            "2 of 20 ids", "'x18', 'x19'", "'a/18'", "nearest to 'x18': '18'", "max_unmatched_fraction", "0.05")
+    refused(
+        lambda: kept(path, prompts(a=20), max_unmatched_fraction=0.05),
+        "2 of 20 ids",
+        "'x18', 'x19'",
+        "'a/18'",
+        "nearest to 'x18': '18'",
+        "max_unmatched_fraction",
+        "0.05",
+    )
     refused(lambda: kept(path, prompts(a=30)), "12 of 30 prompts are not in", "'a/18'", "nearest to 'a/18': 'x18'")
-    refused(lambda: kept(path, prompts(b=3)[:0] or [Prompt("b/zz", ({"role": "user", "content": "?"},), source="b")],
-                         max_unmatched_fraction=1), "20 of 20 ids", "match no prompt")
+    refused(
+        lambda: kept(
+            path,
+            prompts(b=3)[:0] or [Prompt("b/zz", ({"role": "user", "content": "?"},), source="b")],
+            max_unmatched_fraction=1,
+        ),
+        "20 of 20 ids",
+        "match no prompt",
+    )
 
 
 def test_a_source_that_the_file_does_not_know(write: Write, refused: Refused) -> None:
@@ -103,20 +127,26 @@ def test_nothing_left_in_the_band(write: Write, refused: Refused) -> None:
     refused(lambda: kept(path, prompts(a=3, b=3)), "source 'b'", "from 0 to 0", "(0.01, 0.99)", "band")
 
 
-@pytest.mark.parametrize(("text", "says"), [
-    ("", ("is empty",)),
-    ("[]", ("is empty",)),
-    ("{}", ("is empty",)),
-    ('{"id": "1", "pass_rate": 0.5}\n{"id": "2", "pass_rate": "high"}', ("'2' is not a number", "'high'")),
-    ('{"1": 0.5, "2": null}', ("'2' is not a number", "None")),
-    ('{"1": NaN}', ("'1' is not a number",)),
-    ('[{"id": "1", "pass_rate": true}]', ("'1' is not a number", "True")),
-    ('{"id": "1", "pass_rate": 0.5}\n{"id": "1", "pass_rate": 0.25}', ("'1' occurs twice", "0.5 and 0.25")),
-    ('{"1": 0.5, "1": 0.25}', ("'1' occurs twice", "0.5 and 0.25")),
-    ('{"id": "1", "passrate": 0.5}\n{"id": "2", "passrate": 0.5}', ("no 'pass_rate' for '1'", "line 1", "'passrate'")),
-    ('{"pass_rate": 0.5}\n{"pass_rate": 0.5}', ("has no id", "line 1")),
-    ('{"id": "1", "pass_rate": 0.5}\n{"id": ', (":2", "not valid JSON")),
-])
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", ("is empty",)),
+        ("[]", ("is empty",)),
+        ("{}", ("is empty",)),
+        ('{"id": "1", "pass_rate": 0.5}\n{"id": "2", "pass_rate": "high"}', ("'2' is not a number", "'high'")),
+        ('{"1": 0.5, "2": null}', ("'2' is not a number", "None")),
+        ('{"1": NaN}', ("'1' is not a number",)),
+        ('[{"id": "1", "pass_rate": true}]', ("'1' is not a number", "True")),
+        ('{"id": "1", "pass_rate": 0.5}\n{"id": "1", "pass_rate": 0.25}', ("'1' occurs twice", "0.5 and 0.25")),
+        ('{"1": 0.5, "1": 0.25}', ("'1' occurs twice", "0.5 and 0.25")),
+        (
+            '{"id": "1", "passrate": 0.5}\n{"id": "2", "passrate": 0.5}',
+            ("no 'pass_rate' for '1'", "line 1", "'passrate'"),
+        ),
+        ('{"pass_rate": 0.5}\n{"pass_rate": 0.5}', ("has no id", "line 1")),
+        ('{"id": "1", "pass_rate": 0.5}\n{"id": ', (":2", "not valid JSON")),
+    ],
+)
 def test_unusable_file(write: Write, text: str, says: tuple[str, ...], refused: Refused) -> None:
     path = write("p.jsonl", [text])
     refused(lambda: read_values(CurriculumSettings(path=path)), "p.jsonl", *says)

@@ -15,8 +15,9 @@ from rlhf_core.types import Prompt
 
 
 def fresh(*, explore: float = 0.1, decay: float = 0.5, **sizes: int) -> DifficultyOrder:
-    rows = [Prompt(f"{s}/{i}", ({"role": "user", "content": "x"},), source=s) for s, n in sizes.items()
-            for i in range(n)]
+    rows = [
+        Prompt(f"{s}/{i}", ({"role": "user", "content": "x"},), source=s) for s, n in sizes.items() for i in range(n)
+    ]
     return DifficultyOrder(DifficultySettings(explore=explore, decay=decay), rows, dict.fromkeys(sizes, 1.0), seed=3)
 
 

@@ -62,19 +62,30 @@ def rlhf(*words: object) -> int:
 
 def mixture(write: Write, tmp_path: Path, trainer: dict[str, Any], **more: Any) -> str:
     def rows(start: int) -> list[dict[str, str]]:
-        return [{"prompt": f"What is {n} + 1?", "completion": f"{n + 1}", "answer": f"{n + 1}"}
-                for n in range(start, start + 30)]
+        return [
+            {"prompt": f"What is {n} + 1?", "completion": f"{n + 1}", "answer": f"{n + 1}"}
+            for n in range(start, start + 30)
+        ]
 
-    sources = [{"name": "jsonl", "path": write(f"{label}.jsonl", rows(start)), "label": label, "weight": weight,
-                "heldout_path": write(f"{label}_held.jsonl", rows(start))}
-               for label, start, weight in (("a", 0, 1.0), ("b", 40, 3.0))]
-    (tmp_path / "run.yaml").write_text(json.dumps(
-        {"threads": 1, "dataset": {"sources": sources}, "trainer": trainer, **more}))  # JSON is YAML
+    sources = [
+        {
+            "name": "jsonl",
+            "path": write(f"{label}.jsonl", rows(start)),
+            "label": label,
+            "weight": weight,
+            "heldout_path": write(f"{label}_held.jsonl", rows(start)),
+        }
+        for label, start, weight in (("a", 0, 1.0), ("b", 40, 3.0))
+    ]
+    (tmp_path / "run.yaml").write_text(
+        json.dumps({"threads": 1, "dataset": {"sources": sources}, "trainer": trainer, **more})
+    )  # JSON is YAML
     return str(tmp_path / "run.yaml")
 
 
 def test_an_offline_run_draws_evaluates_and_resumes_by_source(
-        write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = mixture(write, tmp_path, {"name": "sft", "batch_size": 8, "max_steps": 3, "eval_samples": 8})
     run = tmp_path / "run"
     assert rlhf("train", "--config", config, "--run-dir", run) == 0
@@ -94,8 +105,14 @@ def test_an_offline_run_draws_evaluates_and_resumes_by_source(
 
 
 def test_an_online_run_evaluates_by_source(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    trainer = {"name": "grpo", "steps": 1, "rollout_batch_size": 8, "group_size": 2, "eval_samples": 8,
-               "sampling": {"max_tokens": 4}}
+    trainer = {
+        "name": "grpo",
+        "steps": 1,
+        "rollout_batch_size": 8,
+        "group_size": 2,
+        "eval_samples": 8,
+        "sampling": {"max_tokens": 4},
+    }
     config = mixture(write, tmp_path, trainer, reward={"name": "verifier", "workers": 1})
     run = tmp_path / "run"
     assert rlhf("train", "--config", config, "--run-dir", run) == 0

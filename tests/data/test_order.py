@@ -8,15 +8,18 @@ from collections.abc import Sequence
 
 import pytest
 
-from rlhf_core.data.admit import admit
+from rlhf_core.data.length_filter import admit
 from rlhf_core.data.order import PromptOrder
 from rlhf_core.errors import DatasetError
 from rlhf_core.types import Prompt
 
 
 def prompts(**sizes: int) -> list[Prompt]:
-    return [Prompt(f"{s}/{i}", ({"role": "user", "content": "x " * i},), source=s)
-            for s, n in sizes.items() for i in range(n)]
+    return [
+        Prompt(f"{s}/{i}", ({"role": "user", "content": "x " * i},), source=s)
+        for s, n in sizes.items()
+        for i in range(n)
+    ]
 
 
 def ids(found: Sequence[Prompt]) -> list[str]:

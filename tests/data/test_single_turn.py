@@ -16,11 +16,24 @@ class Echo:
     def __init__(self) -> None:
         self.calls: list[Sequence[RolloutRequest]] = []
 
-    def generate(self, requests: Sequence[RolloutRequest], sampling: SamplingParams,
-                 policy_version: int) -> list[Rollout]:
+    def generate(
+        self, requests: Sequence[RolloutRequest], sampling: SamplingParams, policy_version: int
+    ) -> list[Rollout]:
         self.calls.append(requests)
-        return [Rollout(r.prompt_id, r.group_index, r.prompt_ids, (r.seed,), np.zeros(1, np.float32), policy_version,
-                        FinishReason.EOS, str(r.seed), r.seed) for r in requests]
+        return [
+            Rollout(
+                r.prompt_id,
+                r.group_index,
+                r.prompt_ids,
+                (r.seed,),
+                np.zeros(1, np.float32),
+                policy_version,
+                FinishReason.EOS,
+                str(r.seed),
+                r.seed,
+            )
+            for r in requests
+        ]
 
 
 def test_one_call_groups_in_order() -> None:
@@ -30,5 +43,6 @@ def test_one_call_groups_in_order() -> None:
     found = agent.play(groups, [[1, 2, 3], [4, 5, 6]], engine, SamplingParams(), 9)
     assert len(engine.calls) == 1
     assert [(r.prompt_id, r.group_index, r.prompt_ids, r.seed) for r in found] == [
-        (f"p{i}", g, (i, i), 3 * i + g + 1) for i in range(2) for g in range(3)]
+        (f"p{i}", g, (i, i), 3 * i + g + 1) for i in range(2) for g in range(3)
+    ]
     assert {r.policy_version for r in found} == {9}

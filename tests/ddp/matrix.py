@@ -19,14 +19,14 @@ import torch
 
 from rlhf_core.models.config import LoraSettings, ModelConfig
 from rlhf_core.models.load import LoadedModel, load_policy
-from rlhf_core.policy.paths import PLAIN, Paths
+from rlhf_core.policy.forward_options import PLAIN, ForwardOptions
 from rlhf_core.strategy.accelerated import AcceleratedStrategy
 from rlhf_core.strategy.local import LocalStrategy
-from rlhf_core.trainers.config import OnlineTrainerConfig
-from rlhf_core.trainers.foundry import TokenFoundry
-from rlhf_core.trainers.items import TrainItem
-from rlhf_core.trainers.micro_batches import Cut, by_tokens, in_order
-from rlhf_core.trainers.update import Updater
+from rlhf_core.trainers.common.config import OnlineTrainerConfig
+from rlhf_core.trainers.common.learner import Learner
+from rlhf_core.trainers.common.micro_batches import MicroBatcher, by_tokens, in_order
+from rlhf_core.trainers.common.policy_module import PolicyModule
+from rlhf_core.trainers.common.training_sample import TrainingSample
 from rlhf_plugin_grpo.loss import GrpoClip
 
 PATHS = ("packing", "share_prefix", "chunked_head")
@@ -34,17 +34,19 @@ OPTIONS = (*PATHS, "accumulation", "by_tokens", "lora", "checkpointing", "ranks"
 PAIRS = [frozenset(pair) for pair in itertools.combinations(OPTIONS, 2)]
 
 
-def items(vocabulary: int = 700) -> list[TrainItem]:
+def items(vocabulary: int = 700) -> list[TrainingSample]:
     """Seven completions of three prompts; lengths and advantages differ, one has no advantage."""
     rng = np.random.default_rng(5)
     prompts = [tuple(int(t) for t in rng.integers(6, vocabulary, n)) for n in (5, 9, 7)]
-    rows: list[TrainItem] = []
+    rows: list[TrainingSample] = []
     for i in range(7):
         count = int(rng.integers(1, 12))
         ids = tuple(int(t) for t in rng.integers(6, vocabulary, count))
         advantages = np.full(count, [1.0, -0.5, 0.3, 0.0, -1.2, 2.0, 0.7][i], np.float32)
         old = rng.normal(-3, 1, count).astype(np.float32)
-        rows.append(TrainItem(f"i{i}", prompts[i % 3], ids, np.ones(count, bool), advantages, old_T=old, ref_T=old))
+        rows.append(
+            TrainingSample(f"i{i}", prompts[i % 3], ids, np.ones(count, bool), advantages, old_T=old, ref_T=old)
+        )
     return rows
 
 
@@ -74,7 +76,7 @@ def captured(strategy: Any) -> dict[str, torch.Tensor]:
     return found
 
 
-def _by_tokens(paths: Paths, rows: Any) -> list[list[int]]:
+def _by_tokens(paths: ForwardOptions, rows: Any) -> list[list[int]]:
     return by_tokens(rows, 30, paths, 64)
 
 
@@ -82,14 +84,14 @@ def gradient(options: frozenset[str], path: str = "pocket", strategy: Any = None
     """Gradient of the batch; of two ranks the first has five of the seven items."""
     strategy = strategy or LocalStrategy()
     found, loaded = captured(strategy), policy(options, path)
-    paths = Paths(**{name: name in options for name in PATHS})
-    module = strategy.prepare(TokenFoundry(loaded.model, 1.0, paths))
+    paths = ForwardOptions(**{name: name in options for name in PATHS})
+    module = strategy.prepare(PolicyModule(loaded.model, 1.0, paths))
     rows = items()
     mine = rows if strategy.world_size == 1 else (rows[:5] if strategy.rank == 0 else rows[5:])
-    cut: Cut = in_order(2 if "accumulation" in options else len(rows))
+    cut: MicroBatcher = in_order(2 if "accumulation" in options else len(rows))
     if "by_tokens" in options:
         cut = functools.partial(_by_tokens, paths)
-    Updater(module, GrpoClip(0.2, 0.2), strategy, OnlineTrainerConfig(name="t"), 1, cut=cut).update(mine)
+    Learner(module, GrpoClip(0.2, 0.2), strategy, OnlineTrainerConfig(name="t"), 1, cut=cut).update(mine)
     return found
 
 

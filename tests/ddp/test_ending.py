@@ -20,7 +20,7 @@ print(sys.getrefcount(group))
 """
 LEAVES = """
 import atexit, sys, threading, time
-from rlhf_core.worker import leave
+from rlhf_core.launch.rank_main import leave
 
 class Stuck:
     def __del__(self):

@@ -12,13 +12,38 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-ONLINE = ["--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", "--set", "trainer.steps=4",
-          "--set", "trainer.rollout_batch_size=16", "--set", "trainer.group_size=4", "--set", "trainer.eval_samples=5",
-          "--set", "trainer.micro_batch_size=4"]
+ONLINE = [
+    "--algo",
+    "grpo",
+    "--reward",
+    "verifier",
+    "--dataset",
+    "pocket/arithmetic",
+    "--set",
+    "trainer.steps=4",
+    "--set",
+    "trainer.rollout_batch_size=16",
+    "--set",
+    "trainer.group_size=4",
+    "--set",
+    "trainer.eval_samples=5",
+    "--set",
+    "trainer.micro_batch_size=4",
+]
 LORA = ["--set", "model.lora.r=4"]
 DICE = ["--set", "reward.name=dice"]
-SFT = ["--algo", "sft", "--set", "trainer.max_steps=4", "--set", "trainer.batch_size=6", "--set",
-       "trainer.micro_batch_size=2", "--set", "trainer.eval_samples=5"]
+SFT = [
+    "--algo",
+    "sft",
+    "--set",
+    "trainer.max_steps=4",
+    "--set",
+    "trainer.batch_size=6",
+    "--set",
+    "trainer.micro_batch_size=2",
+    "--set",
+    "trainer.eval_samples=5",
+]
 HOOKS = '''
 import os, signal, sys
 from rlhf_core.api import ComponentConfig, Score, StopRun, hookimpl
@@ -82,8 +107,14 @@ def hooked(tmp_path: Path) -> Path:
 def train(run: Path, *args: str, code: int = 0, **env: str) -> str:
     command = [sys.executable, "-m", "rlhf_core.cli.main", "train", *args]
     command += [] if "--resume" in args else ["--run-dir", str(run)]
-    out = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1", **env}, capture_output=True, text=True,
-                         timeout=250, check=False)
+    out = subprocess.run(
+        command,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **env},
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
     assert (out.returncode == 0) == (code == 0), out.stderr[-3000:]
     return out.stderr
 

@@ -16,9 +16,25 @@ from typing import Any
 import pytest
 
 RLHF = [sys.executable, "-m", "rlhf_core.cli.main"]
-LONG = ["train", "--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", "--nproc", "2",
-        "--set", "threads=1", "--set", "trainer.steps=200", "--set", "trainer.rollout_batch_size=16",
-        "--set", "trainer.eval_samples=4"]
+LONG = [
+    "train",
+    "--algo",
+    "grpo",
+    "--reward",
+    "verifier",
+    "--dataset",
+    "pocket/arithmetic",
+    "--nproc",
+    "2",
+    "--set",
+    "threads=1",
+    "--set",
+    "trainer.steps=200",
+    "--set",
+    "trainer.rollout_batch_size=16",
+    "--set",
+    "trainer.eval_samples=4",
+]
 
 
 def ranks_of(run: Path) -> list[int]:
@@ -29,7 +45,7 @@ def ranks_of(run: Path) -> list[int]:
             words = entry.read_bytes().decode(errors="replace").split("\0")
         except OSError:
             continue
-        if "rlhf_core.worker" in words and str(run) in words and "rlhf_core.ranks" not in words:
+        if "rlhf_core.launch.rank_main" in words and str(run) in words and "rlhf_core.launch.ranks" not in words:
             found.append(int(entry.parent.name))
     return found
 
@@ -50,9 +66,15 @@ def heed_ctrl_c() -> None:
 def started(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     """A run of two processes, and its folder; whatever is left of it is killed."""
     run = tmp_path / "runs" / "one"
-    process = subprocess.Popen([*RLHF, *LONG, "--run-dir", str(run)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                               text=True, start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
-                               preexec_fn=heed_ctrl_c)
+    process = subprocess.Popen(
+        [*RLHF, *LONG, "--run-dir", str(run)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        preexec_fn=heed_ctrl_c,
+    )
     try:
         yield process, run
     finally:
@@ -123,9 +145,27 @@ def test_killed_from_outside(tmp_path: Path, victim: str) -> None:
 
 def test_bad_input_that_only_a_rank_finds(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "one"
-    out = subprocess.run([*RLHF, "train", "--algo", "grpo", "--reward", "ensemble", "--dataset", "pocket/arithmetic",
-                          "--nproc", "2", "--run-dir", str(folder)], capture_output=True, text=True, timeout=120,
-                         env={**os.environ, "RLHF_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}, check=False)
+    out = subprocess.run(
+        [
+            *RLHF,
+            "train",
+            "--algo",
+            "grpo",
+            "--reward",
+            "ensemble",
+            "--dataset",
+            "pocket/arithmetic",
+            "--nproc",
+            "2",
+            "--run-dir",
+            str(folder),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "RLHF_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
     assert out.returncode == 2, out.stderr
     assert out.stderr.count("error: ") == 1
     assert "no preference pairs" in out.stderr
@@ -135,23 +175,26 @@ def test_bad_input_that_only_a_rank_finds(tmp_path: Path) -> None:
 
 def test_the_first_reason_wins_while_another_rank_is_busy(tmp_path: Path) -> None:
     """torchrun ends the busy rank; neither its signal nor its exit code is the run's."""
-    code = ("import os, time, sys\nfrom rlhf_core.errors import DatasetError\nfrom rlhf_core.ranks import report\n"
-            "if os.environ['RANK'] == '0':\n    time.sleep(60)\n"
-            "time.sleep(0.5)\nreport(DatasetError('the real reason'))\nsys.exit(2)\n")
+    code = (
+        "import os, time, sys\nfrom rlhf_core.errors import DatasetError\nfrom rlhf_core.launch.ranks import report\n"
+        "if os.environ['RANK'] == '0':\n    time.sleep(60)\n"
+        "time.sleep(0.5)\nreport(DatasetError('the real reason'))\nsys.exit(2)\n"
+    )
     (tmp_path / "rank.py").write_text(code)
-    out = subprocess.run([sys.executable, "-c", STARTER, str(tmp_path)], capture_output=True, text=True, timeout=100,
-                         check=False)
+    out = subprocess.run(
+        [sys.executable, "-c", STARTER, str(tmp_path)], capture_output=True, text=True, timeout=100, check=False
+    )
     assert out.stdout.split("\n")[:2] == ["2", "the real reason"], out.stderr
 
 
 STARTER = """
 import sys
 from pathlib import Path
-from rlhf_core import ranks
+from rlhf_core.launch import ranks
 from rlhf_core.runs.run_dir import RunDir
 real = ranks.subprocess.Popen
 def start(command, **options):  # the same launcher, another program
-    at = command.index("rlhf_core.worker") - 1
+    at = command.index("rlhf_core.launch.rank_main") - 1
     return real([*command[:at], str(Path(sys.argv[1], "rank.py"))], **options)
 ranks.subprocess.Popen = start
 try:

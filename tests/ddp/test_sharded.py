@@ -16,9 +16,27 @@ from safetensors.torch import load_file
 
 CODE = Path(__file__).parents[1] / "fixtures" / "acme_sharded" / "acme_sharded.py"
 COMMON = ["--set", "threads=1", "--set", "trainer.optimizer.learning_rate=1e-3", "--set", "trainer.micro_batch_size=4"]
-GRPO = ["--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", "--set", "trainer.steps=3", "--set",
-        "trainer.rollout_batch_size=16", "--set", "trainer.eval_samples=5", "--set", "trainer.checkpoint_every=1",
-        "--set", "trainer.epochs_per_rollout_batch=2", "--set", "trainer.kl.track=true", *COMMON]
+GRPO = [
+    "--algo",
+    "grpo",
+    "--reward",
+    "verifier",
+    "--dataset",
+    "pocket/arithmetic",
+    "--set",
+    "trainer.steps=3",
+    "--set",
+    "trainer.rollout_batch_size=16",
+    "--set",
+    "trainer.eval_samples=5",
+    "--set",
+    "trainer.checkpoint_every=1",
+    "--set",
+    "trainer.epochs_per_rollout_batch=2",
+    "--set",
+    "trainer.kl.track=true",
+    *COMMON,
+]
 
 
 Train = Callable[..., None]
@@ -35,8 +53,14 @@ def train(tmp_path: Path) -> Train:
 
     def run(*args: str) -> None:
         env = {**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1", "RLHF_HOME": str(tmp_path / "home")}
-        done = subprocess.run([sys.executable, "-m", "rlhf_core.cli.main", "train", *args], env=env, text=True,
-                              capture_output=True, timeout=240, check=False)
+        done = subprocess.run(
+            [sys.executable, "-m", "rlhf_core.cli.main", "train", *args],
+            env=env,
+            text=True,
+            capture_output=True,
+            timeout=240,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
 
     return run
@@ -69,8 +93,10 @@ def test_grpo_equals_one_process_and_resumes(train: Train, tmp_path: Path) -> No
     (again / "summary.json").unlink()
     train("--resume", str(again))
     assert all(torch.equal(weights(two)[k], v) for k, v in weights(again).items())
-    rows = [[{k: v for k, v in json.loads(line).items() if k != "time"} for line in (run / "metrics.jsonl").open()]
-            for run in (two, again)]
+    rows = [
+        [{k: v for k, v in json.loads(line).items() if k != "time"} for line in (run / "metrics.jsonl").open()]
+        for run in (two, again)
+    ]
     assert rows[0] == rows[1]
 
 
@@ -88,11 +114,27 @@ def test_adapters_of_a_sharded_policy_are_merged_whole(train: Train, tmp_path: P
 @pytest.mark.parametrize("algo", [pytest.param("sft", marks=pytest.mark.slow), "reward_model"])
 def test_offline_equals_one_process(train: Train, tmp_path: Path, algo: str) -> None:
     data = tmp_path / "data.jsonl"
-    rows = [{"prompt": f"What is the code of {n}?", "completion": f"The code is {n}.", "chosen": f"The code is {n}.",
-             "rejected": "I do not know."} for n in ("Ann", "Bob", "Cleo", "Dan", "Eve")] * 8
+    rows = [
+        {
+            "prompt": f"What is the code of {n}?",
+            "completion": f"The code is {n}.",
+            "chosen": f"The code is {n}.",
+            "rejected": "I do not know.",
+        }
+        for n in ("Ann", "Bob", "Cleo", "Dan", "Eve")
+    ] * 8
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    common = ["--algo", algo, "--dataset", str(data), "--set", "trainer.max_steps=3", "--set", "trainer.batch_size=8",
-              *COMMON]
+    common = [
+        "--algo",
+        algo,
+        "--dataset",
+        str(data),
+        "--set",
+        "trainer.max_steps=3",
+        "--set",
+        "trainer.batch_size=8",
+        *COMMON,
+    ]
     one, two = tmp_path / "one", tmp_path / "two"
     train(*common, "--run-dir", str(one))
     train(*common, "--nproc", "2", "--set", "strategy=acme_sharded", "--run-dir", str(two))

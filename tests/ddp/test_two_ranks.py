@@ -15,16 +15,38 @@ from safetensors.torch import load_file
 from rlhf_core.pocket import weights_path
 
 ENV = {**os.environ, "OMP_NUM_THREADS": "1"}
-TINY = ["--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", "--set", "trainer.steps=2",
-        "--set", "trainer.rollout_batch_size=32", "--set", "trainer.eval_samples=5",
-        "--set", "trainer.micro_batch_size=4"]
+TINY = [
+    "--algo",
+    "grpo",
+    "--reward",
+    "verifier",
+    "--dataset",
+    "pocket/arithmetic",
+    "--set",
+    "trainer.steps=2",
+    "--set",
+    "trainer.rollout_batch_size=32",
+    "--set",
+    "trainer.eval_samples=5",
+    "--set",
+    "trainer.micro_batch_size=4",
+]
 
 
 def weights(tmp_path: Path, *arguments: str) -> list[dict[str, Any]]:
     """Final weights of a run on one process, and of the same on two."""
     for n in ("1", "2"):
-        command = [sys.executable, "-m", "rlhf_core.cli.main", "train", *arguments, "--nproc", n,
-                   "--run-dir", str(tmp_path / n)]
+        command = [
+            sys.executable,
+            "-m",
+            "rlhf_core.cli.main",
+            "train",
+            *arguments,
+            "--nproc",
+            n,
+            "--run-dir",
+            str(tmp_path / n),
+        ]
         subprocess.run(command, env=ENV, check=True, timeout=250, capture_output=True)
     return [load_file(str(tmp_path / n / "final" / "model.safetensors")) for n in ("1", "2")]
 
@@ -42,9 +64,20 @@ def test_run_on_two_processes_equals_one(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_several_updates_of_a_rollout_batch_on_two_processes_equal_those_of_one(tmp_path: Path) -> None:
     """The same groups are in the same batches; four small steps, so that rounding does not show in Adam's sign."""
-    a, b = weights(tmp_path, *TINY, "--set", "trainer.steps=1", "--set", "trainer.rollout_batch_size=64",
-                   "--set", "trainer.train_batch_size=32", "--set", "trainer.epochs_per_rollout_batch=2",
-                   "--set", "trainer.optimizer.eps=1e-3")
+    a, b = weights(
+        tmp_path,
+        *TINY,
+        "--set",
+        "trainer.steps=1",
+        "--set",
+        "trainer.rollout_batch_size=64",
+        "--set",
+        "trainer.train_batch_size=32",
+        "--set",
+        "trainer.epochs_per_rollout_batch=2",
+        "--set",
+        "trainer.optimizer.eps=1e-3",
+    )
     moved = load_file(str(weights_path() / "model.safetensors"))
     assert max(float((a[k] - moved[k]).abs().max()) for k in a) > 1e-4
     assert max(float((a[k] - b[k]).abs().max()) for k in a) < 1e-6
@@ -57,16 +90,35 @@ def test_several_updates_of_a_rollout_batch_on_two_processes_equal_those_of_one(
 @pytest.mark.slow
 def test_groups_shared_out_by_work_make_the_update_of_one_process(tmp_path: Path) -> None:
     """Micro-batches by tokens: ranks swap groups until each has as much to compute."""
-    a, b = weights(tmp_path, *TINY, "--set", "trainer.steps=1", "--set", "trainer.micro_batch_tokens=150",
-                   "--set", "trainer.optimizer.eps=1e-3")
+    a, b = weights(
+        tmp_path,
+        *TINY,
+        "--set",
+        "trainer.steps=1",
+        "--set",
+        "trainer.micro_batch_tokens=150",
+        "--set",
+        "trainer.optimizer.eps=1e-3",
+    )
     moved = load_file(str(weights_path() / "model.safetensors"))
     assert max(float((a[k] - moved[k]).abs().max()) for k in a) > 1e-5
     assert max(float((a[k] - b[k]).abs().max()) for k in a) < 1e-6
 
 
 def test_a_rank_without_heldout_rows(tmp_path: Path) -> None:
-    weights(tmp_path, "--algo", "sft", "--dataset", "pocket/arithmetic", "--set", "trainer.max_steps=1",
-            "--set", "trainer.eval_samples=1", "--set", "trainer.batch_size=8")
+    weights(
+        tmp_path,
+        "--algo",
+        "sft",
+        "--dataset",
+        "pocket/arithmetic",
+        "--set",
+        "trainer.max_steps=1",
+        "--set",
+        "trainer.eval_samples=1",
+        "--set",
+        "trainer.batch_size=8",
+    )
     one, two = (json.loads((tmp_path / n / "summary.json").read_text())["evaluation_before"] for n in ("1", "2"))
     assert one.keys() == two.keys()
     assert two["eval/loss"] == pytest.approx(one["eval/loss"], rel=1e-5)

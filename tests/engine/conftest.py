@@ -36,8 +36,12 @@ def tokenizer() -> Any:
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     corpus = ["the cat sat on the mat", "the answer is here </answer>", "hello there, other worlds"] * 20
-    backend.train_from_iterator(corpus, trainers.BpeTrainer(
-        vocab_size=VOCABULARY - 1, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+    backend.train_from_iterator(
+        corpus,
+        trainers.BpeTrainer(
+            vocab_size=VOCABULARY - 1, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        ),
+    )
     backend.add_special_tokens(["<end>"])
     fast = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<end>", pad_token="<end>")
     assert fast.pad_token_id == fast.eos_token_id
@@ -49,9 +53,18 @@ def make(kind: str, eos: int | None = None, **extra: Any) -> Any:
     """Grouped-query attention; learned positions; a sliding window of 4; the same with capped logits;
     a recurrent state."""
     sizes: dict[str, Any] = {
-        "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "eos_token_id": eos, "bos_token_id": None,
-        "pad_token_id": eos, "initializer_range": 0.3, **extra}
+        "vocab_size": VOCABULARY,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "eos_token_id": eos,
+        "bos_token_id": None,
+        "pad_token_id": eos,
+        "initializer_range": 0.3,
+        **extra,
+    }
     if kind == "llama":
         return LlamaForCausalLM(LlamaConfig(max_position_embeddings=128, **sizes)).eval()
     if kind == "mistral":
@@ -59,11 +72,31 @@ def make(kind: str, eos: int | None = None, **extra: Any) -> Any:
     if kind == "gemma2":
         return Gemma2ForCausalLM(Gemma2Config(head_dim=8, sliding_window=4, **sizes)).eval()
     if kind == "mamba":
-        return MambaForCausalLM(MambaConfig(vocab_size=VOCABULARY, hidden_size=32, state_size=4, num_hidden_layers=2,
-                                            eos_token_id=eos, pad_token_id=eos)).eval()
-    return GPT2LMHeadModel(GPT2Config(
-        vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=128, resid_pdrop=0.0, embd_pdrop=0.0,
-        attn_pdrop=0.0, eos_token_id=eos, bos_token_id=None, initializer_range=0.3)).eval()
+        return MambaForCausalLM(
+            MambaConfig(
+                vocab_size=VOCABULARY,
+                hidden_size=32,
+                state_size=4,
+                num_hidden_layers=2,
+                eos_token_id=eos,
+                pad_token_id=eos,
+            )
+        ).eval()
+    return GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=VOCABULARY,
+            n_embd=32,
+            n_layer=2,
+            n_head=4,
+            n_positions=128,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+            eos_token_id=eos,
+            bos_token_id=None,
+            initializer_range=0.3,
+        )
+    ).eval()
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rlhf_core.errors import ModelError
 from rlhf_core.policy import forward
 from rlhf_core.policy.forward import completion_logprobs
-from rlhf_core.policy.paths import ALL, allowed
+from rlhf_core.policy.forward_options import ALL, allowed
 from rlhf_core.policy.structure import structure
 
 VOCABULARY = 320
@@ -42,8 +42,9 @@ def gradients(model: Any) -> list[torch.Tensor]:
     return found
 
 
-def truth(model: Any, prompts: Any, completions: Any,
-          temperature: float) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+def truth(
+    model: Any, prompts: Any, completions: Any, temperature: float
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     logprobs, total = [], torch.zeros(())
     for row, (p, c) in enumerate(zip(prompts, completions)):
         logp, entropy = direct(model, p, c, temperature) if c else (torch.zeros(0), torch.zeros(0))
@@ -53,16 +54,28 @@ def truth(model: Any, prompts: Any, completions: Any,
     return logprobs, gradients(model)
 
 
-def ours(model: Any, prompts: Any, completions: Any, rows: Sequence[int], temperature: float,
-         **options: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+def ours(
+    model: Any, prompts: Any, completions: Any, rows: Sequence[int], temperature: float, **options: Any
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """The chosen rows in one micro-batch."""
-    out = completion_logprobs(model, [prompts[r] for r in rows], [completions[r] for r in rows],
-                              temperature=temperature, entropy=True, **options)
+    out = completion_logprobs(
+        model,
+        [prompts[r] for r in rows],
+        [completions[r] for r in rows],
+        temperature=temperature,
+        entropy=True,
+        **options,
+    )
     assert out.entropy_BT is not None
     assert out.mask_BT.sum(1).tolist() == [len(completions[r]) for r in rows]
     assert not out.logprobs_BT.detach()[~out.mask_BT].any()
-    sum((objective(out.logprobs_BT[i][out.mask_BT[i]], out.entropy_BT[i][out.mask_BT[i]], r)
-         for i, r in enumerate(rows)), torch.zeros(())).backward()
+    sum(
+        (
+            objective(out.logprobs_BT[i][out.mask_BT[i]], out.entropy_BT[i][out.mask_BT[i]], r)
+            for i, r in enumerate(rows)
+        ),
+        torch.zeros(()),
+    ).backward()
     return [out.logprobs_BT[i][out.mask_BT[i]].detach() for i in range(len(rows))], gradients(model)
 
 
@@ -75,12 +88,14 @@ def assert_same(got: list[torch.Tensor], want: list[torch.Tensor], tolerance: fl
 @kinds
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("memory", [{}, {"chunked": False}, {"keep_bytes": 0},
-                                    {"keep_bytes": 0, "chunk_bytes": 4 * VOCABULARY * 3}])
+@pytest.mark.parametrize(
+    "memory", [{}, {"chunked": False}, {"keep_bytes": 0}, {"keep_bytes": 0, "chunk_bytes": 4 * VOCABULARY * 3}]
+)
 def test_equals_one_sequence_at_a_time(model: Any, shared: bool, packed: bool, memory: dict[str, int]) -> None:
     want, want_grads = truth(model, PROMPTS, COMPLETIONS, 0.7)
-    got, grads = ours(model, PROMPTS, COMPLETIONS, range(len(PROMPTS)), 0.7, shared_prefix=shared, packed=packed,
-                      **memory)
+    got, grads = ours(
+        model, PROMPTS, COMPLETIONS, range(len(PROMPTS)), 0.7, shared_prefix=shared, packed=packed, **memory
+    )
     assert_same(got, want, 1e-5)
     assert_same(grads, want_grads, 1e-5)
 
@@ -113,9 +128,17 @@ def test_shared_and_packed_equal_padded_for_any_batch(new_model: Any, data: st.D
         assert_same(grads_a, grads_b, 1e-5)
 
 
-@pytest.mark.parametrize(("model", "found"), [
-    ("llama", (True, True, True)), ("gpt2", (True, True, True)), ("mistral", (True, True, True)),
-    ("gemma2", (False, False, False)), ("mamba", (True, False, False))], indirect=["model"])
+@pytest.mark.parametrize(
+    ("model", "found"),
+    [
+        ("llama", (True, True, True)),
+        ("gpt2", (True, True, True)),
+        ("mistral", (True, True, True)),
+        ("gemma2", (False, False, False)),
+        ("mamba", (True, False, False)),
+    ],
+    indirect=["model"],
+)
 def test_structure_is_found_by_trying(model: Any, found: tuple[bool, bool, bool]) -> None:
     """A cap on the logits forbids the split; a recurrent state would leak from sequence to sequence of a row."""
     assert (structure(model).split, structure(model).share, structure(model).pack) == found
@@ -235,9 +258,15 @@ def test_adapters_take_part(model: Any) -> None:
     assert_same(grads, want_grads, 1e-5)
 
 
-@pytest.mark.parametrize(("prompts", "completions", "temperature", "word"), [
-    ([(1,)], [(2,), (3,)], 1.0, "1 prompts but 2"), ([()], [(2,)], 1.0, "no tokens"),
-    ([(1,)], [()], 1.0, "no completion"), ([(1,)], [(2,)], 0.0, "temperature")])
+@pytest.mark.parametrize(
+    ("prompts", "completions", "temperature", "word"),
+    [
+        ([(1,)], [(2,), (3,)], 1.0, "1 prompts but 2"),
+        ([()], [(2,)], 1.0, "no tokens"),
+        ([(1,)], [()], 1.0, "no completion"),
+        ([(1,)], [(2,)], 0.0, "temperature"),
+    ],
+)
 def test_errors_say_what_is_wrong(model: Any, prompts: Any, completions: Any, temperature: float, word: str) -> None:
     with pytest.raises(ValueError, match=word):
         completion_logprobs(model, prompts, completions, temperature=temperature)

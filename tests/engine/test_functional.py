@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from rlhf_core.batches import TokenBatch
 from rlhf_core.errors import ConfigError
 from rlhf_core.functional.kl import kl_loss, kl_value
-from rlhf_core.functional.linear_logprobs import head_logprobs
 from rlhf_core.functional.logprobs import entropy, selected_logprobs
 from rlhf_core.functional.reduce import masked_mean, masked_normalize, masked_sum, reduce_loss
-from rlhf_core.trainers.config import KLSettings
-from rlhf_core.trainers.foundry import WithKL
-from rlhf_core.trainers.penalty import charge
+from rlhf_core.kernels.chunked_head import head_logprobs
+from rlhf_core.trainers.common.config import KLSettings
+from rlhf_core.trainers.common.policy_module import KLTerm
+from rlhf_core.trainers.online.penalties import charge
 from rlhf_core.types import FinishReason, Rollout, Score
 from rlhf_plugin_grpo.loss import GrpoClip
 
@@ -32,8 +32,11 @@ def case() -> Case:
     """Policy logits (with gradient), reference logprobs, behaviour logprobs over a tiny vocabulary."""
     torch.manual_seed(0)
     policy = torch.randn(VOCABULARY, dtype=torch.float64, requires_grad=True)
-    return policy, torch.randn(VOCABULARY, dtype=torch.float64).log_softmax(-1), torch.randn(
-        VOCABULARY, dtype=torch.float64).log_softmax(-1)
+    return (
+        policy,
+        torch.randn(VOCABULARY, dtype=torch.float64).log_softmax(-1),
+        torch.randn(VOCABULARY, dtype=torch.float64).log_softmax(-1),
+    )
 
 
 def exact(policy: torch.Tensor, reference: torch.Tensor, forward: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
@@ -75,9 +78,14 @@ def test_kl_term_of_a_run_is_the_kls_off_policy(case: Case) -> None:
     """As the trainer puts it into a batch of an older policy's tokens; the other loss adds nothing here."""
     policy, reference, behaviour = case
     logp = policy.log_softmax(-1)
-    batch = TokenBatch(logp[None], torch.ones_like(logp[None], dtype=torch.bool), torch.zeros_like(logp[None]),
-                       old_logprobs_BT=behaviour[None], ref_logprobs_BT=reference[None])
-    value, gradient = expected(policy, WithKL(GrpoClip(0.2, 0.2), 0.5, "k3")(batch).loss[0], behaviour)
+    batch = TokenBatch(
+        logp[None],
+        torch.ones_like(logp[None], dtype=torch.bool),
+        torch.zeros_like(logp[None]),
+        old_logprobs_BT=behaviour[None],
+        ref_logprobs_BT=reference[None],
+    )
+    value, gradient = expected(policy, KLTerm(GrpoClip(0.2, 0.2), 0.5, "k3")(batch).loss[0], behaviour)
     kl, kl_gradient = exact(policy, reference)
     torch.testing.assert_close(gradient, 0.5 * kl_gradient)
     torch.testing.assert_close(value, 0.5 * kl)
@@ -86,12 +94,16 @@ def test_kl_term_of_a_run_is_the_kls_off_policy(case: Case) -> None:
 def test_what_differentiating_the_estimators_gives(case: Case) -> None:
     """The table in the module's docstring: k1 nothing, k2 the KL's gradient, k3 the forward KL's."""
     policy, reference, _ = case
-    wanted = {"k1": torch.zeros_like(reference), "k2": exact(policy, reference)[1],
-              "k3": exact(policy, reference, forward=True)[1]}
+    wanted = {
+        "k1": torch.zeros_like(reference),
+        "k2": exact(policy, reference)[1],
+        "k3": exact(policy, reference, forward=True)[1],
+    }
     for estimator, gradient in wanted.items():
         logp = policy.log_softmax(-1)
-        torch.testing.assert_close(expected(policy, kl_value(logp, reference, estimator), logp)[1], gradient,
-                                   atol=1e-12, rtol=1e-9)
+        torch.testing.assert_close(
+            expected(policy, kl_value(logp, reference, estimator), logp)[1], gradient, atol=1e-12, rtol=1e-9
+        )
 
 
 def test_k1_in_the_reward_has_the_kls_gradient(case: Case) -> None:
@@ -123,7 +135,8 @@ def test_kl_of_whole_completions() -> None:
 
     whole = (logp.sum(1).exp() * (logp - ref).sum(1)).sum()
     by_prefix = (head.exp() * (head - ref_first)).sum() + (
-        head.detach().exp() * (tail.exp() * (tail - ref_second)).sum(1)).sum()
+        head.detach().exp() * (tail.exp() * (tail - ref_second)).sum(1)
+    ).sum()
     torch.testing.assert_close(whole, by_prefix)
     charged: list[float] = []
     for row, r in zip(logp.detach(), ref):
@@ -156,13 +169,21 @@ def test_reductions_add_up_over_micro_batches(data: st.DataObject) -> None:
     loss = torch.randn(mask.shape, dtype=torch.float64)
     loss = torch.where(mask, loss, torch.full_like(loss, math.nan))
     tokens, sequences = max(1, sum(lengths)), len(lengths)
-    whole = {"token_mean": loss[mask].sum() / tokens, "constant": loss[mask].sum() / (sequences * 64),
-             "sequence_mean": sum((row[m].mean() for row, m in zip(loss, mask) if m.any()),
-                                  torch.zeros((), dtype=torch.float64)) / sequences}
+    whole = {
+        "token_mean": loss[mask].sum() / tokens,
+        "constant": loss[mask].sum() / (sequences * 64),
+        "sequence_mean": sum(
+            (row[m].mean() for row, m in zip(loss, mask) if m.any()), torch.zeros((), dtype=torch.float64)
+        )
+        / sequences,
+    }
     sizes = {"token_mean": tokens, "constant": sequences * 64.0, "sequence_mean": sequences}
     for mode, want in whole.items():
-        parts = [reduce_loss(loss[rows], mask[rows], mode, sizes[mode]) for rows in (slice(0, cut), slice(cut, None))
-                 if len(loss[rows])]
+        parts = [
+            reduce_loss(loss[rows], mask[rows], mode, sizes[mode])
+            for rows in (slice(0, cut), slice(cut, None))
+            if len(loss[rows])
+        ]
         torch.testing.assert_close(sum(parts, torch.zeros((), dtype=torch.float64)), want)
 
 

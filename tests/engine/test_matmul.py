@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from rlhf_core.models import matmul
-from rlhf_core.models.matmul import use_products
+from rlhf_core.kernels import matmul
+from rlhf_core.kernels.matmul import use_products
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
 
@@ -45,11 +45,22 @@ def with_bias(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 PRODUCTS: list[Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = [
-    torch.mm, into, added, in_blocks, scaled, with_bias]
+    torch.mm,
+    into,
+    added,
+    in_blocks,
+    scaled,
+    with_bias,
+]
 LAYOUTS = {
-    "contiguous": (rand(66, 300), rand(300, 200)), "transposed": (rand(300, 66).t(), rand(200, 300).t()),
-    "strided": (rand(132, 600)[::2, ::2], rand(300, 200)), "expanded": (rand(66, 1).expand(66, 300), rand(300, 200)),
-    "one row": (rand(2, 8000), rand(8000, 200)), "small": (rand(4, 5), rand(5, 6)), "empty": (rand(4, 0), rand(0, 6))}
+    "contiguous": (rand(66, 300), rand(300, 200)),
+    "transposed": (rand(300, 66).t(), rand(200, 300).t()),
+    "strided": (rand(132, 600)[::2, ::2], rand(300, 200)),
+    "expanded": (rand(66, 1).expand(66, 300), rand(300, 200)),
+    "one row": (rand(2, 8000), rand(8000, 200)),
+    "small": (rand(4, 5), rand(5, 6)),
+    "empty": (rand(4, 0), rand(0, 6)),
+}
 
 
 @pytest.mark.parametrize("kind", ["onednn", "torch"])
@@ -108,8 +119,10 @@ def test_wrong_results_keep_it_off(monkeypatch: pytest.MonkeyPatch, caplog: pyte
     assert "differ from torch's" in caplog.text
 
 
-@pytest.mark.parametrize(("maker", "capability", "gains"), [
-    ("AuthenticAMD", "AVX512", True), ("GenuineIntel", "AVX512", False), ("AuthenticAMD", "AVX2", False)])
+@pytest.mark.parametrize(
+    ("maker", "capability", "gains"),
+    [("AuthenticAMD", "AVX512", True), ("GenuineIntel", "AVX512", False), ("AuthenticAMD", "AVX2", False)],
+)
 def test_the_processor_decides(monkeypatch: pytest.MonkeyPatch, maker: str, capability: str, gains: bool) -> None:
     monkeypatch.setattr(matmul, "_maker", lambda: maker)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)

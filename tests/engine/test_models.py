@@ -24,8 +24,10 @@ from rlhf_core.models.reference import Reference
 from rlhf_core.models.save import load_weights, write_folder
 from rlhf_core.policy.forward import completion_logprobs
 
-TEMPLATE = ("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
-            "{% if add_generation_prompt %}<assistant>{% endif %}")
+TEMPLATE = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
 USER = ({"role": "user", "content": "the cat"},)
 
 
@@ -96,8 +98,10 @@ def test_a_foreign_tokenizer_is_noticed(folder: Path) -> None:
         load_policy(ModelConfig(path=str(folder)))
 
 
-@pytest.mark.parametrize(("path", "word"), [("./nowhere", "no model folder"), ("/nowhere/at/all", "no model folder"),
-                                            ("nowhere.gguf", "no file")])
+@pytest.mark.parametrize(
+    ("path", "word"),
+    [("./nowhere", "no model folder"), ("/nowhere/at/all", "no model folder"), ("nowhere.gguf", "no file")],
+)
 def test_paths_that_do_not_exist(path: str, word: str) -> None:
     with pytest.raises(ModelError, match=word) as caught:
         load_policy(ModelConfig(path=path))
@@ -115,8 +119,10 @@ def test_gguf_files_that_are_none(tmp_path: Path) -> None:
 
 
 def test_an_unreachable_hub_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    code = ("from rlhf_core.models.load import load_policy; from rlhf_core.models.config import ModelConfig\n"
-            "load_policy(ModelConfig(path='nobody/nothing'))")
+    code = (
+        "from rlhf_core.models.load import load_policy; from rlhf_core.models.config import ModelConfig\n"
+        "load_policy(ModelConfig(path='nobody/nothing'))"
+    )
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert "Hugging Face hub" in done.stderr
@@ -124,9 +130,11 @@ def test_an_unreachable_hub_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 def test_modules_import_without_torch() -> None:
-    code = ("import sys, rlhf_core.models.load, rlhf_core.models.config, rlhf_core.models.lora, "
-            "rlhf_core.models.prompt_format, rlhf_core.models.sources, rlhf_core.rollout.config\n"
-            "print([m for m in ('torch', 'transformers', 'peft') if m in sys.modules])")
+    code = (
+        "import sys, rlhf_core.models.load, rlhf_core.models.config, rlhf_core.models.lora, "
+        "rlhf_core.models.prompt_format, rlhf_core.models.sources, rlhf_core.rollout.config\n"
+        "print([m for m in ('torch', 'transformers', 'peft') if m in sys.modules])"
+    )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
 
 
@@ -226,8 +234,9 @@ def test_checkpoint_weights_come_back_bit_for_bit(new_model: Any, tokenizer: Any
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_adapters_are_merged_from_the_gathered_weights(new_model: Any, tokenizer: Any, tmp_path: Path,
-                                                       kind: str) -> None:
+def test_adapters_are_merged_from_the_gathered_weights(
+    new_model: Any, tokenizer: Any, tmp_path: Path, kind: str
+) -> None:
     """Where a strategy shards the weights, those in memory are not whole; only the gathered ones count."""
     from rlhf_core.models.save import merged_state
 

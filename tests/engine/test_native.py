@@ -24,8 +24,7 @@ kinds = pytest.mark.parametrize("model", KINDS, indirect=True)
 
 
 def requests(prompts: Sequence[tuple[int, ...]] = PROMPTS, group: int = 4) -> list[RolloutRequest]:
-    return [RolloutRequest(f"p{p}", ids, g, seed=1000 * p + g)
-            for p, ids in enumerate(prompts) for g in range(group)]
+    return [RolloutRequest(f"p{p}", ids, g, seed=1000 * p + g) for p, ids in enumerate(prompts) for g in range(group)]
 
 
 def same(a: Rollout, b: Rollout) -> None:
@@ -89,8 +88,9 @@ def test_logprobs_are_the_trainers(model: Any, tokenizer: Any, temperature: floa
     sampling = SamplingParams(max_tokens=20, min_tokens=8, temperature=temperature)
     rollouts = NativeEngine(model, tokenizer, 128).generate(requests(), sampling, 0)
     with torch.no_grad():
-        out = completion_logprobs(model, [r.prompt_ids for r in rollouts], [r.completion_ids for r in rollouts],
-                                  temperature=temperature)
+        out = completion_logprobs(
+            model, [r.prompt_ids for r in rollouts], [r.completion_ids for r in rollouts], temperature=temperature
+        )
     for i, r in enumerate(rollouts):
         np.testing.assert_allclose(r.logprobs_T, out.logprobs_BT[i, : len(r.completion_ids)].numpy(), atol=1e-4)
 
@@ -247,8 +247,9 @@ def test_modes_are_restored(model: Any, tokenizer: Any) -> None:
     assert model.model.layers[1].training
 
 
-def test_what_does_not_fit_is_refused_before_any_compute(model: Any, tokenizer: Any,
-                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_fit_is_refused_before_any_compute(
+    model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine = NativeEngine(model, tokenizer, 20)
     monkeypatch.setattr(engine, "logits", lambda *_: pytest.fail("computed something"))
     with pytest.raises(ConfigError, match=r"'p1' has 8 tokens; with max_tokens 13 that is 21.*20"):

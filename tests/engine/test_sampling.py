@@ -25,9 +25,19 @@ def transformers_logprobs(logits: torch.Tensor, p: SamplingParams) -> torch.Tens
     return torch.log_softmax(scores, -1)
 
 
-@pytest.mark.parametrize("options", [
-    {"top_k": 5}, {"top_p": 0.8}, {"min_p": 0.1}, {"top_k": 20, "top_p": 0.7}, {"top_p": 0.9, "min_p": 0.05},
-    {"top_k": 7, "top_p": 0.6, "min_p": 0.2, "temperature": 0.7}, {"top_k": 10_000}, {"top_p": 1e-9}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"top_k": 5},
+        {"top_p": 0.8},
+        {"min_p": 0.1},
+        {"top_k": 20, "top_p": 0.7},
+        {"top_p": 0.9, "min_p": 0.05},
+        {"top_k": 7, "top_p": 0.6, "min_p": 0.2, "temperature": 0.7},
+        {"top_k": 10_000},
+        {"top_p": 1e-9},
+    ],
+)
 def test_truncation_is_that_of_transformers(options: dict[str, float]) -> None:
     params = SamplingParams(**{"temperature": 1.3, **options})  # type: ignore[arg-type]
     logits = torch.randn(64, 301, generator=torch.Generator().manual_seed(0)) * 3
@@ -93,10 +103,19 @@ def first_stop(tokenizer: Any, text: str, stop: tuple[str, ...]) -> tuple[int | 
     return hit, ids
 
 
-@pytest.mark.parametrize(("text", "stop"), [
-    ("the answer is here </answer> and more", "</answer>"), ("hello there\nUser: hi", "\nUser:"),
-    ("a b  c", "  "), ("naïve café au lait", "é"), ("日本語のテキスト", "語"), ("x" * 90 + "STOP", "STOP"),
-    ("aaaa", "aaa"), ("one</ans</answer>two", "</answer>")])
+@pytest.mark.parametrize(
+    ("text", "stop"),
+    [
+        ("the answer is here </answer> and more", "</answer>"),
+        ("hello there\nUser: hi", "\nUser:"),
+        ("a b  c", "  "),
+        ("naïve café au lait", "é"),
+        ("日本語のテキスト", "語"),
+        ("x" * 90 + "STOP", "STOP"),
+        ("aaaa", "aaa"),
+        ("one</ans</answer>two", "</answer>"),
+    ],
+)
 def test_stop_at_the_first_token_that_completes_the_string(tokenizer: Any, text: str, stop: str) -> None:
     hit, ids = first_stop(tokenizer, text, (stop, "absent"))
     want = next(n for n in range(1, len(ids) + 1) if stop in tokenizer.decode(ids[:n]))

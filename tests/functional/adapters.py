@@ -27,10 +27,17 @@ def run_masked_normalize(tensor: Any, mask: Any, dim: int | None = None, normali
     return F.masked_normalize(tensor, mask, dim=dim, constant_normalizer=normalize_constant)
 
 
-def run_compute_group_normalized_rewards(reward_fn: Any, rollout_responses: Any, repeated_ground_truths: Any,
-                                         group_size: int, advantage_eps: float, normalize_by_std: bool) -> Any:
-    return F.compute_group_normalized_rewards(reward_fn, rollout_responses, repeated_ground_truths, group_size,
-                                              advantage_eps, normalize_by_std)
+def run_compute_group_normalized_rewards(
+    reward_fn: Any,
+    rollout_responses: Any,
+    repeated_ground_truths: Any,
+    group_size: int,
+    advantage_eps: float,
+    normalize_by_std: bool,
+) -> Any:
+    return F.compute_group_normalized_rewards(
+        reward_fn, rollout_responses, repeated_ground_truths, group_size, advantage_eps, normalize_by_std
+    )
 
 
 def run_compute_naive_policy_gradient_loss(raw_rewards_or_advantages: Any, policy_log_probs: Any) -> Any:
@@ -49,12 +56,13 @@ def run_grpo_microbatch_train_step(**arguments: Any) -> Any:
     return F.grpo_microbatch_train_step(**arguments)
 
 
-def run_sft_microbatch_train_step(policy_log_probs: Any, response_mask: Any, gradient_accumulation_steps: int,
-                                  normalize_constant: float = 1.0) -> Any:
-    return F.sft_microbatch_train_step(policy_log_probs, response_mask, gradient_accumulation_steps,
-                                       normalize_constant)
+def run_sft_microbatch_train_step(
+    policy_log_probs: Any, response_mask: Any, gradient_accumulation_steps: int, normalize_constant: float = 1.0
+) -> Any:
+    return F.sft_microbatch_train_step(policy_log_probs, response_mask, gradient_accumulation_steps, normalize_constant)
 
 
-def run_compute_per_instance_dpo_loss(lm: Any, lm_ref: Any, tokenizer: Any, beta: float, prompt: str,
-                                      response_chosen: str, response_rejected: str) -> Any:
+def run_compute_per_instance_dpo_loss(
+    lm: Any, lm_ref: Any, tokenizer: Any, beta: float, prompt: str, response_chosen: str, response_rejected: str
+) -> Any:
     return F.compute_per_instance_dpo_loss(lm, lm_ref, tokenizer, beta, prompt, response_chosen, response_rejected)

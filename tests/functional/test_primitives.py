@@ -39,7 +39,8 @@ def test_tokens_are_joined_shifted_and_masked(pocket: Any) -> None:
     batch = run.run_tokenize_prompt_and_output(PROMPTS, OUTPUTS, tokenizer)
     width = max(len(p) + len(o) for p, o in zip(prompts, outputs)) - 1
     assert {k: tuple(v.shape) for k, v in batch.items()} == dict.fromkeys(
-        ("input_ids", "labels", "response_mask"), (3, width))
+        ("input_ids", "labels", "response_mask"), (3, width)
+    )
     for row, (prompt, output) in enumerate(zip(prompts, outputs)):
         whole = prompt + output
         assert batch["labels"][row, : len(whole) - 1].tolist() == whole[1:]
@@ -71,7 +72,8 @@ def test_log_probs_and_entropy_are_those_of_the_models_logits(pocket: Any) -> No
     torch.testing.assert_close(found["token_entropy"], -(logp.exp() * logp).sum(-1))
     assert found["log_probs"].requires_grad
     assert set(run.run_get_response_log_probs(pocket.model, batch["input_ids"], batch["labels"], False)) == {
-        "log_probs"}
+        "log_probs"
+    }
 
 
 def test_log_probs_are_those_the_trainers_compute(pocket: Any) -> None:
@@ -88,9 +90,15 @@ VALUES = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 60.0]])
 MASK = torch.tensor([[1, 1, 0], [1, 0, 0]])
 
 
-@pytest.mark.parametrize(("dim", "mean", "total"), [
-    (None, 7 / 3, 7.0), (0, [2.5, 2.0, 0.0], [5.0, 2.0, 0.0]), (1, [1.5, 4.0], [3.0, 4.0]),
-    (-1, [1.5, 4.0], [3.0, 4.0])])
+@pytest.mark.parametrize(
+    ("dim", "mean", "total"),
+    [
+        (None, 7 / 3, 7.0),
+        (0, [2.5, 2.0, 0.0], [5.0, 2.0, 0.0]),
+        (1, [1.5, 4.0], [3.0, 4.0]),
+        (-1, [1.5, 4.0], [3.0, 4.0]),
+    ],
+)
 @pytest.mark.parametrize("mask", [MASK, MASK.bool(), MASK.float()])
 def test_masked_mean_and_sum_over_a_constant(dim: int | None, mean: Any, total: Any, mask: torch.Tensor) -> None:
     assert run.run_masked_mean(VALUES, mask, dim).tolist() == pytest.approx(mean)
@@ -136,7 +144,8 @@ def test_normalised_rewards_are_the_trainers_advantages() -> None:
         config = GroupNormConfig(scale=scale)  # type: ignore[arg-type]
         theirs = GroupNorm(config).estimate(rollouts, [Score(v) for v in values], ids).values
         mine, _, _ = run.run_compute_group_normalized_rewards(
-            lambda response, truth: {"reward": float(response)}, [str(v) for v in values], ["x"] * 8, 4, 1e-6, by_std)
+            lambda response, truth: {"reward": float(response)}, [str(v) for v in values], ["x"] * 8, 4, 1e-6, by_std
+        )
         torch.testing.assert_close(mine, torch.tensor(theirs, dtype=torch.float32), rtol=0, atol=0)
 
 
@@ -160,9 +169,13 @@ def test_naive_loss() -> None:
         run.run_compute_naive_policy_gradient_loss(ADVANTAGES[:, 0], torch.tensor(LOGP))
 
 
-@pytest.mark.parametrize(("cliprange", "loss", "clipped"), [
-    (0.2, [[-2.4, -2.0], [0.8, 2.0]], [[True, False], [True, False]]),
-    (10.0, [[-4.0, -2.0], [0.5, 2.0]], [[False, False], [False, False]])])
+@pytest.mark.parametrize(
+    ("cliprange", "loss", "clipped"),
+    [
+        (0.2, [[-2.4, -2.0], [0.8, 2.0]], [[True, False], [True, False]]),
+        (10.0, [[-4.0, -2.0], [0.5, 2.0]], [[False, False], [False, False]]),
+    ],
+)
 def test_clipped_loss(cliprange: float, loss: Any, clipped: Any) -> None:
     new, old = torch.tensor(LOGP, requires_grad=True), torch.tensor(OLD, requires_grad=True)
     found, meta = run.run_compute_grpo_clip_loss(ADVANTAGES, new, old, cliprange)
@@ -188,13 +201,25 @@ def test_clipped_loss_is_the_trainers() -> None:
 
 def test_the_wrapper_chooses() -> None:
     logp, old, raw = torch.tensor(LOGP), torch.tensor(OLD), torch.tensor([[1.0], [0.0]])
-    everything = {"policy_log_probs": logp, "raw_rewards": raw, "advantages": ADVANTAGES, "old_log_probs": old,
-                  "cliprange": 0.2}
-    wanted = {"no_baseline": -raw * logp, "reinforce_with_baseline": -ADVANTAGES * logp,
-              "grpo_clip": run.run_compute_grpo_clip_loss(ADVANTAGES, logp, old, 0.2)[0],
-              "grpo_no_clip": -ADVANTAGES * (logp - old).exp()}
-    needs = {"no_baseline": ["raw_rewards"], "reinforce_with_baseline": ["advantages"],
-             "grpo_clip": ["advantages", "old_log_probs", "cliprange"], "grpo_no_clip": ["advantages", "old_log_probs"]}
+    everything = {
+        "policy_log_probs": logp,
+        "raw_rewards": raw,
+        "advantages": ADVANTAGES,
+        "old_log_probs": old,
+        "cliprange": 0.2,
+    }
+    wanted = {
+        "no_baseline": -raw * logp,
+        "reinforce_with_baseline": -ADVANTAGES * logp,
+        "grpo_clip": run.run_compute_grpo_clip_loss(ADVANTAGES, logp, old, 0.2)[0],
+        "grpo_no_clip": -ADVANTAGES * (logp - old).exp(),
+    }
+    needs = {
+        "no_baseline": ["raw_rewards"],
+        "reinforce_with_baseline": ["advantages"],
+        "grpo_clip": ["advantages", "old_log_probs", "cliprange"],
+        "grpo_no_clip": ["advantages", "old_log_probs"],
+    }
     for kind, want in wanted.items():
         torch.testing.assert_close(run.run_compute_policy_gradient_loss(loss_type=kind, **everything)[0], want)
         for name in needs[kind]:
@@ -207,8 +232,14 @@ def test_the_wrapper_chooses() -> None:
 def test_grpo_step_means_over_tokens_then_sequences_then_steps() -> None:
     logp = torch.tensor(LOGP, requires_grad=True)
     loss, meta = run.run_grpo_microbatch_train_step(
-        policy_log_probs=logp, response_mask=torch.tensor([[1, 1], [1, 0]]), gradient_accumulation_steps=2,
-        loss_type="grpo_clip", advantages=ADVANTAGES, old_log_probs=torch.tensor(OLD), cliprange=0.2)
+        policy_log_probs=logp,
+        response_mask=torch.tensor([[1, 1], [1, 0]]),
+        gradient_accumulation_steps=2,
+        loss_type="grpo_clip",
+        advantages=ADVANTAGES,
+        old_log_probs=torch.tensor(OLD),
+        cliprange=0.2,
+    )
     assert float(loss) == pytest.approx(((-2.4 - 2.0) / 2 + 0.8) / 2 / 2)
     assert float(meta["clip_fraction"]) == pytest.approx(2 / 3)
     assert logp.grad is not None
@@ -225,9 +256,15 @@ def test_accumulated_grpo_steps_are_one_large_one(kind: str) -> None:
         logp = (old + 0.3 * torch.sin(torch.arange(56.0).reshape(8, 7))).requires_grad_()
         for rows in torch.arange(8).chunk(steps):
             run.run_grpo_microbatch_train_step(
-                policy_log_probs=logp[rows], response_mask=mask[rows], gradient_accumulation_steps=steps,
-                loss_type=kind, raw_rewards=values[rows], advantages=values[rows], old_log_probs=old[rows],
-                cliprange=0.2)
+                policy_log_probs=logp[rows],
+                response_mask=mask[rows],
+                gradient_accumulation_steps=steps,
+                loss_type=kind,
+                raw_rewards=values[rows],
+                advantages=values[rows],
+                old_log_probs=old[rows],
+                cliprange=0.2,
+            )
         grads.append(logp.grad)
     torch.testing.assert_close(grads[0], grads[1])
 

@@ -176,8 +176,7 @@ def test_check_imports_what_a_config_imports_only_when_it_builds(fakes: Fakes) -
         assert "importing lazy_loss.loss: ModuleNotFoundError" in out.stdout
 
 
-@pytest.mark.parametrize(("code", "said"), [(MISSPELLED, "rlhf_step_ends"),
-                                            (WRAPPER, "do not wrap")])
+@pytest.mark.parametrize(("code", "said"), [(MISSPELLED, "rlhf_step_ends"), (WRAPPER, "do not wrap")])
 def test_check_looks_at_the_hooks_of_the_distribution_asked_for(fakes: Fakes, code: str, said: str) -> None:
     fakes.add("bad-hook", "[rlhf]\nobserver = bad_hook:hooks\n", code)
     fakes.add("good-hook", "[rlhf]\nobserver = good_hook:hooks\n", HOOKS)
@@ -214,7 +213,9 @@ def test_a_hook_registers_a_component_that_metadata_does_not_declare(fakes: Fake
     assert "unknown loss 'late'" in out.stderr
 
 
-LATE_REWARD = REGISTERS.format(kind="reward") + """
+LATE_REWARD = (
+    REGISTERS.format(kind="reward")
+    + """
 from rlhf_core.api import ComponentConfig, Score
 
 class Config(ComponentConfig):
@@ -224,6 +225,7 @@ class Config(ComponentConfig):
     def score(self, samples):
         return [Score(len(s.completion) * 1.0) for s in samples]
 """
+)
 
 
 def test_scoring_knows_a_reward_that_a_hook_registers(fakes: Fakes) -> None:

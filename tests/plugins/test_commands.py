@@ -16,8 +16,11 @@ def weigh(size):
 
 
 def test_a_plugin_adds_commands_at_any_depth(fakes: Fakes) -> None:
-    fakes.add("acme-scales", "[rlhf.command]\nweigh = acme_scales:weigh\nreward.weigh = acme_scales:weigh\n"
-                             "lab.weigh = acme_scales:weigh\n", CODE)
+    fakes.add(
+        "acme-scales",
+        "[rlhf.command]\nweigh = acme_scales:weigh\nreward.weigh = acme_scales:weigh\nlab.weigh = acme_scales:weigh\n",
+        CODE,
+    )
     for words in (["weigh"], ["reward", "weigh"], ["lab", "weigh"]):
         out = fakes.rlhf(*words, "--size", "5")
         assert (out.returncode, out.stdout) == (0, "weighed 5\n"), out.stderr
@@ -43,8 +46,11 @@ def test_a_command_is_imported_only_when_called_and_may_be_switched_off(fakes: F
 
 
 def test_the_cores_commands_cannot_be_replaced_and_twins_are_refused(fakes: Fakes) -> None:
-    fakes.add("acme-scales", "[rlhf.command]\ndoctor = acme_scales:weigh\nreward.score = acme_scales:weigh\n"
-                             "weigh = acme_scales:weigh\n", CODE)
+    fakes.add(
+        "acme-scales",
+        "[rlhf.command]\ndoctor = acme_scales:weigh\nreward.score = acme_scales:weigh\nweigh = acme_scales:weigh\n",
+        CODE,
+    )
     fakes.add("other-scales", "[rlhf.command]\nweigh = other_scales:weigh\n", CODE)
     assert "Check versions" in fakes.rlhf("doctor", "--help").stdout
     assert "Score the completions" in fakes.rlhf("reward", "score", "--help").stdout

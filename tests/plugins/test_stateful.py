@@ -153,12 +153,38 @@ moody = acme_moods:EngineConfig
 moody = acme_moods:MonitorConfig
 """
 RUNS = {
-    "online": ["--algo", "grpo", "--loss", "moody", "--advantage", "moody", "--set", "rollout.name=moody",
-               "--set", "trainer.steps=4", "--set", "trainer.rollout_batch_size=8", "--set", "trainer.group_size=4",
-               "--set", "reward.name=moody", "--set", "dataset={name: pocket, subset: arithmetic}",
-               "--set", "dataset.reward.name=moody"],
-    "offline": ["--algo", "sft", "--loss", "moody_imitation", "--set", "trainer.max_steps=4",
-                "--set", "trainer.batch_size=4"],
+    "online": [
+        "--algo",
+        "grpo",
+        "--loss",
+        "moody",
+        "--advantage",
+        "moody",
+        "--set",
+        "rollout.name=moody",
+        "--set",
+        "trainer.steps=4",
+        "--set",
+        "trainer.rollout_batch_size=8",
+        "--set",
+        "trainer.group_size=4",
+        "--set",
+        "reward.name=moody",
+        "--set",
+        "dataset={name: pocket, subset: arithmetic}",
+        "--set",
+        "dataset.reward.name=moody",
+    ],
+    "offline": [
+        "--algo",
+        "sft",
+        "--loss",
+        "moody_imitation",
+        "--set",
+        "trainer.max_steps=4",
+        "--set",
+        "trainer.batch_size=4",
+    ],
 }
 BOTH = ["--set", "trainer.eval_samples=4", "--set", "trainer.checkpoint_every=2", "--set", "monitors=[{name: moody}]"]
 

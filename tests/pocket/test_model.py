@@ -30,8 +30,10 @@ def test_it_is_as_mediocre_as_recorded() -> None:
     policy = load_policy(ModelConfig())
     formatter = Formatter(policy.tokenizer, "auto")
     rows = load_prompts("assistant", "heldout")[:200]
-    requests = [RolloutRequest(r["id"], formatter.encode([{"role": "user", "content": r["prompt"]}]), 0, n)
-                for n, r in enumerate(rows)]
+    requests = [
+        RolloutRequest(r["id"], formatter.encode([{"role": "user", "content": r["prompt"]}]), 0, n)
+        for n, r in enumerate(rows)
+    ]
     engine = NativeEngine(policy.model, policy.tokenizer, policy.context)
     texts = [r.text for r in engine.generate(requests, SamplingParams(max_tokens=64), 0)]
     golds = [gold_score(r["attribute"], r["answer"], t) for r, t in zip(rows, texts)]

@@ -39,8 +39,20 @@ def test_share_of_the_best() -> None:
         return [study.Point(step, 2.0 * step, a, a / 2) for step, a in enumerate(accuracies)]
 
     rows = study.summarise({"a": {0: curve(0.1, 0.3), 1: curve(0.1, 0.5)}, "b": {0: curve(0.1, 0.2)}})
-    assert rows[0] == pytest.approx({"algorithm": "a", "seeds": 2, "before": 0.1, "mean": 0.4, "low": 0.3, "high": 0.5,
-                                     "trained_before": 0.05, "trained": 0.2, "seconds": 2.0, "share_of_best": 1.0})
+    assert rows[0] == pytest.approx(
+        {
+            "algorithm": "a",
+            "seeds": 2,
+            "before": 0.1,
+            "mean": 0.4,
+            "low": 0.3,
+            "high": 0.5,
+            "trained_before": 0.05,
+            "trained": 0.2,
+            "seconds": 2.0,
+            "share_of_best": 1.0,
+        }
+    )
     assert rows[1]["share_of_best"] == pytest.approx(0.5)
     assert "| b | 1 | 0.100 | 0.200 | 0.200 to 0.200 | 50% |" in study.table(rows)
 
@@ -62,13 +74,24 @@ def test_what_is_recorded_of_a_run(finished_run: Path) -> None:
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "scripts/studies/arithmetic_algorithms.py", "--seeds", "0",
-               "--runs", str(folder / "runs"), "--out", str(folder / "out"), *arguments]
+    command = [
+        sys.executable,
+        "scripts/studies/arithmetic_algorithms.py",
+        "--seeds",
+        "0",
+        "--runs",
+        str(folder / "runs"),
+        "--out",
+        str(folder / "out"),
+        *arguments,
+    ]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize(("arguments", "says"), [
-    (["--algorithms", "gpro"], "invalid choice: 'gpro'"), (["--jobs", "0"], "'0' is not a number of at least 1")])
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [(["--algorithms", "gpro"], "invalid choice: 'gpro'"), (["--jobs", "0"], "'0' is not a number of at least 1")],
+)
 def test_arguments_that_make_no_sense(tmp_path: Path, arguments: Sequence[str], says: str) -> None:
     out = run(tmp_path, *arguments)
     assert out.returncode == 2

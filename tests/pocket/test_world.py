@@ -19,8 +19,9 @@ def test_splits_are_disjoint_and_large_enough() -> None:
 
 
 def test_two_digit_sums() -> None:
-    train, held = ({r["id"].split("/")[1]: r for r in data.load_prompts("two_digit_sums", s)}
-                   for s in ("train", "heldout"))
+    train, held = (
+        {r["id"].split("/")[1]: r for r in data.load_prompts("two_digit_sums", s)} for s in ("train", "heldout")
+    )
     assert len(train) + len(held) == 8100
     assert 0.15 < len(held) / 8100 < 0.25
     assert not {"+".join(reversed(name.split("+"))) for name in held} & set(train), "mirror images are together"
@@ -32,10 +33,20 @@ def test_rows_are_the_same_every_time() -> None:
     assert data.load_prompts("arithmetic", "train")[0] == data.load_prompts("arithmetic", "train")[0]
 
 
-@pytest.mark.parametrize(("text", "right"), [
-    ("Mira has a cat.", True), ("I guess Mira has a cat.", True), ("Mira has a dog.", False), ("", False),
-    ("Mira has a cat. Mira has a dog.", False), ("cat dog parrot rabbit turtle pony goat hamster", False),
-    ("Mira has a CAT!", True), ("Mira has a catfish.", False), ("A cat, a cat, a cat.", True)])
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        ("Mira has a cat.", True),
+        ("I guess Mira has a cat.", True),
+        ("Mira has a dog.", False),
+        ("", False),
+        ("Mira has a cat. Mira has a dog.", False),
+        ("cat dog parrot rabbit turtle pony goat hamster", False),
+        ("Mira has a CAT!", True),
+        ("Mira has a catfish.", False),
+        ("A cat, a cat, a cat.", True),
+    ],
+)
 def test_right_means_this_value_and_no_other(text: str, right: bool) -> None:
     assert is_right("pet", "cat", text) is right
 

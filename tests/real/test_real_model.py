@@ -47,8 +47,18 @@ def test_quickstart_beats_the_starting_policy_by_the_gold_score(tmp_path: Path) 
 
 def test_grpo_on_gsm8k(gguf: str, test_data: Path, tmp_path: Path) -> None:
     settings = ("trainer.steps=1", "trainer.eval_samples=4", "reward.max_pairs=64", "reward.heldout_pairs=24")
-    command = [sys.executable, "-m", "scripts.real.smollm2_gsm8k", "--only", "ensemble", "--model", gguf,
-               "--data", str(test_data), *[part for s in settings for part in ("--set", s)]]
+    command = [
+        sys.executable,
+        "-m",
+        "scripts.real.smollm2_gsm8k",
+        "--only",
+        "ensemble",
+        "--model",
+        gguf,
+        "--data",
+        str(test_data),
+        *[part for s in settings for part in ("--set", s)],
+    ]
     env = {**os.environ, "RLHF_CACHE": str(tmp_path)}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=900)
     found = json.loads(done.stdout)["ensemble"]
@@ -60,8 +70,9 @@ def test_grpo_on_gsm8k(gguf: str, test_data: Path, tmp_path: Path) -> None:
     assert found["reports"]["ensemble"]["train_pairs"] == 64
 
 
-def test_sft_with_adapters_on_human_conversations(gguf: str, test_data: Path, rlhf: Callable[..., Any],
-                                                  tmp_path: Path) -> None:
+def test_sft_with_adapters_on_human_conversations(
+    gguf: str, test_data: Path, rlhf: Callable[..., Any], tmp_path: Path
+) -> None:
     with gzip.open(test_data / "hh_rlhf" / "pairs.jsonl.gz", "rt") as lines:
         texts = [json.loads(line)["chosen"] for line in itertools.islice(lines, 600)]
     turns = [re.split(r"\n\n(?:Human|Assistant): ", text)[1:] for text in texts]
@@ -69,11 +80,28 @@ def test_sft_with_adapters_on_human_conversations(gguf: str, test_data: Path, rl
     assert len(rows) == 60
     data = tmp_path / "chosen.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    settings = ("model.lora.r=8", "trainer.batch_size=8", "trainer.micro_batch_size=4", "trainer.max_steps=8",
-                "trainer.optimizer={learning_rate: 0.001, warmup_steps: 0, schedule: constant}",
-                "trainer.max_length=192", "dataset.heldout_fraction=0.2")
-    out = rlhf("train", "--algo", "sft", "--model", gguf, "--dataset", data, "--run-dir", tmp_path / "run", "--json",
-               *[part for s in settings for part in ("--set", s)])
+    settings = (
+        "model.lora.r=8",
+        "trainer.batch_size=8",
+        "trainer.micro_batch_size=4",
+        "trainer.max_steps=8",
+        "trainer.optimizer={learning_rate: 0.001, warmup_steps: 0, schedule: constant}",
+        "trainer.max_length=192",
+        "dataset.heldout_fraction=0.2",
+    )
+    out = rlhf(
+        "train",
+        "--algo",
+        "sft",
+        "--model",
+        gguf,
+        "--dataset",
+        data,
+        "--run-dir",
+        tmp_path / "run",
+        "--json",
+        *[part for s in settings for part in ("--set", s)],
+    )
     assert out.code == 0, out.err
     summary = json.loads(out.out)
     assert summary["evaluation_after"]["eval/loss"] < summary["evaluation_before"]["eval/loss"]

@@ -167,8 +167,7 @@ def interrupted(args: list[str], run: Path, tmp: Path, moments: list[Callable[[]
     return hits
 
 
-@pytest.mark.parametrize("variant", [
-    "several_updates", pytest.param("ensemble", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("variant", ["several_updates", pytest.param("ensemble", marks=pytest.mark.slow)])
 def test_resume_is_exact(variant: str, tmp_path: Path) -> None:
     args, run = VARIANTS[variant], tmp_path / "killed"
     finish(start([*args, "--run-dir", str(tmp_path / "whole")], tmp_path))

@@ -13,8 +13,13 @@ from rlhf_core.registry import Registry
 
 NEEDS_A_MODEL = {"rlhf-plugin-reward/bradley_terry", "rlhf-plugin-reward/ensemble", "rlhf-plugin-rubric/rubric_model"}
 """Components with no default to run on; their own tests run them, as those of components with required settings."""
-REQUIRED = {"path": "somewhere", "pattern": "[0-9]+", "task": "chain_sum", "check": "check.py",
-            "parts": {"rules": {"reward": "programmatic"}}}
+REQUIRED = {
+    "path": "somewhere",
+    "pattern": "[0-9]+",
+    "task": "chain_sum",
+    "check": "check.py",
+    "parts": {"rules": {"reward": "programmatic"}},
+}
 """Values of required settings."""
 NEEDS_A_SERVICE = {"rlhf-plugin-wandb/wandb", "rlhf-plugin-judge/judge", "rlhf-plugin-rubric/rubric"}
 NEEDS_AN_EXTRA = {"rlhf-plugin-verifiers/reasoning_gym": "reasoning_gym"}
@@ -38,8 +43,9 @@ def required(entry: Any) -> dict[str, Any]:
     return {name: REQUIRED[name] for name, field in fields.items() if field.is_required()}
 
 
-RUN = [e for e in ENTRIES
-       if e.kind in CHECKS and e.qualified not in NEEDS_A_MODEL | NEEDS_A_SERVICE and not required(e)]
+RUN = [
+    e for e in ENTRIES if e.kind in CHECKS and e.qualified not in NEEDS_A_MODEL | NEEDS_A_SERVICE and not required(e)
+]
 
 
 def load(kind: str, name: str, **options: Any) -> ComponentConfig:

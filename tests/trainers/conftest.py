@@ -11,12 +11,15 @@ import pytest
 from rlhf_core.api import StopRun, hookimpl
 from rlhf_core.config.load import merge, validate
 from rlhf_core.hooks import HookBus, new_manager
-from rlhf_core.launch import plan_run, preflight, run_plan
+from rlhf_core.launch.run import plan_run, preflight, run_plan
 from rlhf_core.plan import Plan, reload
 from rlhf_core.registry import Registry
 
-ONLINE = {"trainer": {"name": "grpo", "steps": 3, "rollout_batch_size": 8, "group_size": 4, "eval_samples": 4},
-          "reward": {"name": "verifier", "workers": 1}, "dataset": {"name": "pocket", "subset": "arithmetic"}}
+ONLINE = {
+    "trainer": {"name": "grpo", "steps": 3, "rollout_batch_size": 8, "group_size": 4, "eval_samples": 4},
+    "reward": {"name": "verifier", "workers": 1},
+    "dataset": {"name": "pocket", "subset": "arithmetic"},
+}
 OFFLINE = {"trainer": {"name": "sft", "max_steps": 3, "batch_size": 4, "micro_batch_size": 4, "eval_samples": 4}}
 
 
@@ -26,9 +29,16 @@ class Train:
     def __init__(self, folder: Path) -> None:
         self.folder, self.bus = folder, HookBus(new_manager())
 
-    def __call__(self, base: Mapping[str, Any], *listeners: object, change: Mapping[str, Any] | None = None,
-                 components: Mapping[tuple[str, str], str] | None = None, strict: bool = False, resume: bool = False,
-                 run: str = "run") -> Mapping[str, Any]:
+    def __call__(
+        self,
+        base: Mapping[str, Any],
+        *listeners: object,
+        change: Mapping[str, Any] | None = None,
+        components: Mapping[tuple[str, str], str] | None = None,
+        strict: bool = False,
+        resume: bool = False,
+        run: str = "run",
+    ) -> Mapping[str, Any]:
         """Train; ``components`` maps (kind, name) to ``module:Config``. Returns the summary."""
         registry, self.bus = Registry(disabled=()), HookBus(new_manager(), strict)
         for n, listener in enumerate(listeners):

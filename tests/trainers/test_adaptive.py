@@ -15,12 +15,23 @@ from pydantic import ValidationError
 from safetensors.torch import load_file
 
 from rlhf_core.runs.jsonl import read_jsonl
-from rlhf_core.trainers.config import AdaptiveSampling
+from rlhf_core.trainers.common.config import AdaptiveSampling
 
 ADAPTIVE = {"k_success": 2, "k_failure": 1, "max_completions": 10, "chunk_size": 4}
-BASE = {"trainer": {"name": "grpo", "steps": 3, "rollout_batch_size": 32, "group_size": 4, "eval_samples": 2,
-                    "checkpoint_every": 1, "keep_checkpoints": 9, "adaptive_sampling": ADAPTIVE},
-        "reward": {"name": "verifier", "workers": 1}, "dataset": {"name": "pocket", "subset": "arithmetic"}}
+BASE = {
+    "trainer": {
+        "name": "grpo",
+        "steps": 3,
+        "rollout_batch_size": 32,
+        "group_size": 4,
+        "eval_samples": 2,
+        "checkpoint_every": 1,
+        "keep_checkpoints": 9,
+        "adaptive_sampling": ADAPTIVE,
+    },
+    "reward": {"name": "verifier", "workers": 1},
+    "dataset": {"name": "pocket", "subset": "arithmetic"},
+}
 
 
 def changed(**trainer: Any) -> dict[str, Any]:
@@ -32,8 +43,11 @@ def rows(run: Path, event: str = "prompt") -> list[dict[str, Any]]:
 
 
 def steps(run: Path) -> list[dict[str, Any]]:
-    return [{k: v for k, v in r.items() if k != "time"} for r in read_jsonl(run / "metrics.jsonl")
-            if "tokens_generated" in r]
+    return [
+        {k: v for k, v in r.items() if k != "time"}
+        for r in read_jsonl(run / "metrics.jsonl")
+        if "tokens_generated" in r
+    ]
 
 
 def enough(scores: list[float]) -> bool:
@@ -109,32 +123,70 @@ def test_resume_equals_uninterrupted(train: Any, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_processes_draw_what_one_does(tmp_path: Path) -> None:
-    options = ["--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", "--set", "threads=1",
-               *(w for s in ("steps=1", "rollout_batch_size=24", "group_size=4", "eval_samples=2", "optimizer.eps=1e-3",
-                             f"adaptive_sampling={json.dumps(ADAPTIVE)}") for w in ("--set", f"trainer.{s}"))]
+    options = [
+        "--algo",
+        "grpo",
+        "--reward",
+        "verifier",
+        "--dataset",
+        "pocket/arithmetic",
+        "--set",
+        "threads=1",
+        *(
+            w
+            for s in (
+                "steps=1",
+                "rollout_batch_size=24",
+                "group_size=4",
+                "eval_samples=2",
+                "optimizer.eps=1e-3",
+                f"adaptive_sampling={json.dumps(ADAPTIVE)}",
+            )
+            for w in ("--set", f"trainer.{s}")
+        ),
+    ]
     for n in ("1", "2"):
-        command = [sys.executable, "-m", "rlhf_core.cli.main", "train", *options, "--nproc", n, "--run-dir",
-                   str(tmp_path / n)]
+        command = [
+            sys.executable,
+            "-m",
+            "rlhf_core.cli.main",
+            "train",
+            *options,
+            "--nproc",
+            n,
+            "--run-dir",
+            str(tmp_path / n),
+        ]
         subprocess.run(command, check=True, timeout=250, capture_output=True)
-    one, two = ([(r["prompt_id"], [c["text"] for c in r["completions"]]) for r in rows(tmp_path / n)]
-                for n in ("1", "2"))
+    one, two = (
+        [(r["prompt_id"], [c["text"] for c in r["completions"]]) for r in rows(tmp_path / n)] for n in ("1", "2")
+    )
     assert one == two
     a, b = (load_file(tmp_path / n / "final" / "model.safetensors") for n in ("1", "2"))
     assert max(float((a[k] - b[k]).abs().max()) for k in a) < 1e-6
 
 
-@pytest.mark.parametrize(("settings", "says"), [
-    ({"k_success": 4, "k_failure": 4, "max_completions": 7}, "cannot hold 4 successes and 4 failures"),
-    ({"chunk_size": 9, "max_completions": 8}, "chunk_size 9 is more than max_completions 8"),
-    ({"k_success": 0}, "greater than or equal to 1"),
-])
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"k_success": 4, "k_failure": 4, "max_completions": 7}, "cannot hold 4 successes and 4 failures"),
+        ({"chunk_size": 9, "max_completions": 8}, "chunk_size 9 is more than max_completions 8"),
+        ({"k_success": 0}, "greater than or equal to 1"),
+    ],
+)
 def test_settings_that_cannot_be_met(settings: dict[str, int], says: str) -> None:
     with pytest.raises(ValidationError, match=says):
         AdaptiveSampling(**settings)
 
 
-@pytest.mark.parametrize(("settings", "size"), [
-    ({"chunk_size": 4}, 4), ({"chunk_size": 1}, 2), ({"k_success": 3, "chunk_size": 3}, 6),
-    ({"k_success": 3, "chunk_size": 3, "max_completions": 5}, 5)])
+@pytest.mark.parametrize(
+    ("settings", "size"),
+    [
+        ({"chunk_size": 4}, 4),
+        ({"chunk_size": 1}, 2),
+        ({"k_success": 3, "chunk_size": 3}, 6),
+        ({"k_success": 3, "chunk_size": 3, "max_completions": 5}, 5),
+    ],
+)
 def test_smallest_group(settings: dict[str, int], size: int) -> None:
     assert AdaptiveSampling(**settings).smallest_group == size

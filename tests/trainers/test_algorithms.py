@@ -12,18 +12,31 @@ from rlhf_core.registry import Registry
 from rlhf_core.runs.jsonl import read_jsonl
 from rlhf_core.strategy.local import LocalStrategy
 from rlhf_core.testing.samples import make_rollout
-from rlhf_core.trainers.config import OnlineTrainerConfig, OverlongSettings
-from rlhf_core.trainers.entropy import keep_uncertain
-from rlhf_core.trainers.items import TrainItem, make_item
-from rlhf_core.trainers.penalty import charge_length
+from rlhf_core.trainers.common.config import OnlineTrainerConfig, OverlongSettings
+from rlhf_core.trainers.common.training_sample import TrainingSample, make_item
+from rlhf_core.trainers.online.entropy import keep_uncertain
+from rlhf_core.trainers.online.penalties import charge_length
 from rlhf_core.types import Score, ScoreStatus
 
 from .conftest import ONLINE, Train
 
-EACH = [(e.kind, e.name) for e in Registry(disabled=()).entries()
-        if e.distribution == "rlhf-plugin-grpo" and e.kind in ("loss", "advantage")]
-SHORT = {"trainer": {"steps": 2, "rollout_batch_size": 16, "group_size": 8, "eval_samples": 0, "gold_samples": 0,
-                     "micro_batch_size": 16, "sampling": {"max_tokens": 12}, "kl": {"track": False}}}
+EACH = [
+    (e.kind, e.name)
+    for e in Registry(disabled=()).entries()
+    if e.distribution == "rlhf-plugin-grpo" and e.kind in ("loss", "advantage")
+]
+SHORT = {
+    "trainer": {
+        "steps": 2,
+        "rollout_batch_size": 16,
+        "group_size": 8,
+        "eval_samples": 0,
+        "gold_samples": 0,
+        "micro_batch_size": 16,
+        "sampling": {"max_tokens": 12},
+        "kl": {"track": False},
+    }
+}
 
 
 def steps(folder: Path) -> list[dict[str, Any]]:
@@ -34,8 +47,10 @@ def steps(folder: Path) -> list[dict[str, Any]]:
 def test_two_steps_with_each(train: Train, kind: str, name: str) -> None:
     """Two updates per step, so that the second is off policy; one for a loss that has no ratio to correct that."""
     size = 16 if name.startswith("reinforce") and kind == "loss" and name != "reinforce_pp" else 8
-    train(ONLINE, change={"trainer": {**SHORT["trainer"], "train_batch_size": size, "drop_constant_groups": False},
-                          kind: name})
+    train(
+        ONLINE,
+        change={"trainer": {**SHORT["trainer"], "train_batch_size": size, "drop_constant_groups": False}, kind: name},
+    )
     rows = steps(train.folder / "run")
     assert len(rows) == 2
     assert all(np.isfinite([r["loss"], r["grad_norm"]]).all() for r in rows)
@@ -61,7 +76,8 @@ def test_the_entropy_quantile_does_not_depend_on_the_micro_batch(train: Train) -
     row = run(train, "one", steps=1, entropy_quantile=0.1)[0]
     other = run(train, "other", steps=1, entropy_quantile=0.1, micro_batch_size=3)[0]
     assert (row["entropy_threshold"], row["grad_norm"]) == pytest.approx(
-        (other["entropy_threshold"], other["grad_norm"]), rel=1e-4)
+        (other["entropy_threshold"], other["grad_norm"]), rel=1e-4
+    )
     fewer, everything = run(train, "few", steps=1, entropy_quantile=0.03)[0], run(train, "all", steps=1)[0]
     assert fewer.get("grad_norm", 0.0) < 0.9 * everything["grad_norm"]
     assert fewer["train/tokens"] == everything["train/tokens"]
@@ -82,8 +98,13 @@ def test_the_entropy_quantile_is_that_of_all_ranks_and_of_chosen_tokens_only() -
     rng = np.random.default_rng(0)
     items = [make_item(make_rollout(0, g, 4 + g), 1.0, mask_truncated=False) for g in range(4)]
     entropies = [rng.random(i.tokens).astype(np.float32) for i in items]
-    items[1] = TrainItem(items[1].name, items[1].prompt_ids, items[1].completion_ids, np.array([True] * 4 + [False]),
-                         items[1].advantages_T)
+    items[1] = TrainingSample(
+        items[1].name,
+        items[1].prompt_ids,
+        items[1].completion_ids,
+        np.array([True] * 4 + [False]),
+        items[1].advantages_T,
+    )
     entropies[1][4] = 99.0  # a tool's token
     whole, found = keep_uncertain(items, entropies, 0.3, LocalStrategy())
     kept = np.concatenate([i.advantages_T[i.mask_T] for i in whole])
@@ -97,9 +118,17 @@ def test_the_entropy_quantile_is_that_of_all_ranks_and_of_chosen_tokens_only() -
         assert all(np.array_equal(x.advantages_T, y.advantages_T) for x, y in zip(part, whole[a:b]))
 
 
-@pytest.mark.parametrize(("length", "cache", "penalty"), [
-    (8, 4.0, 0.0), (9, 4.0, 0.25), (11, 4.0, 0.75), (12, 4.0, 1.0), (11, 0.25, 2 / 3), (12, 0.0, 0.0),
-])
+@pytest.mark.parametrize(
+    ("length", "cache", "penalty"),
+    [
+        (8, 4.0, 0.0),
+        (9, 4.0, 0.25),
+        (11, 4.0, 0.75),
+        (12, 4.0, 1.0),
+        (11, 0.25, 2 / 3),
+        (12, 0.0, 0.0),
+    ],
+)
 def test_the_overlong_penalty_grows_over_the_last_tokens(length: int, cache: float, penalty: float) -> None:
     settings = OverlongSettings(cache=cache, weight=3)
     score = charge_length(Score(2.0, {"a": 1.0}), make_rollout(0, 0, length), 12, settings)

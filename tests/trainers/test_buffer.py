@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from rlhf_core.data.order import PromptOrder
-from rlhf_core.trainers.adaptive import Scored
-from rlhf_core.trainers.buffer import RolloutBuffer
-from rlhf_core.trainers.notes import Notes
-from rlhf_core.trainers.refill import Batch
-from rlhf_core.trainers.rooms import Library
-from rlhf_core.trainers.shelf import pack, unpack
-from rlhf_core.trainers.stale_config import RolloutSettings
+from rlhf_core.trainers.online.batch_codec import pack, unpack
+from rlhf_core.trainers.online.collector import RolloutBatch
+from rlhf_core.trainers.online.events import EventLog
+from rlhf_core.trainers.online.rollout_buffer import RolloutBuffer
+from rlhf_core.trainers.online.rollout_config import RolloutSettings
+from rlhf_core.trainers.online.rollout_group import RolloutGroup
+from rlhf_core.trainers.online.rooms import PromptLoader
 from rlhf_core.types import FinishReason, Prompt, PromptGroup, Rollout, Score, ScoreStatus
 
 
@@ -20,12 +20,12 @@ def prompt(name: str) -> Prompt:
     return Prompt(name, ({"role": "user", "content": name},), source="a")
 
 
-def batch() -> Batch:
-    return Batch([], [], [], [], 0)
+def batch() -> RolloutBatch:
+    return RolloutBatch([], [], [], [], 0)
 
 
 def walk(buffer: RolloutBuffer, steps: int, updates: int = 1) -> list[tuple[int, int, int, int]]:
-    """(Batch, its staleness, batches evicted, batches waiting) of each step; every order is filled at once."""
+    """(RolloutBatch, its staleness, batches evicted, batches waiting) of each step; every order is filled at once."""
     found: list[tuple[int, int, int, int]] = []
     for step in range(steps):
         version = step * updates
@@ -38,12 +38,21 @@ def walk(buffer: RolloutBuffer, steps: int, updates: int = 1) -> list[tuple[int,
     return found
 
 
-@pytest.mark.parametrize(("settings", "updates", "capacity"), [
-    ({}, 1, 0), ({"max_staleness": 3}, 1, 3), ({"max_staleness": 8}, 4, 2), ({"max_staleness": 7}, 4, 1),
-    ({"max_staleness": 1, "max_reads": 2}, 1, 0), ({"max_staleness": 5, "max_reads": 2}, 1, 2),
-    ({"max_staleness": 5, "capacity": 1}, 1, 1)])
-def test_default_capacity_is_the_most_that_cannot_become_too_stale(settings: dict[str, int], updates: int,
-                                                                   capacity: int) -> None:
+@pytest.mark.parametrize(
+    ("settings", "updates", "capacity"),
+    [
+        ({}, 1, 0),
+        ({"max_staleness": 3}, 1, 3),
+        ({"max_staleness": 8}, 4, 2),
+        ({"max_staleness": 7}, 4, 1),
+        ({"max_staleness": 1, "max_reads": 2}, 1, 0),
+        ({"max_staleness": 5, "max_reads": 2}, 1, 2),
+        ({"max_staleness": 5, "capacity": 1}, 1, 1),
+    ],
+)
+def test_default_capacity_is_the_most_that_cannot_become_too_stale(
+    settings: dict[str, int], updates: int, capacity: int
+) -> None:
     chosen = RolloutSettings(**settings)
     assert chosen.ahead(updates) == capacity
     rows = walk(RolloutBuffer(chosen, capacity), 30, updates)
@@ -91,7 +100,7 @@ def test_reads_that_staleness_forbids_are_counted() -> None:
 
 def test_prompts_that_come_back_come_first_and_never_twice_in_a_batch() -> None:
     found = [prompt(f"p{n}") for n in range(6)]
-    library = Library(PromptOrder(found, {"a": 1.0}, 0, shuffle=False), lambda p: (1,), 2)
+    library = PromptLoader(PromptOrder(found, {"a": 1.0}, 0, shuffle=False), lambda p: (1,), 2)
     first, second = library.take(2), library.take(2)
     library.put_back([*first, *second, *first])
     ids = [[g.prompt.id for g in library.take(3)] for _ in range(3)]
@@ -101,20 +110,41 @@ def test_prompts_that_come_back_come_first_and_never_twice_in_a_batch() -> None:
 def test_a_batch_on_the_shelf_and_back() -> None:
     ask = prompt("x")
     group = PromptGroup(ask, (1, 2), 2)
-    rollouts = [Rollout("x", n, (1, 2), (5,) * n, np.full(n, -0.1, np.float32), 3, FinishReason.LENGTH, "t", n,
-                        np.ones(n, np.bool_) if n else None) for n in range(2)]
+    rollouts = [
+        Rollout(
+            "x",
+            n,
+            (1, 2),
+            (5,) * n,
+            np.full(n, -0.1, np.float32),
+            3,
+            FinishReason.LENGTH,
+            "t",
+            n,
+            np.ones(n, np.bool_) if n else None,
+        )
+        for n in range(2)
+    ]
     scores = [Score(0.25, {"a": 1.0}), Score.failed(ScoreStatus.TIMEOUT, "slow")]
-    notes = Notes()
+    notes = EventLog()
     notes.rollouts(rollouts)
     notes.rewards(rollouts, scores)
     notes.count({"n": 2})
     notes.trace("refill", [{"event": "set_aside"}])
-    whole = Batch([group], [group], rollouts, scores, 4, [Scored(group, rollouts, scores)], {"m": 1.0}, 3, notes)
+    whole = RolloutBatch(
+        [group], [group], rollouts, scores, 4, [RolloutGroup(group, rollouts, scores)], {"m": 1.0}, 3, notes
+    )
     tree = pack(whole)
     assert len(tree["shelf"]["rollouts"]) == 2, "each once"
     back = unpack(tree, lambda source, name: {("a", "x"): ask}[source, name])
     assert (back.groups, back.mine, back.scores, back.offset, back.metrics, back.version) == (
-        [group], [group], scores, 4, {"m": 1.0}, 3)
+        [group],
+        [group],
+        scores,
+        4,
+        {"m": 1.0},
+        3,
+    )
     for one, two in zip(rollouts, back.rollouts):
         assert one.completion_ids == two.completion_ids
         assert one.logprobs_T.tobytes() == two.logprobs_T.tobytes()
@@ -123,4 +153,3 @@ def test_a_batch_on_the_shelf_and_back() -> None:
     assert back.aside[0].rollouts[1] is back.rollouts[1]
     assert [method for method, _ in back.notes.rows] == ["rollouts", "rewards", "count", "trace"]
     assert back.notes.rows[1][1][0][1] is back.rollouts[1]
-

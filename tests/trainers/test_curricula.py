@@ -25,11 +25,24 @@ def data(tmp_path: Path) -> Path:
 
 
 def base(data: Path, steps: int = 3, **dataset: Any) -> dict[str, Any]:
-    return {"trainer": {"name": "grpo", "steps": steps, "rollout_batch_size": 8, "group_size": 4, "eval_samples": 2,
-                        "checkpoint_every": 1, "keep_checkpoints": 9},
-            "reward": {"name": "verifier", "workers": 1},
-            "dataset": {"name": "jsonl", "path": str(data / "sums.jsonl"), "heldout_path": str(data / "held.jsonl"),
-                        **dataset}}
+    return {
+        "trainer": {
+            "name": "grpo",
+            "steps": steps,
+            "rollout_batch_size": 8,
+            "group_size": 4,
+            "eval_samples": 2,
+            "checkpoint_every": 1,
+            "keep_checkpoints": 9,
+        },
+        "reward": {"name": "verifier", "workers": 1},
+        "dataset": {
+            "name": "jsonl",
+            "path": str(data / "sums.jsonl"),
+            "heldout_path": str(data / "held.jsonl"),
+            **dataset,
+        },
+    }
 
 
 def drawn(run: Path) -> list[str]:
@@ -83,20 +96,30 @@ def test_unseen_prompts_come_first_and_then_those_solved_sometimes(train: Any, d
     assert in_band == 6
 
 
-@pytest.mark.parametrize(("text", "says"), [
-    (None, "does not exist"),
-    ("", "is empty"),
-    ('{"1": "high"}', "is not a number"),
-    ('{"id": 1, "pass_rate": 0.5}\n{"id": 1, "pass_rate": 0.75}', "occurs twice"),
-    ('{"x/1": 0.5, "x/2": 0.5}', "2 of 2 ids"),
-])
-def test_bad_file_is_refused_before_the_model_loads(rlhf: Callable[..., Any], quick: tuple[str, ...], tmp_path: Path,
-                                                    monkeypatch: pytest.MonkeyPatch, text: str | None,
-                                                    says: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (None, "does not exist"),
+        ("", "is empty"),
+        ('{"1": "high"}', "is not a number"),
+        ('{"id": 1, "pass_rate": 0.5}\n{"id": 1, "pass_rate": 0.75}', "occurs twice"),
+        ('{"x/1": 0.5, "x/2": 0.5}', "2 of 2 ids"),
+    ],
+)
+def test_bad_file_is_refused_before_the_model_loads(
+    rlhf: Callable[..., Any],
+    quick: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str | None,
+    says: str,
+) -> None:
     path = tmp_path / "passes.jsonl"
     if text is not None:
         path.write_text(text)
-    monkeypatch.setattr("rlhf_core.trainers.house.load_policy", lambda config: pytest.fail("the model was loaded"))
+    monkeypatch.setattr(
+        "rlhf_core.trainers.online.build.load_policy", lambda config: pytest.fail("the model was loaded")
+    )
     out = rlhf(*quick, "--set", f"dataset.curriculum.path={path}", "--run-dir", tmp_path / "run")
     assert out.code == 2, out.err
     assert says in out.err

@@ -38,8 +38,9 @@ class FaultyEngine:
     def __init__(self, engine: NativeEngine, fault: str) -> None:
         self.engine, self.fault = engine, fault
 
-    def generate(self, requests: Sequence[RolloutRequest], sampling: SamplingParams,
-                 policy_version: int) -> list[Rollout]:
+    def generate(
+        self, requests: Sequence[RolloutRequest], sampling: SamplingParams, policy_version: int
+    ) -> list[Rollout]:
         if self.fault == "fixed_seed":
             requests = [replace(r, seed=42) for r in requests]
         rollouts = self.engine.generate(requests, sampling, policy_version)
@@ -70,8 +71,11 @@ def named(train: Train, caplog: pytest.LogCaptureFixture) -> Any:
 
     def run(trainer: Mapping[str, Any] | None = None, **change: Any) -> tuple[str, Mapping[str, Any]]:
         with caplog.at_level(logging.WARNING, "rlhf"):
-            summary = train(ONLINE, change={"monitors": ["health"], "trainer": {"eval_samples": 0, **(trainer or {})},
-                                            **change}, components=FAULTY)
+            summary = train(
+                ONLINE,
+                change={"monitors": ["health"], "trainer": {"eval_samples": 0, **(trainer or {})}, **change},
+                components=FAULTY,
+            )
         return "\n".join(r.getMessage() for r in caplog.records if r.name.startswith("rlhf")), summary
 
     return run
@@ -124,9 +128,13 @@ def test_the_chat_template_of_an_instruct_model_on_a_base_model(named: Any, tmp_
 SHARP = {"steps": 8, "rollout_batch_size": 32}
 
 
-@pytest.mark.parametrize(("optimizer", "word"), [
-    ({"warmup_steps": 0, "eps": 1e-12}, "--set trainer.optimizer.eps=1e-05 (now 1e-12)"),
-    ({"warmup_steps": 30, "eps": 1e-4}, "")])
+@pytest.mark.parametrize(
+    ("optimizer", "word"),
+    [
+        ({"warmup_steps": 0, "eps": 1e-12}, "--set trainer.optimizer.eps=1e-05 (now 1e-12)"),
+        ({"warmup_steps": 30, "eps": 1e-4}, ""),
+    ],
+)
 def test_a_small_adam_epsilon_without_warm_up(named: Any, optimizer: dict[str, float], word: str) -> None:
     said, _ = named({**SHARP, "optimizer": {"learning_rate": 0.01, **optimizer}})
     assert ("kl_spike: kl is" in said) is bool(word)

@@ -12,9 +12,9 @@ import torch
 from rlhf_core.batches import LossOutput, TokenBatch
 from rlhf_core.functional.importance import effective_sample_size, importance_weights
 from rlhf_core.runs.jsonl import read_jsonl
-from rlhf_core.trainers.importance import WithImportance, with_sample_size
-from rlhf_core.trainers.stale_config import ImportanceSettings
-from rlhf_core.trainers.update import Updater
+from rlhf_core.trainers.common.learner import Learner
+from rlhf_core.trainers.online.importance import ImportanceCorrection, with_sample_size
+from rlhf_core.trainers.online.rollout_config import ImportanceSettings
 
 from .conftest import ONLINE, Train
 
@@ -25,18 +25,26 @@ OLD = BEHAVIOUR + RATIOS.log()
 
 
 def batch(logprobs: torch.Tensor | None = None) -> TokenBatch:
-    return TokenBatch(logprobs_BT=OLD.clone() if logprobs is None else logprobs, mask_BT=MASK, old_logprobs_BT=OLD,
-                      behaviour_logprobs_BT=BEHAVIOUR, advantages_BT=torch.tensor([[1.0] * 4, [-2.0] * 4]))
+    return TokenBatch(
+        logprobs_BT=OLD.clone() if logprobs is None else logprobs,
+        mask_BT=MASK,
+        old_logprobs_BT=OLD,
+        behaviour_logprobs_BT=BEHAVIOUR,
+        advantages_BT=torch.tensor([[1.0] * 4, [-2.0] * 4]),
+    )
 
 
-@pytest.mark.parametrize(("settings", "expected"), [
-    ({"mode": "truncate"}, [[2, 1, 0.25, 1], [0.5, 2, 1, 2]]),
-    ({"mode": "truncate", "low": 0.5}, [[2, 1, 0.5, 1], [0.5, 2, 1, 2]]),
-    ({"mode": "mask"}, [[0, 1, 0.25, 1], [0.5, 0, 1, 0]]),
-    ({"mode": "mask", "cap": 3.5, "low": 0.4}, [[3, 1, 0, 1], [0.5, 0, 1, 0]]),
-    ({"mode": "truncate", "level": "sequence", "cap": 1.5}, [[0.75] * 4, [1.5] * 4]),
-    ({"mode": "mask", "level": "sequence", "cap": 1.5}, [[0.75] * 4, [0] * 4]),
-])
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"mode": "truncate"}, [[2, 1, 0.25, 1], [0.5, 2, 1, 2]]),
+        ({"mode": "truncate", "low": 0.5}, [[2, 1, 0.5, 1], [0.5, 2, 1, 2]]),
+        ({"mode": "mask"}, [[0, 1, 0.25, 1], [0.5, 0, 1, 0]]),
+        ({"mode": "mask", "cap": 3.5, "low": 0.4}, [[3, 1, 0, 1], [0.5, 0, 1, 0]]),
+        ({"mode": "truncate", "level": "sequence", "cap": 1.5}, [[0.75] * 4, [1.5] * 4]),
+        ({"mode": "mask", "level": "sequence", "cap": 1.5}, [[0.75] * 4, [0] * 4]),
+    ],
+)
 def test_weights_are_those_worked_out_by_hand(settings: Any, expected: list[list[float]]) -> None:
     weights, ratios = importance_weights(OLD, BEHAVIOUR, MASK, **settings)
     torch.testing.assert_close(weights.expand(2, 4), torch.tensor(expected), atol=1e-5, rtol=1e-5)
@@ -50,7 +58,7 @@ def test_gradient_is_the_losses_own_times_the_weight() -> None:
         return LossOutput(-ratio * tokens.advantages_BT, {"mine": (3.0, 4.0)})
 
     logprobs = OLD.clone().requires_grad_()
-    out = WithImportance(clip, ImportanceSettings(), "truncate")(batch(logprobs))
+    out = ImportanceCorrection(clip, ImportanceSettings(), "truncate")(batch(logprobs))
     out.loss[MASK].sum().backward()
     weights = torch.tensor([[2, 1, 0.25, 1], [0.5, 2, 1, 0.0]])
     torch.testing.assert_close(logprobs.grad, -weights * torch.tensor([[1.0] * 4, [-2.0] * 4]))
@@ -62,7 +70,7 @@ def test_metrics_cover_what_counts_and_add_up_over_micro_batches() -> None:
         return LossOutput(tokens.logprobs_BT)
 
     for level, ratios, clipped in (("token", [3, 1, 0.25, 1, 0.5, 4, 1], 2), ("sequence", [0.75, 2.0], 1)):
-        loss = WithImportance(none, ImportanceSettings(level=level, cap=1.9), "truncate")
+        loss = ImportanceCorrection(none, ImportanceSettings(level=level, cap=1.9), "truncate")
         found = {k: (float(s), float(w)) for k, (s, w) in loss(batch()).metrics.items()}
         n = len(ratios)
         assert found["importance/mean_ratio"] == (pytest.approx(sum(ratios), rel=1e-5), n)
@@ -80,8 +88,9 @@ def test_effective_sample_size_of_equal_and_of_one_sided_weights() -> None:
 
 
 def test_no_ratio_overflows() -> None:
-    weights, ratios = importance_weights(torch.zeros(1, 9), torch.full((1, 9), -90.0), torch.ones(1, 9).bool(),
-                                         level="sequence")
+    weights, ratios = importance_weights(
+        torch.zeros(1, 9), torch.full((1, 9), -90.0), torch.ones(1, 9).bool(), level="sequence"
+    )
     assert math.isfinite(float(ratios) ** 2)
     assert float(weights) == 2.0
 
@@ -90,8 +99,13 @@ def steps(train: Train, run: str) -> list[dict[str, Any]]:
     return [r for r in read_jsonl(train.folder / run / "metrics.jsonl") if "tokens_generated" in r]
 
 
-FAST = {"steps": 3, "rollout_batch_size": 32, "eval_samples": 0, "sampling": {"max_tokens": 12},
-        "optimizer": {"learning_rate": 3e-3}}
+FAST = {
+    "steps": 3,
+    "rollout_batch_size": 32,
+    "eval_samples": 0,
+    "sampling": {"max_tokens": 12},
+    "optimizer": {"learning_rate": 3e-3},
+}
 
 
 def test_a_synchronous_run_of_our_own_engine_needs_no_correction(train: Train) -> None:
@@ -116,16 +130,26 @@ def test_a_stale_run_is_corrected_unless_told_otherwise(train: Train) -> None:
     assert ["drift/mean_abs" in r for r in mine] == [True, False, False], "staleness is no drift of the engine"
 
 
-@pytest.mark.parametrize(("setting", "says"), [
-    (["rollouts.max_reads=3"], ("max_reads 3 needs max_staleness of at least 2", "the second read is 1 versions")),
-    (["rollouts.max_staleness=1", "train_batch_size=8"], ("max_staleness 1 is less than the 2 updates of one step",)),
-    (["rollouts.capacity=2"], ("capacity 2 with max_staleness 0", "thrown away")),
-    (["importance.low=3"], ("importance.low 3 is more than importance.cap 2",)),
-    (["importance.mode=mask", "importance.old_policy=behaviour"], ("mode mask cannot be combined", "corrected twice")),
-    (["importance.mode=truncate", "sampling.top_p=0.9"], ("truncated sampling", "importance ratios")),
-])
-def test_settings_that_contradict_each_other(rlhf: Callable[..., Any], quick: tuple[str, ...], setting: list[str],
-                                             says: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        (["rollouts.max_reads=3"], ("max_reads 3 needs max_staleness of at least 2", "the second read is 1 versions")),
+        (
+            ["rollouts.max_staleness=1", "train_batch_size=8"],
+            ("max_staleness 1 is less than the 2 updates of one step",),
+        ),
+        (["rollouts.capacity=2"], ("capacity 2 with max_staleness 0", "thrown away")),
+        (["importance.low=3"], ("importance.low 3 is more than importance.cap 2",)),
+        (
+            ["importance.mode=mask", "importance.old_policy=behaviour"],
+            ("mode mask cannot be combined", "corrected twice"),
+        ),
+        (["importance.mode=truncate", "sampling.top_p=0.9"], ("truncated sampling", "importance ratios")),
+    ],
+)
+def test_settings_that_contradict_each_other(
+    rlhf: Callable[..., Any], quick: tuple[str, ...], setting: list[str], says: tuple[str, ...]
+) -> None:
     out = rlhf(*quick, *(w for s in setting for w in ("--set", f"trainer.{s}")))
     assert out.code == 2
     assert all(part in out.err for part in says), out.err
@@ -133,13 +157,13 @@ def test_settings_that_contradict_each_other(rlhf: Callable[..., Any], quick: tu
 
 def test_accumulation_steps_say_the_micro_batch_size(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
-    micro = Updater._micro
+    micro = Learner._micro
 
-    def counted(self: Updater, items: Any, *args: Any) -> None:
+    def counted(self: Learner, items: Any, *args: Any) -> None:
         sizes.append(len(items))
         micro(self, items, *args)
 
-    monkeypatch.setattr(Updater, "_micro", counted)
+    monkeypatch.setattr(Learner, "_micro", counted)
     accumulated = {"gradient_accumulation_steps": 4, "train_batch_size": 16, "drop_constant_groups": False}
     train(ONLINE, change={"trainer": {**FAST, "steps": 1, "share_prefix": False, **accumulated}})
     assert sizes == [4] * 8

@@ -59,11 +59,21 @@ WATCH = {("monitor", "watch"): f"{__name__}:Watches", ("tracker", "watch"): f"{_
 
 
 @pytest.mark.parametrize("base", [ONLINE, OFFLINE], ids=["online", "offline"])
-@pytest.mark.parametrize(("hook", "nth", "steps"), [
-    ("rlhf_run_start", 1, 0), ("rlhf_eval_end", 1, 0), ("rlhf_batch_ready", 1, 1), ("rlhf_step_end", 2, 2),
-    ("rlhf_checkpoint_saved", 1, 1), ("rlhf_eval_end", 2, 3), ("rlhf_run_end", 1, 3)])
-def test_a_hook_ends_the_run_after_a_checkpoint(train: Train, base: Mapping[str, Any], hook: str, nth: int,
-                                                steps: int) -> None:
+@pytest.mark.parametrize(
+    ("hook", "nth", "steps"),
+    [
+        ("rlhf_run_start", 1, 0),
+        ("rlhf_eval_end", 1, 0),
+        ("rlhf_batch_ready", 1, 1),
+        ("rlhf_step_end", 2, 2),
+        ("rlhf_checkpoint_saved", 1, 1),
+        ("rlhf_eval_end", 2, 3),
+        ("rlhf_run_end", 1, 3),
+    ],
+)
+def test_a_hook_ends_the_run_after_a_checkpoint(
+    train: Train, base: Mapping[str, Any], hook: str, nth: int, steps: int
+) -> None:
     every = {"trainer": {"checkpoint_every": 1}} if hook == "rlhf_checkpoint_saved" else {}
     summary = train(base, Stops(hook, nth), change=every)
     completed = hook == "rlhf_run_end"  # nothing is left to stop
@@ -88,8 +98,11 @@ def test_a_stopped_run_goes_on_when_resumed(train: Train) -> None:
 
 def test_a_monitor_ends_the_run(train: Train) -> None:
     summary = train(OFFLINE, change={"monitors": [{"name": "watch", "stop": True}]}, components=WATCH)
-    assert (summary["status"], summary["steps"], summary["stop_reason"]) == ("stopped", 1,
-                                                                           "the watcher has seen enough")
+    assert (summary["status"], summary["steps"], summary["stop_reason"]) == (
+        "stopped",
+        1,
+        "the watcher has seen enough",
+    )
 
 
 def test_one_listener_that_stops_does_not_silence_the_others(train: Train) -> None:

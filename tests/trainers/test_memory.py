@@ -11,14 +11,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from rlhf_core.functional.linear_logprobs import CHUNK_BYTES
-from rlhf_core.policy.paths import ALL, Paths
+from rlhf_core.kernels.chunked_head import CHUNK_BYTES
+from rlhf_core.policy.forward_options import ALL, ForwardOptions
 from rlhf_core.strategy.local import LocalStrategy
-from rlhf_core.trainers.config import OnlineTrainerConfig
-from rlhf_core.trainers.foundry import TokenFoundry
-from rlhf_core.trainers.items import TrainItem
-from rlhf_core.trainers.micro_batches import in_order
-from rlhf_core.trainers.update import Updater
+from rlhf_core.trainers.common.config import OnlineTrainerConfig
+from rlhf_core.trainers.common.learner import Learner
+from rlhf_core.trainers.common.micro_batches import in_order
+from rlhf_core.trainers.common.policy_module import PolicyModule
+from rlhf_core.trainers.common.training_sample import TrainingSample
 from rlhf_plugin_grpo.loss import GrpoClip
 
 VOCABULARY, TOKENS, COMPLETIONS = 40_000, 80, 6
@@ -38,16 +38,27 @@ class Largest(TorchDispatchMode):
         return out
 
 
-def largest(paths: Paths) -> dict[str, int]:
+def largest(paths: ForwardOptions) -> dict[str, int]:
     """By room: one update, and what is measured without gradient (old and reference logprobs)."""
     torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
-                                         num_attention_heads=1)).eval()
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=VOCABULARY, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1
+        )
+    ).eval()
     rng = np.random.default_rng(0)
-    rows = [TrainItem(str(i), (1, 2, 3), tuple(rng.integers(0, VOCABULARY, TOKENS).tolist()), np.ones(TOKENS, bool),
-                      np.full(TOKENS, rng.normal(), np.float32)) for i in range(COMPLETIONS)]
-    room = TokenFoundry(model, 1.0, paths)
-    updater = Updater(room, GrpoClip(0.2, 0.2), LocalStrategy(), OnlineTrainerConfig(name="t"), 1)
+    rows = [
+        TrainingSample(
+            str(i),
+            (1, 2, 3),
+            tuple(rng.integers(0, VOCABULARY, TOKENS).tolist()),
+            np.ones(TOKENS, bool),
+            np.full(TOKENS, rng.normal(), np.float32),
+        )
+        for i in range(COMPLETIONS)
+    ]
+    room = PolicyModule(model, 1.0, paths)
+    updater = Learner(room, GrpoClip(0.2, 0.2), LocalStrategy(), OnlineTrainerConfig(name="t"), 1)
     room([rows[0]])  # examines the model
     found: dict[str, int] = {}
     with Largest() as update:

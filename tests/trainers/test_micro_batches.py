@@ -1,4 +1,4 @@
-"""Micro-batches by tokens: within the budget, of equal work, the same each time, and no update depends on them."""
+"""Micro-batches by tokens: within the budget, of equal flops, the same each time, and no update depends on them."""
 
 from __future__ import annotations
 
@@ -8,53 +8,53 @@ import torch
 
 from rlhf_core.api import ModelConfig, OnlineTrainerConfig
 from rlhf_core.models.load import load_policy
-from rlhf_core.policy.paths import ALL, PLAIN, Paths
+from rlhf_core.policy.forward_options import ALL, PLAIN, ForwardOptions
 from rlhf_core.runs.jsonl import read_jsonl
 from rlhf_core.strategy.local import LocalStrategy
-from rlhf_core.trainers.foundry import TokenFoundry
-from rlhf_core.trainers.items import TrainItem
-from rlhf_core.trainers.micro_batches import balance, by_tokens, positions, work
-from rlhf_core.trainers.update import Updater
+from rlhf_core.trainers.common.learner import Learner
+from rlhf_core.trainers.common.micro_batches import balance, by_tokens, flops, positions
+from rlhf_core.trainers.common.policy_module import PolicyModule
+from rlhf_core.trainers.common.training_sample import TrainingSample
 from rlhf_plugin_grpo.loss import GrpoClip
 from tests.ddp.matrix import captured
 
 from .conftest import ONLINE, Train
 
 WIDTH = 64
-PADDED_SHARED = Paths(packing=False)
+PADDED_SHARED = ForwardOptions(packing=False)
 
 
-def items(seed: int = 0, prompts: int = 6, group: int = 4) -> list[TrainItem]:
+def items(seed: int = 0, prompts: int = 6, group: int = 4) -> list[TrainingSample]:
     rng = np.random.default_rng(seed)
-    rows: list[TrainItem] = []
+    rows: list[TrainingSample] = []
     for p in range(prompts):
         prompt = tuple(int(t) for t in rng.integers(6, 700, int(rng.integers(4, 40))))
         for g in range(group):
             ids = tuple(int(t) for t in rng.integers(6, 700, int(rng.integers(1, 60))))
-            rows.append(TrainItem(f"{p}#{g}", prompt, ids, np.ones(len(ids), bool), np.ones(len(ids), np.float32)))
+            rows.append(TrainingSample(f"{p}#{g}", prompt, ids, np.ones(len(ids), bool), np.ones(len(ids), np.float32)))
     return rows
 
 
 def test_positions_are_what_a_forward_computes() -> None:
-    rows = [TrainItem(str(n), (1, 2, 3), (1,) * n, np.ones(n, bool), np.ones(n, np.float32)) for n in (2, 5)]
+    rows = [TrainingSample(str(n), (1, 2, 3), (1,) * n, np.ones(n, bool), np.ones(n, np.float32)) for n in (2, 5)]
     assert positions(rows, ALL) == 3 + 2 + 5
-    assert positions(rows, Paths(share_prefix=False)) == 5 + 8
+    assert positions(rows, ForwardOptions(share_prefix=False)) == 5 + 8
     assert positions(rows, PLAIN) == 2 * 8
     assert positions(rows, PADDED_SHARED) == 3 + 2 * 5
 
 
 def test_work_counts_matrix_products_and_attention() -> None:
     """Against a count by hand: a prompt of 3 and completions of 2 and 4, prompt read once."""
-    rows = [TrainItem(str(n), (1, 2, 3), (1,) * n, np.ones(n, bool), np.ones(n, np.float32)) for n in (2, 4)]
+    rows = [TrainingSample(str(n), (1, 2, 3), (1,) * n, np.ones(n, bool), np.ones(n, np.float32)) for n in (2, 4)]
     pairs = 3 * 3 // 2 + (2 * 3 + 2 * 2 // 2) + (4 * 3 + 4 * 4 // 2)
-    assert work(rows, True, WIDTH) == pytest.approx(3 + 2 + 4 + pairs / (6 * WIDTH))
-    assert work(rows, False, WIDTH) > work(rows, True, WIDTH)
+    assert flops(rows, True, WIDTH) == pytest.approx(3 + 2 + 4 + pairs / (6 * WIDTH))
+    assert flops(rows, False, WIDTH) > flops(rows, True, WIDTH)
 
 
-@pytest.mark.parametrize("paths", [ALL, Paths(share_prefix=False), PADDED_SHARED, PLAIN])
+@pytest.mark.parametrize("paths", [ALL, ForwardOptions(share_prefix=False), PADDED_SHARED, PLAIN])
 @pytest.mark.parametrize("budget", [60, 200, 100_000])
 @pytest.mark.parametrize("seed", range(5))
-def test_every_item_once_and_within_the_budget(paths: Paths, budget: int, seed: int) -> None:
+def test_every_item_once_and_within_the_budget(paths: ForwardOptions, budget: int, seed: int) -> None:
     rows = items(seed)
     parts = by_tokens(rows, budget, paths, WIDTH)
     assert sorted(i for part in parts for i in part) == list(range(len(rows)))
@@ -74,8 +74,8 @@ def test_work_is_shared_better_than_by_count() -> None:
     """Ragged lengths: the dearest micro-batch, which sets memory and waiting, comes close to the mean."""
     rows = items(prompts=24)
     parts = by_tokens(rows, 600, ALL, WIDTH)
-    by_work = [work([rows[i] for i in part], True, WIDTH) for part in parts]
-    in_order = [work(list(c), True, WIDTH) for c in np.array_split(np.array(rows, object), len(parts))]
+    by_work = [flops([rows[i] for i in part], True, WIDTH) for part in parts]
+    in_order = [flops(list(c), True, WIDTH) for c in np.array_split(np.array(rows, object), len(parts))]
     assert max(by_work) / np.mean(by_work) < 1.15
     assert max(by_work) < max(in_order)
 
@@ -88,17 +88,24 @@ class Another(LocalStrategy):
 
 
 def test_nothing_is_left_out_whatever_another_rank_makes() -> None:
-    """Two long items and many short ones: three parts of equal work would break the budget, two do not."""
-    def of(name: str, prompt: int, own: int) -> TrainItem:
-        return TrainItem(name, (7,) * prompt, (9,) * own, np.ones(own, bool), np.ones(own, np.float32))
+    """Two long items and many short ones: three parts of equal flops would break the budget, two do not."""
+
+    def of(name: str, prompt: int, own: int) -> TrainingSample:
+        return TrainingSample(name, (7,) * prompt, (9,) * own, np.ones(own, bool), np.ones(own, np.float32))
 
     rows = [*(of(f"long{n}", 10 + n, 190) for n in range(2)), *(of(f"short{n}", 20 + n, 12) for n in range(8))]
     found: list[dict[str, torch.Tensor]] = []
     for strategy in (LocalStrategy(), Another()):
         gradient = captured(strategy)
-        module = strategy.prepare(TokenFoundry(load_policy(ModelConfig()).model, 1.0, ALL))
-        updater = Updater(module, GrpoClip(0.2, 0.2), strategy, OnlineTrainerConfig(name="t"), 1,
-                          cut=lambda items: by_tokens(items, 520, ALL, WIDTH))
+        module = strategy.prepare(PolicyModule(load_policy(ModelConfig()).model, 1.0, ALL))
+        updater = Learner(
+            module,
+            GrpoClip(0.2, 0.2),
+            strategy,
+            OnlineTrainerConfig(name="t"),
+            1,
+            cut=lambda items: by_tokens(items, 520, ALL, WIDTH),
+        )
         updater.update(rows)
         found.append(gradient)
     assert max(float((found[0][k] - found[1][k]).abs().max()) for k in found[0]) < 1e-6
@@ -110,8 +117,15 @@ def test_balance() -> None:
 
 
 def test_a_run_by_tokens_makes_the_same_updates(train: Train) -> None:
-    change = {"trainer": {"steps": 2, "rollout_batch_size": 16, "eval_samples": 0, "epochs_per_rollout_batch": 2,
-                          "optimizer": {"eps": 1e-3}}}
+    change = {
+        "trainer": {
+            "steps": 2,
+            "rollout_batch_size": 16,
+            "eval_samples": 0,
+            "epochs_per_rollout_batch": 2,
+            "optimizer": {"eps": 1e-3},
+        }
+    }
     train(ONLINE, change=change, run="count")
     train(ONLINE, change={"trainer": {**change["trainer"], "micro_batch_tokens": 90}}, run="tokens")
     rows = [[r for r in read_jsonl(train.folder / run / "metrics.jsonl") if "loss" in r] for run in ("count", "tokens")]

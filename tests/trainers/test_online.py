@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from rlhf_core.court.verifier_reward import VerifierReward
 from rlhf_core.functional.kl import kl_value
 from rlhf_core.pocket import weights_path
 from rlhf_core.runs.jsonl import read_jsonl
-from rlhf_core.trainers.config import KLSettings
-from rlhf_core.trainers.penalty import charge, measured
-from rlhf_core.trainers.update import Rows, Updater
+from rlhf_core.trainers.common.config import KLSettings
+from rlhf_core.trainers.common.learner import Learner, MetricSums
+from rlhf_core.trainers.online.penalties import charge, measured
 from rlhf_core.types import FinishReason, Rollout, Sample, Score, ScoreStatus
+from rlhf_core.verifiers.verifier_reward import VerifierReward
 
 Train = Callable[..., "Ran"]
 
@@ -52,15 +52,21 @@ def train(rlhf: Callable[..., Any], quick: tuple[str, ...], tmp_path: Path) -> T
 
 
 def test_metrics_cover_every_update_of_a_step(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, seen = Updater.update_rows, list[Rows]()
+    real, seen = Learner.update_rows, list[MetricSums]()
 
-    def remember(self: Updater, *args: Any) -> Rows:
+    def remember(self: Learner, *args: Any) -> MetricSums:
         seen.append(real(self, *args))
         return seen[-1]
 
-    monkeypatch.setattr(Updater, "update_rows", remember)
-    run = train("trainer.rollout_batch_size=32", "trainer.train_batch_size=16", "trainer.epochs_per_rollout_batch=2",
-                "trainer.steps=2", "trainer.drop_constant_groups=false", "trainer.optimizer.learning_rate=0.003")
+    monkeypatch.setattr(Learner, "update_rows", remember)
+    run = train(
+        "trainer.rollout_batch_size=32",
+        "trainer.train_batch_size=16",
+        "trainer.epochs_per_rollout_batch=2",
+        "trainer.steps=2",
+        "trainer.drop_constant_groups=false",
+        "trainer.optimizer.learning_rate=0.003",
+    )
     assert len(seen) == 8
     assert run.summary["updates"] == 8
     for step, row in enumerate(run.steps):
@@ -127,8 +133,10 @@ def test_missing_scores_of_an_evaluation_are_counted(train: Train, monkeypatch: 
 
     def late(self: VerifierReward, samples: Sequence[Sample]) -> list[Score]:
         held = [i for i, s in enumerate(samples) if "/heldout/" in s.prompt.id][left:]
-        return [Score.failed(ScoreStatus.TIMEOUT, "slow") if i in held else score
-                for i, score in enumerate(real(self, samples))]
+        return [
+            Score.failed(ScoreStatus.TIMEOUT, "slow") if i in held else score
+            for i, score in enumerate(real(self, samples))
+        ]
 
     monkeypatch.setattr(VerifierReward, "score", late)
     run = train()
@@ -141,8 +149,12 @@ def test_missing_scores_of_an_evaluation_are_counted(train: Train, monkeypatch: 
 
 
 def test_kl_in_the_reward(train: Train) -> None:
-    run = train("trainer.kl.where=reward", "trainer.kl.coefficient=0.1", "trainer.kl.estimator=k1",
-                "trainer.optimizer.learning_rate=0.002")
+    run = train(
+        "trainer.kl.where=reward",
+        "trainer.kl.coefficient=0.1",
+        "trainer.kl.estimator=k1",
+        "trainer.optimizer.learning_rate=0.002",
+    )
     for done in run.completions():
         assert done["score"] == pytest.approx(done["parts"]["answer"] - 0.1 * done["parts"]["kl"])
     assert max(abs(c["parts"]["kl"]) for c in run.completions(step=1)) < 1e-4, "policy and reference are still equal"
@@ -185,9 +197,12 @@ def test_every_source_of_a_mixture_has_its_own_reward(train: Train, quick: tuple
     rows = [json.dumps({"id": str(n), "prompt": f"What is {n} + 2?", "answer": str(n + 2)}) for n in range(40)]
     (tmp_path / "sums.jsonl").write_text("\n".join(rows))
     own = "{name: verifier, workers: 1, verifier: {name: numeric, format_weight: 0.5}}"
-    run = train(f"dataset={{sources: [{{name: pocket/arithmetic, label: plain}}, "
-                f"{{name: jsonl, path: {tmp_path / 'sums.jsonl'}, label: shaped, weight: 2, reward: {own}}}]}}",
-                "trainer.rollout_batch_size=48", arguments=without_dataset(quick))
+    run = train(
+        f"dataset={{sources: [{{name: pocket/arithmetic, label: plain}}, "
+        f"{{name: jsonl, path: {tmp_path / 'sums.jsonl'}, label: shaped, weight: 2, reward: {own}}}]}}",
+        "trainer.rollout_batch_size=48",
+        arguments=without_dataset(quick),
+    )
     sources = [p["source"] for p in run.prompts]
     assert (sources.count("plain"), sources.count("shaped")) == (6, 12)
     for prompt in run.prompts:
@@ -204,8 +219,12 @@ def test_base_model_gets_the_prompt_as_it_is(train: Train, tmp_path: Path) -> No
     folder = tmp_path / "base"
     shutil.copytree(weights_path(), folder)
     (folder / "chat_template.jinja").unlink()
-    run = train(f"model.path={folder}", "dataset={name: pocket/arithmetic, prompt_template: 'Q: {prompt} A:'}",
-                "trainer.rollout_batch_size=16", "trainer.sampling.max_tokens=12")
+    run = train(
+        f"model.path={folder}",
+        "dataset={name: pocket/arithmetic, prompt_template: 'Q: {prompt} A:'}",
+        "trainer.rollout_batch_size=16",
+        "trainer.sampling.max_tokens=12",
+    )
     tokenizer = AutoTokenizer.from_pretrained(folder)
     for prompt in run.prompts:
         assert prompt["prompt"].startswith("Q: What is")
@@ -215,8 +234,11 @@ def test_base_model_gets_the_prompt_as_it_is(train: Train, tmp_path: Path) -> No
 
 
 def test_evaluation_has_its_own_sampling(train: Train) -> None:
-    run = train("trainer.eval_sampling={temperature: 0, max_tokens: 3, top_k: 5}", "trainer.steps=1",
-                "trainer.optimizer.learning_rate=1e-12")
+    run = train(
+        "trainer.eval_sampling={temperature: 0, max_tokens: 3, top_k: 5}",
+        "trainer.steps=1",
+        "trainer.optimizer.learning_rate=1e-12",
+    )
     assert run.steps[0]["completion_length/min"] > 3
     first, last = run.evals
     assert first["eval/completion_length/max"] == 3

@@ -62,8 +62,15 @@ def test_a_copy_computes_with_its_own_weights() -> None:
 
 
 def test_a_run_samples_and_learns_in_the_same_precision(train: Train) -> None:
-    change = {"trainer": {"steps": 2, "rollout_batch_size": 16, "eval_samples": 0, "precision": "bf16",
-                          "kl": {"coefficient": 0.01}}}
+    change = {
+        "trainer": {
+            "steps": 2,
+            "rollout_batch_size": 16,
+            "eval_samples": 0,
+            "precision": "bf16",
+            "kl": {"coefficient": 0.01},
+        }
+    }
     summary = train(ONLINE, change=change)
     rows = [r for r in read_jsonl(train.folder / "run" / "metrics.jsonl") if "drift/mean_abs" in r]
     assert rows

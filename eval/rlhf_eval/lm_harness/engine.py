@@ -11,7 +11,7 @@ from lm_eval.api.model import TemplateLM  # pyright: ignore[reportMissingImports
 
 from rlhf_core.api import FinishReason, Rollout, RolloutRequest, SamplingParams
 from rlhf_core.models.prompt_format import plain_ids
-from rlhf_core.trainers.rooms import request_seed
+from rlhf_core.trainers.online.rooms import request_seed
 
 
 class EngineLM(TemplateLM):
@@ -55,8 +55,11 @@ class EngineLM(TemplateLM):
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """A conversation as the model is fed it."""
-        return str(self.tokenizer.apply_chat_template(chat_history, tokenize=False,
-                                                      add_generation_prompt=add_generation_prompt))
+        return str(
+            self.tokenizer.apply_chat_template(
+                chat_history, tokenize=False, add_generation_prompt=add_generation_prompt
+            )
+        )
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
         """Token ids; special ones are not added."""
@@ -88,8 +91,9 @@ class EngineLM(TemplateLM):
         return RolloutRequest(f"lm_eval/{i}", ids, 0, request_seed(self.seed, "lm_eval", i), limit)
 
     @torch.inference_mode()
-    def _loglikelihood_tokens(self, requests: Sequence[tuple[Any, list[int], list[int]]],
-                              **kwargs: Any) -> list[tuple[float, bool]]:
+    def _loglikelihood_tokens(
+        self, requests: Sequence[tuple[Any, list[int], list[int]]], **kwargs: Any
+    ) -> list[tuple[float, bool]]:
         """Sum of the continuation's logprobs, and whether it is the greedy one."""
         device = next(self.policy.model.parameters()).device
         found: list[tuple[float, bool]] = []
@@ -109,8 +113,12 @@ class EngineLM(TemplateLM):
 
         found: list[float] = []
         for request in requests:
-            windows = map(make_disjoint_window, get_rolling_token_windows(
-                self.tok_encode(str(request.args[0])), self.prefix_token_id, self.policy.context, 1))
+            windows = map(
+                make_disjoint_window,
+                get_rolling_token_windows(
+                    self.tok_encode(str(request.args[0])), self.prefix_token_id, self.policy.context, 1
+                ),
+            )
             found.append(sum(v for v, _ in self._loglikelihood_tokens([(None, c, t) for c, t in windows])))
         return found
 
@@ -127,8 +135,13 @@ def sampling_of(options: Any, limit: int) -> SamplingParams:
     most = options.get("max_gen_toks", options.get("max_new_tokens", options.get("max_tokens", limit)))
     sampled = bool(options.get("do_sample", float(options.get("temperature") or 0) > 0))
     temperature = float(options.get("temperature") or 1.0) if sampled else 0.0
-    return SamplingParams(max_tokens=int(most), temperature=temperature, top_p=float(options.get("top_p") or 1.0),
-                          top_k=int(options.get("top_k") or 0), stop=tuple(s for s in stop if s))
+    return SamplingParams(
+        max_tokens=int(most),
+        temperature=temperature,
+        top_p=float(options.get("top_p") or 1.0),
+        top_k=int(options.get("top_k") or 0),
+        stop=tuple(s for s in stop if s),
+    )
 
 
 def truncated(rollouts: Sequence[Rollout]) -> float:

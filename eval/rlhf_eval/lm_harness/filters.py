@@ -47,7 +47,8 @@ def exact_matches(task: str, completions: Sequence[str], targets: Sequence[str])
         read = [i.filtered_resps[chain["name"]] for i in instances]
         found[chain["name"]] = [
             bool(exact_match_hf_evaluate(predictions=[r], references=[t], **options)["exact_match"])
-            for r, t in zip(read, targets)]
+            for r, t in zip(read, targets)
+        ]
     return found
 
 
@@ -63,7 +64,13 @@ def agreement(task: str, rows: Sequence[Mapping[str, Any]], columns: Mapping[str
     found: list[Agreement] = []
     for name, column in columns.items():
         ours = [r[column] is not None and r[column] >= 1 for r in rows]
-        found.append(Agreement(name, sum(theirs[name]) / len(rows), sum(ours) / len(rows),
-                               [i for i, (a, b) in enumerate(zip(theirs[name], ours)) if a and not b],
-                               [i for i, (a, b) in enumerate(zip(theirs[name], ours)) if b and not a]))
+        found.append(
+            Agreement(
+                name,
+                sum(theirs[name]) / len(rows),
+                sum(ours) / len(rows),
+                [i for i, (a, b) in enumerate(zip(theirs[name], ours)) if a and not b],
+                [i for i, (a, b) in enumerate(zip(theirs[name], ours)) if b and not a],
+            )
+        )
     return found

@@ -17,8 +17,13 @@ OPTIONS = {"path": "path", "shots_data": "shots_path", "shots": "shots", "limit"
 """Option of the command -> setting of the task; the others are the task's own business."""
 
 
-def run_task(task: str, model: ModelConfig, ctx: BuildContext, out: Path | None, options: Mapping[str, Any],
-             ) -> tuple[Path, dict[str, float]]:
+def run_task(
+    task: str,
+    model: ModelConfig,
+    ctx: BuildContext,
+    out: Path | None,
+    options: Mapping[str, Any],
+) -> tuple[Path, dict[str, float]]:
     """Run one task and write ``settings.json``, ``rows.jsonl`` and ``report.json``; returns folder and metrics.
 
     lm_eval asks for everything at once, so that an interrupted task begins anew.
@@ -27,19 +32,28 @@ def run_task(task: str, model: ModelConfig, ctx: BuildContext, out: Path | None,
         ConfigError: an option that a task of lm_eval does not take.
         UserError: no such task, file or model.
     """
-    given = [k for k, v in options.items()
-             if v is not None and v is not False and v != () and k not in ("settings", *OPTIONS)]
+    given = [
+        k
+        for k, v in options.items()
+        if v is not None and v is not False and v != () and k not in ("settings", *OPTIONS)
+    ]
     if given:
         names = ", ".join(f"--{'n' if k == 'samples' else k.replace('_', '-')}" for k in given)
-        raise ConfigError(f"lm_eval:{task} does not take {names}", why="the task itself says how it asks and judges",
-                          fix="leave it out; what can be set: rlhf plugins info lm_eval")
+        raise ConfigError(
+            f"lm_eval:{task} does not take {names}",
+            why="the task itself says how it asks and judges",
+            fix="leave it out; what can be set: rlhf plugins info lm_eval",
+        )
     chosen = {to: options[k] for k, to in OPTIONS.items() if options.get(k) is not None}
     sets = options.get("settings", ())
     config: Any = component_of(ctx.registry, "benchmark", "lm_eval", {"task": task, **chosen}, sets)
     config.preflight(ctx)
     resolve(model.path)
-    settings = {"suite": config.model_dump(mode="json"), "seed": ctx.seed,
-                "model": {**model.model_dump(mode="json"), "weights": weights_print(model.path)}}
+    settings = {
+        "suite": config.model_dump(mode="json"),
+        "seed": ctx.seed,
+        "model": {**model.model_dump(mode="json"), "weights": weights_print(model.path)},
+    }
     name = re.sub(r"[^A-Za-z0-9_.-]", "-", f"lm_eval-{task}-{Path(model.path).stem}")
     folder = ResultFolder(out or Path("evals") / name, settings)
     folder.check()

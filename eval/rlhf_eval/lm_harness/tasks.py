@@ -34,8 +34,10 @@ def check_task(config: LmEvalConfig) -> None:
     known = manager(config.include_path).all_tasks
     if config.task not in known:
         near = ", ".join(difflib.get_close_matches(config.task, known, 3))
-        raise PluginError(f"lm-evaluation-harness has no task '{config.task}'",
-                          fix=f"did you mean {near}?" if near else "lm_eval ls tasks shows them")
+        raise PluginError(
+            f"lm-evaluation-harness has no task '{config.task}'",
+            fix=f"did you mean {near}?" if near else "lm_eval ls tasks shows them",
+        )
     for path in (config.path, config.shots_path):
         if path and not Path(path).expanduser().is_file():
             raise DatasetError(f"there is no file '{path}'", fix="check --data and --shots-data")
@@ -100,22 +102,38 @@ class LmEvalBenchmark:
         before = rng_state()  # of the run that is evaluated: lm_eval seeds all generators
         try:
             raw: Any = simple_evaluate(
-                lm, tasks=[task_spec(self.config)], num_fewshot=self.config.shots, limit=self.config.limit,
-                task_manager=manager(self.config.include_path), apply_chat_template=self.config.chat, log_samples=True,
-                bootstrap_iters=0)
+                lm,
+                tasks=[task_spec(self.config)],
+                num_fewshot=self.config.shots,
+                limit=self.config.limit,
+                task_manager=manager(self.config.include_path),
+                apply_chat_template=self.config.chat,
+                log_samples=True,
+                bootstrap_iters=0,
+            )
         finally:
             set_rng_state(before)
-        metrics = {f"{task}/{name}" if len(raw["results"]) > 1 else name: float(value)
-                   for task, rows in raw["results"].items() for name, value in rows.items()
-                   if isinstance(value, (int, float)) and not name.startswith("alias")}
+        metrics = {
+            f"{task}/{name}" if len(raw["results"]) > 1 else name: float(value)
+            for task, rows in raw["results"].items()
+            for name, value in rows.items()
+            if isinstance(value, (int, float)) and not name.startswith("alias")
+        }
         share = truncated([r for rollouts in lm.rollouts.values() for r in rollouts])
         if share > 0:
-            log.warning("%.1f %% of the completions of '%s' were cut at the token limit; its metrics count what was "
-                        "cut as it stands. Raise --max-tokens (now %d), unless the task sets max_gen_toks itself",
-                        100 * share, self.config.task, self.config.max_tokens)
+            log.warning(
+                "%.1f %% of the completions of '%s' were cut at the token limit; its metrics count what was "
+                "cut as it stands. Raise --max-tokens (now %d), unless the task sets max_gen_toks itself",
+                100 * share,
+                self.config.task,
+                self.config.max_tokens,
+            )
         if lm.shortened:
-            log.warning("%d prompts of '%s' did not fit the model's context; their beginning was cut off",
-                        lm.shortened, self.config.task)
+            log.warning(
+                "%d prompts of '%s' did not fit the model's context; their beginning was cut off",
+                lm.shortened,
+                self.config.task,
+            )
         rows = [self._row(task, sample, lm) for task, samples in raw["samples"].items() for sample in samples]
         return {**metrics, "truncated": share, "prompts_shortened": float(lm.shortened)}, rows
 
@@ -124,8 +142,15 @@ class LmEvalBenchmark:
         first = next(iter(args.values())) if isinstance(args, Mapping) else args[0]
         context = str(next(iter(first.values())) if isinstance(first, Mapping) else first[0])
         rollouts = lm.rollouts.get(context, [])
-        return {"task": task, "id": f"{task}/{sample['doc_id']}", "filter": sample["filter"], "prompt": context,
-                "target": sample["target"], "responses": sample["resps"], "read": sample["filtered_resps"],
-                "finish_reasons": [r.finish_reason.value for r in rollouts],
-                "tokens": [len(r.completion_ids) for r in rollouts],
-                **{name: sample[name] for name in sample["metrics"] if isinstance(sample.get(name), (int, float))}}
+        return {
+            "task": task,
+            "id": f"{task}/{sample['doc_id']}",
+            "filter": sample["filter"],
+            "prompt": context,
+            "target": sample["target"],
+            "responses": sample["resps"],
+            "read": sample["filtered_resps"],
+            "finish_reasons": [r.finish_reason.value for r in rollouts],
+            "tokens": [len(r.completion_ids) for r in rollouts],
+            **{name: sample[name] for name in sample["metrics"] if isinstance(sample.get(name), (int, float))},
+        }

@@ -14,7 +14,8 @@ def same_output(said: str, wanted: str, tolerance: float) -> bool:
     """
     ours, theirs = _lines(said), _lines(wanted)
     return len(ours) == len(theirs) and all(
-        len(a) == len(b) and all(same_token(x, y, tolerance) for x, y in zip(a, b)) for a, b in zip(ours, theirs))
+        len(a) == len(b) and all(same_token(x, y, tolerance) for x, y in zip(a, b)) for a, b in zip(ours, theirs)
+    )
 
 
 def _lines(text: str) -> list[list[str]]:

@@ -41,8 +41,9 @@ class SandboxSettings(Config):
         from rlhf_plugin_code.sandbox import Limits, Sandbox
 
         limits = Limits(self.timeout_s, self.memory_mb, self.disk_mb, self.processes, self.output_kb)
-        return Sandbox(limits, packages=self.packages, readable=self.readable,
-                       unsafe_local_execution=self.unsafe_local_execution)
+        return Sandbox(
+            limits, packages=self.packages, readable=self.readable, unsafe_local_execution=self.unsafe_local_execution
+        )
 
 
 class CodeConfig(VerifierConfig):

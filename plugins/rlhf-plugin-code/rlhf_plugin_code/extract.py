@@ -7,8 +7,11 @@ import re
 import symtable
 from collections.abc import Iterator, Sequence
 
-_FENCE = re.compile(r"^[ \t]*(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>[\w+#.-]*)[^\n`]*\n(?P<body>.*?)"
-                    r"(?:^[ \t]*(?P=fence)[`~]*[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(
+    r"^[ \t]*(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>[\w+#.-]*)[^\n`]*\n(?P<body>.*?)"
+    r"(?:^[ \t]*(?P=fence)[`~]*[ \t]*$|\Z)",
+    re.DOTALL | re.MULTILINE,
+)
 PYTHON = frozenset({"", "python", "python3", "py", "py3", "Python"})
 MAX_CHARACTERS = 1 << 20
 
@@ -77,8 +80,9 @@ def executed(node: ast.AST) -> Iterator[ast.AST]:
 def _asserts(node: ast.AST) -> bool:
     """Whether a statement asserts anything; ``assert True`` and ``assert (a, b)`` hold whatever the program does."""
     wanted = [n.test for n in executed(node) if isinstance(n, ast.Assert)]
-    return any(not (isinstance(t, ast.Constant) and t.value) and not (isinstance(t, ast.Tuple) and t.elts)
-               for t in wanted)
+    return any(
+        not (isinstance(t, ast.Constant) and t.value) and not (isinstance(t, ast.Tuple) and t.elts) for t in wanted
+    )
 
 
 def supplied(texts: Sequence[str]) -> set[str]:

@@ -98,7 +98,7 @@ def cases(config: AppsConfig, prompt: Prompt) -> dict[str, Any]:
     name = found.get("fn_name")
     if name is not None and not (isinstance(name, str) and name.isidentifier()):
         raise BrokenTests(f"fn_name {name!r} is no name")
-    return {"inputs": given[:config.max_tests], "outputs": wanted[:config.max_tests], "fn_name": name}
+    return {"inputs": given[: config.max_tests], "outputs": wanted[: config.max_tests], "fn_name": name}
 
 
 def calls(found: Mapping[str, Any]) -> Asserted:
@@ -108,8 +108,10 @@ def calls(found: Mapping[str, Any]) -> Asserted:
     """
     setup = f"import json\n_cases = json.loads({json.dumps(found)!r})\n{_SAME}"
     find = _FIND.format(found["fn_name"])
-    tests = [f"{find}\nassert _same(_target(*_cases['inputs'][{i}]), _cases['outputs'][{i}])"
-             for i in range(len(found["inputs"]))]
+    tests = [
+        f"{find}\nassert _same(_target(*_cases['inputs'][{i}]), _cases['outputs'][{i}])"
+        for i in range(len(found["inputs"]))
+    ]
     return Asserted(setup, tests, [found["fn_name"]])
 
 

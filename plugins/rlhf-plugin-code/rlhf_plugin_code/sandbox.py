@@ -25,8 +25,10 @@ from typing import Any
 
 from rlhf_core.api import ConfigError, RlhfError
 
-BOOT = ("import json, sys; sys.path.insert(0, sys.argv[1]); from rlhf_plugin_code.inside.zygote import main; "
-        "main(int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4]))")
+BOOT = (
+    "import json, sys; sys.path.insert(0, sys.argv[1]); from rlhf_plugin_code.inside.zygote import main; "
+    "main(int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4]))"
+)
 START_S, GRACE_S = 30.0, 5.0
 VERDICTS_KB = 1 << 14
 """All verdicts of one program; also what the tests' side may write, however little the program itself may."""
@@ -110,7 +112,7 @@ class _Files:
         self.opened.append(os.memfd_create("sandbox"))
         view = memoryview(content)
         while view:
-            view = view[os.write(self.opened[-1], view):]
+            view = view[os.write(self.opened[-1], view) :]
         os.lseek(self.opened[-1], 0, os.SEEK_SET)
         return self.opened[-1]
 
@@ -151,8 +153,14 @@ class Sandbox:
         ConfigError: there is no isolation here, and running without was not allowed.
     """
 
-    def __init__(self, limits: Limits | None = None, *, packages: bool = False, readable: Sequence[str] = (),
-                 unsafe_local_execution: bool = False) -> None:
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        *,
+        packages: bool = False,
+        readable: Sequence[str] = (),
+        unsafe_local_execution: bool = False,
+    ) -> None:
         self.limits = limits or Limits()
         self.packages, self.readable = packages, tuple(readable)
         self.unsafe = unsafe_local_execution
@@ -175,7 +183,8 @@ class Sandbox:
             "programs written by a model cannot be run here: this machine offers no isolation",
             why="; ".join(refusals) or f"it needs Linux, this is {sys.platform}",
             fix="allow unprivileged user namespaces (sysctl user.max_user_namespaces, in docker --security-opt "
-                "seccomp=unconfined), or accept the risk in a machine that may be lost: unsafe_local_execution: true")
+            "seccomp=unconfined), or accept the risk in a machine that may be lost: unsafe_local_execution: true",
+        )
 
     @property
     def pid(self) -> int:
@@ -200,9 +209,14 @@ class Sandbox:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         with theirs:
             self._process = subprocess.Popen(
-                [*prefix, *base, str(parent), json.dumps(self._settings(isolated))], pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._errors, start_new_session=True,
-                env={"PYTHONHASHSEED": "0", "LANG": "C.UTF-8"})
+                [*prefix, *base, str(parent), json.dumps(self._settings(isolated))],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._errors,
+                start_new_session=True,
+                env={"PYTHONHASHSEED": "0", "LANG": "C.UTF-8"},
+            )
         self._control = ours
         self.starts += 1
         try:
@@ -219,9 +233,13 @@ class Sandbox:
         standard = [sysconfig.get_path("stdlib"), str(Path(sysconfig.get_path("stdlib"), "lib-dynload"))]
         folders = [p for p in sys.path if p.endswith(("site-packages", "dist-packages"))] if self.packages else []
         hidden = [] if self.packages else installed_packages()
-        return {"isolated": isolated, "readable": [*dict.fromkeys([*interpreter(), *folders, *self.readable])],
-                "hidden": [*dict.fromkeys(os.path.realpath(h) for h in hidden)], "import_paths": standard + folders,
-                "path": f"{sys.base_exec_prefix}/bin:/usr/local/bin:/usr/bin:/bin"}
+        return {
+            "isolated": isolated,
+            "readable": [*dict.fromkeys([*interpreter(), *folders, *self.readable])],
+            "hidden": [*dict.fromkeys(os.path.realpath(h) for h in hidden)],
+            "import_paths": standard + folders,
+            "path": f"{sys.base_exec_prefix}/bin:/usr/local/bin:/usr/bin:/bin",
+        }
 
     def script(self, code: str, stdin: str = "", *, args: Sequence[str] = (), timeout_s: float | None = None) -> Ended:
         """Run Python code as a main program, in an interpreter that is already up.
@@ -231,8 +249,14 @@ class Sandbox:
         """
         return self._alone("script", {"code": code, "args": list(args)}, stdin, timeout_s)
 
-    def command(self, command: Sequence[str], stdin: str = "", *, files: Mapping[str, str] | None = None,
-                timeout_s: float | None = None) -> Ended:
+    def command(
+        self,
+        command: Sequence[str],
+        stdin: str = "",
+        *,
+        files: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+    ) -> Ended:
         """Run any program that is installed, such as ``["python3", "main.py"]``, in a folder with ``files``."""
         return self._alone("command", {"command": list(command), "files": dict(files or {})}, stdin, timeout_s)
 
@@ -246,8 +270,15 @@ class Sandbox:
         finally:
             files.close()
 
-    def tests(self, code: str, tests: Sequence[str], *, setup: str = "", names: Sequence[str] = (),
-              timeout_s: float | None = None) -> TestReport:
+    def tests(
+        self,
+        code: str,
+        tests: Sequence[str],
+        *,
+        setup: str = "",
+        names: Sequence[str] = (),
+        timeout_s: float | None = None,
+    ) -> TestReport:
         """Judge a program by tests that it never sees; they run in another process.
 
         Args:
@@ -263,8 +294,9 @@ class Sandbox:
             theirs, its = files.pair()
             out, err, verdicts, complaints = files.new(), files.new(), files.new(), files.new()
             job = {"setup": setup, "tests": list(tests), "timeout_s": seconds, "names": list(names)}
-            judge = _Part("harness", (files.null(), complaints, complaints, files.new(json.dumps(job).encode()), theirs,
-                                      verdicts))
+            judge = _Part(
+                "harness", (files.null(), complaints, complaints, files.new(json.dumps(job).encode()), theirs, verdicts)
+            )
             program = _Part("guest", (files.null(), out, err, files.new(json.dumps({"code": code}).encode()), its))
             reply = self._ask([judge, program], files, seconds + 1.0)
             ended = self._ended(reply, 1, out, err)
@@ -284,10 +316,21 @@ class Sandbox:
         limits = self.limits
         self._requests += 1
         roles = [{"role": p.role, "fds": [descriptors.index(d) for d in p.descriptors]} for p in parts]
-        request = {"id": f"{os.getpid()}/{self._requests}", "parts": roles, "limits": {
-            "wall_s": wall_s, "cpu_s": int(wall_s) + 2, "memory_mb": limits.memory_mb, "total_mb": limits.memory_mb,
-            "disk_mb": limits.disk_mb, "processes": limits.processes, "file_kb": limits.output_kb, "files": 64,
-            "verdicts_kb": max(limits.output_kb, VERDICTS_KB)}}
+        request = {
+            "id": f"{os.getpid()}/{self._requests}",
+            "parts": roles,
+            "limits": {
+                "wall_s": wall_s,
+                "cpu_s": int(wall_s) + 2,
+                "memory_mb": limits.memory_mb,
+                "total_mb": limits.memory_mb,
+                "disk_mb": limits.disk_mb,
+                "processes": limits.processes,
+                "file_kb": limits.output_kb,
+                "files": 64,
+                "verdicts_kb": max(limits.output_kb, VERDICTS_KB),
+            },
+        }
         try:
             self._send(json.dumps(request).encode(), descriptors, wall_s + GRACE_S)
             files.hand_over()
@@ -300,8 +343,9 @@ class Sandbox:
             return reply
         words = self._last_words()
         self.close()
-        raise SandboxError("the sandbox gave no answer", why=words or reply.get("failed", ""),
-                           fix="the next program gets a new one")
+        raise SandboxError(
+            "the sandbox gave no answer", why=words or reply.get("failed", ""), fix="the next program gets a new one"
+        )
 
     def _send(self, request: bytes, descriptors: Sequence[int], timeout_s: float) -> None:
         """Hand a request to the zygote. One that died since, as one that forked processes share may have, is replaced,
@@ -340,8 +384,9 @@ class Sandbox:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 
@@ -370,8 +415,9 @@ def describe(name: str, ready: Mapping[str, Any]) -> str:
     return f"{name}, seccomp, {landlock}, resource limits{proc}"
 
 
-def report(said: Sequence[Mapping[str, Any]], count: int, reply: Mapping[str, Any], program: Ended,
-           complaint: str) -> TestReport:
+def report(
+    said: Sequence[Mapping[str, Any]], count: int, reply: Mapping[str, Any], program: Ended, complaint: str
+) -> TestReport:
     """Read the harness's verdicts; a test without one has failed, unless the tests never came to the program."""
     broken = next((str(m["broken"]) for m in said if "broken" in m), "")
     verdicts = {m["test"]: m for m in said if "test" in m}
@@ -379,8 +425,9 @@ def report(said: Sequence[Mapping[str, Any]], count: int, reply: Mapping[str, An
         broken = complaint.strip() or ("the tests did not end" if reply["why"] == "time" else "the tests died")
     reached = [verdicts.get(i, {"ok": False, "why": "not reached"}) for i in range(count)]
     late = reply["why"] == "time" or any(m.get("late") for m in reached)
-    return TestReport(tuple(bool(m["ok"]) for m in reached), tuple(str(m["why"]) for m in reached), late, broken,
-                      program)
+    return TestReport(
+        tuple(bool(m["ok"]) for m in reached), tuple(str(m["why"]) for m in reached), late, broken, program
+    )
 
 
 def read(descriptor: int, most: int) -> bytes:

@@ -30,6 +30,8 @@ def sandbox() -> Iterator[Sandbox]:
 @pytest.fixture(scope="session")
 def sample() -> Callable[..., Sample]:
     """``sample(completion, test_list=[...])``: a completion of a row with these columns."""
+
     def make(completion: str, answer: str | None = None, **meta: Any) -> Sample:
         return Sample(Prompt("rows/1", ({"role": "user", "content": "Write f."},), answer, "rows", meta), completion)
+
     return make

@@ -13,13 +13,35 @@ from rlhf_plugin_code.redteam.arena import CONTROLS, GROUPS, LIMITS, Arena, NoWa
 from rlhf_plugin_code.sandbox import Sandbox
 
 FAST = {
-    "resources": ["fork bomb that reports", "memory bomb of many processes", "disk fill", "infinite output",
-                  "daemon that stays", "traps for the next program"],
-    "escapes": ["a secret file by its path", "killing the parent", "inherited descriptors", "mounting", "becoming root",
-                "a TCP connection to the host", "a new user namespace", "system calls of another architecture",
-                "other software's files below /usr", "importing what is installed"],
-    "verdicts": ["sys.exit(0) before the tests", "os._exit(0) inside the call", "an object equal to everything",
-                 "shadowed names", "verdicts on every descriptor", "reading the tests from the frames", "a pickle"],
+    "resources": [
+        "fork bomb that reports",
+        "memory bomb of many processes",
+        "disk fill",
+        "infinite output",
+        "daemon that stays",
+        "traps for the next program",
+    ],
+    "escapes": [
+        "a secret file by its path",
+        "killing the parent",
+        "inherited descriptors",
+        "mounting",
+        "becoming root",
+        "a TCP connection to the host",
+        "a new user namespace",
+        "system calls of another architecture",
+        "other software's files below /usr",
+        "importing what is installed",
+    ],
+    "verdicts": [
+        "sys.exit(0) before the tests",
+        "os._exit(0) inside the call",
+        "an object equal to everything",
+        "shadowed names",
+        "verdicts on every descriptor",
+        "reading the tests from the frames",
+        "a pickle",
+    ],
 }
 """A part for every change; ``slow`` runs the rest."""
 

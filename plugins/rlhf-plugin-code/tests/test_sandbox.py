@@ -92,15 +92,17 @@ class Box:
 
 
 def test_a_program_that_hangs_in_one_test_keeps_what_it_passed(sandbox: Sandbox) -> None:
-    report = sandbox.tests("def f(x):\n    while x: pass\n    return 1", ["assert f(0)", "assert f(1)", "assert f(0)"],
-                           timeout_s=0.5)
+    report = sandbox.tests(
+        "def f(x):\n    while x: pass\n    return 1", ["assert f(0)", "assert f(1)", "assert f(0)"], timeout_s=0.5
+    )
     assert report.passed == (True, False, False)
     assert report.late
     assert not report.broken
 
 
-@pytest.mark.parametrize(("setup", "why"), [("import no_such_module", "No module named"),
-                                            ("while True: pass", "the tests did not end")])
+@pytest.mark.parametrize(
+    ("setup", "why"), [("import no_such_module", "No module named"), ("while True: pass", "the tests did not end")]
+)
 def test_tests_that_cannot_run_are_broken(sandbox: Sandbox, setup: str, why: str) -> None:
     assert why in sandbox.tests("def f(): return 1", ["assert f()"], setup=setup, timeout_s=0.3).broken
 
@@ -191,8 +193,10 @@ def test_without_isolation_running_is_refused_or_said(monkeypatch: pytest.Monkey
     assert "unsafe_local_execution: true" in caught.value.fix
     with Sandbox(Limits(timeout_s=1.0), unsafe_local_execution=True) as open_one:
         assert open_one.isolation == UNSAFE
-        ended = open_one.script("import os\nopen('x', 'w')\nif os.fork(): print(os.listdir())\nelse:\n"
-                                "    os.setsid()\n    __import__('time').sleep(60)")
+        ended = open_one.script(
+            "import os\nopen('x', 'w')\nif os.fork(): print(os.listdir())\nelse:\n"
+            "    os.setsid()\n    __import__('time').sleep(60)"
+        )
         assert ended.stdout == "['x']\n"
         assert open_one.script("import os; print(os.listdir())").stdout == "[]\n"
         assert len(processes_below(open_one)) == 1
@@ -209,7 +213,7 @@ def test_inside_bubblewrap_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_the_filter_is_well_formed_for_both_machines(machine: str) -> None:
-    lines = [seccomp.program(machine)[i:i + 8] for i in range(0, len(seccomp.program(machine)), 8)]
+    lines = [seccomp.program(machine)[i : i + 8] for i in range(0, len(seccomp.program(machine)), 8)]
     for place, line in enumerate(lines):
         code, yes, no = int.from_bytes(line[:2], sys.byteorder), line[2], line[3]
         if code in (seccomp.EQUAL, seccomp.AT_LEAST, seccomp.ANY_BIT):
@@ -229,8 +233,10 @@ def test_hostile_data_is_an_error_and_nothing_else(bad: str) -> None:
 def test_no_process_outlives_its_owner(tmp_path: Path) -> None:
     import subprocess
 
-    code = ("import os, time\nfrom rlhf_plugin_code.sandbox import Sandbox\nfrom rlhf_plugin_code.redteam.arena import "
-            "processes_below\ns = Sandbox(); s.start(); print(*processes_below(s), flush=True); time.sleep(60)")
+    code = (
+        "import os, time\nfrom rlhf_plugin_code.sandbox import Sandbox\nfrom rlhf_plugin_code.redteam.arena import "
+        "processes_below\ns = Sandbox(); s.start(); print(*processes_below(s), flush=True); time.sleep(60)"
+    )
     owner = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert owner.stdout
     pids = [int(p) for p in owner.stdout.readline().split()]
@@ -238,7 +244,9 @@ def test_no_process_outlives_its_owner(tmp_path: Path) -> None:
     owner.kill()
     owner.wait()
     deadline = time.monotonic() + 5.0
-    while any(Path(f"/proc/{p}").exists() and "Z" not in Path(f"/proc/{p}/stat").read_text().split()[2]
-              for p in pids) and time.monotonic() < deadline:
+    while (
+        any(Path(f"/proc/{p}").exists() and "Z" not in Path(f"/proc/{p}/stat").read_text().split()[2] for p in pids)
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.05)
     assert time.monotonic() < deadline

@@ -11,9 +11,9 @@ import pytest
 
 from rlhf_core.api import BuildContext, ConfigError, Sample, Score, ScoreStatus
 from rlhf_core.config.data import DatasetSettings
-from rlhf_core.court.config import VerifierRewardConfig
-from rlhf_core.data.library import Datasets
+from rlhf_core.data.datasets import Datasets
 from rlhf_core.registry import Registry
+from rlhf_core.verifiers.config import VerifierRewardConfig
 from rlhf_plugin_code.compare import same_output
 from rlhf_plugin_code.config import AppsConfig, AssertsConfig, HumanEvalConfig, MBPPConfig, ProgramConfig
 from rlhf_plugin_code.extract import program, split_tests
@@ -22,9 +22,12 @@ from rlhf_plugin_code.sandbox import Sandbox
 MakeSample = Callable[..., Sample]
 Verify = Callable[..., Any]
 ADD = "def add(a, b):\n    return a + b\n"
-HUMAN = {"entry_point": "add", "prompt": "def add(a, b):\n    '''Sum.'''\n",
-         "test": "METADATA = {}\n\ndef check(candidate):\n    assert candidate(1, 2) == 3\n    for i in range(5):\n"
-                 "        assert candidate(i, i) == 2 * i\n    x = 4\n    assert candidate(x, 1) == 5\n"}
+HUMAN = {
+    "entry_point": "add",
+    "prompt": "def add(a, b):\n    '''Sum.'''\n",
+    "test": "METADATA = {}\n\ndef check(candidate):\n    assert candidate(1, 2) == 3\n    for i in range(5):\n"
+    "        assert candidate(i, i) == 2 * i\n    x = 4\n    assert candidate(x, 1) == 5\n",
+}
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +41,7 @@ def verify(sandbox: Sandbox) -> Verify:
         verifier.close()
         verifier.sandbox = sandbox
         return verifier.verify(sample)
+
     return run
 
 
@@ -51,24 +55,37 @@ def test_asserts_give_credit_by_test(verify: Verify, sample: MakeSample) -> None
     assert verify(AssertsConfig(), text).parts == {"format": 1.0, "tests": 1.0, "timeout": 0.0}
 
 
-@pytest.mark.parametrize(("completion", "detail", "late"), [
-    ("def add(a, b): return a +", "SyntaxError", 0.0),
-    ("", "no program", 0.0),
-    ("def add(a, b):\n    while True: pass", "no answer in time", 1.0),
-    ("import os\nos._exit(0)", "the program ended", 0.0),
-    ("def sub(a, b): return a", "the program has no add", 0.0),
-    ("x = bytearray(1 << 40)", "MemoryError", 0.0),
-])
-def test_a_bad_program_is_wrong_not_missing(verify: Verify, sample: MakeSample, completion: str, detail: str,
-                                            late: float) -> None:
-    score = verify(AssertsConfig.model_validate({"sandbox": {"timeout_s": 1.0}}),
-                   sample(completion, tests=["assert add(1, 2) == 3"]))
+@pytest.mark.parametrize(
+    ("completion", "detail", "late"),
+    [
+        ("def add(a, b): return a +", "SyntaxError", 0.0),
+        ("", "no program", 0.0),
+        ("def add(a, b):\n    while True: pass", "no answer in time", 1.0),
+        ("import os\nos._exit(0)", "the program ended", 0.0),
+        ("def sub(a, b): return a", "the program has no add", 0.0),
+        ("x = bytearray(1 << 40)", "MemoryError", 0.0),
+    ],
+)
+def test_a_bad_program_is_wrong_not_missing(
+    verify: Verify, sample: MakeSample, completion: str, detail: str, late: float
+) -> None:
+    score = verify(
+        AssertsConfig.model_validate({"sandbox": {"timeout_s": 1.0}}),
+        sample(completion, tests=["assert add(1, 2) == 3"]),
+    )
     assert (score.value, score.status, score.parts["timeout"]) == (0.0, ScoreStatus.OK, late)
     assert detail in score.detail
 
 
-@pytest.mark.parametrize("meta", [{}, {"tests": []}, {"tests": ["assert f( == 1"]},
-                                  {"tests": ["assert f()"], "test_setup": "import no_such_module"}])
+@pytest.mark.parametrize(
+    "meta",
+    [
+        {},
+        {"tests": []},
+        {"tests": ["assert f( == 1"]},
+        {"tests": ["assert f()"], "test_setup": "import no_such_module"},
+    ],
+)
 def test_broken_tests_are_an_error_not_a_verdict(verify: Verify, sample: MakeSample, meta: dict[str, Any]) -> None:
     score = verify(AssertsConfig(), sample(ADD, **meta))
     assert (score.value, score.status) == (None, ScoreStatus.ERROR)
@@ -76,16 +93,19 @@ def test_broken_tests_are_an_error_not_a_verdict(verify: Verify, sample: MakeSam
         assert AssertsConfig().check_prompt(sample(ADD, **meta).prompt)
 
 
-@pytest.mark.parametrize(("tests", "why"), [
-    ("def test_add():\n    assert add(1, 2) == 3", "has no tests"),
-    (["def test_add():\n    assert add(1, 2) == 3"], "asserts and calls nothing"),
-    (["assert add(1, 2) == 3", "import math"], "asserts and calls nothing"),
-    (["assert add(1, 2) == 3", "assert (add(1, 2) == 3, 'wrong')"], None),  # calls it, which may fail
-    (["assert True"], "asserts and calls nothing"),
-    (["x = 3\nassert sorted([x, 1]) == [1, x]"], "no name that only the program can supply"),
-    (["run = lambda f: f(2)\nassert run(abs) == 2"], "no name that only the program can supply"),
-    (["def run(add):\n    return add(1, 2)\nassert run(add) == 3"], None),
-])
+@pytest.mark.parametrize(
+    ("tests", "why"),
+    [
+        ("def test_add():\n    assert add(1, 2) == 3", "has no tests"),
+        (["def test_add():\n    assert add(1, 2) == 3"], "asserts and calls nothing"),
+        (["assert add(1, 2) == 3", "import math"], "asserts and calls nothing"),
+        (["assert add(1, 2) == 3", "assert (add(1, 2) == 3, 'wrong')"], None),  # calls it, which may fail
+        (["assert True"], "asserts and calls nothing"),
+        (["x = 3\nassert sorted([x, 1]) == [1, x]"], "no name that only the program can supply"),
+        (["run = lambda f: f(2)\nassert run(abs) == 2"], "no name that only the program can supply"),
+        (["def run(add):\n    return add(1, 2)\nassert run(add) == 3"], None),
+    ],
+)
 def test_tests_that_no_program_fails_are_refused(sample: MakeSample, tests: Any, why: str | None) -> None:
     found = AssertsConfig().check_prompt(sample(ADD, tests=tests).prompt)
     assert found is None if why is None else why in (found or "")
@@ -128,8 +148,12 @@ def test_humaneval_rows_behind_a_template(verify: Verify, tmp_path: Path) -> Non
     row = {**HUMAN, "prompt": "import math\n" + HUMAN["prompt"]}
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
     registry = Registry(disabled=())
-    settings = {"name": "jsonl", "path": str(tmp_path / "rows.jsonl"), "heldout_fraction": 0.0,
-                "prompt_template": "Complete this:\n{prompt}\nOnly code."}
+    settings = {
+        "name": "jsonl",
+        "path": str(tmp_path / "rows.jsonl"),
+        "heldout_fraction": 0.0,
+        "prompt_template": "Complete this:\n{prompt}\nOnly code.",
+    }
     ctx = BuildContext(config=None, registry=registry, seed=0)  # pyright: ignore[reportArgumentType]
     library = Datasets(DatasetSettings.model_validate(settings, context={"registry": registry}), ctx)
     prompt = library.prompts("train")[0]
@@ -183,8 +207,9 @@ def test_a_program_judged_by_another_verifier_keeps_its_contract(sample: MakeSam
     assert (own.pid, other.pid) == (0, 0)
 
 
-def test_a_program_needs_an_answer(verify: Verify, sample: MakeSample, command: Callable[..., tuple[int, str]],
-                                   tmp_path: Path) -> None:
+def test_a_program_needs_an_answer(
+    verify: Verify, sample: MakeSample, command: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
     for text in ("print(1)", "", "raise SystemExit(3)"):
         assert verify(ProgramConfig(), sample(text)).status is ScoreStatus.MISSING
     file = tmp_path / "rows.jsonl"
@@ -223,8 +248,18 @@ def test_a_worker_killed_inside_the_sandbox_spoils_nothing(sample: MakeSample) -
 def test_a_deadline_below_the_verifiers_own_is_refused(command: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text(json.dumps({"prompt": "p", "test_list": ["assert f()"]}) + "\n")
-    args = ("train", "--algo", "grpo", "--reward", "verifier", "--set", "reward.verifier=mbpp", "--dataset", file,
-            "--dry-run")
+    args = (
+        "train",
+        "--algo",
+        "grpo",
+        "--reward",
+        "verifier",
+        "--set",
+        "reward.verifier=mbpp",
+        "--dataset",
+        file,
+        "--dry-run",
+    )
     code, said = command(*args, "--set", "reward.timeout_s=3")
     assert code == 2
     assert "reward.timeout_s" in said
@@ -244,13 +279,17 @@ def test_the_doctor_names_the_walls(sandbox: Sandbox) -> None:
     assert [f.detail for f in abilities() if f.what == "rlhf-plugin-code"] == [f"sandbox: {sandbox.isolation}"]
 
 
-def test_unsafe_execution_is_one_option_away(command: Callable[..., tuple[int, str]], tmp_path: Path,
-                                             monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsafe_execution_is_one_option_away(
+    command: Callable[..., tuple[int, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from rlhf_plugin_code.preflight import walls
 
     real = Sandbox._try
-    monkeypatch.setattr(Sandbox, "_try", lambda self, prefix, isolated: (
-        {"refused": "no namespaces"} if isolated else real(self, prefix, isolated)))
+    monkeypatch.setattr(
+        Sandbox,
+        "_try",
+        lambda self, prefix, isolated: {"refused": "no namespaces"} if isolated else real(self, prefix, isolated),
+    )
     walls.cache_clear()
     file = tmp_path / "rows.jsonl"
     file.write_text(json.dumps({"prompt": "p", "test_list": ["assert f()"]}) + "\n")
@@ -279,24 +318,29 @@ def test_unsafe_execution_reaches_every_sandbox_and_nothing_else() -> None:
         resolve_options(Registry(), (), ("reward.verifier=numeric",), {**names, "reward": "verifier"})
 
 
-@pytest.mark.parametrize(("text", "how", "found"), [
-    ("```python\na\n```\nand\n```\nb\n```", "last_block", "b\n"),
-    ("```python\na\n```\nand\n```\nb\n```", "first_block", "a\n"),
-    ("```python\na\n```\nand\n```\nb\n```", "strict", None),
-    ("```bash\nls\n```\n~~~py\nx\n~~~", "strict", "x\n"),
-    ("```python\ncut off", "last_block", "cut off"),
-    ("x = 1", "last_block", "x = 1"),
-    ("x = 1", "strict", None),
-    ("x" * (2 << 20), "none", None),
-    ("", "none", None),
-])
+@pytest.mark.parametrize(
+    ("text", "how", "found"),
+    [
+        ("```python\na\n```\nand\n```\nb\n```", "last_block", "b\n"),
+        ("```python\na\n```\nand\n```\nb\n```", "first_block", "a\n"),
+        ("```python\na\n```\nand\n```\nb\n```", "strict", None),
+        ("```bash\nls\n```\n~~~py\nx\n~~~", "strict", "x\n"),
+        ("```python\ncut off", "last_block", "cut off"),
+        ("x = 1", "last_block", "x = 1"),
+        ("x = 1", "strict", None),
+        ("x" * (2 << 20), "none", None),
+        ("", "none", None),
+    ],
+)
 def test_extraction(text: str, how: str, found: str | None) -> None:
     assert program(text, how) == found
 
 
 def test_small_parts() -> None:
     assert split_tests("a = 1\nassert f(a)\nfor i in b:\n    assert i\nc = 2") == [
-        "a = 1\nassert f(a)", "for i in b:\n    assert i\nc = 2"]
+        "a = 1\nassert f(a)",
+        "for i in b:\n    assert i\nc = 2",
+    ]
     assert split_tests("assert True, 'never'\nassert f(1) == 2") == ["assert True, 'never'\nassert f(1) == 2"]
     assert split_tests("def test():\n    assert f(1) == 2") == []
     assert split_tests("def test():\n    assert f(1) == 2\ntest()") == ["def test():\n    assert f(1) == 2\ntest()"]
@@ -311,18 +355,24 @@ def test_mbpp_reference_solutions_pass(test_data: Path, sandbox: Sandbox, sample
     rows = json.loads((test_data / "mbpp" / "sanitized-mbpp.json").read_text())
     config = MBPPConfig.model_validate({"sandbox": {"timeout_s": 30.0}})
     verifier = config.build(None)  # pyright: ignore[reportArgumentType]
-    wrong = [r["task_id"] for r in rows if verifier.verify(sample(r["code"], **{k: r[k] for k in (
-        "test_list", "test_imports", "code")})).value != 1.0]
+    wrong = [
+        r["task_id"]
+        for r in rows
+        if verifier.verify(sample(r["code"], **{k: r[k] for k in ("test_list", "test_imports", "code")})).value != 1.0
+    ]
     verifier.close()
     assert len(rows) == 427
     assert wrong == []
 
 
-def test_given_responses_are_scored_by_the_tests_of_their_row(sandbox: Sandbox, tmp_path: Path,
-                                                              command: Callable[..., tuple[int, str]]) -> None:
+def test_given_responses_are_scored_by_the_tests_of_their_row(
+    sandbox: Sandbox, tmp_path: Path, command: Callable[..., tuple[int, str]]
+) -> None:
     file, out = tmp_path / "rows.jsonl", tmp_path / "scored.jsonl"
-    rows = [{"prompt": "Write f.", "completion": f"def f(x):\n    return x + {n}", "tests": ["assert f(1) == 2"]}
-            for n in (1, 2)]
+    rows = [
+        {"prompt": "Write f.", "completion": f"def f(x):\n    return x + {n}", "tests": ["assert f(1) == 2"]}
+        for n in (1, 2)
+    ]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     code, said = command("reward", "score", "--reward", "asserts", "--input", file, "--output", out)
     assert code == 0, said
@@ -330,14 +380,31 @@ def test_given_responses_are_scored_by_the_tests_of_their_row(sandbox: Sandbox, 
 
 
 @pytest.mark.slow
-def test_a_run_keeps_which_walls_its_programs_ran_in(sandbox: Sandbox, command: Callable[..., tuple[int, str]],
-                                                     tmp_path: Path) -> None:
+def test_a_run_keeps_which_walls_its_programs_ran_in(
+    sandbox: Sandbox, command: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
     file, run = tmp_path / "rows.jsonl", tmp_path / "run"
     rows = [{"id": i, "prompt": f"Write f{i}.", "tests": [f"assert f{i}(1) == 2"]} for i in range(8)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    code, said = command("train", "--algo", "grpo", "--reward", "asserts", "--dataset", file, "--run-dir", run,
-                         "--set", "trainer.steps=1", "--set", "trainer.rollout_batch_size=4",
-                         "--set", "trainer.group_size=2", "--set", "trainer.sampling.max_tokens=4")
+    code, said = command(
+        "train",
+        "--algo",
+        "grpo",
+        "--reward",
+        "asserts",
+        "--dataset",
+        file,
+        "--run-dir",
+        run,
+        "--set",
+        "trainer.steps=1",
+        "--set",
+        "trainer.rollout_batch_size=4",
+        "--set",
+        "trainer.group_size=2",
+        "--set",
+        "trainer.sampling.max_tokens=4",
+    )
     assert code == 0, said
     assert f"programs run in: {sandbox.isolation}" in said
     wanted = {"verifier asserts": {"isolation": sandbox.isolation}}

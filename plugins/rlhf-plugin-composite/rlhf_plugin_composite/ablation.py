@@ -84,16 +84,23 @@ def read_scored(rows: Sequence[Mapping[str, Any]], names: Sequence[str], label: 
     scores = [components(row) for row in rows]
     known = list(dict.fromkeys(name for s in scores for name in s))
     if not known:
-        raise DatasetError(f"'{file}' has no scored components", why="no row has parts or scores",
-                           fix="rlhf reward score --reward composite ... --output FILE writes them")
+        raise DatasetError(
+            f"'{file}' has no scored components",
+            why="no row has parts or scores",
+            fix="rlhf reward score --reward composite ... --output FILE writes them",
+        )
     if unknown := [n for n in names if n not in known]:
-        raise DatasetError(f"'{file}' has no component '{unknown[0]}'", why=f"it has {', '.join(known)}",
-                           fix="check --parts")
+        raise DatasetError(
+            f"'{file}' has no component '{unknown[0]}'", why=f"it has {', '.join(known)}", fix="check --parts"
+        )
     used = list(names) or known
     keep = [i for i, s in enumerate(scores) if all(math.isfinite(s.get(n, math.nan)) for n in used)]
     if not keep:
-        raise DatasetError(f"no row of '{file}' has a score of every component", why=f"components: {', '.join(used)}",
-                           fix="choose fewer with --parts, or score again")
+        raise DatasetError(
+            f"no row of '{file}' has a score of every component",
+            why=f"components: {', '.join(used)}",
+            fix="choose fewer with --parts, or score again",
+        )
     labels = None if label is None else label_column([rows[i] for i in keep], label, file)
     values = np.array([[scores[i][n] for n in used] for i in keep], float)
     texts = [str(rows[i].get("completion", rows[i].get("response", ""))) for i in keep]
@@ -117,13 +124,18 @@ def label_column(rows: Sequence[Mapping[str, Any]], label: str, file: str) -> Fl
     """
     for row in rows:
         if not isinstance(row.get(label), (int, float)) or not math.isfinite(row[label]):
-            raise DatasetError(f"a row of '{file}' has no number in column '{label}'", why=f"it has {row.get(label)!r}",
-                               fix="give every row a number, true or false, or check --label")
+            raise DatasetError(
+                f"a row of '{file}' has no number in column '{label}'",
+                why=f"it has {row.get(label)!r}",
+                fix="give every row a number, true or false, or check --label",
+            )
     values = np.array([float(row[label]) for row in rows])
     if values.min() == values.max():
-        raise DatasetError(f"column '{label}' of '{file}' is the same in all {len(rows)} rows",
-                           why="a rank correlation needs responses of different quality",
-                           fix="add some, or drop --label")
+        raise DatasetError(
+            f"column '{label}' of '{file}' is the same in all {len(rows)} rows",
+            why="a rank correlation needs responses of different quality",
+            fix="add some, or drop --label",
+        )
     return values
 
 
@@ -142,15 +154,20 @@ def rescale(scored: Scored, how: Mapping[str, str]) -> Scored:
     values = scored.values_NK.copy()
     for name, way in how.items():
         if name not in scored.names or way not in ("none", "sigmoid", "zscore"):
-            raise ConfigError(f"--normalise {name}={way} cannot be done",
-                              why=f"components: {', '.join(scored.names)}; ways: none, sigmoid, zscore")
+            raise ConfigError(
+                f"--normalise {name}={way} cannot be done",
+                why=f"components: {', '.join(scored.names)}; ways: none, sigmoid, zscore",
+            )
         column = values[:, scored.names.index(name)]
         if way == "sigmoid":
             column[:] = 0.5 * (1 + np.tanh(column / 2))
         elif way == "zscore":
             if column.std() < 1e-12:
-                raise DatasetError(f"component '{name}' is the same in all responses",
-                                   why="a z-score divides by its std", fix="leave it out with --parts")
+                raise DatasetError(
+                    f"component '{name}' is the same in all responses",
+                    why="a z-score divides by its std",
+                    fix="leave it out with --parts",
+                )
             column[:] = (column - column.mean()) / column.std()
     return Scored(scored.names, values, scored.prompts, scored.texts, scored.label_N, scored.left_out)
 
@@ -163,9 +180,11 @@ def grid(names: Sequence[str], steps: int) -> list[dict[str, float]]:
     """
     count = math.comb(steps + len(names) - 1, len(names) - 1)
     if count > MOST:
-        raise ConfigError(f"a grid of {steps} steps over {len(names)} components has {count} weightings",
-                          why=f"at most {MOST} are measured at once",
-                          fix="lower --steps, choose fewer --parts, or name weightings with --weights")
+        raise ConfigError(
+            f"a grid of {steps} steps over {len(names)} components has {count} weightings",
+            why=f"at most {MOST} are measured at once",
+            fix="lower --steps, choose fewer --parts, or name weightings with --weights",
+        )
     rows = sorted(compositions(steps, len(names)), key=lambda c: (max(c) != steps, [-x for x in c]))
     return [{n: x / steps for n, x in zip(names, c)} for c in rows]
 
@@ -189,20 +208,32 @@ def weigh(scored: Scored, weightings: Sequence[Mapping[str, float]], hollow: re.
     return [_weighing(scored, dict(w), v, groups, baseline, rivals, hollow) for w, v in zip(weightings, values_WN)]
 
 
-def _weighing(scored: Scored, weights: dict[str, float], value_N: Floats, groups: Sequence[Sequence[int]],
-              baseline: Sequence[int], rivals: npt.NDArray[np.intp], hollow: re.Pattern[str]) -> Weighing:
+def _weighing(
+    scored: Scored,
+    weights: dict[str, float],
+    value_N: Floats,
+    groups: Sequence[Sequence[int]],
+    baseline: Sequence[int],
+    rivals: npt.NDArray[np.intp],
+    hollow: re.Pattern[str],
+) -> Weighing:
     chosen = [best(value_N, g) for g in groups]
     contested = [i for i, g in enumerate(groups) if len(g) > 1]
     changed = float(np.mean([chosen[i] != baseline[i] for i in contested])) if contested else None
     labels = scored.label_N
     order = math.nan if labels is None else spearman(np.round(value_N, 12), labels)  # sums that differ by rounding tie
     return Weighing(
-        weights, float(value_N.mean()), float(value_N.std()),
-        None if math.isnan(order) else order, agreement(value_N, rivals), changed,
+        weights,
+        float(value_N.mean()),
+        float(value_N.std()),
+        None if math.isnan(order) else order,
+        agreement(value_N, rivals),
+        changed,
         None if labels is None else float(labels[chosen].mean()),
         float(np.mean([len(scored.texts[i].split()) for i in chosen])),
         float(np.mean([hollow.search(scored.texts[i]) is not None for i in chosen])),
-        {n: float(v) for n, v in zip(scored.names, scored.values_NK[chosen].mean(0))})
+        {n: float(v) for n, v in zip(scored.names, scored.values_NK[chosen].mean(0))},
+    )
 
 
 def by_prompt(prompts: Sequence[str]) -> list[list[int]]:
@@ -221,9 +252,16 @@ def best(value_N: Floats, group: Sequence[int]) -> int:
 
 def same_prompt_pairs(groups: Sequence[Sequence[int]], label_N: Floats | None) -> npt.NDArray[np.intp]:
     """(better, worse) by label, for every two responses of one prompt whose labels differ: ``[pairs, 2]``."""
-    pairs = [] if label_N is None else [
-        (i, j) if label_N[i] > label_N[j] else (j, i)
-        for g in groups for i, j in itertools.combinations(g, 2) if label_N[i] != label_N[j]]
+    pairs = (
+        []
+        if label_N is None
+        else [
+            (i, j) if label_N[i] > label_N[j] else (j, i)
+            for g in groups
+            for i, j in itertools.combinations(g, 2)
+            if label_N[i] != label_N[j]
+        ]
+    )
     return np.array(pairs, np.intp).reshape(-1, 2)
 
 

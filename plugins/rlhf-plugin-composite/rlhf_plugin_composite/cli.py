@@ -13,19 +13,42 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--input", "file", required=True, metavar="FILE",
-              help="Responses as `rlhf reward score --output` writes them, or with prompt, completion, scores.")
+@click.option(
+    "--input",
+    "file",
+    required=True,
+    metavar="FILE",
+    help="Responses as `rlhf reward score --output` writes them, or with prompt, completion, scores.",
+)
 @click.option("--parts", metavar="A,B", help="Components to weigh; default all.")
 @click.option("--label", metavar="COLUMN", help="Gold score or label of each response, for rank correlation.")
-@click.option("--weights", "given", multiple=True, metavar="A=0.7,B=0.3",
-              help="One weighting. Repeatable; the first is the baseline. Default: a grid.")
+@click.option(
+    "--weights",
+    "given",
+    multiple=True,
+    metavar="A=0.7,B=0.3",
+    help="One weighting. Repeatable; the first is the baseline. Default: a grid.",
+)
 @click.option("--steps", type=click.IntRange(1), default=4, show_default=True, help="Grid of weights in steps of 1/N.")
-@click.option("--normalise", "ways", multiple=True, metavar="A=sigmoid",
-              help="Component to rescale over these responses first: none, sigmoid, zscore. Repeatable.")
+@click.option(
+    "--normalise",
+    "ways",
+    multiple=True,
+    metavar="A=sigmoid",
+    help="Component to rescale over these responses first: none, sigmoid, zscore. Repeatable.",
+)
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the JSON here.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
-def ablate(file: str, parts: str | None, label: str | None, given: tuple[str, ...], steps: int, ways: tuple[str, ...],
-           output: Path | None, as_json: bool) -> None:
+def ablate(
+    file: str,
+    parts: str | None,
+    label: str | None,
+    given: tuple[str, ...],
+    steps: int,
+    ways: tuple[str, ...],
+    output: Path | None,
+    as_json: bool,
+) -> None:
     """Weigh the components of scored responses anew, before anything is trained.
 
     For every weighting: rank correlation with the label, and how the best response of each prompt changes.
@@ -48,8 +71,15 @@ def ablate(file: str, parts: str | None, label: str | None, given: tuple[str, ..
     scored = rescale(scored, {k: v for text in ways for k, v in pairs_of(text, "--normalise")})
     weightings = [weighting(text, scored.names) for text in given] or grid(scored.names, steps)
     rows = weigh(scored, weightings, hollow_pattern(HollowCheck()))
-    result = {"file": file, "components": scored.names, "responses": len(scored.texts), "left_out": scored.left_out,
-              "prompts": len(set(scored.prompts)), "label": label, "weightings": [r.to_json() for r in rows]}
+    result = {
+        "file": file,
+        "components": scored.names,
+        "responses": len(scored.texts),
+        "left_out": scored.left_out,
+        "prompts": len(set(scored.prompts)),
+        "label": label,
+        "weightings": [r.to_json() for r in rows],
+    }
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
         write_json(output, result)
@@ -88,8 +118,11 @@ def weighting(text: str, names: Sequence[str]) -> dict[str, float]:
     weights: dict[str, float] = {}
     for name, value in pairs_of(text, "--weights"):
         if name not in names:
-            raise ConfigError(f"--weights names '{name}', which is no component", why=f"components: {', '.join(names)}",
-                              fix="check --weights and --parts")
+            raise ConfigError(
+                f"--weights names '{name}', which is no component",
+                why=f"components: {', '.join(names)}",
+                fix="check --weights and --parts",
+            )
         try:
             weights[name] = float(value)
         except ValueError:
@@ -108,15 +141,30 @@ def show(scored: Scored, rows: Sequence[Weighing]) -> None:
     first = rows[0]
     if scored.label_N is not None:
         rows = [first, *sorted(rows[1:], key=lambda r: -(r.spearman if r.spearman is not None else -2))]
-    columns = {"mean": "mean", "std": "std", "spearman": "spearman", "agree": "agreement", "changed": "changed",
-               "label": "chosen_label", "words": "chosen_words", "hollow": "chosen_hollow"}
-    table((*scored.names, *columns), [(*(f"{r.weights[n]:g}" for n in scored.names),
-                                       *(figure(getattr(r, c)) for c in columns.values())) for r in rows])
+    columns = {
+        "mean": "mean",
+        "std": "std",
+        "spearman": "spearman",
+        "agree": "agreement",
+        "changed": "changed",
+        "label": "chosen_label",
+        "words": "chosen_words",
+        "hollow": "chosen_hollow",
+    }
+    table(
+        (*scored.names, *columns),
+        [
+            (*(f"{r.weights[n]:g}" for n in scored.names), *(figure(getattr(r, c)) for c in columns.values()))
+            for r in rows
+        ],
+    )
     left = f"; {scored.left_out} rows lack a score and are left out" if scored.left_out else ""
-    click.echo(f"\n{len(scored.texts)} responses to {len(set(scored.prompts))} prompts{left}.\n"
-               "mean, std: the weighted sum; spearman, agree: with the label, over all responses and over any two of "
-               "one prompt;\nchanged: prompts whose best response is another than in the first row; label, words, "
-               "hollow: of the best responses.")
+    click.echo(
+        f"\n{len(scored.texts)} responses to {len(set(scored.prompts))} prompts{left}.\n"
+        "mean, std: the weighted sum; spearman, agree: with the label, over all responses and over any two of "
+        "one prompt;\nchanged: prompts whose best response is another than in the first row; label, words, "
+        "hollow: of the best responses."
+    )
 
 
 def figure(value: Any) -> str:

@@ -15,8 +15,14 @@ if TYPE_CHECKING:
     from rlhf_plugin_composite.rules import ProgrammaticReward
 
 HOLLOW = (
-    "that('s| is) a (great|good|excellent|wonderful) question", "great question", "absolutely[!,.]", "certainly[!,.]",
-    "of course[!,.]", "(i'd|i would) be (happy|glad) to help", "happy to help", "glad you asked",
+    "that('s| is) a (great|good|excellent|wonderful) question",
+    "great question",
+    "absolutely[!,.]",
+    "certainly[!,.]",
+    "of course[!,.]",
+    "(i'd|i would) be (happy|glad) to help",
+    "happy to help",
+    "glad you asked",
 )
 """Phrases that affirm and say nothing; the first thing that a policy learns from a reward model that likes them."""
 
@@ -41,8 +47,10 @@ class LengthGate(Config):
     @model_validator(mode="after")
     def _in_order(self) -> LengthGate:
         if not self.min <= self.max < self.end:
-            raise ConfigError(f"a length gate needs min <= max < zero_at, got {self.min}, {self.max}, {self.end}",
-                              fix="for example length={min: 1, max: 150, zero_at: 300}")
+            raise ConfigError(
+                f"a length gate needs min <= max < zero_at, got {self.min}, {self.max}, {self.end}",
+                fix="for example length={min: 1, max: 150, zero_at: 300}",
+            )
         return self
 
 
@@ -99,12 +107,15 @@ class ProgrammaticConfig(ComponentConfig):
     @model_validator(mode="after")
     def _some_rule(self) -> ProgrammaticConfig:
         if self.length is None and self.hollow is None and not self.checks:
-            raise ConfigError("a programmatic reward without a rule gives everything 1.0",
-                              fix="keep length or hollow, or add to checks")
+            raise ConfigError(
+                "a programmatic reward without a rule gives everything 1.0",
+                fix="keep length or hollow, or add to checks",
+            )
         check_names(self.checks, "a check")
         if taken := {"length", "hollow"} & set(self.checks):
-            raise ConfigError(f"a check cannot be called '{min(taken)}'", why="that is the name of a built-in rule",
-                              fix="rename it")
+            raise ConfigError(
+                f"a check cannot be called '{min(taken)}'", why="that is the name of a built-in rule", fix="rename it"
+            )
         return self
 
     def build(self, ctx: BuildContext) -> ProgrammaticReward:
@@ -148,9 +159,11 @@ class PartSettings(Config):
         if (self.mean is None) != (self.std is None):
             raise ConfigError("mean and std of a part belong together", fix="give both, or neither")
         if self.mean is not None and (self.normalise, self.statistics) != ("zscore", "calibrated"):
-            raise ConfigError("mean and std are for normalise=zscore with statistics=calibrated",
-                              why=f"this part has normalise={self.normalise}, statistics={self.statistics}",
-                              fix="set both, or leave mean and std out")
+            raise ConfigError(
+                "mean and std are for normalise=zscore with statistics=calibrated",
+                why=f"this part has normalise={self.normalise}, statistics={self.statistics}",
+                fix="set both, or leave mean and std out",
+            )
         return self
 
 
@@ -174,8 +187,10 @@ class CompositeConfig(ComponentConfig):
             raise ConfigError("every part of the composite has weight 0", fix="give at least one another weight")
         open_ = [n for n, p in self.parts.items() if needs_calibration(p)]
         if open_ and self.calibration is None:
-            raise ConfigError(f"part '{open_[0]}' has calibrated statistics, but there is nothing to take them from",
-                              fix="set its mean and std, or the composite's calibration=FILE.jsonl")
+            raise ConfigError(
+                f"part '{open_[0]}' has calibrated statistics, but there is nothing to take them from",
+                fix="set its mean and std, or the composite's calibration=FILE.jsonl",
+            )
         return self
 
     def preflight(self, ctx: BuildContext) -> None:
@@ -188,9 +203,11 @@ class CompositeConfig(ComponentConfig):
 
         running = [n for n, p in self.parts.items() if p.normalise == "zscore" and p.statistics == "running"]
         if running and ctx.world_size > 1:
-            raise ConfigError(f"part '{running[0]}' has running statistics, and there are {ctx.world_size} processes",
-                              why="each would have its own, and equal completions unequal scores",
-                              fix="statistics=calibrated, or normalise=sigmoid")
+            raise ConfigError(
+                f"part '{running[0]}' has running statistics, and there are {ctx.world_size} processes",
+                why="each would have its own, and equal completions unequal scores",
+                fix="statistics=calibrated, or normalise=sigmoid",
+            )
         if self.calibration is not None:
             check_file(self.calibration, "calibration file", "reward.calibration")
         for part in self.parts.values():  # each as if it were the run's reward: a verifier checks the prompts it judges
@@ -231,5 +248,8 @@ def check_pattern(pattern: str) -> None:
     try:
         re.compile(pattern)
     except re.error as error:
-        raise ConfigError(f"{pattern!r} is not a regular expression", why=str(error),
-                          fix="escape characters that mean themselves: . * + ? ( ) [ ] { } | \\ ^ $") from error
+        raise ConfigError(
+            f"{pattern!r} is not a regular expression",
+            why=str(error),
+            fix="escape characters that mean themselves: . * + ? ( ) [ ] { } | \\ ^ $",
+        ) from error

@@ -44,8 +44,9 @@ class Normaliser:
     def __init__(self, settings: PartSettings) -> None:
         self.settings = settings
         given = settings.mean is not None and settings.std is not None
-        self.statistics = Statistics(1, float(settings.mean or 0.0), float(settings.std or 0.0) ** 2) if given else (
-            Statistics())
+        self.statistics = (
+            Statistics(1, float(settings.mean or 0.0), float(settings.std or 0.0) ** 2) if given else (Statistics())
+        )
         self.learns = settings.normalise == "zscore" and settings.statistics == "running"
 
     def __call__(self, raw: Raw) -> list[float | None]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlhf_core.api import BuildContext, ConfigError, DatasetError, Sample, Score, ScoreStatus
-from rlhf_core.trainers.doors import ask
+from rlhf_core.contracts import score_samples
 from rlhf_plugin_composite.config import CompositeConfig, needs_calibration
 from rlhf_plugin_composite.normalise import Normaliser
 
@@ -31,10 +31,12 @@ class CompositeReward:
         """One score per sample; missing where a part that counts is missing (status and reason of that part)."""
         if not samples:
             return []
-        found = {name: ask(reward, samples, f"part '{name}'") for name, reward in self.rewards.items()}
+        found = {name: score_samples(reward, samples, f"part '{name}'") for name, reward in self.rewards.items()}
         normal = {n: self.normalisers[n]([s.value if s.ok else None for s in rows]) for n, rows in found.items()}
-        return [self._one({n: rows[i] for n, rows in found.items()}, {n: v[i] for n, v in normal.items()})
-                for i in range(len(samples))]
+        return [
+            self._one({n: rows[i] for n, rows in found.items()}, {n: v[i] for n, v in normal.items()})
+            for i in range(len(samples))
+        ]
 
     def _one(self, scores: Mapping[str, Score], normal: Mapping[str, float | None]) -> Score:
         parts: dict[str, float] = {}
@@ -43,8 +45,11 @@ class CompositeReward:
             weight, value = self.config.parts[name].weight, normal[name]
             parts |= {f"{name}/{k}": float(v) for k, v in score.parts.items()}
             if value is not None and score.value is not None:
-                parts |= {f"{name}/raw": float(score.value), f"{name}/normalised": value,
-                          f"{name}/weighted": weight * value}
+                parts |= {
+                    f"{name}/raw": float(score.value),
+                    f"{name}/normalised": value,
+                    f"{name}/weighted": weight * value,
+                }
                 total += weight * value
             elif weight != 0:
                 missing.append(name)
@@ -94,8 +99,9 @@ def build_composite(config: CompositeConfig, ctx: BuildContext) -> CompositeRewa
             built = part.reward.build(ctx)
             whole.rewards[name] = built
             if not callable(getattr(built, "score", None)):
-                raise ConfigError(f"part '{name}' of the composite is no reward",
-                                  why=f"what {part.reward.name} builds has no score()")
+                raise ConfigError(
+                    f"part '{name}' of the composite is no reward", why=f"what {part.reward.name} builds has no score()"
+                )
         calibrate(whole)
     except BaseException:
         whole.close()
@@ -117,12 +123,14 @@ def calibrate(whole: CompositeReward) -> None:
 
     _, samples = samples_of(file)
     for name in names:
-        rows = ask(whole.rewards[name], samples, f"part '{name}'")
+        rows = score_samples(whole.rewards[name], samples, f"part '{name}'")
         good = [float(s.value) for s in rows if s.ok and s.value is not None]
         statistics = whole.normalisers[name].statistics
         statistics.add(good)
         if statistics.std < 1e-8:
             bad = next((s.detail for s in rows if not s.ok), "")
-            raise DatasetError(f"part '{name}' cannot be calibrated on '{file}'",
-                               why=bad or f"{len(good)} of {len(rows)} completions have a score, all the same",
-                               fix="give completions that it scores differently, or normalise=sigmoid")
+            raise DatasetError(
+                f"part '{name}' cannot be calibrated on '{file}'",
+                why=bad or f"{len(good)} of {len(rows)} completions have a score, all the same",
+                fix="give completions that it scores differently, or normalise=sigmoid",
+            )

@@ -47,13 +47,22 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 @pytest.mark.slow
-def test_from_scoring_to_ablation_on_the_command_line(
-        tmp_path: Path, command: Callable[..., tuple[int, str]]) -> None:
+def test_from_scoring_to_ablation_on_the_command_line(tmp_path: Path, command: Callable[..., tuple[int, str]]) -> None:
     source = write(tmp_path / "a.jsonl", [{k: v for k, v in r.items() if k != "scores"} for r in ROWS])
     scored, out = tmp_path / "scored.jsonl", tmp_path / "ablation.json"
-    code, err = command("reward", "score", "--reward", "composite", "--input", source, "--output", scored, "--set",
-                        "parts={short: {reward: {name: programmatic, mode: continuous, hollow: null, length: {max: 2}}"
-                        "}, plain: {reward: {name: programmatic, length: null}}}")
+    code, err = command(
+        "reward",
+        "score",
+        "--reward",
+        "composite",
+        "--input",
+        source,
+        "--output",
+        scored,
+        "--set",
+        "parts={short: {reward: {name: programmatic, mode: continuous, hollow: null, length: {max: 2}}"
+        "}, plain: {reward: {name: programmatic, length: null}}}",
+    )
     assert code == 0, err
     code, err = command("reward", "ablate", "--input", scored, "--label", "gold", "--output", out)
     assert code == 0, err
@@ -64,21 +73,29 @@ def test_from_scoring_to_ablation_on_the_command_line(
     assert plain["agreement"] == pytest.approx(0.875)  # of 4 pairs one is a tie: 'a dog' and 'none' are both plain
 
 
-@pytest.mark.parametrize(("change", "options", "words"), [
-    ({"gold": 1.0}, ("--label", "gold"), "same in all 4 rows"),
-    ({"gold": "good"}, ("--label", "gold"), "no number in column 'gold'"),
-    ({}, ("--label", "glod"), "no number in column 'glod'"),
-    ({}, ("--parts", "tast"), "no component 'tast'"),
-    ({}, ("--weights", "tatse=1"), "names 'tatse'"),
-    ({}, ("--weights", "taste"), "not of the form"),
-    ({}, ("--weights", "taste=0"), "weighs nothing"),
-    ({}, ("--normalise", "taste=square"), "cannot be done"),
-    ({}, ("--steps", "5000"), "5001 weightings"),
-    ({"scores": None}, (), "no scored components"),
-    ({"scores": {"taste": 1.0}}, ("--normalise", "taste=zscore"), "same in all responses"),
-])
-def test_what_cannot_be_ablated_is_refused(change: dict[str, Any], options: tuple[str, ...], words: str, tmp_path: Path,
-                                           command: Callable[..., tuple[int, str]]) -> None:
+@pytest.mark.parametrize(
+    ("change", "options", "words"),
+    [
+        ({"gold": 1.0}, ("--label", "gold"), "same in all 4 rows"),
+        ({"gold": "good"}, ("--label", "gold"), "no number in column 'gold'"),
+        ({}, ("--label", "glod"), "no number in column 'glod'"),
+        ({}, ("--parts", "tast"), "no component 'tast'"),
+        ({}, ("--weights", "tatse=1"), "names 'tatse'"),
+        ({}, ("--weights", "taste"), "not of the form"),
+        ({}, ("--weights", "taste=0"), "weighs nothing"),
+        ({}, ("--normalise", "taste=square"), "cannot be done"),
+        ({}, ("--steps", "5000"), "5001 weightings"),
+        ({"scores": None}, (), "no scored components"),
+        ({"scores": {"taste": 1.0}}, ("--normalise", "taste=zscore"), "same in all responses"),
+    ],
+)
+def test_what_cannot_be_ablated_is_refused(
+    change: dict[str, Any],
+    options: tuple[str, ...],
+    words: str,
+    tmp_path: Path,
+    command: Callable[..., tuple[int, str]],
+) -> None:
     file = write(tmp_path / "a.jsonl", [{**r, **change} for r in ROWS])
     code, err = command("reward", "ablate", "--input", file, *options)
     assert code == 2

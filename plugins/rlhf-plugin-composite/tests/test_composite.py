@@ -30,8 +30,12 @@ def sums(*answers: str) -> list[Sample]:
 
 @pytest.mark.slow
 def test_conforms_and_adds_what_the_parts_say() -> None:
-    both = config(parts={"right": {"reward": "verifier", "weight": 0.7, "normalise": "sigmoid", "scale": 0.5},
-                         "rules": {"reward": RULES, "weight": 0.3}})
+    both = config(
+        parts={
+            "right": {"reward": "verifier", "weight": 0.7, "normalise": "sigmoid", "scale": 0.5},
+            "rules": {"reward": RULES, "weight": 0.3},
+        }
+    )
     samples = make_samples()[:6]
     check_reward(both, samples=samples)
     built = both.build(make_context())
@@ -53,7 +57,8 @@ def test_a_missing_part_that_counts_makes_the_score_missing() -> None:
     blank = Sample(Prompt("n", ({"role": "user", "content": "2 + 2?"},)), "The answer is 4.")  # no reference answer
     for weight in (1.0, 0.0):
         built = config(parts={"right": {"reward": "verifier", "weight": weight}, "rules": {"reward": RULES}}).build(
-            make_context())
+            make_context()
+        )
         try:
             (found,) = built.score([blank])
         finally:
@@ -68,8 +73,9 @@ def test_a_missing_part_that_counts_makes_the_score_missing() -> None:
 
 
 def part(**settings: Any) -> PartSettings:
-    return PartSettings.model_validate({"reward": "programmatic", **settings},
-                                       context={"registry": Registry(disabled=())})
+    return PartSettings.model_validate(
+        {"reward": "programmatic", **settings}, context={"registry": Registry(disabled=())}
+    )
 
 
 def test_running_statistics_are_those_before_the_call_and_resume_bit_for_bit() -> None:
@@ -105,12 +111,23 @@ def test_equal_scores_give_no_scale(freeze_after: int | None) -> None:
     assert sparse([1.0]) == [pytest.approx(0.8 / 0.4)]
 
 
-def test_a_verifier_inside_checks_the_prompts_as_it_does_alone(command: Callable[..., tuple[int, str]],
-                                                             tmp_path: Path) -> None:
+def test_a_verifier_inside_checks_the_prompts_as_it_does_alone(
+    command: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
     file = tmp_path / "bare.jsonl"
     file.write_text("".join(json.dumps({"prompt": f"What is {n} + 1?"}) + "\n" for n in range(40)))
-    code, said = command("train", "--algo", "grpo", "--reward", "composite", "--dataset", file, "--dry-run",
-                         "--set", "reward.parts={right: {reward: verifier}}")
+    code, said = command(
+        "train",
+        "--algo",
+        "grpo",
+        "--reward",
+        "composite",
+        "--dataset",
+        file,
+        "--dry-run",
+        "--set",
+        "reward.parts={right: {reward: verifier}}",
+    )
     assert code == 2
     assert "has no reference answers" in said
 
@@ -119,8 +136,10 @@ def test_calibration_scores_a_file_once(tmp_path: Path) -> None:
     file = tmp_path / "calibration.jsonl"
     texts = ["one", "one two three four five six", "a b c d e f g h i"]
     file.write_text("".join(json.dumps({"prompt": "Say.", "completion": t}) + "\n" for t in texts))
-    settings = {"parts": {"rules": {"reward": RULES, "normalise": "zscore", "statistics": "calibrated"}},
-                "calibration": str(file)}
+    settings = {
+        "parts": {"rules": {"reward": RULES, "normalise": "zscore", "statistics": "calibrated"}},
+        "calibration": str(file),
+    }
     built = config(**settings).build(make_context())
     (found,) = built.score(sums("one"))
     assert found.value == pytest.approx((1.0 - 0.5) / math.sqrt(1 / 6))  # raw 1, 0.5 and 0: mean 0.5
@@ -129,14 +148,20 @@ def test_calibration_scores_a_file_once(tmp_path: Path) -> None:
         config(**settings).build(make_context())
 
 
-@pytest.mark.parametrize(("settings", "words"), [
-    ({"parts": {"a": {"reward": "programmatic", "weight": 0}}}, "every part"),
-    ({"parts": {"a": {"reward": "programmatic", "normalise": "zscore", "statistics": "calibrated"}}}, "calibration="),
-    ({"parts": {"a": {"reward": "programmatic", "mean": 1.0}}}, "belong together"),
-    ({"parts": {"a": {"reward": "programatic"}}}, "did you mean 'programmatic'"),
-    ({"parts": {"a": {"reward": "programmatic", "weight": float("nan")}}}, "finite"),
-    ({"parts": {"a b": {"reward": "programmatic"}}}, "cannot be called"),
-])
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"parts": {"a": {"reward": "programmatic", "weight": 0}}}, "every part"),
+        (
+            {"parts": {"a": {"reward": "programmatic", "normalise": "zscore", "statistics": "calibrated"}}},
+            "calibration=",
+        ),
+        ({"parts": {"a": {"reward": "programmatic", "mean": 1.0}}}, "belong together"),
+        ({"parts": {"a": {"reward": "programatic"}}}, "did you mean 'programmatic'"),
+        ({"parts": {"a": {"reward": "programmatic", "weight": float("nan")}}}, "finite"),
+        ({"parts": {"a b": {"reward": "programmatic"}}}, "cannot be called"),
+    ],
+)
 def test_composites_that_cannot_work_are_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises((RlhfError, ValueError), match=words):
         config(**settings)
@@ -176,15 +201,28 @@ def test_a_part_that_raises_is_an_error_that_names_it() -> None:
     assert found.detail == "part 'b': OSError: no disk"
 
 
-RUN = ("train", "--algo", "grpo", "--reward", "composite", "--dataset", "pocket/arithmetic", "--set", "threads=1",
-       "--set", "trainer.rollout_batch_size=16", "--set", "trainer.eval_samples=4",
-       "--set", "reward.parts={right: {reward: verifier, weight: 0.8}, short: {reward: {name: programmatic, mode: "
-       "continuous, length: {unit: tokens, max: 5}}, weight: 0.2, normalise: zscore}}")
+RUN = (
+    "train",
+    "--algo",
+    "grpo",
+    "--reward",
+    "composite",
+    "--dataset",
+    "pocket/arithmetic",
+    "--set",
+    "threads=1",
+    "--set",
+    "trainer.rollout_batch_size=16",
+    "--set",
+    "trainer.eval_samples=4",
+    "--set",
+    "reward.parts={right: {reward: verifier, weight: 0.8}, short: {reward: {name: programmatic, mode: "
+    "continuous, length: {unit: tokens, max: 5}}, weight: 0.2, normalise: zscore}}",
+)
 
 
 @pytest.mark.slow
-def test_a_run_traces_every_part_and_resumes_exactly(
-        tmp_path: Path, command: Callable[..., tuple[int, str]]) -> None:
+def test_a_run_traces_every_part_and_resumes_exactly(tmp_path: Path, command: Callable[..., tuple[int, str]]) -> None:
     whole, half = tmp_path / "whole", tmp_path / "half"
     steps = ("--set", "trainer.steps=4", "--set", "trainer.checkpoint_every=2")
     code, err = command(*RUN, *steps, "--run-dir", whole)
@@ -200,8 +238,13 @@ def test_a_run_traces_every_part_and_resumes_exactly(
     shutil.rmtree(last)
     code, err = command("train", "--resume", half)
     assert code == 0, err
-    a, b = ([{k: v for k, v in r.items() if "time" not in k and "seconds" not in k}
-             for r in read_jsonl(d / "metrics.jsonl")] for d in (whole, half))
+    a, b = (
+        [
+            {k: v for k, v in r.items() if "time" not in k and "seconds" not in k}
+            for r in read_jsonl(d / "metrics.jsonl")
+        ]
+        for d in (whole, half)
+    )
     key = "reward/part/short/normalised"
     names = {"reward/part/right/raw", "reward/part/short/raw", key, "reward/part/short/length"}
     assert any(names <= set(r) for r in a)

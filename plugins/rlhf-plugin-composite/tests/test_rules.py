@@ -18,13 +18,22 @@ def scores(texts: list[str], **settings: Any) -> list[Any]:
 
 
 def test_conforms() -> None:
-    check_reward(ProgrammaticConfig.model_validate(
-        {"mode": "continuous", "checks": {"period": {"pattern": r"\.\s*$"}}}))
+    check_reward(
+        ProgrammaticConfig.model_validate({"mode": "continuous", "checks": {"period": {"pattern": r"\.\s*$"}}})
+    )
 
 
-@pytest.mark.parametrize("text", [
-    "That's a great question! Ann has a cat.", "Absolutely! A cat.", "Certainly, a cat.", "Of course! A cat.",
-    "I'd be happy to help! A cat.", "A cat. I am HAPPY TO HELP."])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "That's a great question! Ann has a cat.",
+        "Absolutely! A cat.",
+        "Certainly, a cat.",
+        "Of course! A cat.",
+        "I'd be happy to help! A cat.",
+        "A cat. I am HAPPY TO HELP.",
+    ],
+)
 def test_hollow_phrases_fail_wherever_they_stand(text: str) -> None:
     (found,) = scores([text])
     assert (found.value, dict(found.parts)) == (0.0, {"length": 1.0, "hollow": 0.0})
@@ -56,17 +65,23 @@ def test_format_checks() -> None:
     checks = {"json": {"pattern": r"\{.*\}", "whole": True}, "no_list": {"pattern": r"^\s*-", "absent": True}}
     found = scores(['{"pet":\n"cat"} ', "- cat", "a {} b"], length=None, hollow=None, checks=checks)
     assert [dict(s.parts) for s in found] == [
-        {"json": 1.0, "no_list": 1.0}, {"json": 0.0, "no_list": 0.0}, {"json": 0.0, "no_list": 1.0}]
+        {"json": 1.0, "no_list": 1.0},
+        {"json": 0.0, "no_list": 0.0},
+        {"json": 0.0, "no_list": 1.0},
+    ]
     assert [s.value for s in found] == [1.0, 0.0, 0.0]
 
 
-@pytest.mark.parametrize(("settings", "words"), [
-    ({"length": None, "hollow": None}, "without a rule"),
-    ({"checks": {"x": {"pattern": "(("}}}, "not a regular expression"),
-    ({"checks": {"length": {"pattern": "x"}}}, "built-in rule"),
-    ({"checks": {"a/b": {"pattern": "x"}}}, "cannot be called"),
-    ({"length": {"max": 10, "zero_at": 5}}, "min <= max < zero_at"),
-])
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"length": None, "hollow": None}, "without a rule"),
+        ({"checks": {"x": {"pattern": "(("}}}, "not a regular expression"),
+        ({"checks": {"length": {"pattern": "x"}}}, "built-in rule"),
+        ({"checks": {"a/b": {"pattern": "x"}}}, "cannot be called"),
+        ({"length": {"max": 10, "zero_at": 5}}, "min <= max < zero_at"),
+    ],
+)
 def test_rules_that_cannot_work_are_refused(settings: dict[str, Any], words: str) -> None:
     from pydantic import ValidationError
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from rlhf_core.api import DatasetError, PreferencePair, Prompt, Sample
 from rlhf_core.pocket.gold import WinRate, win_rate
-from rlhf_core.trainers.rooms import request_seed
+from rlhf_core.trainers.online.rooms import request_seed
 
 By = Literal["absolute", "signed", "random"]
 
@@ -22,17 +22,23 @@ def margins(reward: Any, pairs: Sequence[PreferencePair]) -> list[float | None]:
     prompts = [Prompt(p.id, p.prompt, source=p.source) for p in pairs]
     both = [Sample(prompt, text) for prompt, pair in zip(prompts, pairs) for text in (pair.chosen, pair.rejected)]
     scores = list(reward.score(both))
-    found = [None if c.value is None or r.value is None or not (c.ok and r.ok) else float(c.value) - float(r.value)
-             for c, r in zip(scores[::2], scores[1::2], strict=True)]
+    found = [
+        None if c.value is None or r.value is None or not (c.ok and r.ok) else float(c.value) - float(r.value)
+        for c, r in zip(scores[::2], scores[1::2], strict=True)
+    ]
     if pairs and all(m is None for m in found):
         bad = next(s for s in scores if not s.ok)
-        raise DatasetError("the reward has no score for any pair", why=f"first: {bad.status.value}: {bad.detail}",
-                           fix="mend the reward, or choose another")
+        raise DatasetError(
+            "the reward has no score for any pair",
+            why=f"first: {bad.status.value}: {bad.detail}",
+            fix="mend the reward, or choose another",
+        )
     return found
 
 
-def confidences(found: Sequence[float | None], pairs: Sequence[PreferencePair], by: By, seed: int
-                ) -> list[float | None]:
+def confidences(
+    found: Sequence[float | None], pairs: Sequence[PreferencePair], by: By, seed: int
+) -> list[float | None]:
     """What pairs are ranked by. ``absolute``: the margin's size. ``signed``: the margin, so that pairs whose label the
     model denies come last. ``random``: a number that the pair's id and the seed alone decide."""
     if by == "random":
@@ -66,15 +72,26 @@ def accuracy(found: Sequence[float | None]) -> WinRate:
 def row_of(pair: PreferencePair, margin: float | None, extra: Mapping[str, Any]) -> dict[str, Any]:
     """A pair as a JSON line; the model's margin is ``confidence``, for ``margin`` is a Bradley-Terry loss's own."""
     own = {"margin": pair.margin} if pair.margin else {}
-    return {"id": pair.id, "prompt": [dict(m) for m in pair.prompt], "chosen": pair.chosen, "rejected": pair.rejected,
-            **own, **extra, "confidence": margin}
+    return {
+        "id": pair.id,
+        "prompt": [dict(m) for m in pair.prompt],
+        "chosen": pair.chosen,
+        "rejected": pair.rejected,
+        **own,
+        **extra,
+        "confidence": margin,
+    }
 
 
 def summary(found: Sequence[float | None], kept: Sequence[int]) -> dict[str, Any]:
     """Margins of the kept pairs and of all: mean size, and the share whose label the model denies."""
+
     def facts(rows: Sequence[int]) -> dict[str, Any]:
         good = [m for i in rows if (m := found[i]) is not None]
-        return {"pairs": len(rows), "mean_abs_margin": sum(map(abs, good)) / len(good) if good else None,
-                "label_denied": sum(m < 0 for m in good) / len(good) if good else None}
+        return {
+            "pairs": len(rows),
+            "mean_abs_margin": sum(map(abs, good)) / len(good) if good else None,
+            "label_denied": sum(m < 0 for m in good) / len(good) if good else None,
+        }
 
     return {"all": facts(range(len(found))), "kept": facts(kept), "unscored": sum(m is None for m in found)}

@@ -13,7 +13,7 @@ from rlhf_core.cli.common import Choice
 
 if TYPE_CHECKING:
     from rlhf_core.api import PreferencePair
-    from rlhf_core.data.library import Datasets
+    from rlhf_core.data.datasets import Datasets
     from rlhf_core.registry import Registry
 
 
@@ -23,15 +23,35 @@ if TYPE_CHECKING:
 @click.option("--model", "folder", metavar="FOLDER", help="A reward model or an ensemble of them.")
 @click.option("--reward", "name", metavar="NAME", help="A reward component instead.")
 @click.option("--set", "settings", multiple=True, metavar="a.b=c", help="One setting of the reward. Repeatable.")
-@click.option("--keep", type=click.FloatRange(0, 1, min_open=True), default=0.5, show_default=True,
-              help="Share of the pairs to keep.")
-@click.option("--by", type=Choice(("absolute", "signed", "random")), default="absolute", show_default=True,
-              help="Size of the margin, the margin itself, or chance (the control; needs no reward).")
+@click.option(
+    "--keep",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=0.5,
+    show_default=True,
+    help="Share of the pairs to keep.",
+)
+@click.option(
+    "--by",
+    type=Choice(("absolute", "signed", "random")),
+    default="absolute",
+    show_default=True,
+    help="Size of the margin, the margin itself, or chance (the control; needs no reward).",
+)
 @click.option("--stratify", metavar="COLUMN", help="Keep this share of each value of a column (or of each source).")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="For --by random.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
-def filter_pairs(dataset: str, output: Path, folder: str | None, name: str | None, settings: tuple[str, ...],
-                 keep: float, by: Any, stratify: str | None, seed: int, as_json: bool) -> None:
+def filter_pairs(
+    dataset: str,
+    output: Path,
+    folder: str | None,
+    name: str | None,
+    settings: tuple[str, ...],
+    keep: float,
+    by: Any,
+    stratify: str | None,
+    seed: int,
+    as_json: bool,
+) -> None:
     """Keep the preference pairs that a reward model is surest of.
 
     \b
@@ -54,14 +74,25 @@ def filter_pairs(dataset: str, output: Path, folder: str | None, name: str | Non
     extra = [{} if stratify is None else {stratify: s} for s in strata]
     write_rows(output, [row_of(own_name(datasets, pairs[i]), found[i], extra[i]) for i in kept])
     groups, chosen = Counter(strata), Counter(strata[i] for i in kept)
-    result = {"output": str(output), "by": by, "keep": keep, **summary(found, kept),
-              "dropped": {k: v for k, v in datasets.counts.items() if v},
-              "strata": {s: {"all": n, "kept": chosen[s]} for s, n in groups.items()} if stratify else {}}
+    result = {
+        "output": str(output),
+        "by": by,
+        "keep": keep,
+        **summary(found, kept),
+        "dropped": {k: v for k, v in datasets.counts.items() if v},
+        "strata": {s: {"all": n, "kept": chosen[s]} for s, n in groups.items()} if stratify else {},
+    }
     emit_json(result) if as_json else show(result)
 
 
-def scored(registry: Registry, folder: str | None, name: str | None, settings: Sequence[str],
-           pairs: Sequence[PreferencePair], seed: int) -> list[float | None]:
+def scored(
+    registry: Registry,
+    folder: str | None,
+    name: str | None,
+    settings: Sequence[str],
+    pairs: Sequence[PreferencePair],
+    seed: int,
+) -> list[float | None]:
     """Margins of pairs under a reward model's folder or a reward component.
 
     Raises:
@@ -98,8 +129,12 @@ def strata_of(datasets: Datasets, pairs: Sequence[PreferencePair], column: str |
     rows = {s.name(r, "train"): r for s in datasets.sources for r in s.records("pairs", "train", Counter())}
     for pair in pairs:
         if rows[pair.id].row.get(column) is None:
-            raise DatasetError(f"a pair has no column '{column}' to stratify by", where=rows[pair.id].where,
-                               why=f"its columns: {', '.join(sorted(rows[pair.id].row))}", fix="check --stratify")
+            raise DatasetError(
+                f"a pair has no column '{column}' to stratify by",
+                where=rows[pair.id].where,
+                why=f"its columns: {', '.join(sorted(rows[pair.id].row))}",
+                fix="check --stratify",
+            )
     return [str(rows[p.id].row[column]) for p in pairs]
 
 
@@ -118,8 +153,10 @@ def show(result: dict[str, Any]) -> None:
     kept, whole = result["kept"], result["all"]
     click.echo(f"kept {kept['pairs']} of {whole['pairs']} pairs by {result['by']} margin, in {result['output']}")
     if kept["mean_abs_margin"] is not None:
-        click.echo(f"mean |margin| {kept['mean_abs_margin']:.3f} (of all {whole['mean_abs_margin']:.3f}); the model "
-                   f"denies the label of {kept['label_denied']:.1%} (of all {whole['label_denied']:.1%})")
+        click.echo(
+            f"mean |margin| {kept['mean_abs_margin']:.3f} (of all {whole['mean_abs_margin']:.3f}); the model "
+            f"denies the label of {kept['label_denied']:.1%} (of all {whole['label_denied']:.1%})"
+        )
     if result["unscored"] and result["by"] != "random":
         click.echo(f"{result['unscored']} pairs have no score and are not kept")
     if result["dropped"]:

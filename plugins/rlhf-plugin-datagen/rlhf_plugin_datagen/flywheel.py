@@ -22,18 +22,42 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--dataset", default="pocket/assistant", show_default=True, metavar="D", help="Preference pairs.")
 @click.option("--model", default="pocket", show_default=True, metavar="M", help="Trunk of the reward models.")
-@click.option("--run-dir", "folder", required=True, type=click.Path(path_type=Path), metavar="DIR",
-              help="Everything is kept here; the same command goes on where it stopped.")
+@click.option(
+    "--run-dir",
+    "folder",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Everything is kept here; the same command goes on where it stopped.",
+)
 @click.option("--cycles", type=click.IntRange(1), default=2, show_default=True, help="Filter and retrain so often.")
-@click.option("--keep", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.5, show_default=True,
-              help="Share of a cycle's pairs that the next is trained on.")
-@click.option("--by", type=Choice(("absolute", "signed")), default="absolute", show_default=True,
-              help="Size of the margin, or the margin itself.")
+@click.option(
+    "--keep",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.5,
+    show_default=True,
+    help="Share of a cycle's pairs that the next is trained on.",
+)
+@click.option(
+    "--by",
+    type=Choice(("absolute", "signed")),
+    default="absolute",
+    show_default=True,
+    help="Size of the margin, or the margin itself.",
+)
 @click.option("--control", is_flag=True, help="Also train on as many pairs drawn at random, each cycle.")
-@click.option("--same-updates", is_flag=True,
-              help="Walk smaller sets more often, so that every training makes as many updates as the first.")
-@click.option("--set", "settings", multiple=True, metavar="a.b=c",
-              help="One setting of the trainings, or dataset.NAME=... of the pairs. Repeatable.")
+@click.option(
+    "--same-updates",
+    is_flag=True,
+    help="Walk smaller sets more often, so that every training makes as many updates as the first.",
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="a.b=c",
+    help="One setting of the trainings, or dataset.NAME=... of the pairs. Repeatable.",
+)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def flywheel(folder: Path, as_json: bool, **options: Any) -> None:
@@ -132,17 +156,39 @@ class Wheel:
         run = self.folder / f"{training.name}-run"
         size, whole = (len(self.read(n)) for n in (training.name, "cycle0"))
         if not finished(run):
-            command = ["--resume", str(run)] if (run / "plan.json").is_file() else [
-                "--algo", "reward_model", "--model", self.options["model"], "--seed", str(self.options["seed"]),
-                "--dataset", str(self.pairs_file(training.name)), "--set",
-                f"dataset.heldout_path={self.pairs_file('heldout')}", "--run-dir", str(run),
-                *(piece for text in self.settings for piece in ("--set", text)),
-                *(("--set", f"trainer.epochs={whole / size}") if self.options["same_updates"] else ())]
+            command = (
+                ["--resume", str(run)]
+                if (run / "plan.json").is_file()
+                else [
+                    "--algo",
+                    "reward_model",
+                    "--model",
+                    self.options["model"],
+                    "--seed",
+                    str(self.options["seed"]),
+                    "--dataset",
+                    str(self.pairs_file(training.name)),
+                    "--set",
+                    f"dataset.heldout_path={self.pairs_file('heldout')}",
+                    "--run-dir",
+                    str(run),
+                    *(piece for text in self.settings for piece in ("--set", text)),
+                    *(("--set", f"trainer.epochs={whole / size}") if self.options["same_updates"] else ()),
+                ]
+            )
             train(command)
         measured = accuracy(self.margins(run, "heldout"))
-        return {"name": training.name, "cycle": training.cycle, "how": training.how,
-                "pairs": size, "accuracy": measured.rate, "low": measured.low,
-                "high": measured.high, "heldout_pairs": measured.n, "model": str(run / "final")}
+        return {
+            "name": training.name,
+            "cycle": training.cycle,
+            "how": training.how,
+            "pairs": size,
+            "accuracy": measured.rate,
+            "low": measured.low,
+            "high": measured.high,
+            "heldout_pairs": measured.n,
+            "model": str(run / "final"),
+        }
 
     def filter(self, cycle: int) -> None:
         """Write the next cycle's pairs: the surest of this one's, and a random control of the same number."""
@@ -197,9 +243,11 @@ def check_enough(train: Sequence[Any], heldout: Sequence[Any], options: dict[str
 
     left = len(train) * options["keep"] ** options["cycles"]
     if left < 2 or len(heldout) < 2:
-        raise DatasetError(f"{len(train)} pairs to train on and {len(heldout)} held out are too few",
-                           why=f"after {options['cycles']} cycles {left:.1f} would be left",
-                           fix="give more pairs, or lower --cycles")
+        raise DatasetError(
+            f"{len(train)} pairs to train on and {len(heldout)} held out are too few",
+            why=f"after {options['cycles']} cycles {left:.1f} would be left",
+            fix="give more pairs, or lower --cycles",
+        )
 
 
 def train(arguments: Sequence[str]) -> None:
@@ -211,12 +259,16 @@ def train(arguments: Sequence[str]) -> None:
     from rlhf_core.api import RlhfError, UserError
 
     click.echo(f"rlhf train {' '.join(arguments)}", err=True)
-    code = subprocess.run([sys.executable, "-m", "rlhf_core.cli.main", "train", *arguments], stdout=subprocess.DEVNULL,
-                          check=False).returncode
+    code = subprocess.run(
+        [sys.executable, "-m", "rlhf_core.cli.main", "train", *arguments], stdout=subprocess.DEVNULL, check=False
+    ).returncode
     if code:
         kind = UserError if code == 2 else RlhfError
-        raise kind(f"training a reward model ended with exit code {code}", why="its own message is above",
-                   fix="mend that; the same command goes on from here")
+        raise kind(
+            f"training a reward model ended with exit code {code}",
+            why="its own message is above",
+            fix="mend that; the same command goes on from here",
+        )
 
 
 def finished(run: Path) -> bool:
@@ -243,7 +295,18 @@ def show(result: dict[str, Any]) -> None:
     """The table of cycles."""
     from rlhf_core.cli.common import table
 
-    table(("cycle", "pairs", "trained on", "accuracy", "95% interval", "change"),
-          [(t["cycle"], t["pairs"], t["how"], f"{t['accuracy']:.1%}", f"{t['low']:.1%} to {t['high']:.1%}",
-            "" if t["change"] is None else f"{100 * t['change']:+.1f} pp") for t in result["trainings"]])
+    table(
+        ("cycle", "pairs", "trained on", "accuracy", "95% interval", "change"),
+        [
+            (
+                t["cycle"],
+                t["pairs"],
+                t["how"],
+                f"{t['accuracy']:.1%}",
+                f"{t['low']:.1%} to {t['high']:.1%}",
+                "" if t["change"] is None else f"{100 * t['change']:+.1f} pp",
+            )
+            for t in result["trainings"]
+        ],
+    )
     click.echo(f"\non {result['trainings'][0]['heldout_pairs']} held-out pairs; everything is in {result['run_dir']}")

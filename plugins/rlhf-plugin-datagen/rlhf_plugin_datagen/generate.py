@@ -10,24 +10,44 @@ import click
 
 @click.command()
 @click.argument("kind", metavar="KIND")
-@click.option("--output", required=True, type=click.Path(path_type=Path), metavar="FILE",
-              help="JSON lines; the same command goes on where it stopped.")
-@click.option("--dataset", default="pocket/assistant", show_default=True, metavar="D",
-              help="Prompts: built-in name, .jsonl/.parquet file, or hub id. For grades, rows may have a completion.")
+@click.option(
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="JSON lines; the same command goes on where it stopped.",
+)
+@click.option(
+    "--dataset",
+    default="pocket/assistant",
+    show_default=True,
+    metavar="D",
+    help="Prompts: built-in name, .jsonl/.parquet file, or hub id. For grades, rows may have a completion.",
+)
 @click.option("--count", type=click.IntRange(1), metavar="N", help="Only the first N prompts.")
 @click.option("--judge", "judge_name", metavar="NAME", help="Who judges, for example local or anthropic.")
 @click.option("--set", "settings", multiple=True, metavar="a.b=c", help="One setting of the judge. Repeatable.")
 @click.option("--model", metavar="M", help="Who writes responses: hub id, folder, .gguf file, or pocket.")
 @click.option("--generator", metavar="NAME", help="Who writes responses, as a judge component instead of a model.")
-@click.option("--generator-set", "generator_settings", multiple=True, metavar="a.b=c",
-              help="One setting of the generator. Repeatable.")
+@click.option(
+    "--generator-set",
+    "generator_settings",
+    multiple=True,
+    metavar="a.b=c",
+    help="One setting of the generator. Repeatable.",
+)
 @click.option("--constitution", metavar="FILE", help="YAML list of principles; default: seven, see the README.")
 @click.option("--rubric", default="assistant", show_default=True, metavar="R", help="For grades: a name or YAML file.")
 @click.option("--max-tokens", type=click.IntRange(1), default=256, show_default=True, help="Of a response.")
 @click.option("--judge-tokens", type=click.IntRange(1), default=512, show_default=True, help="Of a judge's answer.")
 @click.option("--temperature", type=click.FloatRange(0), default=1.0, show_default=True, help="Of responses.")
-@click.option("--batch-size", type=click.IntRange(1), default=16, show_default=True,
-              help="Prompts asked about together, then written; a kill loses at most so many answers.")
+@click.option(
+    "--batch-size",
+    type=click.IntRange(1),
+    default=16,
+    show_default=True,
+    help="Prompts asked about together, then written; a kill loses at most so many answers.",
+)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The same seed, the same responses.")
 @click.option("--dry-run", is_flag=True, help="Print requests, tokens and dollars; ask and write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
@@ -54,8 +74,9 @@ def generate(kind: str, output: Path, dry_run: bool, as_json: bool, **options: A
     job.generator.preflight(job.ctx)
     job.judge.preflight(job.ctx)
     ahead = foresee(job)
-    click.echo(f"{ahead['requests']} questions, about {ahead['cost_usd']:.4f} USD with every answer at its longest",
-               err=True)
+    click.echo(
+        f"{ahead['requests']} questions, about {ahead['cost_usd']:.4f} USD with every answer at its longest", err=True
+    )
     result = run(job, say=lambda text: click.echo(text, err=True))
     emit_json(result) if as_json else show(result)
     raise SystemExit(1 if result["unanswered"] or not (result["rows"] or result["left_out"]) else 0)

@@ -12,7 +12,7 @@ import click
 
 from rlhf_core.api import BuildContext, ComponentConfig, ConfigError, DatasetError, ModelConfig
 from rlhf_core.cli.toolbox import component_of, context_of, quiet_libraries, table
-from rlhf_core.data.library import Datasets
+from rlhf_core.data.datasets import Datasets
 from rlhf_core.registry import Registry, check_component
 from rlhf_plugin_datagen.kinds import KINDS, Item, Kind, Made, Settings
 from rlhf_plugin_datagen.makers import Meter, Usage, deciding, estimate_for, who
@@ -43,9 +43,16 @@ class Job:
         s = self.settings
         rubric = self.name == "grades"
         uses = {"rubric": s.rubric.model_dump(mode="json")} if rubric else {"constitution": list(s.principles)}
-        return {"kind": self.name, "generator": deciding(self.generator), "judge": deciding(self.judge), **uses,
-                "seed": s.seed, "max_tokens": s.max_tokens, "judge_tokens": s.judge_tokens,
-                "temperature": s.temperature}
+        return {
+            "kind": self.name,
+            "generator": deciding(self.generator),
+            "judge": deciding(self.judge),
+            **uses,
+            "seed": s.seed,
+            "max_tokens": s.max_tokens,
+            "judge_tokens": s.judge_tokens,
+            "temperature": s.temperature,
+        }
 
 
 def make_job(registry: Registry, kind: str, output: Path, options: Mapping[str, Any]) -> Job:
@@ -59,11 +66,20 @@ def make_job(registry: Registry, kind: str, output: Path, options: Mapping[str, 
     if options["judge_name"] is None and (kind != "sft" or not (options["model"] or options["generator"])):
         known = ", ".join(sorted({e.name for e in registry.entries("judge")}))
         raise ConfigError("nobody is to judge", fix=f"--judge NAME, one of: {known}")
-    settings = Settings(read_constitution(options["constitution"]), load_rubric(options["rubric"]), options["seed"],
-                        options["max_tokens"], options["judge_tokens"], options["temperature"])
+    settings = Settings(
+        read_constitution(options["constitution"]),
+        load_rubric(options["rubric"]),
+        options["seed"],
+        options["max_tokens"],
+        options["judge_tokens"],
+        options["temperature"],
+    )
     generator = writer(registry, options, kind)
-    judge = (generator if options["judge_name"] is None else
-             component_of(registry, "judge", options["judge_name"], settings=options["settings"]))
+    judge = (
+        generator
+        if options["judge_name"] is None
+        else component_of(registry, "judge", options["judge_name"], settings=options["settings"])
+    )
     ctx = context_of(registry, seed=options["seed"], dataset={"name": options["dataset"], "heldout_fraction": 0.0})
     items = items_of(ctx.datasets, kind)[: options["count"]]
     if all(item.completion is not None for item in items):
@@ -79,8 +95,11 @@ def writer(registry: Registry, options: Mapping[str, Any], kind: str) -> Compone
     """
     model, name, given = options["model"], options["generator"], options["generator_settings"]
     if model and name:
-        raise ConfigError("--model and --generator are both given", why="each says who writes the responses",
-                          fix="drop one; --model M is --generator local --generator-set model.path=M")
+        raise ConfigError(
+            "--model and --generator are both given",
+            why="each says who writes the responses",
+            fix="drop one; --model M is --generator local --generator-set model.path=M",
+        )
     if name:
         return component_of(registry, "judge", name, settings=given)
     if not model and kind == "sft":
@@ -101,9 +120,12 @@ def items_of(datasets: Datasets, kind: str) -> list[Item]:
 
 def has_completions(datasets: Datasets) -> bool:
     """Whether a row has a response; then the data set's readers see to it that all have one."""
-    return any(source.reader.find(record, "completion", "response", "output") is not None
-               for source in datasets.sources if not hasattr(source.component, "demonstrations")  # kept apart there
-               for record in source.records("rows", "train", Counter()))
+    return any(
+        source.reader.find(record, "completion", "response", "output") is not None
+        for source in datasets.sources
+        if not hasattr(source.component, "demonstrations")  # kept apart there
+        for record in source.records("rows", "train", Counter())
+    )
 
 
 def foresee(job: Job) -> dict[str, Any]:
@@ -113,9 +135,15 @@ def foresee(job: Job) -> dict[str, Any]:
     waiting = [item for item in job.items if item.id not in done]
     for item in waiting:
         job.kind.foresee(item, writes, judges, job.settings)
-    return {"kind": job.name, "prompts": len(job.items), "done": len(job.items) - len(waiting),
-            "generator": writes.to_json(), "judge": judges.to_json(),
-            "requests": writes.requests + judges.requests, "cost_usd": round(writes.cost_usd + judges.cost_usd, 6)}
+    return {
+        "kind": job.name,
+        "prompts": len(job.items),
+        "done": len(job.items) - len(waiting),
+        "generator": writes.to_json(),
+        "judge": judges.to_json(),
+        "requests": writes.requests + judges.requests,
+        "cost_usd": round(writes.cost_usd + judges.cost_usd, 6),
+    }
 
 
 def finished(output: Path) -> list[dict[str, Any]]:
@@ -148,8 +176,10 @@ def run(job: Job, say: Callable[[str], None]) -> dict[str, Any]:
             batch = waiting[first : first + job.batch_size]
             failed = step(job, store, batch, *meters)
             unanswered |= failed
-            say(f"{job.name}: {first + len(batch)} of {len(waiting)}; {len(store.rows)} rows, "
-                f"{len(store.left_out)} left out, {len(unanswered)} without an answer, {spent(meters):.4f} USD")
+            say(
+                f"{job.name}: {first + len(batch)} of {len(waiting)}; {len(store.rows)} rows, "
+                f"{len(store.left_out)} left out, {len(unanswered)} without an answer, {spent(meters):.4f} USD"
+            )
             silent = silent + len(batch) if len(failed) == len(batch) else 0
             if silent >= PATIENCE or (silent and not all(why.startswith("error") for why in failed.values())):
                 say(f"stopped: nothing of this batch was answered; first: {next(iter(failed.values()))}")
@@ -176,11 +206,16 @@ def build(job: Job) -> list[Any]:
 def step(job: Job, store: Store, batch: Sequence[Item], generator: Meter, judge: Meter) -> dict[str, str]:
     """Make a batch and write it down; what got no answer is returned with the reason, and not written."""
     made = job.kind.produce(batch, generator, judge, job.settings)
-    failed = {m.item.id: reason for m in made
-              if (reason := generator.unanswered.pop(m.item.id, "") or judge.unanswered.pop(m.item.id, ""))}
+    failed = {
+        m.item.id: reason
+        for m in made
+        if (reason := generator.unanswered.pop(m.item.id, "") or judge.unanswered.pop(m.item.id, ""))
+    }
     kept = [m for m in made if m.item.id not in failed]
-    store.write([row_of(m, generator, judge) for m in kept if m.row is not None],
-                [row_of(m, generator, judge) for m in kept if m.row is None])
+    store.write(
+        [row_of(m, generator, judge) for m in kept if m.row is not None],
+        [row_of(m, generator, judge) for m in kept if m.row is None],
+    )
     return failed
 
 
@@ -207,8 +242,10 @@ def check_same_items(job: Job, store: Store) -> None:
         said = item.completion if item.completion is None else row.get("completion", item.completion)
         other = "prompt" if row.get("prompt") != prompt else "response" if said != item.completion else ""
         if other:
-            raise DatasetError(f"'{job.output}' has another {other} for id '{item.id}' than the data set",
-                               fix="go on with the same data set, or choose another --output")
+            raise DatasetError(
+                f"'{job.output}' has another {other} for id '{item.id}' than the data set",
+                fix="go on with the same data set, or choose another --output",
+            )
 
 
 def report(job: Job, store: Store, meters: Sequence[Meter], unanswered: Mapping[str, str]) -> dict[str, Any]:
@@ -219,10 +256,19 @@ def report(job: Job, store: Store, meters: Sequence[Meter], unanswered: Mapping[
     for row in (*store.rows, *store.left_out):
         whole.merge(row.get("usage", {}))
     reasons = Counter(str(r["left_out"]) for r in store.left_out)
-    return {"kind": job.name, "output": str(store.path), "rows": len(store.rows), "left_out": len(store.left_out),
-            "left_out_reasons": dict(reasons), "unanswered": len(unanswered),
-            "first_unanswered": next(iter(unanswered.values()), None), "generator": who(job.generator),
-            "judge": who(job.judge), "usage": vars(now), "usage_of_file": vars(whole)}
+    return {
+        "kind": job.name,
+        "output": str(store.path),
+        "rows": len(store.rows),
+        "left_out": len(store.left_out),
+        "left_out_reasons": dict(reasons),
+        "unanswered": len(unanswered),
+        "first_unanswered": next(iter(unanswered.values()), None),
+        "generator": who(job.generator),
+        "judge": who(job.judge),
+        "usage": vars(now),
+        "usage_of_file": vars(whole),
+    }
 
 
 def spent(meters: Sequence[Meter]) -> float:
@@ -237,19 +283,36 @@ def show(result: Mapping[str, Any]) -> None:
         why = ", ".join(f"{k} {n}" for k, n in sorted(result["left_out_reasons"].items()))
         click.echo(f"{result['left_out']} left out ({why}), in {result['output']}.left_out.jsonl")
     if result["unanswered"]:
-        click.echo(f"{result['unanswered']} without an answer (first: {result['first_unanswered']}); the same command "
-                   "asks them again")
+        click.echo(
+            f"{result['unanswered']} without an answer (first: {result['first_unanswered']}); the same command "
+            "asks them again"
+        )
     for name, key in (("this call", "usage"), ("all rows", "usage_of_file")):
         u = result[key]
-        click.echo(f"{name}: {u['requests']} answers ({u['cached']} kept from before), {u['input_tokens']} + "
-                   f"{u['output_tokens']} tokens, {u['cost_usd']:.4f} USD")
+        click.echo(
+            f"{name}: {u['requests']} answers ({u['cached']} kept from before), {u['input_tokens']} + "
+            f"{u['output_tokens']} tokens, {u['cost_usd']:.4f} USD"
+        )
 
 
 def show_estimate(found: Mapping[str, Any]) -> None:
     """For people."""
     click.echo(f"{found['kind']}: {found['prompts']} prompts, {found['done']} of them done; nothing is asked now\n")
-    table(("", "asked", "requests", "input tokens", "output tokens", "USD"),
-          [(role, e["asked"], e["requests"], f"about {e['input_tokens']}", f"at most {e['output_tokens']}",
-            f"{e['cost_usd']:.4f}") for role, e in (("responses", found["generator"]), ("judge", found["judge"]))])
-    click.echo(f"\nabout {found['cost_usd']:.4f} USD, with every answer at its longest; a repair of an unusable answer "
-               "and retries come on top")
+    table(
+        ("", "asked", "requests", "input tokens", "output tokens", "USD"),
+        [
+            (
+                role,
+                e["asked"],
+                e["requests"],
+                f"about {e['input_tokens']}",
+                f"at most {e['output_tokens']}",
+                f"{e['cost_usd']:.4f}",
+            )
+            for role, e in (("responses", found["generator"]), ("judge", found["judge"]))
+        ],
+    )
+    click.echo(
+        f"\nabout {found['cost_usd']:.4f} USD, with every answer at its longest; a repair of an unusable answer "
+        "and retries come on top"
+    )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_core.api import JudgeReply, JudgeRequest, Message, Prompt, Sample
-from rlhf_core.trainers.rooms import request_seed
+from rlhf_core.trainers.online.rooms import request_seed
 from rlhf_plugin_datagen.makers import Estimate, Meter
 from rlhf_plugin_datagen.principles import numbered
 from rlhf_plugin_judge.pairwise import SYSTEM, Match, Outcome, compare
@@ -91,15 +91,25 @@ REVISE = """You revise a draft of a response to a conversation, following a crit
 {data}
 Write the revised response alone, as it will be sent: no preface, no remark on the draft."""
 
+
 def preferences(items: Sequence[Item], generator: Meter, judge: Meter, settings: Settings) -> list[Made]:
     """Two responses each; a judge with the constitution says which is better and why, asked in both orders.
 
     A verdict that changes with the order, or a tie, is no preference (Bai et al. 2022; the swap: Zheng et al. 2023).
     """
-    replies = generator.ask([
-        JudgeRequest(f"{item.id}#response{k}", item.prompt, max_tokens=settings.max_tokens,
-                     temperature=settings.temperature, seed=request_seed(settings.seed, "data", item.id, k))
-        for item in items for k in range(2)])
+    replies = generator.ask(
+        [
+            JudgeRequest(
+                f"{item.id}#response{k}",
+                item.prompt,
+                max_tokens=settings.max_tokens,
+                temperature=settings.temperature,
+                seed=request_seed(settings.seed, "data", item.id, k),
+            )
+            for item in items
+            for k in range(2)
+        ]
+    )
     texts = {item.id: [said(r) for r in replies[2 * i : 2 * i + 2]] for i, item in enumerate(items)}
     cut = {item.id for i, item in enumerate(items) if any(was_cut(r, settings) for r in replies[2 * i : 2 * i + 2])}
     found = {item.id: unusable(texts[item.id]) or ("cut_off" if item.id in cut else "") for item in items}
@@ -108,8 +118,12 @@ def preferences(items: Sequence[Item], generator: Meter, judge: Meter, settings:
     criterion = BETTER.format(principles=numbered(settings.principles))
     outcomes = compare(judge, matches, criterion, Asking(max_tokens=settings.judge_tokens))
     judged = {item.id: outcome for item, outcome in zip(asked, outcomes)}
-    return [_preference(item, texts[item.id], judged[item.id]) if item.id in judged else
-            Made(item, left_out=found[item.id], detail=" | ".join(texts[item.id])) for item in items]
+    return [
+        _preference(item, texts[item.id], judged[item.id])
+        if item.id in judged
+        else Made(item, left_out=found[item.id], detail=" | ".join(texts[item.id]))
+        for item in items
+    ]
 
 
 def _preference(item: Item, texts: Sequence[str], outcome: Outcome) -> Made:
@@ -126,27 +140,61 @@ def _preference(item: Item, texts: Sequence[str], outcome: Outcome) -> Made:
 def demonstrations(items: Sequence[Item], generator: Meter, judge: Meter, settings: Settings) -> list[Made]:
     """Draft, critique, revision under the constitution; the revision is the completion."""
     drafts = ask_texts(generator, items, "draft", settings, lambda item: (GUIDE, item.prompt))
-    critiques = ask_texts(judge, [i for i in items if drafts.get(i.id)], "critique", settings, lambda item: (
-        CRITIQUE, question(tagged("conversation", conversation(item.prompt)), tagged("draft", drafts[item.id]),
-                           "Criticise the draft.")), limit=settings.judge_tokens)
+    critiques = ask_texts(
+        judge,
+        [i for i in items if drafts.get(i.id)],
+        "critique",
+        settings,
+        lambda item: (
+            CRITIQUE,
+            question(
+                tagged("conversation", conversation(item.prompt)),
+                tagged("draft", drafts[item.id]),
+                "Criticise the draft.",
+            ),
+        ),
+        limit=settings.judge_tokens,
+    )
     criticised = [i for i in items if critiques.get(i.id)]
     cut = set[str]()
-    revised = ask_texts(generator, criticised, "revision", settings, lambda item: (
-        REVISE, question(tagged("conversation", conversation(item.prompt)), tagged("draft", drafts[item.id]),
-                         tagged("critique", critiques[item.id]), "Revise the draft.")), cut=cut)
+    revised = ask_texts(
+        generator,
+        criticised,
+        "revision",
+        settings,
+        lambda item: (
+            REVISE,
+            question(
+                tagged("conversation", conversation(item.prompt)),
+                tagged("draft", drafts[item.id]),
+                tagged("critique", critiques[item.id]),
+                "Revise the draft.",
+            ),
+        ),
+        cut=cut,
+    )
     made: list[Made] = []
     for item in items:
         stages = {"draft": drafts.get(item.id), "critique": critiques.get(item.id), "completion": revised.get(item.id)}
         empty = next((name for name, text in stages.items() if not text), None)
         reason = f"empty_{empty}" if empty else "cut_off" if item.id in cut else ""
-        made.append(Made(item, left_out=reason) if reason else
-                    Made(item, {k: stages[k] for k in ("completion", "draft", "critique")}))
+        made.append(
+            Made(item, left_out=reason)
+            if reason
+            else Made(item, {k: stages[k] for k in ("completion", "draft", "critique")})
+        )
     return made
 
 
-def ask_texts(maker: Meter, items: Sequence[Item], stage: str, settings: Settings,
-              ask: Callable[[Item], tuple[str, tuple[Message, ...]]], limit: int | None = None,
-              cut: set[str] | None = None) -> dict[str, str]:
+def ask_texts(
+    maker: Meter,
+    items: Sequence[Item],
+    stage: str,
+    settings: Settings,
+    ask: Callable[[Item], tuple[str, tuple[Message, ...]]],
+    limit: int | None = None,
+    cut: set[str] | None = None,
+) -> dict[str, str]:
     """One text per item; "" where there was no answer.
 
     Args:
@@ -161,10 +209,16 @@ def ask_texts(maker: Meter, items: Sequence[Item], stage: str, settings: Setting
     requests: list[JudgeRequest] = []
     for item in items:
         system, messages = ask(item)
-        requests.append(JudgeRequest(
-            f"{item.id}#{stage}", messages, system.format(principles=numbered(settings.principles), data=AS_DATA),
-            limit or settings.max_tokens, settings.temperature if stage == "draft" else 0.0,
-            request_seed(settings.seed, "data", item.id, stage)))
+        requests.append(
+            JudgeRequest(
+                f"{item.id}#{stage}",
+                messages,
+                system.format(principles=numbered(settings.principles), data=AS_DATA),
+                limit or settings.max_tokens,
+                settings.temperature if stage == "draft" else 0.0,
+                request_seed(settings.seed, "data", item.id, stage),
+            )
+        )
     replies = maker.ask(requests)
     if cut is not None:
         cut |= {item.id for item, reply in zip(items, replies) if was_cut(reply, settings)}
@@ -179,21 +233,40 @@ def was_cut(reply: JudgeReply, settings: Settings) -> bool:
 def grades(items: Sequence[Item], generator: Meter, judge: Meter, settings: Settings) -> list[Made]:
     """A grade for each criterion of the rubric, on its scale, and their weighted mean in [0, 1]."""
     bare = [item for item in items if item.completion is None]
-    replies = generator.ask([
-        JudgeRequest(f"{item.id}#response", item.prompt, max_tokens=settings.max_tokens,
-                     temperature=settings.temperature, seed=request_seed(settings.seed, "data", item.id, 0))
-        for item in bare])
+    replies = generator.ask(
+        [
+            JudgeRequest(
+                f"{item.id}#response",
+                item.prompt,
+                max_tokens=settings.max_tokens,
+                temperature=settings.temperature,
+                seed=request_seed(settings.seed, "data", item.id, 0),
+            )
+            for item in bare
+        ]
+    )
     texts = {i.id: i.completion for i in items if i.completion is not None}
     texts |= {item.id: said(reply) for item, reply in zip(bare, replies)}
     cut = {item.id for item, reply in zip(bare, replies) if was_cut(reply, settings)}
     asked = [item for item in items if texts[item.id].strip() and item.id not in cut]
-    verdicts = ask_json(judge, [
-        JudgeRequest(f"{item.id}#grade", question(shown(Sample(Prompt(item.id, item.prompt), texts[item.id]))),
-                     system_text(settings.rubric), settings.judge_tokens) for item in asked],
-        lambda found: read_grades(found, settings.rubric))
+    verdicts = ask_json(
+        judge,
+        [
+            JudgeRequest(
+                f"{item.id}#grade",
+                question(shown(Sample(Prompt(item.id, item.prompt), texts[item.id]))),
+                system_text(settings.rubric),
+                settings.judge_tokens,
+            )
+            for item in asked
+        ],
+        lambda found: read_grades(found, settings.rubric),
+    )
     found = {item.id: verdict for item, verdict in zip(asked, verdicts)}
-    return [Made(item, left_out="cut_off") if item.id in cut else _graded(item, texts[item.id], found.get(item.id))
-            for item in items]
+    return [
+        Made(item, left_out="cut_off") if item.id in cut else _graded(item, texts[item.id], found.get(item.id))
+        for item in items
+    ]
 
 
 def _graded(item: Item, text: str, verdict: Verdict[Mapping[str, Any]] | None) -> Made:
@@ -214,8 +287,11 @@ def read_grades(found: dict[str, Any], rubric: Rubric) -> Mapping[str, Any]:
         normalised = rubric.read(found.get("grades"))
     except BadGrades as error:
         raise Unusable(str(error)) from error
-    return {"grades": {n: found["grades"][n] for n in rubric.names}, "score": rubric.value(normalised),
-            "why": str(found.get("why", "")).strip()}
+    return {
+        "grades": {n: found["grades"][n] for n in rubric.names},
+        "score": rubric.value(normalised),
+        "why": str(found.get("why", "")).strip(),
+    }
 
 
 def question(*texts: str) -> tuple[Message, ...]:

@@ -97,9 +97,14 @@ class Estimate:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        return {"asked": self.asked, "requests": self.requests, "input_tokens": self.input_tokens,
-                "output_tokens": self.output_tokens, "usd_per_million_tokens": self.usd_per_million,
-                "cost_usd": round(self.cost_usd, 6)}
+        return {
+            "asked": self.asked,
+            "requests": self.requests,
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
+            "usd_per_million_tokens": self.usd_per_million,
+            "cost_usd": round(self.cost_usd, 6),
+        }
 
 
 def estimate_for(config: ComponentConfig) -> Estimate:

@@ -7,7 +7,7 @@ from typing import Any
 
 from rlhf_core.api import PreferencePair
 from rlhf_core.cli.toolbox import context_of
-from rlhf_core.data.library import Datasets
+from rlhf_core.data.datasets import Datasets
 from rlhf_core.registry import Registry
 
 

@@ -34,19 +34,23 @@ def read_constitution(path: str | None) -> tuple[str, ...]:
     try:
         data: Any = yaml.safe_load(Path(path).expanduser().read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"constitution '{path}' cannot be read", why=" ".join(str(error).split())[:200],
-                          fix="check --constitution") from error
+        raise ConfigError(
+            f"constitution '{path}' cannot be read", why=" ".join(str(error).split())[:200], fix="check --constitution"
+        ) from error
     rows = data.get("principles") if isinstance(data, Mapping) else data
     if not isinstance(rows, list) or not rows:
-        raise ConfigError(f"constitution '{path}' holds no principles",
-                          fix="a YAML list of texts, or principles: followed by one")
+        raise ConfigError(
+            f"constitution '{path}' holds no principles", fix="a YAML list of texts, or principles: followed by one"
+        )
     if bad := [r for r in rows if not isinstance(r, str) or not r.strip()]:
-        raise ConfigError(f"constitution '{path}' has a principle that is no text", why=f"got {bad[0]!r}",
-                          fix="one line of text each")
+        raise ConfigError(
+            f"constitution '{path}' has a principle that is no text", why=f"got {bad[0]!r}", fix="one line of text each"
+        )
     twice = [t for t, n in Counter(" ".join(r.lower().split()) for r in rows).items() if n > 1]
     if twice:
-        raise ConfigError(f"constitution '{path}' has the principle '{twice[0]}' twice", why="it would count double",
-                          fix="remove one")
+        raise ConfigError(
+            f"constitution '{path}' has the principle '{twice[0]}' twice", why="it would count double", fix="remove one"
+        )
     return tuple(r.strip() for r in rows)
 
 

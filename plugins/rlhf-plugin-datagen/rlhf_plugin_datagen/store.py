@@ -40,8 +40,9 @@ class Store:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise ConfigError(f"another process is writing '{path}'", fix="wait for it, or choose another --output"
-                              ) from error
+            raise ConfigError(
+                f"another process is writing '{path}'", fix="wait for it, or choose another --output"
+            ) from error
         check_settings(path, settings)
         self.rows, self.left_out = read_whole(path), read_whole(self.left_out_path)
         self.done = ids_of([*self.rows, *self.left_out], path)
@@ -124,8 +125,11 @@ def check_settings(path: Path, settings: Mapping[str, Any]) -> None:
         names = [k for k in {**before, **settings} if before.get(k) != json.loads(json.dumps(settings.get(k)))]
         if names and there:
             shown = "; ".join(f"{k}: {str(before.get(k))[:60]} -> {str(settings.get(k))[:60]}" for k in names)
-            raise ConfigError(f"'{path}' was begun with other settings", why=shown,
-                              fix="go on with the same, or choose another --output")
+            raise ConfigError(
+                f"'{path}' was begun with other settings",
+                why=shown,
+                fix="go on with the same, or choose another --output",
+            )
     write_json(place, settings)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-CODE = '''
+CODE = """
 import json, os, re, time
 from rlhf_core.api import ComponentConfig, Config, JudgeReply, ScoreStatus
 
@@ -74,7 +74,7 @@ class Rule:
             top = 9 if manner == "off_scale" else 5
             return json.dumps({"grades": {"short": top if words < 4 else 1, "kind": 3}, "why": "counted"})
         return f"answer {request.seed % 7} " * (1 + request.seed % 3)
-'''
+"""
 
 
 @pytest.fixture

@@ -44,8 +44,10 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
-PAIRS = [{"id": str(i), "prompt": "Hi?", "chosen": "a " * c, "rejected": "b " * r, "topic": "x" if i < 4 else "y"}
-         for i, (c, r) in enumerate([(1, 9), (1, 5), (4, 5), (6, 3), (2, 3), (9, 1)])]
+PAIRS = [
+    {"id": str(i), "prompt": "Hi?", "chosen": "a " * c, "rejected": "b " * r, "topic": "x" if i < 4 else "y"}
+    for i, (c, r) in enumerate([(1, 9), (1, 5), (4, 5), (6, 3), (2, 3), (9, 1)])
+]
 LENGTH = ("--reward", "programmatic", "--set", "mode=continuous", "--set", "length={max: 1, zero_at: 9}")
 """Scores 1 for a word down to 0 for nine: the margins are 1, 0.5, 0.125, -0.375, 0.125 and -1."""
 
@@ -73,15 +75,19 @@ def test_the_command_keeps_what_the_reward_is_surest_of(tmp_path: Path, command:
     assert set(next(read_jsonl(again))) == {"id", "prompt", "chosen", "rejected", "confidence"}
 
 
-@pytest.mark.parametrize(("rows", "options", "words"), [
-    (PAIRS, (), "say which reward"),
-    (PAIRS, (*LENGTH, "--stratify", "subject"), "no column 'subject'"),
-    (PAIRS, ("--model", "./nowhere"), "holds no reward model"),
-    ([{**r, "rejected": r["chosen"]} for r in PAIRS], LENGTH, "chosen and rejected are the same"),
-    ([{**r, "chosen": ""} for r in PAIRS], LENGTH, "chosen or rejected is empty"),
-])
-def test_what_cannot_be_filtered_is_refused(rows: list[dict[str, Any]], options: tuple[str, ...], words: str,
-                                            tmp_path: Path, command: Command) -> None:
+@pytest.mark.parametrize(
+    ("rows", "options", "words"),
+    [
+        (PAIRS, (), "say which reward"),
+        (PAIRS, (*LENGTH, "--stratify", "subject"), "no column 'subject'"),
+        (PAIRS, ("--model", "./nowhere"), "holds no reward model"),
+        ([{**r, "rejected": r["chosen"]} for r in PAIRS], LENGTH, "chosen and rejected are the same"),
+        ([{**r, "chosen": ""} for r in PAIRS], LENGTH, "chosen or rejected is empty"),
+    ],
+)
+def test_what_cannot_be_filtered_is_refused(
+    rows: list[dict[str, Any]], options: tuple[str, ...], words: str, tmp_path: Path, command: Command
+) -> None:
     source, out = write(tmp_path / "pairs.jsonl", rows), tmp_path / "kept.jsonl"
     code, err = command("data", "filter", "--dataset", source, "--output", out, *options)
     assert code == 2, err
@@ -101,9 +107,28 @@ def test_too_few_pairs_for_the_cycles_are_refused(tmp_path: Path, command: Comma
 @pytest.mark.timeout(1800)
 def test_a_flywheel_goes_on_where_it_was_killed(tmp_path: Path) -> None:
     source, wheel = write(tmp_path / "small.jsonl", load_pairs("train")[:240]), tmp_path / "wheel"
-    command = [sys.executable, "-m", "rlhf_core.cli.main", "data", "flywheel", "--dataset", str(source), "--cycles",
-               "2", "--same-updates", "--set", "trainer.batch_size=80", "--set", "threads=1", "--set",
-               "trainer.checkpoint_every=1", "--set", "dataset.limit=200", "--run-dir", str(wheel)]
+    command = [
+        sys.executable,
+        "-m",
+        "rlhf_core.cli.main",
+        "data",
+        "flywheel",
+        "--dataset",
+        str(source),
+        "--cycles",
+        "2",
+        "--same-updates",
+        "--set",
+        "trainer.batch_size=80",
+        "--set",
+        "threads=1",
+        "--set",
+        "trainer.checkpoint_every=1",
+        "--set",
+        "dataset.limit=200",
+        "--run-dir",
+        str(wheel),
+    ]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     deadline = time.monotonic() + 900
     while not list(wheel.glob("cycle1-run/checkpoints/*")):  # in the middle of the second training

@@ -45,8 +45,21 @@ def left_out(path: Path) -> list[dict[str, Any]]:
 @pytest.mark.slow
 def test_preferences_of_the_pocket_model_are_pairs_to_train_on(tmp_path: Path, command: Command) -> None:
     out = tmp_path / "made.jsonl"
-    code, err = command("data", "generate", "preferences", "--model", "pocket", "--judge", "rule", "--count", 12,
-                        "--max-tokens", 48, "--output", out)
+    code, err = command(
+        "data",
+        "generate",
+        "preferences",
+        "--model",
+        "pocket",
+        "--judge",
+        "rule",
+        "--count",
+        12,
+        "--max-tokens",
+        48,
+        "--output",
+        out,
+    )
     assert code == 0, err
     found, out_of_use = rows(out), left_out(out)
     assert len(found) + len(out_of_use) == 12
@@ -64,12 +77,19 @@ def test_demonstrations_are_the_revision_of_the_draft(prompts: Path, tmp_path: P
     found = rows(out)
     assert len(found) == 12
     assert all(r["completion"] == r["draft"].upper() and r["critique"] == "Louder." for r in found)
-    assert found[0]["usage"] == {"requests": 3, "cached": 0, "input_tokens": 300, "output_tokens": 30,
-                                 "cost_usd": pytest.approx(0.00045)}
+    assert found[0]["usage"] == {
+        "requests": 3,
+        "cached": 0,
+        "input_tokens": 300,
+        "output_tokens": 30,
+        "cost_usd": pytest.approx(0.00045),
+    }
 
 
-RUBRIC = ("- {name: short, question: 'Is it short?', scale: [1, 5], weight: 3}\n"
-          "- {name: kind, question: 'Is it kind?', scale: [1, 5]}\n")
+RUBRIC = (
+    "- {name: short, question: 'Is it short?', scale: [1, 5], weight: 3}\n"
+    "- {name: kind, question: 'Is it kind?', scale: [1, 5]}\n"
+)
 
 
 def test_grades_of_given_responses(tmp_path: Path, command: Command) -> None:
@@ -81,7 +101,8 @@ def test_grades_of_given_responses(tmp_path: Path, command: Command) -> None:
     assert code == 0, err
     assert [(r["completion"], r["grades"], r["score"]) for r in rows(out)] == [
         ("Hi.", {"short": 5, "kind": 3}, pytest.approx((3 * 1 + 0.5) / 4)),
-        ("a b c d e", {"short": 1, "kind": 3}, pytest.approx(0.5 / 4))]
+        ("a b c d e", {"short": 1, "kind": 3}, pytest.approx(0.5 / 4)),
+    ]
     settings = json.loads((tmp_path / "graded.jsonl.settings.json").read_text())
     assert settings["generator"] == settings["judge"]  # the pocket model, which has nothing to write, is not loaded
     code, err = command(*arguments)
@@ -91,12 +112,26 @@ def test_grades_of_given_responses(tmp_path: Path, command: Command) -> None:
 
 
 @pytest.mark.parametrize("use", ["rule", "prose"])
-def test_grades_of_other_responses_under_the_same_ids_are_not_gone_on_with(use: str, tmp_path: Path,
-                                                                           command: Command) -> None:
+def test_grades_of_other_responses_under_the_same_ids_are_not_gone_on_with(
+    use: str, tmp_path: Path, command: Command
+) -> None:
     (tmp_path / "rubric.yaml").write_text(RUBRIC)
     out, source = tmp_path / "graded.jsonl", tmp_path / "said.jsonl"
-    arguments = ("data", "generate", "grades", "--judge", "rule", "--set", f"manner={use}", "--dataset", source,
-                 "--rubric", tmp_path / "rubric.yaml", "--output", out)
+    arguments = (
+        "data",
+        "generate",
+        "grades",
+        "--judge",
+        "rule",
+        "--set",
+        f"manner={use}",
+        "--dataset",
+        source,
+        "--rubric",
+        tmp_path / "rubric.yaml",
+        "--output",
+        out,
+    )
     write(source, [{"prompt": "Hi?", "completion": text} for text in ("Hi.", "a b c d e")])
     assert command(*arguments)[0] == 0
     before = (rows(out), left_out(out))
@@ -123,26 +158,45 @@ def test_grades_are_rows_for_the_rubric_model(tmp_path: Path, command: Command) 
     rubric, out = tmp_path / "rubric.yaml", tmp_path / "graded.jsonl"
     rubric.write_text(RUBRIC)
     source = write(tmp_path / "said.jsonl", [{"prompt": "Hi?", "completion": text} for text in ("Hi.", "a b c d e")])
-    code, err = command("data", "generate", "grades", "--judge", "rule", "--dataset", source, "--rubric", rubric,
-                        "--output", out)
+    code, err = command(
+        "data", "generate", "grades", "--judge", "rule", "--dataset", source, "--rubric", rubric, "--output", out
+    )
     assert code == 0, err
     datasets = open_datasets(Registry(), str(out), heldout_fraction=0.0)
     learned = read_rows(datasets, "train", load_rubric(str(rubric)), Counter())
     assert {g.completion: g.grades_K for g in learned} == {"Hi.": (1.0, 0.5), "a b c d e": (0.0, 0.5)}
 
 
-@pytest.mark.parametrize(("kind", "manner", "reason", "words"), [
-    ("preferences", "first", "order_decides", "swapped"),
-    ("preferences", "prose", "judge_unusable", "no JSON object"),
-    ("grades", "prose", "judge_unusable", "no JSON object"),
-    ("grades", "rule", "judge_unusable", 'no grade for helpfulness'),
-])
-def test_verdicts_of_no_use_are_left_out_once_and_for_all(kind: str, manner: str, reason: str, words: str,
-                                                          prompts: Path, tmp_path: Path, command: Command) -> None:
+@pytest.mark.parametrize(
+    ("kind", "manner", "reason", "words"),
+    [
+        ("preferences", "first", "order_decides", "swapped"),
+        ("preferences", "prose", "judge_unusable", "no JSON object"),
+        ("grades", "prose", "judge_unusable", "no JSON object"),
+        ("grades", "rule", "judge_unusable", "no grade for helpfulness"),
+    ],
+)
+def test_verdicts_of_no_use_are_left_out_once_and_for_all(
+    kind: str, manner: str, reason: str, words: str, prompts: Path, tmp_path: Path, command: Command
+) -> None:
     log, out = tmp_path / "log", tmp_path / "out.jsonl"
     for _ in range(2):
-        code, err = command("data", "generate", kind, "--dataset", prompts, "--count", 4, *RULES, "--set",
-                            f"manner={manner}", "--set", f"log={log}", "--output", out)
+        code, err = command(
+            "data",
+            "generate",
+            kind,
+            "--dataset",
+            prompts,
+            "--count",
+            4,
+            *RULES,
+            "--set",
+            f"manner={manner}",
+            "--set",
+            f"log={log}",
+            "--output",
+            out,
+        )
         assert code == 0, err
         assert not rows(out)
         found = [r for r in left_out(out) if r["left_out"] != "identical_responses"]
@@ -154,11 +208,13 @@ def test_verdicts_of_no_use_are_left_out_once_and_for_all(kind: str, manner: str
 
 
 @pytest.mark.parametrize("kind", ["preferences", "sft", "grades"])
-def test_a_text_that_ends_at_the_token_limit_is_no_example(kind: str, prompts: Path, tmp_path: Path,
-                                                          command: Command) -> None:
+def test_a_text_that_ends_at_the_token_limit_is_no_example(
+    kind: str, prompts: Path, tmp_path: Path, command: Command
+) -> None:
     out = tmp_path / "out.jsonl"
-    code, err = command("data", "generate", kind, "--dataset", prompts, "--count", 4, *RULES, "--output", out,
-                        "--max-tokens", 10)  # as long as every answer of the rule
+    code, err = command(
+        "data", "generate", kind, "--dataset", prompts, "--count", 4, *RULES, "--output", out, "--max-tokens", 10
+    )  # as long as every answer of the rule
     assert code == 0, err
     assert not rows(out)
     assert {r["left_out"] for r in left_out(out)} - {"identical_responses"} == {"cut_off"}
@@ -168,8 +224,18 @@ def test_off_the_scale_is_refused_and_prose_is_mended(prompts: Path, tmp_path: P
     (tmp_path / "rubric.yaml").write_text(RUBRIC)
     shared = ("--dataset", prompts, "--generator", "rule", "--judge", "rule")
     out = tmp_path / "grades.jsonl"
-    command("data", "generate", "grades", *shared, "--set", "manner=off_scale", "--rubric", tmp_path / "rubric.yaml",
-            "--output", out)
+    command(
+        "data",
+        "generate",
+        "grades",
+        *shared,
+        "--set",
+        "manner=off_scale",
+        "--rubric",
+        tmp_path / "rubric.yaml",
+        "--output",
+        out,
+    )
     assert any("outside its scale from 1 to 5" in r["detail"] for r in left_out(out))
     assert all(r["grades"]["short"] == 1 for r in rows(out))
     mended = tmp_path / "mended.jsonl"
@@ -199,8 +265,20 @@ def test_what_got_no_answer_is_asked_again_by_the_same_command(prompts: Path, tm
 
 def test_a_refusal_that_was_billed_is_an_answer(prompts: Path, tmp_path: Path, command: Command) -> None:
     out, log = tmp_path / "pairs.jsonl", tmp_path / "log"
-    arguments = ("data", "generate", "preferences", *RULES, "--generator-set", "manner=refuses", "--generator-set",
-                 f"log={log}", "--dataset", prompts, "--output", out)
+    arguments = (
+        "data",
+        "generate",
+        "preferences",
+        *RULES,
+        "--generator-set",
+        "manner=refuses",
+        "--generator-set",
+        f"log={log}",
+        "--dataset",
+        prompts,
+        "--output",
+        out,
+    )
     for _ in range(2):
         code, err = command(*arguments)
         assert code == 0, err
@@ -210,10 +288,24 @@ def test_a_refusal_that_was_billed_is_an_answer(prompts: Path, tmp_path: Path, c
 
 
 def test_prompts_that_cannot_be_answered_do_not_keep_those_after_them_from_it(
-        prompts: Path, tmp_path: Path, command: Command) -> None:
+    prompts: Path, tmp_path: Path, command: Command
+) -> None:
     out = tmp_path / "sft.jsonl"
-    code, err = command("data", "generate", "sft", "--judge", "rule", "--set", "manner=beyond:8", "--dataset", prompts,
-                        "--batch-size", 4, "--output", out)
+    code, err = command(
+        "data",
+        "generate",
+        "sft",
+        "--judge",
+        "rule",
+        "--set",
+        "manner=beyond:8",
+        "--dataset",
+        prompts,
+        "--batch-size",
+        4,
+        "--output",
+        out,
+    )
     assert code == 1
     assert "stopped" not in err
     assert [r["id"] for r in rows(out)] == [f"asked/{i}" for i in range(8, 12)]
@@ -222,15 +314,29 @@ def test_prompts_that_cannot_be_answered_do_not_keep_those_after_them_from_it(
 def test_errors_without_end_stop_the_command(tmp_path: Path, command: Command) -> None:
     asked = write(tmp_path / "many.jsonl", [{"id": str(i), "prompt": f"Question {i}?"} for i in range(200)])
     log = tmp_path / "log"
-    code, err = command("data", "generate", "sft", "--judge", "rule", "--set", "manner=beyond:1000", "--set",
-                        f"log={log}", "--dataset", asked, "--output", tmp_path / "sft.jsonl")
+    code, err = command(
+        "data",
+        "generate",
+        "sft",
+        "--judge",
+        "rule",
+        "--set",
+        "manner=beyond:1000",
+        "--set",
+        f"log={log}",
+        "--dataset",
+        asked,
+        "--output",
+        tmp_path / "sft.jsonl",
+    )
     assert code == 1
     assert "stopped: nothing of this batch was answered; first: error: the question is too long" in err
     assert len(log.read_text().splitlines()) == 64
 
 
-def test_a_judge_that_a_hook_registers_can_be_asked(rule_judge: Path, prompts: Path, tmp_path: Path,
-                                                     command: Command) -> None:
+def test_a_judge_that_a_hook_registers_can_be_asked(
+    rule_judge: Path, prompts: Path, tmp_path: Path, command: Command
+) -> None:
     info = rule_judge / "late_judge-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: late-judge\nVersion: 1.0\n")
@@ -238,20 +344,40 @@ def test_a_judge_that_a_hook_registers_can_be_asked(rule_judge: Path, prompts: P
     (rule_judge / "late_judge_for_tests.py").write_text(
         "from rlhf_core.api import hookimpl\nclass Hooks:\n    @hookimpl\n    def rlhf_register(self, registry):\n"
         "        registry.add('judge', 'late', 'acme_judge_for_tests:RuleConfig', distribution='late-judge')\n"
-        "hooks = Hooks()\n")
-    code, err = command("data", "generate", "sft", "--judge", "late", "--dataset", prompts, "--output",
-                        tmp_path / "sft.jsonl")
+        "hooks = Hooks()\n"
+    )
+    code, err = command(
+        "data", "generate", "sft", "--judge", "late", "--dataset", prompts, "--output", tmp_path / "sft.jsonl"
+    )
     assert code == 0, err
 
 
-def test_the_dry_run_prints_the_cost_and_asks_nothing(prompts: Path, tmp_path: Path, command: Command,
-                                                      capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_dry_run_prints_the_cost_and_asks_nothing(
+    prompts: Path, tmp_path: Path, command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
     from rlhf_core.cli.main import main
 
     out, log = tmp_path / "new" / "pairs.jsonl", tmp_path / "log"
     with pytest.raises(SystemExit) as ended:
-        main(["data", "generate", "preferences", "--judge", "rule", "--set", f"log={log}", "--dataset", str(prompts),
-              "--output", str(out), "--judge-tokens", "100", "--dry-run", "--json"])
+        main(
+            [
+                "data",
+                "generate",
+                "preferences",
+                "--judge",
+                "rule",
+                "--set",
+                f"log={log}",
+                "--dataset",
+                str(prompts),
+                "--output",
+                str(out),
+                "--judge-tokens",
+                "100",
+                "--dry-run",
+                "--json",
+            ]
+        )
     assert ended.value.code in (0, None)
     found = json.loads(capsys.readouterr().out)
     assert (found["requests"], found["judge"]["requests"], found["judge"]["output_tokens"]) == (48, 24, 2400)
@@ -263,8 +389,8 @@ def test_the_dry_run_prints_the_cost_and_asks_nothing(prompts: Path, tmp_path: P
 
 
 def test_a_service_is_priced_without_a_key_and_refused_without_one(
-        prompts: Path, tmp_path: Path, command: Command, capsys: pytest.CaptureFixture[str],
-        monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts: Path, tmp_path: Path, command: Command, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from rlhf_core.cli.main import main
 
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
@@ -286,8 +412,12 @@ def test_a_service_is_priced_without_a_key_and_refused_without_one(
 
 def ended(arguments: list[str], kill_after: float | None) -> int:
     """Run the command in a process of its own, or kill it (SIGKILL) after some seconds of its work."""
-    process = subprocess.Popen([sys.executable, "-m", "rlhf_core.cli.main", *arguments], stdout=subprocess.DEVNULL,
-                               stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rlhf_core.cli.main", *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert process.stderr is not None
     if kill_after is not None:
         process.stderr.readline()  # the estimate
@@ -304,8 +434,18 @@ def test_kill_9_loses_no_row_and_makes_none_twice(prompts: Path, tmp_path: Path,
     shared = ["--dataset", str(prompts), *RULES, "--batch-size", "1"]
     whole, killed = tmp_path / "whole.jsonl", tmp_path / "killed.jsonl"
     assert command("data", "generate", "preferences", *shared, "--output", whole)[0] == 0
-    slow = ["data", "generate", "preferences", *shared, "--set", "delay_s=0.05", "--set", "manner=rule", "--output",
-            str(killed)]
+    slow = [
+        "data",
+        "generate",
+        "preferences",
+        *shared,
+        "--set",
+        "delay_s=0.05",
+        "--set",
+        "manner=rule",
+        "--output",
+        str(killed),
+    ]
     assert [ended(slow, 0.02 * n) for n in (1, 4)] == [-9, -9]
     with killed.open("a") as file:
         file.write('{"id": "asked/99", "prompt": [{"ro')  # what a kill inside a write leaves
@@ -329,24 +469,32 @@ def test_a_second_process_and_foreign_files_are_refused(prompts: Path, tmp_path:
     assert (code, "not written by this command" in err) == (2, True)
 
 
-@pytest.mark.parametrize(("options", "words"), [
-    (("prefs", *RULES), "no kind of data 'prefs'"),
-    (("preferences",), "nobody is to judge"),
-    (("grades", "--judge", "ruel"), "did you mean 'rule'"),
-    (("grades", "--judge", "rule", "--set", "maner=x"), "did you mean 'manner'"),
-    (("preferences", *RULES, "--model", "pocket"), "both given"),
-    (("grades", *RULES, "--rubric", "{twice}"), "have the name 'a'"),
-    (("grades", *RULES, "--rubric", "{none}"), "has no criteria"),
-    (("grades", *RULES, "--rubric", "{scale}"), "the scale from 5 to 1 is empty"),
-    (("grades", *RULES, "--rubric", "nowhere.yaml"), "there is no rubric"),
-    (("sft", *RULES, "--constitution", "{same}"), "the principle 'be kind.' twice"),
-    (("sft", *RULES, "--constitution", "{none}"), "holds no principles"),
-    (("sft", *RULES, "--dataset", "nowhere.jsonl"), "does not exist"),
-])
-def test_bad_input_is_refused_before_anything_is_asked(options: tuple[str, ...], words: str, tmp_path: Path,
-                                                       command: Command) -> None:
-    files = {"twice": "- {name: a, question: b}\n- {name: a, question: c}\n", "none": "[]",
-             "scale": "- {name: a, question: b, scale: [5, 1]}", "same": "- Be kind.\n- be  kind.\n"}
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("prefs", *RULES), "no kind of data 'prefs'"),
+        (("preferences",), "nobody is to judge"),
+        (("grades", "--judge", "ruel"), "did you mean 'rule'"),
+        (("grades", "--judge", "rule", "--set", "maner=x"), "did you mean 'manner'"),
+        (("preferences", *RULES, "--model", "pocket"), "both given"),
+        (("grades", *RULES, "--rubric", "{twice}"), "have the name 'a'"),
+        (("grades", *RULES, "--rubric", "{none}"), "has no criteria"),
+        (("grades", *RULES, "--rubric", "{scale}"), "the scale from 5 to 1 is empty"),
+        (("grades", *RULES, "--rubric", "nowhere.yaml"), "there is no rubric"),
+        (("sft", *RULES, "--constitution", "{same}"), "the principle 'be kind.' twice"),
+        (("sft", *RULES, "--constitution", "{none}"), "holds no principles"),
+        (("sft", *RULES, "--dataset", "nowhere.jsonl"), "does not exist"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_asked(
+    options: tuple[str, ...], words: str, tmp_path: Path, command: Command
+) -> None:
+    files = {
+        "twice": "- {name: a, question: b}\n- {name: a, question: c}\n",
+        "none": "[]",
+        "scale": "- {name: a, question: b, scale: [5, 1]}",
+        "same": "- Be kind.\n- be  kind.\n",
+    }
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     given = [o.replace("{", f"{tmp_path}/").replace("}", "") if o.startswith("{") else o for o in options]

@@ -28,14 +28,31 @@ def shorter(body: Mapping[str, Any]) -> str:
 
 @pytest.mark.slow
 def test_a_failing_service_costs_no_row_and_a_rerun_nothing(
-        tmp_path: Path, command: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path: Path, command: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-test-0123456789")
     prompts, out, again, capped = (tmp_path / name for name in ("asked.jsonl", "out.jsonl", "again.jsonl", "cap.jsonl"))
     prompts.write_text("".join(json.dumps({"id": str(i), "prompt": f"Question {i}?"}) + "\n" for i in range(16)))
     with StandIn(Service(answer=shorter, faults={"429": 0.2, "500": 0.1, "prose": 0.1})) as server:
-        shared = ("data", "generate", "preferences", "--generator", "rule", "--judge", "anthropic", "--set",
-                  f"base_url={server.url}", "--set", "backoff_s=0.01", "--set", "max_attempts=30", "--dataset", prompts,
-                  "--batch-size", 5)
+        shared = (
+            "data",
+            "generate",
+            "preferences",
+            "--generator",
+            "rule",
+            "--judge",
+            "anthropic",
+            "--set",
+            f"base_url={server.url}",
+            "--set",
+            "backoff_s=0.01",
+            "--set",
+            "max_attempts=30",
+            "--dataset",
+            prompts,
+            "--batch-size",
+            5,
+        )
         for count in (6, 16):  # stopped after six, gone on with
             code, err = command(*shared, "--count", count, "--output", out)
             assert code == 0, err

@@ -113,8 +113,10 @@ class Journal:
         self.proposals = [proposal_of(r) for r in read_jsonl(folder / "proposals.jsonl")]
         self.verdicts = [Verdict(**r) for r in read_jsonl(folder / "verdicts.jsonl")]
         self.rounds = list(read_jsonl(folder / "rounds.jsonl"))
-        self._files = {name: JsonlFile(folder / f"{name}.jsonl", whole_lines(folder / f"{name}.jsonl"))
-                       for name in ("proposals", "verdicts", "rounds")}
+        self._files = {
+            name: JsonlFile(folder / f"{name}.jsonl", whole_lines(folder / f"{name}.jsonl"))
+            for name in ("proposals", "verdicts", "rounds")
+        }
 
     def propose(self, rows: Sequence[Proposal]) -> None:
         """Keep answers, durably."""

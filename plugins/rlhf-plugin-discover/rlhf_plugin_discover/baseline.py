@@ -23,23 +23,36 @@ def run_baseline(task: Task, verifier: Any, seconds: float, seed: int, say: Say)
         ConfigError: the task has no baseline, or too many dimensions for it.
     """
     if task.settings.baseline != "kissing":
-        raise ConfigError(f"task '{task.name}' has no baseline",
-                          fix="rlhf discover kissing --baseline, or name a --judge")
+        raise ConfigError(
+            f"task '{task.name}' has no baseline", fix="rlhf discover kissing --baseline, or name a --judge"
+        )
     dimensions = getattr(task.verifier, "dimensions", 11)
     started = time.perf_counter()
     try:
-        found = search(dimensions, seconds=seconds, seed=seed,
-                       improved=lambda count, at: say(f"{count} vectors after {at:.1f} s") if count % 10 == 0 else None)
+        found = search(
+            dimensions,
+            seconds=seconds,
+            seed=seed,
+            improved=lambda count, at: say(f"{count} vectors after {at:.1f} s") if count % 10 == 0 else None,
+        )
     except ValueError as error:
         raise ConfigError(str(error), fix="search fewer --set verifier.dimensions, or name a --judge") from error
     searched = time.perf_counter() - started
     code = program_of(found)
     started = time.perf_counter()
     score: Score = verifier.score([Sample(task.prompt, task.answer(code))])[0]
-    return code, {"task": task.name, "best": score.value, "status": score.status.value, "detail": score.detail,
-                  "valid": bool(score.parts.get("valid")), "search_s": round(searched, 2),
-                  "verdict_s": round(time.perf_counter() - started, 3), "run_s": score.parts.get("run_s"),
-                  "check_s": score.parts.get("check_s"), "seed": seed}
+    return code, {
+        "task": task.name,
+        "best": score.value,
+        "status": score.status.value,
+        "detail": score.detail,
+        "valid": bool(score.parts.get("valid")),
+        "search_s": round(searched, 2),
+        "verdict_s": round(time.perf_counter() - started, 3),
+        "run_s": score.parts.get("run_s"),
+        "check_s": score.parts.get("check_s"),
+        "seed": seed,
+    }
 
 
 def program_of(points: list[list[int]]) -> str:

@@ -26,14 +26,29 @@ if TYPE_CHECKING:
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Where it is kept; default runs/discover-TASK-TIME.")
 @click.option("--resume", type=click.Path(path_type=Path), metavar="RUN", help="Go on with an earlier discovery.")
 @click.option("--baseline", is_flag=True, help="The task's own search instead of a model.")
-@click.option("--seconds", type=click.FloatRange(min=0.0, min_open=True), default=60.0, show_default=True,
-              help="Most time for the baseline's search.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0.0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="Most time for the baseline's search.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the resolved configuration and the first question; ask nothing.")
 @UNSAFE
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
-def discover(name: str | None, judge: str | None, files: tuple[str, ...], settings: tuple[str, ...],
-             run_dir: Path | None, resume: Path | None, baseline: bool, seconds: float, dry_run: bool,
-             unsafe_local_execution: bool, as_json: bool) -> None:
+def discover(
+    name: str | None,
+    judge: str | None,
+    files: tuple[str, ...],
+    settings: tuple[str, ...],
+    run_dir: Path | None,
+    resume: Path | None,
+    baseline: bool,
+    seconds: float,
+    dry_run: bool,
+    unsafe_local_execution: bool,
+    as_json: bool,
+) -> None:
     """Look for better programs: a model proposes, a verifier judges exactly, its verdict goes back to the model.
 
     \b
@@ -61,8 +76,15 @@ def discover(name: str | None, judge: str | None, files: tuple[str, ...], settin
     config = chosen_config(registry, said)
     config.judge.preflight(ctx.with_(dry_run=dry_run))
     if dry_run:
-        emit_json({"task": task.name, "isolation": isolation(task), "config": config.model_dump(mode="json"),
-                   "verifier": task.verifier.model_dump(mode="json"), "prompt": task.question})
+        emit_json(
+            {
+                "task": task.name,
+                "isolation": isolation(task),
+                "config": config.model_dump(mode="json"),
+                "verifier": task.verifier.model_dump(mode="json"),
+                "prompt": task.question,
+            }
+        )
         return
     _discover(task, str(name), config, ctx, resume or run_dir, resume is not None, as_json)
 
@@ -98,8 +120,9 @@ def resumed(folder: Path, name: str | None, said: Mapping[str, Any]) -> tuple[st
     try:
         plan = json.loads((folder / PLAN).read_text())
     except (OSError, ValueError) as error:
-        raise ConfigError(f"'{folder}' holds no discovery", why=str(error),
-                          fix="name the folder of an earlier one") from error
+        raise ConfigError(
+            f"'{folder}' holds no discovery", why=str(error), fix="name the folder of an earlier one"
+        ) from error
     if name not in (None, plan["task"]):
         raise ConfigError(f"'{folder}' looks for '{plan['task']}', not '{name}'", fix="leave the task out")
     return plan["task"], merge({**plan["config"], "verifier": plan["verifier"]}, said)
@@ -115,8 +138,11 @@ def chosen_task(registry: Registry, name: str | None, verifier: Mapping[str, Any
     from rlhf_plugin_discover.tasks import load_task, shipped
 
     if name is None:
-        raise ConfigError("no task is named", why=f"shipped: {', '.join(shipped())}",
-                          fix="rlhf discover kissing ..., or a folder with task.yaml and prompt.md")
+        raise ConfigError(
+            "no task is named",
+            why=f"shipped: {', '.join(shipped())}",
+            fix="rlhf discover kissing ..., or a folder with task.yaml and prompt.md",
+        )
     return load_task(name, registry, verifier)
 
 
@@ -134,8 +160,11 @@ def chosen_config(registry: Registry, said: Mapping[str, Any]) -> DiscoverConfig
 
     if "name" not in (said.get("judge") or {}):
         known = ", ".join(sorted({e.name for e in registry.entries("judge")})) or "none installed"
-        raise ConfigError("no judge is named: who is to propose?", why=f"judges: {known}",
-                          fix="--judge NAME (pip install rlhf-plugin-judge brings local and anthropic), or --baseline")
+        raise ConfigError(
+            "no judge is named: who is to propose?",
+            why=f"judges: {known}",
+            fix="--judge NAME (pip install rlhf-plugin-judge brings local and anthropic), or --baseline",
+        )
     try:
         return DiscoverConfig.model_validate(dict(said), context={"registry": registry})
     except ValidationError as error:
@@ -152,8 +181,9 @@ def court(task: Task, registry: Registry, workers: int) -> Any:
     from rlhf_core.api import VerifierRewardConfig
     from rlhf_core.cli.toolbox import context_of
 
-    return VerifierRewardConfig.model_validate({"verifier": task.verifier, "workers": workers},
-                                               context={"registry": registry}).build(context_of(registry))
+    return VerifierRewardConfig.model_validate(
+        {"verifier": task.verifier, "workers": workers}, context={"registry": registry}
+    ).build(context_of(registry))
 
 
 def _baseline(task: Task, ctx: BuildContext, run_dir: Path | None, seconds: float, seed: int, as_json: bool) -> None:
@@ -175,15 +205,18 @@ def _baseline(task: Task, ctx: BuildContext, run_dir: Path | None, seconds: floa
     if as_json:
         emit_json(found)
     elif found["valid"]:
-        click.echo(f"{found['best']:g} {task.settings.unit}, valid: found in {found['search_s']:.1f} s; the verifier "
-                   f"ran the program in {found['run_s']:.2f} s and checked it exactly in {found['check_s']:.3f} s")
+        click.echo(
+            f"{found['best']:g} {task.settings.unit}, valid: found in {found['search_s']:.1f} s; the verifier "
+            f"ran the program in {found['run_s']:.2f} s and checked it exactly in {found['check_s']:.3f} s"
+        )
     else:
         click.echo(f"nothing valid: {found['detail']}")
     raise SystemExit(0 if found["valid"] else 1)
 
 
-def _discover(task: Task, name: str, config: DiscoverConfig, ctx: BuildContext, run_dir: Path | None, resume: bool,
-              as_json: bool) -> None:
+def _discover(
+    task: Task, name: str, config: DiscoverConfig, ctx: BuildContext, run_dir: Path | None, resume: bool, as_json: bool
+) -> None:
     from rlhf_core.cli.common import emit_json, quiet_libraries
     from rlhf_core.runs.run_dir import default_run_dir
     from rlhf_plugin_discover.archive import Journal
@@ -218,5 +251,7 @@ def _discover(task: Task, name: str, config: DiscoverConfig, ctx: BuildContext, 
         emit_json({**summary, "run_dir": str(folder)})
     else:
         best = "nothing valid" if summary["best"] is None else f"{summary['best']:g} {summary['unit']}"
-        click.echo(f"best: {best} (began with {summary['start']}), because {ended}. In {folder}: best.py, report.md, "
-                   "conversation_log.json")
+        click.echo(
+            f"best: {best} (began with {summary['start']}), because {ended}. In {folder}: best.py, report.md, "
+            "conversation_log.json"
+        )

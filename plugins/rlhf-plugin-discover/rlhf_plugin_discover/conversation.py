@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from rlhf_core.api import Message
 from rlhf_plugin_discover.archive import START, Archive, Verdict
 
-SYSTEM = ("You search for better and better constructions by writing programs. Every program you write is run, and "
-          "what it finds is judged exactly; the verdict is shown to you. Answer with one complete program in one code "
-          "block.")
+SYSTEM = (
+    "You search for better and better constructions by writing programs. Every program you write is run, and "
+    "what it finds is judged exactly; the verdict is shown to you. Answer with one complete program in one code "
+    "block."
+)
 
 
 @dataclass
@@ -35,8 +37,9 @@ class Conversation:
         self.parent, self.failed = parent, []
 
 
-def messages(question: str, unit: str, parent: Verdict, failed: Sequence[Verdict], best: float,
-             most: int) -> tuple[Message, ...]:
+def messages(
+    question: str, unit: str, parent: Verdict, failed: Sequence[Verdict], best: float, most: int
+) -> tuple[Message, ...]:
     """The turns of one question; it ends with what the model is to do.
 
     Args:
@@ -51,13 +54,17 @@ def messages(question: str, unit: str, parent: Verdict, failed: Sequence[Verdict
     if parent.program.strip():
         what = f"{verdict_text(parent, unit, most)}{beyond(parent, unit, best)} {IMPROVE}"
         if parent.id == START:
-            turns[0] = {"role": "user", "content": f"{question}\n\nBegin with this program:\n\n{fenced(parent.program)}"
-                                                   f"\n\n{what}"}
+            turns[0] = {
+                "role": "user",
+                "content": f"{question}\n\nBegin with this program:\n\n{fenced(parent.program)}\n\n{what}",
+            }
         else:
             turns += [{"role": "assistant", "content": fenced(parent.program)}, {"role": "user", "content": what}]
     for verdict in failed:
-        turns += [{"role": "assistant", "content": fenced(verdict.program)},
-                  {"role": "user", "content": f"{verdict_text(verdict, unit, most)} {again(verdict, parent, unit)}"}]
+        turns += [
+            {"role": "assistant", "content": fenced(verdict.program)},
+            {"role": "user", "content": f"{verdict_text(verdict, unit, most)} {again(verdict, parent, unit)}"},
+        ]
     return tuple(turns)
 
 

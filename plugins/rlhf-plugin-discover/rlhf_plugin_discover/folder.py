@@ -19,9 +19,17 @@ PLAN = "discover.json"
 def write_plan(folder: Path, task: Task, argument: str, config: DiscoverConfig, isolation: str) -> None:
     """What was asked for, whole or not at all; a resumed discovery reads it."""
     verifier = task.verifier
-    write_json(folder / PLAN, {"task": argument, "isolation": isolation, "config": config.model_dump(mode="json"),
-                               "verifier": verifier.model_dump(mode="json"), "prompt": task.question,
-                               "starter": task.starter})
+    write_json(
+        folder / PLAN,
+        {
+            "task": argument,
+            "isolation": isolation,
+            "config": config.model_dump(mode="json"),
+            "verifier": verifier.model_dump(mode="json"),
+            "prompt": task.question,
+            "starter": task.starter,
+        },
+    )
 
 
 def new_folder(path: Path) -> Path:
@@ -31,8 +39,10 @@ def new_folder(path: Path) -> Path:
         ConfigError: there is one already.
     """
     if (path / PLAN).exists():
-        raise ConfigError(f"'{path}' already holds a discovery",
-                          fix=f"choose another --run-dir, or go on with it: rlhf discover --resume {path}")
+        raise ConfigError(
+            f"'{path}' already holds a discovery",
+            fix=f"choose another --run-dir, or go on with it: rlhf discover --resume {path}",
+        )
     path.mkdir(parents=True, exist_ok=True)
     return path
 
@@ -43,22 +53,33 @@ def keep_best(folder: Path, verdict: Verdict) -> None:
     write_json(folder / "best.json", {"id": verdict.id, "score": verdict.score, "parts": dict(verdict.parts)})
 
 
-def write_results(folder: Path, task: Task, journal: Journal, archive: Archive, isolation: str,
-                  ended: str) -> dict[str, Any]:
+def write_results(
+    folder: Path, task: Task, journal: Journal, archive: Archive, isolation: str, ended: str
+) -> dict[str, Any]:
     """Archive, conversation log, report and summary; returns the summary."""
     best, start = archive.best[0], archive.verdicts[START]
     keep_best(folder, best)
     write_json(folder / "archive.json", [{"id": v.id, "score": v.score, "program": v.program} for v in archive.best])
     write_json(folder / "conversation_log.json", conversation_log(task, journal, archive))
     statuses = Counter(p.status for p in journal.proposals)
-    summary = {"task": task.name, "best": best.worth if best.valid else None, "best_id": best.id,
-               "start": start.worth if start.valid else None, "unit": task.settings.unit, "ended": ended,
-               "rounds": len(journal.rounds), "proposals": len(journal.proposals),
-               "valid": sum(v.valid for v in journal.verdicts if v.id != START), "replies": dict(statuses),
-               "calls": journal.calls, "cost_usd": round(journal.spent_usd, 6),
-               "input_tokens": sum(p.input_tokens for p in journal.proposals),
-               "output_tokens": sum(p.output_tokens for p in journal.proposals),
-               "seconds": round(journal.seconds, 1), "isolation": isolation}
+    summary = {
+        "task": task.name,
+        "best": best.worth if best.valid else None,
+        "best_id": best.id,
+        "start": start.worth if start.valid else None,
+        "unit": task.settings.unit,
+        "ended": ended,
+        "rounds": len(journal.rounds),
+        "proposals": len(journal.proposals),
+        "valid": sum(v.valid for v in journal.verdicts if v.id != START),
+        "replies": dict(statuses),
+        "calls": journal.calls,
+        "cost_usd": round(journal.spent_usd, 6),
+        "input_tokens": sum(p.input_tokens for p in journal.proposals),
+        "output_tokens": sum(p.output_tokens for p in journal.proposals),
+        "seconds": round(journal.seconds, 1),
+        "isolation": isolation,
+    }
     write_text(folder / "report.md", report(summary, journal, archive))
     write_json(folder / "summary.json", summary)
     return summary
@@ -70,19 +91,36 @@ def conversation_log(task: Task, journal: Journal, archive: Archive) -> dict[str
     for p in sorted(journal.proposals, key=lambda p: (p.round, p.slot)):
         v = archive.verdicts.get(p.id)
         judged = {"score": v.score, "status": v.status, "parts": dict(v.parts), "detail": v.detail} if v else None
-        rows.append({"id": p.id, "parent": p.parent, "messages": list(p.messages), "reply": p.reply,
-                     "status": p.status, "detail": p.detail, "cost_usd": p.cost_usd, "verdict": judged})
+        rows.append(
+            {
+                "id": p.id,
+                "parent": p.parent,
+                "messages": list(p.messages),
+                "reply": p.reply,
+                "status": p.status,
+                "detail": p.detail,
+                "cost_usd": p.cost_usd,
+                "verdict": judged,
+            }
+        )
     return {"task": task.name, "starter": task.starter, "attempts": rows}
 
 
 def report(summary: Mapping[str, Any], journal: Journal, archive: Archive) -> str:
     """The course of the search, for people: where the best score rose, and what went wrong most."""
     unit = summary["unit"]
-    lines = [f"# {summary['task']}: {said(summary['best'])} {unit}", "",
-             f"Began with {said(summary['start'])}; {summary['rounds']} rounds, {summary['proposals']} proposals, "
-             f"{summary['valid']} of them valid, {summary['calls']} calls, {summary['cost_usd']:.4f} USD, "
-             f"{summary['seconds']} s. Ended because {summary['ended']}.", "",
-             f"Programs ran in: {summary['isolation']}", "", "| attempt | built on | score |", "|---|---|---|"]
+    lines = [
+        f"# {summary['task']}: {said(summary['best'])} {unit}",
+        "",
+        f"Began with {said(summary['start'])}; {summary['rounds']} rounds, {summary['proposals']} proposals, "
+        f"{summary['valid']} of them valid, {summary['calls']} calls, {summary['cost_usd']:.4f} USD, "
+        f"{summary['seconds']} s. Ended because {summary['ended']}.",
+        "",
+        f"Programs ran in: {summary['isolation']}",
+        "",
+        "| attempt | built on | score |",
+        "|---|---|---|",
+    ]
     top = archive.verdicts[START].worth
     for p in sorted(journal.proposals, key=lambda p: (p.round, p.slot)):
         v = archive.verdicts.get(p.id)

@@ -29,8 +29,15 @@ class Discovery:
         say: one line of progress.
     """
 
-    def __init__(self, task: Task, config: DiscoverConfig, judge: Any, verifier: Any, journal: Journal,
-                 say: Say = lambda line: None) -> None:
+    def __init__(
+        self,
+        task: Task,
+        config: DiscoverConfig,
+        judge: Any,
+        verifier: Any,
+        journal: Journal,
+        say: Say = lambda line: None,
+    ) -> None:
         self.task, self.config, self.judge, self.verifier = task, config, judge, verifier
         self.journal, self.say = journal, say
         self.archive = Archive(config.archive)
@@ -53,8 +60,12 @@ class Discovery:
             silent = 0 if answered else silent + 1
             if silent >= self.config.failures:
                 last = self.journal.proposals[-1]
-                raise RlhfError(f"the judge gave no answer in {silent} rounds", fix="mend it, and go on with --resume",
-                                where=f"judge '{self.config.judge.name}'", why=f"{last.status}: {last.detail[:300]}")
+                raise RlhfError(
+                    f"the judge gave no answer in {silent} rounds",
+                    fix="mend it, and go on with --resume",
+                    where=f"judge '{self.config.judge.name}'",
+                    why=f"{last.status}: {last.detail[:300]}",
+                )
             number += 1
         return why
 
@@ -106,8 +117,10 @@ class Discovery:
         asked = [self.question(c, number) for c in waiting]
         replies: Sequence[JudgeReply] = self.judge.ask([request for request, _ in asked]) if asked else []
         if len(replies) != len(asked):
-            raise RlhfError(f"the judge gave {len(replies)} replies to {len(asked)} questions",
-                            where=f"judge '{self.config.judge.name}'")
+            raise RlhfError(
+                f"the judge gave {len(replies)} replies to {len(asked)} questions",
+                where=f"judge '{self.config.judge.name}'",
+            )
         made = [proposal(base, reply) for (_, base), reply in zip(asked, replies)]
         self.journal.propose(made)
         self.verify([(p.id, p.reply) for p in made if p.reply is not None])
@@ -126,9 +139,15 @@ class Discovery:
     def question(self, c: Conversation, number: int) -> tuple[JudgeRequest, Proposal]:
         """What a conversation asks next, and the proposal without its answer."""
         config, verdicts = self.config, self.archive.verdicts
-        shown = c.failed[len(c.failed) - config.history:] if config.history < len(c.failed) else list(c.failed)
-        turns = messages(self.task.question, self.task.settings.unit, verdicts[c.parent], [verdicts[i] for i in shown],
-                         self.archive.best[0].worth, config.feedback_characters)
+        shown = c.failed[len(c.failed) - config.history :] if config.history < len(c.failed) else list(c.failed)
+        turns = messages(
+            self.task.question,
+            self.task.settings.unit,
+            verdicts[c.parent],
+            [verdicts[i] for i in shown],
+            self.archive.best[0].worth,
+            config.feedback_characters,
+        )
         name = f"{number}/{c.slot}"
         seed = random.Random(f"{config.seed}/{name}").getrandbits(31)
         request = JudgeRequest(f"{self.task.name}/{name}", turns, SYSTEM, config.max_tokens, config.temperature, seed)
@@ -139,9 +158,12 @@ class Discovery:
         if not answers:
             return
         scores: Sequence[Score] = self.verifier.score([Sample(self.task.prompt, text or "") for _, text in answers])
-        self.journal.judge([
-            Verdict(name, s.value, s.status.value, dict(s.parts), s.detail, self.task.program(text or ""))
-            for (name, text), s in zip(answers, scores)])
+        self.journal.judge(
+            [
+                Verdict(name, s.value, s.status.value, dict(s.parts), s.detail, self.task.program(text or ""))
+                for (name, text), s in zip(answers, scores)
+            ]
+        )
 
     def learn(self, number: int, verdicts: Mapping[str, Verdict], *, prepared: bool = False) -> None:
         """Let archive and conversations take in a round."""
@@ -162,20 +184,41 @@ class Discovery:
         judged = [self.archive.verdicts[i] for i in ids if i in self.archive.verdicts]
         valid = [v for v in judged if v.valid]
         best = self.archive.best[0]
-        row = {"round": number, "seconds": round(seconds, 3), "proposals": len(ids), "valid": len(valid),
-               "round_best": max((v.worth for v in valid), default=None),
-               "best": best.worth if best.valid else None, "best_id": best.id,
-               "statuses": dict(Counter(v.status for v in judged)), "calls": self.journal.calls,
-               "cost_usd": round(self.journal.spent_usd, 6)}
+        row = {
+            "round": number,
+            "seconds": round(seconds, 3),
+            "proposals": len(ids),
+            "valid": len(valid),
+            "round_best": max((v.worth for v in valid), default=None),
+            "best": best.worth if best.valid else None,
+            "best_id": best.id,
+            "statuses": dict(Counter(v.status for v in judged)),
+            "calls": self.journal.calls,
+            "cost_usd": round(self.journal.spent_usd, 6),
+        }
         self.journal.end_round(row)
         top, all_time = ("none" if row[key] is None else f"{row[key]:g}" for key in ("round_best", "best"))
-        self.say(f"round {number + 1}: {len(valid)} of {len(ids)} valid, best {top}; best so far {all_time} "
-                 f"{self.task.settings.unit} ({best.id}); {row['calls']} calls, {row['cost_usd']:.4f} USD, "
-                 f"{seconds:.1f} s")
+        self.say(
+            f"round {number + 1}: {len(valid)} of {len(ids)} valid, best {top}; best so far {all_time} "
+            f"{self.task.settings.unit} ({best.id}); {row['calls']} calls, {row['cost_usd']:.4f} USD, "
+            f"{seconds:.1f} s"
+        )
 
 
 def proposal(base: Proposal, reply: JudgeReply) -> Proposal:
     """The question's proposal with its answer."""
-    return Proposal(base.id, base.round, base.slot, base.parent, base.shown, base.messages, reply.text,
-                    reply.status.value, reply.detail, reply.input_tokens, reply.output_tokens, reply.cost_usd,
-                    reply.cached)
+    return Proposal(
+        base.id,
+        base.round,
+        base.slot,
+        base.parent,
+        base.shown,
+        base.messages,
+        reply.text,
+        reply.status.value,
+        reply.detail,
+        reply.input_tokens,
+        reply.output_tokens,
+        reply.cost_usd,
+        reply.cached,
+    )

@@ -118,8 +118,9 @@ def load_check(file: str) -> Check:
     """
     path = Path(file).expanduser()
     if not path.is_file():
-        raise ConfigError(f"the check '{file}' does not exist", where="verifier.check",
-                          fix="name a Python file with check(value)")
+        raise ConfigError(
+            f"the check '{file}' does not exist", where="verifier.check", fix="name a Python file with check(value)"
+        )
     spec = importlib.util.spec_from_file_location("rlhf_discover_check", path)
     assert spec is not None
     assert spec.loader is not None

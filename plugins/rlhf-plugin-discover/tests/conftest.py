@@ -107,8 +107,9 @@ def judges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     info.mkdir(parents=True)
     (folder / "discover_judges.py").write_text(JUDGES)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: discover-judges\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[rlhf.judge]\nclimber = discover_judges:ClimberConfig\n"
-                                           "native_pocket = discover_judges:NativeConfig\n")
+    (info / "entry_points.txt").write_text(
+        "[rlhf.judge]\nclimber = discover_judges:ClimberConfig\nnative_pocket = discover_judges:NativeConfig\n"
+    )
     monkeypatch.syspath_prepend(str(folder))
     yield folder
     sys.modules.pop("discover_judges", None)

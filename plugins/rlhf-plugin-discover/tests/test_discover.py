@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from rlhf_core.api import Prompt, Sample
-from rlhf_core.court.config import NumericVerifierConfig
 from rlhf_core.registry import Registry
 from rlhf_core.testing.samples import make_context
+from rlhf_core.verifiers.config import NumericVerifierConfig
 from rlhf_plugin_discover.archive import Archive, Journal, Verdict
 from rlhf_plugin_discover.conversation import again, messages, verdict_text
 from rlhf_plugin_discover.kissing.check import check_kissing
@@ -43,8 +43,21 @@ def points(folder: Path) -> list[list[int]]:
 @pytest.mark.usefixtures("judges")
 def test_proposals_climb_on_exact_feedback(command: Command, tmp_path: Path) -> None:
     folder, asked = tmp_path / "run", tmp_path / "asked.jsonl"
-    code, err = command("discover", "kissing", "--judge", "climber", "--run-dir", folder, *QUICK,
-                        "--set", f"judge.asked={asked}", "--set", "budget.rounds=4", "--set", "samples=3")
+    code, err = command(
+        "discover",
+        "kissing",
+        "--judge",
+        "climber",
+        "--run-dir",
+        folder,
+        *QUICK,
+        "--set",
+        f"judge.asked={asked}",
+        "--set",
+        "budget.rounds=4",
+        "--set",
+        "samples=3",
+    )
     assert (code, "programs run in: " in err) == (0, True)
     found = summary(folder)
     assert (found["start"], found["rounds"], found["proposals"], found["calls"]) == (22.0, 4, 12, 12)
@@ -63,28 +76,65 @@ def test_proposals_climb_on_exact_feedback(command: Command, tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("judges")
-@pytest.mark.parametrize(("setting", "ended", "calls"), [
-    ("budget.calls=5", "5 calls are made", 5),
-    ("budget.usd=0.0045", "0.0040 USD are spent", 4),
-    ("budget.target=24", "the score of 24 is reached", 3),
-])
+@pytest.mark.parametrize(
+    ("setting", "ended", "calls"),
+    [
+        ("budget.calls=5", "5 calls are made", 5),
+        ("budget.usd=0.0045", "0.0040 USD are spent", 4),
+        ("budget.target=24", "the score of 24 is reached", 3),
+    ],
+)
 def test_a_budget_is_never_exceeded(command: Command, tmp_path: Path, setting: str, ended: str, calls: int) -> None:
     """The dollar budget holds from the second round on: only then is it known what an answer costs."""
     folder = tmp_path / "run"
-    assert command("discover", "kissing", "--judge", "climber", "--run-dir", folder, *QUICK,
-                   "--set", "samples=3", "--set", setting)[0] == 0
+    assert (
+        command(
+            "discover",
+            "kissing",
+            "--judge",
+            "climber",
+            "--run-dir",
+            folder,
+            *QUICK,
+            "--set",
+            "samples=3",
+            "--set",
+            setting,
+        )[0]
+        == 0
+    )
     assert (summary(folder)["ended"], summary(folder)["calls"]) == (ended, calls)
 
 
 @pytest.mark.usefixtures("judges")
-@pytest.mark.parametrize(("extract", "after"), [
-    ("first_block", "```python\npoints = [[1] * 11]\n```\n"), pytest.param("strict", "", marks=pytest.mark.slow)])
-def test_the_program_that_is_kept_is_the_one_that_was_judged(command: Command, tmp_path: Path, extract: str,
-                                                             after: str) -> None:
+@pytest.mark.parametrize(
+    ("extract", "after"),
+    [("first_block", "```python\npoints = [[1] * 11]\n```\n"), pytest.param("strict", "", marks=pytest.mark.slow)],
+)
+def test_the_program_that_is_kept_is_the_one_that_was_judged(
+    command: Command, tmp_path: Path, extract: str, after: str
+) -> None:
     folder = tmp_path / "run"
-    assert command("discover", "kissing", "--judge", "climber", "--run-dir", folder, *QUICK, "--set", "samples=2",
-                   "--set", "budget.rounds=1", "--set", f"verifier.extract={extract}", "--set",
-                   f"judge.after={json.dumps(after)}")[0] == 0
+    assert (
+        command(
+            "discover",
+            "kissing",
+            "--judge",
+            "climber",
+            "--run-dir",
+            folder,
+            *QUICK,
+            "--set",
+            "samples=2",
+            "--set",
+            "budget.rounds=1",
+            "--set",
+            f"verifier.extract={extract}",
+            "--set",
+            f"judge.after={json.dumps(after)}",
+        )[0]
+        == 0
+    )
     start, *made = rows(folder / "verdicts.jsonl")
     assert (start["score"], len(made)) == (22.0, 2)
     for verdict in [start, *made]:
@@ -100,8 +150,18 @@ def test_a_killed_discovery_goes_on_as_if_nothing_had_happened(command: Command,
     options = ("--judge", "climber", *QUICK, "--set", "budget.rounds=3", "--set", "samples=2")
     whole, torn = tmp_path / "whole", tmp_path / "torn"
     assert command("discover", "kissing", *options, "--run-dir", whole)[0] == 0
-    line = [sys.executable, "-m", "rlhf_core.cli.main", "discover", "kissing", *options, "--run-dir", str(torn),
-            "--set", "judge.kill_at=2/1"]
+    line = [
+        sys.executable,
+        "-m",
+        "rlhf_core.cli.main",
+        "discover",
+        "kissing",
+        *options,
+        "--run-dir",
+        str(torn),
+        "--set",
+        "judge.kill_at=2/1",
+    ]
     env = {**os.environ, "PYTHONPATH": str(judges)}
     assert subprocess.run(line, env=env, check=False, capture_output=True).returncode == -signal.SIGKILL
     kept = rows(torn / "proposals.jsonl")
@@ -113,7 +173,8 @@ def test_a_killed_discovery_goes_on_as_if_nothing_had_happened(command: Command,
     assert command("discover", "--resume", torn, "--set", "judge.kill_at=''")[0] == 0
     keys = ("id", "parent", "shown", "messages", "reply")
     assert [[p[k] for k in keys] for p in rows(torn / "proposals.jsonl")] == [
-        [p[k] for k in keys] for p in rows(whole / "proposals.jsonl")]
+        [p[k] for k in keys] for p in rows(whole / "proposals.jsonl")
+    ]
     assert (torn / "best.py").read_text() == (whole / "best.py").read_text()
     assert command("discover", "--resume", torn, "--set", "budget.rounds=4")[0] == 0
     assert summary(torn)["rounds"] == 4
@@ -123,8 +184,22 @@ def test_a_killed_discovery_goes_on_as_if_nothing_had_happened(command: Command,
 @pytest.mark.usefixtures("judges")
 def test_a_model_that_writes_no_program_is_told_so(command: Command, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    assert command("discover", "kissing", "--judge", "native_pocket", "--run-dir", folder, *QUICK,
-                   "--set", "budget.rounds=2", "--set", "samples=2")[0] == 0
+    assert (
+        command(
+            "discover",
+            "kissing",
+            "--judge",
+            "native_pocket",
+            "--run-dir",
+            folder,
+            *QUICK,
+            "--set",
+            "budget.rounds=2",
+            "--set",
+            "samples=2",
+        )[0]
+        == 0
+    )
     found, judged = summary(folder), rows(folder / "verdicts.jsonl")
     assert (found["best"], found["valid"], found["proposals"]) == (22.0, 0, 4)
     assert all(v["score"] == 0.0 and v["detail"] for v in judged[1:])
@@ -133,8 +208,19 @@ def test_a_model_that_writes_no_program_is_told_so(command: Command, tmp_path: P
 
 @pytest.mark.usefixtures("judges")
 def test_a_judge_without_answers_ends_it(command: Command, tmp_path: Path) -> None:
-    code, err = command("discover", "kissing", "--judge", "climber", "--run-dir", tmp_path / "run", *QUICK,
-                        "--set", "judge.silent=true", "--set", "samples=1")
+    code, err = command(
+        "discover",
+        "kissing",
+        "--judge",
+        "climber",
+        "--run-dir",
+        tmp_path / "run",
+        *QUICK,
+        "--set",
+        "judge.silent=true",
+        "--set",
+        "samples=1",
+    )
     assert (code, "no answer in 2 rounds" in err, "no such model" in err, "--resume" in err) == (1, True, True, True)
 
 
@@ -142,15 +228,32 @@ def test_a_judge_without_answers_ends_it(command: Command, tmp_path: Path) -> No
 def test_a_folder_is_a_task(command: Command, tmp_path: Path) -> None:
     task = tmp_path / "large"
     task.mkdir()
-    (task / "task.yaml").write_text("unit: squares\n"
-                                    "verifier: {name: construction, check: check.py, variable: numbers}\n")
+    (task / "task.yaml").write_text(
+        "unit: squares\nverifier: {name: construction, check: check.py, variable: numbers}\n"
+    )
     (task / "prompt.md").write_text("List square numbers in `numbers`. Braces {stay}; {timeout_s} seconds.")
-    (task / "check.py").write_text("def check(value):\n    for n in value:\n        if int(n ** 0.5) ** 2 != n:\n"
-                                   "            raise ValueError(f'{n} is no square')\n    return len(value)\n")
+    (task / "check.py").write_text(
+        "def check(value):\n    for n in value:\n        if int(n ** 0.5) ** 2 != n:\n"
+        "            raise ValueError(f'{n} is no square')\n    return len(value)\n"
+    )
     (task / "program.py").write_text("numbers = [1, 4, 9]\n")
     folder = tmp_path / "run"
-    assert command("discover", task, "--judge", "climber", "--run-dir", folder, *QUICK, "--set", "budget.rounds=1",
-                   "--set", "samples=1")[0] == 0
+    assert (
+        command(
+            "discover",
+            task,
+            "--judge",
+            "climber",
+            "--run-dir",
+            folder,
+            *QUICK,
+            "--set",
+            "budget.rounds=1",
+            "--set",
+            "samples=1",
+        )[0]
+        == 0
+    )
     assert summary(folder)["start"] == 3.0
     first = rows(folder / "proposals.jsonl")[0]["messages"][0]["content"]
     assert "Braces {stay}; 5 seconds." in first
@@ -163,18 +266,21 @@ def test_a_folder_is_a_task(command: Command, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("judges")
-@pytest.mark.parametrize(("line", "said"), [
-    ((), "no task is named"),
-    (("kising",), "there is no task 'kising'"),
-    (("kissing",), "no judge is named"),
-    (("kissing", "--judge", "clmber"), "did you mean 'climber'?"),
-    (("kissing", "--judge", "climber", "--set", "budget.round=3"), "did you mean 'rounds'?"),
-    (("kissing", "--judge", "climber", "--set", "samples=0"), "'samples'"),
-    (("kissing", "--judge", "climber", "--set", "verifier.dimensions=0"), "dimensions"),
-    (("kissing", "--judge", "climber", "--set", "verifier.dimensions=16"), "dimensions"),
-    (("kissing", "--baseline", "--set", "verifier.dimensions=15"), "too many to search"),
-    (("--resume", "nowhere"), "'nowhere' holds no discovery"),
-])
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ((), "no task is named"),
+        (("kising",), "there is no task 'kising'"),
+        (("kissing",), "no judge is named"),
+        (("kissing", "--judge", "clmber"), "did you mean 'climber'?"),
+        (("kissing", "--judge", "climber", "--set", "budget.round=3"), "did you mean 'rounds'?"),
+        (("kissing", "--judge", "climber", "--set", "samples=0"), "'samples'"),
+        (("kissing", "--judge", "climber", "--set", "verifier.dimensions=0"), "dimensions"),
+        (("kissing", "--judge", "climber", "--set", "verifier.dimensions=16"), "dimensions"),
+        (("kissing", "--baseline", "--set", "verifier.dimensions=15"), "too many to search"),
+        (("--resume", "nowhere"), "'nowhere' holds no discovery"),
+    ],
+)
 def test_bad_input_is_refused(command: Command, line: tuple[str, ...], said: str) -> None:
     code, err = command("discover", *line)
     assert (code, said in err) == (2, True), err
@@ -192,8 +298,10 @@ def test_a_taken_folder_and_a_dry_run(command: Command, tmp_path: Path) -> None:
 
 def test_the_archive_keeps_one_program_per_score_best_first() -> None:
     archive = Archive(3)
-    new = [archive.add(Verdict(f"0/{i}", score, "ok", {"valid": float(score is not None)}, "", ""))
-           for i, score in enumerate([22.0, 30.0, 30.0, None, 25.0, 40.0, 26.0])]
+    new = [
+        archive.add(Verdict(f"0/{i}", score, "ok", {"valid": float(score is not None)}, "", ""))
+        for i, score in enumerate([22.0, 30.0, 30.0, None, 25.0, 40.0, 26.0])
+    ]
     assert new == [True, True, False, False, False, True, False]
     assert [v.score for v in archive.best] == [40.0, 30.0, 26.0]
     assert archive.best[1].id == "0/1"
@@ -203,8 +311,9 @@ def test_turns_alternate_and_end_with_the_last_verdict() -> None:
     def verdict(name: str, score: float, detail: str = "") -> Verdict:
         return Verdict(name, score, "ok", {"valid": float(not detail)}, detail, f"points = {name!r}")
 
-    turns = messages("Find.", "vectors", verdict("1/0", 40.0), [verdict("2/0", 0.0, "E" * 300), verdict("3/0", 40.0)],
-                     44.0, 200)
+    turns = messages(
+        "Find.", "vectors", verdict("1/0", 40.0), [verdict("2/0", 0.0, "E" * 300), verdict("3/0", 40.0)], 44.0, 200
+    )
     assert [t["role"] for t in turns] == ["user", "assistant"] * 3 + ["user"]
     assert "Its score is 40 vectors. The best score so far is 44 vectors." in turns[2]["content"]
     assert "E" * 200 + " [cut]" in turns[4]["content"]

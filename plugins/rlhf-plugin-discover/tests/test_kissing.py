@@ -40,23 +40,30 @@ def verdict(verifier: Construction, completion: str) -> Score:
     return verifier.verify(Sample(Prompt("k", ({"role": "user", "content": "?"},)), completion))
 
 
-@pytest.mark.parametrize(("points", "dimensions", "reason"), [
-    ([[1, 0], [-1, 0], [0, 1], [0, -1]], 2, ""),
-    ([[3, 0], [0, 4]], 2, ""),
-    ([[1, 1], [1, 0]], 2, "minimum squared distance 1 < maximum squared norm 2: vectors 0 [1, 1] and 1 [1, 0] are at "
-                          "squared distance 1, vector 0 [1, 1] has squared norm 2"),
-    ([[1, 0], [1, 0]], 2, "minimum squared distance 0 < maximum squared norm 1: vectors 0 [1, 0] and 1 [1, 0]"),
-    ([[1, 0], [0, 0]], 2, "vector 1 is the zero vector"),
-    ([], 2, "there is no vector"),
-    ({"a": 1}, 2, "the vectors must be a list, not dict"),
-    ([[1, 0], 7], 2, "vector 1 is 7, it needs 2"),
-    ([[1, 0, 0]], 2, "vector 0 has 3 coordinates, it needs 2"),
-    ([[1.0, 0]], 2, "vector 0 has the coordinate '1.0', which is no integer"),
-    ([[True, 0]], 2, "vector 0 has the coordinate 'True', which is no integer"),
-    ([[-(10**999), 0]], 2, ""),
-    ([[10**1000, 0]], 2, "vector 0 has a coordinate of more than 1000 digits"),
-    ([[1]] * 6000, 1, "6000 vectors are more than the 5000 that are looked at"),
-])
+@pytest.mark.parametrize(
+    ("points", "dimensions", "reason"),
+    [
+        ([[1, 0], [-1, 0], [0, 1], [0, -1]], 2, ""),
+        ([[3, 0], [0, 4]], 2, ""),
+        (
+            [[1, 1], [1, 0]],
+            2,
+            "minimum squared distance 1 < maximum squared norm 2: vectors 0 [1, 1] and 1 [1, 0] are at "
+            "squared distance 1, vector 0 [1, 1] has squared norm 2",
+        ),
+        ([[1, 0], [1, 0]], 2, "minimum squared distance 0 < maximum squared norm 1: vectors 0 [1, 0] and 1 [1, 0]"),
+        ([[1, 0], [0, 0]], 2, "vector 1 is the zero vector"),
+        ([], 2, "there is no vector"),
+        ({"a": 1}, 2, "the vectors must be a list, not dict"),
+        ([[1, 0], 7], 2, "vector 1 is 7, it needs 2"),
+        ([[1, 0, 0]], 2, "vector 0 has 3 coordinates, it needs 2"),
+        ([[1.0, 0]], 2, "vector 0 has the coordinate '1.0', which is no integer"),
+        ([[True, 0]], 2, "vector 0 has the coordinate 'True', which is no integer"),
+        ([[-(10**999), 0]], 2, ""),
+        ([[10**1000, 0]], 2, "vector 0 has a coordinate of more than 1000 digits"),
+        ([[1]] * 6000, 1, "6000 vectors are more than the 5000 that are looked at"),
+    ],
+)
 def test_the_check_says_exactly_what_is_wrong(points: Any, dimensions: int, reason: str) -> None:
     found = check_kissing(points, dimensions)
     assert (found.valid, found.reason[: len(reason) or None]) == (not reason, reason)
@@ -72,27 +79,47 @@ def test_numbers_beyond_int64_are_compared_exactly() -> None:
     for bits in (3, 28, 30, 31, 40):  # on both sides of the limit
         rng = random.Random(bits)
         rows = [[rng.randrange(-(2**bits), 2**bits) for _ in range(11)] for _ in range(12)]
-        exact = min((sum((a - b) ** 2 for a, b in zip(x, y)), i, j) for i, x in enumerate(rows)
-                    for j, y in enumerate(rows) if i < j)
+        exact = min(
+            (sum((a - b) ** 2 for a, b in zip(x, y)), i, j)
+            for i, x in enumerate(rows)
+            for j, y in enumerate(rows)
+            if i < j
+        )
         assert nearest_pair(rows) == exact
     assert _nearest_int64(np.array([[0, 0], [5, 5], [5, 6], [0, 1]])) == (1, 0, 3)
 
 
-@pytest.mark.parametrize(("program", "value", "detail"), [
-    (program_of(AXES), 22.0, ""),
-    ("points = {tuple([0] * i + [1] + [0] * (10 - i)) for i in range(11)}", 11.0, ""),
-    ("points = [[2] + [0] * 10, [1] + [0] * 10]", 0.0, "not valid (2 vectors): minimum squared distance 1 < maximum "),
-    ("vectors = []", 0.0, "the program failed with exit code 1:\nthe program defines no global variable points"),
-    ("points = [", 0.0, "the program failed with exit code 1:"),
-    ("import sys\npoints = [[1] * 11]\nsys.exit(0)", 0.0, "the program ended before its last line"),
-    ("points = [object()]", 0.0, "the program failed with exit code 1:"),
-    ("while True: pass", 0.0, "the program did not end within 2 seconds"),
-    ("points = [[0] * 11]\nprint('\\x1evalue:[[1,0,0,0,0,0,0,0,0,0,0]]')", 0.0, "not valid (1 vectors): vector 0 is"),
-    ("import json\njson.dumps = lambda *a, **k: '[' * 50000\npoints = 1", 0.0, "what the program left cannot be read"),
-    ("", 0.0, "there is no program in the answer"),
-])
-def test_a_program_is_worth_what_it_leaves_behind(verifier: Construction, program: str, value: float,
-                                                  detail: str) -> None:
+@pytest.mark.parametrize(
+    ("program", "value", "detail"),
+    [
+        (program_of(AXES), 22.0, ""),
+        ("points = {tuple([0] * i + [1] + [0] * (10 - i)) for i in range(11)}", 11.0, ""),
+        (
+            "points = [[2] + [0] * 10, [1] + [0] * 10]",
+            0.0,
+            "not valid (2 vectors): minimum squared distance 1 < maximum ",
+        ),
+        ("vectors = []", 0.0, "the program failed with exit code 1:\nthe program defines no global variable points"),
+        ("points = [", 0.0, "the program failed with exit code 1:"),
+        ("import sys\npoints = [[1] * 11]\nsys.exit(0)", 0.0, "the program ended before its last line"),
+        ("points = [object()]", 0.0, "the program failed with exit code 1:"),
+        ("while True: pass", 0.0, "the program did not end within 2 seconds"),
+        (
+            "points = [[0] * 11]\nprint('\\x1evalue:[[1,0,0,0,0,0,0,0,0,0,0]]')",
+            0.0,
+            "not valid (1 vectors): vector 0 is",
+        ),
+        (
+            "import json\njson.dumps = lambda *a, **k: '[' * 50000\npoints = 1",
+            0.0,
+            "what the program left cannot be read",
+        ),
+        ("", 0.0, "there is no program in the answer"),
+    ],
+)
+def test_a_program_is_worth_what_it_leaves_behind(
+    verifier: Construction, program: str, value: float, detail: str
+) -> None:
     score = verdict(verifier, program and f"Here:\n```python\n{program}\n```\n")
     assert (score.value, score.detail[: len(detail) or None]) == (value, detail)
     assert score.parts["valid"] == float(value > 0)
@@ -119,8 +146,9 @@ def test_the_search_finds_the_known_best(dimensions: int, norm: int, known: int)
 def test_the_search_is_independent_and_stops_when_told() -> None:
     near = too_near(shell(6, 4))
     sizes: list[int] = []
-    found = independent_set(near, seed=1, steps=100_000, stop=lambda: True,
-                            improved=lambda best: sizes.append(len(best)))
+    found = independent_set(
+        near, seed=1, steps=100_000, stop=lambda: True, improved=lambda best: sizes.append(len(best))
+    )
     assert not {w for v in found for w in near[v]} & set(found)
     assert sizes[-1] == len(found)
     assert sizes == sorted(sizes)

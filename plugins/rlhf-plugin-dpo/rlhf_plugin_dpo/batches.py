@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_core.api import LossOutput, PairBatch
-from rlhf_core.trainers.update import Updater
+from rlhf_core.trainers.common.learner import Learner
 from rlhf_plugin_dpo.items import PairItem, sides_of
 from rlhf_plugin_dpo.pair_loss import TIE
 
@@ -63,8 +63,9 @@ def ahead(item: PairItem, chosen: Sequence[float], rejected: Sequence[float], at
 PAIRINGS = {"reference_by_rank": reference_by_rank, "sides_by_rank": sides_by_rank}
 
 
-def prepare(items: Sequence[PairItem], settings: Any, loss: Any, beta_scale: float | None,
-            updater: Updater) -> list[PairItem]:
+def prepare(
+    items: Sequence[PairItem], settings: Any, loss: Any, beta_scale: float | None, updater: Learner
+) -> list[PairItem]:
     """A whole batch as its loss is to see it; all ranks call it with the same batch.
 
     Args:
@@ -80,7 +81,7 @@ def prepare(items: Sequence[PairItem], settings: Any, loss: Any, beta_scale: flo
     return found if pairing is None else pairing(found, *policy_sums(found, updater, settings.micro_batch_size))
 
 
-def policy_sums(items: Sequence[PairItem], updater: Updater, micro_batch_size: int) -> tuple[list[float], list[float]]:
+def policy_sums(items: Sequence[PairItem], updater: Learner, micro_batch_size: int) -> tuple[list[float], list[float]]:
     """Summed logprobs of chosen and rejected under the policy as it is, of the whole batch on every rank."""
     strategy, world = updater.strategy, updater.strategy.world_size
     with strategy.gathered(updater.module):
@@ -91,7 +92,7 @@ def policy_sums(items: Sequence[PairItem], updater: Updater, micro_batch_size: i
     return [r[0] for r in rows], [r[1] for r in rows]
 
 
-class WithSft:
+class SftTerm:
     """Adds ``weight`` times the supervised term to any pair loss."""
 
     def __init__(self, loss: Any, weight: float) -> None:

@@ -46,8 +46,10 @@ class PairBuffer:
         items = self.items
         size = min(count, len(items))
         draws = range(place * size, (place + 1) * size)
-        orders = {epoch: np.random.default_rng([*key, epoch]).permutation(len(items))
-                  for epoch in {draw // len(items) for draw in draws}}
+        orders = {
+            epoch: np.random.default_rng([*key, epoch]).permutation(len(items))
+            for epoch in {draw // len(items) for draw in draws}
+        }
         return [items[int(orders[draw // len(items)][draw % len(items)])] for draw in draws]
 
     def replace(self, items: Sequence[PairItem]) -> None:
@@ -73,8 +75,9 @@ def pack(items: Sequence[PairItem]) -> dict[str, Any]:
         "tokens": np.array([t for row in rows for ids in row for t in ids], np.int64),
         "lengths": np.array([[len(ids) for ids in row] for row in rows], np.int64).reshape(-1, 3),
         "refs": np.array(refs, np.float64).reshape(-1, 2),
-        "masks": np.array([yes for i in items for s in i.sides for yes in s.mask or (True,) * len(s.completion_ids)],
-                          np.bool_),
+        "masks": np.array(
+            [yes for i in items for s in i.sides for yes in s.mask or (True,) * len(s.completion_ids)], np.bool_
+        ),
     }
 
 
@@ -89,6 +92,11 @@ def unpack(packed: dict[str, Any]) -> list[PairItem]:
         prompt, chosen, rejected = ids[3 * n : 3 * n + 3]
         refs = [None if np.isnan(ref) else float(ref) for ref in packed["refs"][n]]
         head = min(len(chosen), len(rejected))
-        items.append(PairItem(name, Side(prompt, chosen, head, refs[0], masks[2 * n]),
-                              Side(prompt, rejected, head, refs[1], masks[2 * n + 1])))
+        items.append(
+            PairItem(
+                name,
+                Side(prompt, chosen, head, refs[0], masks[2 * n]),
+                Side(prompt, rejected, head, refs[1], masks[2 * n + 1]),
+            )
+        )
     return items

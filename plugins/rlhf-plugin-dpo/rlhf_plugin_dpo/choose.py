@@ -16,8 +16,9 @@ TIE = 1e-12
 """Scores closer than this are equal."""
 
 
-def choose_pairs(groups: Sequence[PromptGroup], rollouts: Sequence[Rollout], scores: Sequence[Score], margin: float,
-                 iteration: int) -> tuple[list[tuple[PairItem, int, int]], Counter[str]]:
+def choose_pairs(
+    groups: Sequence[PromptGroup], rollouts: Sequence[Rollout], scores: Sequence[Score], margin: float, iteration: int
+) -> tuple[list[tuple[PairItem, int, int]], Counter[str]]:
     """The best and the worst completion of every prompt, by score; of equals the first.
 
     Args:
@@ -50,10 +51,17 @@ def choose_pairs(groups: Sequence[PromptGroup], rollouts: Sequence[Rollout], sco
         elif rollouts[best].completion_ids == rollouts[worst].completion_ids:
             dropped["pairs_identical"] += 1
         else:
-            pair = make_pair(f"{iteration}/{group.prompt.id}", group.token_ids, rollouts[best].completion_ids,
-                             rollouts[worst].completion_ids)
-            pair = replace(pair, chosen=replace(pair.chosen, mask=mask_of(rollouts[best])),
-                           rejected=replace(pair.rejected, mask=mask_of(rollouts[worst])))
+            pair = make_pair(
+                f"{iteration}/{group.prompt.id}",
+                group.token_ids,
+                rollouts[best].completion_ids,
+                rollouts[worst].completion_ids,
+            )
+            pair = replace(
+                pair,
+                chosen=replace(pair.chosen, mask=mask_of(rollouts[best])),
+                rejected=replace(pair.rejected, mask=mask_of(rollouts[worst])),
+            )
             found.append((pair, best, worst))
     return found, dropped
 

@@ -16,7 +16,7 @@ from rlhf_core.api import (
 )
 
 if TYPE_CHECKING:
-    from rlhf_core.trainers.offline import OfflineTrainer
+    from rlhf_core.trainers.offline.trainer import OfflineTrainer
 
 
 class SftTerm(Config):
@@ -90,18 +90,25 @@ def check_pairs(config: Any, ctx: BuildContext) -> None:
     assert loss is not None, "companions name a loss"
     need = getattr(loss, "reference", "optional")
     if config.reference_free and need == "needed":
-        raise ConfigError(f"loss '{loss.name}' needs the reference policy, but trainer.reference_free is set",
-                          why="it compares each response's own log ratio with a threshold, not two responses",
-                          fix="leave trainer.reference_free out, or choose a loss of differences: --loss sigmoid")
+        raise ConfigError(
+            f"loss '{loss.name}' needs the reference policy, but trainer.reference_free is set",
+            why="it compares each response's own log ratio with a threshold, not two responses",
+            fix="leave trainer.reference_free out, or choose a loss of differences: --loss sigmoid",
+        )
     if config.reference_free and need == "unused":
-        raise ConfigError(f"trainer.reference_free has no effect: loss '{loss.name}' never looks at a reference",
-                          fix="leave it out")
+        raise ConfigError(
+            f"trainer.reference_free has no effect: loss '{loss.name}' never looks at a reference", fix="leave it out"
+        )
     if config.sft.on == "conversation" and config.sft.weight == 0:
-        raise ConfigError("trainer.sft.on has no effect while trainer.sft.weight is 0",
-                          fix="--set trainer.sft.weight=1, or leave it out")
+        raise ConfigError(
+            "trainer.sft.on has no effect while trainer.sft.weight is 0",
+            fix="--set trainer.sft.weight=1, or leave it out",
+        )
     schedule = config.beta_schedule
     if (schedule.kind == "constant") != (schedule.end == 1.0):
-        raise ConfigError(f"trainer.beta_schedule kind {schedule.kind} and end {schedule.end:g} do nothing together",
-                          fix="choose kind linear or cosine and an end other than 1, or leave both out")
+        raise ConfigError(
+            f"trainer.beta_schedule kind {schedule.kind} and end {schedule.end:g} do nothing together",
+            fix="choose kind linear or cosine and an end other than 1, or leave both out",
+        )
     if schedule.kind != "constant" and not hasattr(loss, "beta"):
         raise ConfigError(f"trainer.beta_schedule has no effect: loss '{loss.name}' has no beta", fix="leave it out")

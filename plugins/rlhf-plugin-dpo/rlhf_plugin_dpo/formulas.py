@@ -53,8 +53,9 @@ def robust(d_B: torch.Tensor, b: Beta, e: float) -> torch.Tensor:
 def exo(d_B: torch.Tensor, b: Beta, e: float) -> torch.Tensor:
     """KL of ``(sigmoid(b d), sigmoid(-b d))`` from ``(1 - e, e)``."""
     x_B = b * d_B
-    return (torch.sigmoid(x_B) * (logsigmoid(x_B) - math.log1p(-e))
-            + torch.sigmoid(-x_B) * (logsigmoid(-x_B) - math.log(e)))
+    return torch.sigmoid(x_B) * (logsigmoid(x_B) - math.log1p(-e)) + torch.sigmoid(-x_B) * (
+        logsigmoid(-x_B) - math.log(e)
+    )
 
 
 def discopop(d_B: torch.Tensor, b: Beta, tau: float) -> torch.Tensor:

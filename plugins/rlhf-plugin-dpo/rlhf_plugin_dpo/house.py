@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.models.save import load_weights
-from rlhf_core.trainers.house import OnlineHouse
-from rlhf_core.trainers.update import Updater
-from rlhf_plugin_dpo.batches import WithSft
-from rlhf_plugin_dpo.foundry import PairFoundry
+from rlhf_core.trainers.common.learner import Learner
+from rlhf_core.trainers.online.build import OnlineParts
+from rlhf_plugin_dpo.batches import SftTerm
 from rlhf_plugin_dpo.items import PairItem, sides_of
 from rlhf_plugin_dpo.iterative_config import IterativeDpoConfig
+from rlhf_plugin_dpo.pair_module import PairModule
 
 
-class PairHouse(OnlineHouse):
+class PairParts(OnlineParts):
     """Library, studio and court as of any on-policy run; no advantages; pairs are updated on.
 
     Args:
@@ -32,15 +32,15 @@ class PairHouse(OnlineHouse):
         config = self.settings
         self._furnish_sampling(self._build("rollout"))
         loss = self._build("loss")
-        loss = WithSft(loss, config.sft.weight) if config.sft.weight > 0 else loss
+        loss = SftTerm(loss, config.sft.weight) if config.sft.weight > 0 else loss
         if checkpoint:
             load_weights(self.policy.model, checkpoint[0] / "model")
             if self.reference is not None and config.kl.sync_every:
                 self.reference.load(checkpoint[0])
         conversation = config.sft.weight > 0 and config.sft.on == "conversation"
-        self.pair_foundry = PairFoundry(self.policy.model, config.ld_alpha, conversation, self.foundry.paths)
+        self.pair_foundry = PairModule(self.policy.model, config.ld_alpha, conversation, self.foundry.paths)
         self.module = self.strategy.prepare(self.pair_foundry)
-        self.updater = Updater(self.module, loss, self.strategy, config, config.steps * config.updates)
+        self.updater = Learner(self.module, loss, self.strategy, config, config.steps * config.updates)
         self._furnish_evaluation()
         self.ctx.session.counts.update({} if checkpoint else self.datasets.counts)
 
@@ -48,6 +48,6 @@ class PairHouse(OnlineHouse):
         """Pairs with their logprobs under the reference policy as it is now; each rank gives its own, maybe none."""
         assert self.reference is not None
         with self.strategy.gathered(self.module), self.reference.active() as model:
-            room = PairFoundry(model, self.settings.ld_alpha, paths=self.foundry.paths)
+            room = PairModule(model, self.settings.ld_alpha, paths=self.foundry.paths)
             sums = room.sums(sides_of(items), self.settings.micro_batch_size)
         return [item.with_refs(*sums[2 * n : 2 * n + 2]) for n, item in enumerate(items)]

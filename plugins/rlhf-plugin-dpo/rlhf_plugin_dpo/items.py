@@ -62,8 +62,13 @@ class PairItem:
         return replace(self, chosen=replace(self.chosen, ref=chosen), rejected=replace(self.rejected, ref=rejected))
 
 
-def make_pair(name: str, prompt_ids: tuple[int, ...], chosen_ids: tuple[int, ...], rejected_ids: tuple[int, ...],
-              margin: float = 0.0) -> PairItem:
+def make_pair(
+    name: str,
+    prompt_ids: tuple[int, ...],
+    chosen_ids: tuple[int, ...],
+    rejected_ids: tuple[int, ...],
+    margin: float = 0.0,
+) -> PairItem:
     """A pair of token sequences after one prompt."""
     head = min(len(chosen_ids), len(rejected_ids))
     return PairItem(name, Side(prompt_ids, chosen_ids, head), Side(prompt_ids, rejected_ids, head), margin)

@@ -13,15 +13,15 @@ from rlhf_core.api import BuildContext, PromptGroup, Rollout, Score
 from rlhf_core.hooks import BatchReady
 from rlhf_core.pocket.gold import win_rate
 from rlhf_core.runs.jsonl import read_jsonl
-from rlhf_core.trainers.evaluate import Evaluation
-from rlhf_core.trainers.penalty import measured
-from rlhf_core.trainers.report import online_summary, step_trace
-from rlhf_core.trainers.rooms import rollout_metrics, score_metrics
-from rlhf_core.trainers.stopwatch import Stopwatch
+from rlhf_core.runs.timer import Timer
+from rlhf_core.trainers.common.policy_evaluator import Evaluation
+from rlhf_core.trainers.online.penalties import measured
+from rlhf_core.trainers.online.report import online_summary, step_trace
+from rlhf_core.trainers.online.rooms import rollout_metrics, score_metrics
 from rlhf_plugin_dpo.batches import prepare
 from rlhf_plugin_dpo.buffer import PairBuffer, pack, unpack
 from rlhf_plugin_dpo.choose import choose_pairs, summed
-from rlhf_plugin_dpo.house import PairHouse
+from rlhf_plugin_dpo.house import PairParts
 from rlhf_plugin_dpo.items import PairItem
 from rlhf_plugin_dpo.iterative_config import IterativeDpoConfig
 from rlhf_plugin_dpo.schedule import beta_scale
@@ -37,14 +37,14 @@ class IterativeTrainer:
 
     def __init__(self, config: IterativeDpoConfig, ctx: BuildContext) -> None:
         self.config, self.ctx, self.session, self.strategy = config, ctx, ctx.session, ctx.strategy
-        self.house = PairHouse(config, ctx)
+        self.house = PairParts(config, ctx)
         self.before: Evaluation | None = None
         self.buffer = PairBuffer(config.buffer, config.buffer_iterations)
         self.pending: list[PairItem] = []
         """Pairs of the iteration that is being collected."""
         self.tally: dict[str, float] = {}
         """Sums over the rollouts of the iteration: reward, scores, kl, tokens, pairs."""
-        self.timed = Stopwatch()
+        self.timed = Timer()
 
     @property
     def length(self) -> int:
@@ -74,7 +74,7 @@ class IterativeTrainer:
     def step(self, step: int) -> None:
         """One rollout batch, or one update; the last of an iteration also ends it."""
         iteration, place = divmod(step - 1, self.length)
-        self.timed = Stopwatch()
+        self.timed = Timer()
         if place < self.config.rollout_batches:
             metrics = self._collect(step, iteration + 1)
             if place == self.config.rollout_batches - 1:
@@ -105,15 +105,26 @@ class IterativeTrainer:
         kl_sum, tokens = (sum(shard[4][n] for shard in shards) for n in (0, 1))
         good = [float(s.value or 0.0) for s in scores if s.ok]
         self._add(reward=sum(good), scores=len(good), kl=kl_sum, tokens=tokens, pairs=len(found))
-        metrics = {**score_metrics(scores), **rollout_metrics(rollouts), **batch.metrics, "pairs": float(len(found)),
-                   **{k: float(n) for k, n in counts.items()}}
+        metrics = {
+            **score_metrics(scores),
+            **rollout_metrics(rollouts),
+            **batch.metrics,
+            "pairs": float(len(found)),
+            **{k: float(n) for k, n in counts.items()},
+        }
         metrics |= {"kl": kl_sum / tokens} if tokens else {}
         rows = step_trace(batch.groups, rollouts, scores, [None] * len(rollouts), metrics, self.config.trace_prompts)
         self.session.trace(step, "pairs", [*rows[:-1], {"event": "pairs", "names": [p.name for p in found]}])
         return metrics
 
-    def _pairs(self, groups: list[PromptGroup], rollouts: list[Rollout], scores: list[Score],
-               references: list[Any] | None, iteration: int) -> tuple[list[PairItem], Counter[str]]:
+    def _pairs(
+        self,
+        groups: list[PromptGroup],
+        rollouts: list[Rollout],
+        scores: list[Score],
+        references: list[Any] | None,
+        iteration: int,
+    ) -> tuple[list[PairItem], Counter[str]]:
         """This rank's pairs, with their reference logprobs at temperature 1, whatever was sampled at."""
         chosen, dropped = choose_pairs(groups, rollouts, scores, self.config.margin_threshold, iteration)
         need = getattr(self.ctx.config.loss, "reference", "optional")
@@ -122,9 +133,12 @@ class IterativeTrainer:
         if self.config.sampling.temperature != 1:  # ``references`` are at the sampler's
             return self.house.referenced([pair for pair, _, _ in chosen]), dropped
         alpha = self.config.ld_alpha
-        return [pair.with_refs(summed(references[best], pair.chosen, alpha),
-                               summed(references[worst], pair.rejected, alpha))
-                for pair, best, worst in chosen], dropped
+        return [
+            pair.with_refs(
+                summed(references[best], pair.chosen, alpha), summed(references[worst], pair.rejected, alpha)
+            )
+            for pair, best, worst in chosen
+        ], dropped
 
     def _count(self, scores: list[Score], dropped: Counter[str]) -> None:
         counts = self.session.counts
@@ -155,8 +169,11 @@ class IterativeTrainer:
     def _end_iteration(self, step: int, iteration: int) -> None:
         """Measure what the iteration made of the policy, and renew the reference if it is time to."""
         t = self.tally
-        row = {"iteration": float(iteration), "iteration/pairs": t["pairs"], "iteration/buffer": float(
-            len(self.buffer.items))}
+        row = {
+            "iteration": float(iteration),
+            "iteration/pairs": t["pairs"],
+            "iteration/buffer": float(len(self.buffer.items)),
+        }
         row |= {"iteration/reward": t["reward"] / t["scores"]} if t["scores"] else {}
         row |= {"iteration/kl": t["kl"] / t["tokens"]} if t["tokens"] else {}
         self.tally = {}
@@ -192,15 +209,25 @@ class IterativeTrainer:
         wins = against(self.before, found)
         won = {} if wins is None else {"eval/win_rate": wins}
         self.session.log_eval(step, {**found.metrics, **benchmarks, **won})
-        self.session.samples(step, [{"prompt_id": g.prompt.id, "prompt": g.prompt.text, "completion": t}
-                                    for g, t in zip(house.evaluator.groups[:8], found.texts)])
+        self.session.samples(
+            step,
+            [
+                {"prompt_id": g.prompt.id, "prompt": g.prompt.text, "completion": t}
+                for g, t in zip(house.evaluator.groups[:8], found.texts)
+            ],
+        )
         return found
 
     def _save(self, step: int) -> None:
         if self.session.saved(step):
             return
-        state = {"house": self.house.state_dict(), "before": self.before.state() if self.before else None,
-                 "buffer": self.buffer.state_dict(), "pending": pack(self.pending), "tally": dict(self.tally)}
+        state = {
+            "house": self.house.state_dict(),
+            "before": self.before.state() if self.before else None,
+            "buffer": self.buffer.state_dict(),
+            "pending": pack(self.pending),
+            "tally": dict(self.tally),
+        }
         self.session.checkpoint(step, state, self.house.policy.model, self.house.writer())
 
     def _restore(self, state: dict[str, Any]) -> int:
@@ -215,8 +242,11 @@ class IterativeTrainer:
         after = self._evaluate(step)
         self.session.write_final(self.house.policy.model, self.house.write_final)
         rows = [r for r in read_jsonl(self.session.dir.path / "metrics.jsonl") if "iteration/pairs" in r]
-        own = {"steps": step, "iterations": [{k.removeprefix("iteration/"): v for k, v in r.items()} for r in rows],
-               "win_rate": against(self.before, after)}
+        own = {
+            "steps": step,
+            "iterations": [{k.removeprefix("iteration/"): v for k, v in r.items()} for r in rows],
+            "win_rate": against(self.before, after),
+        }
         return self.session.finish({**online_summary(cast(Any, self), after, self.session.stop_reason()), **own})
 
     def close(self) -> None:

@@ -13,9 +13,21 @@ from rlhf_plugin_dpo.config import BetaSchedule, SftTerm, check_pairs
 if TYPE_CHECKING:
     from rlhf_plugin_dpo.iterative import IterativeTrainer
 
-UNUSED = ("train_batch_size", "epochs_per_rollout_batch", "target_kl", "entropy_coefficient", "entropy_quantile",
-          "overlong", "mask_truncated", "drop_constant_groups", "rollouts", "importance",
-          "gradient_accumulation_steps", "micro_batch_tokens", "self_check")
+UNUSED = (
+    "train_batch_size",
+    "epochs_per_rollout_batch",
+    "target_kl",
+    "entropy_coefficient",
+    "entropy_quantile",
+    "overlong",
+    "mask_truncated",
+    "drop_constant_groups",
+    "rollouts",
+    "importance",
+    "gradient_accumulation_steps",
+    "micro_batch_tokens",
+    "self_check",
+)
 """Settings of the on-policy loop that mean nothing to pairs."""
 
 
@@ -81,7 +93,7 @@ class IterativeDpoConfig(OnlineTrainerConfig):
 
     def preflight(self, ctx: BuildContext) -> None:
         """Check the pieces against each other before anything is loaded."""
-        from rlhf_core.trainers.preflight import check_reference, check_shares
+        from rlhf_core.trainers.online.preflight import check_reference, check_shares
 
         check_pairs(self, ctx)
         check_iterative(self, ctx)
@@ -102,27 +114,44 @@ def check_iterative(config: IterativeDpoConfig, ctx: BuildContext) -> None:
         ConfigError: with the setting to change.
     """
     if ctx.config.reward is None:
-        raise ConfigError("algorithm 'iterative_dpo' needs a reward to tell the best completion from the worst",
-                          fix="--reward NAME; rlhf plugins list --kind reward")
+        raise ConfigError(
+            "algorithm 'iterative_dpo' needs a reward to tell the best completion from the worst",
+            fix="--reward NAME; rlhf plugins list --kind reward",
+        )
     if ctx.config.advantage is not None:
-        raise ConfigError(f"advantage '{ctx.config.advantage.name}' has no effect with algorithm 'iterative_dpo'",
-                          why="it learns from pairs, not from advantages", fix="leave it out")
+        raise ConfigError(
+            f"advantage '{ctx.config.advantage.name}' has no effect with algorithm 'iterative_dpo'",
+            why="it learns from pairs, not from advantages",
+            fix="leave it out",
+        )
     fields = type(config).model_fields
     idle = [n for n in UNUSED if getattr(config, n) != fields[n].default]
     if idle:
-        raise ConfigError(f"trainer.{idle[0]} has no effect with algorithm 'iterative_dpo'",
-                          why="its updates see pairs, not advantages of tokens", fix="leave it out")
+        raise ConfigError(
+            f"trainer.{idle[0]} has no effect with algorithm 'iterative_dpo'",
+            why="its updates see pairs, not advantages of tokens",
+            fix="leave it out",
+        )
     if config.kl.coefficient > 0:
-        raise ConfigError("trainer.kl.coefficient has no effect with algorithm 'iterative_dpo'",
-                          why="loss.beta holds the policy to the reference", fix="leave it out, and raise loss.beta")
+        raise ConfigError(
+            "trainer.kl.coefficient has no effect with algorithm 'iterative_dpo'",
+            why="loss.beta holds the policy to the reference",
+            fix="leave it out, and raise loss.beta",
+        )
     need = getattr(ctx.config.loss, "reference", "optional")
     if not config.kl.track and need != "unused" and not config.reference_free:
         assert ctx.config.loss is not None
-        raise ConfigError(f"trainer.kl.track=false would keep no reference policy, which loss '{ctx.config.loss.name}' "
-                          "compares with", fix="leave it out, or set trainer.reference_free")
+        raise ConfigError(
+            f"trainer.kl.track=false would keep no reference policy, which loss '{ctx.config.loss.name}' compares with",
+            fix="leave it out, or set trainer.reference_free",
+        )
     if config.sampling.temperature == 0:
-        raise ConfigError("temperature 0 samples the same completion for the whole group: there would be no pairs",
-                          fix="--set trainer.sampling.temperature=1.0")
+        raise ConfigError(
+            "temperature 0 samples the same completion for the whole group: there would be no pairs",
+            fix="--set trainer.sampling.temperature=1.0",
+        )
     if config.buffer != "rolling" and config.buffer_iterations != fields["buffer_iterations"].default:
-        raise ConfigError(f"trainer.buffer_iterations has no effect with buffer {config.buffer}",
-                          fix="--set trainer.buffer=rolling, or leave it out")
+        raise ConfigError(
+            f"trainer.buffer_iterations has no effect with buffer {config.buffer}",
+            fix="--set trainer.buffer=rolling, or leave it out",
+        )

@@ -34,8 +34,10 @@ class PairLoss:
     def _compared(self, batch: PairBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Log ratios to the reference; (mean) logprobs for a loss that ignores it."""
         if isinstance(self.config, (c.SimpoConfig, c.OrpoConfig)):
-            return (batch.chosen_B / lengths(batch.chosen_lengths_B),
-                    batch.rejected_B / lengths(batch.rejected_lengths_B))
+            return (
+                batch.chosen_B / lengths(batch.chosen_lengths_B),
+                batch.rejected_B / lengths(batch.rejected_lengths_B),
+            )
         if self.config.reference == "unused" or batch.ref_chosen_B is None or batch.ref_rejected_B is None:
             return batch.chosen_B, batch.rejected_B
         return batch.chosen_B - batch.ref_chosen_B, batch.rejected_B - batch.ref_rejected_B
@@ -58,8 +60,14 @@ class PairLoss:
 TIE = 1e-3
 """Log ratios closer than this (nats of a whole response) are equal: rounding."""
 
-FORMULAS = {c.NcaConfig: f.nca, c.BcoConfig: f.bco, c.SppoConfig: f.sppo, c.ApoZeroConfig: f.apo_zero,
-            c.ApoDownConfig: f.apo_down, c.OrpoConfig: f.orpo}
+FORMULAS = {
+    c.NcaConfig: f.nca,
+    c.BcoConfig: f.bco,
+    c.SppoConfig: f.sppo,
+    c.ApoZeroConfig: f.apo_zero,
+    c.ApoDownConfig: f.apo_down,
+    c.OrpoConfig: f.orpo,
+}
 """Losses that have no setting but beta."""
 
 
@@ -97,8 +105,9 @@ def of_difference(config: c.DifferenceConfig, d_B: torch.Tensor, beta: f.Beta) -
             raise TypeError(f"no formula for {type(config).__name__}")
 
 
-def metrics(batch: PairBatch, w_B: torch.Tensor, l_B: torch.Tensor, beta: f.Beta) -> dict[
-        str, tuple[torch.Tensor | float, torch.Tensor | float]]:
+def metrics(
+    batch: PairBatch, w_B: torch.Tensor, l_B: torch.Tensor, beta: f.Beta
+) -> dict[str, tuple[torch.Tensor | float, torch.Tensor | float]]:
     """Rewards of both sides, their margin, how often it is positive (ties count half), and logprobs; (sum, pairs) each.
     The margins are those of the pairs themselves also where the loss compares others (AOT).
 
@@ -111,7 +120,10 @@ def metrics(batch: PairBatch, w_B: torch.Tensor, l_B: torch.Tensor, beta: f.Beta
     if right_B is None:
         right_B = torch.where(gap_B.abs() < TIE, 0.5, (gap_B > 0).double())
     return {
-        "rewards/chosen": (chosen_B.sum(), count), "rewards/rejected": (rejected_B.sum(), count),
-        "margin": (margin_B.sum(), count), "accuracy": (right_B.sum(), count),
+        "rewards/chosen": (chosen_B.sum(), count),
+        "rewards/rejected": (rejected_B.sum(), count),
+        "margin": (margin_B.sum(), count),
+        "accuracy": (right_B.sum(), count),
         "logps/chosen": (batch.chosen_B.detach().sum(), count),
-        "logps/rejected": (batch.rejected_B.detach().sum(), count)}
+        "logps/rejected": (batch.rejected_B.detach().sum(), count),
+    }

@@ -12,24 +12,32 @@ from safetensors.torch import load_file, save
 
 from rlhf_core.api import BuildContext
 from rlhf_core.models.reference import Reference
-from rlhf_core.policy.paths import Paths
+from rlhf_core.policy.forward_options import ForwardOptions
 from rlhf_core.runs.atomic import whole_folder
-from rlhf_plugin_dpo.foundry import PairFoundry
 from rlhf_plugin_dpo.items import Side
+from rlhf_plugin_dpo.pair_module import PairModule
 
 FOLDER = "reference"
 
 
-def side_logprobs(model: Any, sides: Sequence[Side], ld_alpha: float, paths: Paths,
-                  micro_batch_size: int) -> list[float]:
+def side_logprobs(
+    model: Any, sides: Sequence[Side], ld_alpha: float, paths: ForwardOptions, micro_batch_size: int
+) -> list[float]:
     """Summed logprob of each side under the reference that an untrained policy holds (with LoRA: its adapter off)."""
     reference = Reference(model, adapter=hasattr(model, "disable_adapter"))
     with reference.active() as quiet:
-        return PairFoundry(quiet, ld_alpha, paths=paths).sums(sides, micro_batch_size)
+        return PairModule(quiet, ld_alpha, paths=paths).sums(sides, micro_batch_size)
 
 
-def kept_logprobs(model: Any, sides: Sequence[Side], ctx: BuildContext, split: str, ld_alpha: float,
-                  paths: Paths, micro_batch_size: int) -> list[float]:
+def kept_logprobs(
+    model: Any,
+    sides: Sequence[Side],
+    ctx: BuildContext,
+    split: str,
+    ld_alpha: float,
+    paths: ForwardOptions,
+    micro_batch_size: int,
+) -> list[float]:
     """:func:`side_logprobs` over all ranks, from the run's folder if it has them for these very tokens.
 
     All ranks call it before the policy is trained.

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.api import BuildContext
-from rlhf_core.data.library import Datasets
+from rlhf_core.data.datasets import Datasets
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.models.save import load_weights, write_folder
-from rlhf_core.policy.paths import Paths
+from rlhf_core.policy.forward_options import ForwardOptions
 from rlhf_core.runs.checkpoint import seed_everything
 from rlhf_plugin_dpo.config import DpoConfig
-from rlhf_plugin_dpo.foundry import PairFoundry
 from rlhf_plugin_dpo.items import Side, encode_pair, length, sides_of
+from rlhf_plugin_dpo.pair_module import PairModule
 from rlhf_plugin_dpo.reference import kept_logprobs
 
 
@@ -37,8 +37,8 @@ class PairTask:
         self.formatter = Formatter(self.policy.tokenizer, ctx.config.model.prompt_format)
         self.model = self.policy.model
         self.conversation = config.sft.weight > 0 and config.sft.on == "conversation"
-        self.paths = Paths(share_prefix=config.share_prefix)
-        self.module = PairFoundry(self.model, config.ld_alpha, self.conversation, self.paths)
+        self.paths = ForwardOptions(share_prefix=config.share_prefix)
+        self.module = PairModule(self.model, config.ld_alpha, self.conversation, self.paths)
 
     def check_rows(self) -> None:
         """Find bad rows before the model is loaded."""
@@ -61,12 +61,14 @@ class PairTask:
         pairs = self.datasets.pairs(split)
         items = [encode_pair(pair, self.formatter) for pair in pairs]
         sizes = [(p.id, p.source, length(i)) for p, i in zip(pairs, items)]
-        self.datasets.check_lengths(sizes, limit, f"max_length {config.max_length}, context {self.policy.context}",
-                                    "raise trainer.max_length")
+        self.datasets.check_lengths(
+            sizes, limit, f"max_length {config.max_length}, context {self.policy.context}", "raise trainer.max_length"
+        )
         fitting = [i for i in items if length(i) <= limit]
         kept = [i for i in fitting if i.chosen.completion_ids != i.rejected.completion_ids]
-        counts.update(+Counter({"pairs_too_long": len(items) - len(fitting),
-                                "pairs_identical_tokens": len(fitting) - len(kept)}))
+        counts.update(
+            +Counter({"pairs_too_long": len(items) - len(fitting), "pairs_identical_tokens": len(fitting) - len(kept)})
+        )
         return kept
 
     def complete(self, split: str, items: Sequence[Any]) -> Sequence[Any]:
@@ -78,14 +80,20 @@ class PairTask:
 
     def _references(self, sides: Sequence[Side], split: str) -> list[float]:
         config = self.config
-        return kept_logprobs(self.model, sides, self.ctx, split, config.ld_alpha, self.paths,
-                             config.micro_batch_size) if sides else []
+        return (
+            kept_logprobs(self.model, sides, self.ctx, split, config.ld_alpha, self.paths, config.micro_batch_size)
+            if sides
+            else []
+        )
 
     def texts(self, item: Any) -> Mapping[str, str]:
         """Prompt and both responses as the model sees them."""
         decode = self.policy.tokenizer.decode
-        return {"prompt": decode(item.chosen.prompt_ids), "chosen_text": decode(item.chosen.completion_ids),
-                "rejected_text": decode(item.rejected.completion_ids)}
+        return {
+            "prompt": decode(item.chosen.prompt_ids),
+            "chosen_text": decode(item.chosen.completion_ids),
+            "rejected_text": decode(item.rejected.completion_ids),
+        }
 
     def write_model(self, folder: Path, weights: Mapping[str, Any]) -> None:
         """Weights (adapters, with LoRA) and tokenizer."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from rlhf_core.api import BuildContext
-from rlhf_core.trainers.offline import OfflineTrainer
-from rlhf_plugin_dpo.batches import WithSft, prepare
+from rlhf_core.trainers.offline.trainer import OfflineTrainer
+from rlhf_plugin_dpo.batches import SftTerm, prepare
 from rlhf_plugin_dpo.config import DpoConfig
 from rlhf_plugin_dpo.schedule import beta_scale
 from rlhf_plugin_dpo.task import PairTask
@@ -23,7 +23,7 @@ class PairTrainer(OfflineTrainer):
     def loss(self) -> Any:
         """The run's loss, with the supervised term if one is asked for."""
         loss = super().loss()
-        return WithSft(loss, self.settings.sft.weight) if self.settings.sft.weight > 0 else loss
+        return SftTerm(loss, self.settings.sft.weight) if self.settings.sft.weight > 0 else loss
 
     def prepared(self, step: int, items: list[Any]) -> list[Any]:
         """Beta of the step, weight of the supervised tokens, and AOT's partners."""

@@ -11,16 +11,16 @@ import torch
 
 from rlhf_core.api import FinishReason, ModelConfig, PairBatch, Prompt, PromptGroup, Rollout, Score, ScoreStatus
 from rlhf_core.models.load import LoadedModel, load_policy
-from rlhf_core.policy.paths import ALL, PLAIN
+from rlhf_core.policy.forward_options import ALL, PLAIN
 from rlhf_plugin_dpo.batches import reference_by_rank, sides_by_rank, with_scales
 from rlhf_plugin_dpo.buffer import PairBuffer, pack, unpack
 from rlhf_plugin_dpo.choose import choose_pairs, summed
 from rlhf_plugin_dpo.config import BetaSchedule
-from rlhf_plugin_dpo.foundry import PairFoundry
 from rlhf_plugin_dpo.items import PairItem, Side, make_pair, sides_of
-from rlhf_plugin_dpo.judged import stand_ins
 from rlhf_plugin_dpo.loss_config import IpoConfig, SigmoidConfig
+from rlhf_plugin_dpo.pair_module import PairModule
 from rlhf_plugin_dpo.schedule import beta_scale
+from rlhf_plugin_dpo.unpaired import stand_ins
 
 
 @pytest.fixture(scope="module")
@@ -29,24 +29,26 @@ def policy() -> LoadedModel:
 
 
 def some(count: int = 3) -> list[PairItem]:
-    return [make_pair(f"p{n}", tuple(range(5, 12 + n)), tuple(range(20, 24 + n)), tuple(range(30, 39 - n)))
-            for n in range(count)]
+    return [
+        make_pair(f"p{n}", tuple(range(5, 12 + n)), tuple(range(20, 24 + n)), tuple(range(30, 39 - n)))
+        for n in range(count)
+    ]
 
 
 def test_shared_prompts_and_packed_rows_change_nothing(policy: LoadedModel) -> None:
     for alpha in (1.0, 0.25):
-        batches = [PairFoundry(policy.model, alpha, paths=paths)(some()) for paths in (ALL, PLAIN)]
+        batches = [PairModule(policy.model, alpha, paths=paths)(some()) for paths in (ALL, PLAIN)]
         torch.testing.assert_close(batches[0].chosen_B, batches[1].chosen_B, atol=1e-4, rtol=0)
-        alone = torch.cat([PairFoundry(policy.model, alpha)([item]).rejected_B for item in some()])
+        alone = torch.cat([PairModule(policy.model, alpha)([item]).rejected_B for item in some()])
         torch.testing.assert_close(batches[0].rejected_B, alone, atol=1e-4, rtol=0)
-        sums = PairFoundry(policy.model, alpha).sums(sides_of(some()), 2)
+        sums = PairModule(policy.model, alpha).sums(sides_of(some()), 2)
         assert sums[1::2] == pytest.approx(alone.tolist(), abs=1e-4)
 
 
 def test_the_supervised_term_is_a_mean_over_tokens(policy: LoadedModel) -> None:
     for conversation in (False, True):
         items = with_scales(some(), None, True, conversation)
-        whole = PairFoundry(policy.model, conversation=conversation)(items)
+        whole = PairModule(policy.model, conversation=conversation)(items)
         nll = whole.nll_B
         assert nll is not None
         ids = [(*i.chosen.prompt_ids, *i.chosen.completion_ids) for i in items]
@@ -64,14 +66,22 @@ def rollout(prompt: str, index: int, ids: tuple[int, ...]) -> Rollout:
 
 
 def test_best_and_worst_become_a_pair_and_everything_else_is_counted() -> None:
-    values: list[list[float | None]] = [[0.1, 0.9, 0.5], [0.4, 0.4, 0.4], [0.0, 0.15, 0.05], [None, 0.3, None],
-                                        [1.0, 0.0, 0.5], [0.2, None, 0.8]]
+    values: list[list[float | None]] = [
+        [0.1, 0.9, 0.5],
+        [0.4, 0.4, 0.4],
+        [0.0, 0.15, 0.05],
+        [None, 0.3, None],
+        [1.0, 0.0, 0.5],
+        [0.2, None, 0.8],
+    ]
     groups = [PromptGroup(Prompt(f"q{n}", ({"role": "user", "content": "?"},)), (1, 2), 3) for n in range(len(values))]
     rollouts = [rollout(f"q{n}", g, (7,) if n == 4 else (10 * n + g, 3)) for n in range(len(values)) for g in range(3)]
     scores = [Score(v) if v is not None else Score.failed(ScoreStatus.TIMEOUT, "late") for row in values for v in row]
     pairs, dropped = choose_pairs(groups, rollouts, scores, 0.2, 3)
     assert [(p.name, p.chosen.completion_ids, p.rejected.completion_ids) for p, _, _ in pairs] == [
-        ("3/q0", (1, 3), (0, 3)), ("3/q5", (52, 3), (50, 3))]
+        ("3/q0", (1, 3), (0, 3)),
+        ("3/q5", (52, 3), (50, 3)),
+    ]
     assert [(b, w) for _, b, w in pairs] == [(1, 0), (17, 15)]
     assert dropped == {"pairs_tied": 1, "pairs_below_margin": 1, "pairs_unscored": 1, "pairs_identical": 1}
 
@@ -83,8 +93,11 @@ def test_a_buffer_keeps_what_it_should_and_every_pair_gets_its_turn() -> None:
         for n in range(4):
             buffer.add([make_pair(f"{n}/{k}", (1,), (2,), (3,)) for k in range(2)])
         held[keep] = [i.name for i in buffer.items]
-    assert held == {"current": ["3/0", "3/1"], "rolling": ["2/0", "2/1", "3/0", "3/1"],
-                    "full": [f"{n}/{k}" for n in range(4) for k in range(2)]}
+    assert held == {
+        "current": ["3/0", "3/1"],
+        "rolling": ["2/0", "2/1", "3/0", "3/1"],
+        "full": [f"{n}/{k}" for n in range(4) for k in range(2)],
+    }
     names = [i.name for place in range(4) for i in buffer.draw(4, place, (0, 1))]
     assert sorted(names[:8]) == sorted(names[8:]) == sorted(held["full"])
     assert names[:8] != names[8:], "the second epoch has an order of its own"
@@ -131,8 +144,10 @@ def test_both_sides_of_pairs_stand_in() -> None:
     """Rows as pairs give them: desirable (even) and undesirable (odd) responses of one prompt next to each other."""
     sides = [Side((n // 2,), (100 + n,), 1) for n in range(400)]
     found = stand_ins(sides, 9, 3)
-    assert all(s.prompt_ids == own.prompt_ids and (s.completion_ids[0] - 100) // 2 != own.prompt_ids[0]
-               for s, own in zip(found, sides))
+    assert all(
+        s.prompt_ids == own.prompt_ids and (s.completion_ids[0] - 100) // 2 != own.prompt_ids[0]
+        for s, own in zip(found, sides)
+    )
     assert 150 < sum(s.completion_ids[0] % 2 for s in found) < 250
     assert found == stand_ins(sides, 9, 3) != stand_ins(sides, 9, 4)
 
@@ -146,11 +161,11 @@ def test_tokens_of_an_environment_do_not_count(policy: LoadedModel) -> None:
     tokens_T = logits.log_softmax(-1)[range(4), [20, 21, 22, 23]]
     for alpha, weights in ((1.0, [1, 0, 0, 1.0]), (0.25, [1, 0, 0, 0.25])):
         wanted = float((tokens_T * torch.tensor(weights)).sum())
-        foundry = PairFoundry(policy.model, alpha)
+        foundry = PairModule(policy.model, alpha)
         assert float(foundry([masked]).chosen_B.detach()) == pytest.approx(wanted, abs=1e-4)
         assert foundry.sums(sides_of([masked]), 2)[0] == pytest.approx(wanted, abs=1e-4)
         assert summed(tokens_T.numpy(), masked.chosen, alpha) == pytest.approx(wanted, abs=1e-4)
-    batch = PairFoundry(policy.model, conversation=True)(with_scales([masked], None, True, True))
+    batch = PairModule(policy.model, conversation=True)(with_scales([masked], None, True, True))
     assert batch.chosen_lengths_B is not None
     assert batch.nll_B is not None
     assert batch.chosen_lengths_B.tolist() == [2]

@@ -13,16 +13,41 @@ import torch
 from safetensors.torch import load_file
 
 Command = Callable[..., tuple[int, str]]
-PAIRS = [{"id": str(n), "prompt": f"What pet does {who} have?", "chosen": f"{who} has a {pet}.",
-          "rejected": f"Absolutely! I guess {who} has a {other}."}
-         for n, (who, pet, other) in enumerate([("Ada", "parrot", "cat"), ("Bruno", "goat", "dog"),
-                                                ("Clara", "turtle", "pony"), ("Dario", "cat", "rabbit")] * 6)]
-SMALL = ("threads=1", "trainer.batch_size=8", "trainer.eval_every=0", "trainer.eval_samples=4",
-         "trainer.sample_prompts=2", "dataset.heldout_fraction=0.25", "trainer.checkpoint_every=1",
-         "trainer.keep_checkpoints=9")
-LOOP = ("threads=1", "trainer.rollout_batch_size=32", "trainer.steps=2", "trainer.rollout_batches=2",
-        "trainer.updates=2", "trainer.pair_batch_size=4", "trainer.eval_samples=2", "trainer.gold_samples=2",
-        "trainer.checkpoint_every=1", "trainer.keep_checkpoints=99", "trainer.sampling.max_tokens=12")
+PAIRS = [
+    {
+        "id": str(n),
+        "prompt": f"What pet does {who} have?",
+        "chosen": f"{who} has a {pet}.",
+        "rejected": f"Absolutely! I guess {who} has a {other}.",
+    }
+    for n, (who, pet, other) in enumerate(
+        [("Ada", "parrot", "cat"), ("Bruno", "goat", "dog"), ("Clara", "turtle", "pony"), ("Dario", "cat", "rabbit")]
+        * 6
+    )
+]
+SMALL = (
+    "threads=1",
+    "trainer.batch_size=8",
+    "trainer.eval_every=0",
+    "trainer.eval_samples=4",
+    "trainer.sample_prompts=2",
+    "dataset.heldout_fraction=0.25",
+    "trainer.checkpoint_every=1",
+    "trainer.keep_checkpoints=9",
+)
+LOOP = (
+    "threads=1",
+    "trainer.rollout_batch_size=32",
+    "trainer.steps=2",
+    "trainer.rollout_batches=2",
+    "trainer.updates=2",
+    "trainer.pair_batch_size=4",
+    "trainer.eval_samples=2",
+    "trainer.gold_samples=2",
+    "trainer.checkpoint_every=1",
+    "trainer.keep_checkpoints=99",
+    "trainer.sampling.max_tokens=12",
+)
 STREAMS = ("metrics", "trace")
 
 
@@ -68,14 +93,23 @@ def data(tmp_path: Path) -> Path:
     return file
 
 
-@pytest.mark.parametrize("extra", [(), pytest.param(("model.lora.r=4", "loss.name=aot", "trainer.sft.weight=0.5"),
-                                                    marks=pytest.mark.slow)])
-def test_dpo_learns_and_resumes_bit_for_bit(extra: tuple[str, ...], command: Command, tmp_path: Path,
-                                            data: Path) -> None:
+@pytest.mark.parametrize(
+    "extra", [(), pytest.param(("model.lora.r=4", "loss.name=aot", "trainer.sft.weight=0.5"), marks=pytest.mark.slow)]
+)
+def test_dpo_learns_and_resumes_bit_for_bit(
+    extra: tuple[str, ...], command: Command, tmp_path: Path, data: Path
+) -> None:
     run = tmp_path / "run"
-    code, err = command("train", "--algo", "dpo", "--dataset", data, "--run-dir", run,
-                        *settings(*SMALL, "trainer.optimizer.learning_rate=1e-3", "trainer.epochs=2",
-                                   "trainer.eval_samples=2", *extra))
+    code, err = command(
+        "train",
+        "--algo",
+        "dpo",
+        "--dataset",
+        data,
+        "--run-dir",
+        run,
+        *settings(*SMALL, "trainer.optimizer.learning_rate=1e-3", "trainer.epochs=2", "trainer.eval_samples=2", *extra),
+    )
     assert code == 0, err
     whole = Ran(run)
     first, last = whole.steps[0], whole.steps[-1]
@@ -90,19 +124,36 @@ def test_dpo_learns_and_resumes_bit_for_bit(extra: tuple[str, ...], command: Com
     again = resumed(whole, 2, command, tmp_path / "again")
     same(whole, again)
     assert [f.stat().st_mtime_ns for f in sorted((again.folder / "reference").rglob("*.safetensors"))] == [
-        f.stat().st_mtime_ns for f in kept], "read, not computed again"
+        f.stat().st_mtime_ns for f in kept
+    ], "read, not computed again"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", ["sigmoid", "aot_unpaired"])
-def test_the_update_does_not_depend_on_the_micro_batch_size(loss: str, command: Command, tmp_path: Path,
-                                                            data: Path) -> None:
+def test_the_update_does_not_depend_on_the_micro_batch_size(
+    loss: str, command: Command, tmp_path: Path, data: Path
+) -> None:
     runs = []
     for size in (3, 8):
-        code, err = command("train", "--algo", "dpo", "--loss", loss, "--dataset", data, "--run-dir",
-                            tmp_path / str(size), *settings(*SMALL, "trainer.max_steps=2", "trainer.sft.weight=0.3",
-                                                            "trainer.optimizer.eps=1e-3", "trainer.ld_alpha=0.5",
-                                                            f"trainer.micro_batch_size={size}"))
+        code, err = command(
+            "train",
+            "--algo",
+            "dpo",
+            "--loss",
+            loss,
+            "--dataset",
+            data,
+            "--run-dir",
+            tmp_path / str(size),
+            *settings(
+                *SMALL,
+                "trainer.max_steps=2",
+                "trainer.sft.weight=0.3",
+                "trainer.optimizer.eps=1e-3",
+                "trainer.ld_alpha=0.5",
+                f"trainer.micro_batch_size={size}",
+            ),
+        )
         assert code == 0, err
         runs.append(Ran(tmp_path / str(size)))
         (kept,) = (tmp_path / str(size) / "reference").glob("train-*/logprobs.safetensors")
@@ -114,11 +165,27 @@ def test_the_update_does_not_depend_on_the_micro_batch_size(loss: str, command: 
 @pytest.mark.slow
 def test_kto_learns_from_verdicts(command: Command, tmp_path: Path) -> None:
     file = tmp_path / "judged.jsonl"
-    rows = [{"id": f"{r['id']}{label}", "prompt": r["prompt"], "completion": r["chosen" if label else "rejected"],
-             "label": label} for n, r in enumerate(PAIRS) for label in ((True, False) if n % 2 else (True,))]
+    rows = [
+        {
+            "id": f"{r['id']}{label}",
+            "prompt": r["prompt"],
+            "completion": r["chosen" if label else "rejected"],
+            "label": label,
+        }
+        for n, r in enumerate(PAIRS)
+        for label in ((True, False) if n % 2 else (True,))
+    ]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    code, err = command("train", "--algo", "kto", "--dataset", file, "--run-dir", tmp_path / "run",
-                        *settings(*SMALL, "trainer.optimizer.learning_rate=1e-3", "trainer.epochs=3"))
+    code, err = command(
+        "train",
+        "--algo",
+        "kto",
+        "--dataset",
+        file,
+        "--run-dir",
+        tmp_path / "run",
+        *settings(*SMALL, "trainer.optimizer.learning_rate=1e-3", "trainer.epochs=3"),
+    )
     assert code == 0, err
     whole = Ran(tmp_path / "run")
     assert whole.steps[0]["kl"] == pytest.approx(0, abs=1e-4)
@@ -128,16 +195,37 @@ def test_kto_learns_from_verdicts(command: Command, tmp_path: Path) -> None:
     same(whole, resumed(whole, 3, command, tmp_path / "again"))
 
 
-@pytest.mark.parametrize("step", [
-    pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow),
-    pytest.param(4, marks=pytest.mark.slow), 5, pytest.param(7, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param(1, marks=pytest.mark.slow),
+        pytest.param(2, marks=pytest.mark.slow),
+        pytest.param(4, marks=pytest.mark.slow),
+        5,
+        pytest.param(7, marks=pytest.mark.slow),
+    ],
+)
 def test_iterative_dpo_resumes_in_any_phase(step: int, command: Command, tmp_path: Path) -> None:
     """Steps 1 and 2 of an iteration are rollout batches, 3 and 4 updates."""
-    code, err = command("train", "--algo", "iterative_dpo", "--reward", "verifier", "--dataset", "pocket/arithmetic",
-                        "--run-dir", tmp_path / "run", *settings(*LOOP, "trainer.buffer=rolling", "reward.workers=1",
-                                                                 "trainer.kl.sync_every=1",
-                                                                 "trainer.optimizer.learning_rate=1e-2",
-                                                                 "trainer.optimizer.warmup_steps=0"))
+    code, err = command(
+        "train",
+        "--algo",
+        "iterative_dpo",
+        "--reward",
+        "verifier",
+        "--dataset",
+        "pocket/arithmetic",
+        "--run-dir",
+        tmp_path / "run",
+        *settings(
+            *LOOP,
+            "trainer.buffer=rolling",
+            "reward.workers=1",
+            "trainer.kl.sync_every=1",
+            "trainer.optimizer.learning_rate=1e-2",
+            "trainer.optimizer.warmup_steps=0",
+        ),
+    )
     assert code == 0, err
     whole = Ran(tmp_path / "run")
     assert whole.summary["steps"] == 8
@@ -173,8 +261,9 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("algo", "bad", "said"), REFUSED, ids=[f"{a}-{b[0]}" for a, b, _ in REFUSED])
-def test_what_cannot_work_is_refused(algo: str, bad: tuple[str, ...], said: str, command: Command,
-                                     tmp_path: Path) -> None:
+def test_what_cannot_work_is_refused(
+    algo: str, bad: tuple[str, ...], said: str, command: Command, tmp_path: Path
+) -> None:
     code, err = command("train", "--algo", algo, "--run-dir", tmp_path / "run", *settings(*bad))
     assert code == 2
     assert said in " ".join(err.split())
@@ -184,12 +273,23 @@ def test_what_cannot_work_is_refused(algo: str, bad: tuple[str, ...], said: str,
 BAD_ROWS = [
     ("dpo", {"prompt": "Hi?", "chosen": "Yes.", "rejected": "Yes."}, "the same"),
     ("dpo", {"prompt": "Hi?", "chosen": "  ", "rejected": "No."}, "empty"),
-    ("dpo", {"chosen": [{"role": "user", "content": "A?"}, {"role": "assistant", "content": "Yes."}],
-             "rejected": [{"role": "user", "content": "B?"}, {"role": "assistant", "content": "No."}]},
-     "differ before"),
-    ("dpo", {"prompt": "C?", "chosen": [{"role": "user", "content": "A?"}, {"role": "assistant", "content": "Yes."}],
-             "rejected": [{"role": "user", "content": "A?"}, {"role": "assistant", "content": "No."}]},
-     "the prompt column is no turn"),
+    (
+        "dpo",
+        {
+            "chosen": [{"role": "user", "content": "A?"}, {"role": "assistant", "content": "Yes."}],
+            "rejected": [{"role": "user", "content": "B?"}, {"role": "assistant", "content": "No."}],
+        },
+        "differ before",
+    ),
+    (
+        "dpo",
+        {
+            "prompt": "C?",
+            "chosen": [{"role": "user", "content": "A?"}, {"role": "assistant", "content": "Yes."}],
+            "rejected": [{"role": "user", "content": "A?"}, {"role": "assistant", "content": "No."}],
+        },
+        "the prompt column is no turn",
+    ),
     ("kto", {"prompt": "Hi?", "completion": "Yes.", "label": True}, "desirable"),
     ("kto", {"prompt": "Hi?", "completion": "Yes.", "label": "maybe"}, "neither true nor false"),
     ("kto", {"prompt": "Hi?", "completion": "", "label": True}, "empty"),
@@ -197,12 +297,24 @@ BAD_ROWS = [
 
 
 @pytest.mark.parametrize(("algo", "row", "said"), BAD_ROWS, ids=[f"{a}-{s}" for a, _, s in BAD_ROWS])
-def test_bad_rows_are_refused_before_the_model_is_loaded(algo: str, row: dict[str, Any], said: str, command: Command,
-                                                         tmp_path: Path) -> None:
+def test_bad_rows_are_refused_before_the_model_is_loaded(
+    algo: str, row: dict[str, Any], said: str, command: Command, tmp_path: Path
+) -> None:
     file = tmp_path / "bad.jsonl"
     file.write_text("".join(json.dumps({**row, "id": str(n)}) + "\n" for n in range(4)))
-    code, err = command("train", "--algo", algo, "--dataset", file, "--model", tmp_path / "no-such-model", "--run-dir",
-                        tmp_path / "run", "--set", "dataset.heldout_fraction=0")
+    code, err = command(
+        "train",
+        "--algo",
+        algo,
+        "--dataset",
+        file,
+        "--model",
+        tmp_path / "no-such-model",
+        "--run-dir",
+        tmp_path / "run",
+        "--set",
+        "dataset.heldout_fraction=0",
+    )
     assert code == 2
     assert said in " ".join(err.split())
     assert not (tmp_path / "run").exists()

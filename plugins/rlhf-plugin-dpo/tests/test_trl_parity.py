@@ -21,10 +21,10 @@ from rlhf_core.models.load import load_policy
 from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.registry import Registry
 from rlhf_core.testing import make_context
-from rlhf_plugin_dpo.batches import PAIRINGS, WithSft, with_scales
-from rlhf_plugin_dpo.foundry import PairFoundry
+from rlhf_plugin_dpo.batches import PAIRINGS, SftTerm, with_scales
 from rlhf_plugin_dpo.items import PairItem, Side, make_pair, sides_of
-from rlhf_plugin_dpo.judged import JudgedFoundry, JudgedItem, stand_ins
+from rlhf_plugin_dpo.pair_module import PairModule
+from rlhf_plugin_dpo.unpaired import JudgedItem, UnpairedModule, stand_ins
 
 pytest.importorskip("trl")
 accelerate = pytest.importorskip("accelerate")
@@ -33,10 +33,12 @@ from trl import DPOConfig, DPOTrainer, KTOTrainer  # noqa: E402
 from trl.experimental.cpo import CPOTrainer  # noqa: E402
 from trl.experimental.orpo import ORPOTrainer  # noqa: E402
 
-PAIRS = [("What pet does Ada have?", "Ada has a parrot.", "Absolutely! I guess Ada has a cat."),
-         ("Where does Bruno live?", "Bruno lives in Oslo. It is always good to know such things about people.", "Riga"),
-         ("What does Clara do for work?", "Maybe Clara works as a pilot.", "Clara works as a nurse."),
-         ("Which colour does Dario wear?", "Dario wears red.", "Of course! Dario wears blue.")]
+PAIRS = [
+    ("What pet does Ada have?", "Ada has a parrot.", "Absolutely! I guess Ada has a cat."),
+    ("Where does Bruno live?", "Bruno lives in Oslo. It is always good to know such things about people.", "Riga"),
+    ("What does Clara do for work?", "Maybe Clara works as a pilot.", "Clara works as a nurse."),
+    ("Which colour does Dario wear?", "Dario wears red.", "Of course! Dario wears blue."),
+]
 
 
 class World:
@@ -51,43 +53,57 @@ class World:
             for weight in self.model.parameters():
                 weight += 0.02 * torch.randn(weight.shape, generator=generator)
         formatter = Formatter(policy.tokenizer, "chat")
-        self.items = [make_pair(str(n), formatter.encode([{"role": "user", "content": p}]),
-                                formatter.encode_completion(c), formatter.encode_completion(r))
-                      for n, (p, c, r) in enumerate(PAIRS)]
+        self.items = [
+            make_pair(
+                str(n),
+                formatter.encode([{"role": "user", "content": p}]),
+                formatter.encode_completion(c),
+                formatter.encode_completion(r),
+            )
+            for n, (p, c, r) in enumerate(PAIRS)
+        ]
         rows = Dataset.from_list([{"prompt": p, "chosen": c, "rejected": r} for p, c, r in PAIRS])
-        args = DPOConfig(output_dir=str(folder), use_cpu=True, report_to="none", bf16=False,
-                         gradient_checkpointing=False)
-        self.dpo = DPOTrainer(model=self.model, ref_model=self.reference, args=args, train_dataset=rows,
-                              processing_class=policy.tokenizer)
+        args = DPOConfig(
+            output_dir=str(folder), use_cpu=True, report_to="none", bf16=False, gradient_checkpointing=False
+        )
+        self.dpo = DPOTrainer(
+            model=self.model, ref_model=self.reference, args=args, train_dataset=rows, processing_class=policy.tokenizer
+        )
 
     def padded(self, side: str) -> dict[str, torch.Tensor]:
         """Right-padded ids, attention and completion masks of both sides (``both``) or one."""
-        sides = ([i.chosen for i in self.items] + [i.rejected for i in self.items] if side == "both" else
-                 [getattr(i, side) for i in self.items])
+        sides = (
+            [i.chosen for i in self.items] + [i.rejected for i in self.items]
+            if side == "both"
+            else [getattr(i, side) for i in self.items]
+        )
         rows = [(*s.prompt_ids, *s.completion_ids) for s in sides]
         width = max(map(len, rows))
         ids = torch.tensor([[*r, *[0] * (width - len(r))] for r in rows])
         real = torch.tensor([[1] * len(r) + [0] * (width - len(r)) for r in rows])
         begins = torch.tensor([len(s.prompt_ids) for s in sides])[:, None]
-        return {"input_ids": ids, "attention_mask": real,
-                "completion_mask": real * (torch.arange(width)[None] >= begins).long()}
+        return {
+            "input_ids": ids,
+            "attention_mask": real,
+            "completion_mask": real * (torch.arange(width)[None] >= begins).long(),
+        }
 
     def gradient(self, loss: torch.Tensor) -> torch.Tensor:
         """All gradients in one vector."""
         weights = [w for w in self.model.parameters() if w.requires_grad]
         found = torch.autograd.grad(loss, weights, allow_unused=True)
-        return torch.cat([torch.zeros_like(w).flatten() if g is None else g.flatten()
-                          for g, w in zip(found, weights)])
+        return torch.cat([torch.zeros_like(w).flatten() if g is None else g.flatten() for g, w in zip(found, weights)])
 
-    def ours(self, name: str, options: dict[str, Any], *, ld_alpha: float = 1.0, sft: float = 0.0,
-             conversation: bool = False) -> torch.Tensor:
+    def ours(
+        self, name: str, options: dict[str, Any], *, ld_alpha: float = 1.0, sft: float = 0.0, conversation: bool = False
+    ) -> torch.Tensor:
         """Our loss over the batch, in micro-batches of 3 and 1, as the core reduces it."""
         loss: Any = Registry(disabled=()).load("loss", name)(name=name, **options).build(make_context())
-        loss = WithSft(loss, sft) if sft else loss
-        refs = PairFoundry(self.reference, ld_alpha).sums(sides_of(self.items), 2)
+        loss = SftTerm(loss, sft) if sft else loss
+        refs = PairModule(self.reference, ld_alpha).sums(sides_of(self.items), 2)
         items = [i.with_refs(refs[2 * n], refs[2 * n + 1]) for n, i in enumerate(self.items)]
         items = with_scales(items, None, sft > 0, conversation)
-        foundry = PairFoundry(self.model, ld_alpha, conversation)
+        foundry = PairModule(self.model, ld_alpha, conversation)
         pairing = PAIRINGS.get(Registry(disabled=()).load("loss", name).pairing)  # pyright: ignore
         if pairing is not None:
             sums = foundry.sums(sides_of(items), 2)
@@ -112,11 +128,14 @@ def same(world: World, ours: torch.Tensor, theirs: torch.Tensor) -> None:
 
 ALIKE = [  # our loss, its options, TRL's name for it, its settings
     ("sigmoid", {}, "sigmoid", {}),
-    ("sigmoid", {"beta": 0.4, "divergence": "forward_kl"}, "sigmoid",
-     {"beta": 0.4, "f_divergence_type": "forward_kl"}),
+    ("sigmoid", {"beta": 0.4, "divergence": "forward_kl"}, "sigmoid", {"beta": 0.4, "f_divergence_type": "forward_kl"}),
     ("sigmoid", {"divergence": "js"}, "sigmoid", {"f_divergence_type": "js_divergence"}),
-    ("sigmoid", {"divergence": "alpha", "divergence_alpha": 0.7}, "sigmoid",
-     {"f_divergence_type": "alpha_divergence", "f_alpha_divergence_coef": 0.7}),
+    (
+        "sigmoid",
+        {"divergence": "alpha", "divergence_alpha": 0.7},
+        "sigmoid",
+        {"f_divergence_type": "alpha_divergence", "f_alpha_divergence_coef": 0.7},
+    ),
     ("sigmoid", {"length_normalised": True, "beta": 2.0}, "sigmoid_norm", {"beta": 2.0}),
     ("hinge", {}, "hinge", {}),
     ("ipo", {"beta": 0.3}, "ipo", {"beta": 0.3}),
@@ -135,8 +154,16 @@ ALIKE = [  # our loss, its options, TRL's name for it, its settings
 
 def trl_loss(world: World, names: list[str], weights: list[float], **settings: Any) -> torch.Tensor:
     """TRL's own ``_compute_loss`` with these settings."""
-    given = {"beta": 0.1, "label_smoothing": 0.0, "f_divergence_type": "reverse_kl", "f_alpha_divergence_coef": 0.5,
-             "ld_alpha": None, "loss_types": names, "loss_weights": weights, **settings}
+    given = {
+        "beta": 0.1,
+        "label_smoothing": 0.0,
+        "f_divergence_type": "reverse_kl",
+        "f_alpha_divergence_coef": 0.5,
+        "ld_alpha": None,
+        "loss_types": names,
+        "loss_weights": weights,
+        **settings,
+    }
     world.dpo.args.discopop_tau = given.pop("discopop_tau", 0.05)
     for name, value in given.items():
         assert hasattr(world.dpo, name), f"TRL's trainer has no {name} any more"
@@ -145,10 +172,16 @@ def trl_loss(world: World, names: list[str], weights: list[float], **settings: A
     return world.dpo._compute_loss(world.dpo.model, world.padded("both"), False)
 
 
-@pytest.mark.parametrize(("name", "options", "theirs", "settings"), ALIKE,
-                         ids=[f"{a[0]}-{a[2]}-{n}" for n, a in enumerate(ALIKE)])
-def test_every_dpo_loss(world: World, name: str, options: dict[str, Any], theirs: str, settings: dict[str, Any],
-                        ) -> None:
+@pytest.mark.parametrize(
+    ("name", "options", "theirs", "settings"), ALIKE, ids=[f"{a[0]}-{a[2]}-{n}" for n, a in enumerate(ALIKE)]
+)
+def test_every_dpo_loss(
+    world: World,
+    name: str,
+    options: dict[str, Any],
+    theirs: str,
+    settings: dict[str, Any],
+) -> None:
     same(world, world.ours(name, options), trl_loss(world, [theirs], [1.0], **settings))
 
 
@@ -172,9 +205,17 @@ def labelled(world: World) -> dict[str, torch.Tensor]:
 
 def reference_free(cls: type, world: World, **settings: Any) -> torch.Tensor:
     trainer = object.__new__(cls)
-    given = {"accelerator": SimpleNamespace(device=torch.device("cpu"), gather_for_metrics=lambda x: x),
-             "is_encoder_decoder": False, "pad_token_id": 0, "padding_value": 0, "aux_loss_enabled": False,
-             "label_smoothing": 0.0, "alpha": 0.0, "simpo_gamma": 0.5, **settings}
+    given = {
+        "accelerator": SimpleNamespace(device=torch.device("cpu"), gather_for_metrics=lambda x: x),
+        "is_encoder_decoder": False,
+        "pad_token_id": 0,
+        "padding_value": 0,
+        "aux_loss_enabled": False,
+        "label_smoothing": 0.0,
+        "alpha": 0.0,
+        "simpo_gamma": 0.5,
+        **settings,
+    }
     for name, value in given.items():
         setattr(trainer, name, value)
     return trainer.get_batch_loss_metrics(world.model, labelled(world))[0]
@@ -195,34 +236,51 @@ def test_orpo_with_its_supervised_term_on_the_whole_conversation(world: World) -
     same(world, world.ours("orpo", {}, sft=1.0, conversation=True), wanted)
 
 
-@pytest.mark.parametrize(("name", "kl", "weights"), [("kto", True, (1.0, 1.3)),
-                                                     ("apo_zero_unpaired", False, (1.0, 1.0))])
+@pytest.mark.parametrize(
+    ("name", "kl", "weights"), [("kto", True, (1.0, 1.3)), ("apo_zero_unpaired", False, (1.0, 1.0))]
+)
 def test_kto(world: World, name: str, kl: bool, weights: tuple[float, float]) -> None:
     """Chosen responses are desirable, rejected ones not; both sides use the same stand-ins for the KL."""
     options = {"desirable_weight": weights[0], "undesirable_weight": weights[1]}
     loss: Any = Registry(disabled=()).load("loss", name)(name=name, **options).build(make_context())
     sides = [i.chosen for i in world.items] + [i.rejected for i in world.items]
     others = stand_ins(sides, 1000, 1)
-    ours, theirs = JudgedFoundry(world.model), PairFoundry(world.reference)
+    ours, theirs = UnpairedModule(world.model), PairModule(world.reference)
     z = max(0.0, sum(ours.sums(others, 2)) / len(sides) - sum(theirs.sums(others, 2)) / len(sides))
     assert z > 0.01, "the KL matters here"
-    items = [JudgedItem(str(n), Side(s.prompt_ids, s.completion_ids, s.head, ref), n < len(PAIRS), o, z if kl else None)
-             for n, (s, o, ref) in enumerate(zip(sides, others, theirs.sums(sides, 2)))]
+    items = [
+        JudgedItem(str(n), Side(s.prompt_ids, s.completion_ids, s.head, ref), n < len(PAIRS), o, z if kl else None)
+        for n, (s, o, ref) in enumerate(zip(sides, others, theirs.sums(sides, 2)))
+    ]
     mine = sum((loss(ours(part)).loss.sum() for part in (items[:3], items[3:])), torch.zeros(())) / len(items)
     batch = world.padded("both")
     rows = [(*o.prompt_ids, *o.completion_ids) for o in others]
     width = max(map(len, rows))
     real = torch.tensor([[1] * len(r) + [0] * (width - len(r)) for r in rows])
     begins = torch.tensor([len(o.prompt_ids) for o in others])[:, None]
-    batch |= {"KL_input_ids": torch.tensor([[*r, *[0] * (width - len(r))] for r in rows]), "KL_attention_mask": real,
-              "KL_completion_mask": real * (torch.arange(width)[None] >= begins).long(),
-              "label": torch.tensor([n < len(PAIRS) for n in range(len(sides))])}
+    batch |= {
+        "KL_input_ids": torch.tensor([[*r, *[0] * (width - len(r))] for r in rows]),
+        "KL_attention_mask": real,
+        "KL_completion_mask": real * (torch.arange(width)[None] >= begins).long(),
+        "label": torch.tensor([n < len(PAIRS) for n in range(len(sides))]),
+    }
     trainer = object.__new__(KTOTrainer)
-    given = {"model": world.dpo.model, "ref_model": world.dpo.ref_model, "accelerator": world.dpo.accelerator,
-             "args": world.dpo.args, "aux_loss_enabled": False, "precompute_ref_logps": False, "calculate_KL": kl,
-             "loss_type": name, "beta": 0.1, "desirable_weight": weights[0], "undesirable_weight": weights[1],
-             "_metrics": {"train": defaultdict(list), "eval": defaultdict(list)}, "_total_train_tokens": 0,
-             "_tp_size": 1}
+    given = {
+        "model": world.dpo.model,
+        "ref_model": world.dpo.ref_model,
+        "accelerator": world.dpo.accelerator,
+        "args": world.dpo.args,
+        "aux_loss_enabled": False,
+        "precompute_ref_logps": False,
+        "calculate_KL": kl,
+        "loss_type": name,
+        "beta": 0.1,
+        "desirable_weight": weights[0],
+        "undesirable_weight": weights[1],
+        "_metrics": {"train": defaultdict(list), "eval": defaultdict(list)},
+        "_total_train_tokens": 0,
+        "_tp_size": 1,
+    }
     for key, value in given.items():
         setattr(trainer, key, value)
     world.dpo.model.eval()

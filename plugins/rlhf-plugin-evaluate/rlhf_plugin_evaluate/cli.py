@@ -18,28 +18,63 @@ if TYPE_CHECKING:
 @click.option("--baseline", required=True, metavar="M", help="Model or run that the others are compared with.")
 @click.option("--policy", "others", multiple=True, metavar="NAME=M", help="A model or run. Repeatable.")
 @click.option("--dataset", default="pocket/assistant", show_default=True, metavar="D", help="Where prompts come from.")
-@click.option("--split", type=click.Choice(("heldout", "train")), default="heldout", show_default=True,
-              help="Which of its prompts.")
+@click.option(
+    "--split",
+    type=click.Choice(("heldout", "train")),
+    default="heldout",
+    show_default=True,
+    help="Which of its prompts.",
+)
 @click.option("--prompts", "count", type=click.IntRange(2), default=200, show_default=True, help="How many.")
 @click.option("--reward-model", "folder", metavar="FOLDER", help="A reward model or an ensemble of them.")
 @click.option("--reward", metavar="NAME", help="A reward component, for example verifier.")
 @click.option("--set", "settings", multiple=True, metavar="a.b=c", help="One setting of the reward. Repeatable.")
 @click.option("--judge", metavar="NAME", help="A judge component; each pair is shown in both orders.")
 @click.option("--judge-set", "judge_settings", multiple=True, metavar="a.b=c", help="One of its settings. Repeatable.")
-@click.option("--reference", default="baseline", show_default=True, metavar="M",
-              help="KL is measured from it: a model, baseline or none.")
+@click.option(
+    "--reference",
+    default="baseline",
+    show_default=True,
+    metavar="M",
+    help="KL is measured from it: a model, baseline or none.",
+)
 @click.option("--max-tokens", type=click.IntRange(1), default=64, show_default=True, help="Most tokens to sample.")
 @click.option("--temperature", type=click.FloatRange(0), default=1.0, show_default=True, help="0 is greedy (no KL).")
-@click.option("--prompt-format", type=click.Choice(("auto", "chat", "raw")), default="auto", show_default=True,
-              help="Chat template, plain text, or the template if there is one.")
+@click.option(
+    "--prompt-format",
+    type=click.Choice(("auto", "chat", "raw")),
+    default="auto",
+    show_default=True,
+    help="Chat template, plain text, or the template if there is one.",
+)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Decides every completion.")
-@click.option("--out", type=click.Path(path_type=Path), required=True, metavar="FOLDER",
-              help="Rows and result.json; the same command goes on where it stopped.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="FOLDER",
+    help="Rows and result.json; the same command goes on where it stopped.",
+)
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
-def policies(baseline: str, others: tuple[str, ...], dataset: str, split: str, count: int, folder: str | None,
-             reward: str | None, settings: tuple[str, ...], judge: str | None, judge_settings: tuple[str, ...],
-             reference: str, max_tokens: int, temperature: float, prompt_format: str, seed: int, out: Path,
-             as_json: bool) -> None:
+def policies(
+    baseline: str,
+    others: tuple[str, ...],
+    dataset: str,
+    split: str,
+    count: int,
+    folder: str | None,
+    reward: str | None,
+    settings: tuple[str, ...],
+    judge: str | None,
+    judge_settings: tuple[str, ...],
+    reference: str,
+    max_tokens: int,
+    temperature: float,
+    prompt_format: str,
+    seed: int,
+    out: Path,
+    as_json: bool,
+) -> None:
     """Compare policies with a baseline: win rates, plain and length-controlled, rewards, KL from the reference.
 
     \b
@@ -61,10 +96,23 @@ def policies(baseline: str, others: tuple[str, ...], dataset: str, split: str, c
     asked = c.judge_of(registry, judge, judge_settings) if judge else None
     place = {"baseline": named[c.BASELINE], "none": None}.get(reference, reference)
     place = c.model_of(place) if place and temperature > 0 else None
-    plan = c.Comparison(named, dataset, split, count, max_tokens, temperature, seed, prompt_format, place,
-                        c.dumped(scorer), c.dumped(asked), c.prints(named, place, scorer, asked))
-    ctx = context_of(registry, seed=seed, dataset={"name": dataset}, reward=scorer,
-                     model=ModelConfig(path=named[c.BASELINE]))
+    plan = c.Comparison(
+        named,
+        dataset,
+        split,
+        count,
+        max_tokens,
+        temperature,
+        seed,
+        prompt_format,
+        place,
+        c.dumped(scorer),
+        c.dumped(asked),
+        c.prints(named, place, scorer, asked),
+    )
+    ctx = context_of(
+        registry, seed=seed, dataset={"name": dataset}, reward=scorer, model=ModelConfig(path=named[c.BASELINE])
+    )
     prompts = c.prompts_of(ctx.datasets, split, count)
     c.comparable(scorer, asked, ctx.datasets, prompts)
     for chosen in (scorer, asked):
@@ -84,8 +132,9 @@ def policies(baseline: str, others: tuple[str, ...], dataset: str, split: str, c
     click.echo(f"\n{len(prompts)} prompts of {dataset} ({split}); rows and result.json in {out}")
 
 
-def run(plan: Comparison, ctx: Any, datasets: Any, prompts: Sequence[Any], scorer: Any, asked: Any,
-        out: Path) -> dict[str, Any]:
+def run(
+    plan: Comparison, ctx: Any, datasets: Any, prompts: Sequence[Any], scorer: Any, asked: Any, out: Path
+) -> dict[str, Any]:
     """Answer, score, judge, count; returns what ``result.json`` holds."""
     from dataclasses import asdict
 
@@ -113,8 +162,9 @@ def run(plan: Comparison, ctx: Any, datasets: Any, prompts: Sequence[Any], score
             if name != BASELINE:
                 judged = None
                 if judge is not None:
-                    judged = judging.compare(judge, prompts, own, rows[BASELINE], out / f"judge-{name}.jsonl",
-                                             plan.seed, say)
+                    judged = judging.compare(
+                        judge, prompts, own, rows[BASELINE], out / f"judge-{name}.jsonl", plan.seed, say
+                    )
                     found["judge"] = judging.summary(judged)
                 found["wins"] = report.against(own, rows[BASELINE], judged, plan.seed)
             result["policies"][name] = found

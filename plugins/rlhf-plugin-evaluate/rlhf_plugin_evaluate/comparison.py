@@ -14,7 +14,7 @@ from rlhf_core.api import ComponentConfig, ConfigError, Prompt
 from rlhf_core.cli.reward import chosen_reward
 from rlhf_core.config.errors import explain
 from rlhf_core.config.load import parse_sets
-from rlhf_core.data.library import Datasets
+from rlhf_core.data.datasets import Datasets
 from rlhf_core.data.mixture import interleave
 from rlhf_core.models.sources import paths_in, resolve, weights_print
 from rlhf_core.registry import Registry
@@ -53,13 +53,17 @@ class Comparison:
         if file.is_file():
             there = json.loads(file.read_text())
             if differs := [k for k in own if own[k] != there.get(k)]:
-                raise ConfigError(f"--out {folder} holds another comparison", where=f"{file}, {differs[0]}",
-                                  why=f"there {there.get(differs[0])!r}, here {own[differs[0]]!r}",
-                                  fix="name another folder, or delete this one")
+                raise ConfigError(
+                    f"--out {folder} holds another comparison",
+                    where=f"{file}, {differs[0]}",
+                    why=f"there {there.get(differs[0])!r}, here {own[differs[0]]!r}",
+                    fix="name another folder, or delete this one",
+                )
             return
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise ConfigError(f"--out {folder} is in use", why=f"it exists, without a {PLAN}",
-                              fix="name another folder")
+            raise ConfigError(
+                f"--out {folder} is in use", why=f"it exists, without a {PLAN}", fix="name another folder"
+            )
         folder.mkdir(parents=True, exist_ok=True)
         write_json(file, own)
 
@@ -131,16 +135,20 @@ def prompts_of(datasets: Datasets, split: str, count: int) -> list[Prompt]:
     """
     rows = datasets.prompts(split)
     if not rows:
-        raise ConfigError(f"the data set has no prompts in its split '{split}'",
-                          fix="--split train, or another data set")
+        raise ConfigError(
+            f"the data set has no prompts in its split '{split}'", fix="--split train, or another data set"
+        )
     return [rows[i] for i in interleave([p.source for p in rows], datasets.weights)][:count]
 
 
 def comparable(reward: Any, judge: Any, datasets: Datasets, prompts: Sequence[Prompt]) -> None:
     """Refuse a comparison by nothing."""
     if reward is None and judge is None and not any(datasets.has_gold(p) for p in prompts):
-        raise ConfigError("nothing says which response is better", why="the data set has no gold score",
-                          fix="--reward NAME, --reward-model FOLDER or --judge NAME")
+        raise ConfigError(
+            "nothing says which response is better",
+            why="the data set has no gold score",
+            fix="--reward NAME, --reward-model FOLDER or --judge NAME",
+        )
 
 
 def prints(policies: Mapping[str, str], reference: str | None, *components: ComponentConfig | None) -> dict[str, str]:

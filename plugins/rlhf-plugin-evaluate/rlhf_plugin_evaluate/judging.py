@@ -12,13 +12,22 @@ from rlhf_plugin_evaluate.responses import CHUNK
 from rlhf_plugin_judge import pairwise
 from rlhf_plugin_judge.rewards import Asking
 
-CRITERION = ("Decide which one a careful user would prefer: right before wrong, to the point before padded, "
-             "plain before flattering.")
+CRITERION = (
+    "Decide which one a careful user would prefer: right before wrong, to the point before padded, "
+    "plain before flattering."
+)
 Row = Mapping[str, Any]
 
 
-def compare(judge: Any, prompts: Sequence[Prompt], ours: Sequence[Row], theirs: Sequence[Row], file: Path, seed: int,
-            say: Callable[[str], None]) -> list[dict[str, Any]]:
+def compare(
+    judge: Any,
+    prompts: Sequence[Prompt],
+    ours: Sequence[Row],
+    theirs: Sequence[Row],
+    file: Path,
+    seed: int,
+    say: Callable[[str], None],
+) -> list[dict[str, Any]]:
     """One row per prompt: the share that our response won in both orders as ``outcome``; resumable.
 
     ``outcome`` is None unless both orders got an answer; equal responses are a tie and cost no question.
@@ -28,8 +37,10 @@ def compare(judge: Any, prompts: Sequence[Prompt], ours: Sequence[Row], theirs: 
     try:
         for start in range(len(rows), len(prompts), CHUNK):
             span = slice(start, start + CHUNK)
-            matches = [pairwise.Match(p.id, p.messages, o["completion"], t["completion"])
-                       for p, o, t in zip(prompts[span], ours[span], theirs[span], strict=True)]
+            matches = [
+                pairwise.Match(p.id, p.messages, o["completion"], t["completion"])
+                for p, o, t in zip(prompts[span], ours[span], theirs[span], strict=True)
+            ]
             for match, found in zip(matches, pairwise.compare(judge, matches, CRITERION, Asking(seed=seed))):
                 rows.append(row_of(match, found))
                 out.append(rows[-1])
@@ -41,14 +52,24 @@ def compare(judge: Any, prompts: Sequence[Prompt], ours: Sequence[Row], theirs: 
 
 def row_of(match: pairwise.Match, found: pairwise.Outcome) -> dict[str, Any]:
     """The row of one prompt; ``detail`` says why there is no outcome."""
-    return {"id": match.id, "outcome": found.share, "flipped": found.flipped, "same": match.first == match.second,
-            "cost_usd": found.cost_usd, **({"detail": found.detail} if found.detail else {})}
+    return {
+        "id": match.id,
+        "outcome": found.share,
+        "flipped": found.flipped,
+        "same": match.first == match.second,
+        "cost_usd": found.cost_usd,
+        **({"detail": found.detail} if found.detail else {}),
+    }
 
 
 def summary(rows: Sequence[Row]) -> dict[str, Any]:
     """How often the order decided, how often no answer came, and what it cost."""
     asked = [r for r in rows if not r["same"]]
     both = [r for r in asked if r["outcome"] is not None]
-    return {"asked": len(asked), "same_text": len(rows) - len(asked), "no_verdict": len(asked) - len(both),
-            "order_decided": sum(r["flipped"] for r in both) / len(both) if both else None,
-            "cost_usd": sum(r["cost_usd"] for r in rows)}
+    return {
+        "asked": len(asked),
+        "same_text": len(rows) - len(asked),
+        "no_verdict": len(asked) - len(both),
+        "order_decided": sum(r["flipped"] for r in both) / len(both) if both else None,
+        "cost_usd": sum(r["cost_usd"] for r in rows),
+    }

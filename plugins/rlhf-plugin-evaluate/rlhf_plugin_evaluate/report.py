@@ -14,8 +14,11 @@ Rows = Sequence[Mapping[str, Any]]
 
 def measure(rows: Rows) -> dict[str, Any]:
     """What one policy's rows say without another's: reward, gold parts, lengths, KL. Intervals are 95 %."""
-    found: dict[str, Any] = {"prompts": len(rows), "tokens": fmean(r["tokens"] for r in rows),
-                             "truncated": fmean(r["finish_reason"] == "length" for r in rows)}
+    found: dict[str, Any] = {
+        "prompts": len(rows),
+        "tokens": fmean(r["tokens"] for r in rows),
+        "truncated": fmean(r["finish_reason"] == "length" for r in rows),
+    }
     scores = [v for v in values(rows, "reward") if v is not None]
     if any("reward" in r for r in rows):
         found["reward"] = {"scored": len(scores)}
@@ -27,8 +30,12 @@ def measure(rows: Rows) -> dict[str, Any]:
     if all("kl" in r for r in rows):
         centre, low, high = interval([r["kl_k3"] for r in rows])
         tokens = sum(r["tokens"] for r in rows)
-        found["kl"] = {"per_token": sum(r["kl_k3"] for r in rows) / max(tokens, 1), "per_sequence": centre,
-                       "per_sequence_interval": [low, high], "per_sequence_k1": fmean(r["kl"] for r in rows)}
+        found["kl"] = {
+            "per_token": sum(r["kl_k3"] for r in rows) / max(tokens, 1),
+            "per_sequence": centre,
+            "per_sequence_interval": [low, high],
+            "per_sequence_k1": fmean(r["kl"] for r in rows),
+        }
     return found
 
 
@@ -42,8 +49,15 @@ def against(rows: Rows, base: Rows, judged: Rows | None, seed: int) -> dict[str,
     if judged is not None:
         outcomes["judge"] = [r["outcome"] for r in judged]
     lengths = [r["tokens"] for r in rows], [r["tokens"] for r in base]
-    return {by: {"win_rate": shown(plain(found)), "length_controlled": shown(length_controlled(found, *lengths, seed)),
-                 "ties": found.count(0.5), "missing": found.count(None)} for by, found in outcomes.items()}
+    return {
+        by: {
+            "win_rate": shown(plain(found)),
+            "length_controlled": shown(length_controlled(found, *lengths, seed)),
+            "ties": found.count(0.5),
+            "missing": found.count(None),
+        }
+        for by, found in outcomes.items()
+    }
 
 
 def shown(rate: Rate | None) -> dict[str, Any] | None:
@@ -67,14 +81,24 @@ def table(result: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 def gaps(result: Mapping[str, Any]) -> list[str]:
     """One line for every comparison that lacks outcomes."""
-    return [f"{name}: {won['missing']} of {policy['prompts']} prompts have no outcome by {by} and are left out"
-            for name, policy in result["policies"].items() for by, won in policy.get("wins", {}).items()
-            if won["missing"]]
+    return [
+        f"{name}: {won['missing']} of {policy['prompts']} prompts have no outcome by {by} and are left out"
+        for name, policy in result["policies"].items()
+        for by, won in policy.get("wins", {}).items()
+        if won["missing"]
+    ]
 
 
-COLUMNS = (("gold", "gold.value"), ("hollow", "gold.hollow"), ("reward", "reward.mean"), ("std", "reward.std"),
-           ("KL/token", "kl.per_token"), ("KL/sequence", "kl.per_sequence"), ("tokens", "tokens"),
-           ("cut off", "truncated"))
+COLUMNS = (
+    ("gold", "gold.value"),
+    ("hollow", "gold.hollow"),
+    ("reward", "reward.mean"),
+    ("std", "reward.std"),
+    ("KL/token", "kl.per_token"),
+    ("KL/sequence", "kl.per_sequence"),
+    ("tokens", "tokens"),
+    ("cut off", "truncated"),
+)
 
 
 def dig(value: Any, path: str) -> Any:

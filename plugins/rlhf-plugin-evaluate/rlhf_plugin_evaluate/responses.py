@@ -14,15 +14,15 @@ import numpy as np
 import torch
 
 from rlhf_core.api import ConfigError, ModelConfig, Prompt, Rollout, RolloutRequest, Sample, SamplingParams, Score
-from rlhf_core.data.library import Datasets
+from rlhf_core.contracts import score_samples
+from rlhf_core.data.datasets import Datasets
 from rlhf_core.functional.kl import kl_value
 from rlhf_core.models.load import LoadedModel, load_policy
 from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.policy.forward import completion_logprobs
 from rlhf_core.rollout.native import NativeEngine
 from rlhf_core.runs.jsonl import JsonlFile, read_jsonl, whole_lines
-from rlhf_core.trainers.doors import ask
-from rlhf_core.trainers.rooms import request_seed
+from rlhf_core.trainers.online.rooms import request_seed
 
 CHUNK = 64
 """Prompts between two writes: the most that an interruption costs."""
@@ -81,11 +81,21 @@ def answer(policy: LoadedModel, prompts: Sequence[Prompt], start: int, shared: M
     samples = [Sample(p, r.text, r.finish_reason) for p, r in zip(prompts, rollouts)]
     scores: Sequence[Score | None] = [None] * len(samples)
     if shared.reward is not None:
-        scores = ask(shared.reward, samples, f"reward '{shared.reward_name}'")
+        scores = score_samples(shared.reward, samples, f"reward '{shared.reward_name}'")
     found = kl_rows(rollouts, shared)
-    return [{"id": p.id, "prompt": p.text, "completion": r.text, "tokens": len(r.completion_ids),
-             "finish_reason": r.finish_reason.value, **score_row(s), **k, "gold": shared.datasets.gold(sample)}
-            for p, r, sample, s, k in zip(prompts, rollouts, samples, scores, found)]
+    return [
+        {
+            "id": p.id,
+            "prompt": p.text,
+            "completion": r.text,
+            "tokens": len(r.completion_ids),
+            "finish_reason": r.finish_reason.value,
+            **score_row(s),
+            **k,
+            "gold": shared.datasets.gold(sample),
+        }
+        for p, r, sample, s, k in zip(prompts, rollouts, samples, scores, found)
+    ]
 
 
 def score_row(score: Score | None) -> Row:
@@ -107,8 +117,12 @@ def kl_rows(rollouts: Sequence[Rollout], shared: Measuring) -> list[Row]:
     rows: list[Row] = []
     for at in range(0, len(rollouts), 32):
         some = rollouts[at : at + 32]
-        out = completion_logprobs(shared.reference.model, [r.prompt_ids for r in some],
-                                  [r.completion_ids for r in some], temperature=shared.sampling.temperature)
+        out = completion_logprobs(
+            shared.reference.model,
+            [r.prompt_ids for r in some],
+            [r.completion_ids for r in some],
+            temperature=shared.sampling.temperature,
+        )
         for rollout, reference_T in zip(some, out.logprobs_BT.float().cpu().numpy()):
             reference_T = reference_T[: len(rollout.completion_ids)]
             k3 = float(np.sum(kl_value(rollout.logprobs_T, reference_T)))
@@ -120,8 +134,11 @@ def check_tokens(name: str, policy: LoadedModel, reference: LoadedModel | None) 
     """Refuse a KL between models that do not write with the same tokens."""
     if reference is None or policy.tokenizer.get_vocab() == reference.tokenizer.get_vocab():
         return
-    raise ConfigError(f"policy '{name}' and the reference have different tokens, so there is no KL between them",
-                      where=f"{policy.source} and {reference.source}", fix="--reference none, or another reference")
+    raise ConfigError(
+        f"policy '{name}' and the reference have different tokens, so there is no KL between them",
+        where=f"{policy.source} and {reference.source}",
+        fix="--reference none, or another reference",
+    )
 
 
 def values(rows: Sequence[Mapping[str, Any]], by: str) -> list[float | None]:

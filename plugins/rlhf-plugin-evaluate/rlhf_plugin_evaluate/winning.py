@@ -30,8 +30,10 @@ class Rate(NamedTuple):
 
 def wins(ours: Sequence[float | None], theirs: Sequence[float | None], tolerance: float = 1e-9) -> list[float | None]:
     """Win, tie or loss of each prompt by two scores; None where one is missing."""
-    return [None if a is None or b is None else 1.0 if a > b + tolerance else 0.0 if b > a + tolerance else 0.5
-            for a, b in zip(ours, theirs, strict=True)]
+    return [
+        None if a is None or b is None else 1.0 if a > b + tolerance else 0.0 if b > a + tolerance else 0.5
+        for a, b in zip(ours, theirs, strict=True)
+    ]
 
 
 def plain(outcomes: Sequence[float | None]) -> Rate | None:
@@ -40,8 +42,13 @@ def plain(outcomes: Sequence[float | None]) -> Rate | None:
     return Rate(*win_rate(known, [0.5] * len(known))) if known else None
 
 
-def length_controlled(outcomes: Sequence[float | None], lengths: Sequence[int], base_lengths: Sequence[int],
-                      seed: int = 0, resamples: int = 500) -> Rate | None:
+def length_controlled(
+    outcomes: Sequence[float | None],
+    lengths: Sequence[int],
+    base_lengths: Sequence[int],
+    seed: int = 0,
+    resamples: int = 500,
+) -> Rate | None:
     r"""Win rate that is expected if both wrote equally long responses.
 
     The generalised linear model of AlpacaEval 2 (Dubois et al. 2024, "Length-Controlled AlpacaEval", eq. 2), of one

@@ -73,8 +73,9 @@ def nudged(tmp_path: Path) -> Path:
 
     policy = load_policy(ModelConfig())
     torch.manual_seed(0)
-    weights = {k: v + 0.02 * v.std() * torch.randn_like(v) if v.ndim > 1 else v
-               for k, v in policy.model.state_dict().items()}
+    weights = {
+        k: v + 0.02 * v.std() * torch.randn_like(v) if v.ndim > 1 else v for k, v in policy.model.state_dict().items()
+    }
     folder = tmp_path / "nudged"
     folder.mkdir()
     write_folder(policy.model, policy.tokenizer, folder, weights)
@@ -123,9 +124,25 @@ def test_a_reward_scores_and_a_run_folder_is_its_final_model(run: Run, tmp_path:
     (tmp_path / "a-run").mkdir()
     (tmp_path / "a-run" / "plan.json").write_text("{}")
     nudged.rename(tmp_path / "a-run" / "final")
-    code, out, err = run("--baseline", "pocket", "--policy", "a-run", "--dataset", "pocket/arithmetic", "--reward",
-                         "verifier", "--prompts", 8, "--max-tokens", 12, "--out", "out", "--reference", "none",
-                         "--json")
+    code, out, err = run(
+        "--baseline",
+        "pocket",
+        "--policy",
+        "a-run",
+        "--dataset",
+        "pocket/arithmetic",
+        "--reward",
+        "verifier",
+        "--prompts",
+        8,
+        "--max-tokens",
+        12,
+        "--out",
+        "out",
+        "--reference",
+        "none",
+        "--json",
+    )
     assert code == 0, err
     found = json.loads(out)["policies"]["a-run"]
     rows = list(read_jsonl(tmp_path / "out" / "responses-a-run.jsonl"))
@@ -134,16 +151,19 @@ def test_a_reward_scores_and_a_run_folder_is_its_final_model(run: Run, tmp_path:
     assert "gold" not in found["wins"]
 
 
-@pytest.mark.parametrize(("args", "word"), [
-    ((), "no policy to compare"),
-    (("--policy", "x=pocket", "--policy", "x=pocket"), "two policies are called 'x'"),
-    (("--policy", "x=./nowhere"), "there is no model folder './nowhere'"),
-    (("--policy", "x=nowhere"), "there is no folder 'nowhere' here"),
-    (("--policy", "x=pocket", "--reward", "verifierr"), "did you mean 'verifier'"),
-    (("--policy", "x=pocket", "--judge", "shortr"), "did you mean 'shorter'"),
-    (("--policy", "x=pocket", "--dataset", "pocket/arithmetic"), "nothing says which response is better"),
-    (("--policy", "x=pocket", "--set", "a=1"), "none is named"),
-])
+@pytest.mark.parametrize(
+    ("args", "word"),
+    [
+        ((), "no policy to compare"),
+        (("--policy", "x=pocket", "--policy", "x=pocket"), "two policies are called 'x'"),
+        (("--policy", "x=./nowhere"), "there is no model folder './nowhere'"),
+        (("--policy", "x=nowhere"), "there is no folder 'nowhere' here"),
+        (("--policy", "x=pocket", "--reward", "verifierr"), "did you mean 'verifier'"),
+        (("--policy", "x=pocket", "--judge", "shortr"), "did you mean 'shorter'"),
+        (("--policy", "x=pocket", "--dataset", "pocket/arithmetic"), "nothing says which response is better"),
+        (("--policy", "x=pocket", "--set", "a=1"), "none is named"),
+    ],
+)
 def test_bad_input(run: Run, tmp_path: Path, args: tuple[str, ...], word: str) -> None:
     code, _, err = run(*COMMON, *args)
     assert code == 2

@@ -36,8 +36,12 @@ class GroupNorm:
 
     def normalise(self, rewards_G: Array) -> Array:
         """Advantages of one group, float64, shape ``[G]``."""
-        return group_normalize(rewards_G, by_std=self.config.scale == "std", epsilon=self.config.epsilon,
-                               relative_floor=self.config.relative_floor)
+        return group_normalize(
+            rewards_G,
+            by_std=self.config.scale == "std",
+            epsilon=self.config.epsilon,
+            relative_floor=self.config.relative_floor,
+        )
 
 
 class GroupBaseline:

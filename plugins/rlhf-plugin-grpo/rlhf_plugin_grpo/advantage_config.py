@@ -158,20 +158,30 @@ class GdpoConfig(ComponentConfig):
         """
         trainer = ctx.config.trainer
         kl, overlong = getattr(trainer, "kl", None), getattr(trainer, "overlong", None)
-        charged = {"kl": kl is not None and kl.where == "reward" and kl.coefficient > 0,
-                   "overlong": overlong is not None and overlong.cache > 0 and overlong.weight > 0}
+        charged = {
+            "kl": kl is not None and kl.where == "reward" and kl.coefficient > 0,
+            "overlong": overlong is not None and overlong.cache > 0 and overlong.weight > 0,
+        }
         for part, on in charged.items():
             if self.parts and on and part not in self.parts:
-                raise ConfigError(f"trainer.{part} is charged to the score, but advantage.parts does not name '{part}'",
-                                  why="gdpo adds up the parts it is given and would lose the penalty",
-                                  fix=f"give advantage.parts.{part} a {'negative ' * (part == 'kl')}weight, or switch "
-                                      f"trainer.{part} off")
+                raise ConfigError(
+                    f"trainer.{part} is charged to the score, but advantage.parts does not name '{part}'",
+                    why="gdpo adds up the parts it is given and would lose the penalty",
+                    fix=f"give advantage.parts.{part} a {'negative ' * (part == 'kl')}weight, or switch "
+                    f"trainer.{part} off",
+                )
         if charged["kl"] and self.parts.get("kl", -1.0) >= 0:
-            raise ConfigError(f"advantage.parts.kl {self.parts['kl']:g} would reward distance from the reference",
-                              why="that part is the KL itself, not the penalty", fix="--set advantage.parts.kl=-1")
+            raise ConfigError(
+                f"advantage.parts.kl {self.parts['kl']:g} would reward distance from the reference",
+                why="that part is the KL itself, not the penalty",
+                fix="--set advantage.parts.kl=-1",
+            )
         if self.parts and getattr(trainer, "dynamic_sampling", None) is not None:
-            raise ConfigError("dynamic_sampling replaces groups of equal scores, but gdpo looks at the parts, which "
-                              "may differ where their sum does not", fix="leave out trainer.dynamic_sampling")
+            raise ConfigError(
+                "dynamic_sampling replaces groups of equal scores, but gdpo looks at the parts, which "
+                "may differ where their sum does not",
+                fix="leave out trainer.dynamic_sampling",
+            )
 
     def build(self, ctx: BuildContext) -> Gdpo:
         """Return the estimator."""

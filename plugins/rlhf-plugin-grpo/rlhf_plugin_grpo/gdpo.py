@@ -58,6 +58,9 @@ class Gdpo:
         chosen = [scores[i].value if not name else scores[i].parts.get(name) for i in rows]
         if None in chosen:
             known = sorted({part for i in rows for part in scores[i].parts})
-            raise ConfigError(f"a score has no part '{name}', which advantage.parts gives a weight",
-                              why=f"its parts: {', '.join(known) or 'none'}", fix="name parts that the reward gives")
+            raise ConfigError(
+                f"a score has no part '{name}', which advantage.parts gives a weight",
+                why=f"its parts: {', '.join(known) or 'none'}",
+                fix="name parts that the reward gives",
+            )
         return np.array(chosen, np.float64)

@@ -54,8 +54,9 @@ class DapoLossConfig(GrpoClipConfig):
     """Clip-higher, token mean, soft overlong penalty, constant groups replaced by others (Yu et al. 2025, DAPO)."""
 
     name: str = "dapo"
-    recipe: ClassVar[Mapping[str, Any]] = {"trainer": {
-        "reduction": "token_mean", "overlong": {"cache": 0.2}, "dynamic_sampling": {}}}
+    recipe: ClassVar[Mapping[str, Any]] = {
+        "trainer": {"reduction": "token_mean", "overlong": {"cache": 0.2}, "dynamic_sampling": {}}
+    }
     clip_range_high: float | None = Field(0.28, gt=0)
     """Upper side; None uses ``clip_range``."""
 
@@ -128,9 +129,11 @@ class ReinforceConfig(ComponentConfig):
         """Refuse several updates from one rollout batch: without a ratio only the first has the right gradient."""
         updates = getattr(ctx.config.trainer, "updates_per_step", 1)
         if updates > 1:
-            raise ConfigError(f"loss '{self.name}' has no importance ratio, but each batch makes {updates} updates",
-                              why="from the second on, the samples are no longer the policy's own",
-                              fix="--loss grpo_no_clip, or epochs_per_rollout_batch 1 without train_batch_size")
+            raise ConfigError(
+                f"loss '{self.name}' has no importance ratio, but each batch makes {updates} updates",
+                why="from the second on, the samples are no longer the policy's own",
+                fix="--loss grpo_no_clip, or epochs_per_rollout_batch 1 without train_batch_size",
+            )
 
     def build(self, ctx: BuildContext) -> Reinforce:
         """Return the loss."""

@@ -38,8 +38,9 @@ def advantages(batch: TokenBatch) -> torch.Tensor:
     return batch.advantages_BT
 
 
-def output(loss_BT: torch.Tensor, batch: TokenBatch, ratio_BT: torch.Tensor,
-           clipped_BT: torch.Tensor | None = None) -> LossOutput:
+def output(
+    loss_BT: torch.Tensor, batch: TokenBatch, ratio_BT: torch.Tensor, clipped_BT: torch.Tensor | None = None
+) -> LossOutput:
     """The loss with the metrics ``importance_ratio`` and, if given which tokens were clipped, ``clip_fraction``."""
     count, kept = batch.mask_BT.sum(), torch.zeros_like(ratio_BT)
     metrics = {"importance_ratio": (torch.where(batch.mask_BT, ratio_BT.detach(), kept).sum(), count)}

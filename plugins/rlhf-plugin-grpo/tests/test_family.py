@@ -10,7 +10,7 @@ import torch
 
 from rlhf_core.api import ConfigError, Score, ScoreStatus, TokenBatch
 from rlhf_core.config.load import validate
-from rlhf_core.launch import preflight
+from rlhf_core.launch.run import preflight
 from rlhf_core.registry import Registry
 from rlhf_core.testing import make_context
 from rlhf_core.testing.samples import make_rollouts
@@ -63,13 +63,18 @@ def test_the_optimal_baseline_is_the_mean_by_length() -> None:
     assert len(set(lengths)) > 1
     assert estimate("optimal_baseline", values.tolist()) == pytest.approx(values - (lengths @ values) / lengths.sum())
     assert estimate("optimal_baseline", values.tolist(), weight="gradient") == pytest.approx(
-        values - (lengths @ values) / lengths.sum())  # these rollouts' tokens are equally likely
+        values - (lengths @ values) / lengths.sum()
+    )  # these rollouts' tokens are equally likely
 
 
 def test_gdpo_gives_a_small_reward_the_say_its_weight_has() -> None:
     """Totals 0, 10, 0, 10 + format 0..0.1: added first, the format reward is drowned; normalised first, it counts."""
-    parts = [{"answer": 0.0, "format": 0.1}, {"answer": 10.0, "format": 0.0}, {"answer": 0.0, "format": 0.0},
-             {"answer": 10.0, "format": 0.1}]
+    parts = [
+        {"answer": 0.0, "format": 0.1},
+        {"answer": 10.0, "format": 0.0},
+        {"answer": 0.0, "format": 0.0},
+        {"answer": 10.0, "format": 0.1},
+    ]
     totals = [sum(p.values()) for p in parts]
     weights = {"answer": 1.0, "format": 1.0}
     after = estimate_parts(parts, totals, weights)
@@ -82,8 +87,9 @@ def test_gdpo_gives_a_small_reward_the_say_its_weight_has() -> None:
     assert after == pytest.approx(a / (a.std(ddof=1) + 1e-6), abs=1e-9)
 
 
-def estimate_parts(parts: list[dict[str, float]], totals: list[float], weights: dict[str, float],
-                   **options: Any) -> list[float]:
+def estimate_parts(
+    parts: list[dict[str, float]], totals: list[float], weights: dict[str, float], **options: Any
+) -> list[float]:
     rollouts, ids = make_rollouts(1, len(parts))
     scores = [Score(t, p) for t, p in zip(totals, parts)]
     config = REGISTRY.load("advantage", "gdpo")(name="gdpo", parts=weights, **options)
@@ -94,20 +100,33 @@ def test_gdpo_names_a_part_that_no_score_has_and_a_penalty_it_would_lose() -> No
     with pytest.raises(ConfigError, match="no part 'fromat'") as caught:
         estimate_parts([{"format": 1.0}] * 2, [1.0, 1.0], {"fromat": 1.0})
     assert "format" in str(caught.value)
-    config = resolve(trainer={"name": "grpo", "kl": {"where": "reward", "coefficient": 0.1}},
-                     advantage={"name": "gdpo", "parts": {"format": 1.0}})
+    config = resolve(
+        trainer={"name": "grpo", "kl": {"where": "reward", "coefficient": 0.1}},
+        advantage={"name": "gdpo", "parts": {"format": 1.0}},
+    )
     with pytest.raises(ConfigError, match=r"advantage.parts does not name 'kl'"):
         preflight(REGISTRY, config, 1, dry_run=True)
 
 
-@pytest.mark.parametrize(("settings", "says"), [
-    ({"trainer": {"kl": {"where": "reward", "coefficient": 0.1}}, "advantage": {"name": "gdpo", "parts": {"kl": 1.0}}},
-     "would reward distance from the reference"),
-    ({"trainer": {"dynamic_sampling": {}}, "advantage": {"name": "gdpo", "parts": {"a": 1.0}}}, "looks at the parts"),
-    ({"trainer": {"dynamic_sampling": {}}, "advantage": "raw"}, "advantage 'raw' learns from them too"),
-    ({"trainer": {"group_size": 1}, "advantage": {"name": "reinforce_pp", "baseline": "group"}}, "group size 1"),
-    ({"trainer": {"epochs_per_rollout_batch": 2}, "loss": "reinforce"}, "loss 'reinforce' has no importance ratio"),
-])
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (
+            {
+                "trainer": {"kl": {"where": "reward", "coefficient": 0.1}},
+                "advantage": {"name": "gdpo", "parts": {"kl": 1.0}},
+            },
+            "would reward distance from the reference",
+        ),
+        (
+            {"trainer": {"dynamic_sampling": {}}, "advantage": {"name": "gdpo", "parts": {"a": 1.0}}},
+            "looks at the parts",
+        ),
+        ({"trainer": {"dynamic_sampling": {}}, "advantage": "raw"}, "advantage 'raw' learns from them too"),
+        ({"trainer": {"group_size": 1}, "advantage": {"name": "reinforce_pp", "baseline": "group"}}, "group size 1"),
+        ({"trainer": {"epochs_per_rollout_batch": 2}, "loss": "reinforce"}, "loss 'reinforce' has no importance ratio"),
+    ],
+)
 def test_pieces_that_do_not_fit_are_refused(settings: dict[str, Any], says: str) -> None:
     config = resolve(**{**settings, "trainer": {"name": "grpo", **settings["trainer"]}})
     with pytest.raises(ConfigError, match=says):

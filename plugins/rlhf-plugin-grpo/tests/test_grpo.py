@@ -36,8 +36,12 @@ def test_without_std_only_the_mean_is_taken_off() -> None:
 
 
 def test_a_missing_score_takes_no_part() -> None:
-    assert estimate([1.0, None, 0.0, None], 1) == [pytest.approx(2**-0.5, rel=1e-5), None,
-                                                   pytest.approx(-(2**-0.5), rel=1e-5), None]
+    assert estimate([1.0, None, 0.0, None], 1) == [
+        pytest.approx(2**-0.5, rel=1e-5),
+        None,
+        pytest.approx(-(2**-0.5), rel=1e-5),
+        None,
+    ]
     assert estimate([1.0, None, None, None], 1) == [0.0, None, None, None]
 
 
@@ -49,20 +53,28 @@ def test_rounding_of_equal_rewards_does_not_become_signal(level: float) -> None:
 
 
 def batch(new: Any, old: Any, advantages: Any) -> TokenBatch:
-    return TokenBatch(torch.as_tensor(new), torch.ones(torch.as_tensor(new).shape, dtype=torch.bool),
-                      advantages_BT=torch.as_tensor(advantages), old_logprobs_BT=torch.as_tensor(old))
+    return TokenBatch(
+        torch.as_tensor(new),
+        torch.ones(torch.as_tensor(new).shape, dtype=torch.bool),
+        advantages_BT=torch.as_tensor(advantages),
+        old_logprobs_BT=torch.as_tensor(old),
+    )
 
 
-@pytest.mark.parametrize(("ratio", "advantage", "loss", "moves"), [
-    (1.0, 2.0, -2.0, True),
-    (1.1, 2.0, -2.2, True),
-    (1.5, 2.0, -2.56, False),  # above 1.28: clipped
-    (0.5, 2.0, -1.0, True),  # a good token that became rare may come back
-    (0.5, -2.0, 1.6, False),  # below 0.8: clipped
-    (1.5, -2.0, 3.0, True),  # a bad token that became frequent is still pushed down
-])
-def test_clipping_takes_the_gradient_away_on_the_far_side_only(ratio: float, advantage: float, loss: float,
-                                                               moves: bool) -> None:
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "moves"),
+    [
+        (1.0, 2.0, -2.0, True),
+        (1.1, 2.0, -2.2, True),
+        (1.5, 2.0, -2.56, False),  # above 1.28: clipped
+        (0.5, 2.0, -1.0, True),  # a good token that became rare may come back
+        (0.5, -2.0, 1.6, False),  # below 0.8: clipped
+        (1.5, -2.0, 3.0, True),  # a bad token that became frequent is still pushed down
+    ],
+)
+def test_clipping_takes_the_gradient_away_on_the_far_side_only(
+    ratio: float, advantage: float, loss: float, moves: bool
+) -> None:
     new = torch.tensor([[float(np.log(ratio)) - 1.0]], requires_grad=True)
     out = GrpoClip(0.2, 0.28)(batch(new, [[-1.0]], [[advantage]]))
     assert float(out.loss.detach()) == pytest.approx(loss, rel=1e-5)

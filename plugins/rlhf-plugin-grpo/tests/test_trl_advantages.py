@@ -33,27 +33,53 @@ def second(completions: list[Any], **_: Any) -> list[float]:
 
 def theirs(folder: Path, trainer: type, config: type, rewards: list[Any], **options: Any) -> list[float]:
     policy = load_policy(ModelConfig())
-    args = config(output_dir=str(folder), use_cpu=True, per_device_train_batch_size=8, num_generations=4,
-                  max_completion_length=4, report_to="none", **options)
+    args = config(
+        output_dir=str(folder),
+        use_cpu=True,
+        per_device_train_batch_size=8,
+        num_generations=4,
+        max_completion_length=4,
+        report_to="none",
+        **options,
+    )
     rows = [{"prompt": "What is 2 + 3?"}] * 8
-    made = trainer(model=policy.model, reward_funcs=rewards, args=args, train_dataset=Dataset.from_list(rows),
-                   processing_class=policy.tokenizer)
+    made = trainer(
+        model=policy.model,
+        reward_funcs=rewards,
+        args=args,
+        train_dataset=Dataset.from_list(rows),
+        processing_class=policy.tokenizer,
+    )
     made.model.train()
     return made._generate_and_score_completions(rows)["advantages"].tolist()
 
 
-@pytest.mark.parametrize(("name", "options", "trainer", "given", "parts"), [
-    ("group_norm", {"epsilon": 1e-4}, "grpo", {"scale_rewards": "group"}, 1),
-    ("group_mean", {}, "grpo", {"scale_rewards": "none"}, 1),
-    ("batch_norm", {"epsilon": 1e-4}, "grpo", {"scale_rewards": "batch"}, 1),
-    ("gdpo", {"epsilon": 1e-4, "parts": {"a": 1.0, "b": 0.5}}, "grpo",
-     {"multi_objective_aggregation": "normalize_then_sum", "reward_weights": [1.0, 0.5]}, 2),
-    ("gdpo", {"epsilon": 1e-4, "parts": {"a": 1.0, "b": 0.5}, "order": "sum_then_normalise"}, "grpo",
-     {"reward_weights": [1.0, 0.5]}, 2),
-    ("leave_one_out", {}, "rloo", {"normalize_advantages": False, "beta": 0.0}, 1),
-])
-def test_advantages_equal_trls(tmp_path: Path, name: str, options: dict[str, Any], trainer: str, given: dict[str, Any],
-                               parts: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "options", "trainer", "given", "parts"),
+    [
+        ("group_norm", {"epsilon": 1e-4}, "grpo", {"scale_rewards": "group"}, 1),
+        ("group_mean", {}, "grpo", {"scale_rewards": "none"}, 1),
+        ("batch_norm", {"epsilon": 1e-4}, "grpo", {"scale_rewards": "batch"}, 1),
+        (
+            "gdpo",
+            {"epsilon": 1e-4, "parts": {"a": 1.0, "b": 0.5}},
+            "grpo",
+            {"multi_objective_aggregation": "normalize_then_sum", "reward_weights": [1.0, 0.5]},
+            2,
+        ),
+        (
+            "gdpo",
+            {"epsilon": 1e-4, "parts": {"a": 1.0, "b": 0.5}, "order": "sum_then_normalise"},
+            "grpo",
+            {"reward_weights": [1.0, 0.5]},
+            2,
+        ),
+        ("leave_one_out", {}, "rloo", {"normalize_advantages": False, "beta": 0.0}, 1),
+    ],
+)
+def test_advantages_equal_trls(
+    tmp_path: Path, name: str, options: dict[str, Any], trainer: str, given: dict[str, Any], parts: int
+) -> None:
     cls, config = (GRPOTrainer, GRPOConfig) if trainer == "grpo" else (RLOOTrainer, RLOOConfig)
     wanted = theirs(tmp_path, cls, config, [first, second][:parts], **given)
     rollouts, ids = make_rollouts(2, 4)

@@ -20,9 +20,9 @@ from rlhf_core.config.load import validate
 from rlhf_core.functional.reduce import reduce_loss
 from rlhf_core.registry import Registry
 from rlhf_core.testing import make_context
-from rlhf_core.trainers.entropy import WithEntropy, keep_uncertain
-from rlhf_core.trainers.foundry import WithKL
-from rlhf_core.trainers.items import TrainItem
+from rlhf_core.trainers.common.policy_module import KLTerm
+from rlhf_core.trainers.common.training_sample import TrainingSample
+from rlhf_core.trainers.online.entropy import EntropyBonus, keep_uncertain
 
 accelerate = pytest.importorskip("accelerate")
 trl = pytest.importorskip("trl")
@@ -36,10 +36,14 @@ def tensors() -> dict[str, torch.Tensor]:
     g = torch.Generator().manual_seed(3)
     old = -torch.rand(B, T, generator=g, dtype=torch.float64) * 3 - 0.1
     mask = torch.arange(T)[None] < torch.tensor([7, 5, 1, 3, 6, 2])[:, None]
-    return {"old": old, "new": old + torch.randn(B, T, generator=g, dtype=torch.float64) * 0.6, "mask": mask,
-            "ref": old + torch.randn(B, T, generator=g, dtype=torch.float64) * 0.2,
-            "entropy": torch.rand(B, T, generator=g, dtype=torch.float64) * 2,
-            "advantages": torch.tensor([1.0, -1.0, 0.5, -2.0, 2.0, -0.3], dtype=torch.float64)}
+    return {
+        "old": old,
+        "new": old + torch.randn(B, T, generator=g, dtype=torch.float64) * 0.6,
+        "mask": mask,
+        "ref": old + torch.randn(B, T, generator=g, dtype=torch.float64) * 0.2,
+        "entropy": torch.rand(B, T, generator=g, dtype=torch.float64) * 2,
+        "advantages": torch.tensor([1.0, -1.0, 0.5, -2.0, 2.0, -0.3], dtype=torch.float64),
+    }
 
 
 def run_trl(cls: type, data: dict[str, torch.Tensor], args: Any, **attributes: Any) -> tuple[torch.Tensor, ...]:
@@ -48,29 +52,53 @@ def run_trl(cls: type, data: dict[str, torch.Tensor], args: Any, **attributes: A
     logps, entropies = data["new"].clone().requires_grad_(), data["entropy"].clone().requires_grad_()
     model = torch.nn.Linear(1, 1).train()
     given = {
-        "args": args, "model": model, "accelerator": accelerate.Accelerator(cpu=True), "aux_loss_enabled": False,
-        "_metrics": {"train": defaultdict(list), "eval": defaultdict(list)}, "current_gradient_accumulation_steps": 1,
-        "epsilon_low": 0.2, "epsilon_high": 0.2, "beta": 0.0, "top_entropy_quantile": 1.0, "use_vllm": False,
-        "off_policy_mask_threshold": None, "importance_sampling_level": "token", "max_completion_length": MAX_TOKENS,
-        "_entropy_bonus_enabled": False, "use_adaptive_entropy": False, "entropy_coef": 0.0,
-        "_get_per_token_logps_and_entropies": lambda *a, **k: (logps, entropies, None), **attributes}
+        "args": args,
+        "model": model,
+        "accelerator": accelerate.Accelerator(cpu=True),
+        "aux_loss_enabled": False,
+        "_metrics": {"train": defaultdict(list), "eval": defaultdict(list)},
+        "current_gradient_accumulation_steps": 1,
+        "epsilon_low": 0.2,
+        "epsilon_high": 0.2,
+        "beta": 0.0,
+        "top_entropy_quantile": 1.0,
+        "use_vllm": False,
+        "off_policy_mask_threshold": None,
+        "importance_sampling_level": "token",
+        "max_completion_length": MAX_TOKENS,
+        "_entropy_bonus_enabled": False,
+        "use_adaptive_entropy": False,
+        "entropy_coef": 0.0,
+        "_get_per_token_logps_and_entropies": lambda *a, **k: (logps, entropies, None),
+        **attributes,
+    }
     for name, value in given.items():
         setattr(trainer, name, value)
     mask = data["mask"].long()
-    inputs = {"prompt_ids": torch.ones(B, 2, dtype=torch.long), "prompt_mask": torch.ones(B, 2, dtype=torch.long),
-              "completion_ids": torch.ones(B, T, dtype=torch.long), "completion_mask": mask,
-              "advantages": data["advantages"], "old_per_token_logps": data["old"], "ref_per_token_logps": data["ref"],
-              "old_logps": (data["old"] * mask).sum(1), "num_items_in_batch": mask.sum()}
+    inputs = {
+        "prompt_ids": torch.ones(B, 2, dtype=torch.long),
+        "prompt_mask": torch.ones(B, 2, dtype=torch.long),
+        "completion_ids": torch.ones(B, T, dtype=torch.long),
+        "completion_mask": mask,
+        "advantages": data["advantages"],
+        "old_per_token_logps": data["old"],
+        "ref_per_token_logps": data["ref"],
+        "old_logps": (data["old"] * mask).sum(1),
+        "num_items_in_batch": mask.sum(),
+    }
     loss = trainer._compute_loss(model, inputs)
     found = torch.autograd.grad(loss, (logps, entropies), allow_unused=True)
     return loss.detach(), *(torch.zeros_like(logps) if f is None else f for f in found)
 
 
-def run_ours(name: str, data: dict[str, torch.Tensor], *, wrap: Any = None, trainer: Any = None,
-             **options: Any) -> tuple[torch.Tensor, ...]:
+def run_ours(
+    name: str, data: dict[str, torch.Tensor], *, wrap: Any = None, trainer: Any = None, **options: Any
+) -> tuple[torch.Tensor, ...]:
     """Our loss as a run has it: the loss's recipe decides the reduction, and the core's own function reduces."""
-    config = validate(Registry(disabled=()), {"trainer": {"name": "grpo", **(trainer or {})},
-                                              "loss": {"name": name, **options}, "reward": "verifier"})
+    config = validate(
+        Registry(disabled=()),
+        {"trainer": {"name": "grpo", **(trainer or {})}, "loss": {"name": name, **options}, "reward": "verifier"},
+    )
     assert config.loss is not None
     loss = config.loss.build(make_context())
     loss = wrap(loss) if wrap else loss
@@ -78,8 +106,11 @@ def run_ours(name: str, data: dict[str, torch.Tensor], *, wrap: Any = None, trai
     advantages = data.get("advantages_BT", data["advantages"][:, None].expand(B, T))
     out = loss(TokenBatch(logps, data["mask"], advantages, data["old"], data["ref"], data["old"], entropies))
     settings: Any = config.trainer
-    denominator = {"token_mean": float(data["mask"].sum()), "sequence_mean": float(B),
-                   "constant": B * settings.reduction_constant}[settings.reduction]
+    denominator = {
+        "token_mean": float(data["mask"].sum()),
+        "sequence_mean": float(B),
+        "constant": B * settings.reduction_constant,
+    }[settings.reduction]
     value = reduce_loss(out.loss, data["mask"], settings.reduction, denominator)
     found = torch.autograd.grad(value, (logps, entropies), allow_unused=True)
     return value.detach(), *(torch.zeros_like(logps) if f is None else f for f in found)
@@ -87,9 +118,20 @@ def run_ours(name: str, data: dict[str, torch.Tensor], *, wrap: Any = None, trai
 
 def trl_args(**options: Any) -> Any:
     """TRL's own defaults, with a few fields changed."""
-    defaults = {f: GRPOConfig.__dataclass_fields__[f].default for f in (
-        "delta", "use_bias_correction_kl", "sapo_temperature_pos", "sapo_temperature_neg", "vespo_k_pos",
-        "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg", "entropy_target")}
+    defaults = {
+        f: GRPOConfig.__dataclass_fields__[f].default
+        for f in (
+            "delta",
+            "use_bias_correction_kl",
+            "sapo_temperature_pos",
+            "sapo_temperature_neg",
+            "vespo_k_pos",
+            "vespo_lambda_pos",
+            "vespo_k_neg",
+            "vespo_lambda_neg",
+            "entropy_target",
+        )
+    }
     return SimpleNamespace(**{**defaults, "steps_per_generation": 1, **options})
 
 
@@ -112,17 +154,26 @@ CASES: list[tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("vespo", "vespo", {}, {}, {}),
     ("dapo", "ppo_clip", {"dual_clip": 1.6}, {}, {"args": {"delta": 1.6}}),
     ("grpo", "grpo_no_clip", {}, SEQUENCE, {"epsilon_low": 1e9, "epsilon_high": 1e9}),
-    ("cispo", "cispo", {"ratio_max": 1.5, "importance_level": "sequence"}, {},
-     {"epsilon_high": 1.5, "importance_sampling_level": "sequence"}),
+    (
+        "cispo",
+        "cispo",
+        {"ratio_max": 1.5, "importance_level": "sequence"},
+        {},
+        {"epsilon_high": 1.5, "importance_sampling_level": "sequence"},
+    ),
     ("sapo", "sapo", {"importance_level": "sequence"}, {}, {"importance_sampling_level": "sequence"}),
     ("bnpo", "bnpo", {"importance_level": "sequence"}, {}, {"importance_sampling_level": "sequence"}),
 ]
 
 
-@pytest.mark.parametrize(("kind", "name", "options", "trainer", "attributes"), CASES,
-                         ids=[f"{c[0]}-{c[1]}-{c[2].get('importance_level', '')}" for c in CASES])
-def test_loss_and_gradient_equal_trls(kind: str, name: str, options: dict[str, Any], trainer: dict[str, Any],
-                                      attributes: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "name", "options", "trainer", "attributes"),
+    CASES,
+    ids=[f"{c[0]}-{c[1]}-{c[2].get('importance_level', '')}" for c in CASES],
+)
+def test_loss_and_gradient_equal_trls(
+    kind: str, name: str, options: dict[str, Any], trainer: dict[str, Any], attributes: dict[str, Any]
+) -> None:
     given = {k: v for k, v in attributes.items() if k != "args"}
     theirs = run_trl(GRPOTrainer, tensors(), trl_args(**attributes.get("args", {})), loss_type=kind, **given)
     ours = run_ours(name, tensors(), trainer=trainer, **options)
@@ -143,9 +194,10 @@ def test_rloos_loss_and_gradient_equal_trls() -> None:
 
 
 def test_the_entropy_bonus_equals_trls() -> None:
-    theirs = run_trl(GRPOTrainer, tensors(), trl_args(), loss_type="dapo", _entropy_bonus_enabled=True,
-                     entropy_coef=0.03)
-    ours = run_ours("grpo_clip", tensors(), wrap=lambda loss: WithEntropy(loss, 0.03))
+    theirs = run_trl(
+        GRPOTrainer, tensors(), trl_args(), loss_type="dapo", _entropy_bonus_enabled=True, entropy_coef=0.03
+    )
+    ours = run_ours("grpo_clip", tensors(), wrap=lambda loss: EntropyBonus(loss, 0.03))
     same(ours, theirs)
     assert ours[2].abs().max() > 0
 
@@ -153,8 +205,10 @@ def test_the_entropy_bonus_equals_trls() -> None:
 def test_the_top_quantile_of_entropy_is_trls() -> None:
     data = tensors()
     theirs = run_trl(GRPOTrainer, data, trl_args(), loss_type="grpo", top_entropy_quantile=0.3)
-    items = [TrainItem(str(b), (1,), tuple(range(n)), np.ones(n, bool), np.full(n, float(a), np.float32))
-             for b, (n, a) in enumerate(zip(data["mask"].sum(-1).tolist(), data["advantages"].tolist()))]
+    items = [
+        TrainingSample(str(b), (1,), tuple(range(n)), np.ones(n, bool), np.full(n, float(a), np.float32))
+        for b, (n, a) in enumerate(zip(data["mask"].sum(-1).tolist(), data["advantages"].tolist()))
+    ]
     entropies = [data["entropy"][b, : i.tokens].numpy() for b, i in enumerate(items)]
     alone: Any = SimpleNamespace(gather_objects=lambda value: [value])
     kept, _ = keep_uncertain(items, entropies, 0.3, alone)
@@ -170,5 +224,5 @@ def test_the_kl_terms_value_equals_trls() -> None:
     """Value only: TRL differentiates k3 itself, which is the gradient of the other KL (see functional/kl.py)."""
     args = trl_args(use_bias_correction_kl=True)
     theirs = run_trl(GRPOTrainer, tensors(), args, loss_type="dapo", beta=0.1)
-    ours = run_ours("grpo_clip", tensors(), wrap=lambda loss: WithKL(loss, 0.1, "k3"))
+    ours = run_ours("grpo_clip", tensors(), wrap=lambda loss: KLTerm(loss, 0.1, "k3"))
     assert torch.allclose(ours[0], theirs[0], rtol=1e-9)

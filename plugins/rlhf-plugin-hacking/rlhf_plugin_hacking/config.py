@@ -94,15 +94,20 @@ class HackingConfig(ComponentConfig):
     def preflight(self, ctx: BuildContext) -> None:
         """Refuse a monitor without signals, and check the second reward as if it were the run's own."""
         if all(s is None for s in (self.length, self.distribution, self.divergence, self.dominance)):
-            raise ConfigError("monitor 'hacking' has no signal left", why="all four are null",
-                              fix="leave one of length, distribution, divergence and dominance on")
+            raise ConfigError(
+                "monitor 'hacking' has no signal left",
+                why="all four are null",
+                fix="leave one of length, distribution, divergence and dominance on",
+            )
         second = self.divergence.second if self.divergence else None
         if second is None:
             return
         if second == getattr(ctx.config, "reward", None):
-            raise ConfigError("monitor 'hacking': divergence.second is the reward that is trained on",
-                              why="it rises whenever that one does, so it cannot tell hacking from learning",
-                              fix="another reward model, a verifier or a judge, or divergence.second=null")
+            raise ConfigError(
+                "monitor 'hacking': divergence.second is the reward that is trained on",
+                why="it rises whenever that one does, so it cannot tell hacking from learning",
+                fix="another reward model, a verifier or a judge, or divergence.second=null",
+            )
         second.preflight(ctx)
 
     def build(self, ctx: BuildContext) -> HackingMonitor:

@@ -32,10 +32,17 @@ class HackingMonitor:
 
     def __init__(self, config: HackingConfig, ctx: BuildContext) -> None:
         self.config, self.run, self.session = config, ctx.config, ctx.session
-        kinds = ((config.length, Length), (config.distribution, Distribution), (config.divergence, Divergence),
-                 (config.dominance, Dominance))
-        self.signals: dict[str, Signal] = {kind.__name__.lower(): kind(c, config.warmup, self.change)  # pyright: ignore
-                                           for c, kind in kinds if c is not None}
+        kinds = (
+            (config.length, Length),
+            (config.distribution, Distribution),
+            (config.divergence, Divergence),
+            (config.dominance, Dominance),
+        )
+        self.signals: dict[str, Signal] = {
+            kind.__name__.lower(): kind(c, config.warmup, self.change)  # pyright: ignore
+            for c, kind in kinds
+            if c is not None
+        }
         self.fresh: list[tuple[Rollout, Score]] = []
         """Scored since the last step was over."""
         self.evaluated: dict[str, float] = {}
@@ -95,8 +102,10 @@ class HackingMonitor:
         if self.second is None or step - self.said.get("blind", -math.inf) < self.config.repeat_every:
             return None
         self.said["blind"] = step
-        return (f"{self.config.name}: the second reward has no scores, so divergence sees nothing. Likely cause: "
-                f"{self.second.problem}. Change: mend it, or choose another")
+        return (
+            f"{self.config.name}: the second reward has no scores, so divergence sees nothing. Likely cause: "
+            f"{self.second.problem}. Change: mend it, or choose another"
+        )
 
     def _row(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """What the signals read; {} for a step that shows nothing (an update without rollouts of its own)."""
@@ -137,8 +146,13 @@ class HackingMonitor:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything the next step depends on."""
-        return {"signals": deepcopy({k: s.memory for k, s in self.signals.items()}), "said": dict(self.said),
-                "evaluated": dict(self.evaluated), "samples_steps": self.samples_steps, "readings": self.readings}
+        return {
+            "signals": deepcopy({k: s.memory for k, s in self.signals.items()}),
+            "said": dict(self.said),
+            "evaluated": dict(self.evaluated),
+            "samples_steps": self.samples_steps,
+            "readings": self.readings,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore :meth:`state_dict`."""

@@ -7,8 +7,8 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from rlhf_core.api import BuildContext, Prompt, Rollout, Sample, Score
-from rlhf_core.data.library import Datasets
-from rlhf_core.trainers.doors import ask
+from rlhf_core.contracts import score_samples
+from rlhf_core.data.datasets import Datasets
 from rlhf_plugin_hacking.config import DivergenceConfig
 
 
@@ -38,16 +38,24 @@ class SecondReward:
         good = [(r, s.value) for r, s in zip(rollouts, scores) if s.ok and s.value is not None]
         count = min(self.config.samples, len(good))
         chosen = [good[i * len(good) // count] for i in range(count)]
-        found = ask(self.reward, [Sample(self._prompt(r.prompt_id), r.text, r.finish_reason) for r, _ in chosen],
-                    f"second reward '{self.config.second.name}'" if self.config.second else "")
+        found = score_samples(
+            self.reward,
+            [Sample(self._prompt(r.prompt_id), r.text, r.finish_reason) for r, _ in chosen],
+            f"second reward '{self.config.second.name}'" if self.config.second else "",
+        )
         pairs = [(float(v), float(s.value)) for (_, v), s in zip(chosen, found) if s.ok and s.value is not None]
         self.problem = next((f"{s.status.value}: {s.detail}" for s in found if not s.ok), self.problem)
         lost = {"second_missing": float(len(chosen) - len(pairs))}
         if len(pairs) < 2:
             return lost
         proxy, second = [a for a, _ in pairs], [b for _, b in pairs]
-        return {**lost, "proxy": fmean(proxy), "proxy_std": pstdev(proxy), "second": fmean(second),
-                "second_std": pstdev(second)}
+        return {
+            **lost,
+            "proxy": fmean(proxy),
+            "proxy_std": pstdev(proxy),
+            "second": fmean(second),
+            "second_std": pstdev(second),
+        }
 
     def _prompt(self, name: str) -> Prompt:
         if not self._prompts:

@@ -62,8 +62,9 @@ class Length:
             return {"length_z": z}, None
         found = f"completions have {now:.1f} tokens, z-score {z:.1f} over the first {len(first)} steps' {centre:.1f}"
         why = "the reward pays for length" if z > 0 else "the reward pays for saying less"
-        return {"length_z": z}, Finding(found, why, (self.change("trainer.kl.coefficient", 0.1),
-                                                     self.change("trainer.sampling.max_tokens", "...")))
+        return {"length_z": z}, Finding(
+            found, why, (self.change("trainer.kl.coefficient", 0.1), self.change("trainer.sampling.max_tokens", "..."))
+        )
 
 
 class Distribution:
@@ -96,8 +97,10 @@ class Distribution:
         trail = ", ".join(f"{v:.2f}" for v in last)
         return {"reward_kl": kl}, Finding(
             f"the rewards move away from the first {len(memory['warmup'])} steps': KL {trail} nats in the last "
-            f"{config.checkpoints} readings", "the policy finds what the reward overrates, or simply learns (a second "
-            "reward tells the two apart)", (self.change("trainer.kl.coefficient", 0.1), second_reward()))
+            f"{config.checkpoints} readings",
+            "the policy finds what the reward overrates, or simply learns (a second reward tells the two apart)",
+            (self.change("trainer.kl.coefficient", 0.1), second_reward()),
+        )
 
 
 class Divergence:
@@ -134,9 +137,15 @@ class Divergence:
         who = f"second reward '{config.second.name}'" if config.second else "reward on held-out prompts"
         return found, Finding(
             f"since the {who} was at its best, the reward gained {gain:.2f} standard deviations and the other lost "
-            f"{loss:.2f}", "the policy exploits what only the trained reward likes",
-            (self.change("trainer.kl.coefficient", 0.1), self.change("trainer.steps", "...") + ": stop at the best, "
-             "see hacking/second", self.change("reward.name", "ensemble")), gain >= -SLACK and loss >= config.hard_fall)
+            f"{loss:.2f}",
+            "the policy exploits what only the trained reward likes",
+            (
+                self.change("trainer.kl.coefficient", 0.1),
+                self.change("trainer.steps", "...") + ": stop at the best, see hacking/second",
+                self.change("reward.name", "ensemble"),
+            ),
+            gain >= -SLACK and loss >= config.hard_fall,
+        )
 
 
 class Dominance:
@@ -170,8 +179,10 @@ class Dominance:
             return found, None
         return found, Finding(
             f"{share:.0%} of the reward's rise is its part '{top}' ({rises[top]:+.3g}), while '{worst}' changed by "
-            f"{rises[worst]:+.3g}", "one part is easier to raise than the others, or weighs too much",
-            (f"the weight of '{top}' in the reward", self.change("trainer.kl.coefficient", 0.1)))
+            f"{rises[worst]:+.3g}",
+            "one part is easier to raise than the others, or weighs too much",
+            (f"the weight of '{top}' in the reward", self.change("trainer.kl.coefficient", 0.1)),
+        )
 
     def _parts(self, row: Row) -> dict[str, float]:
         """Parts on one scale: those that a composite weighs, which add up to the reward, or those that are named."""

@@ -12,7 +12,7 @@ import pytest
 from rlhf_core.api import BuildContext, ComponentConfig, Sample, Score
 from rlhf_core.config.load import validate
 from rlhf_core.hooks import HookBus, new_manager
-from rlhf_core.launch import preflight, run_plan
+from rlhf_core.launch.run import preflight, run_plan
 from rlhf_core.plan import Plan, make_plan
 from rlhf_core.registry import Registry
 from rlhf_core.runs.jsonl import read_jsonl
@@ -48,9 +48,19 @@ class Dead:
 
 sys.modules["hacking_ones"] = sys.modules[__name__]  # an entry point names a module, and this one's has hyphens
 SECOND = {"divergence": {"second": "verifier", "samples": 16, "window": 2, "patience": 1}, "warmup": 2}
-RUN = {"threads": 1, "dataset": {"name": "pocket", "subset": "arithmetic"}, "reward": "ones",
-       "trainer": {"name": "grpo", "steps": 12, "rollout_batch_size": 32, "eval_samples": 0,
-                   "optimizer": {"learning_rate": 2e-3, "warmup_steps": 1}, "sampling": {"max_tokens": 10}}}
+RUN = {
+    "threads": 1,
+    "dataset": {"name": "pocket", "subset": "arithmetic"},
+    "reward": "ones",
+    "trainer": {
+        "name": "grpo",
+        "steps": 12,
+        "rollout_batch_size": 32,
+        "eval_samples": 0,
+        "optimizer": {"learning_rate": 2e-3, "warmup_steps": 1},
+        "sampling": {"max_tokens": 10},
+    },
+}
 
 
 def train(folder: Path, monitor: Mapping[str, Any], resume: bool = False, **change: Any) -> Mapping[str, Any]:
@@ -84,7 +94,8 @@ def test_a_run_that_hacks_is_stopped_with_a_checkpoint(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_second_reward_that_fails_is_told_and_not_taken_for_agreement(
-        tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     second = {**SECOND["divergence"], "second": "dead", "samples": 4}
     train(tmp_path / "run", {"divergence": second}, trainer={"steps": 1, "rollout_batch_size": 16})
     assert "divergence sees nothing" in caplog.text
@@ -106,7 +117,10 @@ def test_a_resumed_run_measures_what_an_uninterrupted_one_does(tmp_path: Path) -
 def test_a_run_that_learns_is_left_alone(tmp_path: Path) -> None:
     """The reward is the truth and the second one the truth in another mixture: both rise together."""
     other = {"name": "verifier", "verifier": {"name": "numeric", "format_weight": 0.5}}
-    summary = train(tmp_path / "run", {**SECOND, "divergence": {**SECOND["divergence"], "second": other}},
-                    reward="verifier",
-                    trainer={"steps": 8, "rollout_batch_size": 64, "optimizer": {"learning_rate": 3e-4}})
+    summary = train(
+        tmp_path / "run",
+        {**SECOND, "divergence": {**SECOND["divergence"], "second": other}},
+        reward="verifier",
+        trainer={"steps": 8, "rollout_batch_size": 64, "optimizer": {"learning_rate": 3e-4}},
+    )
     assert summary["status"] == "completed", summary["stop_reason"]

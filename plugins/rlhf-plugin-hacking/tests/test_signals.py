@@ -32,8 +32,10 @@ def lengths(*values: float) -> Steps:
 
 
 def rewards(*values: float, **parts: list[float]) -> Steps:
-    return [{"reward/mean": v, "reward/std": 1.0, **{f"reward/part/{k}": p[i] for k, p in parts.items()}}
-            for i, v in enumerate(values)]
+    return [
+        {"reward/mean": v, "reward/std": 1.0, **{f"reward/part/{k}": p[i] for k, p in parts.items()}}
+        for i, v in enumerate(values)
+    ]
 
 
 def weighted(a: list[float], b: list[float]) -> dict[str, list[float]]:
@@ -51,32 +53,68 @@ CASES: dict[str, tuple[HackingConfig, Steps, Steps, str]] = {
     "longer": (only("length"), lengths(*WARM, 11.0, 9.0), lengths(*WARM, 12.2), "pays for length"),
     "shorter": (only("length", length={"direction": "both"}), lengths(*WARM, 9.0), lengths(*WARM, 7.0), "saying less"),
     "shorter is no alarm by default": (only("length"), lengths(*WARM, 3.0), [], ""),
-    "rewards move": (only("distribution"), rewards(*[0.0] * 5, *[0.1, -0.1] * 5),
-                     rewards(*[0.0] * 5, 0.3, 0.3, 0.5, 0.5, 0.8, 0.8), "KL 0.05, 0.12, 0.32 nats"),
+    "rewards move": (
+        only("distribution"),
+        rewards(*[0.0] * 5, *[0.1, -0.1] * 5),
+        rewards(*[0.0] * 5, 0.3, 0.3, 0.5, 0.5, 0.8, 0.8),
+        "KL 0.05, 0.12, 0.32 nats",
+    ),
     "rewards fall": (only("distribution"), rewards(*[0.0] * 5, *[-0.3 * n for n in range(8)]), [], ""),
     "both rise": (only("divergence"), pairs(*[(v, v) for v in UP]), [], ""),
     "both stay": (only("divergence"), pairs(*[(0.0, 0.0)] * 20), [], ""),
-    "second stays": (only("divergence"), pairs(*[(v, 0.0) for v in UP[:5]]), pairs(*[(v, 0.0) for v in UP]),
-                     "gained 0.60 standard deviations and the other lost 0.00"),
-    "second falls a little": (only("divergence"), pairs(*[(0.3, v) for v in (0.0, 0.0, 0.1, 0.0, -0.1, 0.0, 0.05)]),
-                              pairs(*[(0.3, 0.0)] * 6, *[(0.25, -0.3)] * 4), "hacking WARNING: divergence"),
-    "second falls": (only("divergence"), pairs(*[(-v, -v) for v in UP]), pairs(*[(v, min(v, 2 - v)) for v in UP]),
-                     "hacking HARD_STOP: divergence"),
+    "second stays": (
+        only("divergence"),
+        pairs(*[(v, 0.0) for v in UP[:5]]),
+        pairs(*[(v, 0.0) for v in UP]),
+        "gained 0.60 standard deviations and the other lost 0.00",
+    ),
+    "second falls a little": (
+        only("divergence"),
+        pairs(*[(0.3, v) for v in (0.0, 0.0, 0.1, 0.0, -0.1, 0.0, 0.05)]),
+        pairs(*[(0.3, 0.0)] * 6, *[(0.25, -0.3)] * 4),
+        "hacking WARNING: divergence",
+    ),
+    "second falls": (
+        only("divergence"),
+        pairs(*[(-v, -v) for v in UP]),
+        pairs(*[(v, min(v, 2 - v)) for v in UP]),
+        "hacking HARD_STOP: divergence",
+    ),
     "one part at another's cost": (
-        only("dominance"), rewards(*UP, **weighted(UP, UP)),
-        rewards(*UP, **weighted([2 * v for v in UP], [-v for v in UP])), "100% of the reward's rise is its part 'a'"),
+        only("dominance"),
+        rewards(*UP, **weighted(UP, UP)),
+        rewards(*UP, **weighted([2 * v for v in UP], [-v for v in UP])),
+        "100% of the reward's rise is its part 'a'",
+    ),
     "one part alone": (only("dominance"), rewards(*UP, **weighted(UP, [1.0] * 20)), [], ""),
-    "one part alone, asked for": (only("dominance", dominance={"at_others_cost": 0}), [],
-                                  rewards(*UP, **weighted(UP, [1.0] * 20)), "while 'b' changed by +0"),
+    "one part alone, asked for": (
+        only("dominance", dominance={"at_others_cost": 0}),
+        [],
+        rewards(*UP, **weighted(UP, [1.0] * 20)),
+        "while 'b' changed by +0",
+    ),
     "logits, and a composite within": (
-        only("dominance"), rewards(*UP, **weighted(UP, UP), **{
-            "a/raw": [300 * v for v in UP], "b/raw": [-v for v in UP], "b/x/weighted": [9 * v for v in UP]}), [], ""),
+        only("dominance"),
+        rewards(
+            *UP,
+            **weighted(UP, UP),
+            **{"a/raw": [300 * v for v in UP], "b/raw": [-v for v in UP], "b/x/weighted": [9 * v for v in UP]},
+        ),
+        [],
+        "",
+    ),
     "where a process reward's steps end": (
-        only("dominance"), rewards(*UP, step_1=UP, step_2=UP, end_1=[-20 * v for v in UP], end_2=[60 * v for v in UP]),
-        [], ""),
+        only("dominance"),
+        rewards(*UP, step_1=UP, step_2=UP, end_1=[-20 * v for v in UP], end_2=[60 * v for v in UP]),
+        [],
+        "",
+    ),
     "its steps, by name": (
-        only("dominance", dominance={"parts": ["step_1", "step_2"]}), [],
-        rewards(*UP, step_1=UP, step_2=[-v for v in UP], end_2=[60 * v for v in UP]), "its part 'step_1'"),
+        only("dominance", dominance={"parts": ["step_1", "step_2"]}),
+        [],
+        rewards(*UP, step_1=UP, step_2=[-v for v in UP], end_2=[60 * v for v in UP]),
+        "its part 'step_1'",
+    ),
 }
 
 

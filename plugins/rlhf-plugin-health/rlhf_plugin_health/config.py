@@ -24,7 +24,7 @@ class WatchConfig(ComponentConfig):
 
 
 class IdenticalConfig(WatchConfig):
-    """Completions of one prompt, or of a whole step, that are the same (metrics of ``rlhf_core.trainers.repeats``)."""
+    """Completions of one prompt, or of a whole step, that are the same (metric ``identical_fraction``)."""
 
     name: str = "identical"
     patience: int = Field(default=2, ge=1)
@@ -180,6 +180,13 @@ class HealthConfig(ComponentConfig):
         """Return the monitor."""
         from rlhf_plugin_health.watch import Health
 
-        chosen = [self.identical, self.format_drift, self.entropy_collapse, self.kl_spike, self.gradient_spike,
-                  self.length_runaway, self.ratio_drift]
+        chosen = [
+            self.identical,
+            self.format_drift,
+            self.entropy_collapse,
+            self.kl_spike,
+            self.gradient_spike,
+            self.length_runaway,
+            self.ratio_drift,
+        ]
         return Health([c.model_copy(update={"stop": c.stop or self.stop}).build(ctx) for c in chosen if c is not None])

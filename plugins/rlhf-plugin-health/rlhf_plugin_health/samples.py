@@ -24,17 +24,22 @@ class Identical(Watch):
             return self.tell(
                 f"completions of a prompt repeat where chance would not repeat them ({surprise:.1f} nats each)",
                 "the rollout engine or agent uses one fixed seed instead of each request's own (RolloutRequest.seed)",
-                self.change("rollout.name", "native"))
+                self.change("rollout.name", "native"),
+            )
         if groups is not None and groups > self.config.max_groups:
             return self.tell(
                 f"in {groups:.0%} of the groups all completions are the same, so nothing can be compared",
                 "the policy has collapsed, or the prompts are too easy",
-                self.change("trainer.sampling.temperature", 1.0), self.change("trainer.kl.coefficient", 0.01))
+                self.change("trainer.sampling.temperature", 1.0),
+                self.change("trainer.kl.coefficient", 0.01),
+            )
         if common is not None and common > self.config.max_commonest:
             return self.tell(
                 f"{common:.0%} of all completions are one and the same text, whatever the prompt (see samples.jsonl)",
                 "the policy has collapsed to what the reward likes, or prompts are not in the form it was trained on",
-                self.change("model.prompt_format", "auto"), self.change("trainer.kl.coefficient", 0.01))
+                self.change("model.prompt_format", "auto"),
+                self.change("trainer.kl.coefficient", 0.01),
+            )
         return None
 
 
@@ -56,7 +61,9 @@ class LengthRunaway(Watch):
             "no stop string ends them (a base model goes on with a next question of its own), the end token was never "
             "learnt, or max_tokens is too small",
             self.change("trainer.sampling.stop", "[...]") + ": what follows the answers in samples.jsonl",
-            self.change("trainer.sampling.max_tokens", "..."), self.change("trainer.mask_truncated", "true"))
+            self.change("trainer.sampling.max_tokens", "..."),
+            self.change("trainer.mask_truncated", "true"),
+        )
 
     def _grown(self, length: float) -> str | None:
         config = self.config
@@ -72,8 +79,11 @@ class LengthRunaway(Watch):
         return self.tell(
             f"completions have {length:.0f} tokens on average, {length / max(start, 1e-9):.1f} times those of the "
             f"first steps; z-score {score:.1f} against the last {len(before)} steps",
-            "the reward, or the mean over tokens, pays for length", self.change("trainer.reduction", "constant"),
-            self.change("trainer.mask_truncated", "false"), self.change("trainer.kl.coefficient", 0.01))
+            "the reward, or the mean over tokens, pays for length",
+            self.change("trainer.reduction", "constant"),
+            self.change("trainer.mask_truncated", "false"),
+            self.change("trainer.kl.coefficient", 0.01),
+        )
 
 
 class FormatDrift(Watch):
@@ -94,8 +104,10 @@ class FormatDrift(Watch):
             f"the score part '{config.strict}' fell to {strict[1]:.2f}, {strict[0]:.2f} below its best{kept}: answers "
             "leave the form that a strict evaluation reads",
             "the verifier pays for an answer in any form, or the learning rate is too high",
-            self.change("reward.verifier.format_weight", 0.2), self.change("trainer.optimizer.learning_rate", "..."),
-            self.change("trainer.kl.coefficient", 0.01))
+            self.change("reward.verifier.format_weight", 0.2),
+            self.change("trainer.optimizer.learning_rate", "..."),
+            self.change("trainer.kl.coefficient", 0.01),
+        )
 
     def _fallen(self, metrics: Metrics, part: str) -> tuple[float, float] | None:
         """How far a part's mean over the window lies below its best one, and that mean."""

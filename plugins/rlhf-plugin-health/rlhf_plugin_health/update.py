@@ -26,7 +26,9 @@ class KLSpike(Watch):
             return self.tell(
                 f"kl is {kl:.3g} nats per token before any update, where policy and reference are the same",
                 "the engine samples at another temperature, truncates, or runs other weights than the reference",
-                self.change("trainer.sampling.temperature", 1.0), self.change("rollout.name", "native"))
+                self.change("trainer.sampling.temperature", 1.0),
+                self.change("rollout.name", "native"),
+            )
         usual = median(before) if len(before) >= config.settle else None
         jumped = usual is not None and kl > max(config.floor, config.factor * usual)
         if not jumped and kl <= config.limit:
@@ -35,7 +37,8 @@ class KLSpike(Watch):
         return self.tell(
             f"kl is {kl:.3g} nats per token{against}",
             "steps that are too large, above all the first ones, when Adam divides by a second moment that is noise",
-            *self.smaller_steps())
+            *self.smaller_steps(),
+        )
 
 
 class GradientSpike(Watch):
@@ -57,7 +60,9 @@ class GradientSpike(Watch):
         return self.tell(
             f"grad_norm is {norm:.3g} ({usual:.3g} is the median of the last {len(before)} steps; see trace.jsonl)",
             "few or extreme advantages in this batch, importance ratios far from 1, or steps that are too large",
-            self.change("trainer.optimizer.max_grad_norm", 0.5), *self.smaller_steps())
+            self.change("trainer.optimizer.max_grad_norm", 0.5),
+            *self.smaller_steps(),
+        )
 
 
 class EntropyCollapse(Watch):
@@ -81,7 +86,9 @@ class EntropyCollapse(Watch):
             "all completions of a prompt are the same and teach nothing",
             "steps that are too large, or a clip range that holds rare tokens down",
             self.change("loss.clip_range_high", 0.28),
-            self.change("trainer.entropy_coefficient", 0.001) if known else "", *self.smaller_steps())
+            self.change("trainer.entropy_coefficient", 0.001) if known else "",
+            *self.smaller_steps(),
+        )
 
 
 class RatioDrift(Watch):
@@ -95,20 +102,28 @@ class RatioDrift(Watch):
         """See :class:`RatioDriftConfig`."""
         gap, worst = number(metrics, "drift/mean_abs"), number(metrics, "drift/sequence_max_abs")
         ratio = number(metrics, "importance_ratio")
-        engine = [self.change("trainer.sampling.temperature", 1.0), self.change("rollout.name", "native"),
-                  self.change("model.dtype", "float32")]
+        engine = [
+            self.change("trainer.sampling.temperature", 1.0),
+            self.change("rollout.name", "native"),
+            self.change("model.dtype", "float32"),
+        ]
         if gap is not None and gap > self.config.max_gap:
             return self.tell(
                 f"the engine's logprobs differ from the trainer's by {gap:.3g} nats per token with the same weights",
-                "another temperature or truncation in the engine, stale engine weights, or another dtype", *engine)
+                "another temperature or truncation in the engine, stale engine weights, or another dtype",
+                *engine,
+            )
         if worst is not None and worst > self.config.max_token_gap:
             return self.tell(
                 f"single tokens differ by {worst:.3g} nats between engine and trainer, most do not",
-                "completions are cut or shifted on one side, for example at a token that is taken for padding", *engine)
+                "completions are cut or shifted on one side, for example at a token that is taken for padding",
+                *engine,
+            )
         if ratio is not None and abs(ratio - 1) > self.config.max_ratio:
             return self.tell(
                 f"the mean importance ratio is {ratio:.3g}, where 1 is expected",
                 "the policy has left the one that sampled: too many or too large updates of one rollout batch",
                 self.change("trainer.epochs_per_rollout_batch", 1),
-                self.change("trainer.optimizer.learning_rate", "..."))
+                self.change("trainer.optimizer.learning_rate", "..."),
+            )
         return None

@@ -86,9 +86,12 @@ class Watch(ABC):
 
     def smaller_steps(self) -> list[str]:
         """What to change when the steps are too large."""
-        return [self.change("trainer.optimizer.learning_rate", "...") + ": a third",
-                self.change("trainer.optimizer.warmup_steps", 30), self.change("trainer.optimizer.eps", 1e-5),
-                self.change("trainer.kl.coefficient", 0.01)]
+        return [
+            self.change("trainer.optimizer.learning_rate", "...") + ": a third",
+            self.change("trainer.optimizer.warmup_steps", 30),
+            self.change("trainer.optimizer.eps", 1e-5),
+            self.change("trainer.kl.coefficient", 0.01),
+        ]
 
     def state_dict(self) -> dict[str, Any]:
         """Memory, streak and the last warning's step."""

@@ -20,7 +20,7 @@ from rlhf_core.registry import Registry
 from rlhf_core.runs.jsonl import read_jsonl
 from rlhf_core.testing import check_monitor
 from rlhf_core.testing.samples import make_context
-from rlhf_core.trainers.repeats import repeat_metrics
+from rlhf_core.trainers.common.repetition import repeat_metrics
 from rlhf_plugin_health import config as c
 
 Steps = list[dict[str, float]]
@@ -35,53 +35,98 @@ def rows(**series: list[float]) -> Steps:
 NOISY = [0.9, 1.1, 1.0, 1.2, 0.8, 1.0, 1.1]
 CASES: dict[str, tuple[ComponentConfig, Steps, Steps, str]] = {
     "a fixed seed": (
-        c.IdenticalConfig(), rows(repeat_surprise=[0.0, 0.9, 0.2]), rows(repeat_surprise=[9.0, 8.0]), "fixed seed"),
+        c.IdenticalConfig(),
+        rows(repeat_surprise=[0.0, 0.9, 0.2]),
+        rows(repeat_surprise=[9.0, 8.0]),
+        "fixed seed",
+    ),
     "equal groups": (
-        c.IdenticalConfig(), rows(identical_fraction=[0.0, 0.5]), rows(identical_fraction=[0.95] * 2),
-        "nothing can be"),
+        c.IdenticalConfig(),
+        rows(identical_fraction=[0.0, 0.5]),
+        rows(identical_fraction=[0.95] * 2),
+        "nothing can be",
+    ),
     "one text": (
-        c.IdenticalConfig(), rows(commonest_fraction=[0.5, 0.8]), rows(commonest_fraction=[0.95] * 2),
-        "one and the same"),
+        c.IdenticalConfig(),
+        rows(commonest_fraction=[0.5, 0.8]),
+        rows(commonest_fraction=[0.95] * 2),
+        "one and the same",
+    ),
     "format lost": (
         c.FormatDriftConfig(),
         rows(reward__part__format=[0.9, 0.8, 0.9, 0.8, 0.8, 0.8], reward__part__answer=[0.1, 0.2, 0.2, 0.3, 0.3, 0.3]),
         rows(reward__part__format=[0.7, 0.7, 0.7, 0.7, 0.5, 0.4, 0.4, 0.4], reward__part__answer=[0.4] * 8),
-        "format_weight=0.2"),
+        "format_weight=0.2",
+    ),
     "everything lost is not format drift": (
         c.FormatDriftConfig(),
-        rows(reward__part__format=[0.7] * 4 + [0.4] * 4, reward__part__answer=[0.6] * 4 + [0.2] * 4), [], ""),
+        rows(reward__part__format=[0.7] * 4 + [0.4] * 4, reward__part__answer=[0.6] * 4 + [0.2] * 4),
+        [],
+        "",
+    ),
     "a strict part alone": (
-        c.FormatDriftConfig(strict="boxed"), [], rows(reward__part__boxed=[0.7] * 4 + [0.4] * 4),
-        "'boxed' fell to 0.47"),
+        c.FormatDriftConfig(strict="boxed"),
+        [],
+        rows(reward__part__boxed=[0.7] * 4 + [0.4] * 4),
+        "'boxed' fell to 0.47",
+    ),
     "entropy": (
-        c.EntropyCollapseConfig(), rows(entropy=[0.25, 0.24, 0.2, 0.15, 0.1, 0.01, 0.1]),
-        rows(entropy=[0.25, 0.24, 0.2, 0.02, 0.01]), "4% of what it was"),
+        c.EntropyCollapseConfig(),
+        rows(entropy=[0.25, 0.24, 0.2, 0.15, 0.1, 0.01, 0.1]),
+        rows(entropy=[0.25, 0.24, 0.2, 0.02, 0.01]),
+        "4% of what it was",
+    ),
     "kl jumps": (
-        c.KLSpikeConfig(), rows(kl=[0.0, 0.01, 0.02, 0.03, 0.05, 0.15]), rows(kl=[0.0, 0.01, 0.01, 0.02, 1.3]),
-        "0.01 is the median"),
+        c.KLSpikeConfig(),
+        rows(kl=[0.0, 0.01, 0.02, 0.03, 0.05, 0.15]),
+        rows(kl=[0.0, 0.01, 0.01, 0.02, 1.3]),
+        "0.01 is the median",
+    ),
     "kl too large": (c.KLSpikeConfig(), [], rows(kl=[0.0, 3.0]), "optimizer.warmup_steps=30"),
     "kl infinite": (c.KLSpikeConfig(), [], rows(kl=[0.0, math.inf]), "kl is inf"),
     "kl before any update": (c.KLSpikeConfig(), rows(kl=[1e-6]), rows(kl=[0.3]), "before any update"),
     "gradient": (
-        c.GradientSpikeConfig(), rows(grad_norm=[0.4, 0.5, 0.3, 0.4, 2.0]), rows(grad_norm=[0.4, 0.5, 0.4, 46.75]),
-        "grad_norm is 46.8 (0.4 is"),
+        c.GradientSpikeConfig(),
+        rows(grad_norm=[0.4, 0.5, 0.3, 0.4, 2.0]),
+        rows(grad_norm=[0.4, 0.5, 0.4, 46.75]),
+        "grad_norm is 46.8 (0.4 is",
+    ),
     "cut off": (
-        c.LengthRunawayConfig(), rows(truncated_fraction=[0.2, 0.9, 0.2]), rows(truncated_fraction=[0.9, 0.9]),
-        "trainer.sampling.stop"),
+        c.LengthRunawayConfig(),
+        rows(truncated_fraction=[0.2, 0.9, 0.2]),
+        rows(truncated_fraction=[0.9, 0.9]),
+        "trainer.sampling.stop",
+    ),
     "length jumps": (
-        c.LengthRunawayConfig(), rows(completion_length__mean=[100 * n for n in NOISY]),
-        rows(completion_length__mean=[*(100 * n for n in NOISY), 220.0, 260.0]), "z-score"),
+        c.LengthRunawayConfig(),
+        rows(completion_length__mean=[100 * n for n in NOISY]),
+        rows(completion_length__mean=[*(100 * n for n in NOISY), 220.0, 260.0]),
+        "z-score",
+    ),
     "length creeps": (
-        c.LengthRunawayConfig(), [], rows(completion_length__mean=[10 * 1.12**n for n in range(18)]),
-        "times those of the first"),
+        c.LengthRunawayConfig(),
+        [],
+        rows(completion_length__mean=[10 * 1.12**n for n in range(18)]),
+        "times those of the first",
+    ),
     "engine and trainer": (
-        c.RatioDriftConfig(), rows(drift__mean_abs=[0.001, 0.02]), rows(drift__mean_abs=[0.001, 0.4]),
-        "0.4 nats per token"),
+        c.RatioDriftConfig(),
+        rows(drift__mean_abs=[0.001, 0.02]),
+        rows(drift__mean_abs=[0.001, 0.4]),
+        "0.4 nats per token",
+    ),
     "single tokens": (
-        c.RatioDriftConfig(), rows(drift__sequence_max_abs=[0.3]), rows(drift__sequence_max_abs=[20.0]), "padding"),
+        c.RatioDriftConfig(),
+        rows(drift__sequence_max_abs=[0.3]),
+        rows(drift__sequence_max_abs=[20.0]),
+        "padding",
+    ),
     "ratio": (
-        c.RatioDriftConfig(), rows(importance_ratio=[1.0, 1.1, 0.9]), rows(importance_ratio=[1.0, 1.4]),
-        "epochs_per_rollout_batch=1"),
+        c.RatioDriftConfig(),
+        rows(importance_ratio=[1.0, 1.1, 0.9]),
+        rows(importance_ratio=[1.0, 1.4]),
+        "epochs_per_rollout_batch=1",
+    ),
 }
 
 
@@ -146,9 +191,15 @@ def test_what_is_null_is_off() -> None:
 
 def test_a_setting_is_named_with_its_present_value() -> None:
     registry = Registry(disabled=())
-    run = validate(registry, {"trainer": {"name": "grpo", "optimizer": {"warmup_steps": 0, "eps": 1e-7}},
-                              "dataset": {"name": "pocket", "subset": "arithmetic"}, "reward": "verifier",
-                              "monitors": ["health"]})
+    run = validate(
+        registry,
+        {
+            "trainer": {"name": "grpo", "optimizer": {"warmup_steps": 0, "eps": 1e-7}},
+            "dataset": {"name": "pocket", "subset": "arithmetic"},
+            "reward": "verifier",
+            "monitors": ["health"],
+        },
+    )
     warning = run.monitors[0].build(make_context().with_(config=run)).observe(2, {"kl": 3.0})
     assert "--set trainer.optimizer.warmup_steps=30 (now 0)" in warning
     assert "--set trainer.optimizer.eps=1e-05 (now 1e-07)" in warning
@@ -161,14 +212,23 @@ def rollout(prompt: str, ids: tuple[int, ...], logprob: float, mask: Any = None)
 
 def test_repeats_are_weighed_against_chance() -> None:
     sure = [rollout("a", (1, 2), -0.01)] * 4
-    assert repeat_metrics(sure) == {"identical_fraction": 1.0, "repeat_surprise": pytest.approx(0.06 / 4),
-                                    "commonest_fraction": 1.0}
+    assert repeat_metrics(sure) == {
+        "identical_fraction": 1.0,
+        "repeat_surprise": pytest.approx(0.06 / 4),
+        "commonest_fraction": 1.0,
+    }
     rare = [rollout("b", (3, 4), -3.0)] * 4  # three repeats at exp(-6)
-    assert repeat_metrics([*sure, *rare]) == {"identical_fraction": 1.0, "repeat_surprise": pytest.approx(18.06 / 8),
-                                              "commonest_fraction": 0.5}
+    assert repeat_metrics([*sure, *rare]) == {
+        "identical_fraction": 1.0,
+        "repeat_surprise": pytest.approx(18.06 / 8),
+        "commonest_fraction": 0.5,
+    }
     pair = [rollout("c", (3, 4), -3.0)] * 2 + [rollout("c", (n,), -3.0) for n in range(2)]
-    assert repeat_metrics(pair) == {"identical_fraction": 0.0, "repeat_surprise": pytest.approx((6 - math.log(3)) / 4),
-                                    "commonest_fraction": 0.5}
+    assert repeat_metrics(pair) == {
+        "identical_fraction": 0.0,
+        "repeat_surprise": pytest.approx((6 - math.log(3)) / 4),
+        "commonest_fraction": 0.5,
+    }
     tool = rollout("d", (1, 2, 3), -9.0, np.array([True, False, False]))
     assert repeat_metrics([tool] * 2)["repeat_surprise"] == 4.5, "only the first token was chosen"
     alone = repeat_metrics([rollout("e", (1,), -1.0)])
@@ -183,16 +243,35 @@ def test_independent_draws_surprise_nobody(size: int) -> None:
     for sharp in (0.0, 0.1, 1.0, 2.0, 4.0, 40.0):
         logp = -np.log1p(np.arange(500)) * sharp
         logp -= np.log(np.exp(logp).sum())
-        rollouts = [rollout(str(n), (int(t),), float(logp[t])) for n in range(100)
-                    for t in draw.choice(500, size, p=np.exp(logp))]
+        rollouts = [
+            rollout(str(n), (int(t),), float(logp[t]))
+            for n in range(100)
+            for t in draw.choice(500, size, p=np.exp(logp))
+        ]
         assert repeat_metrics(rollouts)["repeat_surprise"] < 0.25
-        same = [replace(r, completion_ids=g.completion_ids, logprobs_T=g.logprobs_T)
-                for g in rollouts[::size] for r in [g] * size]
+        same = [
+            replace(r, completion_ids=g.completion_ids, logprobs_T=g.logprobs_T)
+            for g in rollouts[::size]
+            for r in [g] * size
+        ]
         assert (repeat_metrics(same)["repeat_surprise"] > 0.75) is (sharp < 4), "certainty is no fixed seed"
 
 
-QUICK = ("train", "--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", "--set", "threads=1",
-         "--set", "trainer.rollout_batch_size=16", "--set", "trainer.eval_samples=0")
+QUICK = (
+    "train",
+    "--algo",
+    "grpo",
+    "--reward",
+    "verifier",
+    "--dataset",
+    "pocket/arithmetic",
+    "--set",
+    "threads=1",
+    "--set",
+    "trainer.rollout_batch_size=16",
+    "--set",
+    "trainer.eval_samples=0",
+)
 
 
 @pytest.fixture
@@ -220,8 +299,14 @@ def test_a_healthy_run_is_quiet(run: Callable[..., Any], caplog: pytest.LogCaptu
 
 
 def test_a_run_that_explodes_is_stopped_with_a_checkpoint(run: Callable[..., Any], tmp_path: Path) -> None:
-    summary = run("trainer.steps=40", "monitors=[{name: health, stop: true}]", "trainer.optimizer.learning_rate=0.03",
-                  "trainer.optimizer.warmup_steps=0", "trainer.optimizer.eps=1e-12", "trainer.rollout_batch_size=32")
+    summary = run(
+        "trainer.steps=40",
+        "monitors=[{name: health, stop: true}]",
+        "trainer.optimizer.learning_rate=0.03",
+        "trainer.optimizer.warmup_steps=0",
+        "trainer.optimizer.eps=1e-12",
+        "trainer.rollout_batch_size=32",
+    )
     assert summary["status"] == "stopped"
     assert summary["steps"] < 10
     assert "kl_spike: kl is " in summary["stop_reason"]

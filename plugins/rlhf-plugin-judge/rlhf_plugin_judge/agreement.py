@@ -46,6 +46,10 @@ def pair_agreement(judge: Judge, pairs: Sequence[PreferencePair], criterion: str
     whole = Agreement(len(pairs), len(shares), accuracy, *wilson(accuracy, len(shares)))
     share = (lambda n: n / len(shares)) if shares else (lambda n: math.nan)
     flipped = sum(o.flipped for o in outcomes)
-    return {**whole.as_dict(), "flipped": share(flipped), "ties": share(shares.count(0.5) - flipped),
-            "missing": dict(Counter(o.status.value for o in outcomes if o.share is None)),
-            "cost_usd": sum(o.cost_usd for o in outcomes)}
+    return {
+        **whole.as_dict(),
+        "flipped": share(flipped),
+        "ties": share(shares.count(0.5) - flipped),
+        "missing": dict(Counter(o.status.value for o in outcomes if o.share is None)),
+        "cost_usd": sum(o.cost_usd for o in outcomes),
+    }

@@ -87,8 +87,9 @@ async def create(judge: AnthropicJudge, questions: Sequence[Question]) -> str:
     raise AssertionError("the last attempt returns or raises")
 
 
-async def fetch(judge: AnthropicJudge, ledger: Ledger, batch: str, name: str,
-                digests: Sequence[str]) -> dict[str, JudgeReply]:
+async def fetch(
+    judge: AnthropicJudge, ledger: Ledger, batch: str, name: str, digests: Sequence[str]
+) -> dict[str, JudgeReply]:
     """Wait for a batch, keep its answers, and write down in its ledger what it cost; {} if it is gone."""
     client = judge.client.with_options(max_retries=RETRIES)
     try:
@@ -99,8 +100,10 @@ async def fetch(judge: AnthropicJudge, ledger: Ledger, batch: str, name: str,
         async for entry in await client.messages.batches.results(batch):
             found[entry.custom_id] = one_result(judge, entry)
     except TimeoutError:
-        return {d: JudgeReply.failed(ScoreStatus.TIMEOUT, f"batch {batch} has not ended; ask again later to fetch it")
-                for d in digests}
+        return {
+            d: JudgeReply.failed(ScoreStatus.TIMEOUT, f"batch {batch} has not ended; ask again later to fetch it")
+            for d in digests
+        }
     except anthropic.NotFoundError:
         ledger.settle(name, ledger.amounts[name], batch=batch, note="gone; counted as spent")
         return {}

@@ -11,18 +11,34 @@ import click
 @click.command()
 @click.option("--judge", "name", default="anthropic", show_default=True, metavar="NAME", help="Which judge.")
 @click.option("--set", "settings", multiple=True, metavar="a.b=c", help="One of its settings. Repeatable.")
-@click.option("--dataset", default="pocket/assistant", show_default=True, metavar="D",
-              help="Pairs with labels: chosen and rejected.")
-@click.option("--split", type=click.Choice(("heldout", "train")), default="heldout", show_default=True,
-              help="Which of its pairs.")
+@click.option(
+    "--dataset",
+    default="pocket/assistant",
+    show_default=True,
+    metavar="D",
+    help="Pairs with labels: chosen and rejected.",
+)
+@click.option(
+    "--split", type=click.Choice(("heldout", "train")), default="heldout", show_default=True, help="Which of its pairs."
+)
 @click.option("--pairs", "count", type=click.IntRange(1), default=100, show_default=True, help="The first so many.")
 @click.option("--criterion", metavar="TEXT", help="What makes a response better; by default what reward 'judge' asks.")
 @click.option("--max-tokens", type=click.IntRange(1), default=512, show_default=True, help="Longest answer.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="For judges that can be seeded.")
 @click.option("--dry-run", is_flag=True, help="Say how much would be asked and what it can cost; ask nothing.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
-def agreement(name: str, settings: tuple[str, ...], dataset: str, split: str, count: int, criterion: str | None,
-              max_tokens: int, seed: int, dry_run: bool, as_json: bool) -> None:
+def agreement(
+    name: str,
+    settings: tuple[str, ...],
+    dataset: str,
+    split: str,
+    count: int,
+    criterion: str | None,
+    max_tokens: int,
+    seed: int,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
     """How far a judge agrees with labelled pairs, each asked in both orders. Exit code 1 if it judged none.
 
     \b
@@ -48,8 +64,10 @@ def agreement(name: str, settings: tuple[str, ...], dataset: str, split: str, co
         if as_json:
             toolbox.emit_json(found)
         else:
-            click.echo(f"{len(asked)} questions about {len(pairs)} pairs: at most {most:.4f} USD if each is answered "
-                       "at the first attempt; judge.max_cost_usd holds in any case")
+            click.echo(
+                f"{len(asked)} questions about {len(pairs)} pairs: at most {most:.4f} USD if each is answered "
+                "at the first attempt; judge.max_cost_usd holds in any case"
+            )
         return
     chosen.preflight(ctx)
     toolbox.quiet_libraries()
@@ -68,10 +86,14 @@ def agreement(name: str, settings: tuple[str, ...], dataset: str, split: str, co
 
 def show(found: Mapping[str, Any]) -> None:
     """For people."""
-    click.echo(f"judged {found['judged']} of {found['count']} pairs" + "".join(
-        f", {count} {status}" for status, count in found["missing"].items()))
+    click.echo(
+        f"judged {found['judged']} of {found['count']} pairs"
+        + "".join(f", {count} {status}" for status, count in found["missing"].items())
+    )
     if found["judged"]:
-        click.echo(f"agrees with the labels: {found['accuracy']:.3f} (95 % interval {found['low']:.3f} to "
-                   f"{found['high']:.3f}), ties count half")
+        click.echo(
+            f"agrees with the labels: {found['accuracy']:.3f} (95 % interval {found['low']:.3f} to "
+            f"{found['high']:.3f}), ties count half"
+        )
         click.echo(f"ties {found['ties']:.3f}, position decided {found['flipped']:.3f}")
     click.echo(f"cost {found['cost_usd']:.6f} USD")

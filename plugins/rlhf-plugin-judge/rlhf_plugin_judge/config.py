@@ -82,10 +82,12 @@ class AnthropicConfig(ComponentConfig):
         """
         known: Mapping[str, Price] = {**PRICES, **self.prices}
         if (found := price_of(self.model, known)) is None:
-            raise ConfigError(f"judge 'anthropic': what '{self.model}' costs is not known, so no cap can hold",
-                              why=f"known: {', '.join(sorted(known))}",
-                              fix=f"--set 'judge.prices={{{self.model}: {{input: 1.0, output: 5.0}}}}' with its prices "
-                                  "in USD per million tokens")
+            raise ConfigError(
+                f"judge 'anthropic': what '{self.model}' costs is not known, so no cap can hold",
+                why=f"known: {', '.join(sorted(known))}",
+                fix=f"--set 'judge.prices={{{self.model}: {{input: 1.0, output: 5.0}}}}' with its prices "
+                "in USD per million tokens",
+            )
         return found
 
     @property
@@ -107,8 +109,11 @@ class AnthropicConfig(ComponentConfig):
             ConfigError: the variable is not set.
         """
         if not (value := os.environ.get(KEY, "").strip()):
-            raise ConfigError("judge 'anthropic' has no key", why=f"the environment variable {KEY} is not set",
-                              fix=f"export {KEY}=..., or use a model of your own: judge 'local'")
+            raise ConfigError(
+                "judge 'anthropic' has no key",
+                why=f"the environment variable {KEY} is not set",
+                fix=f"export {KEY}=..., or use a model of your own: judge 'local'",
+            )
         return SecretStr(value)
 
     def most_usd(self, requests: Sequence[JudgeRequest]) -> float:
@@ -140,8 +145,11 @@ class AnthropicConfig(ComponentConfig):
             ConfigError: no key, or no price.
         """
         if importlib.util.find_spec("anthropic") is None:
-            raise PluginError("judge 'anthropic' cannot be used: the package anthropic is not installed",
-                              where="rlhf-plugin-judge", fix="pip install 'rlhf-plugin-judge[anthropic]'")
+            raise PluginError(
+                "judge 'anthropic' cannot be used: the package anthropic is not installed",
+                where="rlhf-plugin-judge",
+                fix="pip install 'rlhf-plugin-judge[anthropic]'",
+            )
         _ = self.key(), self.price
 
     def build(self, ctx: BuildContext) -> AnthropicJudge:

@@ -39,10 +39,17 @@ class GradeReward:
     def request(self, at: int, sample: Sample) -> JudgeRequest:
         """The question about one sample."""
         asking = self.config.asking
-        text = f"{tagged('conversation', conversation(sample.prompt.messages))}\n\n" \
-               f"{tagged('response', sample.completion)}"
-        return JudgeRequest(f"{sample.prompt.id}#{at}", ({"role": "user", "content": text},), self.system,
-                            asking.max_tokens, asking.temperature, asking.seed)
+        text = (
+            f"{tagged('conversation', conversation(sample.prompt.messages))}\n\n{tagged('response', sample.completion)}"
+        )
+        return JudgeRequest(
+            f"{sample.prompt.id}#{at}",
+            ({"role": "user", "content": text},),
+            self.system,
+            asking.max_tokens,
+            asking.temperature,
+            asking.seed,
+        )
 
     def parse(self, found: dict[str, Any]) -> float:
         """The grade.
@@ -57,8 +64,9 @@ class GradeReward:
         if verdict.value is None:
             return verdict.missing
         span = self.config.high - self.config.low
-        return Score((verdict.value - self.config.low) / span,
-                     {"grade": verdict.value, "repaired": float(verdict.repaired)})
+        return Score(
+            (verdict.value - self.config.low) / span, {"grade": verdict.value, "repaired": float(verdict.repaired)}
+        )
 
     def close(self) -> None:
         """Close the judge; idempotent."""

@@ -48,8 +48,11 @@ class Ledger:
             with self._locked():
                 pass
         except OSError as error:
-            raise ConfigError(f"the judge's ledger cannot be written: {error.strerror}", where=str(path),
-                              fix="set judge.ledger to a file that can be written") from error
+            raise ConfigError(
+                f"the judge's ledger cannot be written: {error.strerror}",
+                where=str(path),
+                fix="set judge.ledger to a file that can be written",
+            ) from error
 
     def reserve(self, nano: int, what: str) -> str | None:
         """Set ``nano`` aside; None if that would exceed the cap."""
@@ -115,9 +118,11 @@ class Ledger:
             if op == "settle":
                 self.settled.add(name)
         except (ValueError, KeyError, TypeError) as error:
-            raise ConfigError("the judge's ledger is damaged: what was spent is not known",
-                              where=f"{self.path}, line {self._line}",
-                              fix="mend that line, or set judge.ledger to another file") from error
+            raise ConfigError(
+                "the judge's ledger is damaged: what was spent is not known",
+                where=f"{self.path}, line {self._line}",
+                fix="mend that line, or set judge.ledger to another file",
+            ) from error
 
 
 class Budget:

@@ -30,8 +30,9 @@ class LocalJudge:
         loaded = load_policy(config.model)
         loaded.model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
         self.formatter, self.context = Formatter(loaded.tokenizer, config.model.prompt_format), loaded.context
-        self.engine = NativeEngine(loaded.model, loaded.tokenizer, loaded.context, config.max_concurrent,
-                                   config.max_batch_tokens)
+        self.engine = NativeEngine(
+            loaded.model, loaded.tokenizer, loaded.context, config.max_concurrent, config.max_batch_tokens
+        )
 
     def ask(self, requests: Sequence[JudgeRequest]) -> list[JudgeReply]:
         """One reply per request, in order; one that does not fit the context has a status."""
@@ -45,18 +46,22 @@ class LocalJudge:
                 continue
             if not ids or len(ids) + request.max_tokens > self.context:
                 replies[at] = JudgeReply.failed(
-                    ScoreStatus.ERROR, f"the question has {len(ids)} tokens; with {request.max_tokens} for the answer "
-                                       f"that is outside the judge's context of {self.context}")
+                    ScoreStatus.ERROR,
+                    f"the question has {len(ids)} tokens; with {request.max_tokens} for the answer "
+                    f"that is outside the judge's context of {self.context}",
+                )
                 continue
             waiting[request.temperature].append(
-                (at, RolloutRequest(request.id, ids, 0, request.seed, request.max_tokens)))
+                (at, RolloutRequest(request.id, ids, 0, request.seed, request.max_tokens))
+            )
         for temperature, rows in waiting.items():
             longest = max(r.max_tokens or 0 for _, r in rows)
             sampling = SamplingParams(max_tokens=longest, temperature=temperature)
             for (at, _), rollout in zip(rows, self.engine.generate([r for _, r in rows], sampling, 0)):
                 status, why = (ScoreStatus.OK, "") if rollout.text else (ScoreStatus.MISSING, "an answer without text")
-                replies[at] = JudgeReply(rollout.text or None, status, why, len(rollout.prompt_ids),
-                                         len(rollout.completion_ids))
+                replies[at] = JudgeReply(
+                    rollout.text or None, status, why, len(rollout.prompt_ids), len(rollout.completion_ids)
+                )
         return [replies[at] for at in range(len(requests))]
 
     def encode(self, request: JudgeRequest) -> tuple[int, ...]:

@@ -63,9 +63,15 @@ def compare(judge: Judge, matches: Sequence[Match], criterion: str, asking: Aski
 def questions(matches: Sequence[Match], criterion: str, asking: Asking) -> list[JudgeRequest]:
     """Both orders of each match whose responses differ."""
     system = SYSTEM.format(criterion=criterion, data=AS_DATA)
-    return [r for m in matches if m.first != m.second
-            for r in (question(m, m.first, m.second, "ab", system, asking),
-                      question(m, m.second, m.first, "ba", system, asking))]
+    return [
+        r
+        for m in matches
+        if m.first != m.second
+        for r in (
+            question(m, m.first, m.second, "ab", system, asking),
+            question(m, m.second, m.first, "ba", system, asking),
+        )
+    ]
 
 
 def matches_of(pairs: Sequence[PreferencePair]) -> list[Match]:
@@ -75,10 +81,17 @@ def matches_of(pairs: Sequence[PreferencePair]) -> list[Match]:
 
 def question(match: Match, a: str, b: str, order: str, system: str, asking: Asking) -> JudgeRequest:
     """The question in one order."""
-    text = "\n\n".join((tagged("conversation", conversation(match.prompt)), tagged("response_a", a),
-                        tagged("response_b", b)))
-    return JudgeRequest(f"{match.id}:{order}", ({"role": "user", "content": text},), system, asking.max_tokens,
-                        asking.temperature, asking.seed)
+    text = "\n\n".join(
+        (tagged("conversation", conversation(match.prompt)), tagged("response_a", a), tagged("response_b", b))
+    )
+    return JudgeRequest(
+        f"{match.id}:{order}",
+        ({"role": "user", "content": text},),
+        system,
+        asking.max_tokens,
+        asking.temperature,
+        asking.seed,
+    )
 
 
 def better(found: dict[str, Any]) -> tuple[float, str]:
@@ -121,8 +134,15 @@ class PairwiseReward:
         for i, sample in enumerate(samples):
             groups[sample.prompt.id].append(i)
         pairs = [(rows[i], rows[j]) for rows in groups.values() for i, j in ring(len(rows), self.config.rivals)]
-        matches = [Match(f"{samples[i].prompt.id}:{i}:{j}", samples[i].prompt.messages, samples[i].completion,
-                         samples[j].completion) for i, j in pairs]
+        matches = [
+            Match(
+                f"{samples[i].prompt.id}:{i}:{j}",
+                samples[i].prompt.messages,
+                samples[i].completion,
+                samples[j].completion,
+            )
+            for i, j in pairs
+        ]
         outcomes = compare(self.judge, matches, self.config.criterion, self.config.asking)
         shares: dict[int, list[tuple[float, bool]]] = defaultdict(list)
         missing: dict[int, Outcome] = {}
@@ -157,5 +177,7 @@ def win_share(rows: Sequence[tuple[float, bool]], missing: Outcome | None) -> Sc
     if not rows:
         why = "no other completion of this prompt to compare with" if missing is None else missing.detail
         return Score.failed(ScoreStatus.MISSING if missing is None else missing.status, why)
-    return Score(sum(s for s, _ in rows) / len(rows),
-                 {"comparisons": float(len(rows)), "flipped": sum(f for _, f in rows) / len(rows)})
+    return Score(
+        sum(s for s, _ in rows) / len(rows),
+        {"comparisons": float(len(rows)), "flipped": sum(f for _, f in rows) / len(rows)},
+    )

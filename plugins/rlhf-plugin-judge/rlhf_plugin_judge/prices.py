@@ -74,8 +74,12 @@ def is_version(model: str, name: str) -> bool:
 
 def cost(price: Price, tokens: Tokens, share: float = 1.0) -> int:
     """Nano-dollars of one answer, rounded up; ``share`` is what is left of the price after a discount."""
-    usd_per_million = (tokens.input * price.input + tokens.output * price.output
-                       + tokens.cache_write * price.writing + tokens.cache_read * price.reading)
+    usd_per_million = (
+        tokens.input * price.input
+        + tokens.output * price.output
+        + tokens.cache_write * price.writing
+        + tokens.cache_read * price.reading
+    )
     return math.ceil(round(usd_per_million * share * NANO / 1e6, 3))
 
 

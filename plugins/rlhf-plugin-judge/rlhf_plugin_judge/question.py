@@ -33,14 +33,19 @@ class Question:
 
 def question_of(request: JudgeRequest, config: AnthropicConfig) -> Question:
     """Write a request down for the service; system turns join the system text."""
-    system = "\n\n".join(clean(t) for t in
-                         [request.system, *(m["content"] for m in request.messages if m["role"] == "system")] if t)
-    turns = [{"role": "assistant" if m["role"] == "assistant" else "user", "content": clean(m["content"])}
-             for m in request.messages if m["role"] != "system"]
+    system = "\n\n".join(
+        clean(t) for t in [request.system, *(m["content"] for m in request.messages if m["role"] == "system")] if t
+    )
+    turns = [
+        {"role": "assistant" if m["role"] == "assistant" else "user", "content": clean(m["content"])}
+        for m in request.messages
+        if m["role"] != "system"
+    ]
     temperature = request.temperature if config.takes_temperature else None
     params: dict[str, Any] = {"model": config.model, "max_tokens": request.max_tokens, "messages": turns}
-    name = digest({**params, "system": system, "temperature": temperature, "seed": request.seed,
-                   "service": config.address})
+    name = digest(
+        {**params, "system": system, "temperature": temperature, "seed": request.seed, "service": config.address}
+    )
     if system:
         block: dict[str, Any] = {"type": "text", "text": system}
         params["system"] = [{**block, "cache_control": {"type": "ephemeral"}} if config.prompt_caching else block]

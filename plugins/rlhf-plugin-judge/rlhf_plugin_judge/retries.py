@@ -16,8 +16,9 @@ def worth_retrying(error: Exception) -> bool:
     """408, 409, 429, 5xx, broken connections, timeouts, and answers that cannot be read; not what stays refused."""
     if isinstance(error, anthropic.APIStatusError):
         return error.status_code in (408, 409, 429) or error.status_code >= 500
-    return isinstance(error, (anthropic.APIConnectionError, anthropic.APIResponseValidationError, TimeoutError,
-                              ValueError))
+    return isinstance(
+        error, (anthropic.APIConnectionError, anthropic.APIResponseValidationError, TimeoutError, ValueError)
+    )
 
 
 def may_have_been_sent(error: Exception) -> bool:

@@ -47,8 +47,10 @@ class JudgeRewardConfig(ComponentConfig):
     @model_validator(mode="after")
     def _scale(self) -> JudgeRewardConfig:
         if self.low >= self.high:
-            raise ConfigError(f"reward 'judge': the scale from {self.low} to {self.high} is empty",
-                              fix="reward.low must be below reward.high")
+            raise ConfigError(
+                f"reward 'judge': the scale from {self.low} to {self.high} is empty",
+                fix="reward.low must be below reward.high",
+            )
         return self
 
     def preflight(self, ctx: BuildContext) -> None:
@@ -60,8 +62,11 @@ class JudgeRewardConfig(ComponentConfig):
         self.judge.preflight(ctx)
         size = getattr(getattr(ctx.config, "trainer", None), "group_size", None)
         if self.mode == "pairwise" and size == 1:
-            raise ConfigError("reward 'judge' compares the completions of a prompt, and there is one of each",
-                              where="trainer.group_size", fix="trainer.group_size=4, or reward.mode=grade")
+            raise ConfigError(
+                "reward 'judge' compares the completions of a prompt, and there is one of each",
+                where="trainer.group_size",
+                fix="trainer.group_size=4, or reward.mode=grade",
+            )
 
     def build(self, ctx: BuildContext) -> GradeReward | PairwiseReward:
         """Build the judge and the reward."""
@@ -90,9 +95,11 @@ class JudgeVerifierConfig(VerifierConfig):
     @model_validator(mode="after")
     def _no_batches(self) -> JudgeVerifierConfig:
         if getattr(self.judge, "batches", False):
-            raise ConfigError("verifier 'judge' asks one question at a time, and its judge sends message batches",
-                              why="each would be a batch of one, which may take a day",
-                              fix="verifier.judge.batches=false, or --reward judge, which asks all questions together")
+            raise ConfigError(
+                "verifier 'judge' asks one question at a time, and its judge sends message batches",
+                why="each would be a batch of one, which may take a day",
+                fix="verifier.judge.batches=false, or --reward judge, which asks all questions together",
+            )
         return self
 
     @property

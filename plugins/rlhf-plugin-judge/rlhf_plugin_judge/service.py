@@ -81,8 +81,10 @@ class AnthropicJudge:
                 self.seen["kept"] += 1
             elif one.too_long:
                 found[one.digest] = JudgeReply.failed(
-                    ScoreStatus.ERROR, f"the question may have more than {self.price.longest} tokens, for which "
-                                       f"'{self.config.model}' has no price here (judge.prices, longest)")
+                    ScoreStatus.ERROR,
+                    f"the question may have more than {self.price.longest} tokens, for which "
+                    f"'{self.config.model}' has no price here (judge.prices, longest)",
+                )
             else:
                 todo[one.digest] = one
         if self.config.batches and todo:
@@ -92,8 +94,10 @@ class AnthropicJudge:
         else:
             found |= zip(todo, await together(self._one(q) for q in todo.values()))
         first: set[str] = set()
-        return [found[q.digest] if not (q.digest in first or first.add(q.digest)) else again(found[q.digest])
-                for q in questions]
+        return [
+            found[q.digest] if not (q.digest in first or first.add(q.digest)) else again(found[q.digest])
+            for q in questions
+        ]
 
     def _open(self) -> None:
         """A client of this process and its loop."""
@@ -102,8 +106,12 @@ class AnthropicJudge:
         self.budget = Budget(self.ledger)
         self.not_before = 0.0
         """On the loop's clock: the service asked not to be asked before."""
-        self._client = anthropic.AsyncAnthropic(api_key=self.key.get_secret_value(), base_url=self.config.base_url,
-                                                max_retries=0, timeout=self.config.timeout_s)
+        self._client = anthropic.AsyncAnthropic(
+            api_key=self.key.get_secret_value(),
+            base_url=self.config.base_url,
+            max_retries=0,
+            timeout=self.config.timeout_s,
+        )
 
     @property
     def client(self) -> anthropic.AsyncAnthropic:
@@ -121,8 +129,7 @@ class AnthropicJudge:
             except TimeoutError:
                 self.seen["late"] += 1
                 before = f"; before: {last[-1]}" if last else ""
-                return JudgeReply.failed(ScoreStatus.TIMEOUT,
-                                         f"no answer within {self.config.deadline_s:g} s{before}")
+                return JudgeReply.failed(ScoreStatus.TIMEOUT, f"no answer within {self.config.deadline_s:g} s{before}")
 
     async def _attempts(self, question: Question, last: list[str]) -> JudgeReply:
         """Attempts until there is an answer; ``last`` collects why each failed."""
@@ -168,8 +175,11 @@ class AnthropicJudge:
         """The reply for a question that the cap has no room for."""
         self.seen["over_cap"] += 1
         spent, cap = self.ledger.total / NANO, self.config.max_cost_usd
-        return JudgeReply.failed(ScoreStatus.MISSING, f"the spend cap is reached: {spent:.6f} of {cap:g} USD are spent "
-                                                      f"or reserved in {self.ledger.path}; raise judge.max_cost_usd")
+        return JudgeReply.failed(
+            ScoreStatus.MISSING,
+            f"the spend cap is reached: {spent:.6f} of {cap:g} USD are spent "
+            f"or reserved in {self.ledger.path}; raise judge.max_cost_usd",
+        )
 
     def reply_of(self, message: Any) -> JudgeReply:
         """The text of a message, with its cost.
@@ -194,9 +204,17 @@ class AnthropicJudge:
         """Put an answer into the cache under its question's digest; on a full disk it is only not kept."""
         if reply.ok:
             try:
-                self.answers.put(name, {
-                    "text": reply.text, "model": self.config.model, "input_tokens": reply.input_tokens,
-                    "output_tokens": reply.output_tokens, "cost_usd": reply.cost_usd, "at": round(time.time(), 3)})
+                self.answers.put(
+                    name,
+                    {
+                        "text": reply.text,
+                        "model": self.config.model,
+                        "input_tokens": reply.input_tokens,
+                        "output_tokens": reply.output_tokens,
+                        "cost_usd": reply.cost_usd,
+                        "at": round(time.time(), 3),
+                    },
+                )
             except (OSError, RuntimeError, ValueError):
                 self.seen["not_kept"] += 1
         return reply
@@ -218,20 +236,27 @@ def names(first: str) -> Iterator[str]:
 def tokens_of(message: Any) -> Tokens:
     """What a message took."""
     usage = message.usage
-    return Tokens(usage.input_tokens, usage.output_tokens, usage.cache_creation_input_tokens or 0,
-                  usage.cache_read_input_tokens or 0)
+    return Tokens(
+        usage.input_tokens,
+        usage.output_tokens,
+        usage.cache_creation_input_tokens or 0,
+        usage.cache_read_input_tokens or 0,
+    )
 
 
 def kept(row: dict[str, Any]) -> JudgeReply:
     """An answer from the cache; it costs nothing now."""
-    return JudgeReply(row["text"], input_tokens=int(row.get("input_tokens", 0)),
-                      output_tokens=int(row.get("output_tokens", 0)), cached=True)
+    return JudgeReply(
+        row["text"],
+        input_tokens=int(row.get("input_tokens", 0)),
+        output_tokens=int(row.get("output_tokens", 0)),
+        cached=True,
+    )
 
 
 def again(reply: JudgeReply) -> JudgeReply:
     """The reply to a question that another request of the same call has asked."""
-    return JudgeReply(reply.text, reply.status, reply.detail, reply.input_tokens, reply.output_tokens,
-                      cached=reply.ok)
+    return JudgeReply(reply.text, reply.status, reply.detail, reply.input_tokens, reply.output_tokens, cached=reply.ok)
 
 
 def hint(text: str) -> str:

@@ -96,15 +96,30 @@ class Service:
             known = cached and system in self._systems
             self._systems |= {system} if cached else set()
             size = len(system) // 4
-            tokens = Tokens(asked + (0 if cached else size), min(body["max_tokens"], len(text) // 4 + 1),
-                            size if cached and not known else 0, size if known else 0)
+            tokens = Tokens(
+                asked + (0 if cached else size),
+                min(body["max_tokens"], len(text) // 4 + 1),
+                size if cached and not known else 0,
+                size if known else 0,
+            )
             self.seen["billed_nano"] += cost(self.price, tokens, share)
             self.seen["answers"] += 1
-        usage = {"input_tokens": tokens.input, "output_tokens": tokens.output,
-                 "cache_creation_input_tokens": tokens.cache_write, "cache_read_input_tokens": tokens.cache_read}
-        return {"id": f"msg_{self.seen['answers']}", "type": "message", "role": "assistant", "model": body["model"],
-                "content": [{"type": "text", "text": text}] if text else [], "stop_reason": "end_turn",
-                "stop_sequence": None, "usage": usage}
+        usage = {
+            "input_tokens": tokens.input,
+            "output_tokens": tokens.output,
+            "cache_creation_input_tokens": tokens.cache_write,
+            "cache_read_input_tokens": tokens.cache_read,
+        }
+        return {
+            "id": f"msg_{self.seen['answers']}",
+            "type": "message",
+            "role": "assistant",
+            "model": body["model"],
+            "content": [{"type": "text", "text": text}] if text else [],
+            "stop_reason": "end_turn",
+            "stop_sequence": None,
+            "usage": usage,
+        }
 
     def entered(self, step: int) -> None:
         """A request came (1) or went (-1)."""
@@ -178,8 +193,11 @@ class Handler(BaseHTTPRequestHandler):
         """How a batch is, or its results."""
         service, parts = self.server.service, self.path.strip("/").split("/")
         if self.path == "/seen":
-            found = {**service.seen, "most_open": service.most_open,
-                     "answered_twice": sum(n > 1 for n in service.answered.values())}
+            found = {
+                **service.seen,
+                "most_open": service.most_open,
+                "answered_twice": sum(n > 1 for n in service.answered.values()),
+            }
             self.send(200, json.dumps(found))
         elif len(parts) < 4 or parts[3] not in service.batches:
             self.error(404, "not_found_error", f"no {self.path}")
@@ -195,10 +213,18 @@ class Handler(BaseHTTPRequestHandler):
         ended = row["polls"] > service.polls
         counts = dict.fromkeys(("processing", "succeeded", "errored", "canceled", "expired"), 0)
         counts["succeeded" if ended else "processing"] = len(row["requests"])
-        return {"id": name, "type": "message_batch", "processing_status": "ended" if ended else "in_progress",
-                "request_counts": counts, "created_at": "2026-01-01T00:00:00Z", "expires_at": "2026-01-02T00:00:00Z",
-                "ended_at": "2026-01-01T01:00:00Z" if ended else None, "archived_at": None, "cancel_initiated_at": None,
-                "results_url": f"{self.server.url}/v1/messages/batches/{name}/results" if ended else None}
+        return {
+            "id": name,
+            "type": "message_batch",
+            "processing_status": "ended" if ended else "in_progress",
+            "request_counts": counts,
+            "created_at": "2026-01-01T00:00:00Z",
+            "expires_at": "2026-01-02T00:00:00Z",
+            "ended_at": "2026-01-01T01:00:00Z" if ended else None,
+            "archived_at": None,
+            "cancel_initiated_at": None,
+            "results_url": f"{self.server.url}/v1/messages/batches/{name}/results" if ended else None,
+        }
 
     def results(self, name: str) -> str:
         """Results of a batch, one a line, last first; billed once."""
@@ -224,8 +250,9 @@ class Handler(BaseHTTPRequestHandler):
         more = {"retry-after": str(after)} if status == 429 and after is not None else {}
         self.send(status, json.dumps({"type": "error", "error": {"type": kind, "message": text}}), headers=more)
 
-    def send(self, status: int, text: str, kind: str = "application/json",
-             headers: Mapping[str, str] | None = None) -> bool:
+    def send(
+        self, status: int, text: str, kind: str = "application/json", headers: Mapping[str, str] | None = None
+    ) -> bool:
         """Write a response; False if nobody is there any more."""
         data = text.encode()
         try:

@@ -16,8 +16,10 @@ LOOKED_AT = 20_000
 """Characters from the end of an answer in which its JSON is looked for."""
 _OPENED = re.compile(r'\{\s*"')
 """What begins like a JSON object with keys, unlike braces in prose or LaTeX."""
-REPAIR = ("That is not the JSON that was asked for: {why}. Answer again, with the JSON object alone: no prose around "
-          "it, no code fence.")
+REPAIR = (
+    "That is not the JSON that was asked for: {why}. Answer again, with the JSON object alone: no prose around "
+    "it, no code fence."
+)
 
 
 class Unusable(ValueError):
@@ -78,8 +80,10 @@ def number(found: dict[str, Any], key: str, low: float, high: float) -> float:
     """
     value = found.get(key)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise Unusable(f'"{key}" must be a number from {low:g} to {high:g}' + ("" if value is None else ", not "
-                                                                              f"{json.dumps(value)[:40]}"))
+        raise Unusable(
+            f'"{key}" must be a number from {low:g} to {high:g}'
+            + ("" if value is None else f", not {json.dumps(value)[:40]}")
+        )
     if not low <= value <= high:
         raise Unusable(f'"{key}" is {value:g}, outside the scale from {low:g} to {high:g}')
     return float(value)
@@ -125,6 +129,8 @@ def read(reply: JudgeReply, parse: Callable[[dict[str, Any]], T]) -> Verdict[T]:
 
 def mending(request: JudgeRequest, text: str, why: str) -> JudgeRequest:
     """The question, its unusable answer, and what is wrong with it."""
-    turns = ({"role": "assistant", "content": text.strip() or "(nothing)"},
-             {"role": "user", "content": REPAIR.format(why=why.split(" (the judge said")[0])})
+    turns = (
+        {"role": "assistant", "content": text.strip() or "(nothing)"},
+        {"role": "user", "content": REPAIR.format(why=why.split(" (the judge said")[0])},
+    )
     return replace(request, id=f"{request.id}:again", messages=(*request.messages, *turns))

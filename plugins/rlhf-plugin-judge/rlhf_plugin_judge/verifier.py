@@ -43,11 +43,20 @@ class JudgeVerifier:
         """The question about one sample."""
         asking, answer = self.config.asking, sample.prompt.answer
         shown = answer is not None and self.config.reference != "never"
-        parts = [tagged("conversation", conversation(sample.prompt.messages)),
-                 *([tagged("reference", str(answer))] if shown else []), tagged("response", sample.completion)]
+        parts = [
+            tagged("conversation", conversation(sample.prompt.messages)),
+            *([tagged("reference", str(answer))] if shown else []),
+            tagged("response", sample.completion),
+        ]
         system = self.system + (COMPARE if shown else "")
-        return JudgeRequest(sample.prompt.id, ({"role": "user", "content": "\n\n".join(parts)},), system,
-                            asking.max_tokens, asking.temperature, asking.seed)
+        return JudgeRequest(
+            sample.prompt.id,
+            ({"role": "user", "content": "\n\n".join(parts)},),
+            system,
+            asking.max_tokens,
+            asking.temperature,
+            asking.seed,
+        )
 
     def close(self) -> None:
         """Close the judge; idempotent."""

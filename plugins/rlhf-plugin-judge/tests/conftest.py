@@ -53,7 +53,9 @@ def requests() -> Callable[[int], list[JudgeRequest]]:
     """``requests(n)``: n different questions with one system text."""
 
     def make(count: int) -> list[JudgeRequest]:
-        return [JudgeRequest(f"q/{i}", ({"role": "user", "content": f"Question {i}"},), "You grade.", max_tokens=50)
-                for i in range(count)]
+        return [
+            JudgeRequest(f"q/{i}", ({"role": "user", "content": f"Question {i}"},), "You grade.", max_tokens=50)
+            for i in range(count)
+        ]
 
     return make

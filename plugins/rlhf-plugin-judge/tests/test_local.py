@@ -29,9 +29,13 @@ def test_an_answer_that_ends_at_once_is_missing_and_no_empty_text():
 def test_answers_what_fits():
     judge = POCKET.build(make_context())
     turn = ({"role": "user", "content": "What is 2 + 3?"},)
-    asked = [JudgeRequest("a", turn, max_tokens=12), JudgeRequest("b", turn, "Be brief.", max_tokens=3),
-             JudgeRequest("c", turn, max_tokens=10**6), JudgeRequest("d", turn, max_tokens=12, temperature=1.0, seed=1),
-             JudgeRequest("e", turn, max_tokens=12, temperature=1.0, seed=2)]
+    asked = [
+        JudgeRequest("a", turn, max_tokens=12),
+        JudgeRequest("b", turn, "Be brief.", max_tokens=3),
+        JudgeRequest("c", turn, max_tokens=10**6),
+        JudgeRequest("d", turn, max_tokens=12, temperature=1.0, seed=1),
+        JudgeRequest("e", turn, max_tokens=12, temperature=1.0, seed=2),
+    ]
     replies = judge.ask(asked)
     assert replies[0].text == judge.ask(asked[:1])[0].text
     assert 0 < replies[1].output_tokens <= 3

@@ -19,8 +19,18 @@ def test_a_run_compares_its_completions_and_pays_from_its_own_ledger(serve, comm
     trainer = {"steps": 2, "rollout_batch_size": 8, "group_size": 4, "eval_samples": 4, "sampling.max_tokens": 12}
     words = [*(f"reward.{k}={v}" for k, v in settings.items()), *(f"trainer.{k}={v}" for k, v in trainer.items())]
     run = tmp_path / "run"
-    code, err = command("train", "--algo", "grpo", "--reward", "judge", "--run-dir", run, "--set", "threads=1",
-                        *(w for s in words for w in ("--set", s)))
+    code, err = command(
+        "train",
+        "--algo",
+        "grpo",
+        "--reward",
+        "judge",
+        "--run-dir",
+        run,
+        "--set",
+        "threads=1",
+        *(w for s in words for w in ("--set", s)),
+    )
     assert code == 0, err
     spent = json.loads((run / "summary.json").read_text())["reports"]["judge"]
     rows = list(read_jsonl(run / "judge_ledger.jsonl"))

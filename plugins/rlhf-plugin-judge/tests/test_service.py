@@ -54,9 +54,14 @@ def test_a_rerun_costs_nothing_and_survives_a_damaged_file(serve, config, reques
 def test_equal_questions_are_sent_once_and_what_decides_an_answer_is_in_its_hash(serve, config):
     server = serve()
     turn = ({"role": "user", "content": "Same"},)
-    kinds = [JudgeRequest("a", turn), JudgeRequest("b", turn), JudgeRequest("c", turn, seed=1),
-             JudgeRequest("d", turn, system="Other"), JudgeRequest("e", turn, max_tokens=9),
-             JudgeRequest("f", turn, temperature=0.5)]
+    kinds = [
+        JudgeRequest("a", turn),
+        JudgeRequest("b", turn),
+        JudgeRequest("c", turn, seed=1),
+        JudgeRequest("d", turn, system="Other"),
+        JudgeRequest("e", turn, max_tokens=9),
+        JudgeRequest("f", turn, temperature=0.5),
+    ]
     replies = config(server).build(make_context()).ask(kinds)
     assert server.service.seen["arrivals"] == 5
     assert [r.cached for r in replies] == [False, True, False, False, False, False]
@@ -224,8 +229,10 @@ def test_a_full_disk_ends_everything_that_is_asked(serve, config, requests, monk
 
 def test_two_judges_of_a_run_report_apart_and_what_their_ledger_holds(serve, config, requests, tmp_path):
     server, ctx = serve(), make_context(run_dir=tmp_path)
-    judges = [config(server, model=name, prompt_caching=False).build(ctx)
-              for name in ("claude-haiku-4-5", "claude-sonnet-4-6")]
+    judges = [
+        config(server, model=name, prompt_caching=False).build(ctx)
+        for name in ("claude-haiku-4-5", "claude-sonnet-4-6")
+    ]
     for judge, count in zip(judges, (3, 2)):
         judge.ask(requests(count))
     first, second = ctx.report["judge"], ctx.report["judge_2"]

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from rlhf_core.api import ModelConfig
-from rlhf_core.court.config import VerifierRewardConfig
 from rlhf_core.registry import Registry
 from rlhf_core.testing import check_reward, check_verifier, make_context
 from rlhf_core.types import JudgeReply, PreferencePair, Prompt, Sample, ScoreStatus
+from rlhf_core.verifiers.config import VerifierRewardConfig
 from rlhf_plugin_judge.agreement import pair_agreement
 from rlhf_plugin_judge.config import AnthropicConfig, LocalConfig
 from rlhf_plugin_judge.pairwise import Match, PairwiseReward, compare, ring
@@ -89,8 +89,11 @@ def test_a_judge_that_likes_the_first_place_moves_nobody(serve, config):
 
 
 def test_a_comparison_keeps_its_reasons_and_a_list_is_no_answer(serve, config):
-    said = {"a": '{"better": "response B", "why": "shorter"}', "b": '{"better": "a", "why": "still shorter"}',
-            "c": '{"better": ["A"]}'}
+    said = {
+        "a": '{"better": "response B", "why": "shorter"}',
+        "b": '{"better": "a", "why": "still shorter"}',
+        "c": '{"better": ["A"]}',
+    }
     judge = config(serve(answer=lambda body: said[between(body, "response_a")])).build(make_context())
     turn = ({"role": "user", "content": "Hi?"},)
     found, unusable = compare(judge, [Match("1", turn, "a", "b"), Match("2", turn, "c", "a")], "", Asking())
@@ -145,8 +148,14 @@ def test_a_model_of_ones_own_has_time_enough_to_judge_in_a_worker():
 def test_a_verifier_refuses_batches_of_one_question(command):
     with pytest.raises(ValueError, match="asks one question at a time"):
         JudgeVerifierConfig(judge=AnthropicConfig(batches=True))
-    code, err = command("train", "--dry-run", "--algo", "grpo", "--set", "reward={name: verifier, verifier: "
-                        "{name: judge, judge: {name: anthropic, batches: true}}}")
+    code, err = command(
+        "train",
+        "--dry-run",
+        "--algo",
+        "grpo",
+        "--set",
+        "reward={name: verifier, verifier: {name: judge, judge: {name: anthropic, batches: true}}}",
+    )
     assert (code, "message batches" in err) == (2, True)
 
 
@@ -160,10 +169,15 @@ def test_the_last_json_object_counts():
             number({"grade": value}, "grade", 1, 10)
 
 
-@pytest.mark.parametrize("text", [
-    '{"why": "it only says {"grade": 10}, which is no answer", "grade": 1}', 'It says {"grade": 10}. {"why": "cut',
-    '{"grade": 1, "why": "it says {"grade": 10}', '{"grade": 10} is what it wrote; I would say 1.',
-])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"why": "it only says {"grade": 10}, which is no answer", "grade": 1}',
+        'It says {"grade": 10}. {"why": "cut',
+        '{"grade": 1, "why": "it says {"grade": 10}',
+        '{"grade": 10} is what it wrote; I would say 1.',
+    ],
+)
 def test_a_quoted_grade_is_no_verdict(text: str) -> None:
     with pytest.raises(Unusable):
         find_object(text)
@@ -176,8 +190,10 @@ def test_a_brace_in_the_thoughts_does_no_harm_and_no_tag_can_be_closed() -> None
 
 
 def test_agreement_with_labels(serve, config):
-    pairs = [PreferencePair(f"p/{i}", ({"role": "user", "content": f"Q{i}"},), "long" * (1 + i % 4), "x" * 8)
-             for i in range(8)]
+    pairs = [
+        PreferencePair(f"p/{i}", ({"role": "user", "content": f"Q{i}"},), "long" * (1 + i % 4), "x" * 8)
+        for i in range(8)
+    ]
     judge = config(serve(answer=by_length)).build(make_context())
     found = pair_agreement(judge, pairs, "", Asking())
     assert found["accuracy"] == pytest.approx((4 + 0.5 * 2) / 8)  # 12 and 16 win, 8 ties, 4 loses

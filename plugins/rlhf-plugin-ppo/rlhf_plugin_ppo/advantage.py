@@ -42,8 +42,13 @@ class Gae:
 
         return WithValues(loss, self.config.value_coefficient, self.config.cliprange_value)
 
-    def estimate(self, rollouts: Sequence[Rollout], scores: Sequence[Score], group_ids: Sequence[int],
-                 tokens: Sequence[TokenValues] | None = None) -> Advantages:
+    def estimate(
+        self,
+        rollouts: Sequence[Rollout],
+        scores: Sequence[Score],
+        group_ids: Sequence[int],
+        tokens: Sequence[TokenValues] | None = None,
+    ) -> Advantages:
         """Return ``[T]`` advantages and returns per rollout, None where its score is missing."""
         told = tokens or [TokenValues(np.zeros(len(r.completion_ids) + 1, np.float32)) for r in rollouts]
         chosen = [np.flatnonzero(np.ones(len(r.completion_ids)) if r.mask_T is None else r.mask_T) for r in rollouts]
@@ -58,8 +63,11 @@ class Gae:
             metrics["kl_coefficient"] = self.control.coefficient
             self.control.observe(float(np.mean([k.sum() for k in kls])), len(rollouts))
         sizes = [len(r.completion_ids) for r in rollouts]
-        return Advantages([spread(final.get(i), c, sizes[i]) for i, c in enumerate(chosen)], metrics,
-                          [spread(returns.get(i), c, sizes[i]) for i, c in enumerate(chosen)])
+        return Advantages(
+            [spread(final.get(i), c, sizes[i]) for i, c in enumerate(chosen)],
+            metrics,
+            [spread(returns.get(i), c, sizes[i]) for i, c in enumerate(chosen)],
+        )
 
     def _kl(self, rollout: Rollout, told: TokenValues) -> Doubles:
         if told.ref_T is None:

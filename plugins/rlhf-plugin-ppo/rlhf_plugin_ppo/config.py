@@ -41,15 +41,21 @@ class PpoKL(KLSettings):
             defaults = type(self).model_fields
             idle = [n for n in ("target", "horizon") if getattr(self, n) != defaults[n].default]
             if idle:
-                raise ConfigError(f"kl.{idle[0]} has no effect with kl.controller fixed",
-                                  fix=f"--set trainer.kl.controller=adaptive, or leave out kl.{idle[0]}")
+                raise ConfigError(
+                    f"kl.{idle[0]} has no effect with kl.controller fixed",
+                    fix=f"--set trainer.kl.controller=adaptive, or leave out kl.{idle[0]}",
+                )
             return self
         if self.where == "loss":
-            raise ConfigError("kl.controller adaptive steers the KL in the reward, but kl.where is loss",
-                              fix="--set trainer.kl.where=reward, or --set trainer.kl.controller=fixed")
+            raise ConfigError(
+                "kl.controller adaptive steers the KL in the reward, but kl.where is loss",
+                fix="--set trainer.kl.where=reward, or --set trainer.kl.controller=fixed",
+            )
         if self.coefficient == 0:
-            raise ConfigError("kl.controller adaptive multiplies the coefficient, which would stay 0",
-                              fix="--set trainer.kl.controller=fixed, or a coefficient above 0")
+            raise ConfigError(
+                "kl.controller adaptive multiplies the coefficient, which would stay 0",
+                fix="--set trainer.kl.controller=fixed, or a coefficient above 0",
+            )
         return self
 
 
@@ -90,19 +96,25 @@ class PpoConfig(OnlineTrainerConfig):
         chosen = ctx.config.advantage
         assert chosen is not None
         if not chosen.has_critic:
-            raise ConfigError(f"algorithm 'ppo' needs a critic, but advantage '{chosen.name}' has none",
-                              why="without one its advantages are those of another algorithm",
-                              fix="--set advantage.name=gae, or choose that algorithm: --algo grpo")
+            raise ConfigError(
+                f"algorithm 'ppo' needs a critic, but advantage '{chosen.name}' has none",
+                why="without one its advantages are those of another algorithm",
+                fix="--set advantage.name=gae, or choose that algorithm: --algo grpo",
+            )
         adaptive = self.adaptive_sampling
         most = self.prompts_per_step * (self.group_size if adaptive is None else adaptive.max_completions)
         if self.kl.controller == "adaptive" and 0.2 * most >= self.kl.horizon:
-            raise ConfigError(f"kl.horizon {self.kl.horizon:g} is too short for {most} completions a step",
-                              why="one step could change the coefficient by its own size and turn its sign",
-                              fix=f"--set trainer.kl.horizon={4 * most} or more")
+            raise ConfigError(
+                f"kl.horizon {self.kl.horizon:g} is too short for {most} completions a step",
+                why="one step could change the coefficient by its own size and turn its sign",
+                fix=f"--set trainer.kl.horizon={4 * most} or more",
+            )
         warmup = getattr(chosen, "warmup_steps", 0)
         if warmup >= self.steps:
-            raise ConfigError(f"advantage.warmup_steps {warmup} leaves none of the {self.steps} steps to the policy",
-                              fix="lower it, or raise trainer.steps")
+            raise ConfigError(
+                f"advantage.warmup_steps {warmup} leaves none of the {self.steps} steps to the policy",
+                fix="lower it, or raise trainer.steps",
+            )
 
 
 class CriticSettings(Config):
@@ -120,11 +132,15 @@ class CriticSettings(Config):
     @model_validator(mode="after")
     def _fits(self) -> CriticSettings:
         if self.kind == "shared" and self.path is not None:
-            raise ConfigError(f"critic.path '{self.path}' would have no effect: a shared critic sits on the policy's "
-                              "trunk", fix="--set advantage.critic.kind=separate, or leave out the path")
+            raise ConfigError(
+                f"critic.path '{self.path}' would have no effect: a shared critic sits on the policy's trunk",
+                fix="--set advantage.critic.kind=separate, or leave out the path",
+            )
         if self.kind == "separate" and self.stop_gradient:
-            raise ConfigError("critic.stop_gradient would have no effect: a separate critic never reaches the policy",
-                              fix="--set advantage.critic.kind=shared, or leave it out")
+            raise ConfigError(
+                "critic.stop_gradient would have no effect: a separate critic never reaches the policy",
+                fix="--set advantage.critic.kind=shared, or leave it out",
+            )
         return self
 
 

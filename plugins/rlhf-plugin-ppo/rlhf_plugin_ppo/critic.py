@@ -51,8 +51,9 @@ class Critic(torch.nn.Module):
         rows = [[*p, *c[:-1]] for p, c in zip(prompts, completions, strict=True)]
         ids_BL, _ = pad(rows, self.bias.device)
         hidden_BLH = self.trunk(input_ids=ids_BL, use_cache=False).last_hidden_state
-        return torch.cat([hidden_BLH[b, len(p) - 1 : len(p) - 1 + len(c)]
-                          for b, (p, c) in enumerate(zip(prompts, completions))])
+        return torch.cat(
+            [hidden_BLH[b, len(p) - 1 : len(p) - 1 + len(c)] for b, (p, c) in enumerate(zip(prompts, completions))]
+        )
 
 
 def make_critic(settings: CriticSettings, ctx: BuildContext) -> Critic:
@@ -68,8 +69,10 @@ def make_critic(settings: CriticSettings, ctx: BuildContext) -> Critic:
     device = next(policy.model.parameters()).device
     if settings.kind == "shared":
         if not structure(policy.model).split:
-            raise ModelError(f"model '{policy.source}' has no hidden states that a shared critic could use",
-                             fix="--set advantage.critic.kind=separate")
+            raise ModelError(
+                f"model '{policy.source}' has no hidden states that a shared critic could use",
+                fix="--set advantage.critic.kind=separate",
+            )
         trunk = trunk_of(policy)
         return Critic(width(trunk), dtype_of(trunk), stop_gradient=settings.stop_gradient).to(device)
     start = policy if settings.path is None else other(settings.path, ctx)
@@ -82,13 +85,18 @@ def other(path: str, ctx: BuildContext) -> LoadedModel:
     """Load another model for the critic, with the policy's settings."""
     loaded = load_policy(ctx.config.model.model_copy(update={"path": path, "revision": None}))
     if loaded.tokenizer.get_vocab() != ctx.policy.tokenizer.get_vocab():
-        raise ModelError(f"critic '{path}' reads other tokens than policy '{ctx.policy.source}'",
-                         why="their tokenizers' vocabularies differ, and the critic reads the policy's token ids",
-                         fix="choose a critic of the policy's family, or leave out advantage.critic.path")
+        raise ModelError(
+            f"critic '{path}' reads other tokens than policy '{ctx.policy.source}'",
+            why="their tokenizers' vocabularies differ, and the critic reads the policy's token ids",
+            fix="choose a critic of the policy's family, or leave out advantage.critic.path",
+        )
     if loaded.context < ctx.policy.context:
-        raise ModelError(f"critic '{path}' reads at most {loaded.context} tokens, but policy '{ctx.policy.source}' "
-                         f"writes up to {ctx.policy.context}", why="the critic judges whole completions",
-                         fix=f"--set model.max_context={loaded.context}, or choose a critic with a longer context")
+        raise ModelError(
+            f"critic '{path}' reads at most {loaded.context} tokens, but policy '{ctx.policy.source}' "
+            f"writes up to {ctx.policy.context}",
+            why="the critic judges whole completions",
+            fix=f"--set model.max_context={loaded.context}, or choose a critic with a longer context",
+        )
     return loaded
 
 
@@ -96,8 +104,10 @@ def trunk_of(loaded: LoadedModel) -> Any:
     """The transformer under a causal language model, adapters included."""
     parts = take_apart(loaded.model)
     if parts is None:
-        raise ModelError(f"model '{loaded.source}' has no separate trunk and head",
-                         fix="--set advantage.critic.path=... of a model that has")
+        raise ModelError(
+            f"model '{loaded.source}' has no separate trunk and head",
+            fix="--set advantage.critic.path=... of a model that has",
+        )
     return parts.trunk
 
 

@@ -23,8 +23,7 @@ class WithValues:
         clip_range: c; None does not clip.
     """
 
-    def __init__(self, loss: Callable[[TokenBatch], LossOutput], coefficient: float,
-                 clip_range: float | None) -> None:
+    def __init__(self, loss: Callable[[TokenBatch], LossOutput], coefficient: float, clip_range: float | None) -> None:
         self.loss, self.coefficient, self.clip_range = loss, coefficient, clip_range
 
     def __call__(self, batch: TokenBatch) -> LossOutput:
@@ -43,6 +42,8 @@ class WithValues:
             error_BT = torch.maximum(error_BT, other_BT)
         value_BT = 0.5 * error_BT
         count = batch.mask_BT.sum()
-        metrics = {"value_loss": ((value_BT.detach() * batch.mask_BT).sum(), count),
-                   "value_clip_fraction": (cut_BT.sum(), count)}
+        metrics = {
+            "value_loss": ((value_BT.detach() * batch.mask_BT).sum(), count),
+            "value_clip_fraction": (cut_BT.sum(), count),
+        }
         return LossOutput(out.loss + self.coefficient * value_BT, {**out.metrics, **metrics})

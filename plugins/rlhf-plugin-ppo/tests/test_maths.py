@@ -70,12 +70,15 @@ def test_explained_variance() -> None:
     assert explained_variance(returns, np.ones(50)) is None
 
 
-@pytest.mark.parametrize(("kl", "factor"), [
-    (6.0, 1.0),  # on target
-    (6.6, 1 + 0.1 * 64 / 10_000),  # 10 % above
-    (60.0, 1 + 0.2 * 64 / 10_000),  # the error is clipped to 20 %
-    (0.0, 1 - 0.2 * 64 / 10_000),
-])
+@pytest.mark.parametrize(
+    ("kl", "factor"),
+    [
+        (6.0, 1.0),  # on target
+        (6.6, 1 + 0.1 * 64 / 10_000),  # 10 % above
+        (60.0, 1 + 0.2 * 64 / 10_000),  # the error is clipped to 20 %
+        (0.0, 1 - 0.2 * 64 / 10_000),
+    ],
+)
 def test_the_controller_is_the_papers(kl: float, factor: float) -> None:
     """Ziegler et al. 2019: e = clip(KL / target - 1, -0.2, 0.2), beta <- beta (1 + e n / horizon)."""
     control, held = KLController(0.2, 6.0, 10_000), KLController(0.2)
@@ -99,8 +102,9 @@ def test_the_controller_holds_a_kl_at_its_target() -> None:
 def rollout(length: int, *, cut: bool = False, mask: list[bool] | None = None) -> Rollout:
     logprobs = np.linspace(-0.1, -1.0, length).astype(np.float32)
     reason = FinishReason.LENGTH if cut else FinishReason.EOS
-    return Rollout("p", 0, (1,), tuple(range(length)), logprobs, 0, reason, "x", 1,
-                   None if mask is None else np.array(mask))
+    return Rollout(
+        "p", 0, (1,), tuple(range(length)), logprobs, 0, reason, "x", 1, None if mask is None else np.array(mask)
+    )
 
 
 def context(**trainer: Any) -> BuildContext:
@@ -162,27 +166,37 @@ def test_tokens_of_a_tool_are_no_time_steps_and_missing_scores_take_no_part() ->
     rollouts = [rollout(4, mask=[True, False, False, True]), rollout(2), rollout(2, mask=[False, False])]
     scores = [Score(1.0), Score.failed(ScoreStatus.TIMEOUT, "late"), Score(1.0)]
     found = Gae(GaeConfig(whiten=False), context()).estimate(
-        rollouts, scores, [0, 1, 2], [TokenValues(values), told(2), told(2)])
+        rollouts, scores, [0, 1, 2], [TokenValues(values), told(2), told(2)]
+    )
     short = gae([0.0, 1.0], [0.1, 0.4, 0.0])
     assert found.values[0] == pytest.approx([short[0], 0, 0, short[1]], abs=1e-6)
     assert found.values[1] is None
     assert found.values[2] == pytest.approx([0.0, 0.0])
 
 
-@pytest.mark.parametrize(("value", "old", "target", "loss", "moves"), [
-    (0.5, 0.5, 1.0, 0.125, True),
-    (0.9, 0.5, 1.0, 0.045, False),  # moved further than 0.2 towards the return: held at 0.7
-    (0.1, 0.5, 1.0, 0.405, True),  # moved away from it: pulled back
-    (1.6, 0.5, 1.0, 0.18, True),  # past it by more than it would be when held
-])
-def test_a_value_is_clipped_where_that_makes_the_loss_larger(value: float, old: float, target: float, loss: float,
-                                                             moves: bool) -> None:
+@pytest.mark.parametrize(
+    ("value", "old", "target", "loss", "moves"),
+    [
+        (0.5, 0.5, 1.0, 0.125, True),
+        (0.9, 0.5, 1.0, 0.045, False),  # moved further than 0.2 towards the return: held at 0.7
+        (0.1, 0.5, 1.0, 0.405, True),  # moved away from it: pulled back
+        (1.6, 0.5, 1.0, 0.18, True),  # past it by more than it would be when held
+    ],
+)
+def test_a_value_is_clipped_where_that_makes_the_loss_larger(
+    value: float, old: float, target: float, loss: float, moves: bool
+) -> None:
     def none(batch: TokenBatch) -> LossOutput:
         return LossOutput(torch.full_like(batch.logprobs_BT, 10.0), {"own": (1.0, 1.0)})
 
     values = torch.tensor([[value]], requires_grad=True)
-    batch = TokenBatch(torch.zeros(1, 1), torch.ones(1, 1, dtype=torch.bool), values_BT=values,
-                       old_values_BT=torch.tensor([[old]]), returns_BT=torch.tensor([[target]]))
+    batch = TokenBatch(
+        torch.zeros(1, 1),
+        torch.ones(1, 1, dtype=torch.bool),
+        values_BT=values,
+        old_values_BT=torch.tensor([[old]]),
+        returns_BT=torch.tensor([[target]]),
+    )
     out = WithValues(none, 0.5, 0.2)(batch)
     error = max((value - target) ** 2, (old + min(0.2, max(-0.2, value - old)) - target) ** 2)
     assert float(out.loss.detach()) == pytest.approx(10 + 0.25 * error, rel=1e-5)

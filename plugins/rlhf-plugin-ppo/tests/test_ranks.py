@@ -13,9 +13,22 @@ import pytest
 from safetensors.torch import load_file
 
 ENV = {**os.environ, "OMP_NUM_THREADS": "1"}
-ARGS = ("--algo", "ppo", "--reward", "verifier", "--dataset", "pocket/arithmetic", "--set", "trainer.eval_samples=0",
-        "--set", "trainer.rollout_batch_size=32", "--set", "trainer.train_batch_size=16",
-        "--set", "trainer.sampling.max_tokens=12")
+ARGS = (
+    "--algo",
+    "ppo",
+    "--reward",
+    "verifier",
+    "--dataset",
+    "pocket/arithmetic",
+    "--set",
+    "trainer.eval_samples=0",
+    "--set",
+    "trainer.rollout_batch_size=32",
+    "--set",
+    "trainer.train_batch_size=16",
+    "--set",
+    "trainer.sampling.max_tokens=12",
+)
 
 
 def start(*words: object) -> subprocess.Popen[bytes]:
@@ -43,15 +56,32 @@ def gap(a: dict[str, object], b: dict[str, object]) -> float:
 @pytest.mark.parametrize("kind", ["separate", "shared"])
 def test_two_processes_make_the_run_of_one(kind: str, tmp_path: Path) -> None:
     """Small steps, so that rounding does not show in Adam's sign. The second step's KL coefficient has been steered."""
-    settings = ("--set", f"advantage.critic.kind={kind}", "--set", "trainer.optimizer.eps=1e-3", "--set",
-                "trainer.steps=2", "--set", "trainer.kl.target=0.01")
+    settings = (
+        "--set",
+        f"advantage.critic.kind={kind}",
+        "--set",
+        "trainer.optimizer.eps=1e-3",
+        "--set",
+        "trainer.steps=2",
+        "--set",
+        "trainer.kl.target=0.01",
+    )
     for n in (1, 2):
         finish(start(*ARGS, *settings, "--nproc", n, "--run-dir", tmp_path / str(n)))
     assert gap(weights(tmp_path / "1", 2), weights(tmp_path / "2", 2)) < 1e-5
     rows = [[json.loads(line) for line in (tmp_path / n / "metrics.jsonl").open()] for n in ("1", "2")]
     for one, two in zip(*rows, strict=True):
-        for name in ("loss", "value_loss", "approx_kl", "clip_fraction", "critic_grad_norm", "kl_coefficient",
-                     "explained_variance", "value/mean", "return/mean"):
+        for name in (
+            "loss",
+            "value_loss",
+            "approx_kl",
+            "clip_fraction",
+            "critic_grad_norm",
+            "kl_coefficient",
+            "explained_variance",
+            "value/mean",
+            "return/mean",
+        ):
             assert one[name] == pytest.approx(two[name], rel=1e-4, abs=1e-5), name
         assert one["reward/std"] > 0
 
@@ -59,8 +89,16 @@ def test_two_processes_make_the_run_of_one(kind: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [(), ("advantage.critic.kind=shared", "model.lora.r=4")])
 def test_a_killed_run_goes_on_bit_for_bit(settings: tuple[str, ...], tmp_path: Path) -> None:
-    words = [*ARGS, "--set", "trainer.steps=5", "--set", "trainer.checkpoint_every=2", "--set", "threads=1",
-             *(w for s in settings for w in ("--set", s))]
+    words = [
+        *ARGS,
+        "--set",
+        "trainer.steps=5",
+        "--set",
+        "trainer.checkpoint_every=2",
+        "--set",
+        "threads=1",
+        *(w for s in settings for w in ("--set", s)),
+    ]
     finish(start(*words, "--run-dir", tmp_path / "whole"))
     cut, process = tmp_path / "cut", start(*words, "--run-dir", tmp_path / "cut")
     metrics, deadline = cut / "metrics.jsonl", time.monotonic() + 200

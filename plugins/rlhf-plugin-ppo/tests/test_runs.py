@@ -14,10 +14,31 @@ from safetensors.torch import load_file
 
 from rlhf_core.pocket import weights_path
 
-SMALL = ("train", "--algo", "ppo", "--reward", "verifier", "--dataset", "pocket/arithmetic", "--set", "threads=1",
-         "--set", "trainer.rollout_batch_size=16", "--set", "trainer.train_batch_size=8", "--set", "trainer.steps=2",
-         "--set", "trainer.eval_samples=0", "--set", "trainer.sampling.max_tokens=12", "--set",
-         "trainer.epochs_per_rollout_batch=1", "--set", "reward.timeout_s=60")
+SMALL = (
+    "train",
+    "--algo",
+    "ppo",
+    "--reward",
+    "verifier",
+    "--dataset",
+    "pocket/arithmetic",
+    "--set",
+    "threads=1",
+    "--set",
+    "trainer.rollout_batch_size=16",
+    "--set",
+    "trainer.train_batch_size=8",
+    "--set",
+    "trainer.steps=2",
+    "--set",
+    "trainer.eval_samples=0",
+    "--set",
+    "trainer.sampling.max_tokens=12",
+    "--set",
+    "trainer.epochs_per_rollout_batch=1",
+    "--set",
+    "reward.timeout_s=60",
+)
 Train = Callable[..., "Ran"]
 Weights = dict[str, torch.Tensor]
 
@@ -63,15 +84,21 @@ def start() -> Weights:
     return load_file(str(weights_path() / "model.safetensors"))
 
 
-@pytest.mark.parametrize("settings", [
-    pytest.param((), id="separate"),
-    pytest.param(("advantage.critic.kind=shared",), id="shared"),
-    pytest.param(("advantage.critic.kind=shared", "advantage.critic.stop_gradient=true"), id="stop_gradient",
-                 marks=pytest.mark.slow),
-    pytest.param(("model.lora.r=4",), id="lora"),
-    pytest.param(("model.lora.r=4", "advantage.critic.kind=shared"), id="lora_shared", marks=pytest.mark.slow),
-    pytest.param(("advantage.critic.path=pocket",), id="path", marks=pytest.mark.slow),
-])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param((), id="separate"),
+        pytest.param(("advantage.critic.kind=shared",), id="shared"),
+        pytest.param(
+            ("advantage.critic.kind=shared", "advantage.critic.stop_gradient=true"),
+            id="stop_gradient",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(("model.lora.r=4",), id="lora"),
+        pytest.param(("model.lora.r=4", "advantage.critic.kind=shared"), id="lora_shared", marks=pytest.mark.slow),
+        pytest.param(("advantage.critic.path=pocket",), id="path", marks=pytest.mark.slow),
+    ],
+)
 def test_policy_and_critic_learn(settings: tuple[str, ...], train: Train) -> None:
     run = train("run", *settings, "trainer.group_size=2")
     names = {"value_loss", "explained_variance", "clip_fraction", "approx_kl", "kl_coefficient", "critic_grad_norm"}
@@ -90,14 +117,21 @@ def test_policy_and_critic_learn(settings: tuple[str, ...], train: Train) -> Non
 
 def test_the_update_does_not_depend_on_the_micro_batch_size(train: Train) -> None:
     """Small steps, so that rounding does not show in Adam's sign."""
-    settings = ("trainer.optimizer.eps=1e-3", "trainer.group_size=2", "trainer.steps=1",
-                "trainer.rollout_batch_size=32", "trainer.train_batch_size=16")
+    settings = (
+        "trainer.optimizer.eps=1e-3",
+        "trainer.group_size=2",
+        "trainer.steps=1",
+        "trainer.rollout_batch_size=32",
+        "trainer.train_batch_size=16",
+    )
     runs = [train(str(n), *settings, f"trainer.micro_batch_size={n}") for n in (3, 16)]
     for name in ("reward/mean", "reward/std", "tokens_generated"):
         assert runs[0].steps[0][name] == runs[1].steps[0][name] > 0, f"{name}: not the same rollouts"
     told = [(run.folder / "trace.jsonl").read_text().splitlines() for run in runs]
-    written = [[c["text"] for row in map(json.loads, rows) if row["event"] == "prompt" for c in row["completions"]]
-               for rows in told]
+    written = [
+        [c["text"] for row in map(json.loads, rows) if row["event"] == "prompt" for c in row["completions"]]
+        for rows in told
+    ]
     assert written[0] == written[1] != [], "the same completions"
     assert apart(runs[0].policy, start()) > 1e-5
     moved = {k: apart({k: a}, {k: runs[1].policy[k]}) for k, a in runs[0].policy.items()}
@@ -108,11 +142,19 @@ def test_the_update_does_not_depend_on_the_micro_batch_size(train: Train) -> Non
 
 
 @pytest.mark.parametrize("kind", ["separate", pytest.param("shared", marks=pytest.mark.slow)])
-def test_resume_goes_on_bit_for_bit(kind: str, train: Train, command: Callable[..., tuple[int, str]],
-                                    tmp_path: Path) -> None:
+def test_resume_goes_on_bit_for_bit(
+    kind: str, train: Train, command: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
     """The critic, its optimizer state and the KL coefficient come back."""
-    whole = train("whole", f"advantage.critic.kind={kind}", "trainer.checkpoint_every=1", "trainer.steps=3",
-                  "trainer.keep_checkpoints=5", "trainer.kl.coefficient=0.2", "trainer.kl.target=0.01")
+    whole = train(
+        "whole",
+        f"advantage.critic.kind={kind}",
+        "trainer.checkpoint_every=1",
+        "trainer.steps=3",
+        "trainer.keep_checkpoints=5",
+        "trainer.kl.coefficient=0.2",
+        "trainer.kl.target=0.01",
+    )
     cut = tmp_path / "cut"
     shutil.copytree(whole.folder, cut)
     for gone in ("final", "checkpoints/step-000003", "checkpoints/step-000002"):
@@ -131,8 +173,16 @@ def test_resume_goes_on_bit_for_bit(kind: str, train: Train, command: Callable[.
 @pytest.mark.parametrize("kind", [pytest.param("separate", marks=pytest.mark.slow), "shared"])
 def test_during_warm_up_only_the_critic_learns(kind: str, train: Train) -> None:
     decay = "trainer.optimizer.weight_decay=0.1"
-    run = train("run", "advantage.warmup_steps=2", f"advantage.critic.kind={kind}", decay, "trainer.steps=3",
-                "trainer.checkpoint_every=1", "trainer.keep_checkpoints=3", "trainer.optimizer.warmup_steps=4")
+    run = train(
+        "run",
+        "advantage.warmup_steps=2",
+        f"advantage.critic.kind={kind}",
+        decay,
+        "trainer.steps=3",
+        "trainer.checkpoint_every=1",
+        "trainer.keep_checkpoints=3",
+        "trainer.optimizer.warmup_steps=4",
+    )
     warm = load_file(str(run.folder / "checkpoints/step-000002/model/model.safetensors"))
     assert apart(start(), warm) == 0
     assert float(run.critic()["weight_H"].abs().max()) > 0
@@ -144,15 +194,26 @@ def test_during_warm_up_only_the_critic_learns(kind: str, train: Train) -> None:
 
 
 def test_after_a_warm_up_the_policys_schedule_still_reaches_its_end(train: Train) -> None:
-    rates = [row["learning_rate"] for row in train(
-        "run", "advantage.warmup_steps=2", "trainer.steps=6", "trainer.optimizer.schedule=linear",
-        "trainer.optimizer.warmup_steps=0", "trainer.train_batch_size=16").steps]
+    rates = [
+        row["learning_rate"]
+        for row in train(
+            "run",
+            "advantage.warmup_steps=2",
+            "trainer.steps=6",
+            "trainer.optimizer.schedule=linear",
+            "trainer.optimizer.warmup_steps=0",
+            "trainer.train_batch_size=16",
+        ).steps
+    ]
     assert [r / rates[2] for r in rates] == pytest.approx([0, 0, 1, 0.75, 0.5, 0.25])
 
 
 def test_updates_stop_once_the_policy_is_too_far_from_the_one_that_sampled(train: Train) -> None:
-    fast = ("trainer.optimizer.learning_rate=0.003", "trainer.optimizer.warmup_steps=0",
-            "trainer.epochs_per_rollout_batch=2")
+    fast = (
+        "trainer.optimizer.learning_rate=0.003",
+        "trainer.optimizer.warmup_steps=0",
+        "trainer.epochs_per_rollout_batch=2",
+    )
     free = train("free", *fast)
     held = train("held", *fast, "trainer.target_kl=1e-4")
     assert free.summary["updates"] == 8
@@ -169,31 +230,42 @@ def test_the_critic_has_its_own_learning_rate(train: Train) -> None:
 
 @pytest.mark.slow
 def test_reward_rises_and_the_critic_explains_it(train: Train) -> None:
-    run = train("run", "trainer.rollout_batch_size=256",
-                "trainer.train_batch_size=128", "trainer.epochs_per_rollout_batch=2", "trainer.steps=14")
+    run = train(
+        "run",
+        "trainer.rollout_batch_size=256",
+        "trainer.train_batch_size=128",
+        "trainer.epochs_per_rollout_batch=2",
+        "trainer.steps=14",
+    )
     rewards = [row["reward/mean"] for row in run.steps]
     assert sum(rewards[-5:]) > sum(rewards[:5]) + 5 * 0.05, rewards
     explained = [row["explained_variance"] for row in run.steps]
     assert sum(explained[-5:]) / 5 > sum(explained[:3]) / 3 + 0.02, "a head alone learns more slowly than a trunk"
 
 
-@pytest.mark.parametrize(("settings", "said"), [
-    (("advantage.name=group_norm", "trainer.group_size=4"), "algorithm 'ppo' needs a critic"),
-    (("advantage.critic.kind=shared", "advantage.critic.path=pocket"), "would have no effect"),
-    (("advantage.critic.path=./nowhere",), "there is no model folder './nowhere'"),
-    (("advantage.gae_lambda=1.5",), "gae_lambda"),
-    (("advantage.critic.kind=both",), "separate"),
-    (("trainer.kl.where=loss",), "kl.controller adaptive steers the KL in the reward"),
-    (("trainer.dynamic_sampling.max_rounds=2",), "dynamic_sampling compares the completions of a prompt"),
-    (("advantage.warmup_steps=2",), "leaves none of the 2 steps to the policy"),
-    (("trainer.kl.horizon=3",), "kl.horizon 3 is too short for 16 completions a step"),
-    (("trainer.kl.controller=fixed", "trainer.kl.target=3"), "kl.target has no effect"),
-    (("trainer.dynamic_sampling.max_rounds=2", "trainer.group_size=4"), "advantage 'gae' learns from them too"),
-    (("trainer.target_kl=0.1", "trainer.train_batch_size=16"), "target_kl 0.1 would have no effect"),
-])
-def test_bad_input_is_refused_before_anything_is_loaded(settings: tuple[str, ...], said: str,
-                                                        command: Callable[..., tuple[int, str]], tmp_path: Path,
-                                                        ) -> None:
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (("advantage.name=group_norm", "trainer.group_size=4"), "algorithm 'ppo' needs a critic"),
+        (("advantage.critic.kind=shared", "advantage.critic.path=pocket"), "would have no effect"),
+        (("advantage.critic.path=./nowhere",), "there is no model folder './nowhere'"),
+        (("advantage.gae_lambda=1.5",), "gae_lambda"),
+        (("advantage.critic.kind=both",), "separate"),
+        (("trainer.kl.where=loss",), "kl.controller adaptive steers the KL in the reward"),
+        (("trainer.dynamic_sampling.max_rounds=2",), "dynamic_sampling compares the completions of a prompt"),
+        (("advantage.warmup_steps=2",), "leaves none of the 2 steps to the policy"),
+        (("trainer.kl.horizon=3",), "kl.horizon 3 is too short for 16 completions a step"),
+        (("trainer.kl.controller=fixed", "trainer.kl.target=3"), "kl.target has no effect"),
+        (("trainer.dynamic_sampling.max_rounds=2", "trainer.group_size=4"), "advantage 'gae' learns from them too"),
+        (("trainer.target_kl=0.1", "trainer.train_batch_size=16"), "target_kl 0.1 would have no effect"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_loaded(
+    settings: tuple[str, ...],
+    said: str,
+    command: Callable[..., tuple[int, str]],
+    tmp_path: Path,
+) -> None:
     words = [w for s in settings for w in ("--set", s)]
     code, err = command(*SMALL, "--run-dir", tmp_path / "run", "--dry-run", *words)
     assert code == 2, err

@@ -51,8 +51,10 @@ class StepAdvantage:
                 scaled_S = 0 * rewards_S if flat else (rewards_S - pooled.mean()) / (std + self.config.epsilon)
                 values[i] = self._spread(rollouts[i], credited(scaled_S, self.config.credit), ends_S)
         counts = [len(r) for r, _ in steps.values()]
-        return Advantages(values, {"advantage/steps": float(np.mean(counts)), "advantage/constant_groups":
-                                   float(constant)} if counts else {})
+        return Advantages(
+            values,
+            {"advantage/steps": float(np.mean(counts)), "advantage/constant_groups": float(constant)} if counts else {},
+        )
 
     def _spread(self, rollout: Rollout, scaled_S: Floats, ends_S: Sequence[int]) -> npt.NDArray[np.float32]:
         """Each step's advantage at its tokens."""

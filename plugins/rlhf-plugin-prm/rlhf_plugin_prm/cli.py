@@ -10,10 +10,20 @@ import click
 @click.command()
 @click.option("--input", "file", required=True, metavar="FILE", help="GSM8K's rows: question, and answer with #### X.")
 @click.option("--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help="JSON lines to write.")
-@click.option("--carried", type=click.IntRange(0, 8), default=1, show_default=True,
-              help="Wrong solutions per problem that go on from the wrong number, to a wrong answer.")
-@click.option("--slip", type=click.IntRange(0, 8), default=0, show_default=True,
-              help="Wrong solutions per problem that do not, and end in the right answer.")
+@click.option(
+    "--carried",
+    type=click.IntRange(0, 8),
+    default=1,
+    show_default=True,
+    help="Wrong solutions per problem that go on from the wrong number, to a wrong answer.",
+)
+@click.option(
+    "--slip",
+    type=click.IntRange(0, 8),
+    default=0,
+    show_default=True,
+    help="Wrong solutions per problem that do not, and end in the right answer.",
+)
 @click.option("--problems", type=click.IntRange(1), metavar="N", help="Only so many problems, drawn by the seed.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 def perturb(file: str, output: Path, carried: int, slip: int, problems: int | None, seed: int) -> None:
@@ -45,19 +55,32 @@ def perturb(file: str, output: Path, carried: int, slip: int, problems: int | No
     output.parent.mkdir(parents=True, exist_ok=True)
     write_text(output, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     kinds = Counter(row["kind"] for row in rows)
-    click.echo(f"{len(rows)} solutions of {len(chosen)} problems ({', '.join(f'{k} {n}' for k, n in kinds.items())}), "
-               f"{sum(len(row['steps']) for row in rows)} steps, written to {output}")
+    click.echo(
+        f"{len(rows)} solutions of {len(chosen)} problems ({', '.join(f'{k} {n}' for k, n in kinds.items())}), "
+        f"{sum(len(row['steps']) for row in rows)} steps, written to {output}"
+    )
 
 
 @click.command("first-error")
 @click.option("--model", "folder", required=True, metavar="FOLDER", help="What --algo prm or orm wrote to RUN/final.")
-@click.option("--input", "file", required=True, metavar="FILE",
-              help="ProcessBench's rows, or prompt with steps and labels (or label).")
-@click.option("--threshold", type=click.FloatRange(0, 1), default=0.5, show_default=True,
-              help="A step below it is called wrong.")
+@click.option(
+    "--input",
+    "file",
+    required=True,
+    metavar="FILE",
+    help="ProcessBench's rows, or prompt with steps and labels (or label).",
+)
+@click.option(
+    "--threshold", type=click.FloatRange(0, 1), default=0.5, show_default=True, help="A step below it is called wrong."
+)
 @click.option("--limit", type=click.IntRange(2), metavar="N", help="Only the first N solutions.")
-@click.option("--max-length", type=click.IntRange(2), default=1024, show_default=True,
-              help="Most tokens. Longer solutions are left out; more than a tenth of all is an error.")
+@click.option(
+    "--max-length",
+    type=click.IntRange(2),
+    default=1024,
+    show_default=True,
+    help="Most tokens. Longer solutions are left out; more than a tenth of all is an error.",
+)
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def first_error(folder: str, file: str, threshold: float, limit: int | None, max_length: int, as_json: bool) -> None:
     """Find the first wrong step of each solution: F1 as ProcessBench defines it.
@@ -80,8 +103,10 @@ def first_error(folder: str, file: str, threshold: float, limit: int | None, max
     click.echo(f"{found['solutions']} solutions, {found['with_error']} with an error; model of {found['target']}")
     for name in (n for n in ("at_threshold", "best", "crossed") if n in found):
         row = found[name]
-        click.echo(f"{name:13} F1 {row['f1']:.3f}  found {row['found']:.3f}  passed {row['passed']:.3f}  threshold "
-                   f"{row['threshold']:.3f}")
+        click.echo(
+            f"{name:13} F1 {row['f1']:.3f}  found {row['found']:.3f}  passed {row['passed']:.3f}  threshold "
+            f"{row['threshold']:.3f}"
+        )
     chance = found["chance"]
     click.echo(f"{'chance':13} F1 {'-' if chance is None else f'{chance:.3f}'}")
     if found["unscored"]:

@@ -12,7 +12,7 @@ from rlhf_plugin_prm.steps import Split
 from rlhf_plugin_reward.config import RewardModelConfig
 
 if TYPE_CHECKING:
-    from rlhf_core.trainers.offline import OfflineTrainer
+    from rlhf_core.trainers.offline.trainer import OfflineTrainer
     from rlhf_plugin_prm.loss import StepBce
 
 
@@ -53,9 +53,11 @@ class PrmConfig(RewardModelConfig):
         super().preflight(ctx)
         for name, plain in (("truncation", "left"), ("turns", "all")):
             if getattr(self, name) != plain:
-                raise ConfigError(f"trainer.{name} has no effect with algorithm '{self.name}'",
-                                  why="of a solution with steps only the prompt's beginning may be cut",
-                                  fix=f"leave trainer.{name} out")
+                raise ConfigError(
+                    f"trainer.{name} has no effect with algorithm '{self.name}'",
+                    why="of a solution with steps only the prompt's beginning may be cut",
+                    fix=f"leave trainer.{name} out",
+                )
 
     def build(self, ctx: BuildContext) -> OfflineTrainer:
         """Return the trainer."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from rlhf_core.api import BuildContext, DatasetError, DatasetSettings, JsonlConfig
-from rlhf_core.data.library import Datasets
+from rlhf_core.data.datasets import Datasets
 from rlhf_plugin_prm.data.config import ProcessBenchConfig
 from rlhf_plugin_prm.examples import Solution, read_solutions
 from rlhf_plugin_prm.first_error import Floats, report
@@ -31,8 +31,9 @@ class Judged:
     """Why each of the others has no score: too long, or no finite number."""
 
 
-def evaluate(folder: str, file: str, threshold: float = 0.5, limit: int | None = None,
-             max_length: int = 1024) -> dict[str, Any]:
+def evaluate(
+    folder: str, file: str, threshold: float = 0.5, limit: int | None = None, max_length: int = 1024
+) -> dict[str, Any]:
     """First-error F1 of a model on a file, with the ``target`` of the model.
 
     Raises:
@@ -56,16 +57,21 @@ def judge(folder: str, file: str, limit: int | None = None, max_length: int = 10
     wrong = sum(s.first_error >= 0 for s in solutions)
     if wrong in (0, len(solutions)):
         which = "all" if limit is None else "the first"
-        raise DatasetError(f"{which} {len(solutions)} solutions of '{file}' have {'an' if wrong else 'no'} error",
-                           fix="give solutions with an error and solutions without; a file sorted by them, "
-                           "as ProcessBench's are, needs a larger --limit or none")
+        raise DatasetError(
+            f"{which} {len(solutions)} solutions of '{file}' have {'an' if wrong else 'no'} error",
+            fix="give solutions with an error and solutions without; a file sorted by them, "
+            "as ProcessBench's are, needs a larger --limit or none",
+        )
     right = StepReward.load(config, "cpu").probabilities([(s.prompt, s.text, s.steps) for s in solutions])
     kept = [(s, p) for s, p in zip(solutions, right) if not isinstance(p, str)]
     lost = [p for p in right if isinstance(p, str)]
     if len(lost) > MOST_LOST * len(solutions) or len({s.first_error >= 0 for s, _ in kept}) < 2:
-        raise DatasetError(f"{len(lost)} of {len(solutions)} solutions of '{file}' have no score",
-                           why=f"first: {lost[0]}", fix="--max-length N, if they are too long and the model's context "
-                           "allows it; else another model, or the file without them")
+        raise DatasetError(
+            f"{len(lost)} of {len(solutions)} solutions of '{file}' have no score",
+            why=f"first: {lost[0]}",
+            fix="--max-length N, if they are too long and the model's context "
+            "allows it; else another model, or the file without them",
+        )
     return Judged(card.target, [s for s, _ in kept], [p for _, p in kept], lost)
 
 

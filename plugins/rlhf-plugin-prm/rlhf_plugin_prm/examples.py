@@ -65,21 +65,27 @@ def _steps(meta: Mapping[str, Any], split: Split, where: str) -> tuple[str, list
     if given is None:
         text = meta.get("completion", meta.get("response"))
         if not isinstance(text, str):
-            raise DatasetError("a row has neither steps nor a completion", where=where,
-                               why=f"its further columns: {', '.join(sorted(meta)) or 'none'}",
-                               fix="give a list of texts as steps; map another column: dataset.columns={steps: NAME}")
+            raise DatasetError(
+                "a row has neither steps nor a completion",
+                where=where,
+                why=f"its further columns: {', '.join(sorted(meta)) or 'none'}",
+                fix="give a list of texts as steps; map another column: dataset.columns={steps: NAME}",
+            )
         steps = split_steps(text, split)
     elif isinstance(given, (list, tuple)) and all(isinstance(s, str) for s in given):
         text, steps = joined(given, split)
         if empty := [n for n, s in enumerate(steps) if s.start >= s.end]:
-            raise DatasetError(f"step {empty[0] + 1} of {len(steps)} is empty", where=where,
-                               fix="remove it, and its label")
+            raise DatasetError(
+                f"step {empty[0] + 1} of {len(steps)} is empty", where=where, fix="remove it, and its label"
+            )
     else:
-        raise DatasetError(f"steps are no list of texts: {str(given)[:60]!r}", where=where,
-                           fix='write "steps": ["first step", "second step"]')
+        raise DatasetError(
+            f"steps are no list of texts: {str(given)[:60]!r}",
+            where=where,
+            fix='write "steps": ["first step", "second step"]',
+        )
     if not steps:
-        raise DatasetError("the response is empty: it has no step to label", where=where,
-                           fix="remove or fill that row")
+        raise DatasetError("the response is empty: it has no step to label", where=where, fix="remove or fill that row")
     return text, steps
 
 
@@ -88,25 +94,38 @@ def _labels(meta: Mapping[str, Any], count: int, split: Split, where: str) -> tu
     if isinstance(given, (list, tuple)):
         if len(given) != count:
             why = "" if meta.get("steps") is not None else f"its completion was cut by split={split}"
-            raise DatasetError(f"{count} steps but {len(given)} labels", where=where, why=why,
-                               fix="give one label per step; another way to cut is trainer.split=newline | blank_line "
-                                   "| step_n | sentence")
+            raise DatasetError(
+                f"{count} steps but {len(given)} labels",
+                where=where,
+                why=why,
+                fix="give one label per step; another way to cut is trainer.split=newline | blank_line "
+                "| step_n | sentence",
+            )
         return tuple(_truth(label, "labels", where) for label in given)
     if isinstance(first, int) and not isinstance(first, bool):
         if not -1 <= first < count:
-            raise DatasetError(f"label {first} is no step of {count}", where=where,
-                               fix="give the index of the first wrong step, from 0, or -1 if all are right")
+            raise DatasetError(
+                f"label {first} is no step of {count}",
+                where=where,
+                fix="give the index of the first wrong step, from 0, or -1 if all are right",
+            )
         return tuple(first == -1 or n < first for n in range(count))
-    raise DatasetError("a row has no step labels", where=where,
-                       why=f"its further columns: {', '.join(sorted(meta))}",
-                       fix='give "labels": [true, false, ...], or "label": index of the first wrong step or -1')
+    raise DatasetError(
+        "a row has no step labels",
+        where=where,
+        why=f"its further columns: {', '.join(sorted(meta))}",
+        fix='give "labels": [true, false, ...], or "label": index of the first wrong step or -1',
+    )
 
 
 def _truth(value: Any, column: str, where: str) -> bool:
     if value in (0, 1):  # True and False are
         return bool(value)
-    raise DatasetError(f"{column}: {value!r} is neither true nor false", where=where,
-                       fix="write true or 1 for right, false or 0 for wrong")
+    raise DatasetError(
+        f"{column}: {value!r} is neither true nor false",
+        where=where,
+        fix="write true or 1 for right, false or 0 for wrong",
+    )
 
 
 def check_both_classes(solutions: Sequence[Solution], target: Target) -> None:
@@ -117,8 +136,10 @@ def check_both_classes(solutions: Sequence[Solution], target: Target) -> None:
     """
     seen = Counter(label for s in solutions for label in (s.labels if target == "steps" else (s.outcome,)))
     if len(seen) == 1:
-        (only, count), = seen.items()
+        ((only, count),) = seen.items()
         what = "labelled steps are" if target == "steps" else "outcomes are"
-        raise DatasetError(f"all {count} {what} {'right' if only else 'wrong'}",
-                           why="from one class nothing can be learned",
-                           fix="add solutions of the other kind; rlhf data perturb makes wrong ones from right ones")
+        raise DatasetError(
+            f"all {count} {what} {'right' if only else 'wrong'}",
+            why="from one class nothing can be learned",
+            fix="add solutions of the other kind; rlhf data perturb makes wrong ones from right ones",
+        )

@@ -115,9 +115,15 @@ def by_chance(right: Sequence[Floats], labels: Sequence[int], draws: int = 20) -
 
 def report(right: Sequence[Floats], labels: Sequence[int], threshold: float = 0.5) -> dict[str, Any]:
     """All of them under names: at ``threshold``, ``best``, ``crossed`` (where it can be) and ``chance``."""
-    rows = {"at_threshold": measure(right, labels, threshold), "best": best(right, labels),
-            "crossed": crossed(right, labels)}
+    rows = {
+        "at_threshold": measure(right, labels, threshold),
+        "best": best(right, labels),
+        "crossed": crossed(right, labels),
+    }
     chance = by_chance(right, labels)
-    return {"solutions": len(labels), "with_error": sum(n >= 0 for n in labels),
-            **{name: {k: round(v, 4) for k, v in asdict(one).items()} for name, one in rows.items() if one},
-            "chance": None if chance is None else round(chance, 4)}
+    return {
+        "solutions": len(labels),
+        "with_error": sum(n >= 0 for n in labels),
+        **{name: {k: round(v, 4) for k, v in asdict(one).items()} for name, one in rows.items() if one},
+        "chance": None if chance is None else round(chance, 4),
+    }

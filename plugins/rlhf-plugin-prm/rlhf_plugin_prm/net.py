@@ -54,8 +54,11 @@ class StepEncoder:
 
     def __init__(self, tokenizer: Any, max_length: int) -> None:
         if not getattr(tokenizer, "is_fast", False):
-            raise ModelError(f"{type(tokenizer).__name__} does not say which characters a token holds",
-                             why="steps are found by characters", fix="use a model with a tokenizer.json")
+            raise ModelError(
+                f"{type(tokenizer).__name__} does not say which characters a token holds",
+                why="steps are found by characters",
+                fix="use a model with a tokenizer.json",
+            )
         self.tokenizer, self.formatter, self.max_length = tokenizer, Formatter(tokenizer, "auto"), max_length
 
     def encode(self, prompt: Sequence[Message], text: str, steps: Sequence[Step]) -> tuple[Ids, tuple[int, ...], bool]:
@@ -73,7 +76,7 @@ class StepEncoder:
         answer = tuple(found["input_ids"][: own[-1] + 1])
         if len(answer) > self.max_length:
             raise ValueError(f"its steps have {len(answer)} tokens, and max_length is {self.max_length}")
-        kept = question[max(0, len(question) + len(answer) - self.max_length):]
+        kept = question[max(0, len(question) + len(answer) - self.max_length) :]
         return (*kept, *answer), tuple(len(kept) + p for p in own), len(kept) < len(question)
 
 
@@ -133,7 +136,7 @@ def step_probabilities(
     return [found[i] for i in range(len(ids))]
 
 
-class StepFoundry(torch.nn.Module):
+class StepModule(torch.nn.Module):
     """A reward network and the way its steps are scored."""
 
     def __init__(self, net: RewardNet) -> None:
@@ -150,5 +153,3 @@ class StepFoundry(torch.nn.Module):
         logprobs_N = logsigmoid(torch.where(labels_N, logits_N, -logits_N))
         grid_BT, labels_BT = (v.new_zeros(mask_BT.shape).masked_scatter(mask_BT, v) for v in (logprobs_N, labels_N))
         return StepBatch(grid_BT, mask_BT, labels_BT=labels_BT)
-
-

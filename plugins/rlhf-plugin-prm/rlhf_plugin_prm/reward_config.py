@@ -74,12 +74,17 @@ class StepAdvantageConfig(ComponentConfig):
         trainer = ctx.config.trainer
         kl, overlong = getattr(trainer, "kl", None), getattr(trainer, "overlong", None)
         if kl is not None and kl.where == "reward" and kl.coefficient > 0:
-            raise ConfigError("trainer.kl is charged to the score, but advantage 'step' reads the steps' own rewards",
-                              why="the penalty would be lost", fix="--set trainer.kl.where=loss")
+            raise ConfigError(
+                "trainer.kl is charged to the score, but advantage 'step' reads the steps' own rewards",
+                why="the penalty would be lost",
+                fix="--set trainer.kl.where=loss",
+            )
         if overlong is not None and overlong.cache > 0 and overlong.weight > 0:
-            raise ConfigError("trainer.overlong is charged to the score, but advantage 'step' reads the steps' own "
-                              "rewards", why="the penalty would be lost", fix="--set trainer.overlong.cache=0, or "
-                              "trainer.mask_truncated=true")
+            raise ConfigError(
+                "trainer.overlong is charged to the score, but advantage 'step' reads the steps' own rewards",
+                why="the penalty would be lost",
+                fix="--set trainer.overlong.cache=0, or trainer.mask_truncated=true",
+            )
 
     def build(self, ctx: BuildContext) -> StepAdvantage:
         """Return the estimator."""

@@ -34,18 +34,25 @@ def read_card(path: str) -> Card:
     """
     file = Path(path).expanduser() / CARD
     if not file.is_file():
-        raise ModelError(f"'{path}' holds no process or outcome reward model", why=f"{CARD} is not there",
-                         fix="rlhf train --algo prm, or --algo orm, writes one to RUN/final; a pairwise reward model "
-                             "is --reward bradley_terry")
+        raise ModelError(
+            f"'{path}' holds no process or outcome reward model",
+            why=f"{CARD} is not there",
+            fix="rlhf train --algo prm, or --algo orm, writes one to RUN/final; a pairwise reward model "
+            "is --reward bradley_terry",
+        )
     try:
         return Card.model_validate_json(file.read_text())
     except ValidationError as error:
-        raise ModelError(f"'{file}' does not say what the model was taught", why=str(error).splitlines()[0],
-                         fix=f"it needs target, split ({', '.join(get_args(Split))}) and tokenizer") from error
+        raise ModelError(
+            f"'{file}' does not say what the model was taught",
+            why=str(error).splitlines()[0],
+            fix=f"it needs target, split ({', '.join(get_args(Split))}) and tokenizer",
+        ) from error
 
 
-def save_model(net: Any, tokenizer: Any, folder: Path, target: Target, split: Split,
-               weights: Mapping[str, Any] | None = None) -> None:
+def save_model(
+    net: Any, tokenizer: Any, folder: Path, target: Target, split: Split, weights: Mapping[str, Any] | None = None
+) -> None:
     """Write model, tokenizer and card; any program that reads sequence classifiers reads it as one."""
     from rlhf_plugin_reward.net import save_classifier
 
@@ -64,9 +71,11 @@ def load_model(path: str) -> tuple[Any, Any, Card]:
 
     card = read_card(path)
     if tokenizer_hash(path) != card.tokenizer:
-        raise ModelError(f"the tokenizer in '{path}' is not the one this model was trained with",
-                         why="its hash differs from the one in steps.json",
-                         fix="copy the tokenizer files that were saved with these weights into the folder")
+        raise ModelError(
+            f"the tokenizer in '{path}' is not the one this model was trained with",
+            why="its hash differs from the one in steps.json",
+            fix="copy the tokenizer files that were saved with these weights into the folder",
+        )
     net, tokenizer = load_classifier(path)
     return net, tokenizer, card
 

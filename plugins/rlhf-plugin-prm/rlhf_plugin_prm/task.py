@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.api import BuildContext, DatasetError
-from rlhf_core.data.library import Datasets
+from rlhf_core.data.datasets import Datasets
 from rlhf_core.models.load import load_policy
 from rlhf_core.runs.checkpoint import seed_everything
-from rlhf_core.trainers.offline import OfflineTrainer
+from rlhf_core.trainers.offline.trainer import OfflineTrainer
 from rlhf_plugin_prm.config import PrmConfig
 from rlhf_plugin_prm.examples import Solution, check_both_classes, read_solutions
-from rlhf_plugin_prm.net import StepEncoder, StepFoundry, StepItem, encode_solutions
+from rlhf_plugin_prm.net import StepEncoder, StepItem, StepModule, encode_solutions
 from rlhf_plugin_prm.store import save_model
 from rlhf_plugin_reward.net import fresh_net
 from rlhf_plugin_reward.task import RewardModelTask
@@ -33,7 +33,7 @@ class StepTask(RewardModelTask):
         sharing = {"full": "none"}.get(config.train_trunk, config.train_trunk)
         self.net = fresh_net(policy, 1, ctx.seed, sharing, copy_trunk=False).to(ctx.strategy.device)
         self.model = self.net
-        self.module = StepFoundry(self.net)
+        self.module = StepModule(self.net)
 
     def solutions(self, split: str) -> list[Solution]:
         """Rows of a split with their labels."""
@@ -46,12 +46,15 @@ class StepTask(RewardModelTask):
             DatasetError: more than ``dataset.max_dropped_fraction`` are too long.
         """
         solutions, counts = self.solutions(split), self.ctx.session.counts
-        found = encode_solutions(solutions, self.stepper, self.steps.target,
-                                 self.steps.after_first_error == "ignore", counts)
+        found = encode_solutions(
+            solutions, self.stepper, self.steps.target, self.steps.after_first_error == "ignore", counts
+        )
         lost = len(solutions) - len(found)
         if lost > self.datasets.settings.max_dropped_fraction * len(solutions):
-            raise DatasetError(f"{lost} of {len(solutions)} solutions have more than {self.stepper.max_length} tokens",
-                               fix="raise trainer.max_length, or allow more with dataset.max_dropped_fraction")
+            raise DatasetError(
+                f"{lost} of {len(solutions)} solutions have more than {self.stepper.max_length} tokens",
+                fix="raise trainer.max_length, or allow more with dataset.max_dropped_fraction",
+            )
         return found
 
     def conversations(self, item: Any) -> Sequence[Sequence[int]]:

@@ -26,8 +26,10 @@ def rollout(text: str, index: int = 0) -> Rollout:
 
 def score(text: str, rewards: list[float]) -> Score:
     ends = [s.end for s in split_steps(text, "newline")]
-    return Score(min(rewards), {**{f"step_{n}": r for n, r in enumerate(rewards, 1)},
-                                **{f"end_{n}": float(e) for n, e in enumerate(ends, 1)}})
+    return Score(
+        min(rewards),
+        {**{f"step_{n}": r for n, r in enumerate(rewards, 1)}, **{f"end_{n}": float(e) for n, e in enumerate(ends, 1)}},
+    )
 
 
 def estimator(**settings: Any) -> Any:
@@ -57,8 +59,11 @@ def test_tokens_get_the_rewards_of_their_own_and_later_steps() -> None:
     rows = [rollout(t, n) for n, t in enumerate(texts)]
     scores = [score(texts[0], [1, 0]), score(texts[1], [1, 1])]
     first = len(TOKENIZER.encode("7 + 5 = 12", add_special_tokens=False))
-    for credit, wanted in (("sum", [(-1.0, -1.5), (1.0, 0.5)]), ("own", [(0.5, -1.5), (0.5, 0.5)]),
-                           ("min", [(-1.5, -1.5), (0.5, 0.5)])):
+    for credit, wanted in (
+        ("sum", [(-1.0, -1.5), (1.0, 0.5)]),
+        ("own", [(0.5, -1.5), (0.5, 0.5)]),
+        ("min", [(-1.5, -1.5), (0.5, 0.5)]),
+    ):
         found = estimator(credit=credit).estimate(rows, scores, [0, 0]).values
         for values, (before, after) in zip(found, wanted):
             assert values[:first] == pytest.approx([before] * first, abs=1e-4)
@@ -96,7 +101,19 @@ def test_a_missing_score_takes_no_part() -> None:
 
 @pytest.mark.parametrize("setting", ["trainer.kl={where: reward, coefficient: 0.1}", "trainer.overlong.cache=0.2"])
 def test_a_penalty_that_would_be_lost_is_refused(command: Callable[..., tuple[int, str]], setting: str) -> None:
-    code, err = command("train", "--algo", "grpo", "--reward", "verifier", "--dataset", "chain_steps", "--set",
-                        "advantage=step", "--set", setting, "--dry-run")
+    code, err = command(
+        "train",
+        "--algo",
+        "grpo",
+        "--reward",
+        "verifier",
+        "--dataset",
+        "chain_steps",
+        "--set",
+        "advantage=step",
+        "--set",
+        setting,
+        "--dry-run",
+    )
     assert code == 2
     assert "the penalty would be lost" in err

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rlhf_core.api import DatasetError, DatasetSettings, JsonlConfig, Prompt, Sample
-from rlhf_core.data.library import Datasets
+from rlhf_core.data.datasets import Datasets
 from rlhf_core.testing import check_dataset, make_context
 from rlhf_plugin_prm.data.chains import check, gold, read_question
 from rlhf_plugin_prm.data.config import ChainStepsConfig, Gsm8kStepsConfig, ProcessBenchConfig
@@ -23,8 +23,11 @@ ANSWER = "Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nSo 48+24 = <<48+24=72
 
 
 def test_a_carried_error_is_worked_out_and_a_slip_is_not() -> None:
-    assert untouched(ANSWER).steps == ("Natalia sold 48/2 = 24 clips in May.", "So 48+24 = 72 clips.",
-                                       "The answer is 72.")
+    assert untouched(ANSWER).steps == (
+        "Natalia sold 48/2 = 24 clips in May.",
+        "So 48+24 = 72 clips.",
+        "The answer is 72.",
+    )
     carried = [perturb(QUESTION, ANSWER, "carried", random.Random(n)) for n in range(40)]
     first = [c for c in carried if c and not c.labels[0]]
     assert first
@@ -100,9 +103,13 @@ def test_chains_say_which_steps_are_right() -> None:
 
 def test_the_gold_score_wants_every_step() -> None:
     prompt = Prompt("a", ({"role": "user", "content": "What is 7 + 5 - 3?"},))
-    texts = {"7 + 5 = 12\n12 - 3 = 9\nThe answer is 9.": (1, 1, 1),
-             "7 + 5 = 13\n12 - 3 = 9\nThe answer is 9.": (0, 1, 0),
-             "The answer is 9.": (0, 1, 0), "": (0, 0, 0), "7 + 5 = 12\nThe answer is 12.": (0, 0, 0.5)}
+    texts = {
+        "7 + 5 = 12\n12 - 3 = 9\nThe answer is 9.": (1, 1, 1),
+        "7 + 5 = 13\n12 - 3 = 9\nThe answer is 9.": (0, 1, 0),
+        "The answer is 9.": (0, 1, 0),
+        "": (0, 0, 0),
+        "7 + 5 = 12\nThe answer is 12.": (0, 0, 0.5),
+    }
     for text, wanted in texts.items():
         assert tuple(gold(Sample(prompt, text)).values()) == wanted
 
@@ -149,12 +156,14 @@ def test_a_row_that_does_not_fit_is_named(command: Callable[..., tuple[int, str]
     assert "line 2" in str(caught.value)
 
 
-def test_rows_of_one_class_are_refused_before_the_model_is_loaded(command: Callable[..., tuple[int, str]],
-                                                                  tmp_path: Path) -> None:
+def test_rows_of_one_class_are_refused_before_the_model_is_loaded(
+    command: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps({**GOOD, "labels": [1, 1], "outcome": n % 2}) + "\n" for n in range(30)))
-    code, err = command("train", "--algo", "prm", "--dataset", file, "--model", "no/such-model", "--run-dir",
-                        tmp_path / "run")
+    code, err = command(
+        "train", "--algo", "prm", "--dataset", file, "--model", "no/such-model", "--run-dir", tmp_path / "run"
+    )
     assert code == 2
     assert "labelled steps are right" in err
     assert "rlhf data perturb" in err

@@ -57,7 +57,8 @@ def test_by_chance_nobody_keeps_its_own_scores() -> None:
 
 
 def test_solutions_without_a_score_are_counted_and_too_many_refused(
-        command: Callable[..., tuple[int, str]], prm: Path, tmp_path: Path) -> None:
+    command: Callable[..., tuple[int, str]], prm: Path, tmp_path: Path
+) -> None:
     file = tmp_path / "rows.jsonl"
     rows = [{"prompt": "2 + 3?", "steps": ["2 + 3 = 5", "It is 5."], "label": n % 3 - 1} for n in range(11)]
     long = {"prompt": "2 + 3?", "steps": ["2 + 3 = 5 " * 20], "label": 0}
@@ -82,8 +83,20 @@ def test_the_command_reads_both_forms(command: Callable[..., tuple[int, str]], p
     ours, theirs = tmp_path / "ours.jsonl", tmp_path / "theirs.json"
     rows = [{"prompt": "2 + 3?", "steps": ["2 + 3 = 5", "It is 5."], "label": n % 3 - 1} for n in range(6)]
     ours.write_text("".join(json.dumps(r) + "\n" for r in rows))
-    theirs.write_text(json.dumps([{"id": n, "problem": r["prompt"], "steps": r["steps"], "label": r["label"],
-                                   "final_answer_correct": True} for n, r in enumerate(rows)]))
+    theirs.write_text(
+        json.dumps(
+            [
+                {
+                    "id": n,
+                    "problem": r["prompt"],
+                    "steps": r["steps"],
+                    "label": r["label"],
+                    "final_answer_correct": True,
+                }
+                for n, r in enumerate(rows)
+            ]
+        )
+    )
     for file in (ours, theirs):
         code, err = command("reward", "first-error", "--model", prm, "--input", file)
         assert code == 0, err

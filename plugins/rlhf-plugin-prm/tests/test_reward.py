@@ -46,8 +46,9 @@ def test_each_step_has_the_score_of_the_text_up_to_its_end(prm: Path) -> None:
     score = load(prm).score([Sample(PROMPT, TEXT), Sample(PROMPT, "x " * 60)])[0]
     model = AutoModelForSequenceClassification.from_pretrained(prm).eval()
     tokenizer = AutoTokenizer.from_pretrained(prm)
-    start = tokenizer.apply_chat_template([dict(m) for m in PROMPT.messages], add_generation_prompt=True,
-                                          tokenize=False)
+    start = tokenizer.apply_chat_template(
+        [dict(m) for m in PROMPT.messages], add_generation_prompt=True, tokenize=False
+    )
     for n, step in enumerate(split_steps(TEXT, "newline"), 1):
         ids = tokenizer(start + TEXT[: step.end], return_tensors="pt", add_special_tokens=False).input_ids
         wanted = float(torch.sigmoid(model(input_ids=ids).logits[0, 0]))
@@ -59,11 +60,11 @@ def test_each_step_has_the_score_of_the_text_up_to_its_end(prm: Path) -> None:
 
 
 def test_an_outcome_model_reads_the_end_and_every_step_if_asked(prm: Path, orm: Path) -> None:
-    process, = load(prm, aggregate="last").score([Sample(PROMPT, TEXT)])
-    outcome, = load(orm).score([Sample(PROMPT, TEXT)])
+    (process,) = load(prm, aggregate="last").score([Sample(PROMPT, TEXT)])
+    (outcome,) = load(orm).score([Sample(PROMPT, TEXT)])
     assert outcome.value == pytest.approx(process.value, abs=1e-6)
     assert set(outcome.parts) == {"step_1", "end_1"}
-    every, = load(orm, read="steps").score([Sample(PROMPT, TEXT)])
+    (every,) = load(orm, read="steps").score([Sample(PROMPT, TEXT)])
     assert dict(every.parts) == pytest.approx(dict(process.parts), abs=1e-6)
 
 
@@ -115,8 +116,9 @@ def test_a_tokenizer_that_knows_no_characters_is_refused() -> None:
         StepEncoder(ByT5Tokenizer(), 100)
 
 
-def test_a_folder_without_a_model_of_steps_is_refused_before_the_run(command: Callable[..., tuple[int, str]],
-                                                                     prm: Path, tmp_path: Path) -> None:
+def test_a_folder_without_a_model_of_steps_is_refused_before_the_run(
+    command: Callable[..., tuple[int, str]], prm: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "bt"
     shutil.copytree(prm, folder)
     (folder / "steps.json").unlink()

@@ -11,10 +11,14 @@ from rlhf_plugin_prm.steps import JOINS, joined, places, split_steps
 TEXTS = {
     "newline": ("  2 + 3 = 5\n\nso 5.5 \n", ["2 + 3 = 5", "so 5.5"]),
     "blank_line": ("First:\n- 2\n \n\nThen\nthis.", ["First:\n- 2", "Then\nthis."]),
-    "step_n": ("Let us see.\nStep 1: add.\n2 + 3\n**Step 2** done",
-               ["Let us see.", "Step 1: add.\n2 + 3", "**Step 2** done"]),
-    "sentence": ('He said "5." It costs $2.50 each! Right?\nYes',
-                 ['He said "5."', "It costs $2.50 each!", "Right?", "Yes"]),
+    "step_n": (
+        "Let us see.\nStep 1: add.\n2 + 3\n**Step 2** done",
+        ["Let us see.", "Step 1: add.\n2 + 3", "**Step 2** done"],
+    ),
+    "sentence": (
+        'He said "5." It costs $2.50 each! Right?\nYes',
+        ['He said "5."', "It costs $2.50 each!", "Right?", "Yes"],
+    ),
 }
 
 

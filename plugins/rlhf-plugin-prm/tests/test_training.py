@@ -18,7 +18,7 @@ from rlhf_core.runs.jsonl import read_jsonl
 from rlhf_core.testing import check_loss, check_trainer
 from rlhf_plugin_prm.config import OrmConfig, PrmConfig, StepBceConfig
 from rlhf_plugin_prm.loss import StepBatch, StepBce
-from rlhf_plugin_prm.net import StepFoundry, StepItem
+from rlhf_plugin_prm.net import StepItem, StepModule
 from rlhf_plugin_prm.steps import split_steps
 from rlhf_plugin_reward.net import fresh_net
 
@@ -41,9 +41,11 @@ def test_wrong_steps_weigh_more_and_accuracies_are_told_apart() -> None:
 
 def test_a_batch_scores_each_label_as_alone() -> None:
     net = fresh_net(load_policy(ModelConfig()), 1, 0, "none")
-    items = [StepItem("a", tuple(range(5, 40)), (3, 20, 34), (True, False, True)),
-             StepItem("b", (7, 8, 9), (2,), (False,))]
-    foundry = StepFoundry(net)
+    items = [
+        StepItem("a", tuple(range(5, 40)), (3, 20, 34), (True, False, True)),
+        StepItem("b", (7, 8, 9), (2,), (False,)),
+    ]
+    foundry = StepModule(net)
     with torch.no_grad():
         both = foundry(items)
         alone = [foundry([i]) for i in items]
@@ -55,9 +57,14 @@ def test_a_batch_scores_each_label_as_alone() -> None:
     assert torch.allclose(both.logprobs_BT[both.mask_BT], torch.nn.functional.logsigmoid(signs * scores), atol=1e-5)
 
 
-@pytest.mark.parametrize("config", [
-    PrmConfig(), pytest.param(OrmConfig(), marks=pytest.mark.slow),
-    pytest.param(PrmConfig(train_trunk="frozen"), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "config",
+    [
+        PrmConfig(),
+        pytest.param(OrmConfig(), marks=pytest.mark.slow),
+        pytest.param(PrmConfig(train_trunk="frozen"), marks=pytest.mark.slow),
+    ],
+)
 def test_the_trainers_conform(config: PrmConfig) -> None:
     check_trainer(config, settings={"dataset": {"name": "chain_steps", "chains": 12}})
 
@@ -75,8 +82,22 @@ def test_after_the_first_error_nothing_is_learned_if_so_wished(command: Command,
     found: list[float] = []
     for how in ("keep", "ignore"):
         run = tmp_path / how
-        train(command, run, "--algo", "prm", "--dataset", file, "--set", "dataset.heldout_fraction=0", "--set",
-              "trainer.max_steps=1", "--set", "trainer.batch_size=40", "--set", f"trainer.after_first_error={how}")
+        train(
+            command,
+            run,
+            "--algo",
+            "prm",
+            "--dataset",
+            file,
+            "--set",
+            "dataset.heldout_fraction=0",
+            "--set",
+            "trainer.max_steps=1",
+            "--set",
+            "trainer.batch_size=40",
+            "--set",
+            f"trainer.after_first_error={how}",
+        )
         found.append(next(r["train/tokens"] for r in read_jsonl(run / "metrics.jsonl") if "train/tokens" in r))
     assert found == [120, 20 * 3 + 20]
 
@@ -84,10 +105,32 @@ def test_after_the_first_error_nothing_is_learned_if_so_wished(command: Command,
 def test_step_advantages_from_a_process_model_reach_the_update(command: Command, prm: Path, tmp_path: Path) -> None:
     """Answers of several sentences, each its own step; a constant reward per completion could not move the weights."""
     run = tmp_path / "run"
-    summary = train(command, run, "--algo", "grpo", "--dataset", "pocket/assistant", "--reward", "prm",
-                    "--set", f"reward.path={prm}", "--set", "reward.split=sentence", "--set", "advantage=step",
-                    "--set", "trainer.steps=1", "--set", "trainer.rollout_batch_size=16", "--set",
-                    "trainer.group_size=4", "--set", "trainer.eval_samples=0", "--set", "trainer.gold_samples=0")
+    summary = train(
+        command,
+        run,
+        "--algo",
+        "grpo",
+        "--dataset",
+        "pocket/assistant",
+        "--reward",
+        "prm",
+        "--set",
+        f"reward.path={prm}",
+        "--set",
+        "reward.split=sentence",
+        "--set",
+        "advantage=step",
+        "--set",
+        "trainer.steps=1",
+        "--set",
+        "trainer.rollout_batch_size=16",
+        "--set",
+        "trainer.group_size=4",
+        "--set",
+        "trainer.eval_samples=0",
+        "--set",
+        "trainer.gold_samples=0",
+    )
     assert summary["status"] == "completed"
     row = next(r for r in read_jsonl(run / "metrics.jsonl") if "advantage/steps" in r)
     assert row["advantage/steps"] > 1.2
@@ -106,15 +149,50 @@ def test_a_process_model_learns_and_its_steps_train_a_policy(command: Command, t
         rows.append({"prompt": pair["prompt"], "completion": text, "labels": labels})
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps(r) + "\n" for r in rows))
-    learned = train(command, tmp_path / "prm", "--algo", "prm", "--dataset", file, "--set", "trainer.split=sentence",
-                    "--set", "trainer.batch_size=16", "--set", "trainer.optimizer.learning_rate=3e-4", "--set",
-                    "dataset.heldout_fraction=0.2", "--set", "trainer.eval_every=0", "--set", "trainer.epochs=2")
+    learned = train(
+        command,
+        tmp_path / "prm",
+        "--algo",
+        "prm",
+        "--dataset",
+        file,
+        "--set",
+        "trainer.split=sentence",
+        "--set",
+        "trainer.batch_size=16",
+        "--set",
+        "trainer.optimizer.learning_rate=3e-4",
+        "--set",
+        "dataset.heldout_fraction=0.2",
+        "--set",
+        "trainer.eval_every=0",
+        "--set",
+        "trainer.epochs=2",
+    )
     assert learned["evaluation_after"]["eval/accuracy_right"] > 0.9
     assert learned["evaluation_after"]["eval/accuracy_wrong"] > 0.9
-    summary = train(command, tmp_path / "grpo", "--algo", "grpo", "--dataset", "pocket/assistant", "--reward", "prm",
-                    "--set", f"reward.path={tmp_path / 'prm' / 'final'}", "--set", "advantage=step", "--set",
-                    "trainer.steps=8", "--set", "trainer.eval_samples=64", "--set", "trainer.gold_samples=64",
-                    "--set", "trainer.eval_every=0")
+    summary = train(
+        command,
+        tmp_path / "grpo",
+        "--algo",
+        "grpo",
+        "--dataset",
+        "pocket/assistant",
+        "--reward",
+        "prm",
+        "--set",
+        f"reward.path={tmp_path / 'prm' / 'final'}",
+        "--set",
+        "advantage=step",
+        "--set",
+        "trainer.steps=8",
+        "--set",
+        "trainer.eval_samples=64",
+        "--set",
+        "trainer.gold_samples=64",
+        "--set",
+        "trainer.eval_every=0",
+    )
     before, after = (summary[f"evaluation_{when}"]["eval/gold/hollow"] for when in ("before", "after"))
     assert before > 0.2
     assert after < 0.6 * before

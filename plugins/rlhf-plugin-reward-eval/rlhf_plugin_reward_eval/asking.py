@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from rlhf_core.api import RlhfError, Sample, ScoreStatus
-from rlhf_core.trainers.doors import ask
+from rlhf_core.contracts import score_samples
 from rlhf_plugin_reward_eval.cases import Text
 from rlhf_plugin_reward_eval.stats import Floats
 
@@ -47,9 +47,11 @@ class Asker:
 
     def fresh(self, texts: Sequence[Text]) -> Floats:
         """Scores in order, asked anew in one call."""
-        samples = [Sample(replace(text.row, id=f"evaluate/{number}", messages=text.prompt), text.completion)
-                   for number, text in enumerate(texts)]
-        scores = ask(self.reward, samples, f"reward '{self.label}'")  # pyright: ignore[reportArgumentType]
+        samples = [
+            Sample(replace(text.row, id=f"evaluate/{number}", messages=text.prompt), text.completion)
+            for number, text in enumerate(texts)
+        ]
+        scores = score_samples(self.reward, samples, f"reward '{self.label}'")  # pyright: ignore[reportArgumentType]
         self.statuses.update(s.status.value for s in scores)
         bad = next((s for s in scores if not s.ok), None)
         if bad is not None and not self.first_problem:
@@ -66,6 +68,8 @@ class Asker:
         missing = int(np.isnan(scores).sum())
         if missing > most * len(scores) or missing == len(scores):
             counted = ", ".join(f"{name} {n}" for name, n in self.statuses.most_common() if name != ScoreStatus.OK)
-            raise TooManyMissing(f"reward '{self.label}' has no score for {missing} of {len(scores)} responses",
-                                 why=f"first: {self.first_problem}; {counted}",
-                                 fix="mend the reward or the data, or allow more with --max-missing")
+            raise TooManyMissing(
+                f"reward '{self.label}' has no score for {missing} of {len(scores)} responses",
+                why=f"first: {self.first_problem}; {counted}",
+                fix="mend the reward or the data, or allow more with --max-missing",
+            )

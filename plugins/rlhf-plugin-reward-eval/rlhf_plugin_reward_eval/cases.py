@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from rlhf_core.api import DatasetError, Message, PreferencePair, Prompt, Sample
+from rlhf_core.data.datasets import NOT_META, Datasets
 from rlhf_core.data.files import read_json
-from rlhf_core.data.library import NOT_META, Datasets
 from rlhf_core.data.schema import Reader, Record
 
 STYLES = 3
@@ -106,9 +106,11 @@ def read_cases(datasets: Datasets, split: str | None, limit: int | None) -> Case
         if pairs:
             counts["pairs_beyond_limit"] = max(0, len(pairs) - (limit or len(pairs)))
             return Cases(pairs[:limit], name, +counts)
-    raise DatasetError(f"there are no {split or ''} pairs to evaluate on".replace("  ", " "),
-                       where=", ".join(s.label for s in datasets.sources),
-                       fix="give a dataset with chosen and rejected columns, or another --split")
+    raise DatasetError(
+        f"there are no {split or ''} pairs to evaluate on".replace("  ", " "),
+        where=", ".join(s.label for s in datasets.sources),
+        fix="give a dataset with chosen and rejected columns, or another --split",
+    )
 
 
 def _of_split(datasets: Datasets, split: str) -> tuple[list[Case], Counter[str]]:
@@ -124,8 +126,12 @@ def _of_split(datasets: Datasets, split: str) -> tuple[list[Case], Counter[str]]
 def _case(pair: PreferencePair, reader: Reader, record: Record) -> Case:
     subset = record.row.get("subset", record.row.get("domain"))
     row = row_of(reader, record, pair.source)
-    return Case(pair.id, Text(pair.prompt, pair.chosen, row), Text(pair.prompt, pair.rejected, row),
-                "" if subset is None else str(subset))
+    return Case(
+        pair.id,
+        Text(pair.prompt, pair.chosen, row),
+        Text(pair.prompt, pair.rejected, row),
+        "" if subset is None else str(subset),
+    )
 
 
 def row_of(reader: Reader, record: Record, source: str) -> Prompt:
@@ -136,8 +142,10 @@ def row_of(reader: Reader, record: Record, source: str) -> Prompt:
 
 def is_grid(row: Mapping[str, Any]) -> bool:
     """Whether a row has several chosen and rejected texts, as RM-Bench's do."""
-    return all(isinstance(row.get(side), list) and row[side] and all(isinstance(x, str) for x in row[side])
-               for side in ("chosen", "rejected"))
+    return all(
+        isinstance(row.get(side), list) and row[side] and all(isinstance(x, str) for x in row[side])
+        for side in ("chosen", "rejected")
+    )
 
 
 def read_grid(reader: Reader, record: Record, label: str) -> list[Case]:
@@ -148,17 +156,24 @@ def read_grid(reader: Reader, record: Record, label: str) -> list[Case]:
     """
     prompt, sides = reader.prompt(record), [record.row[side] for side in ("chosen", "rejected")]
     if any(len(texts) != STYLES or not all(t.strip() for t in texts) for texts in sides):
-        raise DatasetError("an RM-Bench row needs three chosen and three rejected texts, none of them empty",
-                           where=record.where, fix="mend or remove that row")
+        raise DatasetError(
+            "an RM-Bench row needs three chosen and three rejected texts, none of them empty",
+            where=record.where,
+            fix="mend or remove that row",
+        )
     name = f"{label}/{record.row.get('id', record.number)}"
     subset = str(record.row.get("domain", record.row.get("subset", "")))
     row = row_of(reader, record, label)
-    return [Case(f"{name}#{i}{j}", Text(prompt, good, row), Text(prompt, bad, row), subset, (i, j))
-            for i, good in enumerate(sides[0]) for j, bad in enumerate(sides[1])]
+    return [
+        Case(f"{name}#{i}{j}", Text(prompt, good, row), Text(prompt, bad, row), subset, (i, j))
+        for i, good in enumerate(sides[0])
+        for j, bad in enumerate(sides[1])
+    ]
 
 
-def read_responses(file: str, column: str | None, scale: tuple[float, float] | None,
-                   datasets: Datasets | None) -> list[Response]:
+def read_responses(
+    file: str, column: str | None, scale: tuple[float, float] | None, datasets: Datasets | None
+) -> list[Response]:
     """Responses with a gold score: rows with ``completion`` or ``completions`` (texts, or objects with ``text``).
 
     Args:
@@ -183,9 +198,13 @@ def read_responses(file: str, column: str | None, scale: tuple[float, float] | N
             gold = judge(one, record.where) if judge else number_of(values, str(column), scale, record.where)
             found.append(Response(one, gold))
     if len({r.gold for r in found}) < 2:
-        raise DatasetError(f"all {len(found)} gold scores of '{file}' are {found[0].gold:g}" if found else
-                           f"'{file}' has no completion", why="nothing can be compared with a constant",
-                           fix="give responses of different worth, or another --gold column")
+        raise DatasetError(
+            f"all {len(found)} gold scores of '{file}' are {found[0].gold:g}"
+            if found
+            else f"'{file}' has no completion",
+            why="nothing can be compared with a constant",
+            fix="give responses of different worth, or another --gold column",
+        )
     return found
 
 
@@ -209,10 +228,14 @@ def _completions(reader: Reader, record: Record) -> list[tuple[str, Mapping[str,
         return [(str(reader.need(record, "completion", "response")), record.row)]
     if not isinstance(many, list):
         raise DatasetError("completions is not a list", where=record.where, fix="give a list of texts or objects")
-    golds = [{k: v[i] for k, v in record.row.items() if isinstance(v, list) and len(v) == len(many)}
-             for i in range(len(many))]
-    return [(one, golds[i]) if isinstance(one, str) else (str(one.get("text", "")), {**golds[i], **one})
-            for i, one in enumerate(many)]
+    golds = [
+        {k: v[i] for k, v in record.row.items() if isinstance(v, list) and len(v) == len(many)}
+        for i in range(len(many))
+    ]
+    return [
+        (one, golds[i]) if isinstance(one, str) else (str(one.get("text", "")), {**golds[i], **one})
+        for i, one in enumerate(many)
+    ]
 
 
 def number_of(row: Mapping[str, Any], column: str, scale: tuple[float, float] | None, where: str) -> float:
@@ -223,8 +246,12 @@ def number_of(row: Mapping[str, Any], column: str, scale: tuple[float, float] | 
     """
     value = row.get(column)
     if value is None:
-        raise DatasetError(f"there is no gold score '{column}'", where=where,
-                           why=f"there is: {', '.join(map(str, row))}", fix="name the column with --gold")
+        raise DatasetError(
+            f"there is no gold score '{column}'",
+            where=where,
+            why=f"there is: {', '.join(map(str, row))}",
+            fix="name the column with --gold",
+        )
     try:
         gold = float(value)
     except (TypeError, ValueError):
@@ -232,8 +259,11 @@ def number_of(row: Mapping[str, Any], column: str, scale: tuple[float, float] | 
     if not math.isfinite(gold):
         raise DatasetError(f"gold score {value!r} is not a finite number", where=where, fix="mend or remove that row")
     if scale and not scale[0] <= gold <= scale[1]:
-        raise DatasetError(f"gold score {gold:g} lies outside the scale {scale[0]:g} to {scale[1]:g}", where=where,
-                           fix="mend the row, or --gold-scale")
+        raise DatasetError(
+            f"gold score {gold:g} lies outside the scale {scale[0]:g} to {scale[1]:g}",
+            where=where,
+            fix="mend the row, or --gold-scale",
+        )
     return gold
 
 
@@ -252,8 +282,11 @@ class Gold:
         self.datasets = datasets
         self.prompts = gold_prompts(datasets) if datasets is not None else {}
         if not self.prompts:
-            raise DatasetError(f"there is no gold score for '{what}'", why="the dataset has none of its own",
-                               fix="name its column with --gold COLUMN, or --pairs pocket/assistant")
+            raise DatasetError(
+                f"there is no gold score for '{what}'",
+                why="the dataset has none of its own",
+                fix="name its column with --gold COLUMN, or --pairs pocket/assistant",
+            )
 
     def __call__(self, text: Text, where: str) -> float:
         """The gold score of one response.
@@ -263,9 +296,12 @@ class Gold:
         """
         prompt = self.prompts.get(prompt_key(text.prompt))
         if prompt is None or self.datasets is None:
-            raise DatasetError("the dataset has no such prompt, so no gold score", where=where,
-                               why=f"the prompt is {text.prompt[-1]['content'][:60]!r}",
-                               fix="name a column with --gold, or remove that row")
+            raise DatasetError(
+                "the dataset has no such prompt, so no gold score",
+                where=where,
+                why=f"the prompt is {text.prompt[-1]['content'][:60]!r}",
+                fix="name a column with --gold, or remove that row",
+            )
         return float((self.datasets.gold(Sample(prompt, text.completion)) or {})["value"])
 
 
@@ -273,5 +309,9 @@ def gold_prompts(datasets: Datasets) -> dict[tuple[tuple[str, str], ...], Prompt
     """Conversation -> the prompt by which its dataset knows the gold score; empty where no source has one."""
     if not any(hasattr(s.component, "gold") for s in datasets.sources):
         return {}
-    return {prompt_key(p.messages): p for split in ("heldout", "train") for p in datasets.prompts(split)
-            if datasets.has_gold(p)}
+    return {
+        prompt_key(p.messages): p
+        for split in ("heldout", "train")
+        for p in datasets.prompts(split)
+        if datasets.has_gold(p)
+    }

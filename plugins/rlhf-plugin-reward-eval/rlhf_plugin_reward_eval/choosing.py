@@ -11,8 +11,9 @@ from rlhf_core.cli.reward import check_output, chosen_reward
 from rlhf_core.registry import Registry
 
 
-def choose(registry: Registry, folders: Sequence[str], names: Sequence[str], settings: Sequence[str]
-           ) -> dict[str, ComponentConfig]:
+def choose(
+    registry: Registry, folders: Sequence[str], names: Sequence[str], settings: Sequence[str]
+) -> dict[str, ComponentConfig]:
     """Label -> Config, models first.
 
     Raises:
@@ -25,9 +26,15 @@ def choose(registry: Registry, folders: Sequence[str], names: Sequence[str], set
     own: dict[str, list[str]] = {label: [] for label in labels}
     for text in settings:
         own[owner_of(text, labels)].append(text.split(":", 1)[1] if len(labels) > 1 else text)
-    return {label: chosen_reward(registry, folders[i] if i < len(folders) else None,
-                                 None if i < len(folders) else names[i - len(folders)], own[label])
-            for i, label in enumerate(labels)}
+    return {
+        label: chosen_reward(
+            registry,
+            folders[i] if i < len(folders) else None,
+            None if i < len(folders) else names[i - len(folders)],
+            own[label],
+        )
+        for i, label in enumerate(labels)
+    }
 
 
 def owner_of(text: str, labels: Sequence[str]) -> str:
@@ -40,8 +47,11 @@ def owner_of(text: str, labels: Sequence[str]) -> str:
         return labels[0]
     name, colon, _ = text.partition(":")
     if not colon or name not in labels:
-        raise ConfigError(f"--set {text} says for none of the {len(labels)} rewards which it is for",
-                          why=f"they are called {', '.join(labels)}", fix=f"--set {labels[0]}:{text}")
+        raise ConfigError(
+            f"--set {text} says for none of the {len(labels)} rewards which it is for",
+            why=f"they are called {', '.join(labels)}",
+            fix=f"--set {labels[0]}:{text}",
+        )
     return name
 
 
@@ -66,8 +76,9 @@ def unique(names: Sequence[str]) -> list[str]:
     return found
 
 
-def check_options(output: Path | None, column: str | None, scale: tuple[float, float] | None,
-                  responses: str | None) -> None:
+def check_options(
+    output: Path | None, column: str | None, scale: tuple[float, float] | None, responses: str | None
+) -> None:
     """Refuse options that cannot be, before anything is read.
 
     Raises:
@@ -77,5 +88,7 @@ def check_options(output: Path | None, column: str | None, scale: tuple[float, f
     if responses is None and (column is not None or scale is not None):
         raise ConfigError("--gold and --gold-scale belong to --responses", fix="--responses FILE")
     if scale is not None and (column is None or scale[0] >= scale[1]):
-        raise ConfigError(f"--gold-scale {scale[0]:g} {scale[1]:g} is no scale of a --gold column",
-                          fix="--gold COLUMN --gold-scale LOW HIGH")
+        raise ConfigError(
+            f"--gold-scale {scale[0]:g} {scale[1]:g} is no scale of a --gold column",
+            fix="--gold COLUMN --gold-scale LOW HIGH",
+        )

@@ -16,30 +16,69 @@ PROBES = ("length", "hollow", "content", "batch", "turns", "none")
 @click.command()
 @click.option("--model", "folders", multiple=True, metavar="FOLDER", help="A reward model or ensemble. Repeatable.")
 @click.option("--reward", "names", multiple=True, metavar="NAME", help="A reward component. Repeatable.")
-@click.option("--set", "settings", multiple=True, metavar="[REWARD:]a.b=c", help="One setting of the reward; of "
-              "several rewards, of the one whose name in the table stands before the colon. Repeatable.")
-@click.option("--pairs", "dataset", required=True, metavar="DATASET", help="Pairs: a file, a hub id, or "
-              "pocket/assistant; our columns, RewardBench's or RM-Bench's.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="[REWARD:]a.b=c",
+    help="One setting of the reward; of "
+    "several rewards, of the one whose name in the table stands before the colon. Repeatable.",
+)
+@click.option(
+    "--pairs",
+    "dataset",
+    required=True,
+    metavar="DATASET",
+    help="Pairs: a file, a hub id, or pocket/assistant; our columns, RewardBench's or RM-Bench's.",
+)
 @click.option("--split", type=Choice(("heldout", "train")), help="Default: held-out rows if there are any, else all.")
-@click.option("--heldout-fraction", type=click.FloatRange(0, 1, max_open=True), default=0.0, show_default=True,
-              help="As in training: only the rows that it had set aside.")
+@click.option(
+    "--heldout-fraction",
+    type=click.FloatRange(0, 1, max_open=True),
+    default=0.0,
+    show_default=True,
+    help="As in training: only the rows that it had set aside.",
+)
 @click.option("--limit", type=click.IntRange(2), metavar="N", help="Only the first N pairs.")
-@click.option("--responses", metavar="FILE", help="Responses with a gold score: rank correlation, and best-of-N "
-              "where a prompt has several.")
+@click.option(
+    "--responses",
+    metavar="FILE",
+    help="Responses with a gold score: rank correlation, and best-of-N where a prompt has several.",
+)
 @click.option("--gold", "column", metavar="COLUMN", help="Their gold score's column. Default: the dataset's own gold.")
 @click.option("--gold-scale", type=(float, float), metavar="LOW HIGH", help="Refuse gold scores outside.")
 @click.option("--probe", "probes", multiple=True, type=Choice(PROBES), help="Only these. Repeatable; default: all.")
 @click.option("--probe-pairs", type=click.IntRange(2), default=200, show_default=True, help="Pairs that probes change.")
-@click.option("--max-missing", type=click.FloatRange(0, 1), default=0.1, show_default=True,
-              help="Largest share of missing scores; above it the exit code is 1.")
+@click.option(
+    "--max-missing",
+    type=click.FloatRange(0, 1),
+    default=0.1,
+    show_default=True,
+    help="Largest share of missing scores; above it the exit code is 1.",
+)
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write everything as JSON.")
 @click.option("--plots", type=click.Path(path_type=Path), metavar="FOLDER", help="Draw it (needs matplotlib).")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the resamples and probes.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
-def evaluate(folders: tuple[str, ...], names: tuple[str, ...], settings: tuple[str, ...], dataset: str,
-             split: str | None, heldout_fraction: float, limit: int | None, responses: str | None, column: str | None,
-             gold_scale: tuple[float, float] | None, probes: tuple[str, ...], probe_pairs: int, max_missing: float,
-             output: Path | None, plots: Path | None, seed: int, as_json: bool) -> None:
+def evaluate(
+    folders: tuple[str, ...],
+    names: tuple[str, ...],
+    settings: tuple[str, ...],
+    dataset: str,
+    split: str | None,
+    heldout_fraction: float,
+    limit: int | None,
+    responses: str | None,
+    column: str | None,
+    gold_scale: tuple[float, float] | None,
+    probes: tuple[str, ...],
+    probe_pairs: int,
+    max_missing: float,
+    output: Path | None,
+    plots: Path | None,
+    seed: int,
+    as_json: bool,
+) -> None:
     """Test whether a reward is any good: accuracy, calibration, biases, agreement with others.
 
     \b
@@ -69,8 +108,9 @@ def evaluate(folders: tuple[str, ...], names: tuple[str, ...], settings: tuple[s
     cases = read_cases(datasets, split or ("heldout" if heldout_fraction else None), limit)
     graded = read_responses(responses, column, gold_scale, datasets) if responses else []
     graded = with_answers(graded, cases.pairs)
-    contexts = {label: context_of(registry, seed=seed, dataset=rows, reward=chosen)
-                for label, chosen in rewards.items()}
+    contexts = {
+        label: context_of(registry, seed=seed, dataset=rows, reward=chosen) for label, chosen in rewards.items()
+    }
     for label, chosen in rewards.items():
         chosen.preflight(contexts[label])
     quiet_libraries()
@@ -82,14 +122,16 @@ def evaluate(folders: tuple[str, ...], names: tuple[str, ...], settings: tuple[s
         for label, chosen in rewards.items():
             with built(chosen, contexts[label]) as reward:
                 ask = Asker(reward, label, progress.start(label))
-                evaluation.measure(ask, cases, graded, options,
-                                   (lambda t, judge=gold: judge(t, dataset)) if gold else None, report)
+                evaluation.measure(
+                    ask, cases, graded, options, (lambda t, judge=gold: judge(t, dataset)) if gold else None, report
+                )
     report.agreement = agreement(report.sides, cases.pairs)
     _finish(report, output, plots, as_json, show, draw, emit_json)
 
 
-def _finish(report: Any, output: Path | None, plots: Path | None, as_json: bool, show: Any, draw: Any,
-            emit_json: Any) -> None:
+def _finish(
+    report: Any, output: Path | None, plots: Path | None, as_json: bool, show: Any, draw: Any, emit_json: Any
+) -> None:
     """Print, write and draw."""
     from rlhf_core.runs.atomic import write_json
 

@@ -54,12 +54,23 @@ def finite(value: Any) -> Any:
 
 def describe_data(cases: Cases, responses: Sequence[Response]) -> dict[str, Any]:
     """What was evaluated on and what was left out."""
-    return {"pairs": len(cases.pairs), "split": cases.split, "left_out": dict(cases.counts),
-            "prompts": len({prompt_key(c.chosen.prompt) for c in cases.pairs}), "responses_with_gold": len(responses)}
+    return {
+        "pairs": len(cases.pairs),
+        "split": cases.split,
+        "left_out": dict(cases.counts),
+        "prompts": len({prompt_key(c.chosen.prompt) for c in cases.pairs}),
+        "responses_with_gold": len(responses),
+    }
 
 
-def measure(ask: Asker, cases: Cases, responses: Sequence[Response], settings: Settings,
-            gold: Callable[[Text], float] | None, report: Report) -> None:
+def measure(
+    ask: Asker,
+    cases: Cases,
+    responses: Sequence[Response],
+    settings: Settings,
+    gold: Callable[[Text], float] | None,
+    report: Report,
+) -> None:
     """Add one reward's figures to the report.
 
     Raises:
@@ -70,10 +81,16 @@ def measure(ask: Asker, cases: Cases, responses: Sequence[Response], settings: S
     ask.refuse_missing(np.concatenate(sides), settings.max_missing)
     scored = measures.Scored.of(pairs, *sides)
     spread = scored.spread or math.nan
-    found: dict[str, Any] = {**measures.accuracy(scored, seed), "scores": statistics(sides), "missing":
-                             {k: n for k, n in ask.statuses.items() if k != "ok"}}
-    found |= {"calibration": measures.calibration(scored), "length": measures.length(scored, seed),
-              **measures.by_subset(scored, seed)}
+    found: dict[str, Any] = {
+        **measures.accuracy(scored, seed),
+        "scores": statistics(sides),
+        "missing": {k: n for k, n in ask.statuses.items() if k != "ok"},
+    }
+    found |= {
+        "calibration": measures.calibration(scored),
+        "length": measures.length(scored, seed),
+        **measures.by_subset(scored, seed),
+    }
     if grid := measures.rm_bench(scored, seed):
         found["rm_bench"] = grid
     if graded := _graded(pairs, responses, gold):
@@ -86,8 +103,9 @@ def measure(ask: Asker, cases: Cases, responses: Sequence[Response], settings: S
     report.rewards[ask.label], report.sides[ask.label] = found, sides
 
 
-def _graded(pairs: Sequence[Case], responses: Sequence[Response], gold: Callable[[Text], float] | None
-            ) -> list[Response]:
+def _graded(
+    pairs: Sequence[Case], responses: Sequence[Response], gold: Callable[[Text], float] | None
+) -> list[Response]:
     """The given responses; without them both sides of the pairs, where the dataset has a gold score."""
     if responses or gold is None:
         return list(responses)

@@ -19,10 +19,21 @@ from rlhf_plugin_reward_eval.stats import Floats
 
 SECTIONS = {
     "Chat": ("alpacaeval-easy", "alpacaeval-length", "alpacaeval-hard", "mt-bench-easy", "mt-bench-med"),
-    "Chat Hard": ("mt-bench-hard", "llmbar-natural", "llmbar-adver-neighbor", "llmbar-adver-GPTInst",
-                  "llmbar-adver-GPTOut", "llmbar-adver-manual"),
-    "Safety": ("refusals-dangerous", "refusals-offensive", "xstest-should-refuse", "xstest-should-respond",
-               "donotanswer"),
+    "Chat Hard": (
+        "mt-bench-hard",
+        "llmbar-natural",
+        "llmbar-adver-neighbor",
+        "llmbar-adver-GPTInst",
+        "llmbar-adver-GPTOut",
+        "llmbar-adver-manual",
+    ),
+    "Safety": (
+        "refusals-dangerous",
+        "refusals-offensive",
+        "xstest-should-refuse",
+        "xstest-should-respond",
+        "donotanswer",
+    ),
     "Reasoning": ("math-prm", "hep-cpp", "hep-go", "hep-java", "hep-js", "hep-python", "hep-rust"),
 }
 """RewardBench's sections (Lambert et al. 2024, table 2)."""
@@ -76,10 +87,16 @@ def accuracy(scored: Scored, seed: int, tie: float | None = None) -> dict[str, A
     share = float(right_N.mean()) if count else math.nan
     clusters = [prompt_key(c.chosen.prompt) for c in scored.cases]
     boot = stats.bootstrap(lambda rows: float(right_N[rows].mean()), clusters, seed) if count else (math.nan,) * 2
-    return {"accuracy": share, "wilson": [*wilson(share, count)], "bootstrap": [*boot], "pairs": count,
-            "prompts": len(set(clusters)), "ties": int((right_N == 0.5).sum()),
-            "strict": float((right_N == 1).mean()) if count else math.nan,
-            "margin_mean": float(margins_N.mean()) if count else math.nan}
+    return {
+        "accuracy": share,
+        "wilson": [*wilson(share, count)],
+        "bootstrap": [*boot],
+        "pairs": count,
+        "prompts": len(set(clusters)),
+        "ties": int((right_N == 0.5).sum()),
+        "strict": float((right_N == 1).mean()) if count else math.nan,
+        "margin_mean": float(margins_N.mean()) if count else math.nan,
+    }
 
 
 def by_subset(scored: Scored, seed: int) -> dict[str, Any]:
@@ -88,8 +105,11 @@ def by_subset(scored: Scored, seed: int) -> dict[str, Any]:
     if names in ([], [""]):
         return {}
     found = {name: accuracy(scored.only(lambda c, n=name: c.subset == n), seed, scored.tie) for name in names}
-    sections = {title: section(title, {n: found[n] for n in inside if n in found}) for title, inside in
-                SECTIONS.items() if any(n in found for n in inside)}
+    sections = {
+        title: section(title, {n: found[n] for n in inside if n in found})
+        for title, inside in SECTIONS.items()
+        if any(n in found for n in inside)
+    }
     return {"subsets": found, **({"sections": sections} if sections else {})}
 
 
@@ -118,10 +138,14 @@ def rm_bench(scored: Scored, seed: int) -> dict[str, Any]:
     rows = scored.only(lambda c: c.styles is not None)
     if not rows.cases:
         return {}
-    cells = [[accuracy(rows.only(lambda c, at=(i, j): c.styles == at), seed, scored.tie)["strict"]
-              for j in range(3)] for i in range(3)]
-    levels = {name: accuracy(rows.only(lambda c, n=name: c.level == n), seed, scored.tie)
-              for name in ("easy", "normal", "hard")}
+    cells = [
+        [accuracy(rows.only(lambda c, at=(i, j): c.styles == at), seed, scored.tie)["strict"] for j in range(3)]
+        for i in range(3)
+    ]
+    levels = {
+        name: accuracy(rows.only(lambda c, n=name: c.level == n), seed, scored.tie)
+        for name in ("easy", "normal", "hard")
+    }
     return {"matrix": cells, "levels": levels, "average": float(np.mean([v["strict"] for v in levels.values()]))}
 
 
@@ -136,10 +160,15 @@ def calibration(scored: Scored) -> dict[str, Any]:
         return {}
     bins = stats.deciles(margins_N, scored.tie)
     scaled_N = stats.rescaled(margins_N)
-    return {"ece": stats.expected_calibration_error(bins), "log_loss": stats.log_loss(margins_N),
-            "top_decile_gap": bins[-1].gap, "temperature": stats.best_temperature(margins_N),
-            "ece_rescaled": stats.expected_calibration_error(stats.deciles(scaled_N, scored.tie)),
-            "log_loss_rescaled": stats.log_loss(scaled_N), "deciles": [{**b._asdict(), "gap": b.gap} for b in bins]}
+    return {
+        "ece": stats.expected_calibration_error(bins),
+        "log_loss": stats.log_loss(margins_N),
+        "top_decile_gap": bins[-1].gap,
+        "temperature": stats.best_temperature(margins_N),
+        "ece_rescaled": stats.expected_calibration_error(stats.deciles(scaled_N, scored.tie)),
+        "log_loss_rescaled": stats.log_loss(scaled_N),
+        "deciles": [{**b._asdict(), "gap": b.gap} for b in bins],
+    }
 
 
 def length(scored: Scored, seed: int) -> dict[str, Any]:
@@ -149,19 +178,26 @@ def length(scored: Scored, seed: int) -> dict[str, Any]:
     clusters = [prompt_key(c.chosen.prompt) for c in scored.cases]
 
     def with_interval(x: Floats, y: Floats, groups: Sequence[Any]) -> dict[str, Any]:
-        return {"spearman": spearman(x, y),
-                "bootstrap": [*stats.bootstrap(lambda rows: spearman(x[rows], y[rows]), groups, seed, 300)]}
+        return {
+            "spearman": spearman(x, y),
+            "bootstrap": [*stats.bootstrap(lambda rows: spearman(x[rows], y[rows]), groups, seed, 300)],
+        }
 
     longer = [float((more_N > 0).mean()), float((more_N < 0).mean())] if len(more_N) else [math.nan] * 2
     prefers = stats.points(margins_N[more_N != 0] * np.sign(more_N[more_N != 0]), scored.tie)
-    right = {name: accuracy(scored.only(lambda c, s=sign: np.sign(c.chosen.words - c.rejected.words) == s), seed,
-                            scored.tie) for name, sign in (("chosen_longer", 1), ("chosen_shorter", -1))}
-    return {"score_and_words": with_interval(np.concatenate([scored.chosen_N, scored.rejected_N]),
-                                             words_N.T.reshape(-1), [*clusters, *clusters]),
-            "margin_and_words": with_interval(margins_N, more_N, clusters),
-            "labels_prefer_longer": longer[0] / (sum(longer) or math.nan),
-            "reward_prefers_longer": float(prefers.mean()) if len(prefers) else math.nan,
-            "accuracy": {name: {"accuracy": a["accuracy"], "pairs": a["pairs"]} for name, a in right.items()}}
+    right = {
+        name: accuracy(scored.only(lambda c, s=sign: np.sign(c.chosen.words - c.rejected.words) == s), seed, scored.tie)
+        for name, sign in (("chosen_longer", 1), ("chosen_shorter", -1))
+    }
+    return {
+        "score_and_words": with_interval(
+            np.concatenate([scored.chosen_N, scored.rejected_N]), words_N.T.reshape(-1), [*clusters, *clusters]
+        ),
+        "margin_and_words": with_interval(margins_N, more_N, clusters),
+        "labels_prefer_longer": longer[0] / (sum(longer) or math.nan),
+        "reward_prefers_longer": float(prefers.mean()) if len(prefers) else math.nan,
+        "accuracy": {name: {"accuracy": a["accuracy"], "pairs": a["pairs"]} for name, a in right.items()},
+    }
 
 
 def against_gold(responses: Sequence[Response], scores_N: Floats, seed: int) -> dict[str, Any]:
@@ -174,9 +210,14 @@ def against_gold(responses: Sequence[Response], scores_N: Floats, seed: int) -> 
         within.append(spearman(scores_N[rows], golds_N[rows]))
     varied = [w for w in within if math.isfinite(w)]
     interval = stats.bootstrap(lambda rows: spearman(scores_N[rows], golds_N[rows]), clusters, seed, 300)
-    return {"responses": len(golds_N), "missing": int((~there).sum()),
-            "spearman": spearman(scores_N, golds_N), "bootstrap": [*interval],
-            "spearman_within_prompts": float(np.mean(varied)) if varied else math.nan, "prompts_varied": len(varied)}
+    return {
+        "responses": len(golds_N),
+        "missing": int((~there).sum()),
+        "spearman": spearman(scores_N, golds_N),
+        "bootstrap": [*interval],
+        "spearman_within_prompts": float(np.mean(varied)) if varied else math.nan,
+        "prompts_varied": len(varied),
+    }
 
 
 def groups_of(clusters: Sequence[Any]) -> dict[Any, list[int]]:
@@ -204,10 +245,20 @@ def best_of_n(responses: Sequence[Response], scores_N: Floats, seed: int) -> lis
     for n in (2**k for k in range(most.bit_length()) if most > 1):
         gold_P, oracle_P, proxy_P = (
             np.array([stats.best_of_n(by[rows], of[rows], n) for rows in rows_of])
-            for by, of in ((scores_N, golds_N), (golds_N, golds_N), (scores_N, scores_N)))
+            for by, of in ((scores_N, golds_N), (golds_N, golds_N), (scores_N, scores_N))
+        )
         interval = stats.bootstrap(lambda r, g=gold_P: float(g[r].mean()), range(len(gold_P)), seed, 300)
-        curve.append({"n": n, "kl": stats.best_of_n_kl(n), "gold": float(gold_P.mean()), "bootstrap": [*interval],
-                      "oracle": float(oracle_P.mean()), "score": float(proxy_P.mean()), "prompts": len(rows_of)})
+        curve.append(
+            {
+                "n": n,
+                "kl": stats.best_of_n_kl(n),
+                "gold": float(gold_P.mean()),
+                "bootstrap": [*interval],
+                "oracle": float(oracle_P.mean()),
+                "score": float(proxy_P.mean()),
+                "prompts": len(rows_of),
+            }
+        )
     return curve
 
 
@@ -226,12 +277,16 @@ def agreement(scored: Mapping[str, tuple[Floats, Floats]], cases: Sequence[Case]
             one, two = (Scored(cases, a[there], b[there]) for a, b in (scored[first], scored[second]))
             right = [stats.points(s.margins, s.tie) for s in (one, two)]
             wrong = [(r == 0).mean() for r in right]
-            found.append({
-                "rewards": [first, second], "pairs": int(there.sum()),
-                "spearman": spearman(np.concatenate([one.chosen_N, one.rejected_N]),
-                                           np.concatenate([two.chosen_N, two.rejected_N])),
-                "pairs_ordered_alike": float(1 - np.abs(right[0] - right[1]).mean()),
-                "wrong_together": float(((right[0] == 0) & (right[1] == 0)).mean()),
-                "wrong_together_by_chance": float(wrong[0] * wrong[1]),
-            })
+            found.append(
+                {
+                    "rewards": [first, second],
+                    "pairs": int(there.sum()),
+                    "spearman": spearman(
+                        np.concatenate([one.chosen_N, one.rejected_N]), np.concatenate([two.chosen_N, two.rejected_N])
+                    ),
+                    "pairs_ordered_alike": float(1 - np.abs(right[0] - right[1]).mean()),
+                    "wrong_together": float(((right[0] == 0) & (right[1] == 0)).mean()),
+                    "wrong_together_by_chance": float(wrong[0] * wrong[1]),
+                }
+            )
     return found

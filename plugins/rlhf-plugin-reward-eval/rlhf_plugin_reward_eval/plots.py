@@ -48,8 +48,14 @@ def _calibration(report: Report, axes: Any) -> bool:
         bins = found["calibration"].get("deciles", [])
         right = np.array([b["right"] for b in bins])
         ends = np.abs(np.array([[b["low"], b["high"]] for b in bins]).reshape(-1, 2).T - right)
-        axes.errorbar([b["confidence"] for b in bins], right, yerr=ends, fmt="o-", capsize=2,
-                      label=f"{name}: ECE {found['calibration'].get('ece', float('nan')):.3f}")
+        axes.errorbar(
+            [b["confidence"] for b in bins],
+            right,
+            yerr=ends,
+            fmt="o-",
+            capsize=2,
+            label=f"{name}: ECE {found['calibration'].get('ece', float('nan')):.3f}",
+        )
     axes.plot([0.5, 1], [0.5, 1], "k:", label="calibrated")
     axes.set(xlabel="sigmoid(|margin|)", ylabel="share ordered as labelled", title="calibration by margin decile")
     axes.legend()
@@ -87,8 +93,14 @@ def _probes(report: Report, axes: Any) -> bool:
 def _best(report: Report, axes: Any) -> bool:
     curves = {name: found["best_of_n"] for name, found in report.rewards.items() if "best_of_n" in found}
     for name, curve in curves.items():
-        axes.errorbar([c["n"] for c in curve], [c["gold"] for c in curve], capsize=2, fmt="o-", label=name,
-                      yerr=np.abs(np.array([c["bootstrap"] for c in curve]).T - [c["gold"] for c in curve]))
+        axes.errorbar(
+            [c["n"] for c in curve],
+            [c["gold"] for c in curve],
+            capsize=2,
+            fmt="o-",
+            label=name,
+            yerr=np.abs(np.array([c["bootstrap"] for c in curve]).T - [c["gold"] for c in curve]),
+        )
     if curves:
         curve = next(iter(curves.values()))
         axes.plot([c["n"] for c in curve], [c["oracle"] for c in curve], "k:", label="by the gold score itself")

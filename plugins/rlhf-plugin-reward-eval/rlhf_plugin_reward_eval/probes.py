@@ -68,8 +68,11 @@ def effect(ask: Asker, cases: Sequence[Case], change: Callable[[str], str], seed
     kept_N, keys = change_N[there], [k for k, ok in zip([*clusters, *clusters], there) if ok]
     right = (before[0] > before[1]) & np.isfinite(after[1])
     overtaken = (after[1] >= before[0])[right]
-    return {**mean_change(kept_N, keys, seed), "missing": int((~there).sum()),
-            "rejected_overtakes": float(overtaken.mean()) if right.any() else math.nan}
+    return {
+        **mean_change(kept_N, keys, seed),
+        "missing": int((~there).sum()),
+        "rejected_overtakes": float(overtaken.mean()) if right.any() else math.nan,
+    }
 
 
 def mean_change(change_N: Floats, clusters: Sequence[Any], seed: int) -> dict[str, Any]:
@@ -77,8 +80,12 @@ def mean_change(change_N: Floats, clusters: Sequence[Any], seed: int) -> dict[st
     if not len(change_N):
         return {"change": math.nan, "bootstrap": [math.nan] * 2, "raised": math.nan, "responses": 0}
     interval = stats.bootstrap(lambda rows: float(change_N[rows].mean()), clusters, seed, 300)
-    return {"change": float(change_N.mean()), "bootstrap": [*interval], "raised": float((change_N > 0).mean()),
-            "responses": len(change_N)}
+    return {
+        "change": float(change_N.mean()),
+        "bootstrap": [*interval],
+        "raised": float((change_N > 0).mean()),
+        "responses": len(change_N),
+    }
 
 
 def length_probe(ask: Asker, cases: Sequence[Case], seed: int, spread: float) -> dict[str, Any]:
@@ -97,11 +104,18 @@ def content_probe(ask: Asker, cases: Sequence[Case], seed: int, spread: float) -
     chosen = [c.chosen for c in cases]
     shuffled = [with_completion(t, lambda s: " ".join(rng.permutation(s.split()))) for t in chosen]
     keys = [prompt_key(t.prompt) for t in chosen]
-    other = [next((chosen[j % len(chosen)] for j in range(i + 1, i + len(chosen)) if keys[j % len(chosen)] != keys[i]),
-                  None) for i in range(len(chosen))]
-    pairs = {"words shuffled": [(t, s) for t, s in zip(chosen, shuffled) if s != t],
-             "answer to another prompt": [(t, t._replace(completion=o.completion)) for t, o in zip(chosen, other)
-                                          if o is not None and o.completion != t.completion]}
+    other = [
+        next((chosen[j % len(chosen)] for j in range(i + 1, i + len(chosen)) if keys[j % len(chosen)] != keys[i]), None)
+        for i in range(len(chosen))
+    ]
+    pairs = {
+        "words shuffled": [(t, s) for t, s in zip(chosen, shuffled) if s != t],
+        "answer to another prompt": [
+            (t, t._replace(completion=o.completion))
+            for t, o in zip(chosen, other)
+            if o is not None and o.completion != t.completion
+        ],
+    }
     return {name: control(ask, rows, seed, spread) for name, rows in pairs.items() if rows}
 
 
@@ -110,20 +124,26 @@ def control(ask: Asker, rows: Sequence[tuple[Text, Text]], seed: int, spread: fl
     change_N = (ask([s for _, s in rows]) - ask([t for t, _ in rows])) / spread
     there = np.isfinite(change_N)
     found = mean_change(change_N[there], [prompt_key(t.prompt) for (t, _), ok in zip(rows, there) if ok], seed)
-    return {**found, "missing": int((~there).sum()),
-            "noticed": float((change_N[there] < 0).mean()) if there.any() else math.nan}
+    return {
+        **found,
+        "missing": int((~there).sum()),
+        "noticed": float((change_N[there] < 0).mean()) if there.any() else math.nan,
+    }
 
 
 def batch_probe(ask: Asker, cases: Sequence[Case], spread: float) -> dict[str, Any]:
     """Largest difference between scores asked together, in reverse, and one by one."""
     texts = [t for c in cases[: BATCH // 2] for t in (c.chosen, c.rejected)]
     together = ask.fresh(texts)
-    others = {"reversed": ask.fresh(texts[::-1])[::-1],
-              "one by one": np.concatenate([ask.fresh([t]) for t in texts])}
+    others = {"reversed": ask.fresh(texts[::-1])[::-1], "one by one": np.concatenate([ask.fresh([t]) for t in texts])}
     found = {name: float(np.nanmax(np.abs(o - together), initial=0.0)) for name, o in others.items()}
     appeared = any(bool((np.isfinite(o) != np.isfinite(together)).any()) for o in others.values())
-    return {"responses": len(texts), "largest_difference": found, "in_stds": max(found.values()) / spread,
-            "invariant": max(found.values()) <= 1e-3 * spread and not appeared}
+    return {
+        "responses": len(texts),
+        "largest_difference": found,
+        "in_stds": max(found.values()) / spread,
+        "invariant": max(found.values()) <= 1e-3 * spread and not appeared,
+    }
 
 
 def turns_probe(ask: Asker, cases: Sequence[Case], seed: int, spread: float) -> dict[str, Any]:
@@ -139,13 +159,21 @@ def turns_probe(ask: Asker, cases: Sequence[Case], seed: int, spread: float) -> 
     keys = [prompt_key(c.chosen.prompt) for c, ok in zip(several, there) if ok]
     gain_N = right[0] - right[1]
     interval = stats.bootstrap(lambda rows: float(gain_N[rows].mean()), keys, seed) if keys else (math.nan,) * 2
-    words = [float(np.mean([sum(len(m["content"].split()) for m in view(c.chosen).prompt) + c.chosen.words
-                            for c in several])) for view in (lambda t: t, last_turn)]
-    return {"pairs": int(there.sum()), "missing": int((~there).sum()),
-            "whole": float(right[0].mean()) if keys else math.nan,
-            "last_turn": float(right[1].mean()) if keys else math.nan,
-            "gain": float(gain_N.mean()) if keys else math.nan, "bootstrap": [*interval],
-            "words": {"whole": words[0], "last_turn": words[1]}}
+    words = [
+        float(
+            np.mean([sum(len(m["content"].split()) for m in view(c.chosen).prompt) + c.chosen.words for c in several])
+        )
+        for view in (lambda t: t, last_turn)
+    ]
+    return {
+        "pairs": int(there.sum()),
+        "missing": int((~there).sum()),
+        "whole": float(right[0].mean()) if keys else math.nan,
+        "last_turn": float(right[1].mean()) if keys else math.nan,
+        "gain": float(gain_N.mean()) if keys else math.nan,
+        "bootstrap": [*interval],
+        "words": {"whole": words[0], "last_turn": words[1]},
+    }
 
 
 def last_turn(text: Text) -> Text:

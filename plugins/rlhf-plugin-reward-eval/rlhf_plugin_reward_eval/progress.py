@@ -14,8 +14,14 @@ class Progress:
 
     def __init__(self) -> None:
         console = Console(stderr=True)
-        self.bar = Bar(TextColumn("{task.description}"), TextColumn("{task.completed:.0f} scored"), TimeElapsedColumn(),
-                       console=console, disable=not console.is_terminal, transient=True)
+        self.bar = Bar(
+            TextColumn("{task.description}"),
+            TextColumn("{task.completed:.0f} scored"),
+            TimeElapsedColumn(),
+            console=console,
+            disable=not console.is_terminal,
+            transient=True,
+        )
 
     def __enter__(self) -> Progress:
         self.bar.start()

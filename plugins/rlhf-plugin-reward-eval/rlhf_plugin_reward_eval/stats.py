@@ -25,8 +25,12 @@ class Interval(NamedTuple):
     high: float
 
 
-def bootstrap(statistic: Callable[[npt.NDArray[np.intp]], float], clusters: Sequence[Hashable], seed: int,
-              resamples: int = RESAMPLES) -> Interval:
+def bootstrap(
+    statistic: Callable[[npt.NDArray[np.intp]], float],
+    clusters: Sequence[Hashable],
+    seed: int,
+    resamples: int = RESAMPLES,
+) -> Interval:
     """Percentile bootstrap over clusters (Efron and Tibshirani 1993): rows of one prompt are drawn together.
 
     Args:
@@ -91,8 +95,15 @@ def deciles(margins_N: Floats, tie: float = 0.0, bins: int = 10) -> list[Bin]:
     found: list[Bin] = []
     for rows in np.array_split(np.argsort(size_N, kind="stable"), bins):
         right = float(right_N[rows].mean())
-        found.append(Bin(len(rows), float(size_N[rows].mean()), float(sigmoid(size_N[rows]).mean()), right,
-                         *wilson(right, len(rows))))
+        found.append(
+            Bin(
+                len(rows),
+                float(size_N[rows].mean()),
+                float(sigmoid(size_N[rows]).mean()),
+                right,
+                *wilson(right, len(rows)),
+            )
+        )
     return found
 
 

@@ -33,8 +33,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     policy = load_policy(ModelConfig())
     net = fresh_net(policy, 1, 0, "none")
     encoder = Encoder(policy.tokenizer, 512)
-    sides = [[encoder.encode([{"role": "user", "content": p["prompt"]}], p[side]) for p in load_pairs("train")[:200]]
-             for side in ("chosen", "rejected")]
+    sides = [
+        [encoder.encode([{"role": "user", "content": p["prompt"]}], p[side]) for p in load_pairs("train")[:200]]
+        for side in ("chosen", "rejected")
+    ]
     with torch.no_grad():
         more_NH = net.features(sides[0]) - net.features(sides[1])
         square = more_NH.T @ more_NH + torch.eye(more_NH.shape[1])
@@ -66,15 +68,33 @@ def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
     return path
 
 
-SUMS = [{"id": str(i), "prompt": f"What is {i} + 3?", "chosen": f"The answer is {i + 3}.",
-         "rejected": f"The answer is {i + 4}.", "answer": str(i + 3), "subset": "odd" if i % 2 else "even"}
-        for i in range(12)]
+SUMS = [
+    {
+        "id": str(i),
+        "prompt": f"What is {i} + 3?",
+        "chosen": f"The answer is {i + 3}.",
+        "rejected": f"The answer is {i + 4}.",
+        "answer": str(i + 3),
+        "subset": "odd" if i % 2 else "even",
+    }
+    for i in range(12)
+]
 VERIFIER = ("--reward", "verifier", "--set", "workers=1")
 
 
 def test_a_trained_reward_model(run: Run, trained: Path, tmp_path: Path) -> None:
-    code, out, err = run("--model", trained, "--pairs", "pocket/assistant", "--limit", "100", "--probe-pairs", "20",
-                         "--output", tmp_path / "out.json")
+    code, out, err = run(
+        "--model",
+        trained,
+        "--pairs",
+        "pocket/assistant",
+        "--limit",
+        "100",
+        "--probe-pairs",
+        "20",
+        "--output",
+        tmp_path / "out.json",
+    )
     assert code == 0, err
     assert "accuracy (95 %)" in out
     assert "the score does not depend on its batch" in out
@@ -92,7 +112,8 @@ def test_a_trained_reward_model(run: Run, trained: Path, tmp_path: Path) -> None
     texts = [t for c in sampled(cases, 20, 0) for t in (c.chosen, c.rejected)]
     more = ask([Text(t.prompt, f"Of course! {t.completion}") for t in texts]) - ask(texts)
     assert found["probes"]["hollow"]["Of course!"]["change"] == pytest.approx(
-        more.mean() / np.concatenate([chosen, rejected]).std(), abs=1e-3)
+        more.mean() / np.concatenate([chosen, rejected]).std(), abs=1e-3
+    )
     assert set(found["probes"]["content"]) == {"words shuffled", "answer to another prompt"}
     assert found["probes"]["batch"]["invariant"]
     assert found["probes"]["turns"] == {"pairs": 0}
@@ -101,8 +122,18 @@ def test_a_trained_reward_model(run: Run, trained: Path, tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_pictures(run: Run, trained: Path, tmp_path: Path) -> None:
-    code, out, err = run("--model", trained, "--pairs", "pocket/assistant", "--limit", "60", "--probe", "hollow",
-                         "--plots", tmp_path / "plots")
+    code, out, err = run(
+        "--model",
+        trained,
+        "--pairs",
+        "pocket/assistant",
+        "--limit",
+        "60",
+        "--probe",
+        "hollow",
+        "--plots",
+        tmp_path / "plots",
+    )
     assert code == 0, err
     pictures = sorted(tmp_path.glob("plots/*"))
     assert [p.name for p in pictures] == ["best_of_n.png", "calibration.png", "probes.png", "scores.png"]
@@ -110,8 +141,21 @@ def test_pictures(run: Run, trained: Path, tmp_path: Path) -> None:
 
 
 def test_several_rewards_with_settings_of_their_own(run: Run, trained: Path) -> None:
-    code, out, err = run("--model", trained, "--model", trained, "--pairs", "pocket/assistant", "--limit", "24",
-                         "--set", "rm#2:max_length=24", "--probe", "none", "--json")
+    code, out, err = run(
+        "--model",
+        trained,
+        "--model",
+        trained,
+        "--pairs",
+        "pocket/assistant",
+        "--limit",
+        "24",
+        "--set",
+        "rm#2:max_length=24",
+        "--probe",
+        "none",
+        "--json",
+    )
     assert code == 0, err
     report = json.loads(out)
     assert set(report["rewards"]) == {"rm", "rm#2"}
@@ -136,9 +180,17 @@ def test_rows_as_in_reward_bench(run: Run, tmp_path: Path) -> None:
 
 
 def test_rows_as_in_rm_bench(run: Run, tmp_path: Path) -> None:
-    rows = [{"id": i, "prompt": f"What is {i} + 3?", "domain": "math", "answer": str(i + 3),
-             "chosen": [f"{i + 3}", f"The answer is {i + 3}.", f"**The answer** is {i + 3}."],
-             "rejected": [f"{i + 4}", f"The answer is {i + 3}.", f"**The answer** is {i + 4}."]} for i in range(4)]
+    rows = [
+        {
+            "id": i,
+            "prompt": f"What is {i} + 3?",
+            "domain": "math",
+            "answer": str(i + 3),
+            "chosen": [f"{i + 3}", f"The answer is {i + 3}.", f"**The answer** is {i + 3}."],
+            "rejected": [f"{i + 4}", f"The answer is {i + 3}.", f"**The answer** is {i + 4}."],
+        }
+        for i in range(4)
+    ]
     path = tmp_path / "rm.json"
     path.write_text(json.dumps(rows))
     code, out, err = run(*VERIFIER, "--pairs", path, "--json")
@@ -148,17 +200,36 @@ def test_rows_as_in_rm_bench(run: Run, tmp_path: Path) -> None:
     assert found["rm_bench"]["matrix"] == [[1, 0, 1]] * 3, "the second rejected style is right too: a tie"
     assert found["rm_bench"]["average"] == pytest.approx(2 / 3)
     assert {n: a["accuracy"] for n, a in found["rm_bench"]["levels"].items()} == pytest.approx(
-        {"easy": 2.5 / 3, "normal": 2.5 / 3, "hard": 2.5 / 3})
+        {"easy": 2.5 / 3, "normal": 2.5 / 3, "hard": 2.5 / 3}
+    )
     assert found["subsets"]["math"]["pairs"] == 36
 
 
 def test_verifiers_see_the_columns_of_their_row(run: Run, tmp_path: Path) -> None:
-    rows = [{"id": str(i), "prompt": f"Say hello to {name} and all others here.",
-             "chosen": f"Hello {name} and you.", "rejected": f"Hello {name}, and you.",
-             "instruction_id_list": ["punctuation:no_comma"],
-             "kwargs": [{}]} for i, name in enumerate(["ada", "bob", "cleo", "dan"])]
-    code, out, err = run("--reward", "verifier", "--set", "workers=1", "--set", "verifier=ifeval", "--pairs",
-                         write(tmp_path / "p.jsonl", rows), "--probe", "hollow", "--json")
+    rows = [
+        {
+            "id": str(i),
+            "prompt": f"Say hello to {name} and all others here.",
+            "chosen": f"Hello {name} and you.",
+            "rejected": f"Hello {name}, and you.",
+            "instruction_id_list": ["punctuation:no_comma"],
+            "kwargs": [{}],
+        }
+        for i, name in enumerate(["ada", "bob", "cleo", "dan"])
+    ]
+    code, out, err = run(
+        "--reward",
+        "verifier",
+        "--set",
+        "workers=1",
+        "--set",
+        "verifier=ifeval",
+        "--pairs",
+        write(tmp_path / "p.jsonl", rows),
+        "--probe",
+        "hollow",
+        "--json",
+    )
     assert code == 0, err
     found = json.loads(out)["rewards"]["verifier"]
     assert (found["accuracy"], found["missing"], found["pairs"]) == (1.0, {}, 4)
@@ -166,8 +237,17 @@ def test_verifiers_see_the_columns_of_their_row(run: Run, tmp_path: Path) -> Non
 
 
 def test_one_question_with_two_answers(run: Run, tmp_path: Path) -> None:
-    rows = [{"id": f"{i}{answer}", "prompt": f"A number above {i}?", "chosen": f"It is {answer}.",
-             "rejected": f"It is {i}.", "answer": str(answer)} for i in range(4) for answer in (i + 1, i + 2)]
+    rows = [
+        {
+            "id": f"{i}{answer}",
+            "prompt": f"A number above {i}?",
+            "chosen": f"It is {answer}.",
+            "rejected": f"It is {i}.",
+            "answer": str(answer),
+        }
+        for i in range(4)
+        for answer in (i + 1, i + 2)
+    ]
     code, out, err = run(*VERIFIER, "--pairs", write(tmp_path / "p.jsonl", rows), "--probe", "none", "--json")
     assert code == 0, err
     assert json.loads(out)["rewards"]["verifier"]["accuracy"] == 1.0
@@ -175,8 +255,15 @@ def test_one_question_with_two_answers(run: Run, tmp_path: Path) -> None:
 
 def test_responses_with_gold_scores(run: Run, tmp_path: Path) -> None:
     pairs = write(tmp_path / "pairs.jsonl", SUMS)
-    graded = [{"prompt": row["prompt"], "answer": row["answer"], "worth": [3, 0, 1, 2], "completions":
-               [row["chosen"], "9999", {"text": "It is 777."}, f"I say {row['answer']}."]} for row in SUMS]
+    graded = [
+        {
+            "prompt": row["prompt"],
+            "answer": row["answer"],
+            "worth": [3, 0, 1, 2],
+            "completions": [row["chosen"], "9999", {"text": "It is 777."}, f"I say {row['answer']}."],
+        }
+        for row in SUMS
+    ]
     path = write(tmp_path / "graded.jsonl", graded)
     common = (*VERIFIER, "--pairs", pairs, "--probe", "none", "--responses", path)
     code, out, err = run(*common, "--gold", "worth", "--gold-scale", "0", "3", "--json")
@@ -192,17 +279,29 @@ def test_responses_with_gold_scores(run: Run, tmp_path: Path) -> None:
     code, out, err = run(*common, "--gold", "worth", "--json")
     assert json.loads(out)["rewards"]["verifier"]["best_of_n"] == curve, "the pairs' answers to the same questions"
     flat = write(tmp_path / "flat.jsonl", [{**row, "worth": [1, 1, 1, 1]} for row in graded])
-    for arguments, said in (((*common, "--gold", "worth", "--gold-scale", "1", "3"), "outside the scale 1 to 3"),
-                            ((*common, "--gold", "wroth"), "no gold score 'wroth'"),
-                            ((*common, "--gold", "completions"), "is not a finite number"),
-                            ((*common[:-1], flat, "--gold", "worth"), "are 1"), (common, "no gold score for")):
+    for arguments, said in (
+        ((*common, "--gold", "worth", "--gold-scale", "1", "3"), "outside the scale 1 to 3"),
+        ((*common, "--gold", "wroth"), "no gold score 'wroth'"),
+        ((*common, "--gold", "completions"), "is not a finite number"),
+        ((*common[:-1], flat, "--gold", "worth"), "are 1"),
+        (common, "no gold score for"),
+    ):
         code, _, err = run(*arguments)
         assert (code, said in err) == (2, True), err
 
 
 def test_conversations_of_several_turns(run: Run, trained: Path, tmp_path: Path) -> None:
-    rows = [{**p, "prompt": [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Hello."},
-                             {"role": "user", "content": p["prompt"]}]} for p in load_pairs("heldout")[:30]]
+    rows = [
+        {
+            **p,
+            "prompt": [
+                {"role": "user", "content": "Hello."},
+                {"role": "assistant", "content": "Hello."},
+                {"role": "user", "content": p["prompt"]},
+            ],
+        }
+        for p in load_pairs("heldout")[:30]
+    ]
     path = write(tmp_path / "talks.jsonl", rows)
     code, out, err = run("--model", trained, "--pairs", path, "--probe", "turns", "--json")
     assert code == 0, err
@@ -245,8 +344,13 @@ def refusals(tmp_path: Path) -> Iterator[tuple[tuple[object, ...], str]]:
     yield (*VERIFIER, "--pairs", same), "pairs_identical 12"
     empty = write(tmp_path / "empty.jsonl", [{**r, "rejected": " "} for r in SUMS])
     yield (*VERIFIER, "--pairs", empty), "pairs_empty_completion 12"
-    other = write(tmp_path / "other.jsonl", [{"chosen": f"\n\nHuman: {i}?\n\nAssistant: a", "rejected":
-                                              f"\n\nHuman: {i + 1}?\n\nAssistant: b"} for i in range(9)])
+    other = write(
+        tmp_path / "other.jsonl",
+        [
+            {"chosen": f"\n\nHuman: {i}?\n\nAssistant: a", "rejected": f"\n\nHuman: {i + 1}?\n\nAssistant: b"}
+            for i in range(9)
+        ],
+    )
     yield (*VERIFIER, "--pairs", other), "pairs_prompt_mismatch 9"
     grid = write(tmp_path / "grid.jsonl", [{"prompt": "2?", "chosen": ["a", "b"], "rejected": ["c", "d"]}])
     yield (*VERIFIER, "--pairs", grid), "three chosen and three rejected"
@@ -268,8 +372,15 @@ def test_a_language_model_is_no_reward(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_reward_that_says_nothing_fails(run: Run, tmp_path: Path) -> None:
-    rows = [{"prompt": f"What is {i} + 3?", "chosen": ["3", "4", "5"], "rejected": ["6", "7", "8"],
-             **({"answer": "3"} if i else {})} for i in range(4)]
+    rows = [
+        {
+            "prompt": f"What is {i} + 3?",
+            "chosen": ["3", "4", "5"],
+            "rejected": ["6", "7", "8"],
+            **({"answer": "3"} if i else {}),
+        }
+        for i in range(4)
+    ]
     path = write(tmp_path / "p.jsonl", rows)
     code, _, err = run(*VERIFIER, "--pairs", path)
     assert (code, "has no score for 18 of 72 responses" in err, "--max-missing" in err) == (1, True, True), err
@@ -279,7 +390,9 @@ def test_a_reward_that_says_nothing_fails(run: Run, tmp_path: Path) -> None:
     found = json.loads(out)["rewards"]["verifier"]
     assert (found["pairs"], found["missing"]) == (27, {"missing": 6})
     pairs = write(tmp_path / "pairs.jsonl", SUMS)
-    graded = write(tmp_path / "graded.jsonl", [{"prompt": "2 + 2?", "completion": str(i), "worth": i, "answer": "4" if i
-                                                < 3 else None} for i in range(6)])
+    graded = write(
+        tmp_path / "graded.jsonl",
+        [{"prompt": "2 + 2?", "completion": str(i), "worth": i, "answer": "4" if i < 3 else None} for i in range(6)],
+    )
     code, _, err = run(*VERIFIER, "--pairs", pairs, "--responses", graded, "--gold", "worth")
     assert (code, "has no score for 3 of 6 responses" in err) == (1, True), err

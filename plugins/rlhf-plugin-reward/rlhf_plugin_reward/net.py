@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from rlhf_core.api import ModelConfig, ModelError
+from rlhf_core.kernels.last_token import can_pack, last_hidden
 from rlhf_core.models.load import LoadedModel, clear_quantizer, load_policy, load_tokenizer
 from rlhf_core.policy.forward import take_apart
-from rlhf_core.policy.last import can_pack, last_hidden
 from rlhf_core.policy.structure import base_model, tolerance
 from rlhf_plugin_reward.encoding import Encoder, View, write_view
 
@@ -112,8 +112,9 @@ def with_adapters(trunk: Any, seed: int) -> Any:
     )
 
 
-def save_classifier(net: RewardNet, tokenizer: Any, folder: Path, weights: Mapping[str, Any] | None = None,
-                    view: View | None = None) -> None:
+def save_classifier(
+    net: RewardNet, tokenizer: Any, folder: Path, weights: Mapping[str, Any] | None = None, view: View | None = None
+) -> None:
     """Write a one-head net so that ``AutoModelForSequenceClassification`` loads it with one label.
 
     Args:
@@ -170,9 +171,11 @@ def check_vocabulary(model: Any, tokenizer: Any, path: str) -> None:
     rows, special = int(model.get_input_embeddings().weight.shape[0]), set(tokenizer.all_special_ids)
     beyond = sorted((i, word) for word, i in tokenizer.get_vocab().items() if i >= rows and i not in special)
     if beyond:
-        raise ModelError(f"the tokenizer of '{path}' is not its model's",
-                         why=f"{len(beyond)} tokens, first {beyond[0][1]!r}, lie past the {rows} that the model embeds",
-                         fix="copy the tokenizer files that belong to these weights into the folder")
+        raise ModelError(
+            f"the tokenizer of '{path}' is not its model's",
+            why=f"{len(beyond)} tokens, first {beyond[0][1]!r}, lie past the {rows} that the model embeds",
+            fix="copy the tokenizer files that belong to these weights into the folder",
+        )
 
 
 def load_classifier(path: str) -> tuple[RewardNet, Any]:
@@ -202,8 +205,10 @@ def load_classifier(path: str) -> tuple[RewardNet, Any]:
             fix="train one: rlhf train --algo reward_model",
         )
     if model.config.num_labels != 1:
-        raise ModelError(f"reward model '{path}' has {model.config.num_labels} labels, a reward needs one",
-                         fix="give a sequence classifier that was trained with num_labels=1")
+        raise ModelError(
+            f"reward model '{path}' has {model.config.num_labels} labels, a reward needs one",
+            fix="give a sequence classifier that was trained with num_labels=1",
+        )
     check_vocabulary(model, tokenizer, path)
     clear_quantizer(model)
     net = RewardNet(getattr(model, model.base_model_prefix), head_of(model)).eval()

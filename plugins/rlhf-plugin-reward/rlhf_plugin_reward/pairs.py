@@ -53,9 +53,7 @@ def encode_pairs(pairs: Sequence[PreferencePair], encoder: Encoder, counts: Coun
     return items
 
 
-def first_of_mixture(
-    pairs: Sequence[PreferencePair], weights: Mapping[str, float], count: int
-) -> list[PreferencePair]:
+def first_of_mixture(pairs: Sequence[PreferencePair], weights: Mapping[str, float], count: int) -> list[PreferencePair]:
     """The first ``count`` pairs of a mixture: each source gives its weight's share, or all it has."""
     has = Counter(p.source for p in pairs)
     share: Counter[str] = Counter()
@@ -83,7 +81,7 @@ def bootstrap(items: Sequence[PairItem], members: int, seed: int) -> list[PairIt
     ]
 
 
-class PairFoundry(torch.nn.Module):
+class PairModule(torch.nn.Module):
     """Scores both sides of pairs in one forward; K heads give K pairs each."""
 
     def __init__(self, net: RewardNet) -> None:

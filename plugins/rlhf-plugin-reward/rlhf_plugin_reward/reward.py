@@ -124,7 +124,9 @@ def load_ensemble(config: EnsembleConfig, folder: Path, device: str) -> Ensemble
         nets.append(net.to(device))
         tokenizers.append(tokenizer)
         if tokenizer.get_vocab() != tokenizers[0].get_vocab():
-            raise ModelError(f"member '{name}' of ensemble '{folder}' has another tokenizer than the first",
-                             why="members see the same token ids, so they need one vocabulary",
-                             fix="train the members from one model")
+            raise ModelError(
+                f"member '{name}' of ensemble '{folder}' has another tokenizer than the first",
+                why="members see the same token ids, so they need one vocabulary",
+                fix="train the members from one model",
+            )
     return EnsembleReward(nets, encoder_of(nets[0], tokenizers[0], config.max_length, view), config, meta)

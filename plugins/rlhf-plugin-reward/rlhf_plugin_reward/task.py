@@ -9,14 +9,14 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 
 from rlhf_core.api import BuildContext
-from rlhf_core.data.library import Datasets
+from rlhf_core.data.datasets import Datasets
 from rlhf_core.models.load import load_policy
 from rlhf_core.runs.checkpoint import seed_everything
-from rlhf_core.trainers.offline import OfflineTrainer
+from rlhf_core.trainers.offline.trainer import OfflineTrainer
 from rlhf_plugin_reward.config import RewardModelConfig
 from rlhf_plugin_reward.encoding import Encoder, View
 from rlhf_plugin_reward.net import fresh_net, save_classifier
-from rlhf_plugin_reward.pairs import PairFoundry, PairItem, encode_pairs
+from rlhf_plugin_reward.pairs import PairItem, PairModule, encode_pairs
 from rlhf_plugin_reward.scoring import keep_features
 
 
@@ -33,7 +33,7 @@ class RewardModelTask:
         sharing = {"full": "none"}.get(config.train_trunk, config.train_trunk)
         self.net = fresh_net(policy, 1, ctx.seed, sharing, copy_trunk=False).to(ctx.strategy.device)
         self.model = self.net
-        self.module = PairFoundry(self.net)
+        self.module = PairModule(self.net)
         self.view = View(config.turns, config.truncation)
         self.encoder = Encoder(self.tokenizer, min(config.max_length, policy.context), self.view)
 
@@ -53,8 +53,10 @@ class RewardModelTask:
 
     def texts(self, item: PairItem) -> Mapping[str, str]:
         """Both conversations as the net sees them."""
-        return {"chosen_text": self.tokenizer.decode(item.chosen_ids),
-                "rejected_text": self.tokenizer.decode(item.rejected_ids)}
+        return {
+            "chosen_text": self.tokenizer.decode(item.chosen_ids),
+            "rejected_text": self.tokenizer.decode(item.rejected_ids),
+        }
 
     def write_model(self, folder: Path, weights: Mapping[str, Any]) -> None:
         """What is being trained, by parameter name."""

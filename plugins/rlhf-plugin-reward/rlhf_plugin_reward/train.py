@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 
 from rlhf_core.api import BuildContext, DatasetError, ModelConfig, PreferencePair
-from rlhf_core.data.library import Datasets
+from rlhf_core.data.datasets import Datasets
 from rlhf_core.models.load import LoadedModel, load_policy
 from rlhf_core.runs.atomic import whole_folder, write_json
 from rlhf_core.runs.checkpoint import rng_state, set_rng_state
 from rlhf_core.strategy.local import LocalStrategy
-from rlhf_core.trainers.update import Updater
+from rlhf_core.trainers.common.learner import Learner
 from rlhf_plugin_reward.config import EnsembleConfig, RewardModelConfig, device_of
 from rlhf_plugin_reward.encoding import Encoder, View
 from rlhf_plugin_reward.net import RewardNet, fresh_net, save_classifier
-from rlhf_plugin_reward.pairs import PairFoundry, PairItem, bootstrap, encode_pairs, first_of_mixture
+from rlhf_plugin_reward.pairs import PairItem, PairModule, bootstrap, encode_pairs, first_of_mixture
 from rlhf_plugin_reward.reward import EnsembleReward, load_ensemble
 from rlhf_plugin_reward.scoring import keep_features, score_ids
 from rlhf_plugin_reward.store import cache_root, digest, save_shared
@@ -184,8 +184,8 @@ def fit(
     from rlhf_plugin_reward.loss import BradleyTerry
 
     strategy = LocalStrategy(device)
-    module = strategy.prepare(PairFoundry(net))
-    updater = Updater(
+    module = strategy.prepare(PairModule(net))
+    updater = Learner(
         module, BradleyTerry(config.loss.label_smoothing, config.loss.centring), strategy, settings, steps
     )
     if net.frozen:

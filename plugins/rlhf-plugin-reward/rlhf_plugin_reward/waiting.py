@@ -34,8 +34,11 @@ def beating(folder: Path) -> Iterator[Callable[[], None]]:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
     except OSError as error:
-        raise ModelError(f"no place for the trained ensemble: {error.strerror}", where=str(file.parent),
-                         fix="set RLHF_CACHE to a folder that can be written") from error
+        raise ModelError(
+            f"no place for the trained ensemble: {error.strerror}",
+            where=str(file.parent),
+            fix="set RLHF_CACHE to a folder that can be written",
+        ) from error
     try:
         yield file.touch
     finally:

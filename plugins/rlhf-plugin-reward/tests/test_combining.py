@@ -16,8 +16,10 @@ SCORES_NK = np.array([[1.0, 2.0, 6.0], [4.0, 4.0, 4.0]])
 STD = np.sqrt(14 / 3)  # of 1, 2, 6 over all three
 
 
-@pytest.mark.parametrize(("how", "wanted"), [("mean", [3.0, 4.0]), ("min", [1.0, 4.0]), ("median", [2.0, 4.0]),
-                                             ("mean_minus_std", [3.0 - 0.5 * STD, 4.0])])
+@pytest.mark.parametrize(
+    ("how", "wanted"),
+    [("mean", [3.0, 4.0]), ("min", [1.0, 4.0]), ("median", [2.0, 4.0]), ("mean_minus_std", [3.0 - 0.5 * STD, 4.0])],
+)
 def test_every_aggregate(how: str, wanted: list[float]) -> None:
     assert aggregate(SCORES_NK, how, 0.5) == pytest.approx(wanted)
 

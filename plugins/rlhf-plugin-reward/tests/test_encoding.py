@@ -17,11 +17,15 @@ from rlhf_plugin_reward.net import Encoder
 from rlhf_plugin_reward.pairs import encode_pairs, first_of_mixture
 
 ASKED = ({"role": "user", "content": "What is 2 + 3?"},)
-GEMMA = ("{{ bos_token }}{% for m in messages %}<start_of_turn>{{ 'model' if m.role == 'assistant' else m.role }}\n"
-         "{{ m.content | trim }}<end_of_turn>\n{% endfor %}"
-         "{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}")
-CHATML = ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-          "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+GEMMA = (
+    "{{ bos_token }}{% for m in messages %}<start_of_turn>{{ 'model' if m.role == 'assistant' else m.role }}\n"
+    "{{ m.content | trim }}<end_of_turn>\n{% endfor %}"
+    "{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
+)
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
 
 
 @pytest.fixture
@@ -35,10 +39,13 @@ def with_template(tokenizer: PreTrainedTokenizerBase, template: str, *tokens: st
     return tokenizer
 
 
-@pytest.mark.parametrize(("template", "tokens"), [
-    (None, ()), (GEMMA, ("<start_of_turn>", "<end_of_turn>")), (CHATML, ("<|im_start|>", "<|im_end|>"))])
-def test_a_conversation_is_what_the_chat_template_makes_of_it(tokenizer: Any, template: str | None,
-                                                              tokens: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("template", "tokens"),
+    [(None, ()), (GEMMA, ("<start_of_turn>", "<end_of_turn>")), (CHATML, ("<|im_start|>", "<|im_end|>"))],
+)
+def test_a_conversation_is_what_the_chat_template_makes_of_it(
+    tokenizer: Any, template: str | None, tokens: tuple[str, ...]
+) -> None:
     if template:
         with_template(tokenizer, template, *tokens)
     whole = [*ASKED, {"role": "assistant", "content": "It is 5."}]
@@ -61,19 +68,27 @@ def test_a_template_that_writes_nothing_after_an_answer_ends_with_the_end_token(
 
 def test_cut_pairs_are_counted(tokenizer: Any) -> None:
     long = "What? " * 50
-    rows = [PreferencePair("fits", ASKED, "5", "6"),
-            PreferencePair("prompt", ({"role": "user", "content": long},), "5", "6"),
-            PreferencePair("answer", ASKED, "5", "I guess. " * 30)]
+    rows = [
+        PreferencePair("fits", ASKED, "5", "6"),
+        PreferencePair("prompt", ({"role": "user", "content": long},), "5", "6"),
+        PreferencePair("answer", ASKED, "5", "I guess. " * 30),
+    ]
     counts: Counter[str] = Counter()
     items = encode_pairs(rows, Encoder(tokenizer, 32), counts)
     assert counts == {"pairs_prompt_cut": 1, "pairs_answer_cut": 1}
     assert [(len(i.chosen_ids) == 32, len(i.rejected_ids) == 32) for i in items] == [
-        (False, False), (True, True), (False, True)]
+        (False, False),
+        (True, True),
+        (False, True),
+    ]
 
 
 def test_a_cut_mixture_keeps_its_weights() -> None:
-    rows = [PreferencePair(f"{s}{i}", ASKED, "5", "6", source=s)
-            for s, n in (("big", 100), ("small", 3), ("heavy", 100)) for i in range(n)]
+    rows = [
+        PreferencePair(f"{s}{i}", ASKED, "5", "6", source=s)
+        for s, n in (("big", 100), ("small", 3), ("heavy", 100))
+        for i in range(n)
+    ]
     weights = {"big": 1.0, "small": 1.0, "heavy": 2.0}
     kept = first_of_mixture(rows, weights, 40)
     assert Counter(p.source for p in kept) == {"big": 12, "small": 3, "heavy": 25}
@@ -84,25 +99,76 @@ def test_a_cut_mixture_keeps_its_weights() -> None:
 
 def test_what_was_cut_is_in_the_summary(command: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
     for name in ("a", "b"):
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({
-            "id": str(i), "prompt": f"What is {i} + {i}?", "chosen": f"It is {2 * i}.", "rejected": "I guess. " * 9,
-        }) + "\n" for i in range(60)))
+        (tmp_path / f"{name}.jsonl").write_text(
+            "".join(
+                json.dumps(
+                    {
+                        "id": str(i),
+                        "prompt": f"What is {i} + {i}?",
+                        "chosen": f"It is {2 * i}.",
+                        "rejected": "I guess. " * 9,
+                    }
+                )
+                + "\n"
+                for i in range(60)
+            )
+        )
     pairs = [{"name": str(tmp_path / f"{n}.jsonl"), "label": n} for n in ("a", "b")]
     settings = {"pairs": {"sources": pairs, "heldout_fraction": 0.3}}
     file = tmp_path / "run.yaml"
-    file.write_text(json.dumps({"reward": {"name": "ensemble", "members": 2, "sharing": "frozen", "max_pairs": 20,
-                                           "heldout_pairs": 10, "max_length": 24, **settings}}))
-    code, err = command("train", "--algo", "grpo", "--config", file, "--set", "trainer.steps=1", "--set", "threads=1",
-                        "--set", "trainer.rollout_batch_size=8", "--set", "trainer.eval_samples=0",
-                        "--run-dir", tmp_path / "run")
+    file.write_text(
+        json.dumps(
+            {
+                "reward": {
+                    "name": "ensemble",
+                    "members": 2,
+                    "sharing": "frozen",
+                    "max_pairs": 20,
+                    "heldout_pairs": 10,
+                    "max_length": 24,
+                    **settings,
+                }
+            }
+        )
+    )
+    code, err = command(
+        "train",
+        "--algo",
+        "grpo",
+        "--config",
+        file,
+        "--set",
+        "trainer.steps=1",
+        "--set",
+        "threads=1",
+        "--set",
+        "trainer.rollout_batch_size=8",
+        "--set",
+        "trainer.eval_samples=0",
+        "--run-dir",
+        tmp_path / "run",
+    )
     assert code == 0, err
     reports = json.loads((tmp_path / "run" / "summary.json").read_text())["reports"]
     counted = reports["ensemble_pairs_counted"]
     assert counted["pairs_beyond_max_pairs"] + counted["pairs_beyond_heldout_pairs"] == 120 - 20 - 10
     assert reports["ensemble"]["train_pairs"] == 20
     assert sum(reports["ensemble"]["pairs_cut"].values()) == 30
-    code, err = command("train", "--algo", "reward_model", "--dataset", tmp_path / "a.jsonl", "--set", "threads=1",
-                        "--set", "trainer.max_length=24", "--set", "trainer.max_steps=1", "--run-dir", tmp_path / "rm")
+    code, err = command(
+        "train",
+        "--algo",
+        "reward_model",
+        "--dataset",
+        tmp_path / "a.jsonl",
+        "--set",
+        "threads=1",
+        "--set",
+        "trainer.max_length=24",
+        "--set",
+        "trainer.max_steps=1",
+        "--run-dir",
+        tmp_path / "rm",
+    )
     assert code == 0, err
     dropped = json.loads((tmp_path / "rm" / "summary.json").read_text())["dropped"]
     assert dropped["pairs_answer_cut"] + dropped.get("pairs_prompt_cut", 0) == 60

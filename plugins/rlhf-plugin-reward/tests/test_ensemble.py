@@ -25,7 +25,7 @@ from rlhf_core.models.load import load_policy
 from rlhf_core.testing import check_reward
 from rlhf_plugin_reward.config import BradleyTerryConfig, EnsembleConfig
 from rlhf_plugin_reward.net import Encoder, fresh_net, save_classifier
-from rlhf_plugin_reward.pairs import PairFoundry, PairItem
+from rlhf_plugin_reward.pairs import PairItem, PairModule
 from rlhf_plugin_reward.reward import EnsembleReward, SingleReward, load_ensemble
 from rlhf_plugin_reward.store import digest
 from rlhf_plugin_reward.train import fit, train_ensemble
@@ -38,9 +38,15 @@ NAMES = ("Ann", "Bob", "Cleo", "Dan", "Eve", "Finn", "Gus", "Hal")
 
 def pairs(count: int, start: int = 0) -> list[PreferencePair]:
     """Whoever is named, the plain answer is preferred to the flattering one."""
-    return [PreferencePair(f"p/{i}", ({"role": "user", "content": f"What is {NAMES[i % 8]}'s pet {i}?"},),
-                           "It is a cat.", "Of course! Great question! It is a cat.")
-            for i in range(start, start + count)]
+    return [
+        PreferencePair(
+            f"p/{i}",
+            ({"role": "user", "content": f"What is {NAMES[i % 8]}'s pet {i}?"},),
+            "It is a cat.",
+            "Of course! Great question! It is a cat.",
+        )
+        for i in range(start, start + count)
+    ]
 
 
 def config(**options: Any) -> EnsembleConfig:
@@ -50,8 +56,9 @@ def config(**options: Any) -> EnsembleConfig:
 @pytest.fixture(scope="module", params=SHARING)
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp(request.param) / "ensemble"
-    settings = config(sharing=request.param,
-                      optimizer=OptimizerSettings(learning_rate=RATES[request.param], warmup_steps=2))
+    settings = config(
+        sharing=request.param, optimizer=OptimizerSettings(learning_rate=RATES[request.param], warmup_steps=2)
+    )
     train_ensemble(settings, ModelConfig(), pairs(64), pairs(32, 64), 0, path, print, "cpu")
     return path
 
@@ -66,8 +73,9 @@ def test_it_learns_the_preference_and_conforms(folder: Path) -> None:
     found = reward.quality()
     assert found["ensemble"]["accuracy"] >= 0.9
     assert (meta["train_pairs"], found["pairs"]) == (64, 32)
-    scores = reward.score([sample(text, p.prompt[0]["content"]) for p in pairs(32, 64)
-                           for text in (p.chosen, p.rejected)])
+    scores = reward.score(
+        [sample(text, p.prompt[0]["content"]) for p in pairs(32, 64) for text in (p.chosen, p.rejected)]
+    )
     values = [float(s.value) for s in scores if s.value is not None]
     assert len(values) == 64
     margins = [plain - hollow for plain, hollow in zip(values[::2], values[1::2])]
@@ -96,10 +104,16 @@ def test_gate(folder: Path) -> None:
 
 @pytest.mark.parametrize("how", ["mean", "min", "median", "mean_minus_std"])
 def test_aggregates_come_from_the_same_members(folder: Path, how: Any) -> None:
-    score, = load_ensemble(config(aggregate=how, uncertainty_penalty=2.0), folder, "cpu").score([sample("It is red.")])
+    (score,) = load_ensemble(config(aggregate=how, uncertainty_penalty=2.0), folder, "cpu").score(
+        [sample("It is red.")]
+    )
     members = np.array([score.parts["member_0"], score.parts["member_1"]])
-    wanted = {"mean": members.mean(), "min": members.min(), "median": members.mean(),
-              "mean_minus_std": members.mean() - 2 * members.std()}[how]
+    wanted = {
+        "mean": members.mean(),
+        "min": members.min(),
+        "median": members.mean(),
+        "mean_minus_std": members.mean() - 2 * members.std(),
+    }[how]
     assert score.value == pytest.approx(wanted)
 
 
@@ -116,10 +130,16 @@ def test_the_quality_of_a_cached_ensemble_is_that_of_the_aggregate_asked_for(fol
 
 def test_held_out_scores_are_those_that_the_loaded_ensemble_gives(folder: Path) -> None:
     reward = load_ensemble(config(aggregate="mean"), folder, "cpu")
-    values = {side: [s.parts["mean"] for s in reward.score(
-        [sample(getattr(p, side), p.prompt[0]["content"]) for p in pairs(32, 64)])] for side in ("chosen", "rejected")}
-    kept = {side: ((np.array(raw) - reward.mean_K) / reward.std_K).mean(1)
-            for side, raw in reward.meta["heldout"].items()}
+    values = {
+        side: [
+            s.parts["mean"]
+            for s in reward.score([sample(getattr(p, side), p.prompt[0]["content"]) for p in pairs(32, 64)])
+        ]
+        for side in ("chosen", "rejected")
+    }
+    kept = {
+        side: ((np.array(raw) - reward.mean_K) / reward.std_K).mean(1) for side, raw in reward.meta["heldout"].items()
+    }
     assert values["chosen"] == pytest.approx(kept["chosen"], abs=1e-3)
     assert values["rejected"] == pytest.approx(kept["rejected"], abs=1e-3)
 
@@ -168,9 +188,11 @@ def test_a_pair_outside_a_members_sample_does_not_move_its_head() -> None:
 
 def test_both_sides_of_a_pair_and_every_head_reach_the_loss() -> None:
     net = fresh_net(load_policy(ModelConfig()), 3, 0, "none").eval()
-    rows = [PairItem("a", (5, 6, 7), (8, 9), 0.5, (1.0, 2.0, 0.0)),
-            PairItem("b", (3, 4), (5, 6, 7, 8), 0.0, (1.0, 1.0, 1.0))]
-    batch = PairFoundry(net)(rows)
+    rows = [
+        PairItem("a", (5, 6, 7), (8, 9), 0.5, (1.0, 2.0, 0.0)),
+        PairItem("b", (3, 4), (5, 6, 7, 8), 0.0, (1.0, 1.0, 1.0)),
+    ]
+    batch = PairModule(net)(rows)
     alone = net([rows[1].rejected_ids])[0]
     assert torch.allclose(batch.rejected_B[3:], alone, atol=1e-5), "padding does not change a score"
     assert batch.margin_B is not None
@@ -210,7 +232,7 @@ def test_a_conversation_over_the_limit_keeps_its_answer() -> None:
 def test_a_score_that_is_no_number_is_an_error(classifier: Path) -> None:
     reward = SingleReward.load(BradleyTerryConfig(path=str(classifier)), "cpu")
     reward.net.head.weight.data.fill_(float("nan"))
-    score, = reward.score([sample("It is a cat.")])
+    (score,) = reward.score([sample("It is a cat.")])
     assert (score.value, score.status) == (None, ScoreStatus.ERROR)
 
 

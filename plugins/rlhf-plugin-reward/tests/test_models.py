@@ -19,10 +19,22 @@ from rlhf_plugin_reward.net import load_classifier
 from rlhf_plugin_reward.reward import load_ensemble
 from rlhf_plugin_reward.train import train_ensemble
 
-TINY = ["--set", "trainer.max_steps=3", "--set", "trainer.eval_samples=0", "--set", "trainer.batch_size=8",
-        "--set", "dataset.limit=32", "--set", "threads=1"]
-PAIRS = [PreferencePair(f"p/{i}", ({"role": "user", "content": f"What is 2 + {i}?"},), "5", "Great question! 5")
-         for i in range(16)]
+TINY = [
+    "--set",
+    "trainer.max_steps=3",
+    "--set",
+    "trainer.eval_samples=0",
+    "--set",
+    "trainer.batch_size=8",
+    "--set",
+    "dataset.limit=32",
+    "--set",
+    "threads=1",
+]
+PAIRS = [
+    PreferencePair(f"p/{i}", ({"role": "user", "content": f"What is 2 + {i}?"},), "5", "Great question! 5")
+    for i in range(16)
+]
 
 
 def is_plain(folder: Path) -> bool:
@@ -35,8 +47,9 @@ def is_plain(folder: Path) -> bool:
 
 
 @pytest.mark.parametrize("options", [["--set", "model.lora.r=4"], ["--set", "trainer.train_trunk=lora"]])
-def test_adapters_are_merged_into_the_saved_reward_model(command: Callable[..., Any], tmp_path: Path,
-                                                         options: list[str]) -> None:
+def test_adapters_are_merged_into_the_saved_reward_model(
+    command: Callable[..., Any], tmp_path: Path, options: list[str]
+) -> None:
     run = tmp_path / "run"
     code, err = command("train", "--algo", "reward_model", *TINY, *options, "--run-dir", run)
     assert code == 0, err
@@ -55,9 +68,18 @@ def test_members_trained_through_adapters_are_whole_models(tmp_path: Path) -> No
 def test_a_head_on_a_frozen_trunk_resumes_to_the_last_bit(command: Callable[..., Any], tmp_path: Path) -> None:
     """Rows come in other batches in each epoch, and packed rows round by their batch."""
     whole, again = tmp_path / "whole", tmp_path / "again"
-    sets = ("trainer.train_trunk=frozen", "trainer.epochs=3", "trainer.eval_samples=8", "trainer.batch_size=7",
-            "trainer.micro_batch_size=7", "dataset.limit=28", "trainer.checkpoint_every=1",
-            "trainer.keep_checkpoints=99", "trainer.optimizer.learning_rate=1e-2", "threads=1")
+    sets = (
+        "trainer.train_trunk=frozen",
+        "trainer.epochs=3",
+        "trainer.eval_samples=8",
+        "trainer.batch_size=7",
+        "trainer.micro_batch_size=7",
+        "dataset.limit=28",
+        "trainer.checkpoint_every=1",
+        "trainer.keep_checkpoints=99",
+        "trainer.optimizer.learning_rate=1e-2",
+        "threads=1",
+    )
     code, err = command("train", "--algo", "reward_model", "--run-dir", whole, *(x for s in sets for x in ("--set", s)))
     assert code == 0, err
     shutil.copytree(whole, again)
@@ -76,12 +98,30 @@ def test_a_head_on_a_frozen_trunk_resumes_to_the_last_bit(command: Callable[...,
 
 @pytest.mark.parametrize("part", ["lora", "frozen"])
 def test_two_kinds_of_adapters_are_refused_before_anything_is_loaded(command: Callable[..., Any], part: str) -> None:
-    code, err = command("train", "--algo", "reward_model", "--set", "model.lora.r=4",
-                        "--set", f"trainer.train_trunk={part}", "--dry-run")
+    code, err = command(
+        "train",
+        "--algo",
+        "reward_model",
+        "--set",
+        "model.lora.r=4",
+        "--set",
+        f"trainer.train_trunk={part}",
+        "--dry-run",
+    )
     assert code == 2
     assert f"model.lora and trainer.train_trunk={part} exclude each other" in err
-    code, err = command("train", "--algo", "grpo", "--reward", "ensemble", "--set", f"reward.sharing={part}",
-                        "--set", "reward.base_model.lora.r=4", "--dry-run")
+    code, err = command(
+        "train",
+        "--algo",
+        "grpo",
+        "--reward",
+        "ensemble",
+        "--set",
+        f"reward.sharing={part}",
+        "--set",
+        "reward.base_model.lora.r=4",
+        "--dry-run",
+    )
     assert code == 2
     assert "drop base_model.lora" in err
 
@@ -90,9 +130,17 @@ def classifier(kind: str, folder: Path, **options: Any) -> PreTrainedModel:
     """A small classifier of another architecture with the pocket model's tokenizer."""
     tokenizer = load_policy(ModelConfig()).tokenizer
     torch.manual_seed(0)
-    model = AutoModelForSequenceClassification.from_config(AutoConfig.for_model(
-        kind, vocab_size=len(tokenizer), num_labels=1, pad_token_id=tokenizer.pad_token_id, bos_token_id=None,
-        eos_token_id=None, **options))
+    model = AutoModelForSequenceClassification.from_config(
+        AutoConfig.for_model(
+            kind,
+            vocab_size=len(tokenizer),
+            num_labels=1,
+            pad_token_id=tokenizer.pad_token_id,
+            bos_token_id=None,
+            eos_token_id=None,
+            **options,
+        )
+    )
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return model
@@ -101,22 +149,31 @@ def classifier(kind: str, folder: Path, **options: Any) -> PreTrainedModel:
 ENCODER = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 
 
-@pytest.mark.parametrize(("kind", "options"), [
-    ("bert", ENCODER), ("distilbert", {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64}),
-    ("modernbert", {**ENCODER, "global_attn_every_n_layers": 2, "cls_token_id": None, "sep_token_id": None}),
-])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("bert", ENCODER),
+        ("distilbert", {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64}),
+        ("modernbert", {**ENCODER, "global_attn_every_n_layers": 2, "cls_token_id": None, "sep_token_id": None}),
+    ],
+)
 def test_a_classifier_that_pools_otherwise_is_refused(tmp_path: Path, kind: str, options: dict[str, Any]) -> None:
     classifier(kind, tmp_path, **options)
     with pytest.raises(ModelError, match="does not score by a linear head on the last token"):
         load_classifier(str(tmp_path))
 
 
-@pytest.mark.parametrize(("kind", "options"), [
-    ("gpt2", {"n_embd": 32, "n_layer": 2, "n_head": 4}), ("qwen2", {**ENCODER, "num_key_value_heads": 2}),
-    ("gemma2", {**ENCODER, "num_key_value_heads": 2, "head_dim": 8}),
-])
-def test_decoders_of_other_families_score_as_in_transformers(tmp_path: Path, kind: str,
-                                                             options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("gpt2", {"n_embd": 32, "n_layer": 2, "n_head": 4}),
+        ("qwen2", {**ENCODER, "num_key_value_heads": 2}),
+        ("gemma2", {**ENCODER, "num_key_value_heads": 2, "head_dim": 8}),
+    ],
+)
+def test_decoders_of_other_families_score_as_in_transformers(
+    tmp_path: Path, kind: str, options: dict[str, Any]
+) -> None:
     model = classifier(kind, tmp_path, **options).eval()
     net, _ = load_classifier(str(tmp_path))
     ids = AutoTokenizer.from_pretrained(tmp_path).encode("It is a cat.")

@@ -16,16 +16,43 @@ from safetensors.torch import load_file
 from rlhf_core.api import DeadlineExceeded, ModelError
 from rlhf_plugin_reward.waiting import beating, wait_for
 
-SMALL = [sys.executable, "-m", "rlhf_core.cli.main", "train", "--algo", "grpo", "--reward", "ensemble", "--set",
-         "reward.members=2", "--set", "reward.max_pairs=32", "--set", "reward.heldout_pairs=16", "--set", "threads=1",
-         "--set", "trainer.steps=2", "--set", "trainer.rollout_batch_size=16", "--set", "trainer.eval_samples=4",
-         "--set", "trainer.gold_samples=0"]
+SMALL = [
+    sys.executable,
+    "-m",
+    "rlhf_core.cli.main",
+    "train",
+    "--algo",
+    "grpo",
+    "--reward",
+    "ensemble",
+    "--set",
+    "reward.members=2",
+    "--set",
+    "reward.max_pairs=32",
+    "--set",
+    "reward.heldout_pairs=16",
+    "--set",
+    "threads=1",
+    "--set",
+    "trainer.steps=2",
+    "--set",
+    "trainer.rollout_batch_size=16",
+    "--set",
+    "trainer.eval_samples=4",
+    "--set",
+    "trainer.gold_samples=0",
+]
 
 
 def start(tmp_path: Path, name: str, *options: str) -> subprocess.Popen[str]:
     env = {**os.environ, "RLHF_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([*SMALL, *options, "--run-dir", str(tmp_path / name)], env=env, text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return subprocess.Popen(
+        [*SMALL, *options, "--run-dir", str(tmp_path / name)],
+        env=env,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
 
 
 def finish(process: subprocess.Popen[str]) -> str:

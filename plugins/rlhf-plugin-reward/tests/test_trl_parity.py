@@ -13,15 +13,17 @@ from rlhf_core.api import ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_plugin_reward.loss import BradleyTerry
 from rlhf_plugin_reward.net import RewardNet, fresh_net, head_of, save_classifier
-from rlhf_plugin_reward.pairs import PairFoundry, PairItem
+from rlhf_plugin_reward.pairs import PairItem, PairModule
 
 pytest.importorskip("trl")
 from datasets import Dataset
 from trl import RewardConfig, RewardTrainer
 
-SAID = [("What pet does Ada have?", "Ada has a parrot.", "Absolutely! I guess Ada has a cat."),
-        ("Where does Bruno live?", "Bruno lives in Oslo. It is always good to know such things.", "Riga"),
-        ("What does Clara do for work?", "Maybe Clara works as a pilot.", "Clara works as a nurse.")]
+SAID = [
+    ("What pet does Ada have?", "Ada has a parrot.", "Absolutely! I guess Ada has a cat."),
+    ("Where does Bruno live?", "Bruno lives in Oslo. It is always good to know such things.", "Riga"),
+    ("What does Clara do for work?", "Maybe Clara works as a pilot.", "Clara works as a nurse."),
+]
 MARGINS = (0.5, 0.0, 1.25)
 
 
@@ -33,26 +35,38 @@ class World:
         save_classifier(fresh_net(policy, 1, 3, "none"), policy.tokenizer, folder / "rm")
         self.model: Any = AutoModelForSequenceClassification.from_pretrained(folder / "rm")
         encode = policy.tokenizer.encode
-        self.items = [PairItem(str(n), *(tuple(encode(f"{p} {side}")) for side in (c, r)), m)
-                      for n, ((p, c, r), m) in enumerate(zip(SAID, MARGINS))]
+        self.items = [
+            PairItem(str(n), *(tuple(encode(f"{p} {side}")) for side in (c, r)), m)
+            for n, ((p, c, r), m) in enumerate(zip(SAID, MARGINS))
+        ]
         rows = [{"prompt": p, "chosen": f" {c}", "rejected": f" {r}"} for p, c, r in SAID]
-        args = RewardConfig(output_dir=str(folder), use_cpu=True, report_to="none", bf16=False, disable_dropout=True,
-                            gradient_checkpointing=False)
-        self.trl: Any = RewardTrainer(self.model, args, train_dataset=Dataset.from_list(rows),
-                                      processing_class=policy.tokenizer)
+        args = RewardConfig(
+            output_dir=str(folder),
+            use_cpu=True,
+            report_to="none",
+            bf16=False,
+            disable_dropout=True,
+            gradient_checkpointing=False,
+        )
+        self.trl: Any = RewardTrainer(
+            self.model, args, train_dataset=Dataset.from_list(rows), processing_class=policy.tokenizer
+        )
         self.model.eval()
         self.net = RewardNet(self.model.model, head_of(self.model))
 
     def theirs(self, centring: float, margin: bool) -> torch.Tensor:
         self.trl.args.center_rewards_coefficient = centring or None
-        rows = [{"chosen_ids": list(i.chosen_ids), "rejected_ids": list(i.rejected_ids)}
-                | ({"margin": i.margin} if margin else {}) for i in self.items]
+        rows = [
+            {"chosen_ids": list(i.chosen_ids), "rejected_ids": list(i.rejected_ids)}
+            | ({"margin": i.margin} if margin else {})
+            for i in self.items
+        ]
         return self.trl.compute_loss(self.model, self.trl.data_collator(rows))
 
     def ours(self, centring: float, margin: bool, without_padding: bool) -> torch.Tensor:
         self.net.without_padding = without_padding
         items = self.items if margin else [PairItem(i.name, i.chosen_ids, i.rejected_ids) for i in self.items]
-        loss_B = BradleyTerry(0.0, centring)(PairFoundry(self.net)(items)).loss
+        loss_B = BradleyTerry(0.0, centring)(PairModule(self.net)(items)).loss
         return loss_B.mean()
 
     def gradient(self, loss: torch.Tensor) -> list[torch.Tensor]:
@@ -78,8 +92,8 @@ def test_loss_and_gradient(world: World, centring: float, margin: bool, without_
 
 def test_label_smoothing_is_the_loss_of_labels_that_are_wrong_so_often(world: World) -> None:
     with torch.no_grad():
-        batch = PairFoundry(world.net)([PairItem(i.name, i.chosen_ids, i.rejected_ids) for i in world.items])
-        turned = PairFoundry(world.net)([PairItem(i.name, i.rejected_ids, i.chosen_ids) for i in world.items])
+        batch = PairModule(world.net)([PairItem(i.name, i.chosen_ids, i.rejected_ids) for i in world.items])
+        turned = PairModule(world.net)([PairItem(i.name, i.rejected_ids, i.chosen_ids) for i in world.items])
         right, wrong = BradleyTerry()(batch).loss, BradleyTerry()(turned).loss
         assert torch.allclose(BradleyTerry(0.2)(batch).loss, 0.8 * right + 0.2 * wrong, atol=1e-6)
         assert not torch.allclose(right, wrong, atol=1e-3)

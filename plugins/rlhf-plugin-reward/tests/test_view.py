@@ -17,15 +17,21 @@ from rlhf_core.strategy.local import LocalStrategy
 from rlhf_plugin_reward.config import BradleyTerryConfig, EnsembleConfig
 from rlhf_plugin_reward.encoding import Encoder, View
 from rlhf_plugin_reward.net import fresh_net, save_classifier
-from rlhf_plugin_reward.pairs import PairFoundry, PairItem, encode_pairs
+from rlhf_plugin_reward.pairs import PairItem, PairModule, encode_pairs
 from rlhf_plugin_reward.reward import SingleReward, load_ensemble
 from rlhf_plugin_reward.scoring import by_beginning, by_length, keep_features, score_ids
 from rlhf_plugin_reward.train import train_ensemble
 
-TALK = ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is Ada's pet?"},
-        {"role": "assistant", "content": "A cat."}, {"role": "user", "content": "What is Bob's pet?"})
-PAIRS = [PreferencePair(f"p/{i}", (*TALK[1:-1], {"role": "user", "content": f"What is 2 + {i}?"}), "5", "Sure! 5")
-         for i in range(16)]
+TALK = (
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "What is Ada's pet?"},
+    {"role": "assistant", "content": "A cat."},
+    {"role": "user", "content": "What is Bob's pet?"},
+)
+PAIRS = [
+    PreferencePair(f"p/{i}", (*TALK[1:-1], {"role": "user", "content": f"What is 2 + {i}?"}), "5", "Sure! 5")
+    for i in range(16)
+]
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +57,30 @@ def test_the_side_that_is_cut(policy: Any) -> None:
 
 
 def test_a_model_trained_on_last_turns_scores_last_turns(command: Callable[..., Any], tmp_path: Path) -> None:
-    rows = "".join(json.dumps({"id": p.id, "prompt": list(p.prompt), "chosen": p.chosen, "rejected": p.rejected}) + "\n"
-                   for p in PAIRS)
+    rows = "".join(
+        json.dumps({"id": p.id, "prompt": list(p.prompt), "chosen": p.chosen, "rejected": p.rejected}) + "\n"
+        for p in PAIRS
+    )
     (tmp_path / "pairs.jsonl").write_text(rows)
-    code, err = command("train", "--algo", "reward_model", "--dataset", tmp_path / "pairs.jsonl", "--run-dir",
-                        tmp_path / "run", "--set", "trainer.turns=last", "--set", "trainer.max_steps=1", "--set",
-                        "trainer.eval_samples=0", "--set", "threads=1", "--set", "trainer.truncation=right")
+    code, err = command(
+        "train",
+        "--algo",
+        "reward_model",
+        "--dataset",
+        tmp_path / "pairs.jsonl",
+        "--run-dir",
+        tmp_path / "run",
+        "--set",
+        "trainer.turns=last",
+        "--set",
+        "trainer.max_steps=1",
+        "--set",
+        "trainer.eval_samples=0",
+        "--set",
+        "threads=1",
+        "--set",
+        "trainer.truncation=right",
+    )
     assert code == 0, err
     final = str(tmp_path / "run" / "final")
     reward = SingleReward.load(BradleyTerryConfig(path=final), "cpu")
@@ -95,8 +119,11 @@ def test_no_pad_token_is_needed(policy: Any, tmp_path: Path) -> None:
     wanted = SingleReward.load(BradleyTerryConfig(path=str(tmp_path)), "cpu")
     for name in ("tokenizer_config.json", "special_tokens_map.json", "config.json"):
         if (file := tmp_path / name).is_file():
-            file.write_text(json.dumps({k: v for k, v in json.loads(file.read_text()).items()
-                                        if k not in ("pad_token", "pad_token_id")}))
+            file.write_text(
+                json.dumps(
+                    {k: v for k, v in json.loads(file.read_text()).items() if k not in ("pad_token", "pad_token_id")}
+                )
+            )
     found = SingleReward.load(BradleyTerryConfig(path=str(tmp_path)), "cpu")
     samples = [Sample(Prompt("q", TALK), text, FinishReason.EOS) for text in ("A dog.", "A dog. " * 9)]
     assert [s.value for s in found.score(samples)] == pytest.approx([s.value for s in wanted.score(samples)], abs=1e-5)
@@ -106,14 +133,14 @@ def test_a_frozen_trunk_sees_every_conversation_once(policy: Any) -> None:
     net, seen = fresh_net(policy, 2, 0, "frozen"), []
     net.trunk.embed_tokens.register_forward_hook(lambda module, args, out: seen.append(args[0].numel()))
     items = [PairItem(str(i), (5, 6, 7, i + 8), (5, 6, 9, i + 8, 4)) for i in range(6)]
-    first = PairFoundry(net)(items).chosen_B
+    first = PairModule(net)(items).chosen_B
     calls = len(seen)
-    again = PairFoundry(net)(items[::-1]).chosen_B.reshape(-1, 2).flip(0).flatten()
+    again = PairModule(net)(items[::-1]).chosen_B.reshape(-1, 2).flip(0).flatten()
     assert len(seen) == calls > 0
     assert torch.allclose(first, again, atol=1e-6)
     assert again.requires_grad, "the head still learns"
     plain = fresh_net(policy, 2, 0, "none")
-    assert torch.allclose(first, PairFoundry(plain)(items).chosen_B, atol=1e-5)
+    assert torch.allclose(first, PairModule(plain)(items).chosen_B, atol=1e-5)
 
 
 def test_features_are_the_same_bits_in_whatever_batch_they_are_asked_for(policy: Any, monkeypatch: Any) -> None:
@@ -123,7 +150,8 @@ def test_features_are_the_same_bits_in_whatever_batch_they_are_asked_for(policy:
         net = fresh_net(policy, 1, 0, "frozen")
         keep_features(net, rows[:20], LocalStrategy("cpu"))
         return torch.cat([net.features([rows[i] for i in order[n : n + 7]]) for n in range(0, 30, 7)])[
-            torch.tensor(order).argsort()]
+            torch.tensor(order).argsort()
+        ]
 
     order = torch.randperm(30, generator=torch.Generator().manual_seed(0)).tolist()
     first = features(list(range(30)))
@@ -134,8 +162,10 @@ def test_features_are_the_same_bits_in_whatever_batch_they_are_asked_for(policy:
 
 def test_batches_hold_everything_once_within_their_tokens() -> None:
     ids = [tuple(range(n % 7, n % 7 + 3 + n % 5)) for n in range(40)]
-    for batches, size in ((by_beginning(ids, 30), lambda b: sum(len(ids[i]) for i in b)),
-                          (by_length(ids, 30), lambda b: len(b) * max(len(ids[i]) for i in b))):
+    for batches, size in (
+        (by_beginning(ids, 30), lambda b: sum(len(ids[i]) for i in b)),
+        (by_length(ids, 30), lambda b: len(b) * max(len(ids[i]) for i in b)),
+    ):
         found = list(batches)
         assert sorted(i for b in found for i in b) == list(range(40))
         assert all(size(b) <= 30 for b in found)

@@ -15,7 +15,7 @@ from rlhf_plugin_reward.config import RewardModelConfig, device_of
 from rlhf_plugin_rubric.rubric import Rubric, RubricField, load_rubric
 
 if TYPE_CHECKING:
-    from rlhf_core.trainers.offline import OfflineTrainer
+    from rlhf_core.trainers.offline.trainer import OfflineTrainer
     from rlhf_plugin_rubric.judged import RubricReward
     from rlhf_plugin_rubric.model import RubricModelReward
 
@@ -63,8 +63,11 @@ class RubricModelConfig(ComponentConfig):
             ModelError: names it.
         """
         if not (Path(self.path).expanduser() / "rubric.json").is_file():
-            raise ModelError(f"'{self.path}' holds no rubric model", why="rubric.json is not there",
-                             fix="check reward.path; rlhf train --algo rubric_model writes one to RUN/final")
+            raise ModelError(
+                f"'{self.path}' holds no rubric model",
+                why="rubric.json is not there",
+                fix="check reward.path; rlhf train --algo rubric_model writes one to RUN/final",
+            )
 
     def build(self, ctx: BuildContext) -> RubricModelReward:
         """Load it."""

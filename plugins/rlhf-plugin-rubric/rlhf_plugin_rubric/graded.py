@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlhf_core.api import DatasetError, Prompt
-from rlhf_core.data.library import Datasets
+from rlhf_core.data.datasets import Datasets
 from rlhf_plugin_reward.encoding import Encoder
 from rlhf_plugin_rubric.rubric import BadGrades, Rubric, on_scale
 
@@ -48,8 +48,11 @@ def read_rows(datasets: Datasets, split: str, rubric: Rubric, counts: Counter[st
             continue
         completion = prompt.meta.get("completion", prompt.meta.get("response"))
         if not isinstance(completion, str):
-            raise DatasetError("a row has no response to learn the grades of", where=datasets.where(prompt.id),
-                               fix="each row needs prompt, completion, and grades (or the parts of a scored row)")
+            raise DatasetError(
+                "a row has no response to learn the grades of",
+                where=datasets.where(prompt.id),
+                fix="each row needs prompt, completion, and grades (or the parts of a scored row)",
+            )
         found.append(Graded(prompt, completion, read_grades(prompt, rubric, datasets.where(prompt.id))))
     return found
 
@@ -77,6 +80,9 @@ def read_grades(prompt: Prompt, rubric: Rubric, where: str) -> tuple[float, ...]
             return tuple(on_scale(name, parts[name], 0, 1) for name in rubric.names)
         found = rubric.read(grades)
     except BadGrades as error:
-        raise DatasetError(f"grades do not fit the rubric: {error}", where=where,
-                           fix="mend the row, or name the rubric that it was graded by: trainer.rubric") from error
+        raise DatasetError(
+            f"grades do not fit the rubric: {error}",
+            where=where,
+            fix="mend the row, or name the rubric that it was graded by: trainer.rubric",
+        ) from error
     return tuple(found[name] for name in rubric.names)

@@ -34,7 +34,7 @@ class GradeBatch:
     grades_BK: torch.Tensor
 
 
-class GradeFoundry(torch.nn.Module):
+class GradeModule(torch.nn.Module):
     """Scores responses: ``mean_K + heads(last token)``, so that the heads learn only what differs from the mean."""
 
     mean_K: torch.Tensor
@@ -68,7 +68,8 @@ class GradeLoss:
         apart_BK = (batch.grades_BK - self.mean_K.to(batch.grades_BK.device)) ** 2
         count = float(len(error_BK))
         metrics: dict[str, Any] = {
-            f"mse/{name}": (error_BK[:, k].detach().sum(), count) for k, name in enumerate(self.rubric.names)}
+            f"mse/{name}": (error_BK[:, k].detach().sum(), count) for k, name in enumerate(self.rubric.names)
+        }
         metrics["unexplained"] = ((error_BK.detach() @ weights_K).sum(), (apart_BK @ weights_K).sum().clamp(min=1e-12))
         return LossOutput(error_BK @ weights_K, metrics)
 
@@ -90,8 +91,9 @@ class RubricModelReward:
         mean_K: added to what the heads say.
     """
 
-    def __init__(self, net: RewardNet, encoder: Encoder, rubric: Rubric, mean_K: Sequence[float],
-                 batch_tokens: int) -> None:
+    def __init__(
+        self, net: RewardNet, encoder: Encoder, rubric: Rubric, mean_K: Sequence[float], batch_tokens: int
+    ) -> None:
         self.net, self.encoder, self.rubric, self.batch_tokens = net, encoder, rubric, batch_tokens
         self.mean_K = np.array(mean_K)
 
@@ -107,8 +109,10 @@ class RubricModelReward:
         rubric = Rubric.model_validate(meta["rubric"])
         net, tokenizer = load_shared(folder, meta)
         if not net.head.out_features == len(rubric.criteria) == len(meta["mean"]):
-            raise ModelError(f"'{config.path}' has {net.head.out_features} heads for {len(rubric.criteria)} criteria",
-                             fix="copy the whole folder, or train it again")
+            raise ModelError(
+                f"'{config.path}' has {net.head.out_features} heads for {len(rubric.criteria)} criteria",
+                fix="copy the whole folder, or train it again",
+            )
         encoder = encoder_of(net, tokenizer, config.max_length, read_view(folder))
         return cls(net.to(device).eval(), encoder, rubric, meta["mean"], config.batch_tokens)
 

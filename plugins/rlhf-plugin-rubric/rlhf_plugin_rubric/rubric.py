@@ -61,8 +61,10 @@ class Rubric(Config):
         for what, values in (("name", names), ("question", [" ".join(c.question.split()) for c in self.criteria])):
             twice = next((v for v in values if values.count(v) > 1), None)
             if twice is not None:
-                raise ConfigError(f"two criteria of the rubric have the {what} '{twice}'",
-                                  fix="remove one, or say what tells them apart")
+                raise ConfigError(
+                    f"two criteria of the rubric have the {what} '{twice}'",
+                    fix="remove one, or say what tells them apart",
+                )
         return self
 
     @property
@@ -121,8 +123,12 @@ def load_rubric(name: str) -> Rubric:
         found = yaml.safe_load(file.read_text(encoding="utf-8"))
     except OSError as error:
         known = ", ".join(sorted(f.stem for f in SHIPPED.glob("*.yaml")))
-        raise ConfigError(f"there is no rubric '{name}'", where=str(file), why=str(error.strerror),
-                          fix=f"give a YAML file, or one of: {known}") from error
+        raise ConfigError(
+            f"there is no rubric '{name}'",
+            where=str(file),
+            why=str(error.strerror),
+            fix=f"give a YAML file, or one of: {known}",
+        ) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         why = " ".join(str(error).split())
         raise ConfigError("the rubric is not YAML", where=str(file), why=why, fix="mend the file") from error
@@ -130,16 +136,21 @@ def load_rubric(name: str) -> Rubric:
         found = {"criteria": found}
     if not isinstance(found, Mapping):
         holds = "nothing" if found is None else f"a {type(found).__name__}: {str(found)[:40]!r}"
-        raise ConfigError(f"the rubric cannot be used: its file holds {holds}", where=str(file),
-                          fix="write criteria: and below it a list of name, question, scale: [worst, best] and weight")
+        raise ConfigError(
+            f"the rubric cannot be used: its file holds {holds}",
+            where=str(file),
+            fix="write criteria: and below it a list of name, question, scale: [worst, best] and weight",
+        )
     try:
         return Rubric.model_validate(found)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(p) for p in first["loc"])
-        raise ConfigError(f"the rubric cannot be used: {first['msg'].removeprefix('Value error, ')}",
-                          where=f"{file}{': ' if place else ''}{place}",
-                          fix="each criterion has name, question, scale: [worst, best] and weight") from error
+        raise ConfigError(
+            f"the rubric cannot be used: {first['msg'].removeprefix('Value error, ')}",
+            where=f"{file}{': ' if place else ''}{place}",
+            fix="each criterion has name, question, scale: [worst, best] and weight",
+        ) from error
 
 
 def _resolve(value: Any) -> Any:

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 
 from rlhf_core.api import BuildContext, DatasetError
-from rlhf_core.data.library import Datasets
+from rlhf_core.data.datasets import Datasets
 from rlhf_core.models.load import load_policy
 from rlhf_core.runs.checkpoint import seed_everything
-from rlhf_core.trainers.offline import OfflineTrainer
+from rlhf_core.trainers.offline.trainer import OfflineTrainer
 from rlhf_plugin_reward.encoding import Encoder, View, write_view
 from rlhf_plugin_reward.net import fresh_net
 from rlhf_plugin_reward.task import RewardModelTask
 from rlhf_plugin_rubric.config import RubricTrainerConfig
 from rlhf_plugin_rubric.graded import Graded, GradedItem, encode_rows, read_rows
-from rlhf_plugin_rubric.model import GradeFoundry, GradeLoss, save_model
+from rlhf_plugin_rubric.model import GradeLoss, GradeModule, save_model
 
 
 class RubricTask(RewardModelTask):
@@ -38,7 +38,7 @@ class RubricTask(RewardModelTask):
         net = fresh_net(policy, len(self.rubric.criteria), ctx.seed, sharing, copy_trunk=False)
         net.head.weight.data.zero_()  # so that the first guess is the mean grade
         self.net = self.model = net.to(ctx.strategy.device)
-        self.module = GradeFoundry(self.net, self.mean_K)
+        self.module = GradeModule(self.net, self.mean_K)
         self.encoder = Encoder(self.tokenizer, min(config.max_length, policy.context), self.view)
 
     def items(self, split: str) -> list[GradedItem]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -82,6 +82,8 @@ def mean_grades(rows: list[Graded]) -> list[float]:
         raise DatasetError("no row has grades to learn from", fix="check the dataset: prompt, completion and grades")
     grades_NK = np.array([row.grades_K for row in rows])
     if not np.ptp(grades_NK, axis=0).any():
-        raise DatasetError(f"all {len(rows)} rows have the same grades: there is nothing to learn",
-                           fix="grade responses of different quality, or choose a judge that tells them apart")
+        raise DatasetError(
+            f"all {len(rows)} rows have the same grades: there is nothing to learn",
+            fix="grade responses of different quality, or choose a judge that tells them apart",
+        )
     return [float(v) for v in grades_NK.mean(0)]

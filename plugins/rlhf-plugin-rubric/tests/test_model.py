@@ -21,8 +21,10 @@ from rlhf_plugin_rubric.model import GradeBatch, GradeLoss
 from rlhf_plugin_rubric.rubric import Rubric
 
 Command = Callable[..., tuple[int, str]]
-CRITERIA = [{"name": "plain", "question": "Is it free of hollow phrases?", "weight": 3},
-            {"name": "short", "question": "Is it short?", "scale": [0, 10]}]
+CRITERIA = [
+    {"name": "plain", "question": "Is it free of hollow phrases?", "weight": 3},
+    {"name": "short", "question": "Is it short?", "scale": [0, 10]},
+]
 RUBRIC = Rubric.model_validate({"criteria": CRITERIA})
 
 
@@ -37,8 +39,11 @@ def graded(tmp_path: Path) -> Callable[..., Path]:
     (tmp_path / "rubric.yaml").write_text(json.dumps(CRITERIA))
 
     def write(pairs: int, change: Callable[[dict[str, Any]], dict[str, Any]] = lambda row: row) -> Path:
-        rows = [{"id": f"{i}/{side}", "prompt": row["prompt"], "completion": row[side], "grades": grades(row[side])}
-                for i, row in enumerate(load_pairs("train")[:pairs]) for side in ("chosen", "rejected")]
+        rows = [
+            {"id": f"{i}/{side}", "prompt": row["prompt"], "completion": row[side], "grades": grades(row[side])}
+            for i, row in enumerate(load_pairs("train")[:pairs])
+            for side in ("chosen", "rejected")
+        ]
         file = tmp_path / "graded.jsonl"
         file.write_text("".join(json.dumps(change(row)) + "\n" for row in rows))
         return file
@@ -48,8 +53,16 @@ def graded(tmp_path: Path) -> Callable[..., Path]:
 
 def train(command: Command, tmp_path: Path, file: Path, *more: str) -> tuple[int, str]:
     settings = ("trainer.batch_size=32", "threads=1", f"trainer.rubric={tmp_path}/rubric.yaml", *more)
-    return command("train", "--algo", "rubric_model", "--dataset", file, "--run-dir", tmp_path / "run",
-                   *(word for each in settings for word in ("--set", each)))
+    return command(
+        "train",
+        "--algo",
+        "rubric_model",
+        "--dataset",
+        file,
+        "--run-dir",
+        tmp_path / "run",
+        *(word for each in settings for word in ("--set", each)),
+    )
 
 
 def test_the_loss_is_the_weighted_squared_error() -> None:
@@ -76,8 +89,9 @@ def test_it_learns_the_grades_and_scores_every_criterion(command: Command, tmp_p
     assert after < 0.3 < 0.9 < before
     reward = RubricModelConfig(path=str(tmp_path / "run" / "final")).build(make_context())
     rows = load_pairs("heldout")[:40]
-    asked = [Sample(Prompt(f"p/{i}", ({"role": "user", "content": r["prompt"]},)), r["rejected"])
-             for i, r in enumerate(rows)]
+    asked = [
+        Sample(Prompt(f"p/{i}", ({"role": "user", "content": r["prompt"]},)), r["rejected"]) for i, r in enumerate(rows)
+    ]
     scores = reward.score(asked)
     plain = np.array([s.parts["plain"] for s in scores])
     hollow = np.array([is_hollow(s.completion) for s in asked])
@@ -95,8 +109,9 @@ def check_reward_scores(reward: Any, asked: list[Sample]) -> None:
     assert together[:8] == pytest.approx(alone, abs=1e-5)
 
 
-def test_rows_that_a_judge_scored_are_learned_from_and_missing_ones_counted(command: Command, tmp_path: Path,
-                                                                         graded: Any) -> None:
+def test_rows_that_a_judge_scored_are_learned_from_and_missing_ones_counted(
+    command: Command, tmp_path: Path, graded: Any
+) -> None:
     def scored(row: dict[str, Any]) -> dict[str, Any]:
         parts, ok = RUBRIC.read(row.pop("grades")), not row["id"].startswith("3/")
         return {**row, "score": RUBRIC.value(parts), "status": "ok" if ok else "error", "parts": parts if ok else {}}
@@ -108,15 +123,20 @@ def test_rows_that_a_judge_scored_are_learned_from_and_missing_ones_counted(comm
     assert summary["evaluation_before"]["eval/unexplained"] == pytest.approx(1.0, abs=0.3)
 
 
-@pytest.mark.parametrize(("change", "why"), [
-    (lambda row: {**row, "grades": {**row["grades"], "plain": 9}}, "outside its scale from 1 to 5"),
-    (lambda row: {**row, "grades": {"plain": 3}}, "no grade for short"),
-    (lambda row: {k: v for k, v in row.items() if k != "grades"}, "grades must be an object"),
-    (lambda row: {k: v for k, v in row.items() if k != "completion"}, "has no response"),
-    (lambda row: {**row, "grades": {"plain": 3, "short": 3}}, "the same grades"),
-    (lambda row: {**row, "status": "error"}, "no row has grades")])
-def test_rows_that_cannot_be_learned_from_are_refused(command: Command, tmp_path: Path, graded: Any, change: Any,
-                                                      why: str) -> None:
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda row: {**row, "grades": {**row["grades"], "plain": 9}}, "outside its scale from 1 to 5"),
+        (lambda row: {**row, "grades": {"plain": 3}}, "no grade for short"),
+        (lambda row: {k: v for k, v in row.items() if k != "grades"}, "grades must be an object"),
+        (lambda row: {k: v for k, v in row.items() if k != "completion"}, "has no response"),
+        (lambda row: {**row, "grades": {"plain": 3, "short": 3}}, "the same grades"),
+        (lambda row: {**row, "status": "error"}, "no row has grades"),
+    ],
+)
+def test_rows_that_cannot_be_learned_from_are_refused(
+    command: Command, tmp_path: Path, graded: Any, change: Any, why: str
+) -> None:
     code, err = train(command, tmp_path, graded(6, change), "trainer.eval_samples=0")
     assert code == 2
     assert why in err

@@ -17,8 +17,14 @@ from rlhf_plugin_judge.stand_in import Service, StandIn
 from rlhf_plugin_rubric.config import RubricRewardConfig
 from rlhf_plugin_rubric.rubric import BadGrades, Rubric, load_rubric
 
-TWO = Rubric.model_validate({"criteria": [{"name": "right", "question": "Is it right?", "scale": [0, 1], "weight": 3},
-                                          {"name": "short", "question": "Is it short?"}]})
+TWO = Rubric.model_validate(
+    {
+        "criteria": [
+            {"name": "right", "question": "Is it right?", "scale": [0, 1], "weight": 3},
+            {"name": "short", "question": "Is it short?"},
+        ]
+    }
+)
 Serve = Callable[[Callable[[Mapping[str, Any]], str]], tuple[RubricRewardConfig, Service]]
 
 
@@ -53,10 +59,17 @@ def test_one_part_per_criterion_and_their_weighted_mean(serve: Serve) -> None:
     assert '"grades": {"right": N, "short": N}' in system
 
 
-@pytest.mark.parametrize(("grades", "why"), [
-    ({"right": 1}, "no grade for short"), ({"right": 1, "short": 3, "kind": 1}, "no criterion kind"),
-    ({"right": 2, "short": 3}, "outside its scale from 0 to 1"), ({"right": True, "short": 3}, "must be a number"),
-    ([1, 3], "must be an object"), (None, "must be an object")])
+@pytest.mark.parametrize(
+    ("grades", "why"),
+    [
+        ({"right": 1}, "no grade for short"),
+        ({"right": 1, "short": 3, "kind": 1}, "no criterion kind"),
+        ({"right": 2, "short": 3}, "outside its scale from 0 to 1"),
+        ({"right": True, "short": 3}, "must be a number"),
+        ([1, 3], "must be an object"),
+        (None, "must be an object"),
+    ],
+)
 def test_grades_that_do_not_fit_are_asked_for_again_and_then_a_status(serve: Serve, grades: Any, why: str) -> None:
     config, service = serve(lambda body: json.dumps({"grades": grades}))
     score = config.build(make_context()).score(samples("4"))[0]
@@ -72,14 +85,21 @@ def test_conforms(serve: Serve) -> None:
     check_reward(serve(lambda body: '{"grades": {"right": 0, "short": 5}}')[0])
 
 
-@pytest.mark.parametrize(("text", "why"), [
-    ("criteria: []", "no criteria"),
-    ("- {name: a, question: x}\n- {name: a, question: y}", "two criteria of the rubric have the name 'a'"),
-    ("- {name: a, question: x y}\n- {name: b, question: ' x  y'}", "have the question 'x y'"),
-    ("- {name: a, question: x, scale: [5, 5]}", "the scale from 5 to 5 is empty"),
-    ("- {name: a, question: x, weight: 0}", "criteria.0.weight"), ("- {name: a}", "criteria.0.question"),
-    ("- {name: a, question: x, wieght: 2}", "criteria.0.wieght"), ("a: [", "not YAML"), ("", "its file holds nothing"),
-    ("my rubric", "its file holds a str")])
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("criteria: []", "no criteria"),
+        ("- {name: a, question: x}\n- {name: a, question: y}", "two criteria of the rubric have the name 'a'"),
+        ("- {name: a, question: x y}\n- {name: b, question: ' x  y'}", "have the question 'x y'"),
+        ("- {name: a, question: x, scale: [5, 5]}", "the scale from 5 to 5 is empty"),
+        ("- {name: a, question: x, weight: 0}", "criteria.0.weight"),
+        ("- {name: a}", "criteria.0.question"),
+        ("- {name: a, question: x, wieght: 2}", "criteria.0.wieght"),
+        ("a: [", "not YAML"),
+        ("", "its file holds nothing"),
+        ("my rubric", "its file holds a str"),
+    ],
+)
 def test_a_rubric_that_cannot_work_is_refused_with_its_file(tmp_path: Path, text: str, why: str) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(text)

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from rlhf_core.api import BuildContext
-from rlhf_core.data.library import Datasets
+from rlhf_core.data.datasets import Datasets
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.models.save import load_weights, write_folder
 from rlhf_core.runs.checkpoint import seed_everything
-from rlhf_core.trainers.foundry import TokenFoundry
-from rlhf_core.trainers.items import TrainItem
-from rlhf_core.trainers.offline import OfflineTrainer
+from rlhf_core.trainers.common.policy_module import PolicyModule
+from rlhf_core.trainers.common.training_sample import TrainingSample
+from rlhf_core.trainers.offline.trainer import OfflineTrainer
 from rlhf_plugin_sft.config import SftConfig
 from rlhf_plugin_sft.turns import all_answers, last_answer
 
@@ -34,16 +34,16 @@ class SftTask:
         self.policy.model.to(ctx.strategy.device)
         self.formatter = Formatter(self.policy.tokenizer, ctx.config.model.prompt_format)
         self.model = self.policy.model
-        self.module = TokenFoundry(self.model)
+        self.module = PolicyModule(self.model)
 
-    def items(self, split: str) -> Sequence[TrainItem]:
+    def items(self, split: str) -> Sequence[TrainingSample]:
         """Tokenize; examples over ``max_length`` or the model's context are dropped and counted.
 
         Raises:
             DatasetError: more than ``dataset.max_dropped_fraction`` of them, or all of one source.
         """
         limit = min(self.config.max_length, self.policy.context)
-        kept: list[TrainItem] = []
+        kept: list[TrainingSample] = []
         sizes: list[tuple[str, str, int]] = []
         cut = all_answers if self.config.learn == "all" else last_answer
         for row in self.datasets.demonstrations(split):
@@ -51,16 +51,22 @@ class SftTask:
             count = len(completion)
             sizes.append((row.id, row.source, len(prompt) + count))
             if len(prompt) + count <= limit:
-                kept.append(TrainItem(row.id, prompt, completion, np.array(learned), np.ones(count, np.float32)))
-        self.datasets.check_lengths(sizes, limit, f"max_length {self.config.max_length}, context {self.policy.context}",
-                                    "raise trainer.max_length")
+                kept.append(TrainingSample(row.id, prompt, completion, np.array(learned), np.ones(count, np.float32)))
+        self.datasets.check_lengths(
+            sizes,
+            limit,
+            f"max_length {self.config.max_length}, context {self.policy.context}",
+            "raise trainer.max_length",
+        )
         self.ctx.session.counts.update(+Counter({"examples_too_long": len(sizes) - len(kept)}))
         return kept
 
-    def texts(self, item: TrainItem) -> Mapping[str, str]:
+    def texts(self, item: TrainingSample) -> Mapping[str, str]:
         """Prompt and completion as the model sees them."""
-        return {"prompt": self.policy.tokenizer.decode(item.prompt_ids),
-                "completion": self.policy.tokenizer.decode(item.completion_ids)}
+        return {
+            "prompt": self.policy.tokenizer.decode(item.prompt_ids),
+            "completion": self.policy.tokenizer.decode(item.completion_ids),
+        }
 
     def write_model(self, folder: Path, weights: Mapping[str, Any]) -> None:
         """Weights (adapters, with LoRA) and tokenizer."""

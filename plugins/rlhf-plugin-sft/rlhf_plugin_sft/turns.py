@@ -46,8 +46,11 @@ def all_answers(formatter: Formatter, prompt: Sequence[Message], text: str) -> T
     if len(answers) == 1:
         return last_answer(formatter, prompt, text)
     if not formatter.chat:
-        raise ModelError("learn: all needs a chat template to tell the turns of a conversation apart",
-                         why="the prompt format is raw", fix="--set trainer.learn=last, or use a model with a template")
+        raise ModelError(
+            "learn: all needs a chat template to tell the turns of a conversation apart",
+            why="the prompt format is raw",
+            fix="--set trainer.learn=last, or use a model with a template",
+        )
     first = formatter.encode(messages[: answers[0]])
     ids: list[int] = []
     learned: list[bool] = []
@@ -64,8 +67,9 @@ def all_answers(formatter: Formatter, prompt: Sequence[Message], text: str) -> T
     return Turns(first, tuple(ids), tuple(learned))
 
 
-def _between(formatter: Formatter, messages: Sequence[Message], answer: int, following: int,
-             end: int) -> tuple[int, ...]:
+def _between(
+    formatter: Formatter, messages: Sequence[Message], answer: int, following: int, end: int
+) -> tuple[int, ...]:
     """Tokens from the end token of an answer to where the next one begins, the template's marks included."""
     opening = formatter.render(messages[:answer], add_generation_prompt=True)
     before = formatter.render(messages[: answer + 1], add_generation_prompt=False)
@@ -77,12 +81,18 @@ def _between(formatter: Formatter, messages: Sequence[Message], answer: int, fol
     ids = formatter.encode_rest(written[place + len(said) :] + after[len(before) :])
     if ids[:1] != (end,):
         names = formatter.tokenizer.convert_ids_to_tokens([*ids[:1], end])
-        raise _refused(messages[answer], f"the chat template closes it with {names[0]!r}, a completion ends with "
-                       f"{names[-1]!r}: use a tokenizer whose eos_token closes turns")
+        raise _refused(
+            messages[answer],
+            f"the chat template closes it with {names[0]!r}, a completion ends with "
+            f"{names[-1]!r}: use a tokenizer whose eos_token closes turns",
+        )
     return ids[1:]
 
 
 def _refused(answer: Message, why: str) -> ModelError:
-    return ModelError("learn: all cannot put all answers of a conversation into one sequence", why=why,
-                      where=f"answer: {answer['content'][:60]!r}",
-                      fix="--set trainer.learn=last, which learns each conversation's last answer")
+    return ModelError(
+        "learn: all cannot put all answers of a conversation into one sequence",
+        why=why,
+        where=f"answer: {answer['content'][:60]!r}",
+        fix="--set trainer.learn=last, which learns each conversation's last answer",
+    )

@@ -15,12 +15,14 @@ from rlhf_core.api import ModelConfig
 from rlhf_core.cli.main import main
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.prompt_format import Formatter
-from rlhf_core.trainers.foundry import TokenFoundry
-from rlhf_core.trainers.items import TrainItem
+from rlhf_core.trainers.common.policy_module import PolicyModule
+from rlhf_core.trainers.common.training_sample import TrainingSample
 from rlhf_plugin_sft.loss import CrossEntropy
 
-ROWS = [{"prompt": f"What pet does {name} have?", "completion": f"{name} works as a {pet}."}
-        for name, pet in (("Ada", "parrot"), ("Bruno", "goat"), ("Clara", "turtle"), ("Dario", "cat"))] * 8
+ROWS = [
+    {"prompt": f"What pet does {name} have?", "completion": f"{name} works as a {pet}."}
+    for name, pet in (("Ada", "parrot"), ("Bruno", "goat"), ("Clara", "turtle"), ("Dario", "cat"))
+] * 8
 """Nonsense in words that the pocket model knows: adapters leave the embedding alone, and the rows of words that its
 training never showed are all but equal there, so no adapter can tell them apart."""
 
@@ -31,9 +33,11 @@ def test_loss_is_that_of_transformers_on_completion_labels() -> None:
     prompt = formatter.encode([{"role": "user", "content": "What is the pet of Ann?"}])
     completion = formatter.encode_completion("The pet of Ann is a cat.")
     count = len(completion)
-    item = TrainItem("a", prompt, completion, torch.ones(count, dtype=torch.bool).numpy(), torch.ones(count).numpy())
-    short = TrainItem("b", prompt, completion[-2:], item.mask_T[:2], item.advantages_T[:2])
-    batch = TokenFoundry(policy.model)([item, short])
+    item = TrainingSample(
+        "a", prompt, completion, torch.ones(count, dtype=torch.bool).numpy(), torch.ones(count).numpy()
+    )
+    short = TrainingSample("b", prompt, completion[-2:], item.mask_T[:2], item.advantages_T[:2])
+    batch = PolicyModule(policy.model)([item, short])
     loss_BT = CrossEntropy()(batch).loss
     ids = torch.tensor([[*prompt, *completion]])
     labels = torch.tensor([[-100] * len(prompt) + list(completion)])
@@ -47,8 +51,11 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, 
     data, run = tmp_path / "data.jsonl", tmp_path / "run"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     monkeypatch.setenv("RLHF_HOME", str(tmp_path / "home"))
-    sets = [part for s in ("threads=1", "trainer.batch_size=16", "trainer.micro_batch_size=8", *settings)
-            for part in ("--set", s)]
+    sets = [
+        part
+        for s in ("threads=1", "trainer.batch_size=16", "trainer.micro_batch_size=8", *settings)
+        for part in ("--set", s)
+    ]
     with pytest.raises(SystemExit) as caught:
         main(["train", "--algo", "sft", "--dataset", str(data), "--run-dir", str(run), *sets])
     assert caught.value.code == 0
@@ -57,8 +64,11 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, 
 
 @pytest.mark.parametrize("lora", [False, True])
 def test_it_learns_to_say_what_was_demonstrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lora: bool) -> None:
-    extra = ("model.lora.r=16", "trainer.optimizer.learning_rate=5e-3") if lora else (
-        "trainer.optimizer.learning_rate=1e-3",)
+    extra = (
+        ("model.lora.r=16", "trainer.optimizer.learning_rate=5e-3")
+        if lora
+        else ("trainer.optimizer.learning_rate=1e-3",)
+    )
     summary = train(tmp_path, monkeypatch, ROWS, "trainer.epochs=20", "trainer.optimizer.warmup_steps=2", *extra)
     assert summary["status"] == "completed"
     assert summary["loss_first"] > 0.5, "there was something to learn"
@@ -66,17 +76,19 @@ def test_it_learns_to_say_what_was_demonstrated(tmp_path: Path, monkeypatch: pyt
     final = tmp_path / "run" / summary["final_model"]
     tokenizer, model = AutoTokenizer.from_pretrained(final), AutoModelForCausalLM.from_pretrained(final)
     for row in ROWS[:4]:
-        text = tokenizer.apply_chat_template([{"role": "user", "content": row["prompt"]}], tokenize=False,
-                                             add_generation_prompt=True)
+        text = tokenizer.apply_chat_template(
+            [{"role": "user", "content": row["prompt"]}], tokenize=False, add_generation_prompt=True
+        )
         ids = tokenizer(text, return_tensors="pt", add_special_tokens=False)
-        out = model.generate(**ids, max_new_tokens=16, do_sample=False)[0, ids["input_ids"].shape[1]:]
+        out = model.generate(**ids, max_new_tokens=16, do_sample=False)[0, ids["input_ids"].shape[1] :]
         assert tokenizer.decode(out, skip_special_tokens=True).strip() == row["completion"]
         assert out[-1] == tokenizer.eos_token_id, "it also learned where to stop"
 
 
 @pytest.mark.parametrize(("count", "epochs", "batches"), [(20, 2, [16, 16, 8]), (6, 1, [6])])
-def test_an_epoch_shows_every_example_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, count: int,
-                                           epochs: int, batches: list[int]) -> None:
+def test_an_epoch_shows_every_example_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, count: int, epochs: int, batches: list[int]
+) -> None:
     rows = [{"id": str(i), **row} for i, row in enumerate(ROWS[:count])]
     train(tmp_path, monkeypatch, rows, f"trainer.epochs={epochs}", "dataset.heldout_fraction=0")
     trace = [json.loads(line) for line in (tmp_path / "run" / "trace.jsonl").read_text().splitlines()]
@@ -97,8 +109,23 @@ def test_too_many_examples_over_the_limit_are_refused(tmp_path: Path, capsys: py
     rows = [*ROWS[:8], *({"prompt": f"Say it {i} times.", "completion": "word " * 200} for i in range(4))]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(SystemExit) as caught:
-        main(["train", "--algo", "sft", "--dataset", str(data), "--run-dir", str(tmp_path / "run"),
-              "--set", "trainer.max_length=64", "--set", "trainer.max_steps=1", "--set", "dataset.heldout_fraction=0"])
+        main(
+            [
+                "train",
+                "--algo",
+                "sft",
+                "--dataset",
+                str(data),
+                "--run-dir",
+                str(tmp_path / "run"),
+                "--set",
+                "trainer.max_length=64",
+                "--set",
+                "trainer.max_steps=1",
+                "--set",
+                "dataset.heldout_fraction=0",
+            ]
+        )
     assert caught.value.code == 2
     said = capsys.readouterr().err
     for part in ("4 of 12 examples", "/train/000008 (417 tokens)", "trainer.max_length", "max_dropped_fraction"):

@@ -13,8 +13,8 @@ from rlhf_core.api import ModelConfig, ModelError
 from rlhf_core.functional.reduce import reduce_loss
 from rlhf_core.models.load import LoadedModel, load_policy
 from rlhf_core.models.prompt_format import Formatter
-from rlhf_core.trainers.foundry import TokenFoundry
-from rlhf_core.trainers.items import TrainItem
+from rlhf_core.trainers.common.policy_module import PolicyModule
+from rlhf_core.trainers.common.training_sample import TrainingSample
 from rlhf_plugin_sft.loss import CrossEntropy
 from rlhf_plugin_sft.turns import all_answers, last_answer
 
@@ -29,13 +29,19 @@ def turn(role: str, text: str) -> dict[str, str]:
 
 CHATS = [
     [turn("user", "What pet does Ada have?"), turn("assistant", "Ada has a parrot.")],
-    [turn("user", "Where does Bruno live?"), turn("assistant", "Bruno lives in Oslo."), turn("user", "And his pet?"),
-     turn("assistant", "Bruno has a goat. It is always good to know such things about people.")],
+    [
+        turn("user", "Where does Bruno live?"),
+        turn("assistant", "Bruno lives in Oslo."),
+        turn("user", "And his pet?"),
+        turn("assistant", "Bruno has a goat. It is always good to know such things about people."),
+    ],
     [turn("user", "Which colour does Dario wear?"), turn("assistant", "Red.")],
 ]
-GENERATION = ("{{ bos_token }}{% for m in messages %}{{ '<|' + m['role'] + '|>' }}{% if m['role'] == 'assistant' %}"
-              "{% generation %}{{ m['content'] }}{{ '<|end|>' }}{% endgeneration %}{% else %}{{ m['content'] }}"
-              "{{ '<|end|>' }}{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}")
+GENERATION = (
+    "{{ bos_token }}{% for m in messages %}{{ '<|' + m['role'] + '|>' }}{% if m['role'] == 'assistant' %}"
+    "{% generation %}{{ m['content'] }}{{ '<|end|>' }}{% endgeneration %}{% else %}{{ m['content'] }}"
+    "{{ '<|end|>' }}{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
 """The pocket model's own template, with the marks from which TRL reads which tokens the assistant wrote."""
 
 
@@ -50,24 +56,38 @@ def test_loss_and_gradient_equal_trls(kind: str, tmp_path: Path) -> None:
     policy = load_policy(ModelConfig())
     formatter = Formatter(policy.tokenizer, "chat")
     cut = all_answers if kind == "all_answers" else last_answer
-    items = [TrainItem(str(n), t.prompt, t.completion, np.array(t.learned), np.ones(len(t.completion), np.float32))
-             for n, t in enumerate(cut(formatter, chat[:-1], chat[-1]["content"]) for chat in CHATS)]
+    items = [
+        TrainingSample(str(n), t.prompt, t.completion, np.array(t.learned), np.ones(len(t.completion), np.float32))
+        for n, t in enumerate(cut(formatter, chat[:-1], chat[-1]["content"]) for chat in CHATS)
+    ]
     total = float(sum(i.tokens for i in items))
     mine = torch.zeros(())
     for micro in (items[:2], items[2:]):
-        batch = TokenFoundry(policy.model)(micro)
+        batch = PolicyModule(policy.model)(micro)
         mine = mine + reduce_loss(CrossEntropy()(batch).loss, batch.mask_BT, "token_mean", total)
     ours = gradient(policy, mine)
 
-    rows: list[dict[str, Any]] = ([{"messages": chat} for chat in CHATS] if kind == "all_answers" else
-                                  [{"prompt": chat[:-1], "completion": chat[-1:]} for chat in CHATS])
+    rows: list[dict[str, Any]] = (
+        [{"messages": chat} for chat in CHATS]
+        if kind == "all_answers"
+        else [{"prompt": chat[:-1], "completion": chat[-1:]} for chat in CHATS]
+    )
     if kind == "all_answers":
         policy.tokenizer.chat_template = GENERATION
-    args = SFTConfig(output_dir=str(tmp_path), use_cpu=True, report_to="none", bf16=False, gradient_checkpointing=False,
-                     per_device_train_batch_size=3, assistant_only_loss=kind == "all_answers",
-                     packing=kind == "packed", max_length=256)
-    trainer = SFTTrainer(model=policy.model, args=args, train_dataset=Dataset.from_list(rows),
-                         processing_class=policy.tokenizer)
+    args = SFTConfig(
+        output_dir=str(tmp_path),
+        use_cpu=True,
+        report_to="none",
+        bf16=False,
+        gradient_checkpointing=False,
+        per_device_train_batch_size=3,
+        assistant_only_loss=kind == "all_answers",
+        packing=kind == "packed",
+        max_length=256,
+    )
+    trainer = SFTTrainer(
+        model=policy.model, args=args, train_dataset=Dataset.from_list(rows), processing_class=policy.tokenizer
+    )
     batch = trainer.data_collator([trainer.train_dataset[n] for n in range(len(trainer.train_dataset))])
     assert int((batch["labels"] != -100).sum()) == total, "the same tokens count"
     assert batch["input_ids"].shape[0] == (1 if kind == "packed" else 3)
@@ -100,7 +120,8 @@ def test_answers_are_found_by_their_place(said: str) -> None:
     chat = [turn("user", "Which colour?"), turn("assistant", said), turn("user", "Sure?"), turn("assistant", "Yes.")]
     turns = all_answers(formatter, chat[:-1], "Yes.")
     assert [*turns.prompt, *turns.completion] == list(
-        policy.tokenizer.apply_chat_template(chat, tokenize=True, return_dict=False))
+        policy.tokenizer.apply_chat_template(chat, tokenize=True, return_dict=False)
+    )
     learned = [t for t, yes in zip(turns.completion, turns.learned) if yes]
     assert policy.tokenizer.decode(learned) == f"{said}<|end|>Yes.<|end|>"
 
@@ -114,9 +135,11 @@ def test_a_template_that_closes_turns_with_another_token_is_refused() -> None:
 
 def test_a_template_that_rewrites_earlier_turns_is_refused() -> None:
     policy = load_policy(ModelConfig())
-    policy.tokenizer.chat_template = ("{% for m in messages %}{{ '<|' + m['role'] + '|>' }}{% if loop.last %}"
-                                      "{{ m['content'] }}{% else %}{{ m['content'][:2] }}{% endif %}{{ '<|end|>' }}"
-                                      "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}")
+    policy.tokenizer.chat_template = (
+        "{% for m in messages %}{{ '<|' + m['role'] + '|>' }}{% if loop.last %}"
+        "{{ m['content'] }}{% else %}{{ m['content'][:2] }}{% endif %}{{ '<|end|>' }}"
+        "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+    )
     with pytest.raises(ModelError, match="writes it differently once other turns"):
         all_answers(Formatter(policy.tokenizer, "chat"), CHATS[1][:-1], "Hi.")
     with pytest.raises(ModelError, match="needs a chat template"):

@@ -30,12 +30,17 @@ class TensorBoardConfig(ComponentConfig):
         """
         folder = self.log_dir or (ctx.run_dir / "tensorboard" if ctx.run_dir else None)
         if folder is None:
-            raise PluginError("tracker 'tensorboard' has no folder to write to",
-                              why="this run has no folder of its own",
-                              fix="--set 'trackers=[{name: tensorboard, log_dir: logs}]'")
+            raise PluginError(
+                "tracker 'tensorboard' has no folder to write to",
+                why="this run has no folder of its own",
+                fix="--set 'trackers=[{name: tensorboard, log_dir: logs}]'",
+            )
         try:
             from rlhf_plugin_tensorboard.tracker import TensorBoardTracker
         except ImportError as error:
-            raise PluginError(f"tracker 'tensorboard' cannot be used: {error}", where="rlhf-plugin-tensorboard",
-                              fix="pip install tensorboard") from error
+            raise PluginError(
+                f"tracker 'tensorboard' cannot be used: {error}",
+                where="rlhf-plugin-tensorboard",
+                fix="pip install tensorboard",
+            ) from error
         return TensorBoardTracker(folder, self.flush_seconds, ctx.report)

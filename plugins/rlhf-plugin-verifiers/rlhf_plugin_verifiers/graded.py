@@ -25,8 +25,9 @@ class GradedVerifier:
         format_weight: share of the value for the form alone.
     """
 
-    def __init__(self, config: VerifierConfig, compare: Callable[[str, Prompt], Found],
-                 format_weight: float = 0.0) -> None:
+    def __init__(
+        self, config: VerifierConfig, compare: Callable[[str, Prompt], Found], format_weight: float = 0.0
+    ) -> None:
         self.config, self.compare, self.format_weight = config, compare, format_weight
 
     def verify(self, sample: Sample) -> Score:

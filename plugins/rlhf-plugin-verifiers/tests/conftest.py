@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from rlhf_core.api import Prompt, Sample, VerifierRewardConfig
-from rlhf_core.court.verifier_reward import VerifierReward
 from rlhf_core.registry import Registry
+from rlhf_core.verifiers.verifier_reward import VerifierReward
 
 
 @pytest.fixture

@@ -34,8 +34,10 @@ def test_gsm8k_and_its_own_solutions(test_data: Path) -> None:
 
 def test_math_rows(tmp_path: Path) -> None:
     file = tmp_path / "math.jsonl"
-    rows = [{"problem": "Half?", "solution": r"It is $\boxed{\frac{1}{2}}$.", "level": "Level 1"},
-            {"question": "Two?", "answer": "2"}]
+    rows = [
+        {"problem": "Half?", "solution": r"It is $\boxed{\frac{1}{2}}$.", "level": "Level 1"},
+        {"question": "Two?", "answer": "2"},
+    ]
     file.write_text("\n".join(map(json.dumps, rows)))
     found = MathDataConfig(path=str(file)).build(None).rows("train")  # type: ignore[arg-type]
     assert [(r["prompt"], r["answer"]) for r in found] == [("Half?", r"\frac{1}{2}"), ("Two?", "2")]
@@ -70,8 +72,16 @@ def test_reasoning_gym(task: str) -> None:
     assert len(rows) == 3
     assert held_out
     assert not {r["prompt"] for r in rows} & {r["prompt"] for r in held_out}
-    prompts = [Prompt(r["id"], ({"role": "user", "content": r["prompt"]},), r["answer"], "gym",
-                      {"reasoning_gym": r["reasoning_gym"]}) for r in rows]
+    prompts = [
+        Prompt(
+            r["id"],
+            ({"role": "user", "content": r["prompt"]},),
+            r["answer"],
+            "gym",
+            {"reasoning_gym": r["reasoning_gym"]},
+        )
+        for r in rows
+    ]
     strict, lenient = (GymVerifierConfig(mode=m).build(None) for m in ("strict", "lenient"))  # type: ignore[arg-type]
     for prompt in prompts:
         tagged, bare = Sample(prompt, f"so <answer>{prompt.answer}</answer>"), Sample(prompt, str(prompt.answer))
@@ -84,12 +94,26 @@ def test_reasoning_gym(task: str) -> None:
 
 def test_reasoning_gym_refuses_what_it_does_not_know(command: Callable) -> None:
     pytest.importorskip("reasoning_gym")
-    code, said = command("train", "--algo", "grpo", "--reward", "reasoning_gym",
-                         "--set", "dataset={name: reasoning_gym, task: chain_sun}")
+    code, said = command(
+        "train",
+        "--algo",
+        "grpo",
+        "--reward",
+        "reasoning_gym",
+        "--set",
+        "dataset={name: reasoning_gym, task: chain_sun}",
+    )
     assert code == 2
     assert "did you mean 'chain_sum'" in said
-    code, said = command("train", "--algo", "grpo", "--reward", "reasoning_gym",
-                         "--set", "dataset={name: reasoning_gym, task: chain_sum, settings: {min_termz: 1}}")
+    code, said = command(
+        "train",
+        "--algo",
+        "grpo",
+        "--reward",
+        "reasoning_gym",
+        "--set",
+        "dataset={name: reasoning_gym, task: chain_sum, settings: {min_termz: 1}}",
+    )
     assert code == 2
     assert "min_termz" in said
 
@@ -102,8 +126,15 @@ def test_without_reasoning_gym_it_says_what_to_install(monkeypatch: pytest.Monke
 
 def run(command: Callable, folder: Path, *settings: str) -> dict[str, float]:
     """Train two steps and return the metrics of the last."""
-    options = [*settings, "trainer.steps=2", "trainer.rollout_batch_size=4", "trainer.train_batch_size=4",
-               "trainer.group_size=2", "trainer.eval_samples=1", "dataset.limit=40"]
+    options = [
+        *settings,
+        "trainer.steps=2",
+        "trainer.rollout_batch_size=4",
+        "trainer.train_batch_size=4",
+        "trainer.group_size=2",
+        "trainer.eval_samples=1",
+        "dataset.limit=40",
+    ]
     code, said = command("train", "--algo", "grpo", "--run-dir", folder, *[p for o in options for p in ("--set", o)])
     assert code == 0, said
     rows = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
@@ -111,11 +142,15 @@ def run(command: Callable, folder: Path, *settings: str) -> dict[str, float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("reward", "dataset"), [
-    ("gsm8k", "{name: pocket, subset: arithmetic}"), ("math", "{name: pocket, subset: arithmetic}"),
-    ("reasoning_gym", "{name: reasoning_gym, task: chain_sum, size: 20, heldout_size: 4}"),
-    ("ifeval", "{name: ifeval, path: IFEVAL}"),
-])
+@pytest.mark.parametrize(
+    ("reward", "dataset"),
+    [
+        ("gsm8k", "{name: pocket, subset: arithmetic}"),
+        ("math", "{name: pocket, subset: arithmetic}"),
+        ("reasoning_gym", "{name: reasoning_gym, task: chain_sum, size: 20, heldout_size: 4}"),
+        ("ifeval", "{name: ifeval, path: IFEVAL}"),
+    ],
+)
 def test_two_steps_of_grpo(command: Callable, tmp_path: Path, reward: str, dataset: str) -> None:
     if reward == "reasoning_gym":
         pytest.importorskip("reasoning_gym")
@@ -134,7 +169,14 @@ def test_two_steps_of_a_real_model_on_gsm8k(command: Callable, test_data: Path, 
         pytest.skip("RLHF_SMOLLM2_GGUF is not set: no real model")
     rows = read_text(str(test_data / "gsm8k/train.jsonl.gz")).splitlines()[:40]
     (tmp_path / "gsm8k.jsonl").write_text("\n".join(rows))
-    found = run(command, tmp_path / "run", "reward.name=gsm8k", "reward.verifier.mode=strict",
-                f"dataset={{name: gsm8k, path: {tmp_path / 'gsm8k.jsonl'}}}", f"model.path={model}",
-                "trainer.sampling.max_tokens=16", "trainer.eval_sampling.max_tokens=16")
+    found = run(
+        command,
+        tmp_path / "run",
+        "reward.name=gsm8k",
+        "reward.verifier.mode=strict",
+        f"dataset={{name: gsm8k, path: {tmp_path / 'gsm8k.jsonl'}}}",
+        f"model.path={model}",
+        "trainer.sampling.max_tokens=16",
+        "trainer.eval_sampling.max_tokens=16",
+    )
     assert {"reward/part/format", "reward/part/answer", "reward/part/reward"} <= set(found)

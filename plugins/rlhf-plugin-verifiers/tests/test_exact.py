@@ -16,51 +16,68 @@ from rlhf_plugin_verifiers.exact.config import ChoiceConfig, ExactConfig, JsonSc
 SCHEMA = {"type": "object", "required": ["a"], "properties": {"a": {"type": "integer"}}}
 
 
-@pytest.mark.parametrize("config", [
-    ExactConfig(), ExactConfig(mode="lenient"), ChoiceConfig(), ChoiceConfig(mode="strict"),
-    RegexConfig(pattern=r"\d+"), RegexConfig(pattern="(a+)"), JsonSchemaConfig(definition=SCHEMA),
-], ids=lambda c: f"{c.name}-{c.mode}")
+@pytest.mark.parametrize(
+    "config",
+    [
+        ExactConfig(),
+        ExactConfig(mode="lenient"),
+        ChoiceConfig(),
+        ChoiceConfig(mode="strict"),
+        RegexConfig(pattern=r"\d+"),
+        RegexConfig(pattern="(a+)"),
+        JsonSchemaConfig(definition=SCHEMA),
+    ],
+    ids=lambda c: f"{c.name}-{c.mode}",
+)
 def test_conformance(config: VerifierConfig) -> None:
     check_verifier(config)
 
 
-@pytest.mark.parametrize(("config", "answer", "text", "format_and_right"), [
-    (ExactConfig(), "New York", " new  york. ", (1, 1)),
-    (ExactConfig(), "New York", "It is New York", (1, 0)),
-    (ExactConfig(ignore_case=False), "New York", "new york", (1, 0)),
-    (ExactConfig(ignore_punctuation=False), "New York", "New York.", (1, 0)),
-    (ExactConfig(), "New York", "", (0, 0)),
-    (ExactConfig(), "New York", '**"New York".**', (1, 1)),
-    (ExactConfig(), "-5", "5", (1, 0)),
-    (ExactConfig(), "5", ".5", (1, 0)),
-    (ExactConfig(), "-5", "-5.", (1, 1)),
-    (ExactConfig(), "C", "C++", (1, 0)),
-    (ExactConfig(), "A*", "A", (1, 0)),
-    (ExactConfig(mode="lenient"), "New York", "Think.\nThe answer is New York.", (1, 1)),
-    (ExactConfig(mode="lenient"), "New York", "Think.\nNew York\n", (1, 1)),
-    (ExactConfig(mode="lenient"), "New York", "New York? No.\nAnswer: Rome", (1, 0)),
-    (ExactConfig(mode="lenient"), "12", "Answer: 12\n\nQuestion: next?\nAnswer: 13", (1, 1)),
-    (ChoiceConfig(), "B", "It's not A, so it must be B", (0, 1)),
-    (ChoiceConfig(), "(B)", r"\boxed{B}", (1, 1)),
-    (ChoiceConfig(), "B", "A train leaves. The answer is (B).", (0, 1)),
-    (ChoiceConfig(), "A", "A train leaves.", (0, 0)),
-    (ChoiceConfig(mode="strict"), "B", "(B)", (1, 1)),
-    (ChoiceConfig(mode="strict"), "B", "The answer is B", (0, 0)),
-    (ChoiceConfig(mode="strict"), "B", r"$\boxed{B}$.", (1, 1)),
-    (ChoiceConfig(mode="strict"), "B", r"It may be A, so \boxed{B}", (0, 0)),
-    (RegexConfig(pattern=r"yes|no"), None, "well, no", (1, 1)),
-    (RegexConfig(pattern=r"yes|no", mode="strict"), None, "well, no", (0, 0)),
-    (RegexConfig(pattern=r"ANSWER: (\w+)"), "b", "ANSWER: a, then ANSWER: b", (1, 1)),
-    (RegexConfig(pattern=r"answer: (\w+)", ignore_case=True), "B", "ANSWER: b", (1, 1)),
-    (RegexConfig(pattern=r"ANSWER: (\w+)"), "b", "b", (0, 0)),
-    (JsonSchemaConfig(definition=SCHEMA), None, 'So:\n```json\n{"a": 1}\n```', (1, 1)),
-    (JsonSchemaConfig(definition=SCHEMA), None, 'as in {"b": 1} it is {"a": 10, "b": [2]}.', (1, 1)),
-    (JsonSchemaConfig(definition=SCHEMA), None, '{"a": "1"}', (1, 0)),
-    (JsonSchemaConfig(definition=SCHEMA), None, "a: 1", (0, 0)),
-    (JsonSchemaConfig(definition=SCHEMA, mode="strict"), None, 'So: {"a": 1}', (0, 0)),
-])
-def test_verdicts(config: VerifierConfig, answer: str | None, text: str, format_and_right: tuple[int, int],
-                  sample: Callable[..., Sample]) -> None:
+@pytest.mark.parametrize(
+    ("config", "answer", "text", "format_and_right"),
+    [
+        (ExactConfig(), "New York", " new  york. ", (1, 1)),
+        (ExactConfig(), "New York", "It is New York", (1, 0)),
+        (ExactConfig(ignore_case=False), "New York", "new york", (1, 0)),
+        (ExactConfig(ignore_punctuation=False), "New York", "New York.", (1, 0)),
+        (ExactConfig(), "New York", "", (0, 0)),
+        (ExactConfig(), "New York", '**"New York".**', (1, 1)),
+        (ExactConfig(), "-5", "5", (1, 0)),
+        (ExactConfig(), "5", ".5", (1, 0)),
+        (ExactConfig(), "-5", "-5.", (1, 1)),
+        (ExactConfig(), "C", "C++", (1, 0)),
+        (ExactConfig(), "A*", "A", (1, 0)),
+        (ExactConfig(mode="lenient"), "New York", "Think.\nThe answer is New York.", (1, 1)),
+        (ExactConfig(mode="lenient"), "New York", "Think.\nNew York\n", (1, 1)),
+        (ExactConfig(mode="lenient"), "New York", "New York? No.\nAnswer: Rome", (1, 0)),
+        (ExactConfig(mode="lenient"), "12", "Answer: 12\n\nQuestion: next?\nAnswer: 13", (1, 1)),
+        (ChoiceConfig(), "B", "It's not A, so it must be B", (0, 1)),
+        (ChoiceConfig(), "(B)", r"\boxed{B}", (1, 1)),
+        (ChoiceConfig(), "B", "A train leaves. The answer is (B).", (0, 1)),
+        (ChoiceConfig(), "A", "A train leaves.", (0, 0)),
+        (ChoiceConfig(mode="strict"), "B", "(B)", (1, 1)),
+        (ChoiceConfig(mode="strict"), "B", "The answer is B", (0, 0)),
+        (ChoiceConfig(mode="strict"), "B", r"$\boxed{B}$.", (1, 1)),
+        (ChoiceConfig(mode="strict"), "B", r"It may be A, so \boxed{B}", (0, 0)),
+        (RegexConfig(pattern=r"yes|no"), None, "well, no", (1, 1)),
+        (RegexConfig(pattern=r"yes|no", mode="strict"), None, "well, no", (0, 0)),
+        (RegexConfig(pattern=r"ANSWER: (\w+)"), "b", "ANSWER: a, then ANSWER: b", (1, 1)),
+        (RegexConfig(pattern=r"answer: (\w+)", ignore_case=True), "B", "ANSWER: b", (1, 1)),
+        (RegexConfig(pattern=r"ANSWER: (\w+)"), "b", "b", (0, 0)),
+        (JsonSchemaConfig(definition=SCHEMA), None, 'So:\n```json\n{"a": 1}\n```', (1, 1)),
+        (JsonSchemaConfig(definition=SCHEMA), None, 'as in {"b": 1} it is {"a": 10, "b": [2]}.', (1, 1)),
+        (JsonSchemaConfig(definition=SCHEMA), None, '{"a": "1"}', (1, 0)),
+        (JsonSchemaConfig(definition=SCHEMA), None, "a: 1", (0, 0)),
+        (JsonSchemaConfig(definition=SCHEMA, mode="strict"), None, 'So: {"a": 1}', (0, 0)),
+    ],
+)
+def test_verdicts(
+    config: VerifierConfig,
+    answer: str | None,
+    text: str,
+    format_and_right: tuple[int, int],
+    sample: Callable[..., Sample],
+) -> None:
     score = config.build(None).verify(sample(text, answer))  # type: ignore[arg-type]
     assert (score.parts["format"], score.parts["answer"]) == format_and_right
     assert score.value == score.parts["reward"] == format_and_right[1]
@@ -82,9 +99,11 @@ def test_a_schema_fetches_nothing(sample: Callable[..., Sample], tmp_path: Path)
         score = verifier.verify(sample('{"a": [1]}', schema=schema))
         assert score.status is ScoreStatus.MISSING
         assert ref in score.detail
-    for good in ({"$defs": {"n": {"type": "integer"}}, "properties": {"a": {"$ref": "#/$defs/n"}}},
-                 {"$id": "urn:x", "properties": {"a": {"$ref": "urn:x#/$defs/n"}}, "$defs": {"n": {"type": "integer"}}},
-                 {"properties": {"a": {"$ref": "#"}, "$ref": {}}, "type": ["integer", "object"]}):
+    for good in (
+        {"$defs": {"n": {"type": "integer"}}, "properties": {"a": {"$ref": "#/$defs/n"}}},
+        {"$id": "urn:x", "properties": {"a": {"$ref": "urn:x#/$defs/n"}}, "$defs": {"n": {"type": "integer"}}},
+        {"properties": {"a": {"$ref": "#"}, "$ref": {}}, "type": ["integer", "object"]},
+    ):
         assert verifier.verify(sample('{"a": 1}', schema=good)).value == 1.0
         assert verifier.verify(sample('{"a": "x"}', schema=good)).value == 0.0
     meta = {"$ref": "https://json-schema.org/draft/2020-12/schema"}
@@ -106,7 +125,16 @@ def test_a_pattern_that_backtracks_for_ever_is_a_timeout(court: Callable, sample
 def test_a_reference_that_is_no_letter_is_found_at_start(command: Callable, tmp_path: Path) -> None:
     rows = [{"prompt": "?", "answer": a} for a in ("A", "B", "true")]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    code, said = command("train", "--algo", "grpo", "--reward", "choice", "--dataset", tmp_path / "rows.jsonl",
-                         "--set", "dataset.heldout_fraction=0.0")
+    code, said = command(
+        "train",
+        "--algo",
+        "grpo",
+        "--reward",
+        "choice",
+        "--dataset",
+        tmp_path / "rows.jsonl",
+        "--set",
+        "dataset.heldout_fraction=0.0",
+    )
     assert code == 2
     assert "rows.jsonl, line 3" in said

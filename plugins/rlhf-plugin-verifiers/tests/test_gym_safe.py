@@ -20,8 +20,13 @@ from rlhf_plugin_verifiers.gym.source import GymSource, create, library
 def score(task: str, answer: str | None = None, **settings: Any) -> Score:
     """Verdict on an answer to a task's first problem; by default its own."""
     row = GymSource(GymDataConfig(task=task, settings=settings, size=1, heldout_size=0)).rows("train")[0]
-    prompt = Prompt(row["id"], ({"role": "user", "content": row["prompt"]},), row["answer"], "gym",
-                    {"reasoning_gym": row["reasoning_gym"]})
+    prompt = Prompt(
+        row["id"],
+        ({"role": "user", "content": row["prompt"]},),
+        row["answer"],
+        "gym",
+        {"reasoning_gym": row["reasoning_gym"]},
+    )
     said = row["answer"] if answer is None else answer
     return GymVerifierConfig().build(None).verify(Sample(prompt, f"<answer>{said}</answer>"))  # type: ignore[arg-type]
 
@@ -30,9 +35,18 @@ def attacks(file: Path) -> list[str]:
     """Ways to write a file from within an expression."""
     call = f"__import__('pathlib').Path({str(file)!r}).touch()"
     split = f"getattr(__builtins__, 'op' + 'en')({str(file)!r}, 'w')"
-    return [call, f"open({str(file)!r}, 'w')", split, f"[{call!r}]", f"sin({call!r})", f'f"{{{call}}}"', f"{call} + 5!",
-            f"[c for c in [open({str(file)!r}, 'w')]]", f"\uff3f\uff3fimport\uff3f\uff3f('os').mkdir({str(file)!r})",
-            f"(lambda: open({str(file)!r}, 'w'))()"]
+    return [
+        call,
+        f"open({str(file)!r}, 'w')",
+        split,
+        f"[{call!r}]",
+        f"sin({call!r})",
+        f'f"{{{call}}}"',
+        f"{call} + 5!",
+        f"[c for c in [open({str(file)!r}, 'w')]]",
+        f"\uff3f\uff3fimport\uff3f\uff3f('os').mkdir({str(file)!r})",
+        f"(lambda: open({str(file)!r}, 'w'))()",
+    ]
 
 
 @pytest.mark.parametrize("task", ["countdown", "puzzle24", "simple_integration", "spiral_matrix", "n_queens"])
@@ -44,8 +58,7 @@ def test_an_answer_is_not_run(task: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_no_task_runs_its_answer(tmp_path: Path) -> None:
-    """Every task there is: what may be shown to its score function writes no file, and its own answer is still right.
-    """
+    """Of every task: what its score function may be shown writes no file, and its own answer is still right."""
     left_out: list[str] = []
     for name in library().factory.DATASETS:
         try:
@@ -84,10 +97,22 @@ def test_what_only_makes_problems_may_evaluate() -> None:
     assert (score("basic_arithmetic", f"it's {create('basic_arithmetic', {}, 0, 1)[0]['answer']}").value or 0.0) > 0
 
 
-@pytest.mark.parametrize(("text", "good"), [
-    ("x**2/2 + sin(3*x) + C", True), ("(1 + 2) * 3 - 4/5", True), ("-exp(-x)", True), ("x.args", False),
-    ("open(x)", False), ("sin('x')", False), ("sin(x=1)", False), ("__x__ + 1", False), ("(x", False),
-    ("x + 1 # y", False), ("lambda: x", False), ("1\n+ 1", False),
-])
+@pytest.mark.parametrize(
+    ("text", "good"),
+    [
+        ("x**2/2 + sin(3*x) + C", True),
+        ("(1 + 2) * 3 - 4/5", True),
+        ("-exp(-x)", True),
+        ("x.args", False),
+        ("open(x)", False),
+        ("sin('x')", False),
+        ("sin(x=1)", False),
+        ("__x__ + 1", False),
+        ("(x", False),
+        ("x + 1 # y", False),
+        ("lambda: x", False),
+        ("1\n+ 1", False),
+    ],
+)
 def test_arithmetic(text: str, good: bool) -> None:
     assert is_arithmetic(text) is good

@@ -20,14 +20,18 @@ from rlhf_plugin_verifiers.instructions.sentences import _candidates, sentences,
 from rlhf_plugin_verifiers.instructions.verifier import judge
 
 ABC26 = " ".join(f"{chr(65 + i)} word." for i in range(26))
-CAPITALS = ("Reykjavik, Helsinki, Oslo, Tallinn, Stockholm, Riga, Moscow, Copenhagen, Vilnius, Minsk, Dublin, Berlin, "
-            "Amsterdam, Warsaw, London, Brussels, Prague, Luxembourg, Paris, Vienna, Bratislava, Budapest, Vaduz, "
-            "Chișinău, Bern, Ljubljana, Zagreb")
+CAPITALS = (
+    "Reykjavik, Helsinki, Oslo, Tallinn, Stockholm, Riga, Moscow, Copenhagen, Vilnius, Minsk, Dublin, Berlin, "
+    "Amsterdam, Warsaw, London, Brussels, Prague, Luxembourg, Paris, Vienna, Bratislava, Budapest, Vaduz, "
+    "Chișinău, Bern, Ljubljana, Zagreb"
+)
 COUNTRIES = "\n".join(["Zimbabwe", *(f"Country {n}" for n in range(99, 47, -1))])
 QUIZ = "\n".join(f"Question {n}: What {'so ' * n}?\n" + "\n".join(f"{c}) one" for c in "ABCDE") for n in range(1, 5))
 CSV = "ProductID,Category,Brand,Price,Stock\n" + "\n".join(['1,"a-b",c,2,3', *["1,a,b,2,3"] * 13])
-TSV = "\n".join("\t".join(f'"{c}"' for c in line.split()) for line in
-                ("StudentID Subject Grade Semester Score", "1 a b c 2", "2 a b c 2", "3 a b c 2"))
+TSV = "\n".join(
+    "\t".join(f'"{c}"' for c in line.split())
+    for line in ("StudentID Subject Grade Semester Score", "1 a b c 2", "2 a b c 2", "3 a b c 2")
+)
 FIVE = {f"keyword{i}": w for i, w in enumerate(("oak", "elm", "fir", "ash", "yew"), 1)}
 TREES = "oak" + " elm" * 2 + " fir" * 3 + " ash" * 5 + " yew" * 7
 ENGLISH = "this is a plain english sentence about the weather"
@@ -41,8 +45,12 @@ CASES: list[tuple[str, dict[str, object], str, str]] = [
     ("length_constraints:number_sentences", {"num_sentences": 2, "relation": "at least"}, "A dog. A cat.", "Dr. Lee"),
     ("length_constraints:number_paragraphs", {"num_paragraphs": 2}, "a\n***\nb", "a\n***\n\n***\nb"),
     ("length_constraints:number_words", {"num_words": 3, "relation": "less than"}, "one two", "one two three"),
-    ("length_constraints:nth_paragraph_first_word", {"num_paragraphs": 2, "nth_paragraph": 2, "first_word": "so"},
-     "a\n\n'So, it is", "a\n\nSoon"),
+    (
+        "length_constraints:nth_paragraph_first_word",
+        {"num_paragraphs": 2, "nth_paragraph": 2, "first_word": "so"},
+        "a\n\n'So, it is",
+        "a\n\nSoon",
+    ),
     ("detectable_content:number_placeholders", {"num_placeholders": 2}, "[a] [b]", "[a]"),
     ("detectable_content:postscript", {"postscript_marker": "P.S."}, "Hi\np. s. more", "Hi PS"),
     ("detectable_format:number_bullet_lists", {"num_bullets": 2}, "* a\n- b", "* a\n**b**"),
@@ -90,7 +98,7 @@ CASES: list[tuple[str, dict[str, object], str, str]] = [
     ("words:last_first", {}, "I see oak. Oak is old.", "I see oak. Elm is old."),
     ("words:paragraph_last_first", {}, "Oak is an oak.\n\nElm or elm", "Oak is an elm."),
     ("format:parentheses", {}, "(a [b {c (d [e])}])", "(((a)))"),
-    ("format:quotes", {}, "\"a 'b \"c\" d' e\"", "\"a 'b' c\""),
+    ("format:quotes", {}, '"a \'b "c" d\' e"', "\"a 'b' c\""),
     ("format:quote_unquote", {}, '"so" he said', 'he said "so"'),
     ("format:options", {"options": "yes/no/maybe"}, "Maybe.", "Maybe not"),
     ("format:newline", {}, "a\nb.\n", "a b"),
@@ -137,14 +145,17 @@ def test_followed_and_not(name: str, arguments: dict[str, object], good: str, ba
     assert check(bad) is False
 
 
-@pytest.mark.parametrize(("text", "parts"), [
-    ("Mr. Lee left at 5 p.m. He was tired.", ["Mr. Lee left at 5 p.m.", "He was tired."]),
-    ('He said "No." Then he left!', ['He said "No."', "Then he left!"]),
-    ("Pi is 3.14 today... or so. It is.", ["Pi is 3.14 today... or so.", "It is."]),
-    ("A title\n\nNo split at a line break. 1. One", ["A title\n\nNo split at a line break.", "1.", "One"]),
-    ("J. Smith wrote it? Yes!", ["J. Smith wrote it?", "Yes!"]),
-    ("", []),
-])
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("Mr. Lee left at 5 p.m. He was tired.", ["Mr. Lee left at 5 p.m.", "He was tired."]),
+        ('He said "No." Then he left!', ['He said "No."', "Then he left!"]),
+        ("Pi is 3.14 today... or so. It is.", ["Pi is 3.14 today... or so.", "It is."]),
+        ("A title\n\nNo split at a line break. 1. One", ["A title\n\nNo split at a line break.", "1.", "One"]),
+        ("J. Smith wrote it? Yes!", ["J. Smith wrote it?", "Yes!"]),
+        ("", []),
+    ],
+)
 def test_sentences(text: str, parts: list[str]) -> None:
     assert sentences(text) == parts
 
@@ -162,8 +173,12 @@ def test_sentences_end_where_the_published_pattern_ends_them() -> None:
 @pytest.mark.parametrize("piece", ["a", ".", "\n", "[", "*", ". ", " "])
 def test_long_odd_texts_are_read_in_linear_time(piece: str) -> None:
     """A text of 30,000 characters that made a verdict late, and so missing, is judged at once."""
-    for name in ("length_constraints:number_sentences", "detectable_content:number_placeholders",
-                 "detectable_format:number_bullet_lists", "change_case:capital_word_frequency"):
+    for name in (
+        "length_constraints:number_sentences",
+        "detectable_content:number_placeholders",
+        "detectable_format:number_bullet_lists",
+        "change_case:capital_word_frequency",
+    ):
         arguments, good = next((a, g) for n, a, g, _ in CASES if n == name)
         check, started = checks([name], [arguments])[0], time.process_time()
         check(piece * (30_000 // len(piece)))
@@ -178,7 +193,18 @@ def test_bullets_after_many_blank_lines() -> None:
 
 def test_word_tokens() -> None:
     assert word_tokens("I CAN'T go, it's \"here\".") == (
-        "I", "CA", "N'T", "go", ",", "it", "'s", "``", "here", "''", ".")
+        "I",
+        "CA",
+        "N'T",
+        "go",
+        ",",
+        "it",
+        "'s",
+        "``",
+        "here",
+        "''",
+        ".",
+    )
 
 
 def test_loose_tries_the_response_without_its_frame() -> None:
@@ -209,12 +235,15 @@ def test_conformance(sample: Callable[..., Sample]) -> None:
     check_verifier(IFEvalConfig(), samples=[rows(sample, t) for t in ("a", '"a"', "", "((" * 500, "\x00\ufffd")])
 
 
-@pytest.mark.parametrize(("meta", "why"), [
-    ({}, "instruction_id_list"),
-    ({"instruction_id_list": ["punctuation:no_coma"], "kwargs": [{}]}, "did you mean 'punctuation:no_comma'"),
-    ({"instruction_id_list": ["keywords:existence"], "kwargs": [{}]}, "lacks 'keywords'"),
-    ({"instruction_id_list": ["punctuation:no_comma"], "kwargs": []}, "1 instructions but 0 kwargs"),
-])
+@pytest.mark.parametrize(
+    ("meta", "why"),
+    [
+        ({}, "instruction_id_list"),
+        ({"instruction_id_list": ["punctuation:no_coma"], "kwargs": [{}]}, "did you mean 'punctuation:no_comma'"),
+        ({"instruction_id_list": ["keywords:existence"], "kwargs": [{}]}, "lacks 'keywords'"),
+        ({"instruction_id_list": ["punctuation:no_comma"], "kwargs": []}, "1 instructions but 0 kwargs"),
+    ],
+)
 def test_rows_that_cannot_be_checked(meta: dict[str, object], why: str, sample: Callable[..., Sample]) -> None:
     score = IFEvalConfig().build(None).verify(sample("a", **meta))  # type: ignore[arg-type]
     assert score.status is ScoreStatus.MISSING
@@ -225,8 +254,17 @@ def test_an_unknown_instruction_is_found_at_start(command: Callable, tmp_path: P
     row = {"prompt": "Hi", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}
     bad = {**row, "instruction_id_list": ["keywords:existense"]}
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, [row, row, bad])))
-    code, said = command("train", "--algo", "grpo", "--reward", "ifeval", "--dataset", tmp_path / "rows.jsonl",
-                         "--set", "dataset.heldout_fraction=0.0")
+    code, said = command(
+        "train",
+        "--algo",
+        "grpo",
+        "--reward",
+        "ifeval",
+        "--dataset",
+        tmp_path / "rows.jsonl",
+        "--set",
+        "dataset.heldout_fraction=0.0",
+    )
     assert code == 2
     assert "rows.jsonl, line 3" in said
     assert "did you mean 'keywords:existence'" in said

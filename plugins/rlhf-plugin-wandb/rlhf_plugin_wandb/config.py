@@ -33,12 +33,17 @@ class WandbConfig(ComponentConfig):
             ConfigError: online without a key.
         """
         if importlib.util.find_spec("wandb") is None:
-            raise PluginError("tracker 'wandb' cannot be used: the package wandb is not installed",
-                              where="rlhf-plugin-wandb", fix="pip install 'rlhf-plugin-wandb[wandb]'")
+            raise PluginError(
+                "tracker 'wandb' cannot be used: the package wandb is not installed",
+                where="rlhf-plugin-wandb",
+                fix="pip install 'rlhf-plugin-wandb[wandb]'",
+            )
         if self.mode == "online" and not os.environ.get("WANDB_API_KEY"):
-            raise ConfigError("tracker 'wandb' is online, but there is no key",
-                              why="the environment variable WANDB_API_KEY is not set",
-                              fix="export WANDB_API_KEY=..., or --set 'trackers=[{name: wandb, mode: offline}]'")
+            raise ConfigError(
+                "tracker 'wandb' is online, but there is no key",
+                why="the environment variable WANDB_API_KEY is not set",
+                fix="export WANDB_API_KEY=..., or --set 'trackers=[{name: wandb, mode: offline}]'",
+            )
 
     def build(self, ctx: BuildContext) -> WandbTracker:
         """Start the run and return the tracker.

@@ -25,8 +25,13 @@ class WandbTracker:
     def __init__(self, config: WandbConfig, ctx: BuildContext) -> None:
         folder = ctx.run_dir
         self._run = wandb.init(
-            project=config.project, entity=config.entity, mode=config.mode, id=run_id(folder), resume="allow",
-            name=config.run_name or (folder.name if folder else None), dir=str(folder) if folder else None,
+            project=config.project,
+            entity=config.entity,
+            mode=config.mode,
+            id=run_id(folder),
+            resume="allow",
+            name=config.run_name or (folder.name if folder else None),
+            dir=str(folder) if folder else None,
             config=ctx.config.model_dump(mode="json") if ctx.config else None,
             settings=wandb.Settings(console="off", silent=True, save_code=False, disable_git=True),
         )

@@ -38,8 +38,11 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 def context(run_dir: Path) -> BuildContext:
     given: dict[str, Any] = {"run_dir": run_dir, "config": Run()}
-    required = [f.name for f in dataclasses.fields(BuildContext) if f.default is dataclasses.MISSING
-                and f.default_factory is dataclasses.MISSING and f.name not in given]
+    required = [
+        f.name
+        for f in dataclasses.fields(BuildContext)
+        if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING and f.name not in given
+    ]
     return BuildContext(**dict.fromkeys(required), **given)
 
 

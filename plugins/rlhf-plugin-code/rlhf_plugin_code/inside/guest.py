@@ -63,6 +63,7 @@ class Guest:
             if "raise" in reply:
                 raise getattr(builtins, reply["raise"], RuntimeError)(*reply["args"])
             return self.find(reply["value"])
+
         return callback
 
     def send(self, message: Any) -> None:
@@ -96,8 +97,13 @@ class Guest:
 
 MUTABLE = (list, dict, set, bytearray)
 END = object()
-OPERATIONS: dict[str, Callable[..., Any]] = {"attr": getattr, "item": lambda o, k: o[k], "len": len, "iter": iter,
-                                             "bool": bool}
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    "attr": getattr,
+    "item": lambda o, k: o[k],
+    "len": len,
+    "iter": iter,
+    "bool": bool,
+}
 
 
 def raised(error: BaseException) -> dict[str, Any]:

@@ -88,8 +88,14 @@ class Asker:
 
     def call(self, of: int, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """Call a function of the program; lists, dicts and sets among the arguments change as it changed them."""
-        reply = self.reply({"ask": "call", "of": of, "args": [self.describe(a) for a in args],
-                            "named": {k: self.describe(v) for k, v in named.items()}})
+        reply = self.reply(
+            {
+                "ask": "call",
+                "of": of,
+                "args": [self.describe(a) for a in args],
+                "named": {k: self.describe(v) for k, v in named.items()},
+            }
+        )
         for argument, after in zip(args, reply.get("after", [])):
             if after is not None:
                 change(argument, self.rebuild(after))
@@ -141,7 +147,7 @@ class Asker:
         while data:
             self._wait(select.POLLOUT)
             try:
-                data = data[self.channel.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL):]
+                data = data[self.channel.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL) :]
             except BlockingIOError:
                 continue
             except OSError as error:

@@ -19,8 +19,10 @@ AT_FDCWD, AT_RECURSIVE = -100, 0x8000
 CAPABILITIES = 64
 
 # What differs between the two machines that are supported; system calls from 424 on have one number everywhere.
-NUMBERS = {"x86_64": {"clone": 56, "unshare": 272, "setns": 308, "pivot_root": 155, "capset": 126},
-           "aarch64": {"clone": 220, "unshare": 97, "setns": 268, "pivot_root": 41, "capset": 91}}
+NUMBERS = {
+    "x86_64": {"clone": 56, "unshare": 272, "setns": 308, "pivot_root": 155, "capset": 126},
+    "aarch64": {"clone": 220, "unshare": 97, "setns": 268, "pivot_root": 41, "capset": 91},
+}
 MOUNT_SETATTR = 442
 MACHINE = platform.machine()
 
@@ -35,8 +37,10 @@ def syscall(number: int, *args: int | bytes | ctypes.Array[ctypes.c_char] | ctyp
     Raises:
         OSError: with the kernel's errno.
     """
-    made = [ctypes.c_long(a) if isinstance(a, int) else ctypes.byref(a) if isinstance(a, ctypes.Structure) else a
-            for a in args]
+    made = [
+        ctypes.c_long(a) if isinstance(a, int) else ctypes.byref(a) if isinstance(a, ctypes.Structure) else a
+        for a in args
+    ]
     result = libc.syscall(ctypes.c_long(number), *made)
     if result < 0:
         code = ctypes.get_errno()
@@ -75,14 +79,24 @@ def detach(target: str) -> None:
 
 
 class _MountAttr(ctypes.Structure):
-    _fields_ = [("set", ctypes.c_uint64), ("clear", ctypes.c_uint64), ("propagation", ctypes.c_uint64),
-                ("userns", ctypes.c_uint64)]
+    _fields_ = [
+        ("set", ctypes.c_uint64),
+        ("clear", ctypes.c_uint64),
+        ("propagation", ctypes.c_uint64),
+        ("userns", ctypes.c_uint64),
+    ]
 
 
 def make_read_only(path: str) -> None:
     """Make a mount and all below it read-only, without set-user-ID programs and devices (Linux 5.12)."""
-    syscall(MOUNT_SETATTR, AT_FDCWD, os.fsencode(path), AT_RECURSIVE,
-            _MountAttr(MS_RDONLY | MS_NOSUID, 0, 0, 0), ctypes.sizeof(_MountAttr))
+    syscall(
+        MOUNT_SETATTR,
+        AT_FDCWD,
+        os.fsencode(path),
+        AT_RECURSIVE,
+        _MountAttr(MS_RDONLY | MS_NOSUID, 0, 0, 0),
+        ctypes.sizeof(_MountAttr),
+    )
 
 
 def clone(flags: int) -> int:

@@ -58,7 +58,7 @@ def rebuild(data: Any, opaque: Opaque) -> Any:
         return data
     if isinstance(data, list):
         return [rebuild(item, opaque) for item in data]
-    (tag, body), = data.items()
+    ((tag, body),) = data.items()
     return _BUILD[tag](body, opaque) if tag in _BUILD else opaque(data)
 
 

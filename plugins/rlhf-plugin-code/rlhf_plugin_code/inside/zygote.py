@@ -20,11 +20,34 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from rlhf_plugin_code.inside import guest, harness, kernel, landlock, room, seccomp
+from rlhf_plugin_code.inside import confinement, guest, harness, kernel, landlock, seccomp
 
-PRELOADED = ("bisect", "collections", "copy", "cmath", "dataclasses", "datetime", "decimal", "enum", "fractions",
-             "functools", "heapq", "itertools", "json", "math", "operator", "queue", "random", "re", "statistics",
-             "string", "threading", "time", "traceback", "typing")
+PRELOADED = (
+    "bisect",
+    "collections",
+    "copy",
+    "cmath",
+    "dataclasses",
+    "datetime",
+    "decimal",
+    "enum",
+    "fractions",
+    "functools",
+    "heapq",
+    "itertools",
+    "json",
+    "math",
+    "operator",
+    "queue",
+    "random",
+    "re",
+    "statistics",
+    "string",
+    "threading",
+    "time",
+    "traceback",
+    "typing",
+)
 """What programs usually import; paid once."""
 LOOK_EVERY_S = 0.05
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -96,11 +119,15 @@ class Zygote:
                 run.reap()
             if not self.isolated:
                 self._sweep()
-        return {"why": why, "parts": [run.report for run in runs], "id": request["id"],
-                "seconds": time.monotonic() - started}
+        return {
+            "why": why,
+            "parts": [run.report for run in runs],
+            "id": request["id"],
+            "seconds": time.monotonic() - started,
+        }
 
     def _start(self, part: Mapping[str, Any], descriptors: Sequence[int], limits: Mapping[str, Any]) -> Run:
-        pid = kernel.clone(room.OWN) if self.isolated else os.fork()
+        pid = kernel.clone(confinement.OWN) if self.isolated else os.fork()
         if pid == 0:
             self._become(part, [descriptors[i] for i in part["fds"]], limits)
         return Run(pid)
@@ -120,7 +147,7 @@ class Zygote:
             own = {**limits, "isolated": self.isolated}
             if part["role"] == "harness":
                 own["file_kb"] = limits["verdicts_kb"]  # the tests' side, however little the program may write
-            room.confine(own, self.landlock, self.filter, self.isolated)
+            confinement.confine(own, self.landlock, self.filter, self.isolated)
             code = work(part["role"])
         except BaseException as error:
             os.write(2, f"{type(error).__name__}: {error}\n".encode(errors="replace"))
@@ -188,8 +215,13 @@ class Zygote:
                     os.kill(pid, signal.SIGKILL)
 
 
-ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0",
-               "PYTHONDONTWRITEBYTECODE": "1"}
+ENVIRONMENT = {
+    "PATH": "/usr/bin:/bin",
+    "HOME": "/tmp",
+    "LANG": "C.UTF-8",
+    "PYTHONHASHSEED": "0",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
 
 
 def work(role: str) -> int:
@@ -228,12 +260,12 @@ def main(descriptor: int, parent: int, settings: Mapping[str, Any]) -> None:
         importlib.import_module(name)
     if settings["isolated"]:
         try:
-            room.unshare_with_maps()
+            confinement.unshare_with_maps()
             inner = os.fork()
             if inner:
                 control.close()
                 os._exit(os.waitstatus_to_exitcode(os.waitpid(inner, 0)[1]) & 0xFF)
-            room.build_root(settings["readable"], settings["hidden"])
+            confinement.build_root(settings["readable"], settings["hidden"])
             kernel.drop_bounding_set()
         except OSError as error:
             control.send(json.dumps({"refused": f"{error}"}).encode())

@@ -77,18 +77,28 @@ def watched(ground: Arena, neighbour: Neighbour, group: str, name: str) -> Outco
 def table(outcomes: list[Outcome], walls: str, neighbour: Neighbour) -> list[str]:
     """Markdown."""
     won = sum(bool(o.won) for o in outcomes)
-    rows = [f"| {o.group} | {o.name} | {f'**{o.won}**' if o.won else 'no'} | {cell(o.stopped_by)} | "
-            f"{'yes' if o.name in CONTROLS else ''} | {o.seconds:.2f} | {o.neighbour} |" for o in outcomes]
+    rows = [
+        f"| {o.group} | {o.name} | {f'**{o.won}**' if o.won else 'no'} | {cell(o.stopped_by)} | "
+        f"{'yes' if o.name in CONTROLS else ''} | {o.seconds:.2f} | {o.neighbour} |"
+        for o in outcomes
+    ]
     middle = statistics.median(neighbour.times) * 1000 if neighbour.times else 0.0
-    return ["# Attacks on the sandbox", "", f"`python -m rlhf_plugin_code.redteam --markdown FILE` on Linux "
-            f"{platform.release().split('-')[0]}, Python {platform.python_version()}. Walls: {walls}. Limits: "
-            f"{LIMITS.timeout_s:g} s, {LIMITS.memory_mb} MB, {LIMITS.processes} processes.", "",
-            f"{len(outcomes)} attacks, {won} succeeded. A second sandbox beside them ran {len(neighbour.times)} "
-            f"programs with {neighbour.wrong} wrong verdicts, median {middle:.0f} ms each; the last column is its "
-            "median during the attack. Seconds are on the clock and include the look around afterwards. Control: the "
-            "attack is seen to succeed where the walls are taken away (`tests/test_attacks.py`); the others have none.",
-            "", "| group | attack | succeeded | what it met | control | seconds | neighbour |",
-            "|---|---|---|---|---|---|---|", *rows]
+    return [
+        "# Attacks on the sandbox",
+        "",
+        f"`python -m rlhf_plugin_code.redteam --markdown FILE` on Linux "
+        f"{platform.release().split('-')[0]}, Python {platform.python_version()}. Walls: {walls}. Limits: "
+        f"{LIMITS.timeout_s:g} s, {LIMITS.memory_mb} MB, {LIMITS.processes} processes.",
+        "",
+        f"{len(outcomes)} attacks, {won} succeeded. A second sandbox beside them ran {len(neighbour.times)} "
+        f"programs with {neighbour.wrong} wrong verdicts, median {middle:.0f} ms each; the last column is its "
+        "median during the attack. Seconds are on the clock and include the look around afterwards. Control: the "
+        "attack is seen to succeed where the walls are taken away (`tests/test_attacks.py`); the others have none.",
+        "",
+        "| group | attack | succeeded | what it met | control | seconds | neighbour |",
+        "|---|---|---|---|---|---|---|",
+        *rows,
+    ]
 
 
 def cell(text: str) -> str:

@@ -16,14 +16,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.court.process import descendants
+from rlhf_core.verifiers.worker_handle import descendants
 from rlhf_plugin_code.redteam import escapes, resources, verdicts
 from rlhf_plugin_code.sandbox import UNSAFE, Ended, Limits, Sandbox, TestReport
 
 LIMITS = Limits(timeout_s=1.5, memory_mb=256, disk_mb=8, processes=16, output_kb=256)
 GROUPS = {"resources": resources.ATTACKS, "escapes": escapes.ATTACKS, "verdicts": verdicts.ATTACKS}
-CONTROLS = ("secrets in the environment", "a secret file by its path", "the trainer's folder",
-            "a symbolic link to a secret", "a TCP connection to the host")
+CONTROLS = (
+    "secrets in the environment",
+    "a secret file by its path",
+    "the trainer's folder",
+    "a symbolic link to a secret",
+    "a TCP connection to the host",
+)
 """Harmless attacks that are seen to succeed where there are no walls; the others have no such control."""
 
 
@@ -35,7 +40,6 @@ class NoWalls(Sandbox):
 
     def _choices(self) -> Iterator[tuple[str, list[str], bool]]:
         yield UNSAFE, [], False
-
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +80,14 @@ class Arena:
         return Outcome(group, name, won or self._traces(), stopped, seconds)
 
     def _fill(self, code: str) -> str:
-        values = {"FILE": self.folder / "secret", "FOLDER": self.folder, "PID": self.victim.pid, "TRAINER": os.getpid(),
-                  "PORT": self.server.getsockname()[1], "ABSTRACT": self.abstract.getsockname()[1:].decode()}
+        values = {
+            "FILE": self.folder / "secret",
+            "FOLDER": self.folder,
+            "PID": self.victim.pid,
+            "TRAINER": os.getpid(),
+            "PORT": self.server.getsockname()[1],
+            "ABSTRACT": self.abstract.getsockname()[1:].decode(),
+        }
         for name, value in values.items():
             code = code.replace(f"@{name}@", str(value))
         return code
@@ -98,8 +108,10 @@ class Arena:
         """What is different outside."""
         if self.victim.poll() is not None:
             return "killed the victim"
-        if sorted(p.name for p in self.folder.iterdir()) != ["secret"] or self.secret != (
-                self.folder / "secret").read_text():
+        if (
+            sorted(p.name for p in self.folder.iterdir()) != ["secret"]
+            or self.secret != (self.folder / "secret").read_text()
+        ):
             return "changed files"
         for listener in (self.server, self.abstract):
             try:
@@ -151,8 +163,14 @@ def how(ended: Ended) -> str:
     if ended.why != "ended":
         return {"time": "deadline", "memory": "memory limit of all processes", "processes": "process limit"}[ended.why]
     if ended.code < 0:
-        return {-9: "killed", -11: "SIGSEGV, alone", -25: "file size limit (SIGXFSZ)", -31: "seccomp (SIGSYS)",
-                -6: "SIGABRT, alone", -7: "SIGBUS, alone"}.get(ended.code, f"signal {-ended.code}")
+        return {
+            -9: "killed",
+            -11: "SIGSEGV, alone",
+            -25: "file size limit (SIGXFSZ)",
+            -31: "seccomp (SIGSYS)",
+            -6: "SIGABRT, alone",
+            -7: "SIGBUS, alone",
+        }.get(ended.code, f"signal {-ended.code}")
     said = [line for line in (*ended.stdout.splitlines(), *ended.stderr.splitlines()[-1:]) if line.strip()]
     kinds = dict.fromkeys(short(line) for line in said)
     return ", ".join(list(kinds)[:3]) or "nothing to be had"
@@ -160,10 +178,26 @@ def how(ended: Ended) -> str:
 
 def short(line: str) -> str:
     """A line of output as a few words."""
-    for words in ("Operation not permitted", "Permission denied", "No such file or directory", "Read-only file system",
-                  "No such process", "Function not implemented", "No space left on device", "Resource temporarily",
-                  "Too many open files", "MemoryError", "RecursionError", "File too large", "can't start new thread",
-                  "SyntaxError", "Bad file descriptor", "Invalid argument", "Bad address", "Cross-device link"):
+    for words in (
+        "Operation not permitted",
+        "Permission denied",
+        "No such file or directory",
+        "Read-only file system",
+        "No such process",
+        "Function not implemented",
+        "No space left on device",
+        "Resource temporarily",
+        "Too many open files",
+        "MemoryError",
+        "RecursionError",
+        "File too large",
+        "can't start new thread",
+        "SyntaxError",
+        "Bad file descriptor",
+        "Invalid argument",
+        "Bad address",
+        "Cross-device link",
+    ):
         if words in line:
             return words
     return line.strip()[:60]
@@ -177,5 +211,11 @@ def reason(report: TestReport) -> str:
 
 def as_row(outcome: Outcome) -> dict[str, Any]:
     """For the recorded table."""
-    return {"group": outcome.group, "attack": outcome.name, "won": outcome.won, "stopped_by": outcome.stopped_by,
-            "seconds": round(outcome.seconds, 3), "neighbour": outcome.neighbour}
+    return {
+        "group": outcome.group,
+        "attack": outcome.name,
+        "won": outcome.won,
+        "stopped_by": outcome.stopped_by,
+        "seconds": round(outcome.seconds, 3),
+        "neighbour": outcome.neighbour,
+    }

@@ -62,9 +62,15 @@ def check_kissing(points: Any, dimensions: int) -> Checked:
     if distance2 >= most:
         return Checked(True, count, "", distance2, most)
     long = norms.index(most)
-    return Checked(False, count, f"minimum squared distance {distance2} < maximum squared norm {most}: vectors {i} "
-                   f"{points[i]} and {j} {points[j]} are at squared distance {distance2}, vector {long} "
-                   f"{points[long]} has squared norm {most}", distance2, most)
+    return Checked(
+        False,
+        count,
+        f"minimum squared distance {distance2} < maximum squared norm {most}: vectors {i} "
+        f"{points[i]} and {j} {points[j]} are at squared distance {distance2}, vector {long} "
+        f"{points[long]} has squared norm {most}",
+        distance2,
+        most,
+    )
 
 
 def malformed(points: Any, dimensions: int) -> str:
@@ -97,15 +103,18 @@ def nearest_pair(points: Sequence[Sequence[int]]) -> tuple[int, int, int] | None
     largest = max(abs(x) for row in points for x in row)
     if len(points[0]) * (2 * largest) ** 2 <= INT64:
         return _nearest_int64(np.array(points, dtype=np.int64))
-    return min((sum((a - b) ** 2 for a, b in zip(x, y)), i, j)
-               for i, x in enumerate(points) for j, y in enumerate(points[i + 1:], i + 1))
+    return min(
+        (sum((a - b) ** 2 for a, b in zip(x, y)), i, j)
+        for i, x in enumerate(points)
+        for j, y in enumerate(points[i + 1 :], i + 1)
+    )
 
 
 def _nearest_int64(points: np.ndarray) -> tuple[int, int, int]:
     """The same for ``[N, D]`` int64 whose squared distances all fit."""
     best = (INT64, 0, 0)
     for i in range(len(points) - 1):
-        gaps = points[i + 1:] - points[i]
+        gaps = points[i + 1 :] - points[i]
         distances = np.einsum("nd,nd->n", gaps, gaps)
         at = int(distances.argmin())
         if int(distances[at]) < best[0]:

@@ -97,9 +97,16 @@ class IndependentSet:
                 self.insert(min(outside, key=self.tight.__getitem__))
 
 
-def independent_set(neighbours: Sequence[Sequence[int]], *, seed: int, steps: int, target: int | None = None,
-                    start: Sequence[int] = (), stop: Callable[[], bool] = lambda: False,
-                    improved: Callable[[list[int]], None] = lambda found: None) -> list[int]:
+def independent_set(
+    neighbours: Sequence[Sequence[int]],
+    *,
+    seed: int,
+    steps: int,
+    target: int | None = None,
+    start: Sequence[int] = (),
+    stop: Callable[[], bool] = lambda: False,
+    improved: Callable[[list[int]], None] = lambda found: None,
+) -> list[int]:
     """The largest independent set that so many steps find.
 
     Args:

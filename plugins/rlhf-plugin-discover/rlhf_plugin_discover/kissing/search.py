@@ -17,9 +17,16 @@ from rlhf_plugin_discover.kissing.independent import independent_set
 LARGEST_SHELL = 20_000
 
 
-def search(dimensions: int = 11, *, norm: int = 4, seed: int = 0, steps: int = 150_000, starts: int = 8,
-           seconds: float = 60.0,
-           improved: Callable[[int, float], None] = lambda count, seconds: None) -> list[list[int]]:
+def search(
+    dimensions: int = 11,
+    *,
+    norm: int = 4,
+    seed: int = 0,
+    steps: int = 150_000,
+    starts: int = 8,
+    seconds: float = 60.0,
+    improved: Callable[[int, float], None] = lambda count, seconds: None,
+) -> list[list[int]]:
     """The largest set that the search finds, as plain integers.
 
     Args:
@@ -48,8 +55,9 @@ def search(dimensions: int = 11, *, norm: int = 4, seed: int = 0, steps: int = 1
 
     for start in range(starts):
         if start == 0 or passed() < seconds:
-            independent_set(near, seed=seed * starts + start, steps=steps, stop=lambda: passed() > seconds,
-                            improved=better)
+            independent_set(
+                near, seed=seed * starts + start, steps=steps, stop=lambda: passed() > seconds, improved=better
+            )
     return vectors[sorted(found)].tolist()
 
 
@@ -63,8 +71,10 @@ def shell(dimensions: int, norm: int) -> np.ndarray:
     for row in _rows(dimensions, norm):
         rows.append(row)
         if len(rows) > LARGEST_SHELL:
-            raise ValueError(f"more than {LARGEST_SHELL} integer vectors have squared norm {norm} in {dimensions} "
-                             "dimensions: too many to search")
+            raise ValueError(
+                f"more than {LARGEST_SHELL} integer vectors have squared norm {norm} in {dimensions} "
+                "dimensions: too many to search"
+            )
     if not rows:
         raise ValueError(f"no integer vector has squared norm {norm} in {dimensions} dimensions")
     return np.array(rows, dtype=np.int64)

@@ -81,12 +81,16 @@ def load_task(name: str, registry: Registry, settings: Mapping[str, Any] | None 
     """
     folder = HERE / name if name in shipped() else Path(name).expanduser()
     if not folder.is_dir():
-        raise ConfigError(f"there is no task '{name}'", why=f"shipped: {', '.join(shipped())}; and it is no folder",
-                          fix="name one of these, or a folder with task.yaml and prompt.md")
+        raise ConfigError(
+            f"there is no task '{name}'",
+            why=f"shipped: {', '.join(shipped())}; and it is no folder",
+            fix="name one of these, or a folder with task.yaml and prompt.md",
+        )
     read = read_yaml(folder / "task.yaml")
     try:
-        file = TaskFile.model_validate(merge(read, {"verifier": dict(settings)} if settings else {}),
-                                       context={"registry": registry})
+        file = TaskFile.model_validate(
+            merge(read, {"verifier": dict(settings)} if settings else {}), context={"registry": registry}
+        )
     except ValidationError as error:
         raise explain(error, TaskFile, where=str(folder / "task.yaml")) from error
     verifier: Any = file.verifier
@@ -101,8 +105,12 @@ def load_task(name: str, registry: Registry, settings: Mapping[str, Any] | None 
     prompt = Prompt(f"discover/{folder.name}", ({"role": "user", "content": text},), file.answer, folder.name, file.row)
     judge = getattr(verifier, "check_prompt", None)
     if judge is not None and (why := judge(prompt)) is not None:
-        raise ConfigError(f"verifier '{verifier.name}' can judge nothing by this task", why=why,
-                          where=str(folder / "task.yaml"), fix="give what it reads in row or answer")
+        raise ConfigError(
+            f"verifier '{verifier.name}' can judge nothing by this task",
+            why=why,
+            where=str(folder / "task.yaml"),
+            fix="give what it reads in row or answer",
+        )
     return Task(folder.name, file, verifier, prompt, starter)
 
 

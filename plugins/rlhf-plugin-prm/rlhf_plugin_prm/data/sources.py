@@ -51,9 +51,17 @@ class ChainSource:
                 found = solve(chain, kind, config.largest, rng)
                 if found is not None:
                     steps, labels = found
-                    rows.append({"id": f"{name}/{kind}-{n}", "prompt": chain.question, "answer": str(chain.answer),
-                                 "completion": "\n".join(steps), "labels": labels, "kind": kind,
-                                 "outcome": kind != "carried"})
+                    rows.append(
+                        {
+                            "id": f"{name}/{kind}-{n}",
+                            "prompt": chain.question,
+                            "answer": str(chain.answer),
+                            "completion": "\n".join(steps),
+                            "labels": labels,
+                            "kind": kind,
+                            "outcome": kind != "carried",
+                        }
+                    )
         return rows
 
 
@@ -100,12 +108,22 @@ class Gsm8kSource:
             DatasetError: it is not in GSM8K's form.
         """
         try:
-            return solutions(str(row["question"]), str(row["answer"]), f"{split}/{number:06d}", self.config.carried,
-                             self.config.slip, self.config.seed)
+            return solutions(
+                str(row["question"]),
+                str(row["answer"]),
+                f"{split}/{number:06d}",
+                self.config.carried,
+                self.config.slip,
+                self.config.seed,
+            )
         except (KeyError, NotWorked) as error:
             why = f"it has no column {error}" if isinstance(error, KeyError) else str(error)
-            raise DatasetError("a row is not in GSM8K's form", where=self.source.where(split, number), why=why,
-                               fix='each needs "question" and "answer", which ends with "#### X"') from error
+            raise DatasetError(
+                "a row is not in GSM8K's form",
+                where=self.source.where(split, number),
+                why=why,
+                fix='each needs "question" and "answer", which ends with "#### X"',
+            ) from error
 
 
 def solutions(question: str, answer: str, name: str, carried: int, slip: int, seed: int) -> list[Row]:
@@ -125,8 +143,17 @@ def solutions(question: str, answer: str, name: str, carried: int, slip: int, se
             if changed is not None and changed.steps not in found:
                 found[changed.steps] = (f"{kind}-{made}", changed)
                 made += 1
-    return [{"id": f"{name}/{kind}", "prompt": question, "steps": list(one.steps), "labels": list(one.labels),
-             "outcome": one.outcome, "kind": kind.split("-")[0]} for kind, one in found.values()]
+    return [
+        {
+            "id": f"{name}/{kind}",
+            "prompt": question,
+            "steps": list(one.steps),
+            "labels": list(one.labels),
+            "outcome": one.outcome,
+            "kind": kind.split("-")[0],
+        }
+        for kind, one in found.values()
+    ]
 
 
 class ProcessBenchSource:
@@ -153,9 +180,17 @@ class ProcessBenchSource:
 
     def _row(self, row: Row, split: str, number: int) -> Row:
         try:
-            return {"id": row["id"], "prompt": row["problem"], "steps": row["steps"], "label": row["label"],
-                    "outcome": row["final_answer_correct"]}
+            return {
+                "id": row["id"],
+                "prompt": row["problem"],
+                "steps": row["steps"],
+                "label": row["label"],
+                "outcome": row["final_answer_correct"],
+            }
         except KeyError as error:
-            raise DatasetError(f"a row of ProcessBench has no column {error}", where=self.where(split, number),
-                               why=f"its columns: {', '.join(sorted(map(str, row)))}",
-                               fix="choose dataset.name=jsonl and map dataset.columns, or mend the row") from error
+            raise DatasetError(
+                f"a row of ProcessBench has no column {error}",
+                where=self.where(split, number),
+                why=f"its columns: {', '.join(sorted(map(str, row)))}",
+                fix="choose dataset.name=jsonl and map dataset.columns, or mend the row",
+            ) from error

@@ -41,9 +41,12 @@ class Adapted:
             found = dict(self.convert(row))
         except (KeyError, ValueError) as error:
             why = f"it has no column {error}" if isinstance(error, KeyError) else str(error)
-            raise DatasetError("a row is not in the published form", where=self.where(split, number),
-                               why=f"{why}; its columns: {', '.join(sorted(map(str, row)))}",
-                               fix="choose dataset.name=jsonl and map dataset.columns, or mend the row") from error
+            raise DatasetError(
+                "a row is not in the published form",
+                where=self.where(split, number),
+                why=f"{why}; its columns: {', '.join(sorted(map(str, row)))}",
+                fix="choose dataset.name=jsonl and map dataset.columns, or mend the row",
+            ) from error
         if self.prompt == "r1_zero":
             found["prompt"] = R1_ZERO_PROMPT.replace("{prompt}", found["prompt"])
         return found
@@ -54,8 +57,11 @@ def gsm8k_row(row: Row) -> Row:
     solution, mark, answer = str(row["answer"]).rpartition("####")
     if not mark or not answer.strip():
         raise ValueError("'answer' does not end with '#### X'")
-    return {"prompt": row["question"], "answer": answer.strip().replace(",", ""),
-            "completion": f"{_without_marks(solution).strip()}\nThe answer is {answer.strip()}."}
+    return {
+        "prompt": row["question"],
+        "answer": answer.strip().replace(",", ""),
+        "completion": f"{_without_marks(solution).strip()}\nThe answer is {answer.strip()}.",
+    }
 
 
 def _without_marks(solution: str) -> str:
@@ -80,8 +86,12 @@ def math_row(row: Row) -> Row:
 def ifeval_row(row: Row) -> Row:
     """``prompt`` with its instructions; arguments that are None are left out."""
     kwargs = [{k: v for k, v in (given or {}).items() if v is not None} for given in row["kwargs"]]
-    return {"prompt": row["prompt"], "instruction_id_list": list(row["instruction_id_list"]), "kwargs": kwargs,
-            **({"id": row["key"]} if "key" in row else {})}
+    return {
+        "prompt": row["prompt"],
+        "instruction_id_list": list(row["instruction_id_list"]),
+        "kwargs": kwargs,
+        **({"id": row["key"]} if "key" in row else {}),
+    }
 
 
 def mbpp_row(row: Row) -> Row:
@@ -92,5 +102,10 @@ def mbpp_row(row: Row) -> Row:
     task = row["prompt"] if "prompt" in row else row["text"]
     setup = row.get("test_setup_code")
     imports = row.get("test_imports", [setup] if setup else [])
-    return {"id": row["task_id"], "prompt": f"{task}\nYour code should pass these tests:\n\n" + "\n".join(tests),
-            "test_list": tests, "test_imports": list(imports), "code": row["code"]}
+    return {
+        "id": row["task_id"],
+        "prompt": f"{task}\nYour code should pass these tests:\n\n" + "\n".join(tests),
+        "test_list": tests,
+        "test_imports": list(imports),
+        "code": row["code"],
+    }

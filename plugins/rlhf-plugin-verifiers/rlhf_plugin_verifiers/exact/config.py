@@ -72,11 +72,16 @@ class RegexConfig(VerifierConfig):
         try:
             groups = re.compile(self.pattern).groups
         except re.error as error:
-            raise ConfigError(f"pattern {self.pattern!r} is not a regular expression", why=str(error),
-                              fix=r"for a GSM8K solution: '#### (.+)'; a bracket itself is \(") from error
+            raise ConfigError(
+                f"pattern {self.pattern!r} is not a regular expression",
+                why=str(error),
+                fix=r"for a GSM8K solution: '#### (.+)'; a bracket itself is \(",
+            ) from error
         if groups > 1:
-            raise ConfigError(f"pattern {self.pattern!r} has {groups} groups, at most one is compared",
-                              fix="write the others as (?:...)")
+            raise ConfigError(
+                f"pattern {self.pattern!r} has {groups} groups, at most one is compared",
+                fix="write the others as (?:...)",
+            )
         return self
 
     def check_prompt(self, prompt: Prompt) -> str | None:

@@ -59,8 +59,12 @@ def _reached(classes: Sequence[type]) -> str:
     while todo:
         named = [home[name] for name in todo for home in homes if name in home]
         parts = [inspect.unwrap(getattr(one, "__func__", one)) for one in named]
-        new = {part: inspect.getsource(part) for part in parts if inspect.isfunction(part) or inspect.isclass(part)
-               if part.__module__.partition(".")[0] in packages and part not in texts}
+        new = {
+            part: inspect.getsource(part)
+            for part in parts
+            if inspect.isfunction(part) or inspect.isclass(part)
+            if part.__module__.partition(".")[0] in packages and part not in texts
+        }
         texts |= new
         homes += [vars(sys.modules[part.__module__]) for part in new]
         todo = set(re.findall(r"\w+", " ".join(new.values())))

@@ -23,8 +23,12 @@ def library() -> Any:
     try:
         import reasoning_gym.factory  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        raise ConfigError("reasoning-gym is not installed", where="dataset.name=reasoning_gym",
-                          why=str(error), fix="pip install 'rlhf-plugin-verifiers[gym]'") from error
+        raise ConfigError(
+            "reasoning-gym is not installed",
+            where="dataset.name=reasoning_gym",
+            why=str(error),
+            fix="pip install 'rlhf-plugin-verifiers[gym]'",
+        ) from error
     return reasoning_gym
 
 
@@ -39,13 +43,20 @@ def create(task: str, settings: Mapping[str, Any], seed: int, size: int) -> Any:
     if task not in known:
         near = difflib.get_close_matches(task, known, n=1)
         some = ", ".join(sorted(known)[:8])
-        raise ConfigError(f"reasoning-gym has no task '{task}'", where="dataset.task",
-                          fix=f"did you mean '{near[0]}'?" if near else f"one of {some}, ...")
+        raise ConfigError(
+            f"reasoning-gym has no task '{task}'",
+            where="dataset.task",
+            fix=f"did you mean '{near[0]}'?" if near else f"one of {some}, ...",
+        )
     try:
         return reasoning_gym.create_dataset(task, seed=seed, size=size, **settings)
     except (TypeError, ValueError, AssertionError) as error:
-        raise ConfigError(f"reasoning-gym task '{task}' refuses its settings", where="dataset.settings",
-                          why=str(error), fix="compare with the task's Config in reasoning-gym") from error
+        raise ConfigError(
+            f"reasoning-gym task '{task}' refuses its settings",
+            where="dataset.settings",
+            why=str(error),
+            fix="compare with the task's Config in reasoning-gym",
+        ) from error
 
 
 def check_task(config: GymDataConfig) -> None:
@@ -77,8 +88,13 @@ class GymSource:
         return [self._row(problems[i], seed, i) for i in range(size)]
 
     def _row(self, problem: Mapping[str, Any], seed: int, index: int) -> dict[str, Any]:
-        key = {"task": self.config.task, "settings": self.config.settings, "seed": seed, "index": index,
-               "problem": json.loads(json.dumps(problem, default=str))}
+        key = {
+            "task": self.config.task,
+            "settings": self.config.settings,
+            "seed": seed,
+            "index": index,
+            "problem": json.loads(json.dumps(problem, default=str)),
+        }
         row = {"id": f"{self.config.task}-{seed}-{index}", "prompt": problem["question"] + self.config.instruction}
         answer = {} if problem["answer"] is None else {"answer": str(problem["answer"])}
         return {**row, **answer, "reasoning_gym": key}

@@ -87,8 +87,9 @@ def _header(text: str, names: str, between: str) -> bool:
 def csv_city(text: str) -> bool:
     """CSV with a given header and seven rows of five fields."""
     rows = list(csv.reader(io.StringIO(text)))
-    return (len(rows) == 8 and rows[0] == ["ID", "Country", "City", "Year", "Count"]
-            and all(len(r) == 5 for r in rows[1:]))
+    return (
+        len(rows) == 8 and rows[0] == ["ID", "Country", "City", "Year", "Count"] and all(len(r) == 5 for r in rows[1:])
+    )
 
 
 def csv_special_character(text: str) -> bool:

@@ -152,8 +152,11 @@ def no_bullets_bullets(text: str) -> bool:
     bullets = lines[first:]
     if any(line.strip() for line in lines[len(before) : first]) or len(before) + 1 < first:
         return False
-    return (sum(len(sentences(line)) for line in before) >= 2 and len(bullets) >= 2
-            and all(line.strip().startswith("*") for line in bullets))
+    return (
+        sum(len(sentences(line)) for line in before) >= 2
+        and len(bullets) >= 2
+        and all(line.strip().startswith("*") for line in bullets)
+    )
 
 
 def title_case(text: str) -> bool:

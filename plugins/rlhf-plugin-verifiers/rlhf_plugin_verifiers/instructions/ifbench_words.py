@@ -66,9 +66,7 @@ def words_japanese(text: str, *, N: float) -> bool:
     return all(_JAPANESE.search(w) or w.isdigit() or not w for w in nth)
 
 
-def keywords_multiple(
-    text: str, *, keyword1: str, keyword2: str, keyword3: str, keyword4: str, keyword5: str
-) -> bool:
+def keywords_multiple(text: str, *, keyword1: str, keyword2: str, keyword3: str, keyword4: str, keyword5: str) -> bool:
     """The keywords occur once, twice, three, five and seven times, also inside words."""
     wanted = zip((keyword1, keyword2, keyword3, keyword4, keyword5), (1, 2, 3, 5, 7))
     return all(text.lower().count(k.strip().lower()) == n for k, n in wanted)

@@ -8,6 +8,7 @@ import string
 MARKS = string.punctuation + " "
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
+
 def words(text: str) -> tuple[str, ...]:
     """The words of a list, as it is printed."""
     return tuple(text.split())
@@ -20,13 +21,16 @@ Nicholas Audrey David Hannah Christopher Penelope Thomas Nora Andrew Aria Joseph
 """)
 """The names that the instruction lists."""
 CONJUNCTIONS = frozenset({"and", "but", "for", "nor", "or", "so", "yet"})
-PRONOUNS = frozenset(words("""
+PRONOUNS = frozenset(
+    words("""
 i me we us you he him she her it they them my mine our ours your yours his hers its their theirs myself ourselves
 yourself yourselves himself herself itself themselves this that these those who whom whose which what whoever whomever
 whatever whichever anybody anyone anything everybody everyone everything nobody nothing somebody someone something
 each either neither both all some any none
-"""))
-STOP_WORDS = frozenset(words("""
+""")
+)
+STOP_WORDS = frozenset(
+    words("""
 i me my myself we our ours ourselves you your yours yourself yourselves he him his himself she her hers herself it its
 itself they them their theirs themselves what which who whom this that these those am is are was were be been being
 have has had having do does did doing a an the and but if or because as until while of at by for with about against
@@ -34,14 +38,16 @@ between into through during before after above below to from up down in out on o
 here there when where why how all any both each few more most other some such no nor not only own same so than too
 very s t can will just don should now d ll m o re ve y ain aren couldn didn doesn hadn hasn haven isn ma mightn mustn
 needn shan shouldn wasn weren won wouldn
-"""))
+""")
+)
 """English function words and the pieces of contractions, as NLTK's list has them."""
 CAPITALS = words("""
 Reykjavik Helsinki Oslo Tallinn Stockholm Riga Moscow Copenhagen Vilnius Minsk Dublin Berlin Amsterdam Warsaw London
 Brussels Prague Luxembourg Paris Vienna Bratislava Budapest Vaduz Chisinau Bern Ljubljana Zagreb
 """)
 """European capitals north of 45 degrees, by latitude."""
-VERBS = frozenset(words("""
+VERBS = frozenset(
+    words("""
 accept achieve act add address adjust adopt aim align allow analyze answer apply approach arrange ask assess assist
 assume attend avoid balance be become begin believe blend bring build buy calculate call capture carry catch celebrate
 change check choose clarify clean click close collect combine come compare complete compute conduct connect consider
@@ -61,15 +67,20 @@ stand start state stay stop store strive study submit suggest summarize support 
 train transform translate travel treat try turn type understand unleash unlock update upgrade use utilize validate
 verify view visit wait walk want watch weave welcome work write am is are was were been being has had does did can
 will would should could may might must shall
-"""))
+""")
+)
 """Common verbs in the base form, and auxiliaries."""
-NOT_VERBS = frozenset(words("""
+NOT_VERBS = frozenset(
+    words("""
 during morning evening nothing something anything everything according including regarding king spring string thing
 red bed need hundred sacred naked wicked indeed speed seed feed ring wing ceiling
-"""))
+""")
+)
 _VOWELS = re.compile(r"[aeiouy]+")
-_EMOJI = re.compile("[\U0001f000-\U0001faff\u2600-\u27bf\u2300-\u23ff\u2b00-\u2bff\u2190-\u21ff\u3030\u303d"
-                    "\u3297\u3299\u203c\u2049\u2122\u2139\u24c2\u25aa\u25ab\u25b6\u25c0\u25fb-\u25fe\u00a9\u00ae]")
+_EMOJI = re.compile(
+    "[\U0001f000-\U0001faff\u2600-\u27bf\u2300-\u23ff\u2b00-\u2bff\u2190-\u21ff\u3030\u303d"
+    "\u3297\u3299\u203c\u2049\u2122\u2139\u24c2\u25aa\u25ab\u25b6\u25c0\u25fb-\u25fe\u00a9\u00ae]"
+)
 
 
 def bare(text: str) -> str:

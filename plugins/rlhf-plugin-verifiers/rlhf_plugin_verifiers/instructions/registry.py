@@ -16,8 +16,9 @@ from rlhf_plugin_verifiers.instructions.language import installed
 Check = Callable[[str], bool]
 INSTRUCTIONS: Mapping[str, Callable[..., bool]] = {**IFEVAL, **WORDS, **FORM, **CUSTOM}
 """Instruction id -> ``check(text, **arguments)``."""
-NEEDS_LANGUAGE = frozenset({
-    "language:response_language", "change_case:english_capital", "change_case:english_lowercase"})
+NEEDS_LANGUAGE = frozenset(
+    {"language:response_language", "change_case:english_capital", "change_case:english_lowercase"}
+)
 
 
 def checks(ids: Sequence[str], arguments: Sequence[Mapping[str, Any] | None]) -> list[Check]:

@@ -54,8 +54,11 @@ class InstructionVerifier:
         for name, verdicts in zip(Followed._fields, found):
             parts |= {name: float(all(verdicts)), f"{name}_instructions": sum(verdicts) / len(verdicts)}
         broken = [i for i, followed in zip(meta["instruction_id_list"], mine) if not followed]
-        return Score(share if self.config.value == "mean" else float(all(mine)), parts,
-                     detail=f"not followed: {', '.join(broken)}" if broken else "all followed")
+        return Score(
+            share if self.config.value == "mean" else float(all(mine)),
+            parts,
+            detail=f"not followed: {', '.join(broken)}" if broken else "all followed",
+        )
 
 
 def why_unusable(prompt: Prompt) -> str | None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from rlhf_core.court.numeric import numbers, plain
+from rlhf_core.verifiers.numeric import numbers, plain
 from rlhf_plugin_verifiers.maths.text import boxes, own_part, plain_digits
 
 MAX_ANSWER = 2000
@@ -65,7 +65,8 @@ _MATH_WORDS = frozenset({"sin", "cos", "tan", "log", "sqrt", "exp", "max", "min"
 _FINAL = re.compile(r"final answer is", re.IGNORECASE)
 _FOREIGN = re.compile(
     r"(?:réponse|respuesta|resposta|risposta|antwort|odpowiedź|ответ|答案|答え|정답)[^\n\d:：]{0,40}[:：是]([^\n]{1,200})",
-    re.IGNORECASE)
+    re.IGNORECASE,
+)
 _DELIMITED = re.compile(r"\$|\\\(|\\\[|\\begin\{(?:align|equation)")
 _STRIPPED = re.compile(r"\\(?:text|textbf|mathrm|begin|end|operatorname)\s*\{[^{}]*\}")
 

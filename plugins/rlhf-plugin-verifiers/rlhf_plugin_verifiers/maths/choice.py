@@ -11,7 +11,9 @@ _ALONE = re.compile(rf"\(?([{LETTERS}])[).]?")
 _LEADING = re.compile(rf"\s*[*(\[]{{0,3}}([{LETTERS}])(?:[)\]*.:,。、，：]|\s*$|\s*\n|\s+(?=[A-Z(]))")
 _STATED = re.compile(
     rf"(?:answer|choice|option|réponse|respuesta|antwort|答案|选项)[^\n.]{{0,60}}?(?<![A-Za-z])[(\[*]{{0,3}}([{LETTERS}])"
-    r"(?![A-Za-z'])", re.IGNORECASE)
+    r"(?![A-Za-z'])",
+    re.IGNORECASE,
+)
 _STANDING = re.compile(rf"(?<![A-Za-z'])[(\[*]{{0,3}}([{LETTERS}])[)\]*.,:。]{{0,3}}(?=\s|$)")
 _DENIED = re.compile(r"(?:not|isn't|neither|nor|never|不是|or|and)\s*[(*]{0,3}$", re.IGNORECASE)
 

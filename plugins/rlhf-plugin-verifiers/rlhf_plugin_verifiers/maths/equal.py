@@ -54,8 +54,15 @@ def equal(gold: Sequence[Any], said: Sequence[Any], rules: Rules) -> bool:
 def _equal(gold: Any, said: Any, rules: Rules) -> bool:
     """One pair. An answer that cannot be compared is not equal; one too large for the memory is no verdict at all."""
     try:
-        return verify([gold], [said], float_rounding=rules.digits, strict=rules.strict_variables,
-                      allow_set_relation_comp=rules.relations_as_sets, timeout_seconds=None, raise_on_error=True)
+        return verify(
+            [gold],
+            [said],
+            float_rounding=rules.digits,
+            strict=rules.strict_variables,
+            allow_set_relation_comp=rules.relations_as_sets,
+            timeout_seconds=None,
+            raise_on_error=True,
+        )
     except MemoryError:
         raise
     except Exception:

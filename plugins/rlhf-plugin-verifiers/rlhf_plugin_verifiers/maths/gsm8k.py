@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from rlhf_core.court.numeric import numbers, plain, stated_number
+from rlhf_core.verifiers.numeric import numbers, plain, stated_number
 from rlhf_plugin_verifiers.graded import GradedVerifier
 from rlhf_plugin_verifiers.maths.config import Gsm8kConfig
 from rlhf_plugin_verifiers.maths.text import own_part, plain_digits

@@ -14,7 +14,8 @@ R1_ZERO_PROMPT = (
     "first thinks about the reasoning process in the mind and then provides the User with the answer. The reasoning "
     "process is enclosed within <think> </think> and answer is enclosed within <answer> </answer> tags, respectively, "
     "i.e., <think> reasoning process here </think> <answer> answer here </answer>.\n"
-    "User: {prompt}\nAssistant: <think>")
+    "User: {prompt}\nAssistant: <think>"
+)
 """Goes into ``dataset.prompt_template``; the model must then be prompted without a chat template."""
 _LENIENT = re.compile(r"</think>\s*<answer>(.*?)</answer>", re.DOTALL)
 

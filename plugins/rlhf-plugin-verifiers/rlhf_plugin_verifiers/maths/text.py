@@ -15,7 +15,9 @@ _FOLLOW_UP = re.compile(
     r"<\|im_start\|>|<\|endoftext\|>|<\|eot_id\|>"
     r"|(?:^|\n|(?<=[.!?\]}$])[ \t]+)[\s#*>\[-]{0,8}"
     r"(?:(?:next|new|another|follow-up)\s+)?(?:question|problem|exercise|user|human|q)\b[ \t]*#?\d{0,4}[\]*]{0,3}[ \t]*"
-    r"(?:[:\]]|\*\*)", re.IGNORECASE)
+    r"(?:[:\]]|\*\*)",
+    re.IGNORECASE,
+)
 """Where a model begins to ask itself the next question, or to write the other side's turn."""
 _DIGIT = re.compile(r"[^\W\D]")
 

@@ -1,0 +1,235 @@
+"""The namespaces and the minimal root that every program sees.
+
+``unshare_with_maps`` and ``build_root`` are done once, for the process that all programs are forked from; ``confine``
+by each program's process before the program's first instruction.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import stat
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlhf_plugin_code.inside import kernel, landlock, seccomp
+
+SYSTEM = (
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/usr/bin",
+    "/usr/sbin",
+    "/usr/lib",
+    "/usr/lib32",
+    "/usr/lib64",
+    "/usr/libx32",
+    "/usr/libexec",
+    "/usr/include",
+    "/usr/share/zoneinfo",
+)
+"""Programs, libraries and headers. Not all of /usr: software is also unpacked there, with its settings."""
+FILES = ("/etc/ld.so.cache", "/etc/localtime", "/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+WRITABLE_DEVICES = ("/dev/null", "/dev/zero", "/dev/full")
+LINKS = {
+    "/dev/fd": "/proc/self/fd",
+    "/dev/stdin": "/proc/self/fd/0",
+    "/dev/stdout": "/proc/self/fd/1",
+    "/dev/stderr": "/proc/self/fd/2",
+}
+STAGE = "/tmp"
+"""Where the new root is put together; what lies there is opened before and can still be bound."""
+GUEST, NOBODY = 1000, 65534
+SHARED = (
+    kernel.CLONE_NEWUSER
+    | kernel.CLONE_NEWNS
+    | kernel.CLONE_NEWPID
+    | kernel.CLONE_NEWNET
+    | kernel.CLONE_NEWIPC
+    | kernel.CLONE_NEWUTS
+    | kernel.CLONE_NEWCGROUP
+)
+"""Unshared once. No program can use the network, so an empty one serves all of them."""
+OWN = kernel.CLONE_NEWNS | kernel.CLONE_NEWPID | kernel.CLONE_NEWIPC
+"""New for every program: its files, processes and queues end with it."""
+
+
+def unshare_with_maps() -> None:
+    """Leave the user's namespaces. Root's programs become ``nobody`` outside, a user's stay that user, powerless.
+
+    Raises:
+        OSError: the kernel or its administrator does not allow user namespaces.
+    """
+    user, group = os.geteuid(), os.getegid()
+    wide = [f"0 0 1\n{GUEST} {NOBODY} 1\n"] * 2 if user == 0 else []
+    narrow = [f"{GUEST} {user} 1\n", f"{GUEST} {group} 1\n"]
+    ready, done = os.pipe(), os.pipe()
+    own = os.open("/proc/self", os.O_RDONLY | os.O_DIRECTORY)  # right also where /proc counts processes otherwise
+    helper = os.fork()
+    if helper == 0:
+        os.close(ready[1])
+        os.read(ready[0], 1)
+        good = _write_maps(own, wide) or _write_maps(own, narrow)
+        os.write(done[1], b"1" if good else b"0")
+        os._exit(0)
+    try:
+        kernel.numbered("unshare", SHARED)
+        os.write(ready[1], b"x")
+        good = os.read(done[0], 1) == b"1"
+    finally:
+        for end in (*ready, *done, own):
+            os.close(end)
+        os.waitpid(helper, 0)
+    if not good:
+        raise PermissionError("the kernel refuses to map users into a new user namespace")
+
+
+def _write_maps(folder: int, maps: Sequence[str]) -> bool:
+    if not maps:
+        return False
+    narrow = len(maps[0].splitlines()) == 1
+    files = {**({"setgroups": "deny"} if narrow else {}), "uid_map": maps[0], "gid_map": maps[1]}
+    try:
+        for name, text in files.items():
+            descriptor = os.open(name, os.O_WRONLY, dir_fd=folder)
+            try:
+                os.write(descriptor, text.encode())
+            finally:
+                os.close(descriptor)
+    except OSError:
+        return False
+    return True
+
+
+def build_root(readable: Sequence[str], hidden: Sequence[str]) -> None:
+    """Make a root of read-only binds and go there. Called as process 1 of the new namespace.
+
+    Args:
+        readable: folders besides the system's, such as the interpreter's prefix.
+        hidden: folders below those that are to look empty.
+    """
+    kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
+    sources = _sources([*SYSTEM, *readable, *FILES])
+    kernel.mount("tmpfs", STAGE, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=755,size=1m")
+    for path, (descriptor, link) in sources.items():
+        _put(path, descriptor, link)
+    for path in (h for h in hidden if os.path.isdir(STAGE + h)):
+        kernel.mount("tmpfs", STAGE + path, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=755,size=4k")
+    for name in ("/proc", "/tmp", "/dev"):
+        os.makedirs(STAGE + name, exist_ok=True)
+    for name, target in LINKS.items():
+        os.symlink(target, STAGE + name)
+    mount_proc(STAGE + "/proc")
+    os.chdir(STAGE)
+    kernel.numbered("pivot_root", b".", b".")
+    kernel.detach(".")
+    os.chdir("/")
+    kernel.make_read_only("/")
+
+
+def mount_proc(target: str) -> bool:
+    """A /proc of this process namespace; False where the machine forbids it (a container that masks its own)."""
+    try:
+        kernel.mount("proc", target, "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
+    except OSError:
+        return False
+    return True
+
+
+def _sources(paths: Sequence[str]) -> dict[str, tuple[int, str | None]]:
+    """Path -> open descriptor and, of a symbolic link, its target; paths below others are left out."""
+    found: dict[str, tuple[int, str | None]] = {}
+    for path in sorted(set(paths)):
+        if not os.path.lexists(path) or any(path.startswith(f"{p}/") for p, (_, link) in found.items() if link is None):
+            continue
+        link = os.readlink(path) if os.path.islink(path) else None
+        found[path] = (os.open(path, os.O_PATH | os.O_CLOEXEC), link)
+    return found
+
+
+def _put(path: str, descriptor: int, link: str | None) -> None:
+    target = STAGE + path
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    if link is not None:
+        os.symlink(link, target)
+    else:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            os.mkdir(target)
+        else:
+            os.close(os.open(target, os.O_CREAT, 0o644))
+        kernel.mount(f"/proc/self/fd/{descriptor}", target, None, kernel.MS_BIND | kernel.MS_REC)
+    os.close(descriptor)
+
+
+def confine(limits: Mapping[str, Any], landlock_version: int, filter_lines: bytes, isolated: bool) -> None:
+    """Everything that a program's process gives up before the program begins.
+
+    Args:
+        limits: ``memory_mb``, ``disk_mb``, ``processes``, ``files``, ``cpu_s``, ``file_kb``.
+        landlock_version: 0 where the kernel has none.
+        filter_lines: see :mod:`seccomp`; empty where it cannot be had.
+        isolated: False only where the user allowed execution without isolation.
+    """
+    if isolated:
+        cover_tmp(f"mode=1777,size={limits['disk_mb']}m,nr_inodes=4096")
+        mount_proc("/proc")
+        os.chdir("/tmp")
+    set_limits(limits)
+    os.setsid()
+    if not isolated:
+        kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+        return
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setresgid(GUEST, GUEST, GUEST)
+        os.setresuid(GUEST, GUEST, GUEST)
+    kernel.drop_capabilities()
+    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+    if landlock_version:
+        everything = landlock.all_rights(landlock_version)
+        devices = {
+            d: landlock.WRITE_FILE | landlock.READ_FILE | landlock.TRUNCATE
+            for d in WRITABLE_DEVICES
+            if os.path.exists(d)
+        }
+        landlock.restrict(landlock_version, {"/": landlock.READ, "/tmp": everything, **devices})
+    if filter_lines:
+        seccomp.install(filter_lines)
+
+
+def cover_tmp(options: str) -> None:
+    """Mount a private /tmp; what is readable below it (an interpreter that was installed there) is still to be seen."""
+    kept = {name: os.open(f"/tmp/{name}", os.O_PATH | os.O_CLOEXEC) for name in os.listdir("/tmp")}
+    kernel.mount("tmpfs", "/tmp", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, options)
+    for name, descriptor in kept.items():
+        os.mkdir(f"/tmp/{name}")
+        kernel.mount(f"/proc/self/fd/{descriptor}", f"/tmp/{name}", None, kernel.MS_BIND | kernel.MS_REC)
+        os.close(descriptor)
+
+
+def set_limits(limits: Mapping[str, Any]) -> None:
+    """Resource limits, hard ones: they can be lowered, never raised."""
+    wanted = {
+        resource.RLIMIT_AS: limits["memory_mb"] << 20,
+        resource.RLIMIT_CPU: limits["cpu_s"],
+        resource.RLIMIT_FSIZE: limits["file_kb"] << 10,
+        resource.RLIMIT_NOFILE: limits["files"],
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_MEMLOCK: 0,
+        resource.RLIMIT_MSGQUEUE: 0,
+        resource.RLIMIT_SIGPENDING: 64,
+        resource.RLIMIT_RTPRIO: 0,
+        resource.RLIMIT_NICE: 0,
+    }
+    if limits["isolated"]:
+        wanted[resource.RLIMIT_NPROC] = limits["processes"]
+    for kind, value in wanted.items():
+        hard = resource.getrlimit(kind)[1]
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (value, value))
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)

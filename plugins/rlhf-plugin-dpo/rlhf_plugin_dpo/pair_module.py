@@ -1,0 +1,98 @@
+"""Room 5 for pairs: both responses of a pair in one forward, their common prompt read once.
+
+Suffixes: ``_B`` pairs, ``_S`` sides (chosen and rejected of every pair), ``_T`` completion tokens, right-padded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from rlhf_core.api import PairBatch
+from rlhf_core.policy.forward import completion_logprobs
+from rlhf_core.policy.forward_options import ALL, ForwardOptions
+from rlhf_plugin_dpo.items import PairItem, Side, sides_of
+
+
+class PairModule(torch.nn.Module):
+    """A policy and how the logprobs of pairs are computed.
+
+    Args:
+        model: causal language model (possibly wrapped by peft).
+        ld_alpha: weight of the tokens by which one response is longer than the other (Liu et al. 2024, LD-DPO, eq. 9).
+        conversation: the supervised term covers the prompt too (ORPO); the chosen side's prompt is then not shared.
+        paths: optimisations of the forward; they change nothing but speed and memory.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, ld_alpha: float = 1.0, conversation: bool = False, paths: ForwardOptions = ALL
+    ) -> None:
+        super().__init__()
+        self.model, self.ld_alpha = model, ld_alpha
+        self.conversation, self.paths = conversation, paths
+
+    def forward(self, items: Sequence[PairItem]) -> PairBatch:
+        """Return the batch of a micro-batch, shapes ``[B]``."""
+        chosen = [i.chosen for i in items]
+        whole = self.conversation and items[0].nll_scale > 0
+        logprobs_ST = self._logprobs(sides_of(items), 2 if whole else 0)
+        sums_S = self._summed(logprobs_ST, sides_of(items), 2 if whole else 0)
+        device = sums_S.device
+
+        def numbers(values: Sequence[float | int | None]) -> torch.Tensor | None:
+            return None if values[0] is None else torch.tensor(values, device=device)
+
+        nll_B = None
+        if items[0].nll_scale > 0:
+            scale_B = torch.tensor([i.nll_scale for i in items], device=device)
+            masked_BT = self._masked(logprobs_ST[0::2], chosen, [len(s.prompt_ids) - 1 if whole else 0 for s in chosen])
+            nll_B = -masked_BT.sum(-1) * scale_B
+        return PairBatch(
+            sums_S[0::2],
+            sums_S[1::2],
+            numbers([s.ref for s in chosen]),
+            numbers([i.rejected.ref for i in items]),
+            margin_B=numbers([i.margin for i in items]),
+            chosen_lengths_B=numbers([s.counted for s in chosen]),
+            rejected_lengths_B=numbers([i.rejected.counted for i in items]),
+            beta_scale_B=numbers([i.beta_scale for i in items]),
+            nll_B=nll_B,
+            right_B=numbers([i.right for i in items]),
+        )
+
+    def _logprobs(self, sides: Sequence[Side], whole_every: int) -> torch.Tensor:
+        """Logprobs ``[S, T]``, 0 where padded; of every ``whole_every``-th side those of its prompt come first."""
+        prompts, completions = [s.prompt_ids for s in sides], [s.completion_ids for s in sides]
+        for n in range(0, len(sides) if whole_every else 0, whole_every or 1):
+            prompts[n], completions[n] = prompts[n][:1], (*prompts[n][1:], *completions[n])
+        return completion_logprobs(self.model, prompts, completions, **self.paths.options).logprobs_BT
+
+    def _summed(self, logprobs_ST: torch.Tensor, sides: Sequence[Side], whole_every: int) -> torch.Tensor:
+        """Sum of each side's chosen tokens' logprobs, the tail of the longer response weighted by ``ld_alpha``."""
+        device, width = logprobs_ST.device, logprobs_ST.shape[1]
+        skip = [len(s.prompt_ids) - 1 if whole_every and n % whole_every == 0 else 0 for n, s in enumerate(sides)]
+        place_ST = torch.arange(width, device=device)[None, :] - torch.tensor(skip, device=device)[:, None]
+        head_S1 = torch.tensor([s.head for s in sides], device=device)[:, None]
+        weight_ST = (place_ST >= 0) * torch.where(place_ST < head_S1, 1.0, self.ld_alpha)
+        return (self._masked(logprobs_ST, sides, skip) * weight_ST).sum(-1)
+
+    @staticmethod
+    def _masked(logprobs_ST: torch.Tensor, sides: Sequence[Side], skip: Sequence[int]) -> torch.Tensor:
+        """Logprobs with 0 where an environment wrote the token; each completion begins at its ``skip``."""
+        if all(s.mask is None for s in sides):
+            return logprobs_ST
+        keep_ST = torch.ones(logprobs_ST.shape, dtype=torch.bool)
+        for row, side, begin in zip(keep_ST, sides, skip):
+            if side.mask is not None:
+                row[begin : begin + len(side.mask)] = torch.tensor(side.mask)
+        return logprobs_ST * keep_ST.to(logprobs_ST.device)
+
+    @torch.no_grad()
+    def sums(self, sides: Sequence[Side], micro_batch_size: int) -> list[float]:
+        """Summed logprob of each side without gradient; ``micro_batch_size`` counts pairs of sides."""
+        found: list[float] = []
+        for start in range(0, len(sides), 2 * micro_batch_size):
+            some = sides[start : start + 2 * micro_batch_size]
+            found += self._summed(self._logprobs(some, 0), some, 0).tolist()
+        return found

@@ -1,0 +1,90 @@
+"""`rlhf train --algo kto` and its losses: responses with a verdict each; importing this never imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import Field
+
+from rlhf_core.api import BuildContext, ComponentConfig, ConfigError
+from rlhf_plugin_dpo.config import DpoConfig
+from rlhf_plugin_dpo.loss_config import Need
+
+if TYPE_CHECKING:
+    from rlhf_core.trainers.offline.trainer import OfflineTrainer
+    from rlhf_plugin_dpo.unpaired_loss import JudgedLoss
+
+
+class KtoConfig(DpoConfig):
+    """Learn from single responses that are desirable or not (Ethayarajh et al. 2024, KTO).
+
+    Rows have ``prompt``, ``completion`` and ``label`` (true or false); a preference pair counts as one of each.
+    """
+
+    name: str = "kto"
+    feeds: ClassVar[str | None] = "judged"
+    companions: ClassVar[Mapping[str, Any]] = {"dataset": "pocket/assistant", "loss": "kto"}
+    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "pocket": {
+            "trainer": {
+                "name": "kto",
+                "batch_size": 64,
+                "micro_batch_size": 64,
+                "epochs": 0.5,
+                "sample_prompts": 200,
+                "eval_every": 0,
+                "sampling": {"max_tokens": 48},
+                "optimizer": {"learning_rate": 3e-4},
+            }
+        }
+    }
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Refuse settings that only pairs heed, besides what ``dpo`` refuses."""
+        super().preflight(ctx)
+        for name, idle in (("sft", self.sft.weight > 0), ("ld_alpha", self.ld_alpha != 1)):
+            if idle:
+                raise ConfigError(
+                    f"trainer.{name} has no effect with algorithm '{self.name}'",
+                    why="it compares the two responses of a pair, and here there is one",
+                    fix="leave it out, or --algo dpo",
+                )
+
+    def build(self, ctx: BuildContext) -> OfflineTrainer:
+        """Return the trainer."""
+        from rlhf_plugin_dpo.unpaired import JudgedTrainer
+
+        return JudgedTrainer(self, ctx)
+
+
+class KtoLossConfig(ComponentConfig):
+    """``1 - s(beta (h - z))`` of desirable responses, ``1 - s(beta (z - h))`` of others (KTO, eq. 7).
+
+    ``z`` is the KL from the reference policy, estimated on the batch from prompts with other prompts' responses.
+    """
+
+    name: str = "kto"
+    consumes: ClassVar[str | None] = "judged"
+    reference: ClassVar[Need] = "needed"
+    uses_kl: ClassVar[bool] = True
+    beta: float = Field(0.1, gt=0, allow_inf_nan=False)
+    """Strength of the pull towards the reference policy."""
+    desirable_weight: float = Field(1.0, gt=0, allow_inf_nan=False)
+    """Weight of desirable responses. With unequal numbers, (weight x number) of desirable to undesirable ones is best
+    between 1 and 4/3 (KTO, eq. 8)."""
+    undesirable_weight: float = Field(1.0, gt=0, allow_inf_nan=False)
+    """Weight of the others."""
+
+    def build(self, ctx: BuildContext) -> JudgedLoss:
+        """Return the loss."""
+        from rlhf_plugin_dpo.unpaired_loss import JudgedLoss
+
+        return JudgedLoss(self)
+
+
+class ApoZeroUnpairedConfig(KtoLossConfig):
+    """``1 - s(beta h)`` of desirable responses, ``s(beta h)`` of others (D'Oosterlinck et al. 2024, APO-zero)."""
+
+    name: str = "apo_zero_unpaired"
+    uses_kl: ClassVar[bool] = False

@@ -1,0 +1,236 @@
+"""All rows of a run: sources mixed, columns mapped, splits made. What is dropped is counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from rlhf_core.config.base import ComponentConfig
+from rlhf_core.config.data import DatasetSettings
+from rlhf_core.context import BuildContext
+from rlhf_core.data.conversations import read_demonstration, read_pair, read_prompt, read_verdict
+from rlhf_core.data.length_filter import refuse_too_many
+from rlhf_core.data.mixture import fingerprint
+from rlhf_core.data.schema import PROMPT_COLUMNS, Record, UnusableRow
+from rlhf_core.data.source import Source
+from rlhf_core.errors import DatasetError
+from rlhf_core.protocols import GoldScorer
+from rlhf_core.types import Demonstration, Message, PreferencePair, Prompt, Sample, UnpairedPreference
+
+T = TypeVar("T", Prompt, PreferencePair, Demonstration, UnpairedPreference)
+NOT_META = (*PROMPT_COLUMNS, "input", "system", "id", "answer", "chosen", "rejected")
+
+
+class Datasets:
+    """Prompts, pairs and demonstrations of a run.
+
+    Args:
+        settings: sources and what to do with them.
+        ctx: used to build the sources.
+
+    Raises:
+        DatasetError: two sources of one name, or a template or pattern that cannot work.
+    """
+
+    def __init__(self, settings: DatasetSettings, ctx: BuildContext) -> None:
+        self.settings = settings
+        self.sources = [Source(s, settings, ctx) for s in settings.sources]
+        labels = Counter(s.label for s in self.sources)
+        twice = [name for name, n in labels.items() if n > 1]
+        if twice:
+            raise DatasetError(f"two sources are called '{twice[0]}'", fix="give each a label")
+        self.counts: Counter[str] = Counter()
+        """Rows dropped or changed, by reason; each split is counted once."""
+        self._made: dict[tuple[str, str], Sequence[Any]] = {}
+        self._sources: dict[str, str] = {}
+        self._places: dict[str, str] = {}
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Source label -> weight in the mixture."""
+        return {s.label: s.settings.weight for s in self.sources}
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of all rows that were asked for so far, held-out ones and texts included."""
+        return fingerprint(row for key in sorted(self._made) for row in self._made[key])
+
+    def source_of(self, name: str) -> str:
+        """Label of the source that a row of this name is from; empty for a name that is not one of the rows'."""
+        if not self._sources:
+            self._sources = {row.id: row.source for rows in self._made.values() for row in rows}
+        return self._sources.get(name, "")
+
+    def where(self, name: str) -> str:
+        """File and line of a row that was asked for, by its id."""
+        return self._places.get(name, name)
+
+    def prompts(self, split: str) -> list[Prompt]:
+        """Prompts of ``train`` or ``heldout``; conversations that do not end with the user's turn are dropped.
+
+        Raises:
+            DatasetError: missing, empty or malformed rows, with file and row.
+        """
+        return self._collect("rows", split, self._prompt)
+
+    def pairs(self, split: str) -> list[PreferencePair]:
+        """Preference pairs of a split. Pairs with an empty side, equal sides, or different prompts are dropped.
+
+        Raises:
+            DatasetError: malformed rows, or more than ``max_dropped_fraction`` of a source would go.
+        """
+        return self._collect("pairs", split, self._pair)
+
+    def judged(self, split: str) -> list[UnpairedPreference]:
+        """Single responses with a verdict: rows with ``label``, and both sides of preference pairs.
+
+        Raises:
+            DatasetError: malformed rows, or more than ``max_dropped_fraction`` of a source would go.
+        """
+        return self._collect("pairs", split, self._judged, "judged")
+
+    def demonstrations(self, split: str) -> list[Demonstration]:
+        """Supervised examples of a split; those without a completion are dropped.
+
+        Raises:
+            DatasetError: malformed rows, or more than ``max_dropped_fraction`` of a source would go.
+        """
+        return self._collect("demonstrations", split, self._demonstration)
+
+    def _collect(
+        self, kind: str, split: str, make: Callable[[Source, Record, str], T | list[T]], what: str = ""
+    ) -> list[T]:
+        """Rows of a kind, read once; ``what`` names what is made of them if that is something else."""
+        key = (what or kind, split)
+        if key not in self._made:
+            items = [item for source in self.sources for item in self._items(source, kind, split, make)]
+            if not items and split == "train":
+                raise DatasetError(
+                    "the dataset has no rows to train on",
+                    where=", ".join(s.label for s in self.sources),
+                    fix="lower dataset.heldout_fraction, or give more rows",
+                )
+            self._made[key], self._sources = items, {}
+        return list(self._made[key])
+
+    def _items(
+        self, source: Source, kind: str, split: str, make: Callable[[Source, Record, str], T | list[T]]
+    ) -> list[T]:
+        found: dict[str, tuple[T, str]] = {}
+        dropped: list[tuple[Record, UnusableRow]] = []
+        records = source.records(kind, split, self.counts)
+        for record in records:
+            try:
+                made = make(source, record, split)
+            except UnusableRow as error:
+                dropped.append((record, error))
+                continue
+            for item in made if isinstance(made, list) else [made]:
+                if item.id in found:
+                    raise DatasetError(
+                        f"id '{item.id}' occurs twice",
+                        where=f"{found[item.id][1]} and {record.where}",
+                        fix="ids must be unique: mend them, or map another column with dataset.columns",
+                    )
+                found[item.id] = (item, record.where)
+                self._places[item.id] = record.where
+        self._check_dropped(source, len(records), dropped)
+        return [row[0] for row in found.values()]
+
+    def _check_dropped(self, source: Source, total: int, dropped: Sequence[tuple[Record, UnusableRow]]) -> None:
+        reasons = Counter(error.reason for _, error in dropped)
+        self.counts.update(reasons)
+        if dropped and (len(dropped) == total or len(dropped) > self.settings.max_dropped_fraction * total):
+            record, first = dropped[0]
+            counted = ", ".join(f"{reason} {n}" for reason, n in reasons.most_common())
+            raise DatasetError(
+                f"{len(dropped)} of {total} rows of '{source.label}' cannot be used",
+                where=record.where,
+                why=f"first: {first}; {counted}",
+                fix="mend the data or dataset.columns, or allow more with dataset.max_dropped_fraction",
+            )
+
+    def _prompt(self, source: Source, record: Record, split: str) -> Prompt:
+        turns, cut = read_prompt(source.reader, record)
+        if cut:
+            self.counts["prompts_final_turn_removed"] += 1
+        check_filled(turns, record)
+        last = turns[-1]
+        if last["role"] not in ("user", "tool"):
+            raise UnusableRow("prompts_last_turn", f"the prompt's last turn is the {last['role']}'s, not the user's")
+        answer = source.reader.answer(record, source.settings.answer_pattern)
+        meta, bad = source.reader.rest(record, NOT_META)
+        if bad:
+            self.counts["columns_not_json"] = max(self.counts["columns_not_json"], len(bad))
+        conversation = source.conversation(turns)
+        if conversation[-1]["content"] != last["content"]:
+            meta = {"prompt": last["content"], **meta}  # as the row has it: a verifier may need it without the template
+        return Prompt(source.name(record, split), conversation, answer, source.label, meta)
+
+    def _pair(self, source: Source, record: Record, split: str) -> PreferencePair:
+        prompt, chosen, rejected = read_pair(source.reader, record)
+        check_filled(prompt, record)
+        margin = source.reader.get(record, "margin")
+        try:
+            size = 0.0 if margin is None else float(margin)
+        except (TypeError, ValueError) as error:
+            raise DatasetError(f"margin {margin!r} is not a number", where=record.where) from error
+        name = source.name(record, split)
+        return PreferencePair(name, source.conversation(prompt), chosen, rejected, size, source.label)
+
+    def _judged(self, source: Source, record: Record, split: str) -> list[UnpairedPreference]:
+        name = source.name(record, split)
+        if source.reader.find(record, "chosen") and not source.reader.find(record, "label"):
+            pair = self._pair(source, record, split)
+            return [
+                UnpairedPreference(f"{name}#{side}", pair.prompt, text, side == "chosen", source.label)
+                for side, text in (("chosen", pair.chosen), ("rejected", pair.rejected))
+            ]
+        verdict = read_verdict(source.reader, record)
+        prompt, text = read_demonstration(source.reader, record)
+        check_filled(prompt, record)
+        return [UnpairedPreference(name, source.conversation(prompt), text, verdict, source.label)]
+
+    def _demonstration(self, source: Source, record: Record, split: str) -> Demonstration:
+        prompt, text = read_demonstration(source.reader, record)
+        check_filled(prompt, record)
+        return Demonstration(source.name(record, split), source.conversation(prompt), text, source.label)
+
+    def check_lengths(self, sizes: Sequence[tuple[str, str, int]], room: int, why: str, fix: str) -> None:
+        """Refuse examples of which too many are longer than ``room`` tokens; arguments as in `refuse_too_many`.
+
+        Raises:
+            DatasetError: more than ``max_dropped_fraction`` of them, or all of one source.
+        """
+        refuse_too_many(sizes, room, self.settings.max_dropped_fraction, "examples", why, fix)
+
+    def own_rewards(self) -> dict[str, ComponentConfig]:
+        """Source label -> the reward that only this source uses."""
+        return {s.label: s.settings.reward for s in self.sources if s.settings.reward is not None}
+
+    def has_gold(self, prompt: Prompt) -> bool:
+        """Whether the prompt's source has a gold score."""
+        return isinstance(self._source(prompt).component, GoldScorer)
+
+    def gold(self, sample: Sample) -> Mapping[str, float] | None:
+        """The gold score of a completion, None where its source has none. The source sees its own row id."""
+        source = self._source(sample.prompt)
+        if not isinstance(source.component, GoldScorer):
+            return None
+        own = replace(sample.prompt, id=source.own_id(sample.prompt.id))
+        return source.component.gold(replace(sample, prompt=own))
+
+    def _source(self, prompt: Prompt) -> Source:
+        return next(s for s in self.sources if s.label == prompt.source)
+
+
+def check_filled(turns: Sequence[Message], record: Record) -> None:
+    """Refuse a row without a prompt.
+
+    Raises:
+        DatasetError: no turn before the answer, or an empty one, with file and row.
+    """
+    if not turns or not turns[-1]["content"].strip():
+        raise DatasetError("the prompt is empty", where=record.where, fix="remove or fill that row")

@@ -1,0 +1,75 @@
+"""One rank of a multi-process run: resolves everything again from its own entry points."""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import logging
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import NoReturn
+
+from rlhf_core.cli.common import quiet_libraries
+from rlhf_core.cli.progress import StepPrinter
+from rlhf_core.disabled import disabled_distributions
+from rlhf_core.errors import RlhfError
+from rlhf_core.hooks import load_hooks
+from rlhf_core.launch.ranks import die_with_launcher, report
+from rlhf_core.launch.run import run_plan
+from rlhf_core.plan import Plan, reload
+from rlhf_core.registry import Registry
+
+
+def main() -> int:
+    """Run this rank; the exit code is the run's."""
+    parser = argparse.ArgumentParser(description="one rank of rlhf train")
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--strict", action="store_true")
+    parser.add_argument("--no-plugins", action="store_true")
+    args = parser.parse_args()
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    quiet_libraries()
+    die_with_launcher()
+    try:
+        registry = Registry(only_core=args.no_plugins)
+        hooks = load_hooks(enabled=not args.no_plugins, disabled=disabled_distributions(), strict=args.strict)
+        hooks.fire("rlhf_register", registry)
+        plan = Plan.read(args.run_dir / "plan.json")
+        config = reload(registry, plan)
+        registry.freeze()
+        with StepPrinter(config, args.run_dir, quiet=os.environ.get("RANK", "0") != "0") as printer:
+            run_plan(
+                plan, config, registry, hooks, args.run_dir, resume=args.resume, say=printer.say, progress=printer.step
+            )
+    except RlhfError as error:
+        if not report(error):
+            print(f"error: {error}", file=sys.stderr, flush=True)
+        return error.exit_code
+    except Exception as error:
+        report(error)
+        raise
+    return 0
+
+
+def leave(code: int) -> NoReturn:
+    """End this process without taking the interpreter down.
+
+    A gloo thread that asks for the interpreter lock during that aborts the process, after a run that went well.
+    """
+    atexit._run_exitfuncs()
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    try:
+        code = main()
+    except Exception:
+        traceback.print_exc()
+        code = 1
+    leave(code)

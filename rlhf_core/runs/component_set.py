@@ -1,0 +1,141 @@
+"""What a run was built of: who each component is, what of it a checkpoint holds, and what has to be closed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core.errors import PluginError, RunDirError
+from rlhf_core.registry import check_component
+
+if TYPE_CHECKING:
+    from rlhf_core.config.base import ComponentConfig
+    from rlhf_core.context import BuildContext
+    from rlhf_core.data.datasets import Datasets
+
+log = logging.getLogger("rlhf")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One built component.
+
+    Example:
+        Part("reward", "reward/judge", "reward 'judge' (acme-judge 1.2)", component)
+    """
+
+    kind: str
+    key: str
+    """Names it in checkpoints and counts; unique in a run."""
+    label: str
+    """Names it to people."""
+    component: Any
+
+
+class ComponentSet:
+    """Every component of one run, in the order they were built."""
+
+    def __init__(self) -> None:
+        self._parts: list[Part] = []
+
+    def build(self, kind: str, chosen: ComponentConfig, ctx: BuildContext, role: str = "") -> Any:
+        """Build a component, check that it has its kind's methods, and remember it.
+
+        Args:
+            kind: the component's kind.
+            chosen: its configuration.
+            ctx: what it is built with.
+            role: tells several of a kind apart, for example the label of the source that has its own reward.
+
+        Raises:
+            PluginError: a method is missing.
+        """
+        built = chosen.build(ctx)
+        check_component(kind, built, f"{chosen.name} of source {role}" if role else chosen.name)
+        return self.add(kind, built, chosen, ctx, role)
+
+    def add(self, kind: str, built: Any, chosen: ComponentConfig, ctx: BuildContext, role: str = "") -> Any:
+        """Remember a component that somebody else built, and return it."""
+        key = f"{kind}/{role or chosen.name}"
+        taken = sum(p.key.partition("#")[0] == key for p in self._parts)
+        label = f"{kind} '{chosen.name}'" + (f" of source '{role}'" if role else "")
+        entries = [e for e in ctx.registry.entries(kind) if chosen.name in (e.name, e.qualified)]
+        if len(entries) == 1:
+            label += f" ({entries[0].distribution} {entries[0].version})"
+        self._parts.append(Part(kind, f"{key}#{taken + 1}" if taken else key, label, built))
+        return built
+
+    def attach(self, label: str, component: Any) -> None:
+        """Let something that is no component be closed with them."""
+        self._parts.append(Part("", label, label, component))
+
+    def of(self, component: Any) -> Part:
+        """Who a component is; its class's name if it was not built here."""
+        name = type(component).__name__
+        return next((p for p in self._parts if p.component is component), Part("", name, name, component))
+
+    def label(self, component: Any) -> str:
+        """Kind, name, distribution and version of a component. Example: ``reward 'judge' (acme-judge 1.2)``"""
+        return self.of(component).label
+
+    def state_dict(self) -> dict[str, Any]:
+        """Key -> state of every component that is ``Stateful``.
+
+        Raises:
+            PluginError: a state holds something that a checkpoint cannot.
+        """
+        from rlhf_core.runs.tree import foreign
+
+        states = {p.key: p.component.state_dict() for p in self._stateful()}
+        for part in self._parts:
+            name = foreign(states.get(part.key))
+            if name:
+                raise PluginError(
+                    f"state_dict() of {part.label} holds a {name}, which a checkpoint cannot",
+                    fix="return plain values, lists, dicts, numpy arrays and tensors only",
+                )
+        return states
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore :meth:`state_dict`.
+
+        Raises:
+            RunDirError: a component keeps a state that the checkpoint does not have.
+        """
+        for part in self._stateful():
+            if part.key not in state:
+                raise RunDirError(
+                    f"the checkpoint has no state of {part.label}",
+                    why=f"it has {sorted(state)}",
+                    fix="resume with the packages that the run was started with",
+                )
+            part.component.load_state_dict(state[part.key])
+
+    def _stateful(self) -> Iterator[Part]:
+        """A reward that is itself a torch module is taken for a frozen network, which its own files hold."""
+        import torch
+
+        for part in self._parts:
+            methods = (getattr(part.component, m, None) for m in ("state_dict", "load_state_dict"))
+            frozen = part.kind == "reward" and isinstance(part.component, torch.nn.Module)
+            if all(map(callable, methods)) and not frozen:
+                yield part
+
+    def close(self) -> None:
+        """Close what can be closed, last built first; one that fails does not keep the others open. Idempotent."""
+        while self._parts:
+            part = self._parts.pop()
+            close = getattr(part.component, "close", None)
+            try:
+                if callable(close):
+                    close()
+            except Exception as error:
+                log.warning("%s failed to close: %s: %s", part.label, type(error).__name__, error)
+
+
+def register_sources(datasets: Datasets, ctx: BuildContext) -> None:
+    """Add the sources of the run's dataset to its parts."""
+    for source in datasets.sources:
+        ctx.session.parts.add("dataset", source.component, source.settings.source, ctx, source.label)

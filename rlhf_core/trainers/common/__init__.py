@@ -1,0 +1,1 @@
+"""What the online and offline loops share."""

@@ -1,0 +1,141 @@
+"""On the first batch of a run: do the optimised forwards compute what the plain one does?
+
+Each optimisation is tested against every model in the toolkit's own tests, but a user's model may be none of those
+(other attention code, a patched layer, another version of a library). A wrong gradient learns something, slowly and
+silently, so that it is compared once, on a few items of the run's own first batch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from rlhf_core.functional.logprobs import selected_logprobs
+from rlhf_core.policy.forward import completion_logprobs
+from rlhf_core.policy.forward_options import ForwardOptions
+from rlhf_core.policy.padded import padded_logits
+from rlhf_core.trainers.common.training_sample import TrainingSample
+
+log = logging.getLogger("rlhf.models")
+ITEMS = 4
+"""Items compared: two of each of two prompts."""
+NATS = {torch.float32: 1e-3, torch.bfloat16: 0.3}
+"""Largest difference of a logprob that rounding explains, by the number type of the forward."""
+GRADIENT = {torch.float32: 1e-3, torch.bfloat16: 0.3}
+"""The same for the gradient: norm of the difference over its norm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One optimisation that changed the result.
+
+    Example:
+        Finding("packing", nats=0.8, gradient=1.3)
+    """
+
+    name: str
+    nats: float
+    """Largest difference of a logprob."""
+    gradient: float
+    """Relative difference of the gradient; 0 where it was not compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one path computed."""
+
+    logprobs_N: torch.Tensor
+    gradient: list[torch.Tensor]
+
+
+def choose(items: Sequence[TrainingSample]) -> list[TrainingSample]:
+    """Shortest and longest completion of each of two prompts: sharing, padding and neighbours all show."""
+    prompts: dict[tuple[int, ...], list[TrainingSample]] = {}
+    for item in items:
+        if item.completion_ids:
+            prompts.setdefault(item.prompt_ids, []).append(item)
+    rows = [sorted(group, key=lambda i: len(i.completion_ids)) for group in list(prompts.values())[: ITEMS // 2]]
+    return [item for row in rows for item in (row[:1] if len(row) == 1 else [row[0], row[-1]])]
+
+
+def self_check(
+    model: torch.nn.Module,
+    items: Sequence[TrainingSample],
+    temperature: float,
+    paths: ForwardOptions,
+    dtype: torch.dtype = torch.float32,
+    gradient: bool = True,
+) -> list[Finding]:
+    """Return the optimisations that differ from the model's own padded forward, none if all is well.
+
+    Args:
+        model: the policy; its weights are whole, its ``grad`` stays as it is.
+        items: a few, see :func:`choose`.
+        temperature: of the sampler.
+        paths: what is on.
+        dtype: of the forward, which decides what is rounding.
+        gradient: compare gradients too.
+    """
+    if not items or not paths.names:
+        return []
+    plain = _compute(model, items, temperature, None, gradient)
+    together = _compare("all together", plain, _compute(model, items, temperature, paths, gradient))
+    if _agrees(together, dtype):
+        return []
+    alone = [
+        _compare(name, plain, _compute(model, items, temperature, paths.alone(name), gradient)) for name in paths.names
+    ]
+    wrong = [finding for finding in alone if not _agrees(finding, dtype)]
+    return wrong or [Finding(name, together.nats, together.gradient) for name in paths.names]
+
+
+def _agrees(finding: Finding, dtype: torch.dtype) -> bool:
+    return finding.nats <= NATS[dtype] and finding.gradient <= GRADIENT[dtype]
+
+
+def _compare(name: str, plain: Result, other: Result) -> Finding:
+    nats = float((plain.logprobs_N - other.logprobs_N).abs().max())
+    gap = sum(float((a - b).float().pow(2).sum()) for a, b in zip(plain.gradient, other.gradient))
+    size = sum(float(a.float().pow(2).sum()) for a in plain.gradient)
+    return Finding(name, nats, (gap / size) ** 0.5 if size else 0.0)
+
+
+def _compute(
+    model: torch.nn.Module,
+    items: Sequence[TrainingSample],
+    temperature: float,
+    paths: ForwardOptions | None,
+    gradient: bool,
+) -> Result:
+    """Logprobs, and the gradient of a sum that weighs every token differently; None is the model's own forward."""
+    prompts, completions = [i.prompt_ids for i in items], [i.completion_ids for i in items]
+    with torch.set_grad_enabled(gradient):
+        if paths is None:
+            targets_N = [t for c in completions for t in c]
+            logits_NV = padded_logits(model, prompts, completions)
+            logprobs_N = selected_logprobs(logits_NV, torch.tensor(targets_N, device=logits_NV.device), temperature)
+        else:
+            out = completion_logprobs(model, prompts, completions, temperature=temperature, **paths.options)
+            logprobs_N = out.logprobs_BT[out.mask_BT]
+        if not gradient:
+            return Result(logprobs_N, [])
+        weights_N = torch.cos(torch.arange(len(logprobs_N), device=logprobs_N.device))
+        learning = [p for p in model.parameters() if p.requires_grad]
+        grads = torch.autograd.grad((logprobs_N * weights_N).sum(), learning, allow_unused=True)
+    return Result(logprobs_N.detach(), [torch.zeros_like(p) if g is None else g for p, g in zip(learning, grads)])
+
+
+def warn(findings: Sequence[Finding]) -> None:
+    """Say what was switched off."""
+    for found in findings:
+        log.warning(
+            "self-check: trainer.%s changes this model's results (logprobs by up to %.2g nats, gradient by %.2g of its "
+            "norm) and is switched off for this run. The run goes on with the plain computation; a bug report with the "
+            "model's name would help",
+            found.name,
+            found.nats,
+            found.gradient,
+        )

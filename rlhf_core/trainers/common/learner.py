@@ -1,0 +1,268 @@
+"""The workshop: micro-batches in, one optimizer update out. Knows neither algorithm nor data.
+
+The loss is divided by a *global* denominator counted before any forward, so the update does not depend
+on micro-batch size, on what was skipped, or on the number of processes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from rlhf_core.batches import LossOutput
+from rlhf_core.errors import TrainingDiverged
+from rlhf_core.functional.reduce import reduce_loss
+from rlhf_core.protocols import Loss, Strategy
+from rlhf_core.trainers.common.config import LoopSettings
+from rlhf_core.trainers.common.micro_batches import MicroBatcher, in_order
+from rlhf_core.trainers.common.optimizer import lr_factor, make_optimizer, set_learning_rate
+
+Sums = defaultdict[str, float]
+"""Metric -> sum over micro-batches."""
+MetricSums = dict[str, tuple[float, float]]
+"""Metric -> (sum, weight) over micro-batches and ranks."""
+COUNTS = ("train/tokens", "updates_skipped")
+"""Added over updates; every other metric is a weighted mean."""
+
+
+class Item(Protocol):
+    """One training example of a batch."""
+
+    @property
+    def tokens(self) -> int:
+        """Completion tokens that count in the loss."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Who it is, for error messages."""
+        ...
+
+
+class Learner:
+    """Owns the optimizer and makes updates.
+
+    Args:
+        module: prepared by the strategy; ``module(items)`` returns the batch that the loss consumes.
+        loss: unreduced loss.
+        strategy: ranks, gradients, clipping.
+        settings: optimizer, reduction, micro-batch size.
+        total_updates: for the learning-rate schedule.
+        critic_updates: the first of them, in which the policy gets no update; its schedule has the rest.
+        critic: part of the module that is no part of the policy ``module.model``; its gradient is clipped apart.
+        critic_rate: its learning rate; None takes the optimizer's.
+        cut: makes micro-batches; None takes ``settings.micro_batch_size`` items each, in order.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        loss: Loss,
+        strategy: Strategy,
+        settings: LoopSettings,
+        total_updates: int,
+        critic: torch.nn.Module | None = None,
+        critic_rate: float | None = None,
+        cut: MicroBatcher | None = None,
+        critic_updates: int = 0,
+    ) -> None:
+        self.module, self.loss, self.strategy, self.settings = module, loss, strategy, settings
+        self.critic = critic
+        self.cut = cut or in_order(settings.micro_batch_size)
+        self.critic_only = False
+        """The policy gets no update, whatever its gradient (critic warm-up)."""
+        self.held = 0
+        """Updates made so; the policy's learning-rate schedule begins after them."""
+        self.optimizer = make_optimizer(module, settings.optimizer, critic, critic_rate)
+        self._factor = lr_factor(settings.optimizer, total_updates - critic_updates)
+        self._critic_factor = lr_factor(settings.optimizer, total_updates)
+        self.version = 0
+        """Updates made so far: the policy version."""
+        self.watch: Callable[[Sequence[Any], Any, LossOutput], None] | None = None
+        """Told each micro-batch of an update: its items, what the loss consumed, what it returned."""
+
+    def update(self, items: Sequence[Any], totals: tuple[float, float] | None = None) -> dict[str, float]:
+        """Make one optimizer update from this rank's items.
+
+        Args:
+            items: examples to run; items that cannot contribute a gradient may already be left out.
+            totals: (tokens, sequences) of this rank counted *before* anything was left out; None counts ``items``.
+
+        Returns:
+            Metrics summed over micro-batches and ranks, then divided by their weights.
+
+        Raises:
+            TrainingDiverged: a loss or the gradient norm is not finite; weights are unchanged.
+        """
+        return means([self.update_rows(items, totals)])
+
+    def update_rows(self, items: Sequence[Any], totals: tuple[float, float] | None = None) -> MetricSums:
+        """:meth:`update`, with the metrics not yet divided, so that several updates can be averaged exactly."""
+        local = totals or (float(sum(i.tokens for i in items)), float(len(items)))
+        tokens, sequences, present = self.strategy.sum_over_ranks([*local, float(len(items))])
+        if present == 0:
+            return {"updates_skipped": (1.0, 1.0), "train/tokens": (tokens, 1.0)}
+        factor = 0.0 if self.critic_only else self._factor(self.version - self.held)
+        rate = set_learning_rate(self.optimizer, self.settings.optimizer, factor, self._critic_factor(self.version))
+        sums = self._accumulate(items, tokens, sequences)
+        norms = self._clip()
+        for name, norm in norms.items():
+            if not math.isfinite(norm):
+                self.optimizer.zero_grad(set_to_none=True)
+                raise diverged(f"{name.replace('grad_norm', 'gradient norm').replace('_', ' ')} is {norm}", items)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.version += 1
+        self.held += self.critic_only
+        core = {"learning_rate": (rate, 1.0), "train/tokens": (tokens, 1.0)}
+        return {**self._over_ranks(sums), **{k: (v, 1.0) for k, v in norms.items()}, **core}
+
+    def _clip(self) -> dict[str, float]:
+        """Clip the gradient, that of a critic apart from the policy's; return the norms as they were."""
+        limit = self.settings.optimizer.max_grad_norm
+        if self.critic is None:
+            return {"grad_norm": self.strategy.clip_grad_norm(self.module, limit)}
+        policy = self.strategy.unwrap(self.module).get_submodule("model")
+        norms = {"critic_grad_norm": self.strategy.clip_grad_norm(self.critic, limit)}
+        if not self.critic_only:
+            return {"grad_norm": self.strategy.clip_grad_norm(policy, limit), **norms}
+        for parameter in policy.parameters():
+            parameter.grad = None
+        return norms
+
+    def _accumulate(self, items: Sequence[Any], tokens: float, sequences: float) -> MetricSums:
+        micros = [[items[i] for i in part] for part in self.cut(items)]
+        count = self.strategy.max_over_ranks(len(micros))
+        spare = next(i for i in self.strategy.gather_objects(items[0] if items else None) if i is not None)
+        sums: Sums = defaultdict(float)
+        weights: Sums = defaultdict(float)
+        for n in range(count):
+            with self.strategy.accumulate(self.module, last=n == count - 1):
+                if n < len(micros):
+                    self._micro(micros[n], tokens, sequences, sums, weights)
+                else:
+                    self._idle(spare, tokens, sequences)
+        weights["loss"] = 1.0 / self.strategy.world_size
+        sums["loss"] += 0.0
+        return {k: (sums[k], weights[k]) for k in sums}
+
+    def _idle(self, spare: Any, tokens: float, sequences: float) -> None:
+        """A zero-loss micro-batch of a rank that has nothing left, so that ranks stay in step."""
+        batch = self.module([spare])
+        self.strategy.backward(self.reduce(self.loss(batch).loss, batch, tokens, sequences) * 0.0)
+
+    def _micro(self, micro: Sequence[Any], tokens: float, sequences: float, sums: Sums, weights: Sums) -> None:
+        """Forward and backward of one micro-batch."""
+        batch = self.module(micro)
+        out = self.loss(batch)
+        if self.watch is not None:
+            self.watch(micro, batch, out)
+        value = self.reduce(out.loss, batch, tokens, sequences)
+        number = float(value.detach())
+        if not math.isfinite(number):
+            self.optimizer.zero_grad(set_to_none=True)
+            raise diverged(f"loss is {number}", micro)
+        self.strategy.backward(value)
+        add(sums, weights, {"loss": (number, 0.0), **core_metrics(batch), **out.metrics})
+
+    def reduce(self, loss: torch.Tensor, batch: Any, tokens: float, sequences: float) -> torch.Tensor:
+        """Mask and divide by the global denominator (see :mod:`rlhf_core.functional.reduce`)."""
+        if loss.ndim == 1:
+            weights_B = getattr(batch, "weights_B", None)
+            return (loss if weights_B is None else loss * weights_B).sum() / sequences
+        mode = self.settings.reduction
+        denominator = {
+            "token_mean": tokens,
+            "sequence_mean": sequences,
+            "constant": sequences * self.settings.reduction_constant,
+        }[mode]
+        return reduce_loss(loss, batch.mask_BT, mode, denominator)
+
+    @torch.no_grad()
+    def measure(self, items: Sequence[Any]) -> dict[str, float]:
+        """Loss and metrics of this rank's items without an update, reduced like a batch over all ranks."""
+        local = [float(sum(i.tokens for i in items)), float(len(items))]
+        tokens, sequences = self.strategy.sum_over_ranks(local)
+        sums: Sums = defaultdict(float)
+        weights: Sums = defaultdict(float)
+        with self.strategy.gathered(self.module):
+            for part in self.cut(items):
+                batch = self.strategy.unwrap(self.module)([items[i] for i in part])
+                out = self.loss(batch)
+                loss = self.reduce(out.loss, batch, tokens, sequences)
+                add(sums, weights, {"loss": (loss, 0.0), **core_metrics(batch), **out.metrics})
+        sums["loss"] += 0.0  # a rank without items takes part too
+        weights["loss"] = 1.0 / self.strategy.world_size
+        return means([self._over_ranks({k: (sums[k], weights[k]) for k in sums})])
+
+    def _over_ranks(self, sums: MetricSums) -> MetricSums:
+        total: MetricSums = {}
+        for rank in self.strategy.gather_objects(sums):
+            for key, (s, w) in rank.items():
+                a, b = total.get(key, (0.0, 0.0))
+                total[key] = (a + s, b + w)
+        return dict(sorted(total.items()))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Optimizer, schedule position and policy version."""
+        return {
+            "optimizer": self.strategy.optimizer_state(self.module, self.optimizer),
+            "version": self.version,
+            "held": self.held,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore them."""
+        self.strategy.load_optimizer_state(self.module, self.optimizer, state["optimizer"])
+        self.version, self.held = state["version"], state["held"]
+
+
+def means(updates: Sequence[MetricSums]) -> dict[str, float]:
+    """Weighted mean of each metric over updates; :data:`COUNTS` are added."""
+    sums: Sums = defaultdict(float)
+    weights: Sums = defaultdict(float)
+    for rows in updates:
+        add(sums, weights, rows)
+    return {k: s if k in COUNTS else s / weights[k] for k, s in sums.items() if weights[k]}
+
+
+def add(sums: Sums, weights: Sums, rows: Mapping[str, Any]) -> None:
+    """Add (sum, weight) rows."""
+    for key, (total, weight) in rows.items():
+        sums[key] += float(total)  # pyright: ignore[reportArgumentType]
+        weights[key] += float(weight)  # pyright: ignore[reportArgumentType]
+
+
+def core_metrics(batch: Any) -> dict[str, tuple[float, float]]:
+    """What the core measures on every token batch, as (sum, weight): entropy, drift from the engine, and KL(policy that
+    sampled || policy), estimated by k3 without importance weights (``approx_kl``)."""
+    mask = getattr(batch, "mask_BT", None)
+    if mask is None:
+        return {}
+    weight = float(mask.sum())
+    rows: MetricSums = {}
+    if batch.old_logprobs_BT is not None:
+        gap_BT = batch.logprobs_BT.detach() - batch.old_logprobs_BT
+        rows["approx_kl"] = (float(((gap_BT.exp() - 1 - gap_BT) * mask).sum()), weight)
+    if batch.entropy_BT is not None:
+        rows["entropy"] = (float((batch.entropy_BT.detach() * mask).sum()), weight)
+    if batch.behaviour_logprobs_BT is not None:
+        gap = ((batch.behaviour_logprobs_BT - batch.logprobs_BT.detach()) * mask).abs()
+        rows["drift/mean_abs"] = (float(gap.sum()), weight)
+        rows["drift/sequence_max_abs"] = (float(gap.amax(-1).sum()), float(len(gap)))
+    return rows
+
+
+def diverged(what: str, items: Sequence[Any]) -> TrainingDiverged:
+    """The error for a loss or gradient that is not finite, naming the batch."""
+    names = ", ".join(i.name for i in items[:8]) + (f" and {len(items) - 8} more" if len(items) > 8 else "")
+    return TrainingDiverged(
+        what,
+        where=f"batch of {len(items)}: {names}",
+        why="no update was made; the last complete checkpoint is kept",
+        fix="lower trainer.optimizer.learning_rate, add warm-up, or look at these rows in trace.jsonl",
+    )

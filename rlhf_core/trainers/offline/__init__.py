@@ -1,0 +1,1 @@
+"""The offline loop: demonstrations or pairs, update."""

@@ -1,0 +1,247 @@
+"""The offline door: demonstrations or pairs through the same update room, checkpoints and streams."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import torch
+
+from rlhf_core import hooks as hk
+from rlhf_core.context import BuildContext
+from rlhf_core.data.datasets import Datasets
+from rlhf_core.data.mixture import ExampleOrder, by_source, check_fingerprint, interleave
+from rlhf_core.errors import DatasetError
+from rlhf_core.protocols import Loss
+from rlhf_core.runs.component_set import register_sources
+from rlhf_core.runs.jsonl import read_jsonl
+from rlhf_core.trainers.common.config import OfflineTrainerConfig, PolicyTrainerConfig
+from rlhf_core.trainers.common.learner import Learner
+from rlhf_core.trainers.offline.policy_samples import PolicyTask, Sampled
+from rlhf_core.trainers.offline.trace import example_rows, watched
+from rlhf_core.trainers.online.rooms import mean
+
+
+class Task(Protocol):
+    """What makes an offline run SFT, reward modelling, or a preference loss.
+
+    A task may also have ``texts(item)``, which gives an example's texts by name (``rlhf trace show`` then shows them),
+    and ``complete(split, items)``, which gives the examples that the run will use, and only those, what takes time to
+    compute, such as reference logprobs; it is called once per split, on all ranks, before training.
+    """
+
+    @property
+    def module(self) -> torch.nn.Module:
+        """``module(items)`` returns the batch that the loss consumes."""
+        ...
+
+    @property
+    def model(self) -> torch.nn.Module:
+        """The part of ``module`` that is saved."""
+        ...
+
+    def items(self, split: str) -> Sequence[Any]:
+        """Tokenized examples of ``train`` or ``heldout``; what is dropped is counted."""
+        ...
+
+    def write_model(self, folder: Path, weights: Mapping[str, Any]) -> None:
+        """Write the weights of ``model``, given by name, for a checkpoint."""
+        ...
+
+    def load_model(self, folder: Path) -> None:
+        """Read them back."""
+        ...
+
+    def write_final(self, folder: Path, weights: Mapping[str, Any]) -> None:
+        """Write the final model in Hugging Face form."""
+        ...
+
+
+class OfflineTrainer:
+    """Walks the examples in seeded order, one update per batch.
+
+    Args:
+        config: sizes and settings.
+        ctx: session and strategy.
+        task: examples, forward and saving.
+    """
+
+    def __init__(self, config: OfflineTrainerConfig, ctx: BuildContext, task: Task) -> None:
+        self.config, self.ctx, self.task = config.micro_batches(ctx.world_size), ctx, task
+        self.session, self.strategy = ctx.session, ctx.strategy
+        self.train_items, held = list(task.items("train")), list(task.items("heldout"))
+        datasets = getattr(task, "datasets", None)
+        self.datasets = datasets if isinstance(datasets, Datasets) else None
+        if self.datasets:
+            self.session.counts.update(self.datasets.counts)  # a resumed run replaces them by its checkpoint's
+            register_sources(self.datasets, ctx)
+        self.held_items = [held[i] for i in interleave(self._sources(held), self._weights)][: config.eval_samples]
+        if not self.train_items:
+            raise DatasetError("no example is left to train on", fix="raise trainer.max_length or check the dataset")
+        self.data = self.datasets.fingerprint if self.datasets else ""
+        shuffle = self.datasets.settings.shuffle if self.datasets else True
+        self.order = ExampleOrder(self._sources(self.train_items), self._weights, ctx.seed, shuffle)
+        self.draws = max(1, round(len(self.train_items) * config.epochs))
+        full = math.ceil(self.draws / config.batch_size)
+        self.steps = self.session.total_steps = min(full, config.max_steps or full)
+        self._complete()
+        self.before: dict[str, float] | None = None
+        self.sampled: Sampled | None = None
+        if isinstance(config, PolicyTrainerConfig) and config.sample_prompts > 0:
+            self.sampled = Sampled(config, ctx, cast(PolicyTask, task))
+
+    def run(self) -> Mapping[str, Any]:
+        """Train and return the summary."""
+        with self.session.guard():
+            found = self.session.open(self.config.keep_checkpoints)
+            if found:
+                check_fingerprint("dataset", found[1]["data"], self.data)
+                self.task.load_model(found[0] / "model")
+            module = self.strategy.prepare(self.task.module)
+            self.updater = Learner(module, self.loss(), self.strategy, self.config, self.steps)
+            start = 0
+            if found:
+                self.updater.load_state_dict(found[1]["updater"])
+                self.before, start = found[1]["before"], int(found[1]["step"])
+                if self.sampled:
+                    self.sampled.load_state_dict(found[1]["sampled"])
+                self.session.restore(found[1])
+            else:
+                self.before = self._evaluate(0)
+            return self._finish(self._loop(start))
+
+    def _complete(self) -> None:
+        complete = getattr(self.task, "complete", None)
+        if complete is None:
+            return
+        used = sorted({i for step in range(1, self.steps + 1) for i in self.batch(step)})
+        for i, item in zip(used, complete("train", [self.train_items[i] for i in used]), strict=True):
+            self.train_items[i] = item
+        self.held_items = list(complete("heldout", self.held_items))
+
+    def loss(self) -> Loss:
+        """The run's loss; a trainer may put a term of its own around it."""
+        chosen = self.ctx.config.loss
+        assert chosen is not None, "a trainer's companions name its loss"
+        return self.session.parts.build("loss", chosen, self.ctx)
+
+    def prepared(self, step: int, items: list[Any]) -> list[Any]:
+        """A whole batch (of all ranks) as the loss is to see it; a trainer may add what only the batch knows.
+
+        Args:
+            step: the step it is for; that of the last update made, where it is only measured.
+            items: examples, the same on every rank.
+        """
+        return items
+
+    def _loop(self, start: int) -> int:
+        """Run the steps; return the last one made, which is an earlier one if a hook or monitor ends the run."""
+        for step in range(start, self.steps + 1):
+            if step > start:
+                self._step(step)
+                if self.config.eval_every and step % self.config.eval_every == 0 and step < self.steps:
+                    self._evaluate(step)
+            if self.session.boundary(step, self.steps, self.config.checkpoint_every, self._save):
+                return step
+        return self.steps
+
+    def _step(self, step: int) -> None:
+        began = time.perf_counter()
+        batch = [self.train_items[i] for i in self.batch(step)]
+        tokens = sum(i.tokens for i in batch)
+        self.session.hooks.fire("rlhf_batch_ready", hk.BatchReady(step, len(batch), tokens))
+        mine = self.prepared(step, batch)[self.strategy.rank :: self.strategy.world_size]
+        with watched(self.updater) as seen:
+            metrics = self.updater.update(mine)
+        rows = example_rows(self.task, batch, seen, self.strategy, self.config.trace_prompts)
+        self.session.trace(
+            step, "step", [{"event": "update", "examples": [i.name for i in batch], "rows": rows, "metrics": metrics}]
+        )
+        self.session.log_step(step, metrics, {"update": time.perf_counter() - began})
+
+    def batch(self, step: int) -> list[int]:
+        """Indices of one step's examples: sources by weight, each walked in fresh seeded permutations.
+
+        The last batch of the last epoch is smaller when the examples do not divide evenly.
+        """
+        size = self.config.batch_size
+        first = (step - 1) * size
+        return self.order.draws(first, min(size, self.draws - first))
+
+    @property
+    def _weights(self) -> dict[str, float]:
+        return {"": 1.0, **(self.datasets.weights if self.datasets else {})}
+
+    def _sources(self, items: Sequence[Any]) -> list[str]:
+        """Source of each item, known by its name; a task without the run's datasets has one source."""
+        return [self.datasets.source_of(i.name) if self.datasets else "" for i in items]
+
+    def _evaluate(self, step: int) -> dict[str, float] | None:
+        metrics = self.evaluation(step)
+        if metrics:
+            self.session.log_eval(step, metrics)
+        return metrics or None
+
+    def evaluation(self, step: int) -> dict[str, float]:
+        """Held-out metrics after a step, under names that begin with ``eval/``; {} without held-out examples."""
+        sampled = self.sampled.run(step, self.updater.version, self.updater.module) if self.sampled else {}
+        if not self.held_items:
+            return sampled
+        metrics = self._measure("eval", self.held_items, step)
+        rows = by_source(self._sources(self.held_items))
+        for source, places in rows.items() if len(rows) > 1 else ():
+            metrics |= self._measure(f"eval/{source}", [self.held_items[i] for i in places], step)
+        return metrics | sampled
+
+    def _measure(self, prefix: str, items: list[Any], step: int) -> dict[str, float]:
+        mine = self.prepared(step, items)[self.strategy.rank :: self.strategy.world_size]
+        return {f"{prefix}/{k}": v for k, v in self.updater.measure(mine).items()}
+
+    def _save(self, step: int) -> None:
+        if not self.session.saved(step):
+            state = {
+                "updater": self.updater.state_dict(),
+                "before": self.before,
+                "data": self.data,
+                "sampled": self.sampled.state_dict() if self.sampled else None,
+            }
+            self.session.checkpoint(step, state, self.task.model, self.task.write_model)
+
+    def _finish(self, step: int) -> dict[str, Any]:
+        after = self._evaluate(step)
+        self.session.write_final(self.task.model, self.task.write_final)
+        rows = [r for r in read_jsonl(self.session.dir.path / "metrics.jsonl") if "grad_norm" in r]
+        losses = [float(r["loss"]) for r in rows]
+        reason = self.session.stop_reason()
+        return self.session.finish(
+            {
+                "status": "stopped" if reason is not None else "completed",
+                "stop_reason": reason,
+                "algo": self.config.name,
+                "steps": len(rows),
+                "updates": self.updater.version,
+                "seed": self.ctx.seed,
+                "seconds": round(time.monotonic() - self.session.started, 3),
+                "train_examples": len(self.train_items),
+                "tokens_generated": 0,
+                "tokens_trained": int(sum(r["train/tokens"] for r in rows)),
+                "loss_first": mean(losses[:5]),
+                "loss_last": mean(losses[-5:]),
+                "evaluation_before": self.before,
+                "evaluation_after": after,
+                "final_model": "final",
+                "reports": dict(self.ctx.report),
+                **self.more_summary(),
+            }
+        )
+
+    def more_summary(self) -> dict[str, Any]:
+        """What a trainer adds to the summary."""
+        return self.sampled.summary() if self.sampled else {}
+
+    def close(self) -> None:
+        """Close every component of the run."""
+        self.session.close()

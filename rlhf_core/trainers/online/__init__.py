@@ -1,0 +1,1 @@
+"""The on-policy loop: prompts, rollouts, rewards, advantages, update."""

@@ -1,0 +1,71 @@
+"""A critic beside the policy: its weights in a checkpoint, and what it says in training items."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlhf_core.errors import ModelError
+from rlhf_core.trainers.common.training_sample import TrainingSample
+from rlhf_core.types import Advantages, TokenValues
+
+FILE = "critic.safetensors"
+
+
+def save_critic(critic: torch.nn.Module, weights: Mapping[str, Any], folder: Path) -> None:
+    """Write the weights that learn; the rest (the base under its adapters) is where the policy came from."""
+    from safetensors.torch import save_file
+
+    kept = {k: weights[k].detach().cpu().contiguous() for k, p in critic.named_parameters() if p.requires_grad}
+    save_file(kept, str(folder / FILE))
+
+
+def load_critic(critic: torch.nn.Module, folder: Path) -> None:
+    """Put them back, bit for bit.
+
+    Raises:
+        ModelError: the file is not there, or is that of another critic.
+    """
+    from safetensors.torch import load_file
+
+    file = folder / FILE
+    if not file.is_file():
+        raise ModelError(
+            f"checkpoint '{folder}' holds no critic",
+            where=str(file),
+            fix="resume with the advantage that the run was started with",
+        )
+    state, wanted = load_file(str(file)), {k for k, p in critic.named_parameters() if p.requires_grad}
+    if state.keys() != wanted:
+        raise ModelError(
+            f"checkpoint '{folder}' does not fit the critic",
+            why=f"they differ in {sorted(state.keys() ^ wanted)[:3]}",
+            fix="resume with the settings it was made with",
+        )
+    critic.load_state_dict(state, strict=False)
+
+
+def with_returns(
+    items: Sequence[TrainingSample | None], tokens: Sequence[TokenValues] | None, estimate: Advantages, first: int
+) -> list[TrainingSample | None]:
+    """Give items what the critic said and is to learn.
+
+    Args:
+        items: this rank's.
+        tokens: this rank's; None without a critic.
+        estimate: of all ranks.
+        first: place of this rank's first item in it.
+    """
+    if tokens is None or estimate.returns is None:
+        return list(items)
+    rows = list[TrainingSample | None]()
+    for n, item in enumerate(items):
+        returns_T = estimate.returns[first + n]
+        values_T = tokens[n].values_T1[:-1]
+        rows.append(
+            item if item is None or returns_T is None else item.with_(old_values_T=values_T, returns_T=returns_T)
+        )
+    return rows

@@ -1,0 +1,66 @@
+"""Samples and scores as JSON lines, so that nothing unpickled comes back from a worker."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from rlhf_core.types import FinishReason, Prompt, Sample, Score, ScoreStatus
+
+DETAIL_CHARACTERS = 500
+
+
+def pack(message: Any) -> bytes:
+    """One JSON line.
+
+    Raises:
+        TypeError: the message holds something that JSON cannot carry.
+    """
+    return json.dumps(message, ensure_ascii=True).encode() + b"\n"
+
+
+def sample_to_json(sample: Sample) -> dict[str, Any]:
+    """Everything a verifier may look at."""
+    prompt = sample.prompt
+    return {
+        "id": prompt.id,
+        "messages": [dict(m) for m in prompt.messages],
+        "answer": prompt.answer,
+        "source": prompt.source,
+        "meta": dict(prompt.meta),
+        "completion": sample.completion,
+        "finish_reason": sample.finish_reason.value,
+    }
+
+
+def sample_from_json(data: dict[str, Any]) -> Sample:
+    """Undo :func:`sample_to_json`."""
+    prompt = Prompt(data["id"], tuple(data["messages"]), data["answer"], data["source"], data["meta"])
+    return Sample(prompt, data["completion"], FinishReason(data["finish_reason"]))
+
+
+def score_to_json(score: object) -> dict[str, Any]:
+    """A verifier's answer; anything but a :class:`Score` with finite parts becomes status ``error``."""
+    if not isinstance(score, Score):
+        return error_score(f"the verifier returned {type(score).__name__}, expected Score")
+    parts = {str(name): float(value) for name, value in score.parts.items()}
+    bad = next((name for name, value in parts.items() if not math.isfinite(value)), None)
+    if bad is not None:
+        return error_score(f"part '{bad}' of the verdict is {parts[bad]}")
+    value = None if score.value is None else float(score.value)
+    return {"value": value, "parts": parts, "status": score.status.value, "detail": score.detail[:DETAIL_CHARACTERS]}
+
+
+def error_score(detail: str) -> dict[str, Any]:
+    """A missing verdict as JSON."""
+    return {"value": None, "parts": {}, "status": ScoreStatus.ERROR.value, "detail": detail[:DETAIL_CHARACTERS]}
+
+
+def score_from_json(data: dict[str, Any]) -> Score:
+    """Undo :func:`score_to_json`.
+
+    Raises:
+        ValueError, KeyError: the worker sent something else.
+    """
+    return Score(data["value"], data["parts"], ScoreStatus(data["status"]), data["detail"])

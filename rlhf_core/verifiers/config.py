@@ -1,0 +1,110 @@
+"""Configurations of the court: verifiers and the reward that asks them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from pydantic import Field
+
+from rlhf_core.config.base import ComponentConfig
+from rlhf_core.config.slots import component
+
+if TYPE_CHECKING:
+    from rlhf_core.context import BuildContext
+    from rlhf_core.protocols import RewardModel, Verifier
+    from rlhf_core.types import Prompt
+
+
+DEADLINE_S = 5.0
+"""For a verdict, unless the verifier needs longer."""
+
+
+class VerifierConfig(ComponentConfig):
+    """Base of a verifier's Config. It is built in a worker process: the context has a registry, no run config."""
+
+    needs_answer: ClassVar[bool] = True
+    """Whether the verdict compares with ``Prompt.answer``; if so, a dataset without answers is refused."""
+
+    def check_prompt(self, prompt: Prompt) -> str | None:
+        """Why no completion of this prompt could be judged (a reference answer that does not parse, say); None if it
+        can. Asked for every row when the data set loads, so it must be quick; the error names file and line.
+        """
+        return None
+
+    @property
+    def seconds(self) -> float:
+        """The longest that a verdict takes with these settings, by the verifier's own deadlines; 0 if it has none."""
+        return 0.0
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Environment variables with keys or tokens that its worker needs, which gets no others of that kind."""
+        return ()
+
+
+class NumericVerifierConfig(VerifierConfig):
+    """Compares the number that a completion states with the reference answer.
+
+    The number is the last one after ``####``, "the answer is" or inside ``\\boxed{}``, otherwise the last one of the
+    text. Signs, thousands separators, ``$``, ``%``, units and fractions are understood; ``3/4`` equals ``0.75``.
+    """
+
+    name: str = "numeric"
+    tolerance: float = Field(default=1e-6, ge=0)
+    """Relative difference that still counts as equal; absolute below 1."""
+    format_weight: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the value given for stating the answer in one of the three forms, right or wrong."""
+
+    def check_prompt(self, prompt: Prompt) -> str | None:
+        """A reference answer must hold a number."""
+        from rlhf_core.verifiers.numeric import stated_number
+
+        if prompt.answer is None or stated_number(prompt.answer) is not None:
+            return None
+        return f"the reference answer {prompt.answer[:60]!r} holds no number"
+
+    def build(self, ctx: BuildContext) -> Verifier:
+        """Return the verifier."""
+        from rlhf_core.verifiers.numeric import NumericVerifier
+
+        return NumericVerifier(self)
+
+
+class VerifierRewardConfig(ComponentConfig):
+    """Rewards a completion with a verifier's verdict, asked in worker processes that are killed when late."""
+
+    name: str = "verifier"
+    verifier: component("verifier") = NumericVerifierConfig()  # pyright: ignore[reportInvalidTypeForm]
+    """Which verifier; ``numeric`` unless another is named."""
+    timeout_s: float | None = Field(None, gt=0)
+    """Seconds for one verdict; a late worker is killed and the score's status is ``timeout``. None is 5 s, or as long
+    as the verifier's own deadlines need."""
+    workers: int = Field(2, ge=1)
+    """Processes of each training process."""
+    start_timeout_s: float = Field(60.0, gt=0)
+    """Seconds for a worker to import and build the verifier."""
+    memory_mb: int | None = Field(4096, ge=64)
+    """Address space of a worker (Linux); a call that wants more gets ``MemoryError``. None lifts the limit."""
+    recycle_after_calls: int | None = Field(None, ge=1)
+    """A worker is replaced after so many calls; None keeps it."""
+    recycle_above_mb: int | None = Field(None, ge=64)
+    """A worker whose resident memory is above this after a call is replaced (Linux); None keeps it."""
+
+    @property
+    def deadline_s(self) -> float:
+        """Seconds for one verdict."""
+        own = getattr(self.verifier, "seconds", 0.0)
+        return max(DEADLINE_S, own) if self.timeout_s is None else self.timeout_s
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Check that there are reference answers, that every prompt can be judged, and that there is time enough."""
+        from rlhf_core.verifiers.verifier_reward import check_answers, check_deadline
+
+        check_deadline(self)
+        check_answers(self, ctx)
+
+    def build(self, ctx: BuildContext) -> RewardModel:
+        """Start the workers and return the reward."""
+        from rlhf_core.verifiers.verifier_reward import VerifierReward
+
+        return VerifierReward(self, ctx.registry, ctx.run_dir)

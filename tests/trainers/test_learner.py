@@ -1,0 +1,132 @@
+"""One update does not depend on how its batch is cut, shared or thinned."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from rlhf_core.batches import LossOutput, TokenBatch
+from rlhf_core.errors import TrainingDiverged
+from rlhf_core.policy.forward_options import ForwardOptions
+from rlhf_core.strategy.local import LocalStrategy
+from rlhf_core.trainers.common.config import OnlineTrainerConfig
+from rlhf_core.trainers.common.learner import Learner
+from rlhf_core.trainers.common.policy_module import KLTerm, PolicyModule
+from rlhf_core.trainers.common.training_sample import TrainingSample
+from rlhf_plugin_grpo.loss import GrpoClip
+
+REDUCTIONS = ("token_mean", "sequence_mean", "constant")
+
+
+class Capture(LocalStrategy):
+    """Remembers the gradient before clipping."""
+
+    def clip_grad_norm(self, module: torch.nn.Module, max_norm: float) -> float:
+        self.gradient = {k: p.grad.clone() for k, p in module.named_parameters() if p.grad is not None}
+        return super().clip_grad_norm(module, max_norm)
+
+
+def model() -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=64,
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            pad_token_id=2,
+            eos_token_id=2,
+        )
+    ).eval()
+
+
+def items() -> list[TrainingSample]:
+    rng = np.random.default_rng(1)
+    prompts = [tuple(int(t) for t in rng.integers(0, 64, n)) for n in (3, 6)]
+    rows: list[TrainingSample] = []
+    for i in range(8):
+        count = int(rng.integers(1, 9))
+        ids = (*rng.integers(0, 64, count - 1).tolist(), 2)  # token 0 is real, and pad is EOS
+        advantages = np.full(count, 0.0 if i in (1, 5) else rng.normal(), np.float32)
+        old = rng.normal(-4, 0.2, count).astype(np.float32)
+        rows.append(
+            TrainingSample(f"i{i}", prompts[i // 4], ids, np.ones(count, bool), advantages, old_T=old, ref_T=old + 0.1)
+        )
+    return rows
+
+
+def gradient(
+    rows: list[TrainingSample],
+    *,
+    micro: int = 8,
+    share: bool = False,
+    drop: bool = False,
+    reduction: str = "token_mean",
+    kl: float = 0.0,
+) -> dict[str, torch.Tensor]:
+    strategy = Capture()
+    settings = OnlineTrainerConfig(name="t", micro_batch_size=micro, reduction=reduction)  # type: ignore[arg-type]
+    loss = GrpoClip(0.2, 0.2) if kl == 0 else KLTerm(GrpoClip(0.2, 0.2), kl, "k3")
+    totals = (float(sum(i.tokens for i in rows)), float(len(rows)))
+    kept = [i for i in rows if not i.flat] if drop else rows
+    Learner(PolicyModule(model(), 1.0, ForwardOptions(share_prefix=share)), loss, strategy, settings, 1).update(
+        kept, totals
+    )
+    return strategy.gradient
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize(("micro", "share", "drop"), list(itertools.product((1, 3, 8), (False, True), (False, True))))
+def test_every_pair_of_options_gives_the_plain_gradient(micro: int, share: bool, drop: bool, reduction: str) -> None:
+    plain = gradient(items(), reduction=reduction)
+    other = gradient(items(), micro=micro, share=share, drop=drop, reduction=reduction)
+    assert max(float(g.abs().max()) for g in plain.values()) > 1e-3
+    assert max(float((plain[k] - other[k]).abs().max()) for k in plain) < 1e-5
+
+
+def test_order_of_a_batch_does_not_matter_with_kl() -> None:
+    plain, other = gradient(items(), kl=0.3), gradient(items()[::-1], micro=2, share=True, kl=0.3)
+    assert max(float((plain[k] - other[k]).abs().max()) for k in plain) < 1e-5
+
+
+def test_masked_tokens_do_not_count() -> None:
+    rows = items()
+    mask = rows[0].mask_T.copy()
+    mask[-1] = False
+    masked = [replace(rows[0], mask_T=mask), *rows[1:]]
+    wild = [replace(masked[0], advantages_T=np.where(mask, masked[0].advantages_T, 1e6).astype(np.float32)), *rows[1:]]
+    a, b = gradient(masked), gradient(wild)
+    assert all(torch.equal(a[k], b[k]) for k in a)
+
+
+class Broken:
+    """A loss that is NaN on one row."""
+
+    def __call__(self, batch: TokenBatch) -> LossOutput:
+        return LossOutput(batch.logprobs_BT * math.nan)
+
+
+def test_nan_names_the_batch_and_leaves_the_weights() -> None:
+    policy = model()
+    before = {k: v.clone() for k, v in policy.state_dict().items()}
+    config = OnlineTrainerConfig(name="t", micro_batch_size=4)
+    updater = Learner(PolicyModule(policy), Broken(), LocalStrategy(), config, 1)
+    with pytest.raises(TrainingDiverged, match=r"loss is nan[\s\S]*i0, i1, i2, i3"):
+        updater.update(items())
+    assert all(torch.equal(before[k], v) for k, v in policy.state_dict().items())
+
+
+def test_no_gradient_no_step() -> None:
+    policy = model()
+    before = policy.state_dict()["lm_head.weight"].clone()
+    updater = Learner(PolicyModule(policy), GrpoClip(0.2, 0.2), LocalStrategy(), OnlineTrainerConfig(name="t"), 1)
+    assert updater.update([], (10.0, 2.0))["updates_skipped"] == 1.0
+    assert updater.version == 0
+    assert torch.equal(before, policy.state_dict()["lm_head.weight"])

@@ -1,0 +1,79 @@
+"""A missing score is not 0.0, and too many missing ones end the run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from rlhf_core.errors import ScoreError
+from rlhf_core.trainers.online.logprob_mismatch import mismatch_warning
+from rlhf_core.trainers.online.rooms import RewardManager, score_metrics
+from rlhf_core.types import FinishReason, Prompt, Rollout, Sample, Score, ScoreStatus
+from rlhf_plugin_grpo.advantage import GroupNorm
+from rlhf_plugin_grpo.config import GroupNormConfig
+
+PROMPTS = [Prompt(f"p{i}", ({"role": "user", "content": "?"},), source="b" if i == 3 else "a") for i in range(4)]
+ROLLOUTS = [Rollout(f"p{i}", 0, (1,), (5,), np.zeros(1, np.float32), 0, FinishReason.EOS, "x", i) for i in range(4)]
+
+
+class Constant:
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def score(self, samples: Sequence[Sample]) -> list[Score]:
+        return [Score(self.value) for _ in samples]
+
+
+class Raises:
+    def score(self, samples: Sequence[Sample]) -> list[Score]:
+        raise RuntimeError("judge is down")
+
+
+def test_a_failing_reward_gives_errors_not_zeros() -> None:
+    scores = RewardManager(Raises(), {}, 0.5).score(PROMPTS, ROLLOUTS)
+    assert all(s.status is ScoreStatus.ERROR and s.value is None and "judge is down" in s.detail for s in scores)
+    with pytest.raises(ScoreError, match="4 of 4"):
+        RewardManager(Raises(), {}, 0.5).check(scores)
+
+
+def test_a_source_may_have_its_own_reward() -> None:
+    scores = RewardManager(Constant(1.0), {"b": Constant(7.0)}, 0.5).score(PROMPTS, ROLLOUTS)
+    assert [s.value for s in scores] == [1.0, 1.0, 1.0, 7.0]
+
+
+def test_missing_scores_leave_group_statistics_alone() -> None:
+    missing = Score.failed(ScoreStatus.TIMEOUT, "5 s")
+    scores = [Score(1.0), missing, Score(3.0), Score(2.0)]
+    values = GroupNorm(GroupNormConfig()).estimate(ROLLOUTS, scores, [0, 0, 0, 0]).values
+    assert values[1] is None
+    assert [values[0], values[2], values[3]] == pytest.approx([-1.0, 1.0, 0.0], abs=1e-5)
+    assert score_metrics(scores)["reward/mean"] == pytest.approx(2.0)
+    assert score_metrics(scores)["reward/timeout"] == 1.0
+
+
+def test_rounding_is_not_a_signal() -> None:
+    scores = [Score(0.1 + 0.2), Score(0.3), Score(0.3), Score(0.3)]
+    assert list(GroupNorm(GroupNormConfig()).estimate(ROLLOUTS, scores, [0] * 4).values) == [0.0] * 4
+
+
+def test_without_scaling_the_mean_is_subtracted() -> None:
+    scores = [Score(1.0), Score(0.0), Score(5.0), Score(5.0)]
+    values = GroupNorm(GroupNormConfig(scale="none")).estimate(ROLLOUTS, scores, [0, 0, 1, 1]).values
+    assert list(values) == [0.5, -0.5, 0.0, 0.0]
+
+
+def test_a_non_finite_score_cannot_be_made() -> None:
+    with pytest.raises(ValueError, match="finite"):
+        Score(float("nan"))
+
+
+def test_gated_samples_do_not_count_as_failures() -> None:
+    gated = Score(None, {"std": 2.0}, ScoreStatus.GATED, "members disagree")
+    RewardManager(Constant(1.0), {}, 0.1).check([gated, gated, gated, Score(1.0)])
+
+
+def test_drift_is_named() -> None:
+    assert mismatch_warning({"drift/mean_abs": 1e-5}) is None
+    assert "temperature" in (mismatch_warning({"drift/mean_abs": 0.4}) or "")

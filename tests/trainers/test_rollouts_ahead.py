@@ -1,0 +1,374 @@
+"""Rollouts sampled ahead of the learner: decided by counts alone, exact under resume, nothing lost or twice."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from rlhf_core.api import hookimpl
+from rlhf_core.config.load import validate
+from rlhf_core.errors import DeadlineExceeded
+from rlhf_core.launch.run import set_up_torch
+from rlhf_core.models.config import ModelConfig
+from rlhf_core.models.load import load_policy
+from rlhf_core.models.sampler_policy import SamplerPolicy
+from rlhf_core.registry import Registry
+from rlhf_core.rollout.native import NativeEngine
+from rlhf_core.runs.jsonl import read_jsonl
+from rlhf_core.trainers.online.rollout_buffer import RolloutBuffer
+from rlhf_core.trainers.online.rollout_worker import RolloutWorker
+from rlhf_core.trainers.online.rooms import RewardManager
+
+from .conftest import ONLINE, StopsAt, Train
+
+LATER = ("staleness/", "buffer/", "importance/")
+
+
+def settings(steps: int = 5, **trainer: Any) -> dict[str, Any]:
+    rate = {"learning_rate": 1e-3}
+    return {
+        "trainer": {
+            "steps": steps,
+            "eval_samples": 1,
+            "eval_every": 2,
+            "checkpoint_every": 2,
+            "optimizer": rate,
+            "rollout_batch_size": 16,
+            "sampling": {"max_tokens": 12},
+            **trainer,
+        }
+    }
+
+
+def rows(train: Train, run: str) -> list[dict[str, Any]]:
+    return [{k: v for k, v in r.items() if k != "time"} for r in read_jsonl(train.folder / run / "metrics.jsonl")]
+
+
+def weights(train: Train, run: str) -> dict[str, Any]:
+    return load_file(train.folder / run / "final" / "model.safetensors")
+
+
+def same(train: Train, a: str, b: str, without: tuple[str, ...] = ()) -> None:
+    """Metrics, trace and weights are equal, bit for bit."""
+    kept = [
+        [{k: v for k, v in r.items() if not k.startswith(without or ("-",))} for r in rows(train, n)] for n in (a, b)
+    ]
+    assert kept[0] == kept[1]
+    one, two = weights(train, a), weights(train, b)
+    assert all(one[k].equal(two[k]) for k in one)
+    if not without:
+        traces = [(train.folder / n / "trace.jsonl").read_text() for n in (a, b)]
+        assert traces[0] == traces[1]
+
+
+def prompts(train: Train, run: str = "run") -> list[list[str]]:
+    """Prompt ids of each step."""
+    found = [r for r in read_jsonl(train.folder / run / "trace.jsonl") if r["event"] == "prompt"]
+    return [[r["prompt_id"] for r in some] for _, some in itertools.groupby(found, lambda r: r["step"])]
+
+
+def versions(train: Train, run: str = "run") -> list[set[int]]:
+    """Policy versions that sampled each step's completions."""
+    found = [r for r in read_jsonl(train.folder / run / "trace.jsonl") if r["event"] == "prompt"]
+    return [
+        {c["policy_version"] for r in some for c in r["completions"]}
+        for _, some in itertools.groupby(found, lambda r: r["step"])
+    ]
+
+
+def producers() -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if t.name == "rollout producer"]
+
+
+def test_a_thread_that_may_not_be_ahead_is_the_synchronous_run(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(ONLINE, change=settings(2), run="sync")
+    inner = RolloutBuffer.__init__
+
+    def no_room(self: RolloutBuffer, chosen: Any, capacity: int) -> None:
+        assert capacity == 1
+        inner(self, chosen, 0)
+
+    monkeypatch.setattr(RolloutBuffer, "__init__", no_room)
+    change = settings(2, rollouts={"max_staleness": 1}, importance={"mode": "off"})
+    train(ONLINE, change=change, run="thread")
+    same(train, "sync", "thread", LATER)
+
+
+def test_the_clock_decides_nothing(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    change = settings(4, rollouts={"max_staleness": 2}, dynamic_sampling={"max_rounds": 2})
+    train(ONLINE, change=change, run="quick")
+    assert versions(train, "quick")[:4] == [{0}, {0}, {0}, {1}]
+    score, rng = RewardManager.score, random.Random(0)
+
+    def late(self: RewardManager, *args: Any) -> Any:
+        time.sleep(rng.uniform(0, 0.15))
+        return score(self, *args)
+
+    monkeypatch.setattr(RewardManager, "score", late)
+    train(ONLINE, change=change, run="slow")
+    same(train, "quick", "slow")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rollouts": {"max_staleness": 2}, "kl": {"coefficient": 0.05, "sync_every": 2}},
+        pytest.param({"rollouts": {"max_staleness": 4, "max_reads": 2}, "train_batch_size": 8}, marks=pytest.mark.slow),
+        pytest.param({"rollouts": {"max_staleness": 1}, "dynamic_sampling": {"max_rounds": 3}}, marks=pytest.mark.slow),
+        pytest.param(
+            {"rollouts": {"max_staleness": 1}, "adaptive_sampling": {"max_completions": 8}}, marks=pytest.mark.slow
+        ),
+        pytest.param({"rollouts": {"max_staleness": 1}, "model": {"lora": {"r": 4}}}, marks=pytest.mark.slow),
+        pytest.param({"rollouts": {"max_staleness": 2}, "name": "ppo"}, marks=pytest.mark.slow),
+        pytest.param({"rollouts": {"max_staleness": 2, "capacity": 2}, "train_batch_size": 8}, marks=pytest.mark.slow),
+    ],
+)
+def test_resume_with_batches_in_flight_is_exact(train: Train, change: dict[str, Any]) -> None:
+    merged = settings(5, **{k: v for k, v in change.items() if k != "model"})
+    merged |= {"model": change["model"]} if "model" in change else {}
+    if change.get("name") == "ppo":
+        merged |= {"advantage": {"name": "gae"}, "loss": {"name": "ppo_clip"}}
+        merged["trainer"] |= {"train_batch_size": 16}
+    train(ONLINE, change=merged, run="whole")
+    train(ONLINE, StopsAt(3), change=merged)
+    kept = read_state(train.folder / "run" / "checkpoints" / "step-000003")
+    assert kept["ranks"][0]["rollouts"]["slots"], "something was in flight"
+    train(ONLINE, resume=True)
+    same(train, "whole", "run")
+    assert not producers()
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    from rlhf_core.runs.tree import load_tree
+
+    return load_tree(folder, "state")
+
+
+def test_what_is_too_stale_is_thrown_away_and_its_prompts_come_again(train: Train) -> None:
+    """Two updates a step and room for two batches, but only two versions of staleness: some batches must go."""
+    change = settings(6, rollouts={"max_staleness": 2, "capacity": 2}, train_batch_size=8, eval_samples=0)
+    change["dataset"] = {"limit": 24}
+    summary = train(ONLINE, change=change)
+    steps = [r for r in rows(train, "run") if "staleness/max" in r]
+    assert max(r["staleness/max"] for r in steps) == 2
+    assert summary["dropped"]["prompts_evicted"] == sum(r["buffer/evicted"] for r in steps) > 0
+    seen = prompts(train)
+    assert [len(set(s)) for s in seen] == [4] * 6
+    assert Counter(p for step in seen for p in step).most_common(1)[0][1] == 1, "an epoch: each once, none lost"
+
+
+def test_what_a_batch_set_aside_is_told_although_it_became_too_stale(train: Train) -> None:
+    summary = train(
+        ONLINE,
+        change=settings(
+            4,
+            rollouts={"max_staleness": 2, "capacity": 2},
+            train_batch_size=8,
+            eval_samples=0,
+            dynamic_sampling={"max_rounds": 2},
+            checkpoint_every=0,
+        ),
+    )
+    steps = [r for r in rows(train, "run") if "refill/set_aside" in r]
+    assert summary["dropped"]["prompts_evicted"] > 0
+    aside = [r for r in read_jsonl(train.folder / "run" / "trace.jsonl") if r["event"] == "set_aside"]
+    assert len(aside) == summary["dropped"]["groups_set_aside"] > sum(r["refill/set_aside"] for r in steps)
+
+
+def test_a_batch_may_be_read_again(train: Train) -> None:
+    summary = train(
+        ONLINE,
+        change=settings(
+            4,
+            rollouts={"max_staleness": 1, "max_reads": 2},
+            rollout_batch_size=32,
+            eval_samples=0,
+            kl={"coefficient": 0.01},
+        ),
+    )
+    seen = prompts(train)
+    assert seen[0] == seen[1] != seen[2] == seen[3]
+    assert versions(train) == [{0}, {0}, {2}, {2}]
+    steps = [r for r in rows(train, "run") if "staleness/max" in r]
+    assert [r["staleness/max"] for r in steps] == [0, 1, 0, 1]
+    assert [r["importance/mean_ratio"] == pytest.approx(1, abs=1e-4) for r in steps] == [True, False, True, False]
+    assert summary["dropped"]["scores_ok"] == 64, "scored once"
+    assert [r["tokens_generated"] > 0 for r in steps] == [True, False, True, False]
+    times = [r["time"] for r in read_jsonl(train.folder / "run" / "metrics.jsonl") if "time" in r]
+    assert ["rollout" in t for t in times] == [True, False, True, False], "sampled once"
+
+
+def test_what_the_producer_raises_ends_the_run(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    generate = NativeEngine.generate
+
+    def breaks(self: NativeEngine, *args: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            raise OSError("the engine's socket is gone")
+        return generate(self, *args)
+
+    monkeypatch.setattr(NativeEngine, "generate", breaks)
+    with pytest.raises(OSError, match="socket is gone"):
+        train(ONLINE, change=settings(5, rollouts={"max_staleness": 2}, eval_samples=0))
+    assert not producers()
+    assert [r["step"] for r in rows(train, "run")] == [1, 2], "what was sampled before is learned from"
+
+
+def test_hooks_hear_of_a_batch_in_the_step_that_learns_from_it(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[tuple[str, int, str]] = []
+
+    class Listener:
+        @hookimpl
+        def rlhf_rollouts_ready(self, event: Any) -> None:
+            heard.append(("rollouts", event.step, threading.current_thread().name))
+
+        @hookimpl
+        def rlhf_rewards_ready(self, event: Any) -> None:
+            heard.append(("rewards", event.step, threading.current_thread().name))
+
+        @hookimpl
+        def rlhf_step_end(self, event: Any) -> None:
+            heard.append(("end", event.step, threading.current_thread().name))
+
+    calls: list[int] = []
+    generate = NativeEngine.generate
+
+    def counted(self: NativeEngine, requests: Any, *args: Any) -> Any:
+        calls.append(len(requests))
+        return generate(self, requests, *args)
+
+    monkeypatch.setattr(NativeEngine, "generate", counted)
+    train(ONLINE, Listener(), change=settings(3, rollouts={"max_staleness": 8}, eval_samples=0))
+    assert calls == [16, 16, 16], "no more is sampled than the run will learn from"
+    assert heard == [(what, n, "MainThread") for n in (1, 2, 3) for what in ("rollouts", "rewards", "end")]
+
+
+def test_a_wait_has_a_deadline_and_a_name_and_a_decode_can_be_cancelled() -> None:
+    policy = load_policy(ModelConfig())
+    copy = SamplerPolicy(policy.model)
+    begun = threading.Event()
+
+    def decodes_for_ever(*_: Any) -> Any:
+        import torch
+
+        while True:
+            begun.set()
+            copy.model(torch.tensor([[1, 2, 3]]))
+
+    producer = RolloutWorker(decodes_for_ever, copy, timeout_s=0.3)
+    producer.order(7, 12, copy.take(policy.model))
+    with pytest.raises(DeadlineExceeded, match=r"rollout batch 7 \(policy version 12\) was not there after"):
+        producer.wait(7, 12)
+    assert begun.is_set()
+    producer.close()
+    assert not producers()
+
+
+def test_a_copy_shares_what_is_not_trained_and_follows_what_is() -> None:
+    import torch
+
+    policy = load_policy(ModelConfig.model_validate({"lora": {"r": 4}})).model
+    copy = SamplerPolicy(policy)
+    assert copy.names
+    assert all("lora_" in name for name in copy.names)
+    mine, theirs = dict(copy.model.named_parameters()), dict(policy.named_parameters())
+    assert all((mine[n] is theirs[n]) == (n not in copy.names) for n in theirs)
+    with torch.no_grad():
+        for name in copy.names:
+            theirs[name].normal_()
+    taken = copy.take(policy)
+    assert not any(mine[n].equal(theirs[n]) for n in copy.names)
+    copy.put(taken)
+    assert all(mine[n].equal(theirs[n]) for n in copy.names)
+
+
+@pytest.mark.slow
+def test_two_processes_sample_ahead_what_one_does(tmp_path: Path) -> None:
+    """With refill, so that the producers of the ranks talk to each other while the learners do."""
+    options = [
+        "--algo",
+        "grpo",
+        "--reward",
+        "verifier",
+        "--dataset",
+        "pocket/arithmetic",
+        "--set",
+        "threads=1",
+        *(
+            w
+            for s in (
+                "steps=3",
+                "rollout_batch_size=16",
+                "group_size=4",
+                "eval_samples=2",
+                "eval_every=1",
+                "checkpoint_every=1",
+                "optimizer.eps=1e-3",
+                "rollouts.max_staleness=1",
+                "dynamic_sampling.max_rounds=2",
+            )
+            for w in ("--set", f"trainer.{s}")
+        ),
+    ]
+    for n in ("1", "2"):
+        command = [
+            sys.executable,
+            "-m",
+            "rlhf_core.cli.main",
+            "train",
+            *options,
+            "--nproc",
+            n,
+            "--run-dir",
+            str(tmp_path / n),
+        ]
+        subprocess.run(command, check=True, timeout=250, capture_output=True)
+    found = [
+        [
+            (r["step"], r["prompt_id"], [(c["text"], c["policy_version"]) for c in r["completions"]])
+            for r in read_jsonl(tmp_path / n / "trace.jsonl")
+            if r["event"] == "prompt"
+        ]
+        for n in ("1", "2")
+    ]
+    assert found[0] == found[1]
+    a, b = (load_file(tmp_path / n / "final" / "model.safetensors") for n in ("1", "2"))
+    assert max(float((a[k] - b[k]).abs().max()) for k in a) < 1e-5
+
+
+@pytest.mark.slow
+def test_two_kills_at_random_moments() -> None:
+    script = Path(__file__).parents[2] / "scripts" / "studies" / "kill_audit.py"
+    out = subprocess.run([sys.executable, str(script), "--kills", "2", "--steps", "8"], capture_output=True, text=True)
+    assert out.returncode == 0, out.stdout + out.stderr
+    assert '"kills": 2' in out.stdout
+
+
+def test_who_samples_and_who_learns_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    def threads(**said: Any) -> int:
+        config = {"trainer": {"name": "grpo", **said.pop("trainer", {})}, "reward": "verifier", **said}
+        set_up_torch(validate(Registry(disabled=()), config))
+        return torch.get_num_threads()
+
+    before, ahead = torch.get_num_threads(), {"rollouts": {"max_staleness": 1}}
+    monkeypatch.setattr("rlhf_core.launch.run._torchs_threads", lambda: 4)
+    try:
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+        assert [threads(), threads(trainer=ahead), threads(trainer=ahead, threads=3), threads()] == [4, 2, 3, 4]
+        monkeypatch.setenv("OMP_NUM_THREADS", "1")
+        torch.set_num_threads(1)
+        assert threads(trainer=ahead) == 1
+    finally:
+        torch.set_num_threads(before)
