@@ -1,8 +1,8 @@
-"""What the doors between rooms check of what components return: who returned what, and what was expected."""
+"""Checks of what components return: which one returned what, and what was expected."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,14 @@ from rlhf_core.types import (
     Score,
     ScoreStatus,
 )
+
+Label = Callable[[object], str]
+"""Component -> how it is named in errors."""
+
+
+def class_name(component: object) -> str:
+    """How a component is named where nobody knows better."""
+    return type(component).__name__
 
 
 def contract_error(who: str, found: str, expected: str) -> PluginError:

@@ -128,7 +128,7 @@ def sample(
     from rlhf_core.errors import ConfigError
     from rlhf_core.models.prompt_format import Formatter
     from rlhf_core.rollout.native import NativeEngine
-    from rlhf_core.trainers.online.rooms import request_seed
+    from rlhf_core.rollout.seeds import request_seed
     from rlhf_core.types import RolloutRequest
 
     policy.model.to("cuda" if torch.cuda.is_available() else "cpu")

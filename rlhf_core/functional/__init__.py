@@ -6,6 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rlhf_core.functional.comparison import WinRate as WinRate
+    from rlhf_core.functional.comparison import win_rate as win_rate
     from rlhf_core.functional.groups import compute_group_normalized_rewards as compute_group_normalized_rewards
     from rlhf_core.functional.preference import compute_per_instance_dpo_loss as compute_per_instance_dpo_loss
     from rlhf_core.functional.preference import dpo_loss as dpo_loss
@@ -31,6 +33,7 @@ _HOMES = {
     "shares": ("wilson",),
     "steps": ("grpo_microbatch_train_step", "sft_microbatch_train_step"),
     "surrogate": ("compute_grpo_clip_loss", "compute_naive_policy_gradient_loss", "compute_policy_gradient_loss"),
+    "comparison": ("WinRate", "win_rate"),
 }
 _WHERE = {name: home for home, names in _HOMES.items() for name in names}
 

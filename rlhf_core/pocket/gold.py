@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import NamedTuple
 
-from rlhf_core.functional import wilson
 from rlhf_core.pocket.world import ATTRIBUTES, HOLLOW
 
 CONCISE_WORDS = 10
@@ -60,25 +58,3 @@ def gold_score(attribute: str, answer: str, text: str) -> GoldScore:
     plain = 0.0 if count < 2 else float(not is_hollow(text))
     value = WEIGHTS["right"] * right + WEIGHTS["concise"] * concise + WEIGHTS["plain"] * plain
     return GoldScore(value, right, concise, plain)
-
-
-class WinRate(NamedTuple):
-    """Share of wins with ties as half, and its 95 % interval."""
-
-    rate: float
-    low: float
-    high: float
-    n: int
-
-
-def win_rate(after: Sequence[float], before: Sequence[float], tolerance: float = 1e-9) -> WinRate:
-    """How often ``after`` beats ``before`` prompt by prompt (Wilson score interval, 95 %).
-
-    Raises:
-        ValueError: lengths differ or are 0.
-    """
-    if len(after) != len(before) or not after:
-        raise ValueError(f"win_rate needs two equally long, non-empty lists, got {len(after)} and {len(before)}")
-    points = sum(1.0 if a > b + tolerance else 0.5 if abs(a - b) <= tolerance else 0.0 for a, b in zip(after, before))
-    n, rate = len(after), points / len(after)
-    return WinRate(rate, *wilson(rate, n), n)

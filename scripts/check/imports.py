@@ -63,7 +63,7 @@ WORKBENCH = (
     "rlhf_core.trainers.online.preflight",
     "rlhf_core.trainers.online.collector",
     "rlhf_core.trainers.online.report",
-    "rlhf_core.trainers.online.rooms",
+    "rlhf_core.rollout.seeds",
     "rlhf_core.runs.timer",
     "rlhf_core.trainers.common.learner",
 )

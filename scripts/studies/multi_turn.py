@@ -22,8 +22,8 @@ from statistics import fmean
 from typing import Any
 
 from rlhf_core.api import Prompt, Sample
+from rlhf_core.functional import win_rate
 from rlhf_core.pocket import data
-from rlhf_core.pocket.gold import win_rate
 from rlhf_core.pocket.world import Fact, Style, draw_style, facts, render
 from rlhf_plugin_reward.config import BradleyTerryConfig
 from rlhf_plugin_reward.reward import SingleReward

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from rlhf_core.functional import win_rate
 from rlhf_core.pocket import data
-from rlhf_core.pocket.gold import gold_score, is_hollow, is_right, win_rate, words
+from rlhf_core.pocket.gold import gold_score, is_hollow, is_right, words
 from rlhf_core.pocket.world import FILLER, GUESS, HOLLOW, PEOPLE
 
 

@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from rlhf_core.api import BuildContext, PromptGroup, Rollout, Score
+from rlhf_core.functional import win_rate
 from rlhf_core.hooks import BatchReady
-from rlhf_core.pocket.gold import win_rate
 from rlhf_core.runs.jsonl import read_jsonl
 from rlhf_core.runs.timer import Timer
+from rlhf_core.trainers.common.metrics import rollout_metrics, score_metrics
 from rlhf_core.trainers.common.policy_evaluator import Evaluation
 from rlhf_core.trainers.online.penalties import measured
 from rlhf_core.trainers.online.report import online_summary, step_trace
-from rlhf_core.trainers.online.rooms import rollout_metrics, score_metrics
 from rlhf_plugin_dpo.batches import prepare
 from rlhf_plugin_dpo.buffer import PairBuffer, pack, unpack
 from rlhf_plugin_dpo.choose import choose_pairs, summed

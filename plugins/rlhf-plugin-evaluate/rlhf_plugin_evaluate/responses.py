@@ -21,8 +21,8 @@ from rlhf_core.models.load import LoadedModel, load_policy
 from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.policy.forward import completion_logprobs
 from rlhf_core.rollout.native import NativeEngine
+from rlhf_core.rollout.seeds import request_seed
 from rlhf_core.runs.jsonl import JsonlFile, read_jsonl, whole_lines
-from rlhf_core.trainers.online.rooms import request_seed
 
 CHUNK = 64
 """Prompts between two writes: the most that an interruption costs."""

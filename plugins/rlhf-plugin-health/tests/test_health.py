@@ -20,7 +20,7 @@ from rlhf_core.registry import Registry
 from rlhf_core.runs.jsonl import read_jsonl
 from rlhf_core.testing import check_monitor
 from rlhf_core.testing.samples import make_context
-from rlhf_core.trainers.common.repetition import repeat_metrics
+from rlhf_core.trainers.common.metrics import repeat_metrics
 from rlhf_plugin_health import config as c
 
 Steps = list[dict[str, float]]

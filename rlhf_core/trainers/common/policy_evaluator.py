@@ -9,14 +9,9 @@ from typing import Any
 from rlhf_core.data.datasets import Datasets
 from rlhf_core.data.mixture import by_source
 from rlhf_core.protocols import Strategy
-from rlhf_core.trainers.online.rooms import (
-    RewardManager,
-    RolloutGenerator,
-    gold_rows,
-    mean,
-    rollout_metrics,
-    score_metrics,
-)
+from rlhf_core.trainers.common.metrics import gold_rows, mean, rollout_metrics, score_metrics
+from rlhf_core.trainers.online.generation import RolloutGenerator
+from rlhf_core.trainers.online.rewards import RewardManager
 from rlhf_core.types import PromptGroup, SamplingParams, ScoreStatus
 
 

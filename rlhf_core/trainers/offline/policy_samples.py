@@ -15,18 +15,20 @@ from rlhf_core.context import BuildContext
 from rlhf_core.data.datasets import Datasets
 from rlhf_core.data.length_filter import admit
 from rlhf_core.data.mixture import interleave
+from rlhf_core.functional.comparison import win_rate
 from rlhf_core.functional.kl import kl_value
 from rlhf_core.models.load import LoadedModel
 from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.models.reference import Reference
-from rlhf_core.pocket.gold import win_rate
 from rlhf_core.trainers.common.config import PolicyTrainerConfig
+from rlhf_core.trainers.common.metrics import gold_rows, rollout_metrics, score_metrics
 from rlhf_core.trainers.common.micro_batches import in_order
 from rlhf_core.trainers.common.policy_evaluator import Evaluation, gold_metrics
 from rlhf_core.trainers.common.policy_evaluator import interleave as undo_shares
 from rlhf_core.trainers.common.policy_module import PolicyModule
 from rlhf_core.trainers.common.training_sample import make_item
-from rlhf_core.trainers.online.rooms import RewardManager, RolloutGenerator, gold_rows, rollout_metrics, score_metrics
+from rlhf_core.trainers.online.generation import RolloutGenerator
+from rlhf_core.trainers.online.rewards import RewardManager
 from rlhf_core.types import PromptGroup, Rollout, Score
 
 

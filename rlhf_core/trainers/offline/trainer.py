@@ -20,9 +20,9 @@ from rlhf_core.runs.component_set import register_sources
 from rlhf_core.runs.jsonl import read_jsonl
 from rlhf_core.trainers.common.config import OfflineTrainerConfig, PolicyTrainerConfig
 from rlhf_core.trainers.common.learner import Learner
+from rlhf_core.trainers.common.metrics import mean
 from rlhf_core.trainers.offline.policy_samples import PolicyTask, Sampled
 from rlhf_core.trainers.offline.trace import example_rows, watched
-from rlhf_core.trainers.online.rooms import mean
 
 
 class Task(Protocol):

@@ -42,8 +42,10 @@ from rlhf_core.trainers.common.training_sample import TrainingSample, make_item
 from rlhf_core.trainers.online.collector import RolloutCollector
 from rlhf_core.trainers.online.critic import load_critic, save_critic
 from rlhf_core.trainers.online.entropy import EntropyBonus
+from rlhf_core.trainers.online.generation import RolloutGenerator
 from rlhf_core.trainers.online.importance import ImportanceCorrection
-from rlhf_core.trainers.online.rooms import PromptLoader, RewardManager, RolloutGenerator
+from rlhf_core.trainers.online.prompts import PromptLoader
+from rlhf_core.trainers.online.rewards import RewardManager
 from rlhf_core.trainers.online.scheduler import RolloutScheduler
 from rlhf_core.types import Advantages, Prompt, Rollout, Score, TokenValues
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlhf_core.pocket.gold import win_rate
+from rlhf_core.functional.comparison import win_rate
 from rlhf_core.runs.jsonl import read_jsonl
+from rlhf_core.trainers.common.metrics import mean
 from rlhf_core.trainers.common.policy_evaluator import Evaluation
-from rlhf_core.trainers.online.rooms import mean
 from rlhf_core.types import PromptGroup, Rollout, Score
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from rlhf_core.runs.session import log
 from rlhf_core.runs.timer import Timer
 from rlhf_core.trainers.common.config import OnlineTrainerConfig
 from rlhf_core.trainers.common.learner import MetricSums, means
+from rlhf_core.trainers.common.metrics import rollout_metrics, score_metrics
 from rlhf_core.trainers.common.policy_evaluator import Evaluation
 from rlhf_core.trainers.common.training_sample import TrainingSample, by_group, make_item, regrouped
 from rlhf_core.trainers.online.build import OnlineParts
@@ -24,7 +25,6 @@ from rlhf_core.trainers.online.importance import with_sample_size
 from rlhf_core.trainers.online.logprob_mismatch import mismatch_warning
 from rlhf_core.trainers.online.penalties import charge, charge_length, measured
 from rlhf_core.trainers.online.report import online_summary, step_trace
-from rlhf_core.trainers.online.rooms import rollout_metrics, score_metrics
 from rlhf_core.types import FinishReason, Rollout, Score, ScoreStatus
 
 
