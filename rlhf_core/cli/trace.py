@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from rlhf_core.runs.read import StoredRun
 
 Row = Mapping[str, Any]
+FILTERED = ("filtered", "set_aside")
+"""Events of a prompt that was sampled and scored but not trained on."""
 
 
 @click.group()
@@ -24,7 +26,7 @@ def trace() -> None:
 @click.option("--prompt", metavar="ID", help="Prompt id, or the end of one; default is the step's first.")
 @click.option("--json", "as_json", is_flag=True, help="For machines; tokens and logprobs included.")
 def show(run: str, step: int, prompt: str | None, as_json: bool) -> None:
-    """One prompt through every room of a step: completions, scores, advantages, update.
+    """One prompt through every stage of a step: rollouts, rewards, advantages, update.
 
     Of an offline run: one example's texts, and what every example of the batch cost.
 
@@ -36,7 +38,7 @@ def show(run: str, step: int, prompt: str | None, as_json: bool) -> None:
 
     rows = rows_of(find_run(run), step)
     update = next((r for r in rows if r.get("event") == "update"), {})
-    prompts = [r for r in rows if r.get("event") in ("prompt", "set_aside")]
+    prompts = [r for r in rows if r.get("event") in ("prompt", *FILTERED)]
     offline = not prompts and "rows" in update
     chosen = pick(update["rows"] if offline else prompts, update, prompt)
     if as_json:
@@ -54,7 +56,7 @@ def show(run: str, step: int, prompt: str | None, as_json: bool) -> None:
 
 
 def rows_of(run: StoredRun, step: int) -> list[Row]:
-    """Trace rows of one step.
+    """Trace rows of one step. The column ``room`` of earlier versions is read as ``stage``.
 
     Raises:
         ConfigError: the run has no such step; says which it has.
@@ -62,16 +64,16 @@ def rows_of(run: StoredRun, step: int) -> list[Row]:
     from rlhf_core.errors import ConfigError
     from rlhf_core.runs.jsonl import read_jsonl
 
-    found: list[Row] = []
+    step_rows: list[Row] = []
     steps: set[int] = set()
     for row in read_jsonl(run.path / "trace.jsonl"):
-        steps |= {row["step"]} - {0}  # before the first step stands what the plan found out about the machine
+        steps |= {row["step"]} - {0}  # step 0 holds what was recorded about the machine before training
         if row["step"] == step:
-            found.append(row)
-    if not found:
+            step_rows.append({"stage" if key == "room" else key: value for key, value in row.items()})
+    if not step_rows:
         why = f"it has steps {min(steps)} to {max(steps)}" if steps else "no step of it is traced yet"
         raise ConfigError(f"run '{run.path}' has no step {step}", why=why, fix=f"--step {max(steps)}" if steps else "")
-    return found
+    return step_rows
 
 
 def pick(prompts: Sequence[Row], update: Row, wanted: str | None) -> Row | None:
@@ -86,9 +88,9 @@ def pick(prompts: Sequence[Row], update: Row, wanted: str | None) -> Row | None:
     if wanted is None:
         return prompts[0] if prompts else None
     for fits in (lambda name: name == wanted, lambda name: name.endswith(f"/{wanted}")):
-        hit = next((i for i, name in enumerate(known) if fits(name)), None)
-        if hit is not None:
-            return prompts[hit] if prompts else None
+        match = next((i for i, name in enumerate(known) if fits(name)), None)
+        if match is not None:
+            return prompts[match] if prompts else None
     near = did_you_mean(wanted, [*known, *(n.rsplit("/", 1)[-1] for n in known)])
     raise ConfigError(
         f"no prompt '{wanted}' in this step",
@@ -99,20 +101,21 @@ def pick(prompts: Sequence[Row], update: Row, wanted: str | None) -> Row | None:
 
 def _print_prompt(step: int, row: Row) -> None:
     tokens = f", {len(row['prompt_ids'])} tokens" if "prompt_ids" in row else ""
-    aside = "  (set aside: its scores are equal)" if row["event"] == "set_aside" else ""
-    click.secho(f"step {step}, prompt {row['prompt_id']}{aside}", bold=True)
-    click.echo(f"\nlibrary   the prompt, of source '{row['source']}'{tokens}")
+    filtered = "  (filtered: its scores are equal)" if row["event"] in FILTERED else ""
+    click.secho(f"step {step}, prompt {row['prompt_id']}{filtered}", bold=True)
+    _print_stage("prompt", f"from source '{row['source']}'{tokens}")
     click.echo(_indent(row["prompt"]))
     version = row["completions"][0]["policy_version"]
-    click.echo(f"\nstudio    {len(row['completions'])} completions of policy version {version}")
-    for i, one in enumerate(row["completions"]):
-        click.echo(_indent(f"#{i}  {one['text']!r}  ({one['tokens']} tokens, ended by {one['finish_reason']})"))
-    click.echo("\ncourt     score of each")
-    for i, one in enumerate(row["completions"]):
-        click.echo(_indent(f"#{i}  {_verdict(one)}"))
-    click.echo("\nadvantage what each is worth against its group")
-    for i, one in enumerate(row["completions"]):
-        value = one["advantage"]
+    _print_stage("rollouts", f"{len(row['completions'])} completions of policy version {version}")
+    for i, completion in enumerate(row["completions"]):
+        ended = f"({completion['tokens']} tokens, ended by {completion['finish_reason']})"
+        click.echo(_indent(f"#{i}  {completion['text']!r}  {ended}"))
+    _print_stage("rewards", "score of each completion")
+    for i, completion in enumerate(row["completions"]):
+        click.echo(_indent(f"#{i}  {_score(completion)}"))
+    _print_stage("advantages", "of each completion, relative to its group")
+    for i, completion in enumerate(row["completions"]):
+        value = completion["advantage"]
         click.echo(_indent(f"#{i}  " + ("none: not trained on" if value is None else f"{value:+.4f}")))
 
 
@@ -127,7 +130,8 @@ def _print_example(step: int, chosen: Row, update: Row) -> None:
         click.echo("\nits texts are not traced: trainer.trace_prompts says of how many examples they are")
     names = ("tokens", *(k for k in ("loss", "chosen", "rejected", "margin") if k in chosen))
     width = max(len(str(r["id"])) for r in update["rows"])
-    click.echo(f"\nlibrary   {len(update['rows'])} examples\n    {'':{width}}" + "".join(f"{n:>10}" for n in names))
+    _print_stage("batch", f"{len(update['rows'])} examples")
+    click.echo(f"    {'':{width}}" + "".join(f"{n:>10}" for n in names))
     for row in update["rows"]:
         click.echo(f"    {row['id']:{width}}" + "".join(_cell(row.get(name)) for name in names))
     _print_update(update, chosen)
@@ -137,19 +141,23 @@ def _cell(value: float | None) -> str:
     return f"{value:10.4f}" if isinstance(value, float) else f"{'' if value is None else value:>10}"
 
 
-def _verdict(one: Row) -> str:
-    value = one["status"] if one["score"] is None else f"{one['score']:.4f}"
-    parts = ", ".join(f"{k} {v:.3g}" for k, v in one["parts"].items())
-    detail = f"  {one['detail']}" if one.get("detail") else ""
+def _score(completion: Row) -> str:
+    value = completion["status"] if completion["score"] is None else f"{completion['score']:.4f}"
+    parts = ", ".join(f"{k} {v:.3g}" for k, v in completion["parts"].items())
+    detail = f"  {completion['detail']}" if completion.get("detail") else ""
     return value + (f"  ({parts})" if parts else "") + detail
 
 
 def _print_update(update: Row, chosen: Row | None) -> None:
     if chosen is None and "examples" in update:
-        click.echo("library   examples: " + ", ".join(map(str, update["examples"])))
-    click.echo("\nfoundry and workshop: the update made from the whole batch")
+        _print_stage("batch", "examples: " + ", ".join(map(str, update["examples"])))
+    _print_stage("update", "from the whole batch")
     for key, value in update.get("metrics", {}).items():
         click.echo(_indent(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"))
+
+
+def _print_stage(name: str, what: str) -> None:
+    click.echo(f"\n{name:<11}{what}")
 
 
 def _indent(text: str) -> str:

@@ -96,8 +96,10 @@ def test_trace_of_one_prompt(rlhf: Rlhf, finished_run: Path) -> None:
         m["reward/mean"] for m in metrics if m["step"] == 2 and "reward/mean" in m
     )
     text = rlhf("trace", "show", finished_run, "--step", 2).out
-    for room in ("library", "studio", "court", "advantage", "workshop", prompt["prompt"], "other prompts of step 2"):
-        assert room in text
+    stages = [line.split()[0] for line in text.splitlines()[1:] if line and not line.startswith((" ", "other"))]
+    assert stages == ["prompt", "rollouts", "rewards", "advantages", "update"]
+    assert prompt["prompt"] in text
+    assert "other prompts of step 2" in text
 
 
 def test_trace_by_the_end_of_an_id(rlhf: Rlhf, finished_run: Path) -> None:
@@ -117,6 +119,8 @@ def test_trace_of_an_offline_run(rlhf: Rlhf, finished_run: Path, tmp_path: Path)
     (tmp_path / "off" / "trace.jsonl").write_text(
         '{"step": 1, "room": "step", "event": "update", "examples": ["a/1", "a/2"], "metrics": {"loss": 0.25}}\n'
     )
+    row = json.loads(rlhf("trace", "show", tmp_path / "off", "--step", 1, "--json").out)
+    assert row["update"]["stage"] == "step", "rows of earlier versions name the stage 'room'"
     text = rlhf("trace", "show", tmp_path / "off", "--step", 1, "--prompt", "a/2").out
     assert "a/1, a/2" in text
     assert "loss 0.25" in text
