@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from rlhf_core.api import Prompt
     from rlhf_plugin_evaluate.comparison import Comparison
-    from rlhf_plugin_evaluate.responses import Measuring
+    from rlhf_plugin_evaluate.responses import EvaluationSetup
 
 
 @click.command()
@@ -82,117 +85,144 @@ def policies(
     rlhf evaluate policies --baseline runs/sft --policy runs/ppo --policy runs/grpo --reward-model RM --out runs/compare
     """
     from rlhf_core.api import ModelConfig
-    from rlhf_core.cli.toolbox import context_of, emit_json, open_registry, quiet_libraries, set_up_logging, table
-    from rlhf_core.models.load import load_tokenizer
+    from rlhf_core.cli.toolbox import context_of, open_registry, quiet_libraries, set_up_logging
     from rlhf_core.runs.run_dir import check_writable
-    from rlhf_plugin_evaluate import comparison as c
-    from rlhf_plugin_evaluate import report
+    from rlhf_plugin_evaluate import comparison
+    from rlhf_plugin_evaluate.comparison import BASELINE
 
     set_up_logging()
     check_writable(out)
     registry = open_registry()
-    named = c.named_policies(baseline, others)
-    scorer = c.reward_of(registry, folder, reward, settings)
-    asked = c.judge_of(registry, judge, judge_settings) if judge else None
-    place = {"baseline": named[c.BASELINE], "none": None}.get(reference, reference)
-    place = c.model_of(place) if place and temperature > 0 else None
-    plan = c.Comparison(
-        named,
-        dataset,
-        split,
-        count,
-        max_tokens,
-        temperature,
-        seed,
-        prompt_format,
-        place,
-        c.dumped(scorer),
-        c.dumped(asked),
-        c.prints(named, place, scorer, asked),
+    paths = comparison.named_policies(baseline, others)
+    reward_config = comparison.reward_of(registry, folder, reward, settings)
+    judge_config = comparison.judge_of(registry, judge, judge_settings) if judge else None
+    reference_path = comparison.reference_of(reference, paths[BASELINE]) if temperature > 0 else None
+    plan = comparison.Comparison(
+        policies=paths,
+        dataset=dataset,
+        split=split,
+        prompts=count,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        seed=seed,
+        prompt_format=prompt_format,
+        reference=reference_path,
+        reward=comparison.dumped(reward_config),
+        judge=comparison.dumped(judge_config),
+        weights=comparison.fingerprints(paths, reference_path, reward_config, judge_config),
     )
-    ctx = context_of(
-        registry, seed=seed, dataset={"name": dataset}, reward=scorer, model=ModelConfig(path=named[c.BASELINE])
-    )
-    prompts = c.prompts_of(ctx.datasets, split, count)
-    c.comparable(scorer, asked, ctx.datasets, prompts)
-    for chosen in (scorer, asked):
-        if chosen is not None:
-            chosen.preflight(ctx)
+    model = ModelConfig(path=paths[BASELINE])
+    ctx = context_of(registry, seed=seed, dataset={"name": dataset}, reward=reward_config, model=model)
+    prompts = comparison.prompts_of(ctx.datasets, split, count)
+    comparison.check_comparable(reward_config, judge_config, ctx.datasets, prompts)
+    for config in (reward_config, judge_config):
+        if config is not None:
+            config.preflight(ctx)
     quiet_libraries()
-    for path in sorted({*named.values(), place} - {None}):
-        load_tokenizer(ModelConfig(path=path))  # whether there is such a model, before the first one writes anything
+    check_models(plan)
     plan.claim(out)
-    result = run(plan, ctx, ctx.datasets, prompts, scorer, asked, out)
+    result = run(plan, ctx, prompts, reward_config, judge_config, out)
+    show(result, plan, out, as_json)
+
+
+def check_models(plan: Comparison) -> None:
+    """Load every model's tokenizer, so that a model that is missing is named before the first one writes anything."""
+    from rlhf_core.api import ModelConfig
+    from rlhf_core.models.load import load_tokenizer
+
+    for path in sorted({*plan.policies.values(), plan.reference} - {None}):
+        load_tokenizer(ModelConfig(path=path))
+
+
+def show(result: dict[str, Any], plan: Comparison, out: Path, as_json: bool) -> None:
+    """Print the table, or the whole result as JSON."""
+    from rlhf_core.cli.toolbox import emit_json, table
+    from rlhf_plugin_evaluate import report
+
     if as_json:
         emit_json(result)
         return
     table(*report.table(result))
     for line in report.gaps(result):
         click.echo(line)
-    click.echo(f"\n{len(prompts)} prompts of {dataset} ({split}); rows and result.json in {out}")
+    count = result["policies"]["baseline"]["prompts"]
+    click.echo(f"\n{count} prompts of {plan.dataset} ({plan.split}); rows and result.json in {out}")
 
 
 def run(
-    plan: Comparison, ctx: Any, datasets: Any, prompts: Sequence[Any], scorer: Any, asked: Any, out: Path
+    plan: Comparison, ctx: Any, prompts: Sequence[Prompt], reward_config: Any, judge_config: Any, out: Path
 ) -> dict[str, Any]:
-    """Answer, score, judge, count; returns what ``result.json`` holds."""
-    from dataclasses import asdict
-
-    from rlhf_core.registry import check_component
+    """Generate, score, judge, count; returns what ``result.json`` holds."""
     from rlhf_core.runs.atomic import write_json
-    from rlhf_plugin_evaluate import judging, report
-    from rlhf_plugin_evaluate.comparison import BASELINE
 
-    built: list[Any] = []
-
-    def make(kind: str, config: Any) -> Any:
-        if config is None:
-            return None
-        built.append(config.build(ctx))
-        check_component(kind, built[-1], config.name)
-        return built[-1]
-
-    try:
-        shared = measuring(plan, datasets, prompts, make("reward", scorer), scorer)
-        rows = {name: answers(plan, name, shared, out) for name in plan.policies}
-        judge = make("judge", asked)
-        result: dict[str, Any] = {"comparison": asdict(plan), "policies": {}}
-        for name, own in rows.items():
-            found = report.measure(own)
-            if name != BASELINE:
-                judged = None
-                if judge is not None:
-                    judged = judging.compare(
-                        judge, prompts, own, rows[BASELINE], out / f"judge-{name}.jsonl", plan.seed, say
-                    )
-                    found["judge"] = judging.summary(judged)
-                found["wins"] = report.against(own, rows[BASELINE], judged, plan.seed)
-            result["policies"][name] = found
-    finally:
-        for one in built:
-            getattr(one, "close", lambda: None)()
+    with ExitStack() as stack:
+        reward = build_component("reward", reward_config, ctx, stack)
+        setup = evaluation_setup(plan, ctx.datasets, prompts, reward, reward_config)
+        rows = {name: responses(plan, name, setup, out) for name in plan.policies}
+        judge = build_component("judge", judge_config, ctx, stack)
+        figures = {name: policy_figures(plan, name, rows, prompts, judge, out) for name in plan.policies}
+    result = {"comparison": asdict(plan), "policies": figures}
     write_json(out / "result.json", result)
     return result
 
 
-def measuring(plan: Comparison, datasets: Any, prompts: Sequence[Any], reward: Any, scorer: Any) -> Measuring:
-    """What all policies are measured with; loads the reference."""
+def build_component(kind: str, config: Any, ctx: Any, stack: ExitStack) -> Any:
+    """A reward or a judge, which is closed with the stack; None without a Config."""
+    from rlhf_core.registry import check_component
+
+    if config is None:
+        return None
+    component = config.build(ctx)
+    stack.callback(getattr(component, "close", lambda: None))
+    check_component(kind, component, config.name)
+    return component
+
+
+def policy_figures(
+    plan: Comparison,
+    name: str,
+    rows: Mapping[str, list[dict[str, Any]]],
+    prompts: Sequence[Prompt],
+    judge: Any,
+    out: Path,
+) -> dict[str, Any]:
+    """Rewards, lengths and KL of one policy and, unless it is the baseline, its win rates over it."""
+    from rlhf_plugin_evaluate import judging, report
+    from rlhf_plugin_evaluate.comparison import BASELINE
+
+    figures = report.measure(rows[name])
+    if name == BASELINE:
+        return figures
+    judge_rows = None
+    if judge is not None:
+        file = out / f"judge-{name}.jsonl"
+        judge_rows = judging.compare(judge, prompts, rows[name], rows[BASELINE], file, plan.seed, say)
+        figures["judge"] = judging.summary(judge_rows)
+    figures["wins"] = report.against(rows[name], rows[BASELINE], judge_rows, plan.seed)
+    return figures
+
+
+def evaluation_setup(
+    plan: Comparison, datasets: Any, prompts: Sequence[Prompt], reward: Any, reward_config: Any
+) -> EvaluationSetup:
+    """What all policies are evaluated with; loads the reference."""
     from rlhf_core.api import ModelConfig, SamplingParams
     from rlhf_core.models.load import load_policy
-    from rlhf_plugin_evaluate.responses import Measuring
+    from rlhf_plugin_evaluate.responses import EvaluationSetup
 
     reference = load_policy(ModelConfig(path=plan.reference)) if plan.reference else None
     sampling = SamplingParams(max_tokens=plan.max_tokens, temperature=plan.temperature)
-    return Measuring(prompts, sampling, plan.seed, datasets, reward, scorer.name if scorer else "", reference)
+    reward_name = reward_config.name if reward_config else ""
+    return EvaluationSetup(prompts, sampling, plan.seed, datasets, reward, reward_name, reference)
 
 
-def answers(plan: Comparison, name: str, shared: Measuring, out: Path) -> list[dict[str, Any]]:
+def responses(plan: Comparison, name: str, setup: EvaluationSetup, out: Path) -> list[dict[str, Any]]:
     """The rows of one policy."""
     from rlhf_core.api import ModelConfig
     from rlhf_plugin_evaluate.responses import answer_all
 
     model = ModelConfig.model_validate({"path": plan.policies[name], "prompt_format": plan.prompt_format})
-    return answer_all(name, model, shared, out / f"responses-{name}.jsonl", say)
+    return answer_all(name, model, setup, out / f"responses-{name}.jsonl", say)
 
 
 def say(text: str) -> None:

@@ -41,7 +41,7 @@ class Comparison:
     reward: dict[str, Any] | None
     judge: dict[str, Any] | None
     weights: dict[str, str]
-    """Fingerprint of every local model that is named above, by its place."""
+    """Fingerprint of every local model that is named above, by its path."""
 
     def claim(self, folder: Path) -> None:
         """Make the folder, or make sure that what lies there is of this very comparison.
@@ -49,14 +49,14 @@ class Comparison:
         Raises:
             ConfigError: it is of another one; the first difference is named.
         """
-        file, own = folder / PLAN, json.loads(json.dumps(asdict(self)))
+        file, settings = folder / PLAN, json.loads(json.dumps(asdict(self)))
         if file.is_file():
-            there = json.loads(file.read_text())
-            if differs := [k for k in own if own[k] != there.get(k)]:
+            stored = json.loads(file.read_text())
+            if differing := [key for key in settings if settings[key] != stored.get(key)]:
                 raise ConfigError(
                     f"--out {folder} holds another comparison",
-                    where=f"{file}, {differs[0]}",
-                    why=f"there {there.get(differs[0])!r}, here {own[differs[0]]!r}",
+                    where=f"{file}, {differing[0]}",
+                    why=f"there {stored.get(differing[0])!r}, here {settings[differing[0]]!r}",
                     fix="name another folder, or delete this one",
                 )
             return
@@ -65,7 +65,7 @@ class Comparison:
                 f"--out {folder} is in use", why=f"it exists, without a {PLAN}", fix="name another folder"
             )
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(file, own)
+        write_json(file, settings)
 
 
 def named_policies(baseline: str, others: Sequence[str]) -> dict[str, str]:
@@ -77,30 +77,41 @@ def named_policies(baseline: str, others: Sequence[str]) -> dict[str, str]:
     """
     if not others:
         raise ConfigError("no policy to compare", fix="--policy NAME=FOLDER (a model or a run), repeatable")
-    found = {BASELINE: model_of(baseline)}
+    model_paths = {BASELINE: model_of(baseline)}
     for text in others:
-        name, _, place = text.rpartition("=")
-        place = place.strip()
-        name = name.strip() or Path(place.removesuffix("/final").rstrip("/")).name
+        name, _, path = text.rpartition("=")
+        path = path.strip()
+        name = name.strip() or Path(path.removesuffix("/final").rstrip("/")).name
         if not name or "/" in name:
             raise ConfigError(f"--policy '{text}': a policy needs a name without '/'", fix="--policy NAME=FOLDER")
-        if name in found:
-            raise ConfigError(f"two policies are called '{name}'", fix=f"--policy OTHER_NAME={place}")
-        found[name] = model_of(place)
-    return found
+        if name in model_paths:
+            raise ConfigError(f"two policies are called '{name}'", fix=f"--policy OTHER_NAME={path}")
+        model_paths[name] = model_of(path)
+    return model_paths
 
 
-def model_of(place: str) -> str:
+def model_of(path: str) -> str:
     """The model itself; of a run its final one.
 
     Raises:
         ModelError: there is none.
     """
-    folder = Path(place).expanduser()
+    folder = Path(path).expanduser()
     if (folder / "plan.json").is_file() and (folder / "final" / "config.json").is_file():
-        place = str(folder / "final")
-    resolve(place)
-    return place
+        path = str(folder / "final")
+    resolve(path)
+    return path
+
+
+def reference_of(reference: str, baseline: str) -> str | None:
+    """The model that KL is measured from: a model's or run's path, ``baseline``, or None for ``none``.
+
+    Raises:
+        ModelError: there is none.
+    """
+    if reference in ("none", ""):
+        return None
+    return model_of(baseline if reference == "baseline" else reference)
 
 
 def judge_of(registry: Registry, name: str, settings: Sequence[str]) -> ComponentConfig:
@@ -141,8 +152,8 @@ def prompts_of(datasets: Datasets, split: str, count: int) -> list[Prompt]:
     return [rows[i] for i in interleave([p.source for p in rows], datasets.weights)][:count]
 
 
-def comparable(reward: Any, judge: Any, datasets: Datasets, prompts: Sequence[Prompt]) -> None:
-    """Refuse a comparison by nothing."""
+def check_comparable(reward: Any, judge: Any, datasets: Datasets, prompts: Sequence[Prompt]) -> None:
+    """Refuse a comparison in which nothing says which response is better."""
     if reward is None and judge is None and not any(datasets.has_gold(p) for p in prompts):
         raise ConfigError(
             "nothing says which response is better",
@@ -151,13 +162,15 @@ def comparable(reward: Any, judge: Any, datasets: Datasets, prompts: Sequence[Pr
         )
 
 
-def prints(policies: Mapping[str, str], reference: str | None, *components: ComponentConfig | None) -> dict[str, str]:
-    """Place -> fingerprint of each local model of a comparison, those that a reward or judge loads included."""
-    places = {*policies.values(), reference or "", *(p for c in components for p in paths_in(dumped(c) or {}))}
-    return {p: found for p in sorted(places - {""}) if (found := weights_print(p))}
+def fingerprints(
+    policies: Mapping[str, str], reference: str | None, *components: ComponentConfig | None
+) -> dict[str, str]:
+    """Path -> fingerprint of each local model of a comparison, those that a reward or judge loads included."""
+    loaded = [path for config in components for path in paths_in(dumped(config) or {})]
+    paths = {*policies.values(), reference or "", *loaded} - {""}
+    return {path: fingerprint for path in sorted(paths) if (fingerprint := weights_print(path))}
 
 
 def dumped(config: ComponentConfig | None) -> dict[str, Any] | None:
     """A component's settings as JSON."""
-    found: Mapping[str, Any] | None = None if config is None else config.model_dump(mode="json")
-    return None if found is None else dict(found)
+    return None if config is None else config.model_dump(mode="json")

@@ -41,8 +41,8 @@ def compare(
                 pairwise.Match(p.id, p.messages, o["completion"], t["completion"])
                 for p, o, t in zip(prompts[span], ours[span], theirs[span], strict=True)
             ]
-            for match, found in zip(matches, pairwise.compare(judge, matches, CRITERION, Asking(seed=seed))):
-                rows.append(row_of(match, found))
+            for match, outcome in zip(matches, pairwise.compare(judge, matches, CRITERION, Asking(seed=seed))):
+                rows.append(row_of(match, outcome))
                 out.append(rows[-1])
             say(f"judge: {len(rows)} of {len(prompts)} prompts")
     finally:
@@ -50,26 +50,26 @@ def compare(
     return rows
 
 
-def row_of(match: pairwise.Match, found: pairwise.Outcome) -> dict[str, Any]:
+def row_of(match: pairwise.Match, outcome: pairwise.Outcome) -> dict[str, Any]:
     """The row of one prompt; ``detail`` says why there is no outcome."""
     return {
         "id": match.id,
-        "outcome": found.share,
-        "flipped": found.flipped,
+        "outcome": outcome.share,
+        "flipped": outcome.flipped,
         "same": match.first == match.second,
-        "cost_usd": found.cost_usd,
-        **({"detail": found.detail} if found.detail else {}),
+        "cost_usd": outcome.cost_usd,
+        **({"detail": outcome.detail} if outcome.detail else {}),
     }
 
 
 def summary(rows: Sequence[Row]) -> dict[str, Any]:
     """How often the order decided, how often no answer came, and what it cost."""
-    asked = [r for r in rows if not r["same"]]
-    both = [r for r in asked if r["outcome"] is not None]
+    judged_rows = [r for r in rows if not r["same"]]
+    decided_rows = [r for r in judged_rows if r["outcome"] is not None]
     return {
-        "asked": len(asked),
-        "same_text": len(rows) - len(asked),
-        "no_verdict": len(asked) - len(both),
-        "order_decided": sum(r["flipped"] for r in both) / len(both) if both else None,
+        "asked": len(judged_rows),
+        "same_text": len(rows) - len(judged_rows),
+        "no_verdict": len(judged_rows) - len(decided_rows),
+        "order_decided": sum(r["flipped"] for r in decided_rows) / len(decided_rows) if decided_rows else None,
         "cost_usd": sum(r["cost_usd"] for r in rows),
     }

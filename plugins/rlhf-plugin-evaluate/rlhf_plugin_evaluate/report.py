@@ -14,49 +14,49 @@ Rows = Sequence[Mapping[str, Any]]
 
 def measure(rows: Rows) -> dict[str, Any]:
     """What one policy's rows say without another's: reward, gold parts, lengths, KL. Intervals are 95 %."""
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "prompts": len(rows),
         "tokens": fmean(r["tokens"] for r in rows),
         "truncated": fmean(r["finish_reason"] == "length" for r in rows),
     }
     scores = [v for v in values(rows, "reward") if v is not None]
     if any("reward" in r for r in rows):
-        found["reward"] = {"scored": len(scores)}
+        figures["reward"] = {"scored": len(scores)}
         if scores:
-            found["reward"] |= {"mean": fmean(scores), "std": pstdev(scores), "interval": interval(scores)[1:]}
+            figures["reward"] |= {"mean": fmean(scores), "std": pstdev(scores), "interval": interval(scores)[1:]}
     golds = [r["gold"] for r in rows if r.get("gold")]
     if golds:
-        found["gold"] = {k: fmean(float(g[k]) for g in golds if k in g) for k in golds[0]}
+        figures["gold"] = {k: fmean(float(g[k]) for g in golds if k in g) for k in golds[0]}
     if all("kl" in r for r in rows):
         centre, low, high = interval([r["kl_k3"] for r in rows])
         tokens = sum(r["tokens"] for r in rows)
-        found["kl"] = {
+        figures["kl"] = {
             "per_token": sum(r["kl_k3"] for r in rows) / max(tokens, 1),
             "per_sequence": centre,
             "per_sequence_interval": [low, high],
             "per_sequence_k1": fmean(r["kl"] for r in rows),
         }
-    return found
+    return figures
 
 
-def against(rows: Rows, base: Rows, judged: Rows | None, seed: int) -> dict[str, Any]:
+def against(rows: Rows, base: Rows, judge_rows: Rows | None, seed: int) -> dict[str, Any]:
     """Win rates over the baseline by everything that can compare: gold, reward, judge."""
     outcomes: dict[str, list[float | None]] = {}
     for by in ("gold", "reward"):
         ours, theirs = values(rows, by), values(base, by)
         if any(v is not None for v in ours):
             outcomes[by] = wins(ours, theirs)
-    if judged is not None:
-        outcomes["judge"] = [r["outcome"] for r in judged]
-    lengths = [r["tokens"] for r in rows], [r["tokens"] for r in base]
+    if judge_rows is not None:
+        outcomes["judge"] = [r["outcome"] for r in judge_rows]
+    lengths, base_lengths = [r["tokens"] for r in rows], [r["tokens"] for r in base]
     return {
         by: {
-            "win_rate": shown(plain(found)),
-            "length_controlled": shown(length_controlled(found, *lengths, seed)),
-            "ties": found.count(0.5),
-            "missing": found.count(None),
+            "win_rate": shown(plain(shares)),
+            "length_controlled": shown(length_controlled(shares, lengths, base_lengths, seed)),
+            "ties": shares.count(0.5),
+            "missing": shares.count(None),
         }
-        for by, found in outcomes.items()
+        for by, shares in outcomes.items()
     }
 
 
@@ -68,15 +68,20 @@ def shown(rate: Rate | None) -> dict[str, Any] | None:
 def table(result: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Headers and rows for people: the baseline first."""
     policies: Mapping[str, Any] = result["policies"]
-    kinds = [k for k in ("gold", "reward", "judge") if any(k in p.get("wins", {}) for p in policies.values())]
-    headers = ["policy", *(h for k in kinds for h in (f"win rate by {k}", "length-controlled"))]
-    extra = [(h, path) for h, path in COLUMNS if any(dig(p, path) is not None for p in policies.values())]
+    comparisons = [by for by in ("gold", "reward", "judge") if any(by in p.get("wins", {}) for p in policies.values())]
+    columns = [(header, path) for header, path in COLUMNS if any(dig(p, path) is not None for p in policies.values())]
+    headers = ["policy"]
+    for by in comparisons:
+        headers += [f"win rate by {by}", "length-controlled"]
+    headers += [header for header, _ in columns]
     rows: list[list[str]] = []
     for name, policy in policies.items():
-        won = policy.get("wins", {})
-        cells = [rate(won.get(k, {}).get(what)) for k in kinds for what in ("win_rate", "length_controlled")]
-        rows.append([name, *cells, *(number(dig(policy, path)) for _, path in extra)])
-    return [*headers, *(h for h, _ in extra)], rows
+        row = [name]
+        for by in comparisons:
+            rates = policy.get("wins", {}).get(by, {})
+            row += [rate(rates.get("win_rate")), rate(rates.get("length_controlled"))]
+        rows.append(row + [number(dig(policy, path)) for _, path in columns])
+    return headers, rows
 
 
 def gaps(result: Mapping[str, Any]) -> list[str]:
@@ -108,9 +113,12 @@ def dig(value: Any, path: str) -> Any:
     return value
 
 
-def rate(found: Mapping[str, Any] | None) -> str:
+def rate(rate_json: Mapping[str, Any] | None) -> str:
     """Example: ``0.642 (0.574 to 0.706)``"""
-    return "" if not found else f"{found['rate']:.3f} ({found['interval'][0]:.3f} to {found['interval'][1]:.3f})"
+    if not rate_json:
+        return ""
+    low, high = rate_json["interval"]
+    return f"{rate_json['rate']:.3f} ({low:.3f} to {high:.3f})"
 
 
 def number(value: Any) -> str:

@@ -31,8 +31,8 @@ Say = Callable[[str], None]
 
 
 @dataclass
-class Measuring:
-    """What all policies share."""
+class EvaluationSetup:
+    """What all policies are evaluated with."""
 
     prompts: Sequence[Prompt]
     sampling: SamplingParams
@@ -45,7 +45,7 @@ class Measuring:
     """None measures no KL."""
 
 
-def answer_all(name: str, model: ModelConfig, shared: Measuring, file: Path, say: Say) -> list[Row]:
+def answer_all(name: str, model: ModelConfig, setup: EvaluationSetup, file: Path, say: Say) -> list[Row]:
     """One row per prompt, in order; rows that are there already are kept.
 
     Raises:
@@ -53,48 +53,48 @@ def answer_all(name: str, model: ModelConfig, shared: Measuring, file: Path, say
         ConfigError: a prompt does not fit its context, or its tokens are not the reference's.
     """
     rows = list(read_jsonl(file))
-    if len(rows) < len(shared.prompts):
+    if len(rows) < len(setup.prompts):
         policy = load_policy(model)
         policy.model.to("cuda" if torch.cuda.is_available() else "cpu")
-        check_tokens(name, policy, shared.reference)
+        check_tokens(name, policy, setup.reference)
         out = JsonlFile(file, whole_lines(file))
         try:
-            for start in range(len(rows), len(shared.prompts), CHUNK):
-                chunk = shared.prompts[start : start + CHUNK]
-                for row in answer(policy, chunk, start, shared, model.prompt_format):
+            for start in range(len(rows), len(setup.prompts), CHUNK):
+                chunk = setup.prompts[start : start + CHUNK]
+                for row in answer(policy, chunk, start, setup, model.prompt_format):
                     out.append(row)
                     rows.append(row)
-                say(f"{name}: {len(rows)} of {len(shared.prompts)} prompts")
+                say(f"{name}: {len(rows)} of {len(setup.prompts)} prompts")
         finally:
             out.close()
     return rows
 
 
-def answer(policy: LoadedModel, prompts: Sequence[Prompt], start: int, shared: Measuring, form: Any) -> list[Row]:
+def answer(policy: LoadedModel, prompts: Sequence[Prompt], start: int, setup: EvaluationSetup, form: Any) -> list[Row]:
     """Rows of some prompts, of which the first is number ``start``; seeds depend on the number alone, so that every
     policy is drawn with the same ones."""
     formatter = Formatter(policy.tokenizer, form)
-    seeds = [request_seed(shared.seed, "evaluate", start + i) for i in range(len(prompts))]
+    seeds = [request_seed(setup.seed, "evaluate", start + i) for i in range(len(prompts))]
     requests = [RolloutRequest(p.id, formatter.encode(p.messages), 0, s) for p, s in zip(prompts, seeds)]
     engine = NativeEngine(policy.model, policy.tokenizer, policy.context)
-    rollouts = engine.generate(requests, shared.sampling, 0)
+    rollouts = engine.generate(requests, setup.sampling, 0)
     samples = [Sample(p, r.text, r.finish_reason) for p, r in zip(prompts, rollouts)]
     scores: Sequence[Score | None] = [None] * len(samples)
-    if shared.reward is not None:
-        scores = score_samples(shared.reward, samples, f"reward '{shared.reward_name}'")
-    found = kl_rows(rollouts, shared)
+    if setup.reward is not None:
+        scores = score_samples(setup.reward, samples, f"reward '{setup.reward_name}'")
+    columns = zip(prompts, rollouts, samples, scores, kl_rows(rollouts, setup), strict=True)
     return [
         {
-            "id": p.id,
-            "prompt": p.text,
-            "completion": r.text,
-            "tokens": len(r.completion_ids),
-            "finish_reason": r.finish_reason.value,
-            **score_row(s),
-            **k,
-            "gold": shared.datasets.gold(sample),
+            "id": prompt.id,
+            "prompt": prompt.text,
+            "completion": rollout.text,
+            "tokens": len(rollout.completion_ids),
+            "finish_reason": rollout.finish_reason.value,
+            **score_row(score),
+            **kl_row,
+            "gold": setup.datasets.gold(sample),
         }
-        for p, r, sample, s, k in zip(prompts, rollouts, samples, scores, found)
+        for prompt, rollout, sample, score, kl_row in columns
     ]
 
 
@@ -107,24 +107,24 @@ def score_row(score: Score | None) -> Row:
 
 
 @torch.inference_mode()
-def kl_rows(rollouts: Sequence[Rollout], shared: Measuring) -> list[Row]:
+def kl_rows(rollouts: Sequence[Rollout], setup: EvaluationSetup) -> list[Row]:
     """KL(policy || reference) of each completion in nats: ``kl_k3`` summed over tokens, ``kl`` the plain log-ratio.
 
     Both have the KL of the whole completion as their mean; k3 varies less and is never negative.
     """
-    if shared.reference is None:
+    if setup.reference is None:
         return [{}] * len(rollouts)
     rows: list[Row] = []
-    for at in range(0, len(rollouts), 32):
-        some = rollouts[at : at + 32]
+    for start in range(0, len(rollouts), 32):
+        chunk = rollouts[start : start + 32]
         out = completion_logprobs(
-            shared.reference.model,
-            [r.prompt_ids for r in some],
-            [r.completion_ids for r in some],
-            temperature=shared.sampling.temperature,
+            setup.reference.model,
+            [r.prompt_ids for r in chunk],
+            [r.completion_ids for r in chunk],
+            temperature=setup.sampling.temperature,
         )
-        for rollout, reference_T in zip(some, out.logprobs_BT.float().cpu().numpy()):
-            reference_T = reference_T[: len(rollout.completion_ids)]
+        for rollout, padded_T in zip(chunk, out.logprobs_BT.float().cpu().numpy()):
+            reference_T = padded_T[: len(rollout.completion_ids)]
             k3 = float(np.sum(kl_value(rollout.logprobs_T, reference_T)))
             rows.append({"kl": float(np.sum(rollout.logprobs_T - reference_T)), "kl_k3": k3})
     return rows

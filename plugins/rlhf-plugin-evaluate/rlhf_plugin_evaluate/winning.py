@@ -38,8 +38,8 @@ def wins(ours: Sequence[float | None], theirs: Sequence[float | None], tolerance
 
 def plain(outcomes: Sequence[float | None]) -> Rate | None:
     """Mean outcome with Wilson's interval; None if no prompt has an outcome."""
-    known = [o for o in outcomes if o is not None]
-    return Rate(*win_rate(known, [0.5] * len(known))) if known else None
+    decided = [o for o in outcomes if o is not None]
+    return Rate(*win_rate(decided, [0.5] * len(decided))) if decided else None
 
 
 def length_controlled(

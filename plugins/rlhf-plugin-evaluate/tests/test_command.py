@@ -16,7 +16,7 @@ from rlhf_core.models.load import load_policy
 from rlhf_core.models.save import write_folder
 from rlhf_core.registry import Registry
 from rlhf_core.runs.jsonl import read_jsonl
-from rlhf_plugin_evaluate.comparison import prints
+from rlhf_plugin_evaluate.comparison import fingerprints as fingerprints_of
 from rlhf_plugin_judge.config import LocalConfig
 
 Run = Callable[..., tuple[int, str, str]]
@@ -144,11 +144,11 @@ def test_a_reward_scores_and_a_run_folder_is_its_final_model(run: Run, tmp_path:
         "--json",
     )
     assert code == 0, err
-    found = json.loads(out)["policies"]["a-run"]
+    figures = json.loads(out)["policies"]["a-run"]
     rows = list(read_jsonl(tmp_path / "out" / "responses-a-run.jsonl"))
-    assert found["reward"]["mean"] == pytest.approx(sum(r["reward"] for r in rows) / 8)
-    assert "kl" not in found
-    assert "gold" not in found["wins"]
+    assert figures["reward"]["mean"] == pytest.approx(sum(r["reward"] for r in rows) / 8)
+    assert "kl" not in figures
+    assert "gold" not in figures["wins"]
 
 
 @pytest.mark.parametrize(
@@ -192,9 +192,9 @@ def test_the_weights_of_rewards_and_judges_count_too(tmp_path: Path) -> None:
     judge = LocalConfig(model=ModelConfig(path=f"{tmp_path}/judge"))
     parts = {"taste": {"reward": {"name": "bradley_terry", "path": f"{tmp_path}/rm"}}, "rules": {"reward": "verifier"}}
     reward = Registry().load("reward", "composite").model_validate({"parts": parts}, context={"registry": Registry()})
-    found = prints({"baseline": "pocket", "x": f"{tmp_path}/model"}, None, reward, judge)
-    assert list(found) == [f"{tmp_path}/{name}" for name in ("judge", "model", "rm")]
-    assert len(set(found.values())) == 3
+    fingerprints = fingerprints_of({"baseline": "pocket", "x": f"{tmp_path}/model"}, None, reward, judge)
+    assert list(fingerprints) == [f"{tmp_path}/{name}" for name in ("judge", "model", "rm")]
+    assert len(set(fingerprints.values())) == 3
 
 
 def test_rows_of_another_comparison_are_not_mixed(run: Run, tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from rlhf_plugin_evaluate.winning import length_controlled, plain, wins
 
 
 def test_outcomes_and_missing_scores() -> None:
-    found = wins([1.0, 0.0, 0.5, None, 1.0], [0.0, 1.0, 0.5, 1.0, None])
-    assert found == [1.0, 0.0, 0.5, None, None]
-    rate = plain(found)
+    outcomes = wins([1.0, 0.0, 0.5, None, 1.0], [0.0, 1.0, 0.5, 1.0, None])
+    assert outcomes == [1.0, 0.0, 0.5, None, None]
+    rate = plain(outcomes)
     assert rate is not None
     assert (rate.rate, rate.n) == (0.5, 3)
     assert plain([None]) is None
@@ -72,10 +72,10 @@ class Judge:
 
     def ask(self, requests: Sequence[JudgeRequest]) -> list[JudgeReply]:
         self.asked += requests
-        found = [self.answers.pop(0) for _ in requests]
+        texts = [self.answers.pop(0) for _ in requests]
         return [
             JudgeReply.failed(ScoreStatus.TIMEOUT, "no answer") if text is None else JudgeReply(text, cost_usd=0.5)
-            for text in found
+            for text in texts
         ]
 
 
@@ -89,9 +89,9 @@ def test_a_judge_that_always_says_a_decides_nothing(tmp_path: Path) -> None:
     rows = compare(Judge(A, A, A, B, A, None), prompts, ours, theirs, tmp_path / "judge.jsonl", 0, lambda text: None)
     assert [r["outcome"] for r in rows] == [0.5, 1.0, 0.5, None]
     assert rows[3]["detail"] == "no answer"
-    found = summary(rows)
-    assert (found["asked"], found["same_text"], found["no_verdict"], found["order_decided"]) == (3, 1, 1, 0.5)
-    assert found["cost_usd"] == 2.5
+    counts = summary(rows)
+    assert (counts["asked"], counts["same_text"], counts["no_verdict"], counts["order_decided"]) == (3, 1, 1, 0.5)
+    assert counts["cost_usd"] == 2.5
     idle = Judge()
     assert compare(idle, prompts, ours, theirs, tmp_path / "judge.jsonl", 0, lambda text: None) == rows
     assert not idle.asked, "what is on disk is not asked again"
@@ -123,9 +123,9 @@ def test_the_judge_sees_the_whole_conversation_and_responses_cannot_speak_to_it(
 def test_prompts_without_an_outcome_are_left_out_and_told() -> None:
     ours = [{"tokens": 5, "reward": v} for v in (1.0, 2.0, None)]
     base = [{"tokens": 4, "reward": v} for v in (0.0, 3.0, 1.0)]
-    found = against(ours, base, None, 0)
-    assert found["reward"]["win_rate"]["rate"] == 0.5
-    assert found["reward"]["win_rate"]["prompts"] == 2
-    assert gaps({"policies": {"x": {"prompts": 3, "wins": found}}}) == [
+    win_rates = against(ours, base, None, 0)
+    assert win_rates["reward"]["win_rate"]["rate"] == 0.5
+    assert win_rates["reward"]["win_rate"]["prompts"] == 2
+    assert gaps({"policies": {"x": {"prompts": 3, "wins": win_rates}}}) == [
         "x: 1 of 3 prompts have no outcome by reward and are left out"
     ]

@@ -25,14 +25,14 @@ class GroupNorm:
 
     def estimate(self, rollouts: Sequence[Rollout], scores: Sequence[Score], group_ids: Sequence[int]) -> Advantages:
         """Return one float per rollout, or None where its score is missing."""
-        found: dict[int, float] = {}
+        advantage_of: dict[int, float] = {}
         stds: list[float] = []
         for rows in rows_by_group(scores, group_ids):
             rewards = values(scores, rows)
-            found |= zip(rows, self.normalise(rewards))
+            advantage_of |= zip(rows, self.normalise(rewards))
             stds += [float(rewards.std(ddof=1))] if len(rows) > 1 else []
         metrics = {"advantage/group_std": float(np.mean(stds))} if stds else {}
-        return Advantages(one_each(len(scores), found), metrics)
+        return Advantages(one_each(len(scores), advantage_of), metrics)
 
     def normalise(self, rewards_G: Array) -> Array:
         """Advantages of one group, float64, shape ``[G]``."""
@@ -59,12 +59,12 @@ class GroupBaseline:
 
     def estimate(self, rollouts: Sequence[Rollout], scores: Sequence[Score], group_ids: Sequence[int]) -> Advantages:
         """Return one float per rollout, or None where its score is missing."""
-        found: dict[int, float] = {}
+        advantage_of: dict[int, float] = {}
         for rows in rows_by_group(scores, group_ids):
             count = len(rows)
             factor = count / (count - 1) if self.kind == "leave_one_out" and count > 1 else 1.0
-            found |= zip(rows, centred(values(scores, rows), self.floor) * factor)
-        return Advantages(one_each(len(scores), found))
+            advantage_of |= zip(rows, centred(values(scores, rows), self.floor) * factor)
+        return Advantages(one_each(len(scores), advantage_of))
 
 
 class OptimalBaseline:
@@ -85,14 +85,14 @@ class OptimalBaseline:
 
     def estimate(self, rollouts: Sequence[Rollout], scores: Sequence[Score], group_ids: Sequence[int]) -> Advantages:
         """Return one float per rollout, or None where its score is missing."""
-        found: dict[int, float] = {}
+        advantage_of: dict[int, float] = {}
         for rows in rows_by_group(scores, group_ids):
             rewards = values(scores, rows)
             weights = np.array([self._weight(rollouts[i]) for i in rows], np.float64)
             if weights.sum() == 0:
                 weights[:] = 1.0
-            found |= zip(rows, centred(rewards, self.floor, float(weights @ rewards / weights.sum())))
-        return Advantages(one_each(len(scores), found))
+            advantage_of |= zip(rows, centred(rewards, self.floor, float(weights @ rewards / weights.sum())))
+        return Advantages(one_each(len(scores), advantage_of))
 
     def _weight(self, rollout: Rollout) -> float:
         """Only tokens that the policy chose."""

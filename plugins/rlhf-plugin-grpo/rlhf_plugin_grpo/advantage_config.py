@@ -164,11 +164,11 @@ class GdpoConfig(ComponentConfig):
         }
         for part, on in charged.items():
             if self.parts and on and part not in self.parts:
+                sign = "negative " if part == "kl" else ""
                 raise ConfigError(
                     f"trainer.{part} is charged to the score, but advantage.parts does not name '{part}'",
                     why="gdpo adds up the parts it is given and would lose the penalty",
-                    fix=f"give advantage.parts.{part} a {'negative ' * (part == 'kl')}weight, or switch "
-                    f"trainer.{part} off",
+                    fix=f"give advantage.parts.{part} a {sign}weight, or switch trainer.{part} off",
                 )
         if charged["kl"] and self.parts.get("kl", -1.0) >= 0:
             raise ConfigError(

@@ -32,11 +32,11 @@ class BatchNorm:
         """Return one float per rollout, or None where its score is missing."""
         groups = rows_by_group(scores, group_ids)
         std = spread(values(scores, [i for rows in groups for i in rows]), self.floor)
-        found: dict[int, float] = {}
+        advantage_of: dict[int, float] = {}
         for rows in groups:
             advantages = centred(values(scores, rows), self.floor)
-            found |= zip(rows, advantages / (std + self.epsilon) if std else np.zeros_like(advantages))
-        return Advantages(one_each(len(scores), found), {"advantage/batch_std": std})
+            advantage_of |= zip(rows, advantages / (std + self.epsilon) if std else np.zeros_like(advantages))
+        return Advantages(one_each(len(scores), advantage_of), {"advantage/batch_std": std})
 
 
 class ReinforcePP:

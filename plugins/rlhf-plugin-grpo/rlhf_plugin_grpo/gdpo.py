@@ -38,29 +38,36 @@ class Gdpo:
         Raises:
             ConfigError: a score lacks a part that has a weight.
         """
-        found: dict[int, float] = {}
+        advantage_of: dict[int, float] = {}
         for rows in rows_by_group(scores, group_ids):
-            parts = [(weight, self._part(scores, rows, name)) for name, weight in (self.weights or {"": 1.0}).items()]
-            parts = [(w, part) for w, part in parts if spread(part, self.floor) > ROUNDING] or [(0.0, parts[0][1])]
-            if self.order == "sum_then_normalise":
-                parts = [(1.0, np.sum([weight * part for weight, part in parts], axis=0))]
-            found |= zip(rows, np.sum([weight * self._normalise(part) for weight, part in parts], axis=0))
-        std = spread(np.array(list(found.values())), self.floor)
+            advantage_of |= zip(rows, self._group_sum(scores, rows))
+        std = spread(np.array(list(advantage_of.values())), self.floor)
         if self.order == "normalise_then_sum":
-            found = {i: value / (std + self.epsilon) if std else 0.0 for i, value in found.items()}
-        return Advantages(one_each(len(scores), found), {"advantage/batch_std": std})
+            advantage_of = {i: value / (std + self.epsilon) if std else 0.0 for i, value in advantage_of.items()}
+        return Advantages(one_each(len(scores), advantage_of), {"advantage/batch_std": std})
+
+    def _group_sum(self, scores: Sequence[Score], rows: Sequence[int]) -> Array:
+        """``a`` of one group: the weighted sum of its normalised parts, or its normalised weighted sum, ``[G]``."""
+        weights = self.weights or {"": 1.0}
+        parts = [(weight, self._part(scores, rows, name)) for name, weight in weights.items()]
+        varying = [(weight, part) for weight, part in parts if spread(part, self.floor) > ROUNDING]
+        if not varying:
+            varying = [(0.0, parts[0][1])]
+        if self.order == "sum_then_normalise":
+            varying = [(1.0, np.sum([weight * part for weight, part in varying], axis=0))]
+        return np.sum([weight * self._normalise(part) for weight, part in varying], axis=0)
 
     def _normalise(self, rewards_G: Array) -> Array:
         std = spread(rewards_G, self.floor)
         return centred(rewards_G, self.floor) / (std + self.epsilon) if std else np.zeros_like(rewards_G)
 
     def _part(self, scores: Sequence[Score], rows: Sequence[int], name: str) -> Array:
-        chosen = [scores[i].value if not name else scores[i].parts.get(name) for i in rows]
-        if None in chosen:
-            known = sorted({part for i in rows for part in scores[i].parts})
+        values = [scores[i].value if not name else scores[i].parts.get(name) for i in rows]
+        if None in values:
+            part_names = sorted({part for i in rows for part in scores[i].parts})
             raise ConfigError(
                 f"a score has no part '{name}', which advantage.parts gives a weight",
-                why=f"its parts: {', '.join(known) or 'none'}",
+                why=f"its parts: {', '.join(part_names) or 'none'}",
                 fix="name parts that the reward gives",
             )
-        return np.array(chosen, np.float64)
+        return np.array(values, np.float64)

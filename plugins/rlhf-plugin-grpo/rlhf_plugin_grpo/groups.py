@@ -29,6 +29,6 @@ def values(scores: Sequence[Score], rows: Sequence[int]) -> Array:
     return np.array([scores[i].value for i in rows], np.float64)
 
 
-def one_each(count: int, found: Mapping[int, float]) -> list[float | None]:
+def one_each(count: int, value_of: Mapping[int, float]) -> list[float | None]:
     """One value per completion of the batch, None where there is none."""
-    return [float(found[i]) if i in found else None for i in range(count)]
+    return [float(value_of[i]) if i in value_of else None for i in range(count)]

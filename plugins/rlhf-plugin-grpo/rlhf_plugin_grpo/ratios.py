@@ -42,8 +42,8 @@ def output(
     loss_BT: torch.Tensor, batch: TokenBatch, ratio_BT: torch.Tensor, clipped_BT: torch.Tensor | None = None
 ) -> LossOutput:
     """The loss with the metrics ``importance_ratio`` and, if given which tokens were clipped, ``clip_fraction``."""
-    count, kept = batch.mask_BT.sum(), torch.zeros_like(ratio_BT)
-    metrics = {"importance_ratio": (torch.where(batch.mask_BT, ratio_BT.detach(), kept).sum(), count)}
+    token_count, zeros_BT = batch.mask_BT.sum(), torch.zeros_like(ratio_BT)
+    metrics = {"importance_ratio": (torch.where(batch.mask_BT, ratio_BT.detach(), zeros_BT).sum(), token_count)}
     if clipped_BT is not None:
-        metrics["clip_fraction"] = ((clipped_BT & batch.mask_BT).sum(), count)
+        metrics["clip_fraction"] = ((clipped_BT & batch.mask_BT).sum(), token_count)
     return LossOutput(loss_BT, metrics)

@@ -43,19 +43,19 @@ def theirs(folder: Path, trainer: type, config: type, rewards: list[Any], **opti
         **options,
     )
     rows = [{"prompt": "What is 2 + 3?"}] * 8
-    made = trainer(
+    trl_trainer = trainer(
         model=policy.model,
         reward_funcs=rewards,
         args=args,
         train_dataset=Dataset.from_list(rows),
         processing_class=policy.tokenizer,
     )
-    made.model.train()
-    return made._generate_and_score_completions(rows)["advantages"].tolist()
+    trl_trainer.model.train()
+    return trl_trainer._generate_and_score_completions(rows)["advantages"].tolist()
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "trainer", "given", "parts"),
+    ("name", "options", "trainer", "trl_options", "parts"),
     [
         ("group_norm", {"epsilon": 1e-4}, "grpo", {"scale_rewards": "group"}, 1),
         ("group_mean", {}, "grpo", {"scale_rewards": "none"}, 1),
@@ -78,13 +78,13 @@ def theirs(folder: Path, trainer: type, config: type, rewards: list[Any], **opti
     ],
 )
 def test_advantages_equal_trls(
-    tmp_path: Path, name: str, options: dict[str, Any], trainer: str, given: dict[str, Any], parts: int
+    tmp_path: Path, name: str, options: dict[str, Any], trainer: str, trl_options: dict[str, Any], parts: int
 ) -> None:
     cls, config = (GRPOTrainer, GRPOConfig) if trainer == "grpo" else (RLOOTrainer, RLOOConfig)
-    wanted = theirs(tmp_path, cls, config, [first, second][:parts], **given)
+    expected = theirs(tmp_path, cls, config, [first, second][:parts], **trl_options)
     rollouts, ids = make_rollouts(2, 4)
     scores = [Score(a + b * (parts - 1), {"a": a, "b": b}) for a, b in zip(FIRST, SECOND)]
-    ours = Registry(disabled=()).load("advantage", name)(name=name, **options).build(make_context())
-    found = [float(v) for v in ours.estimate(rollouts, scores, ids).values]
-    assert found == pytest.approx(wanted, rel=1e-4, abs=1e-5)
-    assert np.std(found) > 0
+    estimator = Registry(disabled=()).load("advantage", name)(name=name, **options).build(make_context())
+    ours = [float(v) for v in estimator.estimate(rollouts, scores, ids).values]
+    assert ours == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    assert np.std(ours) > 0

@@ -51,7 +51,7 @@ def run_trl(cls: type, data: dict[str, torch.Tensor], args: Any, **attributes: A
     trainer = object.__new__(cls)
     logps, entropies = data["new"].clone().requires_grad_(), data["entropy"].clone().requires_grad_()
     model = torch.nn.Linear(1, 1).train()
-    given = {
+    trainer_attributes = {
         "args": args,
         "model": model,
         "accelerator": accelerate.Accelerator(cpu=True),
@@ -72,7 +72,7 @@ def run_trl(cls: type, data: dict[str, torch.Tensor], args: Any, **attributes: A
         "_get_per_token_logps_and_entropies": lambda *a, **k: (logps, entropies, None),
         **attributes,
     }
-    for name, value in given.items():
+    for name, value in trainer_attributes.items():
         setattr(trainer, name, value)
     mask = data["mask"].long()
     inputs = {
@@ -87,8 +87,8 @@ def run_trl(cls: type, data: dict[str, torch.Tensor], args: Any, **attributes: A
         "num_items_in_batch": mask.sum(),
     }
     loss = trainer._compute_loss(model, inputs)
-    found = torch.autograd.grad(loss, (logps, entropies), allow_unused=True)
-    return loss.detach(), *(torch.zeros_like(logps) if f is None else f for f in found)
+    gradients = torch.autograd.grad(loss, (logps, entropies), allow_unused=True)
+    return loss.detach(), *(torch.zeros_like(logps) if gradient is None else gradient for gradient in gradients)
 
 
 def run_ours(
@@ -112,8 +112,8 @@ def run_ours(
         "constant": B * settings.reduction_constant,
     }[settings.reduction]
     value = reduce_loss(out.loss, data["mask"], settings.reduction, denominator)
-    found = torch.autograd.grad(value, (logps, entropies), allow_unused=True)
-    return value.detach(), *(torch.zeros_like(logps) if f is None else f for f in found)
+    gradients = torch.autograd.grad(value, (logps, entropies), allow_unused=True)
+    return value.detach(), *(torch.zeros_like(logps) if gradient is None else gradient for gradient in gradients)
 
 
 def trl_args(**options: Any) -> Any:
@@ -136,8 +136,8 @@ def trl_args(**options: Any) -> Any:
 
 
 def same(a: tuple[torch.Tensor, ...], b: tuple[torch.Tensor, ...]) -> None:
-    for found, wanted in zip(a, b, strict=True):
-        assert torch.allclose(found, wanted, rtol=1e-9, atol=1e-12), (found, wanted)
+    for ours, theirs in zip(a, b, strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-9, atol=1e-12), (ours, theirs)
 
 
 SEQUENCE = {"reduction": "sequence_mean"}
@@ -174,8 +174,8 @@ CASES: list[tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
 def test_loss_and_gradient_equal_trls(
     kind: str, name: str, options: dict[str, Any], trainer: dict[str, Any], attributes: dict[str, Any]
 ) -> None:
-    given = {k: v for k, v in attributes.items() if k != "args"}
-    theirs = run_trl(GRPOTrainer, tensors(), trl_args(**attributes.get("args", {})), loss_type=kind, **given)
+    trl_options = {k: v for k, v in attributes.items() if k != "args"}
+    theirs = run_trl(GRPOTrainer, tensors(), trl_args(**attributes.get("args", {})), loss_type=kind, **trl_options)
     ours = run_ours(name, tensors(), trainer=trainer, **options)
     same(ours, theirs)
     assert ours[1].abs().max() > 0
@@ -183,8 +183,8 @@ def test_loss_and_gradient_equal_trls(
 
 def test_every_loss_type_of_trl_is_covered() -> None:
     text = GRPOConfig.__dataclass_fields__["loss_type"].metadata["help"]
-    named = set(re.findall(r"'(\w+)'", text)) - {"sequence"}
-    assert named == {c[0] for c in CASES}
+    loss_types = set(re.findall(r"'(\w+)'", text)) - {"sequence"}
+    assert loss_types == {c[0] for c in CASES}
 
 
 def test_rloos_loss_and_gradient_equal_trls() -> None:
@@ -205,18 +205,18 @@ def test_the_entropy_bonus_equals_trls() -> None:
 def test_the_top_quantile_of_entropy_is_trls() -> None:
     data = tensors()
     theirs = run_trl(GRPOTrainer, data, trl_args(), loss_type="grpo", top_entropy_quantile=0.3)
-    items = [
+    samples = [
         TrainingSample(str(b), (1,), tuple(range(n)), np.ones(n, bool), np.full(n, float(a), np.float32))
         for b, (n, a) in enumerate(zip(data["mask"].sum(-1).tolist(), data["advantages"].tolist()))
     ]
-    entropies = [data["entropy"][b, : i.tokens].numpy() for b, i in enumerate(items)]
+    entropies = [data["entropy"][b, : sample.tokens].numpy() for b, sample in enumerate(samples)]
     alone: Any = SimpleNamespace(gather_objects=lambda value: [value])
-    kept, _ = keep_uncertain(items, entropies, 0.3, alone)
+    kept_samples, _ = keep_uncertain(samples, entropies, 0.3, alone)
     data["advantages_BT"] = torch.zeros(B, T, dtype=torch.float64)
-    for b, item in enumerate(kept):
-        data["advantages_BT"][b, : item.tokens] = torch.from_numpy(item.advantages_T).double()
-    for found, wanted in zip(run_ours("grpo_clip", data, trainer=SEQUENCE), theirs, strict=True):
-        assert torch.allclose(found, wanted, rtol=1e-6, atol=1e-7)
+    for b, sample in enumerate(kept_samples):
+        data["advantages_BT"][b, : sample.tokens] = torch.from_numpy(sample.advantages_T).double()
+    for our_value, trl_value in zip(run_ours("grpo_clip", data, trainer=SEQUENCE), theirs, strict=True):
+        assert torch.allclose(our_value, trl_value, rtol=1e-6, atol=1e-7)
     assert 0 < int((theirs[1] != 0).sum()) <= 0.35 * int(data["mask"].sum())
 
 
