@@ -2,7 +2,7 @@
 #   make quickstart   install everything into .venv and train with GRPO and an ensemble of reward models
 #   make test         fast tests of the core and of every plugin
 #   make test-all     the same and the slow ones (real models)
-#   make lint         ruff, pyright, structure checks
+#   make lint         ruff (rules and format), pyright, structure checks
 #   make bench        measure speed and memory on this machine
 #   make docs         write docs/reference/ anew from the code
 #   make clean        remove .venv and caches (never runs/)
@@ -55,6 +55,7 @@ test-all: install-dev
 
 lint: install-dev
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check . || { echo "fix: $(BIN)/ruff format ."; exit 1; }
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/python -m scripts.check
 	@$(BIN)/python -m scripts.reference --check || echo "note: 'make docs' brings them up to date"
