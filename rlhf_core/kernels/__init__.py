@@ -1,1 +1,20 @@
-"""What makes the forward, matrix products and decoding fast; each has a plain equivalent that it is compared with."""
+"""What makes the forward, the matrix products and decoding fast.
+
+Each file has one function that callers use and a plain equivalent that computes the same slowly:
+
+================== ================================================ ==========================================
+file               fast                                             plain equivalent
+================== ================================================ ==========================================
+matmul             ``use_products("onednn")``                       ``use_products("torch")``
+packing            ``packed_hidden``                                ``padded.padded_hidden``
+prefix_sharing     ``shared_hidden``                                ``padded.padded_hidden``
+last_token         ``last_hidden``                                  ``padded_last``, same file
+chunked_head       ``head_logprobs``                                ``plain_head_logprobs``, same file
+decode_step        ``decode_step``                                  ``plain_step``, same file
+kv_cache           ``make_cache``                                   ``transformers.DynamicCache``
+================== ================================================ ==========================================
+
+Only rounding may differ between the two; ``tests/engine/test_kernels.py`` compares them. Nothing here imports from
+above: only ``rlhf_core.functional``, torch and transformers. Which kernels a model allows is tried by
+:mod:`rlhf_core.policy.structure`; which ones a run uses is :mod:`rlhf_core.policy.forward_options`.
+"""

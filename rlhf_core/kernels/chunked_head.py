@@ -51,7 +51,7 @@ def head_logprobs(
         ``(logprobs_N, entropy_N or None)``, float32.
     """
     if type(head) is torch.nn.Linear and type(head.weight) is torch.nn.Parameter:
-        rows = _rows(head.weight.shape[0], chunk_bytes)
+        rows = _chunk_rows(head.weight.shape[0], chunk_bytes)
         graph = torch.is_grad_enabled() and (hidden_NH.requires_grad or head.weight.requires_grad)
         keep = graph and 4 * targets_N.numel() * head.weight.shape[0] <= keep_bytes
         logprobs_N, entropy_N = _LinearLogprobs.apply(
@@ -61,7 +61,27 @@ def head_logprobs(
     return _checkpointed(hidden_NH, head, targets_N, temperature, entropy, chunk_bytes)
 
 
-def _rows(vocabulary: int, chunk_bytes: int) -> int:
+def plain_head_logprobs(
+    hidden_NH: torch.Tensor,
+    head: torch.nn.Module,
+    targets_N: torch.Tensor,
+    *,
+    temperature: float = 1.0,
+    entropy: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The plain equivalent of :func:`head_logprobs`: all ``[N, V]`` logits at once."""
+    return logits_logprobs(head(hidden_NH), targets_N, temperature=temperature, entropy=entropy)
+
+
+def logits_logprobs(
+    logits_NV: torch.Tensor, targets_N: torch.Tensor, *, temperature: float = 1.0, entropy: bool = False
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """``(logprobs_N, entropy_N or None)`` of whole logits, for models that do not split into trunk and head."""
+    logprobs_N = selected_logprobs(logits_NV, targets_N, temperature)
+    return logprobs_N, entropy_of(logits_NV, temperature) if entropy else None
+
+
+def _chunk_rows(vocabulary: int, chunk_bytes: int) -> int:
     return max(1, chunk_bytes // (4 * vocabulary))
 
 
@@ -75,14 +95,14 @@ def _checkpointed(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Any head module; autograd runs each chunk again in the backward pass."""
 
-    def one(hidden_CH: torch.Tensor, targets_C: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def chunk_logprobs(hidden_CH: torch.Tensor, targets_C: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         logits_CV = head(hidden_CH)
         logprobs_C = selected_logprobs(logits_CV, targets_C, temperature)
         return logprobs_C, entropy_of(logits_CV, temperature) if entropy else logprobs_C
 
-    rows = _rows(int(getattr(head, "out_features", 0)) or 65536, chunk_bytes)
+    rows = _chunk_rows(int(getattr(head, "out_features", 0)) or 65536, chunk_bytes)
     parts: list[Any] = [
-        checkpoint(one, h, t, use_reentrant=False)
+        checkpoint(chunk_logprobs, h, t, use_reentrant=False)
         for h, t in zip(hidden_NH.split(rows), targets_N.split(rows), strict=True)
     ]
     return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts]) if entropy else None
@@ -107,7 +127,7 @@ class _LinearLogprobs(torch.autograd.Function):
         rows: int,
         keep: bool,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        kept: list[torch.Tensor] = []
+        kept_probs: list[torch.Tensor] = []
         logprobs: list[torch.Tensor] = []
         entropies: list[torch.Tensor] = []
         for hidden_CH, targets_C in zip(hidden_NH.split(rows), targets_N.split(rows), strict=True):
@@ -120,9 +140,9 @@ class _LinearLogprobs(torch.autograd.Function):
                 dot_C = torch.bmm(weight_CV.unsqueeze(1), scaled_CV.clamp_(min=-1e30).unsqueeze(2)).flatten()
                 entropies.append(total_C.log() - dot_C / total_C)
             if keep:
-                kept.append(weight_CV.div_(total_C[:, None]))
+                kept_probs.append(weight_CV.div_(total_C[:, None]))
         entropy_N = torch.cat(entropies) if entropy else hidden_NH.new_zeros((), dtype=torch.float32)
-        ctx.save_for_backward(hidden_NH, weight_VH, bias_V, targets_N, entropy_N, *kept)
+        ctx.save_for_backward(hidden_NH, weight_VH, bias_V, targets_N, entropy_N, *kept_probs)
         ctx.temperature, ctx.rows = temperature, rows
         ctx.set_materialize_grads(False)
         return torch.cat(logprobs), entropy_N
@@ -133,7 +153,7 @@ class _LinearLogprobs(torch.autograd.Function):
         ctx: Any, *grad_outputs: torch.Tensor | None
     ) -> tuple[Any, ...]:
         grad_logprobs_N, grad_entropy_N = grad_outputs
-        hidden_NH, weight_VH, bias_V, targets_N, entropy_N, *kept = ctx.saved_tensors
+        hidden_NH, weight_VH, bias_V, targets_N, entropy_N, *kept_probs = ctx.saved_tensors
         if grad_logprobs_N is None:
             grad_logprobs_N = hidden_NH.new_zeros(targets_N.shape, dtype=torch.float32)
         want_hidden, want_weight, want_bias = ctx.needs_input_grad[:3]
@@ -142,7 +162,11 @@ class _LinearLogprobs(torch.autograd.Function):
         grad_bias_V = torch.zeros_like(bias_V, dtype=torch.float32) if want_bias else None
         for n, start in enumerate(range(0, targets_N.numel(), ctx.rows)):
             C = slice(start, start + ctx.rows)
-            p_CV = kept[n] if kept else _centred_logits(hidden_NH[C], weight_VH, bias_V, ctx.temperature).softmax(-1)
+            p_CV = (
+                kept_probs[n]
+                if kept_probs
+                else _centred_logits(hidden_NH[C], weight_VH, bias_V, ctx.temperature).softmax(-1)
+            )
             d_CV = _logit_gradient(
                 p_CV,
                 targets_N[C],
@@ -182,13 +206,16 @@ def _logit_gradient(
     p_CV: torch.Tensor,
     targets_C: torch.Tensor,
     grad_logprobs_C: torch.Tensor,
-    of_entropy: tuple[torch.Tensor, torch.Tensor] | None,
+    entropy_terms: tuple[torch.Tensor, torch.Tensor] | None,
 ) -> torch.Tensor:
-    """Gradient with respect to the scaled logits, one new ``[C, V]`` tensor; ``of_entropy`` is (gradient, entropy)."""
-    if of_entropy is None:
+    """Gradient with respect to the scaled logits, one new ``[C, V]`` tensor.
+
+    ``entropy_terms`` are the gradient with respect to the entropies, and the entropies.
+    """
+    if entropy_terms is None:
         d_CV = p_CV * -grad_logprobs_C[:, None]
     else:
-        grad_entropy_C, entropy_C = of_entropy
+        grad_entropy_C, entropy_C = entropy_terms
         d_CV = p_CV.clamp(min=torch.finfo(p_CV.dtype).tiny).log_().add_(entropy_C[:, None])
         d_CV = d_CV.mul_(-grad_entropy_C[:, None]).sub_(grad_logprobs_C[:, None]).mul_(p_CV)
     return d_CV.scatter_add_(1, targets_C[:, None], grad_logprobs_C[:, None])

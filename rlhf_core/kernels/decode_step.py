@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,19 +26,21 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from rlhf_core.kernels.agreement import tolerance
 from rlhf_core.kernels.kv_cache import growing, make_cache
-from rlhf_core.policy.structure import base_model, compute_dtype, structure, take_apart, tolerance
+from rlhf_core.kernels.split import splits
+from rlhf_core.kernels.trunk_and_head import TrunkAndHead, base_model, compute_dtype, take_apart
 
 log = logging.getLogger(__name__)
 WORTH_TOKENS = 16
 """Completions that may get at least so many tokens pay for the copy of the weights."""
-MISSING = (AttributeError, TypeError, ValueError, RuntimeError, AssertionError)
-"""What trying a model of another make may raise."""
+UNSUPPORTED = (AttributeError, TypeError, ValueError, RuntimeError, AssertionError)
+"""What trying a model with other layers may raise."""
 
 _agrees: weakref.WeakKeyDictionary[torch.nn.Module, bool] = weakref.WeakKeyDictionary()
 
 
-class Packed:
+class BlockedLinear:
     """Linear layers side by side, in oneDNN's layout.
 
     Args:
@@ -71,22 +74,58 @@ def _weight(layer: Any) -> torch.Tensor:
 
 
 def decode_step(model: Any) -> DecodeStep | None:
-    """Return a fast step with the model's present weights, None where there is none or it does not agree."""
+    """Return a fast step with the model's present weights, None where there is none or it does not agree.
+
+    The plain equivalent is :func:`plain_step`.
+    """
     base = base_model(model)
     device = next(model.parameters()).device
     if device.type != "cpu" or not torch.backends.mkldnn.is_available() or _agrees.get(base) is False:
         return None
     try:
-        if not structure(model).split:
+        if not splits(model):
             return None
         step = DecodeStep(model)
         if base is not model or base not in _agrees:
             _agrees[base] = _agree(model, step)
-    except MISSING as error:
+    except UNSUPPORTED as error:
         log.info("%s is decoded by transformers: %s", type(base).__name__, error)
         _agrees[base] = False
         return None
     return step if _agrees[base] else None
+
+
+def plain_step(
+    model: Any,
+    parts: TrunkAndHead | None,
+    ids_BL: torch.Tensor,
+    mask_BK: torch.Tensor | None,
+    positions_BL: torch.Tensor,
+    cache: Any,
+) -> torch.Tensor:
+    """The model's own forward on top of a cache: the plain equivalent of :class:`DecodeStep`, of any length L >= 1.
+
+    Args:
+        model: a transformers causal LM, or one wrapped by peft.
+        parts: its trunk and head, so that the head sees the last position only; None where it does not split.
+        ids_BL: new token ids.
+        mask_BK: 0 hides a position, over cached and new ones; None hides nothing.
+        positions_BL: of the new tokens within their sequences.
+        cache: grows by L.
+
+    Returns:
+        Logits ``[B, V]`` after the last position.
+    """
+    inputs = {
+        "input_ids": ids_BL,
+        "attention_mask": mask_BK,
+        "position_ids": positions_BL,
+        "past_key_values": cache,
+        "use_cache": True,
+    }
+    if parts is not None:
+        return parts.head(parts.trunk(**inputs).last_hidden_state[:, -1])
+    return model(**inputs).logits[:, -1]
 
 
 def _agree(model: Any, step: DecodeStep) -> bool:
@@ -98,24 +137,13 @@ def _agree(model: Any, step: DecodeStep) -> bool:
     mask_BL = torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]])
     next_B1, positions_B1 = ids_BL[:, 2:3], torch.tensor([[3], [5]])
 
-    def run(own: bool) -> torch.Tensor:
+    def run(one_step: Callable[..., torch.Tensor]) -> torch.Tensor:
         cache = make_cache(step.trunk.config)
         assert growing(cache), "its layers do not attend to everything"
-        parts.trunk(
-            input_ids=ids_BL,
-            attention_mask=mask_BL[:, :5],
-            past_key_values=cache,
-            use_cache=True,
-            position_ids=(mask_BL[:, :5].cumsum(-1) - 1).clamp(min=0),
-        )
-        if not own:
-            return step(next_B1, mask_BL, positions_B1, cache)
-        hidden = parts.trunk(
-            input_ids=next_B1, attention_mask=mask_BL, past_key_values=cache, use_cache=True, position_ids=positions_B1
-        ).last_hidden_state
-        return parts.head(hidden[:, -1])
+        plain_step(model, parts, ids_BL, mask_BL[:, :5], (mask_BL[:, :5].cumsum(-1) - 1).clamp(min=0), cache)
+        return one_step(next_B1, mask_BL, positions_B1, cache)
 
-    want, got = run(own=True).float(), run(own=False).float()
+    want, got = run(partial(plain_step, model, parts)).float(), run(step).float()
     return bool((got - want).abs().max() <= tolerance(model) * want.abs().max().clamp(min=1e-6))
 
 
@@ -124,11 +152,11 @@ class Layer:
     """One decoder layer."""
 
     norm_attention: Any
-    qkv: Packed
-    out: Packed
+    qkv: BlockedLinear
+    out: BlockedLinear
     norm_mlp: Any
-    gate_up: Packed
-    down: Packed
+    gate_up: BlockedLinear
+    down: BlockedLinear
     act: Any
     scale: float
     head_dim: int
@@ -143,18 +171,20 @@ class DecodeStep:
         self.trunk = parts.trunk
         self.dtype = compute_dtype(model)
         self.layers = [_layer(layer, self.dtype) for layer in self.trunk.layers]
-        self.head = Packed(parts.head, dtype=parts.head.weight.dtype)
+        self.head = BlockedLinear(parts.head, dtype=parts.head.weight.dtype)
 
     def __call__(
         self, ids_B1: torch.Tensor, mask_BL: torch.Tensor | None, positions_B1: torch.Tensor, cache: Any
     ) -> torch.Tensor:
-        """Logits ``[B, V]``; arguments as those of :meth:`rlhf_core.rollout.native.NativeEngine.logits`."""
+        """Logits ``[B, V]``; arguments as those of :func:`plain_step`, one new token per row."""
         x_BH = self.trunk.embed_tokens(ids_B1[:, 0])
         cos_B11D, sin_B11D = (t[:, None] for t in self.trunk.rotary_emb(x_BH, positions_B1))
-        hide = None if mask_BL is None else mask_BL.bool()[:, None, None, :]
-        for layer, kept in zip(self.layers, cache.layers, strict=True):
-            kept.cast(self.dtype)  # autocast leaves rotated keys in float32, and casts them at every step
-            x_BH = x_BH + _attend(layer, _norm(layer.norm_attention, x_BH), cos_B11D, sin_B11D, hide, kept)
+        visible_B11L = None if mask_BL is None else mask_BL.bool()[:, None, None, :]
+        for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
+            layer_cache.cast(self.dtype)  # autocast leaves rotated keys in float32, and casts them at every step
+            x_BH = x_BH + _attend(
+                layer, _norm(layer.norm_attention, x_BH), cos_B11D, sin_B11D, visible_B11L, layer_cache
+            )
             gate_up = layer.gate_up(_norm(layer.norm_mlp, x_BH))
             gate, up = gate_up.chunk(2, -1)
             x_BH = x_BH + layer.down(layer.act(gate).mul_(up))
@@ -166,7 +196,12 @@ def _norm(norm: Any, x_BH: torch.Tensor) -> torch.Tensor:
 
 
 def _attend(
-    layer: Layer, x_BH: torch.Tensor, cos_B11D: torch.Tensor, sin_B11D: torch.Tensor, hide: Any, kept: Any
+    layer: Layer,
+    x_BH: torch.Tensor,
+    cos_B11D: torch.Tensor,
+    sin_B11D: torch.Tensor,
+    visible_B11L: torch.Tensor | None,
+    layer_cache: Any,
 ) -> torch.Tensor:
     heads_BND = layer.qkv(x_BH).unflatten(-1, (-1, layer.head_dim))
     count_K = _key_heads(layer, heads_BND.shape[1])
@@ -174,9 +209,9 @@ def _attend(
     half_low, half_high = rotated.chunk(2, -1)
     rotated = rotated * cos_B11D + torch.cat((-half_high, half_low), -1) * sin_B11D
     q_BN1D, k_BK1D = rotated[:, :-count_K], rotated[:, -count_K:]
-    k_BKLD, v_BKLD = kept.update(k_BK1D.to(v_BKD.dtype), v_BKD.unsqueeze(2))
+    k_BKLD, v_BKLD = layer_cache.update(k_BK1D.to(v_BKD.dtype), v_BKD.unsqueeze(2))
     q_BKGD = q_BN1D.squeeze(2).unflatten(1, (count_K, -1)).to(k_BKLD.dtype)
-    out_BKGD = F.scaled_dot_product_attention(q_BKGD, k_BKLD, v_BKLD, attn_mask=hide, scale=layer.scale)
+    out_BKGD = F.scaled_dot_product_attention(q_BKGD, k_BKLD, v_BKLD, attn_mask=visible_B11L, scale=layer.scale)
     return layer.out(out_BKGD.flatten(1))
 
 
@@ -186,14 +221,14 @@ def _key_heads(layer: Layer, all_heads: int) -> int:
 
 
 def _layer(layer: Any, dtype: torch.dtype) -> Layer:
-    attention, mlp, packed = layer.self_attn, layer.mlp, partial(Packed, dtype=dtype)
+    attention, mlp, linear = layer.self_attn, layer.mlp, partial(BlockedLinear, dtype=dtype)
     return Layer(
         layer.input_layernorm,
-        packed(attention.q_proj, attention.k_proj, attention.v_proj),
-        packed(attention.o_proj),
+        linear(attention.q_proj, attention.k_proj, attention.v_proj),
+        linear(attention.o_proj),
         layer.post_attention_layernorm,
-        packed(mlp.gate_proj, mlp.up_proj),
-        packed(mlp.down_proj),
+        linear(mlp.gate_proj, mlp.up_proj),
+        linear(mlp.down_proj),
         mlp.act_fn,
         attention.scaling,
         attention.head_dim,

@@ -1,4 +1,7 @@
-"""A key-value cache that is written in place instead of being copied at every token."""
+"""A key-value cache that is written in place instead of being copied at every token.
+
+The plain equivalent is ``transformers.DynamicCache``, which holds the same and concatenates at every token.
+"""
 
 from __future__ import annotations
 
@@ -81,11 +84,11 @@ class GrowingLayer(DynamicLayer):
         """
         width, count = max(last, other.length), self.buffers[0].shape[0]
         joined = [self._allocate(b, count + other.buffers[0].shape[0], width) for b in self.buffers]
-        for new, mine, theirs in zip(joined, self.buffers, other.buffers):
+        for new, first, second in zip(joined, self.buffers, other.buffers):
             new[:count, :, : width - last] = 0
-            new[:count, :, width - last : width] = mine[:, :, self.length - last : self.length]
+            new[:count, :, width - last : width] = first[:, :, self.length - last : self.length]
             new[count:, :, : width - other.length] = 0
-            new[count:, :, width - other.length : width] = theirs[:, :, : other.length]
+            new[count:, :, width - other.length : width] = second[:, :, : other.length]
         self.buffers, self.length = joined, width
         self._views()
 
@@ -107,13 +110,13 @@ def select_rows(cache: Any, indices: torch.Tensor, last: int) -> int:
 
 def join_caches(cache: Any, other: Any, last: int) -> int:
     """Put the other cache's sequences after these; returns the positions there are now. Both must be growing."""
-    for mine, theirs in zip(cache.layers, other.layers, strict=True):
-        mine.join(theirs, last)
+    for layer, other_layer in zip(cache.layers, other.layers, strict=True):
+        layer.join(other_layer, last)
     return cache.layers[0].length
 
 
 def make_cache(config: Any) -> DynamicCache:
-    """Return a growing cache where every layer attends to everything, else the one transformers makes."""
+    """Return a growing cache where every layer attends to all positions, else the one that transformers makes."""
     cache = DynamicCache(config=config)
     if cache.layers and all(type(layer) is DynamicLayer for layer in cache.layers):
         cache.layers[:] = [GrowingLayer() for _ in cache.layers]

@@ -18,8 +18,9 @@ from itertools import accumulate, pairwise
 import torch
 
 from rlhf_core.kernels import packing
-from rlhf_core.policy.padded import Ids, pad
-from rlhf_core.policy.structure import agree, base_model, quiet
+from rlhf_core.kernels.agreement import agree
+from rlhf_core.kernels.padded import Ids, pad
+from rlhf_core.kernels.trunk_and_head import base_model, quiet
 
 log = logging.getLogger(__name__)
 WORTH_SHARING = 4
@@ -47,7 +48,7 @@ def last_hidden(trunk: torch.nn.Module, ids_B: Ids, *, without_padding: bool = T
 
 
 def padded_last(trunk: torch.nn.Module, ids_B: Ids) -> torch.Tensor:
-    """The plain path: one padded forward."""
+    """The plain equivalent of :func:`packed_last`: one padded forward."""
     device = next(trunk.parameters()).device
     ids_BL, mask_BL = pad(ids_B, device)
     hidden_BLH = trunk(input_ids=ids_BL, attention_mask=mask_BL, use_cache=False).last_hidden_state
@@ -85,13 +86,13 @@ def common_beginnings(ids_B: Ids) -> list[int]:
         if common >= WORTH_SHARING and gain >= 0 and gain + common >= with_next[at]:
             group, length = [*group, i], common
         else:
-            _note(shared_B, group, length)
+            _assign(shared_B, group, length)
             group, length = [i], 0
-    _note(shared_B, group, length)
+    _assign(shared_B, group, length)
     return shared_B
 
 
-def _note(shared_B: list[int], group: Sequence[int], length: int) -> None:
+def _assign(shared_B: list[int], group: Sequence[int], length: int) -> None:
     for member in group:
         shared_B[member] = length
 
@@ -108,7 +109,7 @@ def can_pack(trunk: torch.nn.Module) -> bool:
     if base not in _known:
         with torch.no_grad(), quiet(trunk):
             _known[base] = _packing_agrees(trunk)
-    return _known[base] and base.config._attn_implementation == packing.NAME  # somebody may have set another since
+    return _known[base] and base.config._attn_implementation == packing.NAME  # another may have been set since
 
 
 def _packing_agrees(trunk: torch.nn.Module) -> bool:

@@ -31,16 +31,16 @@ _installed: list[torch.library.Library] = []
 
 
 def use_products(kind: Products) -> bool:
-    """Choose who multiplies float32 matrices on the CPU, for the whole process.
+    """Choose which library multiplies float32 matrices on the CPU, for the whole process.
 
     Args:
         kind: ``auto`` takes oneDNN on x86 processors with AVX-512 that are not Intel's; ``torch`` leaves everything as
-            torch has it; ``onednn`` insists.
+            torch has it, and is the plain equivalent; ``onednn`` insists.
 
     Returns:
         Whether oneDNN is used. It is not, with a warning, where this torch does not have it or its results differ.
     """
-    wanted = kind == "onednn" or (kind == "auto" and _gains())
+    wanted = kind == "onednn" or (kind == "auto" and _onednn_is_faster())
     if wanted == bool(_installed):
         return wanted
     if not wanted:
@@ -55,16 +55,16 @@ def use_products(kind: Products) -> bool:
     return bool(_installed)
 
 
-def _gains() -> bool:
+def _onednn_is_faster() -> bool:
     return (
         torch.backends.cpu.get_cpu_capability() == "AVX512"
         and torch.backends.mkldnn.is_available()
-        and _maker() != "GenuineIntel"
+        and _vendor() != "GenuineIntel"
     )
 
 
-def _maker() -> str:
-    """The processor's vendor as Linux tells it; elsewhere the one that nothing is changed for."""
+def _vendor() -> str:
+    """The processor's vendor as Linux reports it; elsewhere Intel, for which nothing is changed."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -117,7 +117,7 @@ def _install() -> torch.library.Library:
     library = torch.library.Library("aten", "IMPL")
     override = {"allow_override": True} if "allow_override" in inspect.signature(library.impl).parameters else {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch tells of every override
+        warnings.simplefilter("ignore")  # torch warns about every override
         for name, kernel in {"mm": mm, "mm.out": mm_out, "addmm": addmm, "addmm_": addmm_}.items():
             library.impl(name, kernel, "CPU", **override)
     return library

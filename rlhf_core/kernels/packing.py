@@ -20,8 +20,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from rlhf_core.policy.padded import Ids
-from rlhf_core.policy.structure import trunk_and_head
+from rlhf_core.kernels.padded import Ids
+from rlhf_core.kernels.trunk_and_head import trunk_and_head
 
 NAME = "rlhf_packed"
 CHANGES_SCORES = ("softcap", "s_aux", "position_bias")
@@ -74,23 +74,23 @@ def pack(prompts: Ids, completions: Ids, share: bool) -> Row:
     positions: list[int] = []
     segments: list[Segment] = []
     predicting: list[int] = []
-    laid: dict[tuple[int, ...], tuple[int, int]] = {}
+    prompt_spans: dict[tuple[int, ...], tuple[int, int]] = {}
 
     def lay(tokens: list[int], first: int, prompt: tuple[int, int] = (0, 0)) -> tuple[int, int]:
-        own = len(ids), len(ids) + len(tokens)
+        span = len(ids), len(ids) + len(tokens)
         ids.extend(tokens)
         positions.extend(range(first, first + len(tokens)))
         if tokens:
-            segments.append(Segment(own, prompt))
-        return own
+            segments.append(Segment(span, prompt))
+        return span
 
     for prompt, completion in zip(prompts, completions, strict=True):
         fed, key = list(completion[:-1]), tuple(prompt)
         if share:
-            if key not in laid:
-                laid[key] = lay(list(prompt), 0)
-            start = lay(fed, len(prompt), laid[key])[0]
-            last = laid[key][1] - 1
+            if key not in prompt_spans:
+                prompt_spans[key] = lay(list(prompt), 0)
+            start = lay(fed, len(prompt), prompt_spans[key])[0]
+            last = prompt_spans[key][1] - 1
         else:
             last = lay([*prompt, *fed], 0)[0] + len(prompt) - 1
             start = last + 1
@@ -99,7 +99,7 @@ def pack(prompts: Ids, completions: Ids, share: bool) -> Row:
 
 
 def packed_hidden(model: torch.nn.Module, prompts: Ids, completions: Ids, share: bool) -> torch.Tensor:
-    """Return ``hidden_NH`` as :func:`rlhf_core.policy.padded.padded_hidden` does."""
+    """Return ``hidden_NH`` as its plain equivalent :func:`rlhf_core.kernels.padded.padded_hidden` does."""
     return row_hidden(trunk_and_head(model).trunk, pack(prompts, completions, share))
 
 
@@ -144,11 +144,11 @@ def attend(
     if unknown or options.get("dropout"):
         raise NotImplementedError(f"packed attention has no {', '.join(unknown) or 'dropout'}")
     window = options.get("sliding_window")
-    rows = [_one(query, key, value, segment, options.get("scaling"), window) for segment in mask.segments]
+    rows = [_attend_segment(query, key, value, segment, options.get("scaling"), window) for segment in mask.segments]
     return torch.cat(rows, dim=2).transpose(1, 2).contiguous(), None
 
 
-def _one(
+def _attend_segment(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,

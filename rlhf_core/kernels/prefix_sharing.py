@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from rlhf_core.policy.padded import Ids, pad_right
-from rlhf_core.policy.structure import trunk_and_head
+from rlhf_core.kernels.padded import Ids, pad_right
+from rlhf_core.kernels.trunk_and_head import trunk_and_head
 
 
 def distinct(prompts: Ids) -> tuple[list[tuple[int, ...]], list[int]]:
@@ -26,7 +26,10 @@ def distinct(prompts: Ids) -> tuple[list[tuple[int, ...]], list[int]]:
 
 
 def shared_hidden(model: torch.nn.Module, prompts: Ids, completions: Ids) -> torch.Tensor:
-    """Return ``hidden_NH`` as :func:`rlhf_core.policy.padded.padded_hidden` does, prompts forwarded once each."""
+    """Return ``hidden_NH`` as its plain equivalent :func:`rlhf_core.kernels.padded.padded_hidden` does.
+
+    Every distinct prompt is forwarded once.
+    """
     trunk = trunk_and_head(model).trunk
     device = next(model.parameters()).device
     unique, prompt_of = distinct(prompts)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import torch
 
-from rlhf_core.policy.structure import base_model, take_apart
+from rlhf_core.kernels.trunk_and_head import base_model, take_apart
 
 Precision = Literal["fp32", "bf16"]
 

@@ -7,16 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from rlhf_core.functional.logprobs import entropy as entropy_of
-from rlhf_core.functional.logprobs import selected_logprobs
-from rlhf_core.kernels.chunked_head import CHUNK_BYTES, KEEP_BYTES, head_logprobs
+from rlhf_core.kernels.chunked_head import (
+    CHUNK_BYTES,
+    KEEP_BYTES,
+    head_logprobs,
+    logits_logprobs,
+    plain_head_logprobs,
+)
 from rlhf_core.kernels.packing import packed_hidden
+from rlhf_core.kernels.padded import Ids, pad, padded_hidden, padded_logits
 from rlhf_core.kernels.prefix_sharing import distinct, shared_hidden
-from rlhf_core.policy.padded import Ids, pad, padded_hidden, padded_logits
-from rlhf_core.policy.structure import TrunkAndHead, checkpointing, structure, take_apart, trunk_and_head
+from rlhf_core.kernels.trunk_and_head import TrunkAndHead, checkpointing, take_apart, trunk_and_head
+from rlhf_core.policy.structure import structure
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,29 +81,20 @@ def completion_logprobs(
         ValueError: lists of different lengths, an empty prompt, no completion token at all, or temperature <= 0.
     """
     _check(prompts, completions, temperature)
-    device = next(model.parameters()).device
-    sizes_B = torch.tensor([len(c) for c in completions], device=device)
-    mask_BT = torch.arange(max(map(len, completions)), device=device)[None, :] < sizes_B[:, None]
-    targets_N = torch.tensor([t for c in completions for t in c], dtype=torch.long, device=device)
+    mask_BT, targets_N = _targets(completions, next(model.parameters()).device)
+    options: dict[str, Any] = {"temperature": temperature, "entropy": entropy}
     hidden_NH: torch.Tensor | None = None
-    if structure(model).split:
-        hidden_NH = completion_hidden(model, prompts, completions, shared_prefix, packed)
-    if hidden_NH is not None and chunked:
-        logprobs_N, entropy_N = head_logprobs(
-            hidden_NH,
-            trunk_and_head(model).head,
-            targets_N,
-            temperature=temperature,
-            entropy=entropy,
-            chunk_bytes=chunk_bytes,
-            keep_bytes=keep_bytes,
-        )
+    if not structure(model).split:
+        logits_NV = padded_logits(model, prompts, completions)
+        logprobs_N, entropy_N = logits_logprobs(logits_NV, targets_N, **options)
     else:
-        logits_NV = (
-            padded_logits(model, prompts, completions) if hidden_NH is None else trunk_and_head(model).head(hidden_NH)
-        )
-        logprobs_N = selected_logprobs(logits_NV, targets_N, temperature)
-        entropy_N = entropy_of(logits_NV, temperature) if entropy else None
+        hidden_NH = completion_hidden(model, prompts, completions, shared_prefix, packed)
+        head = trunk_and_head(model).head
+        if chunked:
+            options |= {"chunk_bytes": chunk_bytes, "keep_bytes": keep_bytes}
+            logprobs_N, entropy_N = head_logprobs(hidden_NH, head, targets_N, **options)
+        else:
+            logprobs_N, entropy_N = plain_head_logprobs(hidden_NH, head, targets_N, **options)
     entropy_BT = None if entropy_N is None else _grid(entropy_N, mask_BT)
     return CompletionLogprobs(_grid(logprobs_N, mask_BT), entropy_BT, mask_BT, hidden_NH)
 
@@ -113,10 +110,20 @@ def _check(prompts: Ids, completions: Ids, temperature: float) -> None:
         raise ValueError(f"temperature must be positive for a log-probability, got {temperature}")
 
 
+def _targets(completions: Ids, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """``mask_BT`` of the grid, from the lengths, and ``targets_N``, the tokens row after row."""
+    sizes_B = torch.tensor([len(c) for c in completions], device=device)
+    mask_BT = torch.arange(max(map(len, completions)), device=device)[None, :] < sizes_B[:, None]
+    return mask_BT, torch.tensor([t for c in completions for t in c], dtype=torch.long, device=device)
+
+
 def completion_hidden(
     model: torch.nn.Module, prompts: Ids, completions: Ids, shared_prefix: bool = True, packed: bool = True
 ) -> torch.Tensor:
-    """Hidden states ``[N, H]`` that predict each completion token, row after row; the model must split."""
+    """Hidden states ``[N, H]`` that predict each completion token, row after row; the model must split.
+
+    Packed where asked for and possible, else with shared prompts where that is, else padded.
+    """
     if packed and structure(model).pack:
         return packed_hidden(model, prompts, completions, shared_prefix)
     repeats = len(distinct(prompts)[0]) < len(prompts)

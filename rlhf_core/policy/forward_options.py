@@ -53,15 +53,16 @@ ALL, PLAIN = ForwardOptions(), ForwardOptions(False, False, False)
 
 
 def allowed(model: Any, wanted: ForwardOptions, *, packing_required: bool = False) -> ForwardOptions:
-    """What the model can do of what is wanted; what it cannot is said once.
+    """The optimisations that are wanted and that the model allows; what it does not is logged.
 
     Raises:
         ModelError: packing is required and impossible.
     """
-    from rlhf_core.policy.structure import base_model, checkpointing, structure
+    from rlhf_core.kernels.trunk_and_head import base_model, checkpointing
+    from rlhf_core.policy.structure import structure
 
-    found, name = structure(model), type(base_model(model)).__name__
-    if wanted.packing and not found.pack:
+    name = type(base_model(model)).__name__
+    if wanted.packing and not structure(model).pack:
         if packing_required:
             raise ModelError(
                 f"{name} cannot be packed",

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 
 from rlhf_core.errors import ConfigError
-from rlhf_core.kernels.decode_step import WORTH_TOKENS, DecodeStep, decode_step
+from rlhf_core.kernels.decode_step import WORTH_TOKENS, DecodeStep, decode_step, plain_step
+from rlhf_core.kernels.trunk_and_head import base_model, quiet, take_apart
 from rlhf_core.models.precision import cast_once
 from rlhf_core.models.prompt_format import end_ids
-from rlhf_core.policy.structure import base_model, quiet, structure, take_apart
+from rlhf_core.policy.structure import structure
 from rlhf_core.rollout.decode import Decoder
 from rlhf_core.rollout.decode_state import Drawn
 from rlhf_core.rollout.stop import StopStrings
@@ -46,7 +47,7 @@ class NativeEngine:
         """Sample one completion per request, in order.
 
         ``min_tokens`` counts the EOS: a completion has at least so many tokens. Stop strings may span tokens and
-        are kept. What the logprobs mean is told in :func:`rlhf_core.rollout.sampling.draw`.
+        are kept. What the logprobs mean is described in :func:`rlhf_core.rollout.sampling.draw`.
 
         Raises:
             ConfigError: a prompt is empty, or does not fit the context together with ``max_tokens``.
@@ -104,17 +105,8 @@ class NativeEngine:
         """Logits ``[B, V]`` after the last position; the cache grows by L. None masks nothing."""
         if step is not None and ids_BL.shape[1] == 1 and cache.get_seq_length():
             return step(ids_BL, mask_BK, positions_BL, cache)
-        inputs = {
-            "input_ids": ids_BL,
-            "attention_mask": mask_BK,
-            "position_ids": positions_BL,
-            "past_key_values": cache,
-            "use_cache": True,
-        }
         parts = take_apart(self.model) if structure(self.model).split else None
-        if parts is not None:
-            return parts.head(parts.trunk(**inputs).last_hidden_state[:, -1])
-        return self.model(**inputs).logits[:, -1]
+        return plain_step(self.model, parts, ids_BL, mask_BK, positions_BL, cache)
 
     def _rollout(self, request: RolloutRequest, drawn: Drawn, version: int) -> Rollout:
         return Rollout(

@@ -124,6 +124,6 @@ def test_wrong_results_keep_it_off(monkeypatch: pytest.MonkeyPatch, caplog: pyte
     [("AuthenticAMD", "AVX512", True), ("GenuineIntel", "AVX512", False), ("AuthenticAMD", "AVX2", False)],
 )
 def test_the_processor_decides(monkeypatch: pytest.MonkeyPatch, maker: str, capability: str, gains: bool) -> None:
-    monkeypatch.setattr(matmul, "_maker", lambda: maker)
+    monkeypatch.setattr(matmul, "_vendor", lambda: maker)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     assert use_products("auto") is gains

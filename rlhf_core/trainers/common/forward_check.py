@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import torch
 
 from rlhf_core.functional.logprobs import selected_logprobs
+from rlhf_core.kernels.padded import padded_logits
 from rlhf_core.policy.forward import completion_logprobs
 from rlhf_core.policy.forward_options import ForwardOptions
-from rlhf_core.policy.padded import padded_logits
 from rlhf_core.trainers.common.training_sample import TrainingSample
 
 log = logging.getLogger("rlhf.models")

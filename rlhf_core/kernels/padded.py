@@ -1,4 +1,4 @@
-"""One forward over prompt + completion, right-padded. The plain path that every other is compared with.
+"""One forward over prompt + completion, right-padded: the plain equivalent of packing and prefix sharing.
 
 Right padding needs no attention mask in a causal model: no real token ever looks to its right. That keeps the
 fastest attention kernel, and no length is inferred from an id.
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
-from rlhf_core.policy.structure import base_model, trunk_and_head
+from rlhf_core.kernels.trunk_and_head import base_model, trunk_and_head
 
 Ids = Sequence[Sequence[int]]
 

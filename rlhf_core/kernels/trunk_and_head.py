@@ -1,0 +1,66 @@
+"""A causal language model taken apart: the trunk (tokens to hidden states) and the head (hidden states to logits)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+def base_model(model: Any) -> Any:
+    """Return the transformers causal LM under a peft wrapper (adapters stay active: they live in its layers)."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+@dataclass(frozen=True)
+class TrunkAndHead:
+    """A causal LM taken apart."""
+
+    trunk: Any
+    """Tokens to hidden states."""
+    head: Any
+    """Hidden states to logits. Some models do more to the logits (:func:`rlhf_core.kernels.split.splits`)."""
+
+
+def take_apart(model: Any) -> TrunkAndHead | None:
+    """Return trunk and head of a causal LM (adapters included), None where they cannot be found."""
+    base = base_model(model)
+    try:
+        trunk, head = base.get_decoder(), base.get_output_embeddings()
+    except (AttributeError, NotImplementedError):
+        return None
+    return None if trunk is base or head is None else TrunkAndHead(trunk, head)
+
+
+def trunk_and_head(model: Any) -> TrunkAndHead:
+    """As :func:`take_apart`, for a model of which ``splits(model)`` is known to hold."""
+    parts = take_apart(model)
+    assert parts is not None, f"{type(base_model(model)).__name__} does not split; call splits(model) first"
+    return parts
+
+
+def compute_dtype(model: torch.nn.Module) -> torch.dtype:
+    """Number type of the trunk's matrix products: its weights' own, unless it runs in mixed precision."""
+    parts = take_apart(model)
+    owner = base_model(model) if parts is None else parts.trunk
+    return getattr(owner, "compute_dtype", next(model.parameters()).dtype)
+
+
+def checkpointing(model: torch.nn.Module) -> bool:
+    """Whether gradient checkpointing is active; it switches caches off inside transformers."""
+    return any(getattr(m, "gradient_checkpointing", False) and m.training for m in base_model(model).modules())
+
+
+@contextmanager
+def quiet(model: torch.nn.Module) -> Iterator[None]:
+    """Eval mode inside, every module's own mode restored after."""
+    modes = [(m, m.training) for m in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
