@@ -18,6 +18,7 @@ from rlhf_core.config.base import ComponentConfig
 from rlhf_core.config.load import validate
 from rlhf_core.config.run import RunConfig
 from rlhf_core.errors import PluginError
+from rlhf_core.kinds import KIND_OF_FIELD
 from rlhf_core.registry import Registry
 
 LIBRARIES = ("torch", "transformers", "accelerate", "peft", "datasets", "numpy", "tokenizers")
@@ -127,16 +128,6 @@ def walk_components(value: Any, kind: str = "") -> Iterator[tuple[str, Component
     elif isinstance(value, dict):
         for item in value.values():
             yield from walk_components(item, kind)
-
-
-KIND_OF_FIELD = {k: k for k in ("trainer", "loss", "advantage", "reward", "rollout", "agent", "strategy", "verifier")}
-KIND_OF_FIELD |= {
-    "source": "dataset",
-    "trackers": "tracker",
-    "monitors": "monitor",
-    "rewards": "reward",
-    "benchmarks": "benchmark",
-}
 
 
 def _selected(registry: Registry, config: RunConfig) -> list[Mapping[str, str]]:

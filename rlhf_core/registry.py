@@ -5,74 +5,22 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core import __version__
 from rlhf_core.disabled import disabled_distributions, normalise
+from rlhf_core.entry_points import CORE as CORE
+from rlhf_core.entry_points import Entry as Entry
+from rlhf_core.entry_points import check_core_range as check_core_range
+from rlhf_core.entry_points import core_requirement as core_requirement
+from rlhf_core.entry_points import scan as scan
 from rlhf_core.errors import PluginError, did_you_mean
 from rlhf_core.kinds import KINDS, METHODS
 
 if TYPE_CHECKING:
     from rlhf_core.config.base import ComponentConfig
-
-CORE = "rlhf-core"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One component as its distribution's metadata declares it; nothing is imported.
-
-    Example:
-        Entry("loss", "grpo_clip", "rlhf-plugin-grpo", "0.1.0", "rlhf_plugin_grpo:GrpoClipConfig", ...)
-    """
-
-    kind: str
-    name: str
-    distribution: str
-    version: str
-    value: str
-    point: metadata.EntryPoint
-
-    @property
-    def qualified(self) -> str:
-        """Example: ``rlhf-plugin-grpo/grpo_clip``"""
-        return f"{self.distribution}/{self.name}"
-
-    def describe(self) -> dict[str, str]:
-        """JSON row, used in plans and listings."""
-        return {
-            "kind": self.kind,
-            "name": self.name,
-            "distribution": self.distribution,
-            "version": self.version,
-            "value": self.value,
-        }
-
-
-def scan() -> Iterator[tuple[metadata.Distribution, metadata.EntryPoint]]:
-    """Every entry point with its distribution, metadata only; a distribution found twice (editable) counts once."""
-    seen: set[str] = set()
-    for dist in metadata.distributions():
-        text = dist.read_text("entry_points.txt")
-        if not text or "[rlhf" not in text or dist.name in seen:
-            continue
-        seen.add(dist.name)
-        yield from ((dist, point) for point in dist.entry_points)
-
-
-def core_requirement(dist: metadata.Distribution) -> str:
-    """Return the version range that ``Requires-Dist: rlhf-core`` asks for, "" if none."""
-    from packaging.requirements import Requirement
-
-    for line in dist.requires or ():
-        req = Requirement(line)
-        if req.name.lower().replace("_", "-") == CORE and (req.marker is None or req.marker.evaluate()):
-            return str(req.specifier)
-    return ""
 
 
 class Registry:
@@ -253,23 +201,6 @@ def _version(distribution: str) -> str:
         raise PluginError(
             f"distribution '{distribution}' is not installed", fix="name the distribution that the component is part of"
         ) from error
-
-
-def check_core_range(entry: Entry) -> None:
-    """Refuse an entry whose distribution asks for another rlhf-core.
-
-    Raises:
-        PluginError: names both versions.
-    """
-    from packaging.specifiers import SpecifierSet
-
-    wanted = core_requirement(entry.point.dist) if entry.point.dist else ""
-    if entry.distribution != CORE and wanted and not SpecifierSet(wanted).contains(__version__, prereleases=True):
-        raise PluginError(
-            f"{entry.kind} '{entry.name}' needs rlhf-core{wanted}, but {__version__} is installed",
-            where=f"{entry.distribution} {entry.version}",
-            fix=f"pip install -U {entry.distribution} rlhf-core",
-        )
 
 
 def check_component(kind: str, component: object, entry_name: str) -> None:

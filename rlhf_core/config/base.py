@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from rlhf_core.config.construct import construct
+
 if TYPE_CHECKING:
     from rlhf_core.context import BuildContext
 
@@ -18,36 +20,40 @@ class Config(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _keep_recipe(cls, value: Any) -> Any:
-        """A mapping changes a section's default instead of replacing it: the fields it leaves out stay as vetted."""
+    def _keep_section_defaults(cls, value: Any) -> Any:
+        """A mapping changes a section's default instead of replacing it: what it leaves out stays as the class says."""
         if not isinstance(value, dict):
             return value
-        sections = {
-            k: cls.model_fields[k].default
-            for k, v in value.items()
-            if isinstance(v, dict) and k in cls.model_fields and isinstance(cls.model_fields[k].default, Config)
-        }
-        return {**value, **{k: {**d.model_dump(exclude_unset=True), **value[k]} for k, d in sections.items()}}
+        merged = dict(value)
+        for key, given in value.items():
+            default = cls.model_fields[key].default if key in cls.model_fields else None
+            if isinstance(given, dict) and isinstance(default, Config):
+                merged[key] = {**default.model_dump(exclude_unset=True), **given}
+        return merged
 
 
 class ComponentConfig(Config):
     """Configuration of a component: what an entry point names.
 
-    A subclass declares its options as fields and builds the component late, so that listing,
-    help, schema and dry run never import torch:
+    A subclass declares its options as fields and says in :attr:`component` what is built from them. That is imported
+    late, so that listing, help, schema and dry run never import torch:
 
     Example:
         class GSPOConfig(ComponentConfig):
             name: str = "gspo"
+            component: ClassVar[str] = "acme_gspo.loss:GSPOLoss"
             clip_range: float = 3e-4
-
-            def build(self, ctx):
-                from .loss import GSPOLoss
-                return GSPOLoss(self)
     """
 
     name: str
     """Which component; the entry point's name."""
+
+    component: ClassVar[str] = ""
+    """``module:name`` of a class or function that makes the component. It is called with the configuration,
+    ``GSPOLoss(config)``; with ``(config, ctx)`` if its second parameter is required or called ``ctx``. Where more is
+    needed, define :meth:`build` instead. Of a base class's ``build`` and a subclass's ``component`` the nearer counts.
+
+    A class that also has fields made with ``component("judge")`` gives that annotation a name outside the class."""
 
     consumes: ClassVar[str | None] = None
     """For losses: ``token_advantages``, ``pairs``, ``judged`` or ``labels``; matched to the trainer by the plan."""
@@ -90,9 +96,22 @@ class ComponentConfig(Config):
         """
         return {}
 
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Let a subclass's ``component`` take the place of an inherited ``build``."""
+        super().__pydantic_init_subclass__(**kwargs)
+        if "component" in vars(cls) and "build" not in vars(cls):
+            cls.build = ComponentConfig.build
+
     def build(self, ctx: BuildContext) -> Any:
-        """Return the component. Called once per process, before step 0."""
-        raise TypeError(f"{type(self).__name__} does not define build(self, ctx)")
+        """Return the component. Called once per process, before step 0.
+
+        Raises:
+            PluginError: :attr:`component` names nothing that can be imported and called.
+        """
+        if not self.component:
+            raise TypeError(f"{type(self).__name__} has neither a component string nor a build(self, ctx)")
+        return construct(self, ctx)
 
     def preflight(self, ctx: BuildContext) -> None:
         """Check everything that can be checked cheaply (files, columns, ranges) before any expensive work.

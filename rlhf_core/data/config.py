@@ -8,13 +8,13 @@ from rlhf_core.config.base import ComponentConfig
 
 if TYPE_CHECKING:
     from rlhf_core.context import BuildContext
-    from rlhf_core.protocols import DatasetSource
 
 
 class JsonlConfig(ComponentConfig):
     """JSON lines, or one JSON array; ``.gz`` is read too."""
 
     name: str = "jsonl"
+    component: ClassVar[str] = "rlhf_core.data.sources:JsonSource"
     downloads: ClassVar[bool] = False
     path: str
     """The file with the rows to train on."""
@@ -29,31 +29,19 @@ class JsonlConfig(ComponentConfig):
             if path:
                 check_file(path)
 
-    def build(self, ctx: BuildContext) -> DatasetSource:
-        """Return the source."""
-        from rlhf_core.data.files import read_json
-        from rlhf_core.data.sources import FileSource
-
-        return FileSource(self, read_json)
-
 
 class ParquetConfig(JsonlConfig):
     """One Parquet file per split."""
 
     name: str = "parquet"
-
-    def build(self, ctx: BuildContext) -> DatasetSource:
-        """Return the source."""
-        from rlhf_core.data.files import read_parquet
-        from rlhf_core.data.sources import FileSource
-
-        return FileSource(self, read_parquet)
+    component: ClassVar[str] = "rlhf_core.data.sources:ParquetSource"
 
 
 class HubConfig(ComponentConfig):
     """A dataset of the hub, or a local copy of one (folder, saved dataset, file), through ``datasets``."""
 
     name: str = "hub"
+    component: ClassVar[str] = "rlhf_core.data.hub:HubSource"
     path: str
     """Hub id such as ``openai/gsm8k``, or a local folder or file."""
     subset: str | None = None
@@ -63,24 +51,13 @@ class HubConfig(ComponentConfig):
     """For example ``test``; without it rows of ``split`` are set aside."""
     revision: str | None = None
 
-    def build(self, ctx: BuildContext) -> DatasetSource:
-        """Return the source."""
-        from rlhf_core.data.hub import HubSource
-
-        return HubSource(self)
-
 
 class PocketConfig(ComponentConfig):
     """The built-in world; see docs/pocket.md."""
 
     name: str = "pocket"
+    component: ClassVar[str] = "rlhf_core.data.sources:PocketSource"
     downloads: ClassVar[bool] = False
     subset: Literal["assistant", "arithmetic", "two_digit_sums"] = "assistant"
     """``assistant`` has a gold score and preference pairs, ``arithmetic`` reference answers; so has ``two_digit_sums``,
     which is for larger models."""
-
-    def build(self, ctx: BuildContext) -> DatasetSource:
-        """Return the source."""
-        from rlhf_core.data.sources import PocketSource
-
-        return PocketSource(self)

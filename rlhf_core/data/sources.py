@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rlhf_core.data.config import JsonlConfig, PocketConfig
-from rlhf_core.data.files import FileRows, index_rows
+from rlhf_core.data.files import FileRows, index_rows, read_json, read_parquet
 from rlhf_core.errors import DatasetError
 from rlhf_core.types import Sample
+
+if TYPE_CHECKING:
+    from rlhf_core.data.config import JsonlConfig, PocketConfig
 
 Row = Mapping[str, Any]
 
 
-class FileSource:
-    """Rows of one or two files.
+class JsonSource:
+    """Rows of one or two files of JSON.
 
     Args:
         config: the files.
-        read: reader of one file.
     """
 
-    def __init__(self, config: JsonlConfig, read: Callable[[str], FileRows]) -> None:
-        self.config, self.read = config, read
+    read: Callable[[str], FileRows] = staticmethod(read_json)
+    """Reader of one file."""
+
+    def __init__(self, config: JsonlConfig) -> None:
+        self.config = config
         self._places: dict[str, list[str]] = {}
 
     def rows(self, split: str) -> Sequence[Row]:
@@ -30,9 +34,9 @@ class FileSource:
         path = self._path(split)
         if not path:
             return []
-        found = self.read(path)
-        self._places[split] = found.places
-        return found.rows
+        file = self.read(path)
+        self._places[split] = file.places
+        return file.rows
 
     def where(self, split: str, number: int) -> str:
         """File and line of a row that :meth:`rows` returned."""
@@ -40,6 +44,12 @@ class FileSource:
 
     def _path(self, split: str) -> str | None:
         return self.config.path if split == "train" else self.config.heldout_path
+
+
+class ParquetSource(JsonSource):
+    """Rows of one or two Parquet files."""
+
+    read = staticmethod(read_parquet)
 
 
 class PocketSource:

@@ -14,31 +14,18 @@ from pydantic import ValidationError
 
 from rlhf_core import protocols
 from rlhf_core.config.base import ComponentConfig
+from rlhf_core.config.construct import import_component, takes_context
 from rlhf_core.context import BuildContext
 from rlhf_core.errors import PluginError, RlhfError
-from rlhf_core.kinds import METHODS
+from rlhf_core.kinds import METHODS, PROTOCOLS
 from rlhf_core.registry import Registry, check_component
 from rlhf_core.testing.report import require
 
 HEAVY = ("torch", "transformers", "datasets", "accelerate", "peft")
-PROTOCOLS: Mapping[str, type] = {
-    "trainer": protocols.Trainer,
-    "loss": protocols.Loss,
-    "advantage": protocols.Advantage,
-    "reward": protocols.RewardModel,
-    "verifier": protocols.Verifier,
-    "judge": protocols.Judge,
-    "agent": protocols.Agent,
-    "rollout": protocols.RolloutEngine,
-    "dataset": protocols.DatasetSource,
-    "benchmark": protocols.Benchmark,
-    "monitor": protocols.Monitor,
-    "tracker": protocols.Tracker,
-}
 
 
 def check_config(config: ComponentConfig, kind: str = "") -> None:
-    """Check a Config: strict, frozen, JSON and pickle round trips, ``build(ctx)``, light import, entry-point name.
+    """Check a Config: strict, frozen, JSON and pickle round trips, ``component``, light import, entry-point name.
 
     Args:
         config: an instance with the settings to check.
@@ -113,14 +100,35 @@ def _validate(config: ComponentConfig, data: Mapping[str, Any]) -> ComponentConf
     return type(config).model_validate(data, context={"registry": Registry(disabled=())})
 
 
+def check_component_string(config: ComponentConfig) -> None:
+    """``component`` names something that can be called with the config, or with config and context."""
+    try:
+        target = import_component(type(config))
+        arguments = (config, None) if takes_context(target) else (config,)
+        inspect.signature(target).bind(*arguments)
+        problem = ""
+    except (PluginError, TypeError) as error:
+        problem = f"{error}"
+    require(
+        not problem,
+        config,
+        "the component can be imported, and called with the config or with config and context",
+        problem,
+        'component: ClassVar[str] = "package.module:Class", whose __init__(self, config) takes the Config',
+    )
+
+
 def check_build_signature(config: ComponentConfig) -> None:
-    """``build`` is the class's own and takes the context."""
+    """The Config has a ``component`` that resolves, or a ``build`` of its own that takes the context."""
+    if type(config).build is ComponentConfig.build and config.component:
+        check_component_string(config)
+        return
     require(
         type(config).build is not ComponentConfig.build,
         config,
-        "the Config defines build(self, ctx)",
-        "it does not",
-        "def build(self, ctx: BuildContext): from .module import Thing; return Thing(self)",
+        "the Config says what it builds",
+        "it has neither a component string nor a build(self, ctx)",
+        'component: ClassVar[str] = "package.module:Class"',
     )
     try:
         inspect.signature(config.build).bind(None)
@@ -164,7 +172,7 @@ def check_light_import(config: ComponentConfig) -> None:
         config,
         "importing the Config is light",
         f"{module} imports {out.stdout.strip()}",
-        "import the component inside build(), and put types under `if TYPE_CHECKING:`",
+        "name the component in `component`, and put types under `if TYPE_CHECKING:`",
     )
 
 
@@ -182,7 +190,7 @@ def built(config: ComponentConfig, kind: str, ctx: BuildContext) -> Any:
         problem = str(error)
     require(not problem, config, f"it builds a {kind}", problem)
     for method in METHODS[kind]:
-        expected = list(inspect.signature(getattr(PROTOCOLS[kind], method)).parameters)[1:]
+        expected = list(inspect.signature(getattr(getattr(protocols, PROTOCOLS[kind]), method)).parameters)[1:]
         given = inspect.signature(getattr(component, method))
         try:
             given.bind(*expected)

@@ -1,4 +1,4 @@
-"""Configurations of the court: verifiers and the reward that asks them."""
+"""Configurations of verifiers and the reward that asks them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rlhf_core.config.slots import component
 
 if TYPE_CHECKING:
     from rlhf_core.context import BuildContext
-    from rlhf_core.protocols import RewardModel, Verifier
     from rlhf_core.types import Prompt
 
 
+VerifierField = component("verifier")
 DEADLINE_S = 5.0
 """For a verdict, unless the verifier needs longer."""
 
@@ -50,6 +50,7 @@ class NumericVerifierConfig(VerifierConfig):
     """
 
     name: str = "numeric"
+    component: ClassVar[str] = "rlhf_core.verifiers.numeric:NumericVerifier"
     tolerance: float = Field(default=1e-6, ge=0)
     """Relative difference that still counts as equal; absolute below 1."""
     format_weight: float = Field(default=0.0, ge=0, lt=1)
@@ -63,18 +64,13 @@ class NumericVerifierConfig(VerifierConfig):
             return None
         return f"the reference answer {prompt.answer[:60]!r} holds no number"
 
-    def build(self, ctx: BuildContext) -> Verifier:
-        """Return the verifier."""
-        from rlhf_core.verifiers.numeric import NumericVerifier
-
-        return NumericVerifier(self)
-
 
 class VerifierRewardConfig(ComponentConfig):
     """Rewards a completion with a verifier's verdict, asked in worker processes that are killed when late."""
 
     name: str = "verifier"
-    verifier: component("verifier") = NumericVerifierConfig()  # pyright: ignore[reportInvalidTypeForm]
+    component: ClassVar[str] = "rlhf_core.verifiers.verifier_reward:VerifierReward"
+    verifier: VerifierField = NumericVerifierConfig()  # pyright: ignore[reportInvalidTypeForm]
     """Which verifier; ``numeric`` unless another is named."""
     timeout_s: float | None = Field(None, gt=0)
     """Seconds for one verdict; a late worker is killed and the score's status is ``timeout``. None is 5 s, or as long
@@ -102,9 +98,3 @@ class VerifierRewardConfig(ComponentConfig):
 
         check_deadline(self)
         check_answers(self, ctx)
-
-    def build(self, ctx: BuildContext) -> RewardModel:
-        """Start the workers and return the reward."""
-        from rlhf_core.verifiers.verifier_reward import VerifierReward
-
-        return VerifierReward(self, ctx.registry, ctx.run_dir)

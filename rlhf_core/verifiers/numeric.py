@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rlhf_core.types import Sample, Score, ScoreStatus
-from rlhf_core.verifiers.config import NumericVerifierConfig
+
+if TYPE_CHECKING:
+    from rlhf_core.verifiers.config import NumericVerifierConfig
 
 MAX_DIGITS = 200
 """Longer numbers are nobody's answer; reading them exactly would only cost time."""

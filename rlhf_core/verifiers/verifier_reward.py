@@ -23,12 +23,11 @@ class VerifierReward:
 
     Args:
         config: which verifier, deadline and number of workers.
-        registry: the run's; the workers must find the same component.
-        run_dir: the run's folder, which the verifier's context in a worker names too.
+        ctx: the run's. The workers must find the same component in its registry; their context names its folder too.
     """
 
-    def __init__(self, config: VerifierRewardConfig, registry: Registry, run_dir: Path | None = None) -> None:
-        spec = worker_spec(config, registry, run_dir)
+    def __init__(self, config: VerifierRewardConfig, ctx: BuildContext) -> None:
+        spec = worker_spec(config, ctx.registry, ctx.run_dir)
         self.pool = VerifierPool(
             spec,
             workers=config.workers,

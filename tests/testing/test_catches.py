@@ -105,7 +105,7 @@ def test_fault_is_caught(check: Callable[..., None], cls: Any, fault: str, rule:
     [
         (broken.LooseConfig, "unknown setting is refused"),
         (broken.ThawedConfig, "frozen"),
-        (broken.NoBuildConfig, r"defines build\(self, ctx\)"),
+        (broken.NoBuildConfig, "neither a component string nor a build"),
         (broken.NoContextConfig, r"config.build\(ctx\)"),
     ],
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_core.registry import Registry
+from rlhf_core.testing import make_context
 from rlhf_core.types import Prompt, Sample
 from rlhf_core.verifiers.config import VerifierRewardConfig
 from rlhf_core.verifiers.verifier_reward import VerifierReward
@@ -86,7 +87,8 @@ def judge(naughty: Path) -> Iterator[Callable[..., VerifierReward]]:
     def make(**options: object) -> VerifierReward:
         registry = Registry(disabled=())
         data = {"verifier": "naughty", "timeout_s": 1.0, "workers": 1, **options}
-        made.append(VerifierReward(VerifierRewardConfig.model_validate(data, context={"registry": registry}), registry))
+        config = VerifierRewardConfig.model_validate(data, context={"registry": registry})
+        made.append(config.build(make_context(registry=registry)))
         return made[-1]
 
     yield make

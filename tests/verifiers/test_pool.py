@@ -13,6 +13,7 @@ import pytest
 
 from rlhf_core.errors import DeadlineExceeded, PluginError
 from rlhf_core.registry import Registry
+from rlhf_core.testing import make_context
 from rlhf_core.types import Sample, ScoreStatus
 from rlhf_core.verifiers.config import NumericVerifierConfig, VerifierRewardConfig
 from rlhf_core.verifiers.verifier_reward import VerifierReward, worker_spec
@@ -194,7 +195,8 @@ def test_workers_die_with_a_killed_trainer(naughty: Path, tmp_path: Path) -> Non
         "g = Registry(disabled=())\n"
         "from rlhf_core.types import Prompt, Sample\n"
         "o = {'verifier': 'naughty', 'workers': 2, 'timeout_s': 99}\n"
-        "r = R(C.model_validate(o, context={'registry': g}), g)\n"
+        "from rlhf_core.testing import make_context\n"
+        "r = R(C.model_validate(o, context={'registry': g}), make_context(registry=g))\n"
         "print(*[p for w in r.pool.workers for p in (w.process.pid, w.pid)], flush=True)\n"
         "r.score([Sample(Prompt('p', ({'role': 'user', 'content': ''},)), 'hang')])\n"
     )
@@ -233,7 +235,7 @@ def test_another_version_in_the_worker_is_refused(naughty: Path) -> None:
     metadata = naughty / "METADATA"
     metadata.write_text(metadata.read_text().replace("1.0", "2.0"))
     with pytest.raises(PluginError, match=r"differs between the trainer and its worker[\s\S]*'1.0'[\s\S]*'2.0'"):
-        VerifierReward(config, _Fixed(spec["component"]))  # type: ignore[arg-type]
+        VerifierReward(config, make_context(registry=_Fixed(spec["component"])))
 
 
 class _Fixed:

@@ -8,6 +8,7 @@ import pytest
 
 from rlhf_core.api import Prompt, Sample, VerifierRewardConfig
 from rlhf_core.registry import Registry
+from rlhf_core.testing import make_context
 from rlhf_core.verifiers.verifier_reward import VerifierReward
 
 
@@ -29,7 +30,8 @@ def court() -> Iterator[Callable[..., VerifierReward]]:
     def make(name: str, **options: object) -> VerifierReward:
         registry = Registry(disabled=())
         data = {"verifier": name, "workers": 1, **options}
-        made.append(VerifierReward(VerifierRewardConfig.model_validate(data, context={"registry": registry}), registry))
+        config = VerifierRewardConfig.model_validate(data, context={"registry": registry})
+        made.append(config.build(make_context(registry=registry)))
         return made[-1]
 
     yield make

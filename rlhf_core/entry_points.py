@@ -1,0 +1,101 @@
+"""What distributions declare in their metadata; nothing of them is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+
+from rlhf_core import __version__
+from rlhf_core.disabled import normalise
+from rlhf_core.errors import PluginError
+
+CORE = "rlhf-core"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One component as its distribution's metadata declares it; nothing is imported.
+
+    Example:
+        Entry("loss", "grpo_clip", "rlhf-plugin-grpo", "0.1.0", "rlhf_plugin_grpo:GrpoClipConfig", ...)
+    """
+
+    kind: str
+    name: str
+    distribution: str
+    version: str
+    value: str
+    point: metadata.EntryPoint
+
+    @property
+    def qualified(self) -> str:
+        """Example: ``rlhf-plugin-grpo/grpo_clip``"""
+        return f"{self.distribution}/{self.name}"
+
+    def describe(self) -> dict[str, str]:
+        """JSON row, used in plans and listings."""
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "distribution": self.distribution,
+            "version": self.version,
+            "value": self.value,
+        }
+
+
+def scan() -> Iterator[tuple[metadata.Distribution, metadata.EntryPoint]]:
+    """Every entry point with its distribution, metadata only; a distribution found twice (editable) counts once."""
+    seen: set[str] = set()
+    for dist in metadata.distributions():
+        text = dist.read_text("entry_points.txt")
+        if not text or "[rlhf" not in text or dist.name in seen:
+            continue
+        seen.add(dist.name)
+        yield from ((dist, point) for point in dist.entry_points)
+
+
+def core_requirement(dist: metadata.Distribution) -> str:
+    """Return the version range that ``Requires-Dist: rlhf-core`` asks for, "" if none."""
+    from packaging.requirements import Requirement
+
+    for line in dist.requires or ():
+        req = Requirement(line)
+        if req.name.lower().replace("_", "-") == CORE and (req.marker is None or req.marker.evaluate()):
+            return str(req.specifier)
+    return ""
+
+
+def check_core_range(entry: Entry) -> None:
+    """Refuse an entry whose distribution asks for another rlhf-core.
+
+    Raises:
+        PluginError: names both versions.
+    """
+    from packaging.specifiers import SpecifierSet
+
+    wanted = core_requirement(entry.point.dist) if entry.point.dist else ""
+    if entry.distribution != CORE and wanted and not SpecifierSet(wanted).contains(__version__, prereleases=True):
+        raise PluginError(
+            f"{entry.kind} '{entry.name}' needs rlhf-core{wanted}, but {__version__} is installed",
+            where=f"{entry.distribution} {entry.version}",
+            fix=f"pip install -U {entry.distribution} rlhf-core",
+        )
+
+
+def distribution_of(module: str, attribute: str) -> str:
+    """Name and version of the distribution whose entry point names ``module:attribute``, or else anything of the same
+    package; "" if none does.
+
+    Example:
+        >>> distribution_of("rlhf_core.data.config", "JsonlConfig").split()[0]
+        'rlhf-core'
+    """
+    package = module.partition(".")[0]
+    near = ""
+    for dist, point in scan():
+        if point.value == f"{module}:{attribute}":
+            return f"{normalise(dist.name)} {dist.version}"
+        if not near and point.module.partition(".")[0] == package:
+            near = f"{normalise(dist.name)} {dist.version}"
+    return near
