@@ -1,27 +1,61 @@
-"""The promised surface: what type checkers see is what is there, and importing it is light."""
+"""The promised surfaces: what type checkers see is what is there, and importing them is light."""
 
 from __future__ import annotations
 
 import ast
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
+
+import pytest
 
 import rlhf_core.api
+import rlhf_core.functional
+import rlhf_core.sdk
+
+SURFACES = [rlhf_core.api, rlhf_core.sdk, rlhf_core.functional]
 
 
-def test_names_for_type_checkers_are_the_names_at_run_time() -> None:
-    tree = ast.parse(Path(rlhf_core.api.__file__).read_text())
+def shown_to_type_checkers(surface: ModuleType) -> dict[str, tuple[str, str]]:
+    """Name -> (module, name in it), of the block under TYPE_CHECKING."""
+    tree = ast.parse(Path(str(surface.__file__)).read_text())
     block = next(n for n in tree.body if isinstance(n, ast.If))
-    shown = {alias.asname for n in block.body if isinstance(n, ast.ImportFrom) for alias in n.names}
-    assert shown == set(rlhf_core.api.__all__)
+    imports = [n for n in block.body if isinstance(n, ast.ImportFrom)]
+    shown = {str(a.asname): (str(n.module), a.name) for n in imports for a in n.names}
+    for node in block.body:  # ``name = _name``: an import under another name would be private to type checkers
+        if isinstance(node, ast.Assign):
+            shown[ast.unparse(node.targets[0])] = shown.pop(ast.unparse(node.value))
+    return shown
 
 
-def test_every_promised_name_is_there() -> None:
-    missing = [name for name in rlhf_core.api.__all__ if not hasattr(rlhf_core.api, name)]
-    assert missing == []
+@pytest.mark.parametrize("surface", SURFACES)
+def test_names_for_type_checkers_are_the_names_at_run_time(surface: ModuleType) -> None:
+    shown = shown_to_type_checkers(surface)
+    assert set(shown) == set(surface.__all__)
+    for name, (module, inner) in shown.items():
+        assert getattr(surface, name) is getattr(import_module(module), inner), name
 
 
-def test_importing_it_brings_no_torch() -> None:
-    code = "import sys, rlhf_core.api; sys.exit('torch' in sys.modules)"
+@pytest.mark.parametrize("surface", SURFACES)
+def test_an_unknown_name_is_an_attribute_error(surface: ModuleType) -> None:
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = surface.no_such_name
+
+
+@pytest.mark.parametrize("surface", SURFACES)
+def test_importing_it_brings_no_torch(surface: ModuleType) -> None:
+    code = f"import sys, {surface.__name__}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_no_name_is_in_two_surfaces() -> None:
+    names = [name for surface in SURFACES for name in surface.__all__]
+    assert sorted(names) == sorted(set(names))
+
+
+def test_every_name_of_the_sdk_says_what_it_is() -> None:
+    for name in rlhf_core.sdk.__all__:
+        thing = getattr(rlhf_core.sdk, name)
+        assert not callable(thing) or (thing.__doc__ or "").strip(), name

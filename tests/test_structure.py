@@ -29,6 +29,8 @@ def test_repository_passes(check: str) -> None:
         ("imports", "rlhf_core/x.py", "import rlhf_plugin_a\n", "the core imports no plugin"),
         ("imports", "plugins/a/rlhf_plugin_a/x.py", "def f():\n    from rlhf_core import plan\n", "a plugin uses"),
         ("imports", "plugins/a/rlhf_plugin_a/x.py", "import rlhf_plugin_b.y\n", "does not depend on rlhf-plugin-b"),
+        ("imports", "plugins/a/rlhf_plugin_a/x.py", "from rlhf_core.runs.atomic import write_json\n", "a plugin uses"),
+        ("imports", "plugins/a/rlhf_plugin_a/x.py", "import rlhf_core.functional.kl\n", "a plugin uses"),
         ("sizes", "rlhf_core/x.py", "x = 1\n" * 401, "401 lines"),
         ("paths", "docs/x.md", "see " + "/home" + "/ann/models\n", "absolute path"),
         ("docstrings", "rlhf_core/x.py", '"""Module."""\nclass A:\n    """A."""\n    def b(self): ...\n', "A.b has no"),
@@ -57,5 +59,6 @@ def test_public_imports_and_declared_dependencies_pass(tmp_path: Path) -> None:
     folder = tmp_path / "plugins" / "a" / "rlhf_plugin_a"
     folder.mkdir(parents=True)
     (folder.parent / "pyproject.toml").write_text(PLUGIN)
-    (folder / "x.py").write_text("from rlhf_core.api import Score\nfrom rlhf_plugin_a.y import z\nimport torch\n")
+    public = "from rlhf_core.api import Score\nfrom rlhf_core.sdk import load_policy\n"
+    (folder / "x.py").write_text(public + "from rlhf_plugin_a.y import z\nimport torch\n")
     assert run("imports", tmp_path).returncode == 0

@@ -13,9 +13,7 @@ from rlhf_core.api import (
     RolloutRequest,
     Sample,
 )
-from rlhf_core.cli.toolbox import context_of
-from rlhf_core.models.prompt_format import Formatter
-from rlhf_core.rollout.seeds import request_seed
+from rlhf_core.sdk import Formatter, context_of, request_seed
 from rlhf_eval.grading import Grader, reward_of
 from rlhf_eval.items import Item, encode, items, rows, section, worked_examples
 from rlhf_eval.report import metrics

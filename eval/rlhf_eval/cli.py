@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rlhf_core.cli.options import UNSAFE
-from rlhf_core.cli.toolbox import OpenGroup
+from rlhf_core.sdk import OpenGroup, unsafe_option
 
 if TYPE_CHECKING:
     from rlhf_core.api import BuildContext
@@ -58,7 +57,7 @@ SUITE_OPTIONS = (
     click.option("--max-tokens", type=click.IntRange(1), help="Most tokens of a completion."),
     click.option("--stop", multiple=True, metavar="TEXT", help="Text that ends a completion. Repeatable."),
     click.option("--set", "settings", multiple=True, metavar="a.b=c", help="One setting of the suite. Repeatable."),
-    UNSAFE,
+    unsafe_option,
 )
 
 
@@ -116,7 +115,7 @@ def run(
     rlhf eval lm_eval:gsm8k_cot --model M
     """
     from rlhf_core.api import ModelConfig
-    from rlhf_core.cli.toolbox import emit_json, open_registry, quiet_libraries, set_up_logging, table
+    from rlhf_core.sdk import emit_json, open_registry, quiet_libraries, set_up_logging, table
     from rlhf_eval.harness import Job, context, evaluate
     from rlhf_eval.selectors import parse_selector
     from rlhf_eval.show import show
@@ -171,8 +170,7 @@ def suite_of(
         ConfigError: a setting does not exist or makes no sense.
     """
     from rlhf_core.api import ConfigError
-    from rlhf_core.cli.options import allow_unsafe
-    from rlhf_core.cli.toolbox import component_of
+    from rlhf_core.sdk import allow_unsafe, component_of
     from rlhf_eval.suites import SuiteConfig
 
     suite, _, task = name.partition(":")
@@ -200,7 +198,7 @@ def suite_of(
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def suites(as_json: bool) -> None:
     """List the suites and how each asks."""
-    from rlhf_core.cli.toolbox import emit_json, open_registry, table
+    from rlhf_core.sdk import emit_json, open_registry, table
     from rlhf_eval.suites import SuiteConfig
 
     registry = open_registry()

@@ -46,7 +46,7 @@ def watch(
     \b
     rlhf eval watch runs/grpo-20260131-142501 gsm8k --data test.jsonl --limit 200
     """
-    from rlhf_core.cli.toolbox import emit_json, open_registry, quiet_libraries, set_up_logging, table
+    from rlhf_core.sdk import emit_json, open_registry, quiet_libraries, set_up_logging, table
     from rlhf_eval.cli import suite_of
     from rlhf_eval.harness import context
     from rlhf_eval.show import interval

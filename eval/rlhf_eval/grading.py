@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
 from rlhf_core.api import BuildContext, Sample, Score, ScoreStatus, VerifierConfig
-from rlhf_core.cli.toolbox import component_of
+from rlhf_core.sdk import component_of
 from rlhf_eval.suites import SuiteConfig
 
 if TYPE_CHECKING:

@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.api import BuildContext, ConfigError, ModelConfig, Prompt
-from rlhf_core.cli.toolbox import context_of, sampler
-from rlhf_core.models.sources import resolve, weights_print
-from rlhf_core.runs.atomic import write_json
+from rlhf_core.sdk import context_of, load_sampler, resolve_model, weights_digest, write_json
 from rlhf_eval.benchmark import SuiteBenchmark, check_rows
 from rlhf_eval.items import rows, worked_examples
 from rlhf_eval.plot import draw
@@ -47,13 +45,13 @@ class Job:
             UserError: the suite cannot be asked, or the model does not exist.
         """
         asked = self.asked(ctx)
-        resolve(self.model.path)
+        resolve_model(self.model.path)
         return {
             **asked,
             "model": {
                 **self.model.model_dump(mode="json"),
                 "path": self.called or self.model.path,
-                "weights": weights_print(self.model.path),
+                "weights": weights_digest(self.model.path),
             },
         }
 
@@ -118,7 +116,7 @@ def evaluate(
 def _sample(
     job: Job, ctx: BuildContext, folder: ResultFolder, which: Sequence[int], size: int, say: Say, budget_s: float | None
 ) -> None:
-    policy, engine = sampler(ctx.registry, job.model)
+    policy, engine = load_sampler(ctx.registry, job.model)
     built = SuiteBenchmark(job.suite.resolved(ctx), ctx.with_(policy=policy))
     began, tokens, correct, count = time.monotonic(), 0, 0, 0
     try:
@@ -147,7 +145,7 @@ def _sample(
 
 def conclude(job: Job, ctx: BuildContext, folder: ResultFolder, say: Say) -> dict[str, Any]:
     """Score by the selectors, write report, pass rates and curve, and return the report."""
-    from rlhf_core.runs.jsonl import read_jsonl
+    from rlhf_core.sdk import read_jsonl
 
     made = folder.rows()
     names = [s.name for s in job.selectors]

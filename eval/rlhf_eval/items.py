@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.api import BuildContext, ConfigError, Demonstration, Message, Prompt
-from rlhf_core.data.datasets import Datasets
+from rlhf_core.sdk import Datasets
 from rlhf_eval.suites import SuiteConfig
 
 if TYPE_CHECKING:
-    from rlhf_core.models.prompt_format import Formatter
+    from rlhf_core.sdk import Formatter
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def worked_examples(suite: SuiteConfig, ctx: BuildContext, prompts: Sequence[Pro
     """
     if not suite.shots:
         return []
-    from rlhf_core.cli.toolbox import context_of
+    from rlhf_core.sdk import context_of
 
     whole = {**section(suite, suite.shots_path), "limit": suite.shots}
     found = context_of(ctx.registry, dataset=whole).datasets.demonstrations("train")

@@ -23,9 +23,7 @@ from rlhf_core.api import (
     RlhfError,
     Sample,
 )
-from rlhf_core.cli.toolbox import component_of, context_of
-from rlhf_core.models.sources import paths_in, weights_print
-from rlhf_core.runs.jsonl import read_jsonl
+from rlhf_core.sdk import component_of, context_of, model_paths, read_jsonl, weights_digest
 from rlhf_eval.store import ResultFolder
 
 Row = Mapping[str, Any]
@@ -93,7 +91,7 @@ def score(
         RlhfError: not one row has a score.
     """
     dumped = selector.config.model_dump(mode="json")
-    weights = [weights_print(path) for path in paths_in(dumped)]
+    weights = [weights_digest(path) for path in model_paths(dumped)]
     asked = hashlib.sha256(json.dumps([dumped, weights], sort_keys=True).encode()).hexdigest()[:16]
     file = f"scores/{re.sub(r'[^A-Za-z0-9_.-]', '-', selector.name)}.jsonl"
     kept = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from rlhf_core.cli.toolbox import shorten, table
+from rlhf_core.sdk import shorten, table
 from rlhf_eval.plot import curves
 from rlhf_eval.report import warnings
 

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.api import ConfigError, DatasetError
-from rlhf_core.runs.atomic import write_json, write_text
-from rlhf_core.runs.jsonl import JsonlFile, plain, read_jsonl
+from rlhf_core.sdk import JsonlFile, json_values, read_jsonl, write_json, write_text
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class ResultFolder:
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
-        self.path, self.settings = path, json.loads(json.dumps(plain(settings)))
+        self.path, self.settings = path, json.loads(json.dumps(json_values(settings)))
         self.rows_path, self.times_path = path / "rows.jsonl", path / "times.jsonl"
         self._files: list[JsonlFile] = []
 
@@ -108,7 +107,7 @@ class ResultFolder:
     def write(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write a JSON lines file whole."""
         (self.path / name).parent.mkdir(exist_ok=True)
-        write_text(self.path / name, "".join(json.dumps(plain(r), ensure_ascii=False) + "\n" for r in rows))
+        write_text(self.path / name, "".join(json.dumps(json_values(r), ensure_ascii=False) + "\n" for r in rows))
 
 
 def _offset(path: Path, lines: int) -> int:

@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.api import BuildContext, ConfigError, DeadlineExceeded, ModelConfig
-from rlhf_core.models.sources import weights_print
-from rlhf_core.runs.atomic import write_json
-from rlhf_core.runs.read import StoredRun, find_run, read_run
+from rlhf_core.sdk import StoredRun, find_run, read_run, weights_digest, write_json
 from rlhf_eval.harness import Job, evaluate
 from rlhf_eval.store import ResultFolder
 from rlhf_eval.suites import SuiteConfig
@@ -112,7 +110,7 @@ class Watcher:
             for name, path in new:
                 seen.add(name)
                 with held(path, self.out) as place:
-                    now = "" if place is None else weights_print(str(place))
+                    now = "" if place is None else weights_digest(str(place))
                     if now in prints:
                         continue  # `final` is the last checkpoint once more
                     prints.update({now} - {""})

@@ -314,7 +314,7 @@ def test_bad_input_is_named_before_a_model_is_loaded(
         "empty": write("empty.jsonl", []),
         "unknown": write("unknown.jsonl", [{"prompt": "Hi", "instruction_id_list": ["no_such:thing"], "kwargs": [{}]}]),
     }
-    monkeypatch.setattr("rlhf_eval.harness.sampler", None)  # loading would fail
+    monkeypatch.setattr("rlhf_eval.harness.load_sampler", None)  # loading would fail
     ran = rlhf("eval", *(o.format(**files) if o.startswith("{") and o[1:-1] in files else o for o in options))
     assert ran.code == 2, ran.err
     assert named in ran.err

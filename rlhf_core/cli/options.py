@@ -16,9 +16,13 @@ if TYPE_CHECKING:
 C = TypeVar("C", bound="Config")
 F = TypeVar("F", bound=Callable[..., Any])
 
-UNSAFE = click.option(
-    "--unsafe-local-execution", is_flag=True, help="Let programs run without isolation where the machine offers none."
-)
+
+def unsafe_option(command: F) -> F:
+    """Add ``--unsafe-local-execution``, which :func:`allow_unsafe` carries out."""
+    text = "Let programs run without isolation where the machine offers none."
+    return click.option("--unsafe-local-execution", is_flag=True, help=text)(command)
+
+
 RUN_OPTIONS = (
     click.option("--algo", metavar="NAME", help="Algorithm, for example grpo, sft, reward_model."),
     click.option("--reward", metavar="NAME", help="Reward, for example ensemble or verifier."),
@@ -29,7 +33,7 @@ RUN_OPTIONS = (
     click.option("--config", "files", multiple=True, metavar="FILE", help="YAML file; later ones win. Repeatable."),
     click.option("--set", "settings", multiple=True, metavar="a.b=c", help="One setting; wins over files. Repeatable."),
     click.option("--seed", type=int, help="Seed of everything random."),
-    UNSAFE,
+    unsafe_option,
 )
 
 

@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rlhf_core.functional.comparison import WinRate as WinRate
     from rlhf_core.functional.comparison import win_rate as win_rate
+    from rlhf_core.functional.groups import centred as centred
     from rlhf_core.functional.groups import compute_group_normalized_rewards as compute_group_normalized_rewards
+    from rlhf_core.functional.groups import group_normalize as group_normalize
+    from rlhf_core.functional.groups import spread as spread
+    from rlhf_core.functional.kl import kl_value as kl_value
     from rlhf_core.functional.preference import compute_per_instance_dpo_loss as compute_per_instance_dpo_loss
     from rlhf_core.functional.preference import dpo_loss as dpo_loss
     from rlhf_core.functional.rank_correlation import spearman as spearman
@@ -20,19 +24,26 @@ if TYPE_CHECKING:
     from rlhf_core.functional.shares import wilson as wilson
     from rlhf_core.functional.steps import grpo_microbatch_train_step as grpo_microbatch_train_step
     from rlhf_core.functional.steps import sft_microbatch_train_step as sft_microbatch_train_step
+    from rlhf_core.functional.surrogate import clipped_surrogate as clipped_surrogate
     from rlhf_core.functional.surrogate import compute_grpo_clip_loss as compute_grpo_clip_loss
     from rlhf_core.functional.surrogate import compute_naive_policy_gradient_loss as compute_naive_policy_gradient_loss
     from rlhf_core.functional.surrogate import compute_policy_gradient_loss as compute_policy_gradient_loss
 
 _HOMES = {
-    "groups": ("compute_group_normalized_rewards",),
+    "groups": ("centred", "compute_group_normalized_rewards", "group_normalize", "spread"),
+    "kl": ("kl_value",),
     "preference": ("compute_per_instance_dpo_loss", "dpo_loss"),
     "rank_correlation": ("spearman",),
     "reduce": ("masked_mean", "masked_normalize"),
     "responses": ("compute_entropy", "get_response_log_probs", "tokenize_prompt_and_output"),
     "shares": ("wilson",),
     "steps": ("grpo_microbatch_train_step", "sft_microbatch_train_step"),
-    "surrogate": ("compute_grpo_clip_loss", "compute_naive_policy_gradient_loss", "compute_policy_gradient_loss"),
+    "surrogate": (
+        "clipped_surrogate",
+        "compute_grpo_clip_loss",
+        "compute_naive_policy_gradient_loss",
+        "compute_policy_gradient_loss",
+    ),
     "comparison": ("WinRate", "win_rate"),
 }
 _WHERE = {name: home for home, names in _HOMES.items() for name in names}

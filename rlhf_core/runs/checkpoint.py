@@ -92,6 +92,16 @@ def set_rng_state(state: dict[str, Any]) -> None:
         torch.cuda.set_rng_state_all(state["cuda"])
 
 
+@contextlib.contextmanager
+def preserved_rng() -> Iterator[None]:
+    """What runs inside leaves every global random generator as it was."""
+    before = rng_state()
+    try:
+        yield
+    finally:
+        set_rng_state(before)
+
+
 def seed_everything(seed: int) -> None:
     """Seed the global generators of Python, numpy and torch."""
     random.seed(seed)

@@ -38,6 +38,11 @@ class JsonlFile:
             os.truncate(path, min(keep_bytes, path.stat().st_size))
         self._file: TextIO = path.open("a", encoding="utf-8")
 
+    @classmethod
+    def resume(cls, path: Path) -> JsonlFile:
+        """Open a file to go on after its last complete row: a killed writer may have left half of one."""
+        return cls(path, path.read_bytes().rfind(b"\n") + 1 if path.is_file() else 0)
+
     def append(self, row: Mapping[str, Any]) -> None:
         """Write one row; in the operating system's hands when this returns."""
         self._file.write(json.dumps(plain(row), ensure_ascii=False) + "\n")
@@ -52,11 +57,6 @@ class JsonlFile:
     def close(self) -> None:
         """Close the file; idempotent."""
         self._file.close()
-
-
-def whole_lines(path: Path) -> int:
-    """Bytes up to the last complete row, for ``keep_bytes``: a killed writer may have left half of one."""
-    return path.read_bytes().rfind(b"\n") + 1 if path.is_file() else 0
 
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:

@@ -14,60 +14,8 @@ from pathlib import Path
 
 from scripts.check.files import is_test, parse, python_files
 
-PUBLIC = ("rlhf_core.api", "rlhf_core.testing", "rlhf_core.functional")
-"""Modules of the core that another distribution may import, with everything below them."""
-
-WORKBENCH = (
-    "rlhf_core.cli.common",
-    "rlhf_core.cli.options",
-    "rlhf_core.cli.reward",
-    "rlhf_core.cli.toolbox",
-    "rlhf_core.config.data",
-    "rlhf_core.config.errors",
-    "rlhf_core.config.load",
-    "rlhf_core.config.run",
-    "rlhf_core.verifiers.numeric",
-    "rlhf_core.verifiers.worker_handle",
-    "rlhf_core.data.files",
-    "rlhf_core.data.datasets",
-    "rlhf_core.data.mixture",
-    "rlhf_core.data.schema",
-    "rlhf_core.hooks",
-    "rlhf_core.models.load",
-    "rlhf_core.models.prompt_format",
-    "rlhf_core.models.reference",
-    "rlhf_core.models.save",
-    "rlhf_core.models.sources",
-    "rlhf_core.pocket.gold",
-    "rlhf_core.policy.forward",
-    "rlhf_core.kernels.last_token",
-    "rlhf_core.policy.forward_options",
-    "rlhf_core.policy.structure",
-    "rlhf_core.protocols",
-    "rlhf_core.registry",
-    "rlhf_core.rollout.native",
-    "rlhf_core.runs.atomic",
-    "rlhf_core.runs.cache",
-    "rlhf_core.runs.checkpoint",
-    "rlhf_core.runs.jsonl",
-    "rlhf_core.runs.read",
-    "rlhf_core.runs.run_dir",
-    "rlhf_core.strategy.local",
-    "rlhf_core.contracts",
-    "rlhf_core.trainers.common.policy_evaluator",
-    "rlhf_core.trainers.common.policy_module",
-    "rlhf_core.trainers.online.build",
-    "rlhf_core.trainers.common.training_sample",
-    "rlhf_core.trainers.offline.trainer",
-    "rlhf_core.trainers.online.penalties",
-    "rlhf_core.trainers.online.preflight",
-    "rlhf_core.trainers.online.collector",
-    "rlhf_core.trainers.online.report",
-    "rlhf_core.rollout.seeds",
-    "rlhf_core.runs.timer",
-    "rlhf_core.trainers.common.learner",
-)
-"""Not promised: what this repository's own plugins build trainers and reward models with (ADR 0007). Keep it short."""
+PUBLIC = ("rlhf_core.api", "rlhf_core.sdk", "rlhf_core.functional", "rlhf_core.testing")
+"""Modules of the core that another distribution may import; not what lies below them."""
 
 
 @dataclass(frozen=True)
@@ -123,8 +71,8 @@ def plugin_wrong(module: str, owner: Project, ours: Mapping[str, Project]) -> st
 
 
 def is_public(module: str) -> bool:
-    """Whether ``module`` is one of :data:`PUBLIC` or inside one, or of the workbench."""
-    return module in WORKBENCH or any(module == p or module.startswith(p + ".") for p in PUBLIC)
+    """Whether ``module`` is one of :data:`PUBLIC`."""
+    return module in PUBLIC
 
 
 def find_projects(root: Path) -> list[Project]:

@@ -10,8 +10,7 @@ from lm_eval.api.instance import Instance  # pyright: ignore[reportMissingImport
 from lm_eval.api.model import TemplateLM  # pyright: ignore[reportMissingImports]
 
 from rlhf_core.api import FinishReason, Rollout, RolloutRequest, SamplingParams
-from rlhf_core.models.prompt_format import plain_ids
-from rlhf_core.rollout.seeds import request_seed
+from rlhf_core.sdk import plain_ids, request_seed
 
 
 class EngineLM(TemplateLM):

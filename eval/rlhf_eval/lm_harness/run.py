@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.api import BuildContext, ConfigError, ModelConfig
-from rlhf_core.cli.toolbox import component_of, sampler
-from rlhf_core.models.sources import resolve, weights_print
-from rlhf_core.runs.atomic import write_json
+from rlhf_core.sdk import component_of, load_sampler, resolve_model, weights_digest, write_json
 from rlhf_eval.store import ResultFolder
 
 OPTIONS = {"path": "path", "shots_data": "shots_path", "shots": "shots", "limit": "limit", "max_tokens": "max_tokens"}
@@ -48,16 +46,16 @@ def run_task(
     sets = options.get("settings", ())
     config: Any = component_of(ctx.registry, "benchmark", "lm_eval", {"task": task, **chosen}, sets)
     config.preflight(ctx)
-    resolve(model.path)
+    resolve_model(model.path)
     settings = {
         "suite": config.model_dump(mode="json"),
         "seed": ctx.seed,
-        "model": {**model.model_dump(mode="json"), "weights": weights_print(model.path)},
+        "model": {**model.model_dump(mode="json"), "weights": weights_digest(model.path)},
     }
     name = re.sub(r"[^A-Za-z0-9_.-]", "-", f"lm_eval-{task}-{Path(model.path).stem}")
     folder = ResultFolder(out or Path("evals") / name, settings)
     folder.check()
-    policy, engine = sampler(ctx.registry, model)
+    policy, engine = load_sampler(ctx.registry, model)
     metrics, rows = config.build(ctx.with_(policy=policy)).run(engine)
     folder.path.mkdir(parents=True, exist_ok=True)
     write_json(folder.path / "settings.json", folder.settings)

@@ -95,12 +95,11 @@ class LmEvalBenchmark:
         """
         from lm_eval.evaluator import simple_evaluate  # pyright: ignore[reportMissingImports]
 
-        from rlhf_core.runs.checkpoint import rng_state, set_rng_state
+        from rlhf_core.sdk import preserved_rng
         from rlhf_eval.lm_harness.engine import EngineLM, truncated
 
         lm = EngineLM(self.policy, engine, self.config.max_tokens, self.seed)
-        before = rng_state()  # of the run that is evaluated: lm_eval seeds all generators
-        try:
+        with preserved_rng():  # lm_eval seeds all generators, those of the run that is evaluated
             raw: Any = simple_evaluate(
                 lm,
                 tasks=[task_spec(self.config)],
@@ -111,8 +110,6 @@ class LmEvalBenchmark:
                 log_samples=True,
                 bootstrap_iters=0,
             )
-        finally:
-            set_rng_state(before)
         metrics = {
             f"{task}/{name}" if len(raw["results"]) > 1 else name: float(value)
             for task, rows in raw["results"].items()

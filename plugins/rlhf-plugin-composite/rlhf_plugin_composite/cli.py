@@ -58,16 +58,14 @@ def ablate(
     rlhf reward ablate --input scored.jsonl --label gold
     rlhf reward ablate --input scored.jsonl --weights taste=1 --weights taste=0.7,rules=0.3
     """
-    from rlhf_core.cli.common import emit_json, set_up_logging
-    from rlhf_core.data.files import read_json
-    from rlhf_core.runs.atomic import write_json
+    from rlhf_core.sdk import emit_json, read_rows, set_up_logging, write_json
     from rlhf_plugin_composite.ablation import grid, read_scored, rescale, weigh
     from rlhf_plugin_composite.config import HollowCheck
     from rlhf_plugin_composite.rules import hollow_pattern
 
     set_up_logging()
     names = [n.strip() for n in (parts or "").split(",") if n.strip()]
-    scored = read_scored(read_json(file).rows, names, label, file)
+    scored = read_scored(read_rows(file).rows, names, label, file)
     scored = rescale(scored, {k: v for text in ways for k, v in pairs_of(text, "--normalise")})
     weightings = [weighting(text, scored.names) for text in given] or grid(scored.names, steps)
     rows = weigh(scored, weightings, hollow_pattern(HollowCheck()))
@@ -136,7 +134,7 @@ def weighting(text: str, names: Sequence[str]) -> dict[str, float]:
 
 def show(scored: Scored, rows: Sequence[Weighing]) -> None:
     """The table, best by label first if there is one."""
-    from rlhf_core.cli.common import table
+    from rlhf_core.sdk import table
 
     first = rows[0]
     if scored.label_N is not None:

@@ -199,7 +199,7 @@ class CompositeConfig(ComponentConfig):
         Raises:
             UserError: the first thing that cannot work.
         """
-        from rlhf_core.data.files import check_file
+        from rlhf_core.sdk import check_file
 
         running = [n for n, p in self.parts.items() if p.normalise == "zscore" and p.statistics == "running"]
         if running and ctx.world_size > 1:

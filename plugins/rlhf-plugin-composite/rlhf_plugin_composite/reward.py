@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlhf_core.api import BuildContext, ConfigError, DatasetError, Sample, Score, ScoreStatus
-from rlhf_core.contracts import score_samples
+from rlhf_core.sdk import score_samples
 from rlhf_plugin_composite.config import CompositeConfig, needs_calibration
 from rlhf_plugin_composite.normalise import Normaliser
 
@@ -119,9 +119,9 @@ def calibrate(whole: CompositeReward) -> None:
     names = [n for n, p in whole.config.parts.items() if needs_calibration(p)]
     if not names or file is None:
         return
-    from rlhf_core.cli.reward import samples_of
+    from rlhf_core.sdk import read_samples
 
-    _, samples = samples_of(file)
+    _, samples = read_samples(file)
     for name in names:
         rows = score_samples(whole.rewards[name], samples, f"part '{name}'")
         good = [float(s.value) for s in rows if s.ok and s.value is not None]

@@ -94,7 +94,7 @@ def token_counter(ctx: BuildContext) -> Counter:
     """
     tokenizer: Any = getattr(ctx.policy, "tokenizer", None)
     if tokenizer is None:
-        from rlhf_core.models.load import load_tokenizer
+        from rlhf_core.sdk import load_tokenizer
 
         tokenizer = load_tokenizer(ctx.config.model)
     return lambda text: len(tokenizer.encode(text, add_special_tokens=False))

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from rlhf_core.api import DatasetError, PreferencePair, Prompt, Sample
 from rlhf_core.functional import WinRate, win_rate
-from rlhf_core.rollout.seeds import request_seed
+from rlhf_core.sdk import request_seed
 
 By = Literal["absolute", "signed", "random"]
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlhf_core.cli.common import Choice
+from rlhf_core.sdk import Choice
 
 if TYPE_CHECKING:
     from rlhf_core.api import PreferencePair
-    from rlhf_core.registry import Registry
+    from rlhf_core.sdk import Registry
 
 
 @click.command()
@@ -69,7 +69,7 @@ def flywheel(folder: Path, as_json: bool, **options: Any) -> None:
     rlhf data flywheel --run-dir runs/wheel
     rlhf data flywheel --dataset pairs.jsonl --model ./trunk --control --run-dir runs/wheel
     """
-    from rlhf_core.cli.toolbox import emit_json, open_registry, set_up_logging
+    from rlhf_core.sdk import emit_json, open_registry, set_up_logging
 
     set_up_logging()
     wheel = Wheel(open_registry(), folder, options)
@@ -103,7 +103,7 @@ class Wheel:
     """
 
     def __init__(self, registry: Registry, folder: Path, options: dict[str, Any]) -> None:
-        from rlhf_core.runs.atomic import write_json
+        from rlhf_core.sdk import write_json
         from rlhf_plugin_datagen.filtering import write_rows
         from rlhf_plugin_datagen.outside import open_datasets
         from rlhf_plugin_datagen.store import check_settings
@@ -128,7 +128,7 @@ class Wheel:
 
     def run(self) -> dict[str, Any]:
         """Train and filter what is not done yet, and return the whole result."""
-        from rlhf_core.runs.atomic import write_json
+        from rlhf_core.sdk import write_json
 
         for cycle in range(self.options["cycles"] + 1):
             for training in self.trainings(cycle):
@@ -227,10 +227,10 @@ def split_settings(settings: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     Raises:
         ConfigError: one without ``=``.
     """
-    from rlhf_core.config.load import parse_sets
+    from rlhf_core.sdk import parse_settings
 
     rows = [text for text in settings if text.strip().startswith("dataset.")]
-    return parse_sets(rows).get("dataset", {}), [text for text in settings if text not in rows]
+    return parse_settings(rows).get("dataset", {}), [text for text in settings if text not in rows]
 
 
 def check_enough(train: Sequence[Any], heldout: Sequence[Any], options: dict[str, Any]) -> None:
@@ -293,7 +293,7 @@ def with_changes(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def show(result: dict[str, Any]) -> None:
     """The table of cycles."""
-    from rlhf_core.cli.common import table
+    from rlhf_core.sdk import table
 
     table(
         ("cycle", "pairs", "trained on", "accuracy", "95% interval", "change"),

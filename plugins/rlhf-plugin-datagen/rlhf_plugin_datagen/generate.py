@@ -62,7 +62,7 @@ def generate(kind: str, output: Path, dry_run: bool, as_json: bool, **options: A
     rlhf data generate sft --judge local --set model.path=./instruct --dataset prompts.jsonl --output sft.jsonl
     rlhf data generate grades --judge anthropic --rubric rubric.yaml --dataset answers.jsonl --output graded.jsonl
     """
-    from rlhf_core.cli.toolbox import emit_json, open_registry, set_up_logging
+    from rlhf_core.sdk import emit_json, open_registry, set_up_logging
     from rlhf_plugin_datagen.job import foresee, make_job, run, show, show_estimate
 
     set_up_logging()

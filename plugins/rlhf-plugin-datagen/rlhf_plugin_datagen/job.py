@@ -11,9 +11,7 @@ from typing import Any
 import click
 
 from rlhf_core.api import BuildContext, ComponentConfig, ConfigError, DatasetError, ModelConfig
-from rlhf_core.cli.toolbox import component_of, context_of, quiet_libraries, table
-from rlhf_core.data.datasets import Datasets
-from rlhf_core.registry import Registry, check_component
+from rlhf_core.sdk import Datasets, Registry, check_component, component_of, context_of, quiet_libraries, table
 from rlhf_plugin_datagen.kinds import KINDS, Item, Kind, Made, Settings
 from rlhf_plugin_datagen.makers import Meter, Usage, deciding, estimate_for, who
 from rlhf_plugin_datagen.principles import read_constitution
@@ -148,7 +146,7 @@ def foresee(job: Job) -> dict[str, Any]:
 
 def finished(output: Path) -> list[dict[str, Any]]:
     """Rows that an earlier call has written, left out ones included. Writes nothing."""
-    from rlhf_core.runs.jsonl import read_jsonl
+    from rlhf_core.sdk import read_jsonl
 
     return [row for p in (output, output.with_name(f"{output.name}.left_out.jsonl")) for row in read_jsonl(p)]
 

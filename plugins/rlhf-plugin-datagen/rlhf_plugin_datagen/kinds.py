@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_core.api import JudgeReply, JudgeRequest, Message, Prompt, Sample
-from rlhf_core.rollout.seeds import request_seed
+from rlhf_core.sdk import request_seed
 from rlhf_plugin_datagen.makers import Estimate, Meter
 from rlhf_plugin_datagen.principles import numbered
 from rlhf_plugin_judge.pairwise import SYSTEM, Match, Outcome, compare

@@ -6,9 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from rlhf_core.api import PreferencePair
-from rlhf_core.cli.toolbox import context_of
-from rlhf_core.data.datasets import Datasets
-from rlhf_core.registry import Registry
+from rlhf_core.sdk import Datasets, Registry, context_of
 
 
 def open_datasets(registry: Registry, name: str, seed: int = 0, **settings: Any) -> Datasets:

@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.api import ConfigError, DatasetError
-from rlhf_core.data.files import read_json
-from rlhf_core.runs.atomic import disk_error, write_json
-from rlhf_core.runs.jsonl import JsonlFile
+from rlhf_core.sdk import JsonlFile, disk_error, read_rows, write_json
 
 
 class Store:
@@ -89,7 +87,7 @@ def read_whole(path: Path) -> list[dict[str, Any]]:
         return []
     with path.open("rb+") as file:
         file.truncate(whole_bytes(path))
-    return [dict(row) for row in read_json(str(path)).rows]
+    return [dict(row) for row in read_rows(str(path)).rows]
 
 
 def ids_of(rows: Sequence[Mapping[str, Any]], path: Path) -> dict[str, Mapping[str, Any]]:

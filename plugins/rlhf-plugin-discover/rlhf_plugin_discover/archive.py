@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.runs.jsonl import JsonlFile, read_jsonl, whole_lines
+from rlhf_core.sdk import JsonlFile, read_jsonl
 
 START = "start"
 """Id of the task's own program."""
@@ -113,10 +113,7 @@ class Journal:
         self.proposals = [proposal_of(r) for r in read_jsonl(folder / "proposals.jsonl")]
         self.verdicts = [Verdict(**r) for r in read_jsonl(folder / "verdicts.jsonl")]
         self.rounds = list(read_jsonl(folder / "rounds.jsonl"))
-        self._files = {
-            name: JsonlFile(folder / f"{name}.jsonl", whole_lines(folder / f"{name}.jsonl"))
-            for name in ("proposals", "verdicts", "rounds")
-        }
+        self._files = {name: JsonlFile.resume(folder / f"{name}.jsonl") for name in ("proposals", "verdicts", "rounds")}
 
     def propose(self, rows: Sequence[Proposal]) -> None:
         """Keep answers, durably."""

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlhf_core.cli.options import UNSAFE
+from rlhf_core.sdk import unsafe_option
 
 if TYPE_CHECKING:
     from rlhf_core.api import BuildContext
-    from rlhf_core.registry import Registry
+    from rlhf_core.sdk import Registry
     from rlhf_plugin_discover.config import DiscoverConfig
     from rlhf_plugin_discover.tasks import Task
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     help="Most time for the baseline's search.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the resolved configuration and the first question; ask nothing.")
-@UNSAFE
+@unsafe_option
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def discover(
     name: str | None,
@@ -57,8 +57,7 @@ def discover(
     rlhf discover ./my-task --judge local --set judge.model.path=./my-model
     rlhf discover --resume runs/discover-kissing-20260131-142501 --set budget.rounds=40
     """
-    from rlhf_core.cli.options import allow_unsafe
-    from rlhf_core.cli.toolbox import context_of, emit_json, open_registry, set_up_logging
+    from rlhf_core.sdk import allow_unsafe, context_of, emit_json, open_registry, set_up_logging
 
     set_up_logging()
     registry = open_registry()
@@ -91,13 +90,13 @@ def discover(
 
 def options(files: Sequence[str], settings: Sequence[str], judge: str | None) -> dict[str, Any]:
     """Configuration that the options stand for; ``--set`` wins over ``--judge``, that over files."""
-    from rlhf_core.config.load import merge, parse_sets, read_yaml
+    from rlhf_core.sdk import merge_settings, parse_settings, read_yaml
 
     said: dict[str, Any] = {}
     for file in files:
-        said = merge(said, named(read_yaml(file)))
-    said = merge(said, {"judge": {"name": judge}} if judge else {})
-    return merge(said, named(parse_sets(settings)))
+        said = merge_settings(said, named(read_yaml(file)))
+    said = merge_settings(said, {"judge": {"name": judge}} if judge else {})
+    return merge_settings(said, named(parse_settings(settings)))
 
 
 def named(said: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,7 +113,7 @@ def resumed(folder: Path, name: str | None, said: Mapping[str, Any]) -> tuple[st
     import json
 
     from rlhf_core.api import ConfigError
-    from rlhf_core.config.load import merge
+    from rlhf_core.sdk import merge_settings
     from rlhf_plugin_discover.folder import PLAN
 
     try:
@@ -125,7 +124,7 @@ def resumed(folder: Path, name: str | None, said: Mapping[str, Any]) -> tuple[st
         ) from error
     if name not in (None, plan["task"]):
         raise ConfigError(f"'{folder}' looks for '{plan['task']}', not '{name}'", fix="leave the task out")
-    return plan["task"], merge({**plan["config"], "verifier": plan["verifier"]}, said)
+    return plan["task"], merge_settings({**plan["config"], "verifier": plan["verifier"]}, said)
 
 
 def chosen_task(registry: Registry, name: str | None, verifier: Mapping[str, Any]) -> Task:
@@ -155,7 +154,7 @@ def chosen_config(registry: Registry, said: Mapping[str, Any]) -> DiscoverConfig
     from pydantic import ValidationError
 
     from rlhf_core.api import ConfigError
-    from rlhf_core.config.errors import explain
+    from rlhf_core.sdk import explain_invalid
     from rlhf_plugin_discover.config import DiscoverConfig
 
     if "name" not in (said.get("judge") or {}):
@@ -168,7 +167,7 @@ def chosen_config(registry: Registry, said: Mapping[str, Any]) -> DiscoverConfig
     try:
         return DiscoverConfig.model_validate(dict(said), context={"registry": registry})
     except ValidationError as error:
-        raise explain(error, DiscoverConfig) from error
+        raise explain_invalid(error, DiscoverConfig) from error
 
 
 def isolation(task: Task) -> str:
@@ -179,7 +178,7 @@ def isolation(task: Task) -> str:
 def court(task: Task, registry: Registry, workers: int) -> Any:
     """The verifier in processes that are killed when late."""
     from rlhf_core.api import VerifierRewardConfig
-    from rlhf_core.cli.toolbox import context_of
+    from rlhf_core.sdk import context_of
 
     return VerifierRewardConfig.model_validate(
         {"verifier": task.verifier, "workers": workers}, context={"registry": registry}
@@ -187,8 +186,7 @@ def court(task: Task, registry: Registry, workers: int) -> Any:
 
 
 def _baseline(task: Task, ctx: BuildContext, run_dir: Path | None, seconds: float, seed: int, as_json: bool) -> None:
-    from rlhf_core.cli.common import emit_json
-    from rlhf_core.runs.atomic import write_json, write_text
+    from rlhf_core.sdk import emit_json, write_json, write_text
     from rlhf_plugin_discover.baseline import run_baseline
     from rlhf_plugin_discover.folder import new_folder
 
@@ -217,8 +215,7 @@ def _baseline(task: Task, ctx: BuildContext, run_dir: Path | None, seconds: floa
 def _discover(
     task: Task, name: str, config: DiscoverConfig, ctx: BuildContext, run_dir: Path | None, resume: bool, as_json: bool
 ) -> None:
-    from rlhf_core.cli.common import emit_json, quiet_libraries
-    from rlhf_core.runs.run_dir import default_run_dir
+    from rlhf_core.sdk import default_run_dir, emit_json, quiet_libraries
     from rlhf_plugin_discover.archive import Journal
     from rlhf_plugin_discover.folder import keep_best, new_folder, write_plan, write_results
     from rlhf_plugin_discover.loop import Discovery

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_core.api import LossOutput, PairBatch
-from rlhf_core.trainers.common.learner import Learner
+from rlhf_core.sdk import Learner
 from rlhf_plugin_dpo.items import PairItem, sides_of
 from rlhf_plugin_dpo.pair_loss import TIE
 

@@ -16,7 +16,7 @@ from rlhf_core.api import (
 )
 
 if TYPE_CHECKING:
-    from rlhf_core.trainers.offline.trainer import OfflineTrainer
+    from rlhf_core.sdk import OfflineTrainer
 
 
 class SftTerm(Config):

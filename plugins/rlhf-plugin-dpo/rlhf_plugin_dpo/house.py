@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.models.save import load_weights
-from rlhf_core.trainers.common.learner import Learner
-from rlhf_core.trainers.online.build import OnlineParts
+from rlhf_core.sdk import Learner, OnlineParts, load_weights
 from rlhf_plugin_dpo.batches import SftTerm
 from rlhf_plugin_dpo.items import PairItem, sides_of
 from rlhf_plugin_dpo.iterative_config import IterativeDpoConfig

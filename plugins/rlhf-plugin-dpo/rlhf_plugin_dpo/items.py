@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rlhf_core.api import PreferencePair
-from rlhf_core.models.prompt_format import Formatter
+from rlhf_core.sdk import Formatter
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,17 @@ from typing import Any, cast
 
 from rlhf_core.api import BuildContext, PromptGroup, Rollout, Score
 from rlhf_core.functional import win_rate
-from rlhf_core.hooks import BatchReady
-from rlhf_core.runs.jsonl import read_jsonl
-from rlhf_core.runs.timer import Timer
-from rlhf_core.trainers.common.metrics import rollout_metrics, score_metrics
-from rlhf_core.trainers.common.policy_evaluator import Evaluation
-from rlhf_core.trainers.online.penalties import measured
-from rlhf_core.trainers.online.report import online_summary, step_trace
+from rlhf_core.sdk import (
+    BatchReady,
+    Evaluation,
+    Timer,
+    measure_kl,
+    online_summary,
+    read_jsonl,
+    rollout_metrics,
+    score_metrics,
+    step_trace,
+)
 from rlhf_plugin_dpo.batches import prepare
 from rlhf_plugin_dpo.buffer import PairBuffer, pack, unpack
 from rlhf_plugin_dpo.choose import choose_pairs, summed
@@ -93,7 +97,7 @@ class IterativeTrainer:
         with self.timed("reference"):
             references = house.reference_logprobs(batch.rollouts)
             pairs, dropped = self._pairs(batch.mine, batch.rollouts, batch.scores, references, iteration)
-        kl = measured(batch.rollouts, references) if references is not None else (0.0, 0.0)
+        kl = measure_kl(batch.rollouts, references) if references is not None else (0.0, 0.0)
         shards = self.strategy.gather_objects((batch.rollouts, batch.scores, pairs, dropped, kl))
         rollouts = [r for shard in shards for r in shard[0]]
         scores = [s for shard in shards for s in shard[1]]

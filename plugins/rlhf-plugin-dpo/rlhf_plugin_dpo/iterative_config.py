@@ -93,7 +93,7 @@ class IterativeDpoConfig(OnlineTrainerConfig):
 
     def preflight(self, ctx: BuildContext) -> None:
         """Check the pieces against each other before anything is loaded."""
-        from rlhf_core.trainers.online.preflight import check_reference, check_shares
+        from rlhf_core.sdk import check_reference, check_shares
 
         check_pairs(self, ctx)
         check_iterative(self, ctx)

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from rlhf_core.api import PairBatch
-from rlhf_core.policy.forward import completion_logprobs
-from rlhf_core.policy.forward_options import ALL, ForwardOptions
+from rlhf_core.sdk import ForwardOptions, completion_logprobs
 from rlhf_plugin_dpo.items import PairItem, Side, sides_of
 
 
@@ -22,15 +21,19 @@ class PairModule(torch.nn.Module):
         model: causal language model (possibly wrapped by peft).
         ld_alpha: weight of the tokens by which one response is longer than the other (Liu et al. 2024, LD-DPO, eq. 9).
         conversation: the supervised term covers the prompt too (ORPO); the chosen side's prompt is then not shared.
-        paths: optimisations of the forward; they change nothing but speed and memory.
+        paths: optimisations of the forward, all by default; they change nothing but speed and memory.
     """
 
     def __init__(
-        self, model: torch.nn.Module, ld_alpha: float = 1.0, conversation: bool = False, paths: ForwardOptions = ALL
+        self,
+        model: torch.nn.Module,
+        ld_alpha: float = 1.0,
+        conversation: bool = False,
+        paths: ForwardOptions | None = None,
     ) -> None:
         super().__init__()
         self.model, self.ld_alpha = model, ld_alpha
-        self.conversation, self.paths = conversation, paths
+        self.conversation, self.paths = conversation, paths or ForwardOptions()
 
     def forward(self, items: Sequence[PairItem]) -> PairBatch:
         """Return the batch of a micro-batch, shapes ``[B]``."""

@@ -11,9 +11,7 @@ import torch
 from safetensors.torch import load_file, save
 
 from rlhf_core.api import BuildContext
-from rlhf_core.models.reference import Reference
-from rlhf_core.policy.forward_options import ForwardOptions
-from rlhf_core.runs.atomic import whole_folder
+from rlhf_core.sdk import ForwardOptions, Reference, whole_folder
 from rlhf_plugin_dpo.items import Side
 from rlhf_plugin_dpo.pair_module import PairModule
 

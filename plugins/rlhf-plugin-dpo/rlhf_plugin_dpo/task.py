@@ -8,12 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.api import BuildContext
-from rlhf_core.data.datasets import Datasets
-from rlhf_core.models.load import load_policy
-from rlhf_core.models.prompt_format import Formatter
-from rlhf_core.models.save import load_weights, write_folder
-from rlhf_core.policy.forward_options import ForwardOptions
-from rlhf_core.runs.checkpoint import seed_everything
+from rlhf_core.sdk import Datasets, Formatter, ForwardOptions, load_policy, load_weights, save_model, seed_everything
 from rlhf_plugin_dpo.config import DpoConfig
 from rlhf_plugin_dpo.items import Side, encode_pair, length, sides_of
 from rlhf_plugin_dpo.pair_module import PairModule
@@ -97,7 +92,7 @@ class PairTask:
 
     def write_model(self, folder: Path, weights: Mapping[str, Any]) -> None:
         """Weights (adapters, with LoRA) and tokenizer."""
-        write_folder(self.model, self.policy.tokenizer, folder, weights)
+        save_model(self.model, self.policy.tokenizer, folder, weights)
 
     def load_model(self, folder: Path) -> None:
         """Read a checkpoint's weights."""
@@ -105,4 +100,4 @@ class PairTask:
 
     def write_final(self, folder: Path, weights: Mapping[str, Any]) -> None:
         """Plain Hugging Face form, adapters merged."""
-        write_folder(self.model, self.policy.tokenizer, folder, weights, merge=True)
+        save_model(self.model, self.policy.tokenizer, folder, weights, merge=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rlhf_core.api import BuildContext
-from rlhf_core.trainers.offline.trainer import OfflineTrainer
+from rlhf_core.sdk import OfflineTrainer
 from rlhf_plugin_dpo.batches import SftTerm, prepare
 from rlhf_plugin_dpo.config import DpoConfig
 from rlhf_plugin_dpo.schedule import beta_scale

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from rlhf_core.api import BuildContext, DatasetError, UnpairedBatch
-from rlhf_core.trainers.offline.trainer import OfflineTrainer
+from rlhf_core.sdk import OfflineTrainer
 from rlhf_plugin_dpo.items import Side
 from rlhf_plugin_dpo.pair_module import PairModule
 from rlhf_plugin_dpo.schedule import beta_scale

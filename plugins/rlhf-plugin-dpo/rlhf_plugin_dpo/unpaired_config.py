@@ -12,7 +12,7 @@ from rlhf_plugin_dpo.config import DpoConfig
 from rlhf_plugin_dpo.loss_config import Need
 
 if TYPE_CHECKING:
-    from rlhf_core.trainers.offline.trainer import OfflineTrainer
+    from rlhf_core.sdk import OfflineTrainer
     from rlhf_plugin_dpo.unpaired_loss import JudgedLoss
 
 

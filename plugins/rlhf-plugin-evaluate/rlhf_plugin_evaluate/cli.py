@@ -85,8 +85,7 @@ def policies(
     rlhf evaluate policies --baseline runs/sft --policy runs/ppo --policy runs/grpo --reward-model RM --out runs/compare
     """
     from rlhf_core.api import ModelConfig
-    from rlhf_core.cli.toolbox import context_of, open_registry, quiet_libraries, set_up_logging
-    from rlhf_core.runs.run_dir import check_writable
+    from rlhf_core.sdk import check_writable, context_of, open_registry, quiet_libraries, set_up_logging
     from rlhf_plugin_evaluate import comparison
     from rlhf_plugin_evaluate.comparison import BASELINE
 
@@ -128,7 +127,7 @@ def policies(
 def check_models(plan: Comparison) -> None:
     """Load every model's tokenizer, so that a model that is missing is named before the first one writes anything."""
     from rlhf_core.api import ModelConfig
-    from rlhf_core.models.load import load_tokenizer
+    from rlhf_core.sdk import load_tokenizer
 
     for path in sorted({*plan.policies.values(), plan.reference} - {None}):
         load_tokenizer(ModelConfig(path=path))
@@ -136,7 +135,7 @@ def check_models(plan: Comparison) -> None:
 
 def show(result: dict[str, Any], plan: Comparison, out: Path, as_json: bool) -> None:
     """Print the table, or the whole result as JSON."""
-    from rlhf_core.cli.toolbox import emit_json, table
+    from rlhf_core.sdk import emit_json, table
     from rlhf_plugin_evaluate import report
 
     if as_json:
@@ -153,7 +152,7 @@ def run(
     plan: Comparison, ctx: Any, prompts: Sequence[Prompt], reward_config: Any, judge_config: Any, out: Path
 ) -> dict[str, Any]:
     """Generate, score, judge, count; returns what ``result.json`` holds."""
-    from rlhf_core.runs.atomic import write_json
+    from rlhf_core.sdk import write_json
 
     with ExitStack() as stack:
         reward = build_component("reward", reward_config, ctx, stack)
@@ -168,7 +167,7 @@ def run(
 
 def build_component(kind: str, config: Any, ctx: Any, stack: ExitStack) -> Any:
     """A reward or a judge, which is closed with the stack; None without a Config."""
-    from rlhf_core.registry import check_component
+    from rlhf_core.sdk import check_component
 
     if config is None:
         return None
@@ -207,7 +206,7 @@ def evaluation_setup(
 ) -> EvaluationSetup:
     """What all policies are evaluated with; loads the reference."""
     from rlhf_core.api import ModelConfig, SamplingParams
-    from rlhf_core.models.load import load_policy
+    from rlhf_core.sdk import load_policy
     from rlhf_plugin_evaluate.responses import EvaluationSetup
 
     reference = load_policy(ModelConfig(path=plan.reference)) if plan.reference else None

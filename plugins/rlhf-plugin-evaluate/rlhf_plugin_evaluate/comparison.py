@@ -11,14 +11,18 @@ from typing import Any
 from pydantic import ValidationError
 
 from rlhf_core.api import ComponentConfig, ConfigError, Prompt
-from rlhf_core.cli.reward import chosen_reward
-from rlhf_core.config.errors import explain
-from rlhf_core.config.load import parse_sets
-from rlhf_core.data.datasets import Datasets
-from rlhf_core.data.mixture import interleave
-from rlhf_core.models.sources import paths_in, resolve, weights_print
-from rlhf_core.registry import Registry
-from rlhf_core.runs.atomic import write_json
+from rlhf_core.sdk import (
+    Datasets,
+    Registry,
+    chosen_reward,
+    explain_invalid,
+    interleave,
+    model_paths,
+    parse_settings,
+    resolve_model,
+    weights_digest,
+    write_json,
+)
 
 PLAN = "comparison.json"
 BASELINE = "baseline"
@@ -99,7 +103,7 @@ def model_of(path: str) -> str:
     folder = Path(path).expanduser()
     if (folder / "plan.json").is_file() and (folder / "final" / "config.json").is_file():
         path = str(folder / "final")
-    resolve(path)
+    resolve_model(path)
     return path
 
 
@@ -123,10 +127,10 @@ def judge_of(registry: Registry, name: str, settings: Sequence[str]) -> Componen
     """
     cls = registry.load("judge", name)
     try:
-        options = {**parse_sets(settings), "name": registry.find("judge", name).name}
+        options = {**parse_settings(settings), "name": registry.find("judge", name).name}
         return cls.model_validate(options, context={"registry": registry})
     except ValidationError as error:
-        raise explain(error, cls, where=f"judge '{name}'") from error
+        raise explain_invalid(error, cls, where=f"judge '{name}'") from error
 
 
 def reward_of(registry: Registry, folder: str | None, name: str | None, settings: Sequence[str]) -> Any:
@@ -166,9 +170,9 @@ def fingerprints(
     policies: Mapping[str, str], reference: str | None, *components: ComponentConfig | None
 ) -> dict[str, str]:
     """Path -> fingerprint of each local model of a comparison, those that a reward or judge loads included."""
-    loaded = [path for config in components for path in paths_in(dumped(config) or {})]
+    loaded = [path for config in components for path in model_paths(dumped(config) or {})]
     paths = {*policies.values(), reference or "", *loaded} - {""}
-    return {path: fingerprint for path in sorted(paths) if (fingerprint := weights_print(path))}
+    return {path: fingerprint for path in sorted(paths) if (fingerprint := weights_digest(path))}
 
 
 def dumped(config: ComponentConfig | None) -> dict[str, Any] | None:

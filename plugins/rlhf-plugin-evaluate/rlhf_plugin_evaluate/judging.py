@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.api import Prompt
-from rlhf_core.runs.jsonl import JsonlFile, read_jsonl, whole_lines
+from rlhf_core.sdk import JsonlFile, read_jsonl
 from rlhf_plugin_evaluate.responses import CHUNK
 from rlhf_plugin_judge import pairwise
 from rlhf_plugin_judge.rewards import Asking
@@ -33,7 +33,7 @@ def compare(
     ``outcome`` is None unless both orders got an answer; equal responses are a tie and cost no question.
     """
     rows = list(read_jsonl(file))
-    out = JsonlFile(file, whole_lines(file))
+    out = JsonlFile.resume(file)
     try:
         for start in range(len(rows), len(prompts), CHUNK):
             span = slice(start, start + CHUNK)

@@ -14,15 +14,19 @@ import numpy as np
 import torch
 
 from rlhf_core.api import ConfigError, ModelConfig, Prompt, Rollout, RolloutRequest, Sample, SamplingParams, Score
-from rlhf_core.contracts import score_samples
-from rlhf_core.data.datasets import Datasets
-from rlhf_core.functional.kl import kl_value
-from rlhf_core.models.load import LoadedModel, load_policy
-from rlhf_core.models.prompt_format import Formatter
-from rlhf_core.policy.forward import completion_logprobs
-from rlhf_core.rollout.native import NativeEngine
-from rlhf_core.rollout.seeds import request_seed
-from rlhf_core.runs.jsonl import JsonlFile, read_jsonl, whole_lines
+from rlhf_core.functional import kl_value
+from rlhf_core.sdk import (
+    Datasets,
+    Formatter,
+    JsonlFile,
+    LoadedModel,
+    NativeEngine,
+    completion_logprobs,
+    load_policy,
+    read_jsonl,
+    request_seed,
+    score_samples,
+)
 
 CHUNK = 64
 """Prompts between two writes: the most that an interruption costs."""
@@ -57,7 +61,7 @@ def answer_all(name: str, model: ModelConfig, setup: EvaluationSetup, file: Path
         policy = load_policy(model)
         policy.model.to("cuda" if torch.cuda.is_available() else "cpu")
         check_tokens(name, policy, setup.reference)
-        out = JsonlFile(file, whole_lines(file))
+        out = JsonlFile.resume(file)
         try:
             for start in range(len(rows), len(setup.prompts), CHUNK):
                 chunk = setup.prompts[start : start + CHUNK]

@@ -8,9 +8,9 @@ from typing import Literal
 import numpy as np
 
 from rlhf_core.api import Advantages, Rollout, Score
-from rlhf_core.functional.groups import group_normalize
+from rlhf_core.functional import centred, group_normalize
 from rlhf_plugin_grpo.advantage_config import GroupNormConfig
-from rlhf_plugin_grpo.groups import Array, centred, one_each, rows_by_group, values
+from rlhf_plugin_grpo.groups import Array, one_each, rows_by_group, values
 
 
 class GroupNorm:
@@ -51,7 +51,7 @@ class GroupBaseline:
         kind: ``mean``: the group's mean (Dr. GRPO: Liu et al. 2025). ``leave_one_out``: the mean of the *other*
             completions, unbiased since it does not depend on the completion's own score (RLOO: Ahmadian et al. 2024,
             after Kool et al. 2019): n / (n - 1) times the first.
-        floor: see :func:`rlhf_plugin_grpo.groups.spread`.
+        floor: see :func:`rlhf_core.functional.spread`.
     """
 
     def __init__(self, kind: Literal["mean", "leave_one_out"], floor: float) -> None:
@@ -77,7 +77,7 @@ class OptimalBaseline:
 
     Args:
         weight: which.
-        floor: see :func:`rlhf_plugin_grpo.groups.spread`.
+        floor: see :func:`rlhf_core.functional.spread`.
     """
 
     def __init__(self, weight: Literal["length", "gradient"], floor: float) -> None:

@@ -8,7 +8,8 @@ from typing import Literal
 import numpy as np
 
 from rlhf_core.api import Advantages, Rollout, Score
-from rlhf_plugin_grpo.groups import centred, one_each, rows_by_group, spread, values
+from rlhf_core.functional import centred, spread
+from rlhf_plugin_grpo.groups import one_each, rows_by_group, values
 
 
 class Raw:
@@ -47,7 +48,7 @@ class ReinforcePP:
     Args:
         baseline: ``none``; or ``group``, which takes the group's mean off first (REINFORCE++-baseline).
         epsilon: added to the std.
-        floor: see :func:`rlhf_plugin_grpo.groups.spread`.
+        floor: see :func:`rlhf_core.functional.spread`.
     """
 
     def __init__(self, baseline: Literal["none", "group"], epsilon: float, floor: float) -> None:

@@ -8,7 +8,8 @@ from typing import Literal
 import numpy as np
 
 from rlhf_core.api import Advantages, ConfigError, Rollout, Score
-from rlhf_plugin_grpo.groups import Array, centred, one_each, rows_by_group, spread
+from rlhf_core.functional import centred, spread
+from rlhf_plugin_grpo.groups import Array, one_each, rows_by_group
 
 ROUNDING = 1e-5
 """A part that varies less within its group is left out: the KL of a policy that is still the reference is rounding."""
@@ -26,7 +27,7 @@ class Gdpo:
         weights: part of the score -> weight; none takes the score's value as the only part.
         order: which.
         epsilon: added to each std.
-        floor: see :func:`rlhf_plugin_grpo.groups.spread`.
+        floor: see :func:`rlhf_core.functional.spread`.
     """
 
     def __init__(self, weights: Mapping[str, float], order: Order, epsilon: float, floor: float) -> None:

@@ -8,8 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from rlhf_core.api import Score
-from rlhf_core.functional.groups import centred as centred
-from rlhf_core.functional.groups import spread as spread
 
 Array = npt.NDArray[np.float64]
 """``_G`` completions of one prompt, ``_N`` scored completions of the batch."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from rlhf_core.api import LossOutput, TokenBatch
-from rlhf_core.functional.surrogate import clipped_surrogate
+from rlhf_core.functional import clipped_surrogate
 from rlhf_plugin_grpo.ratios import Level, advantages, log_ratio, output
 
 

@@ -10,7 +10,7 @@ import math
 import torch
 
 from rlhf_core.api import LossOutput, TokenBatch
-from rlhf_core.functional.surrogate import compute_naive_policy_gradient_loss
+from rlhf_core.functional import compute_naive_policy_gradient_loss
 from rlhf_plugin_grpo.ratios import Level, advantages, log_ratio, output
 
 

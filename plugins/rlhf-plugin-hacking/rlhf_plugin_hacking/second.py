@@ -7,8 +7,7 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from rlhf_core.api import BuildContext, Prompt, Rollout, Sample, Score
-from rlhf_core.contracts import score_samples
-from rlhf_core.data.datasets import Datasets
+from rlhf_core.sdk import Datasets, score_samples
 from rlhf_plugin_hacking.config import DivergenceConfig
 
 

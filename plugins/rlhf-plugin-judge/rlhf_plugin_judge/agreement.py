@@ -10,7 +10,7 @@ from typing import Any
 
 from rlhf_core.api import PreferencePair
 from rlhf_core.functional import wilson
-from rlhf_core.protocols import Judge
+from rlhf_core.sdk import Judge
 from rlhf_plugin_judge.pairwise import compare, matches_of
 from rlhf_plugin_judge.rewards import Asking
 

@@ -45,15 +45,15 @@ def agreement(
     rlhf judge agreement --dataset pairs.jsonl --pairs 200 --dry-run
     rlhf judge agreement --judge local --set model.path=Qwen/Qwen3-4B --dataset pairs.jsonl
     """
-    import rlhf_core.cli.toolbox as toolbox
+    from rlhf_core import sdk
     from rlhf_plugin_judge.agreement import pair_agreement
     from rlhf_plugin_judge.pairwise import matches_of, questions
     from rlhf_plugin_judge.rewards import Asking, JudgeRewardConfig
 
-    toolbox.set_up_logging()
-    registry = toolbox.open_registry()
-    chosen = toolbox.component_of(registry, "judge", name, settings=settings)
-    ctx = toolbox.context_of(registry, seed=seed, dataset={"name": dataset})
+    sdk.set_up_logging()
+    registry = sdk.open_registry()
+    chosen = sdk.component_of(registry, "judge", name, settings=settings)
+    ctx = sdk.context_of(registry, seed=seed, dataset={"name": dataset})
     pairs = ctx.datasets.pairs(split)[:count]
     text = criterion or str(JudgeRewardConfig.model_fields["criterion"].default)
     asking = Asking(max_tokens=max_tokens, seed=seed)
@@ -62,7 +62,7 @@ def agreement(
         most = getattr(chosen, "most_usd", lambda requests: 0.0)(asked)
         found: dict[str, Any] = {"judge": name, "pairs": len(pairs), "questions": len(asked), "most_usd": most}
         if as_json:
-            toolbox.emit_json(found)
+            sdk.emit_json(found)
         else:
             click.echo(
                 f"{len(asked)} questions about {len(pairs)} pairs: at most {most:.4f} USD if each is answered "
@@ -70,7 +70,7 @@ def agreement(
             )
         return
     chosen.preflight(ctx)
-    toolbox.quiet_libraries()
+    sdk.quiet_libraries()
     judge = chosen.build(ctx)
     try:
         found = {"judge": name, **pair_agreement(judge, pairs, text, asking)}
@@ -78,7 +78,7 @@ def agreement(
         if callable(close := getattr(judge, "close", None)):
             close()
     if as_json:
-        toolbox.emit_json(found)
+        sdk.emit_json(found)
     else:
         show(found)
     raise SystemExit(0 if found["judged"] else 1)

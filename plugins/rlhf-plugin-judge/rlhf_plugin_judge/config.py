@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field, SecretStr
 
 from rlhf_core.api import BuildContext, ComponentConfig, ConfigError, JudgeRequest, ModelConfig, PluginError
-from rlhf_core.runs.cache import cache_folder
+from rlhf_core.sdk import cache_folder
 from rlhf_plugin_judge.prices import NANO, PRICES, TAKE_TEMPERATURE, Price, is_version, price_of
 
 if TYPE_CHECKING:

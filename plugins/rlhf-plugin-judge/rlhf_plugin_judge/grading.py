@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlhf_core.api import JudgeRequest, Sample, Score
-from rlhf_core.protocols import Judge
+from rlhf_core.sdk import Judge
 from rlhf_plugin_judge.rewards import JudgeRewardConfig
 from rlhf_plugin_judge.texts import AS_DATA, conversation, tagged
 from rlhf_plugin_judge.verdict import Verdict, ask_json, number

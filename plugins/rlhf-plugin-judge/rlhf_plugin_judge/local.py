@@ -8,9 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from rlhf_core.api import JudgeReply, JudgeRequest, Message, ModelError, RolloutRequest, SamplingParams, ScoreStatus
-from rlhf_core.models.load import load_policy
-from rlhf_core.models.prompt_format import Formatter
-from rlhf_core.rollout.native import NativeEngine
+from rlhf_core.sdk import Formatter, NativeEngine, load_policy
 from rlhf_plugin_judge.config import LocalConfig
 from rlhf_plugin_judge.texts import clean
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_core.api import JudgeRequest, Message, PreferencePair, Sample, Score, ScoreStatus
-from rlhf_core.protocols import Judge
+from rlhf_core.sdk import Judge
 from rlhf_plugin_judge.grading import close_judge
 from rlhf_plugin_judge.rewards import Asking, JudgeRewardConfig
 from rlhf_plugin_judge.texts import AS_DATA, conversation, tagged

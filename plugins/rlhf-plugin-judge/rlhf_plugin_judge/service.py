@@ -15,7 +15,7 @@ import anthropic
 from pydantic import SecretStr
 
 from rlhf_core.api import BuildContext, JudgeReply, JudgeRequest, ScoreStatus
-from rlhf_core.runs.cache import cache_folder
+from rlhf_core.sdk import cache_folder
 from rlhf_plugin_judge.answers import Answers
 from rlhf_plugin_judge.background import Background, together
 from rlhf_plugin_judge.config import AnthropicConfig

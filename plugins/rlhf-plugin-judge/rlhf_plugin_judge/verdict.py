@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from rlhf_core.api import JudgeReply, JudgeRequest, Score, ScoreStatus
-from rlhf_core.protocols import Judge
+from rlhf_core.sdk import Judge
 
 T = TypeVar("T")
 LOOKED_AT = 20_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rlhf_core.api import JudgeRequest, Sample, Score
-from rlhf_core.protocols import Judge
+from rlhf_core.sdk import Judge
 from rlhf_plugin_judge.grading import close_judge
 from rlhf_plugin_judge.rewards import JudgeVerifierConfig
 from rlhf_plugin_judge.texts import AS_DATA, conversation, tagged

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_core.api import Advantages, BuildContext, FinishReason, KLSettings, Rollout, Score, TokenValues
-from rlhf_core.functional.kl import kl_value
+from rlhf_core.functional import kl_value
 from rlhf_plugin_ppo.config import GaeConfig, PpoKL
 from rlhf_plugin_ppo.maths import Doubles, KLController, explained_variance, gae, whitened
 

@@ -169,9 +169,9 @@ class GaeConfig(ComponentConfig):
     def preflight(self, ctx: BuildContext) -> None:
         """Check that a critic of its own is there."""
         if self.critic.path is not None:
-            from rlhf_core.models.sources import resolve
+            from rlhf_core.sdk import resolve_model
 
-            resolve(self.critic.path)
+            resolve_model(self.critic.path)
 
     def build(self, ctx: BuildContext) -> Gae:
         """Return the estimator and its critic."""

@@ -12,9 +12,7 @@ from typing import Any
 import torch
 
 from rlhf_core.api import BuildContext, ModelError
-from rlhf_core.models.load import LoadedModel, load_policy
-from rlhf_core.policy.forward import pad, take_apart
-from rlhf_core.policy.structure import structure
+from rlhf_core.sdk import LoadedModel, load_policy, pad_rows, splits, take_apart
 from rlhf_plugin_ppo.config import CriticSettings
 
 Ids = Sequence[Sequence[int]]
@@ -49,7 +47,7 @@ class Critic(torch.nn.Module):
 
     def _hidden(self, prompts: Ids, completions: Ids) -> torch.Tensor:
         rows = [[*p, *c[:-1]] for p, c in zip(prompts, completions, strict=True)]
-        ids_BL, _ = pad(rows, self.bias.device)
+        ids_BL, _ = pad_rows(rows, self.bias.device)
         hidden_BLH = self.trunk(input_ids=ids_BL, use_cache=False).last_hidden_state
         return torch.cat(
             [hidden_BLH[b, len(p) - 1 : len(p) - 1 + len(c)] for b, (p, c) in enumerate(zip(prompts, completions))]
@@ -68,7 +66,7 @@ def make_critic(settings: CriticSettings, ctx: BuildContext) -> Critic:
     policy: LoadedModel = ctx.policy
     device = next(policy.model.parameters()).device
     if settings.kind == "shared":
-        if not structure(policy.model).split:
+        if not splits(policy.model):
             raise ModelError(
                 f"model '{policy.source}' has no hidden states that a shared critic could use",
                 fix="--set advantage.critic.kind=separate",

@@ -12,7 +12,7 @@ from rlhf_plugin_prm.steps import Split
 from rlhf_plugin_reward.config import RewardModelConfig
 
 if TYPE_CHECKING:
-    from rlhf_core.trainers.offline.trainer import OfflineTrainer
+    from rlhf_core.sdk import OfflineTrainer
     from rlhf_plugin_prm.loss import StepBce
 
 

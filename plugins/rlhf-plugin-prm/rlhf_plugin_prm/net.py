@@ -15,8 +15,7 @@ import torch
 from torch.nn.functional import logsigmoid
 
 from rlhf_core.api import Message, ModelError
-from rlhf_core.models.prompt_format import Formatter
-from rlhf_core.policy.forward import pad
+from rlhf_core.sdk import Formatter, pad_rows
 from rlhf_plugin_prm.examples import Solution, Target
 from rlhf_plugin_prm.loss import StepBatch
 from rlhf_plugin_prm.steps import Step, places
@@ -115,7 +114,7 @@ def step_logits(net: RewardNet, ids_B: Sequence[Ids], places_B: Sequence[Sequenc
     Lengths are carried, and attention looks back only: neither other rows nor padding change a score.
     """
     device = net.head.weight.device
-    ids, mask = pad(ids_B, device)
+    ids, mask = pad_rows(ids_B, device)
     with torch.set_grad_enabled(torch.is_grad_enabled() and not net.frozen):
         hidden = net.trunk(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
     rows_N = torch.tensor([b for b, places_T in enumerate(places_B) for _ in places_T], device=device)

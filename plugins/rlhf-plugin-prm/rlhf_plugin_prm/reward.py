@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlhf_core.api import Message, ModelConfig, Sample, Score, ScoreStatus
-from rlhf_core.models.load import context_length
+from rlhf_core.sdk import context_length
 from rlhf_plugin_prm.net import Ids, StepEncoder, step_probabilities
 from rlhf_plugin_prm.reward_config import Aggregate, PrmRewardConfig
 from rlhf_plugin_prm.steps import Step, split_steps

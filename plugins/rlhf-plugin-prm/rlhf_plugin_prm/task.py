@@ -7,10 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.api import BuildContext, DatasetError
-from rlhf_core.data.datasets import Datasets
-from rlhf_core.models.load import load_policy
-from rlhf_core.runs.checkpoint import seed_everything
-from rlhf_core.trainers.offline.trainer import OfflineTrainer
+from rlhf_core.sdk import Datasets, OfflineTrainer, load_policy, seed_everything
 from rlhf_plugin_prm.config import PrmConfig
 from rlhf_plugin_prm.examples import Solution, check_both_classes, read_solutions
 from rlhf_plugin_prm.net import StepEncoder, StepItem, StepModule, encode_solutions

@@ -13,9 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from rlhf_core.api import DatasetError, Message, PreferencePair, Prompt, Sample
-from rlhf_core.data.datasets import NOT_META, Datasets
-from rlhf_core.data.files import read_json
-from rlhf_core.data.schema import Reader, Record
+from rlhf_core.sdk import NOT_META, Datasets, RawRow, RowReader, read_rows
 
 STYLES = 3
 """RM-Bench: concise, detailed in plain text, detailed in Markdown."""
@@ -123,7 +121,7 @@ def _of_split(datasets: Datasets, split: str) -> tuple[list[Case], Counter[str]]
     return [_case(pair, *rows[pair.id]) for pair in datasets.pairs(split)], Counter(datasets.counts)
 
 
-def _case(pair: PreferencePair, reader: Reader, record: Record) -> Case:
+def _case(pair: PreferencePair, reader: RowReader, record: RawRow) -> Case:
     subset = record.row.get("subset", record.row.get("domain"))
     row = row_of(reader, record, pair.source)
     return Case(
@@ -134,7 +132,7 @@ def _case(pair: PreferencePair, reader: Reader, record: Record) -> Case:
     )
 
 
-def row_of(reader: Reader, record: Record, source: str) -> Prompt:
+def row_of(reader: RowReader, record: RawRow, source: str) -> Prompt:
     """Source, reference answer and further columns of a row, as a training run's prompts have them."""
     meta, _ = reader.rest(record, (*NOT_META, "completion", "completions", "response"))
     return Prompt("", (), reader.answer(record, None), source, meta)
@@ -148,7 +146,7 @@ def is_grid(row: Mapping[str, Any]) -> bool:
     )
 
 
-def read_grid(reader: Reader, record: Record, label: str) -> list[Case]:
+def read_grid(reader: RowReader, record: RawRow, label: str) -> list[Case]:
     """The nine pairs of an RM-Bench row (Liu et al. 2024), each chosen style against each rejected one.
 
     Raises:
@@ -185,12 +183,12 @@ def read_responses(
     Raises:
         DatasetError: no gold score, one that is no number or outside the scale, or all of them equal.
     """
-    rows, places = read_json(file)
-    reader = Reader(file, {}, mapped=False)
+    rows, places = read_rows(file)
+    reader = RowReader(file, {}, mapped=False)
     judge = None if column else Gold(datasets, file)
     found: list[Response] = []
     for number, (row, place) in enumerate(zip(rows, places)):
-        record = Record(row, number, f"{file}, {place}")
+        record = RawRow(row, number, f"{file}, {place}")
         prompt = reader.prompt(record)
         own = row_of(reader, record, str(row.get("source", "")))
         for text, values in _completions(reader, record):
@@ -221,7 +219,7 @@ def with_answers(responses: Sequence[Response], pairs: Sequence[Case]) -> list[R
     return found
 
 
-def _completions(reader: Reader, record: Record) -> list[tuple[str, Mapping[str, Any]]]:
+def _completions(reader: RowReader, record: RawRow) -> list[tuple[str, Mapping[str, Any]]]:
     """(text, where its gold score stands) of each completion of a row."""
     many = record.row.get("completions")
     if many is None:

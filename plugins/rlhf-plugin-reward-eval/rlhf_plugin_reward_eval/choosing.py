@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlhf_core.api import ComponentConfig, ConfigError
-from rlhf_core.cli.reward import check_output, chosen_reward
-from rlhf_core.registry import Registry
+from rlhf_core.sdk import Registry, check_output, chosen_reward
 
 
 def choose(

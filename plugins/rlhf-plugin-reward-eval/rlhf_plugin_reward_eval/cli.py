@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from rlhf_core.cli.common import Choice
+from rlhf_core.sdk import Choice
 
 PROBES = ("length", "hollow", "content", "batch", "turns", "none")
 
@@ -86,8 +86,7 @@ def evaluate(
     rlhf reward evaluate --model runs/a/final --model runs/b/final --pairs pairs.jsonl --plots plots
     rlhf reward evaluate --reward verifier --pairs pairs.jsonl --responses graded.jsonl --gold score --output out.json
     """
-    from rlhf_core.cli.reward import built
-    from rlhf_core.cli.toolbox import context_of, emit_json, open_registry, quiet_libraries, set_up_logging
+    from rlhf_core.sdk import context_of, emit_json, open_registry, open_reward, quiet_libraries, set_up_logging
     from rlhf_plugin_reward_eval import evaluation
     from rlhf_plugin_reward_eval.asking import Asker
     from rlhf_plugin_reward_eval.cases import Gold, gold_prompts, read_cases, read_responses, with_answers
@@ -120,7 +119,7 @@ def evaluate(
     gold = Gold(datasets, dataset) if not graded and gold_prompts(datasets) else None
     with Progress() as progress:
         for label, chosen in rewards.items():
-            with built(chosen, contexts[label]) as reward:
+            with open_reward(chosen, contexts[label]) as reward:
                 ask = Asker(reward, label, progress.start(label))
                 evaluation.measure(
                     ask, cases, graded, options, (lambda t, judge=gold: judge(t, dataset)) if gold else None, report
@@ -133,7 +132,7 @@ def _finish(
     report: Any, output: Path | None, plots: Path | None, as_json: bool, show: Any, draw: Any, emit_json: Any
 ) -> None:
     """Print, write and draw."""
-    from rlhf_core.runs.atomic import write_json
+    from rlhf_core.sdk import write_json
 
     made: Sequence[Path] = draw(report, plots) if plots is not None else ()
     if output is not None:

@@ -20,7 +20,7 @@ from rlhf_core.api import (
 )
 
 if TYPE_CHECKING:
-    from rlhf_core.trainers.offline.trainer import OfflineTrainer
+    from rlhf_core.sdk import OfflineTrainer
     from rlhf_plugin_reward.loss import BradleyTerry
     from rlhf_plugin_reward.reward import EnsembleReward, SingleReward
 

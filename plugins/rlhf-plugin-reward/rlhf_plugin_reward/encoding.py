@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.api import Message
-from rlhf_core.models.prompt_format import Formatter
-from rlhf_core.runs.atomic import write_json
+from rlhf_core.sdk import Formatter, write_json
 
 FILE = "reward.json"
 """Beside a reward model's weights; without it a conversation is seen whole and cut on the left."""

@@ -14,10 +14,17 @@ from typing import Any
 import torch
 
 from rlhf_core.api import ModelConfig, ModelError
-from rlhf_core.kernels.last_token import can_pack, last_hidden
-from rlhf_core.models.load import LoadedModel, clear_quantizer, load_policy, load_tokenizer
-from rlhf_core.policy.forward import take_apart
-from rlhf_core.policy.structure import base_model, tolerance
+from rlhf_core.sdk import (
+    LoadedModel,
+    base_model,
+    can_pack,
+    clear_quantizer,
+    forward_tolerance,
+    last_token_hidden,
+    load_policy,
+    load_tokenizer,
+    take_apart,
+)
 from rlhf_plugin_reward.encoding import Encoder, View, write_view
 
 MOST_KEPT = 1 << 18
@@ -50,7 +57,7 @@ class RewardNet(torch.nn.Module):
         """Last-token hidden states ``[B, H]``; while a head is trained on a frozen trunk, computed once and kept."""
         if self.frozen and not torch.is_inference_mode_enabled():
             return torch.stack([self._kept_feature(tuple(row)) for row in ids_B]).to(self.head.weight.device)
-        return last_hidden(self.trunk, ids_B, without_padding=self.without_padding)
+        return last_token_hidden(self.trunk, ids_B, without_padding=self.without_padding)
 
     def _kept_feature(self, row: tuple[int, ...]) -> torch.Tensor:
         """What :meth:`keep` was not given is computed alone: its last bits must not depend on the batch that asks."""
@@ -64,7 +71,7 @@ class RewardNet(torch.nn.Module):
 
     @torch.no_grad()
     def _without_gradient(self, ids_B: Sequence[Sequence[int]]) -> torch.Tensor:
-        return last_hidden(self.trunk, ids_B, without_padding=self.without_padding).cpu()
+        return last_token_hidden(self.trunk, ids_B, without_padding=self.without_padding).cpu()
 
     @property
     def packs(self) -> bool:
@@ -230,7 +237,7 @@ def check_pooling(net: RewardNet, model: Any, tokenizer: Any, path: str) -> None
     device = net.head.weight.device
     own = float(model(input_ids=torch.tensor([ids], device=device)).logits[0, 0])
     ours = float(net([ids])[0, 0])
-    if not abs(ours - own) <= tolerance(model) * max(1.0, abs(own)):
+    if not abs(ours - own) <= forward_tolerance(model) * max(1.0, abs(own)):
         raise ModelError(
             f"reward model '{path}' does not score by a linear head on the last token",
             why=f"{type(model).__name__} gives a probe text {own:.4g}, its head on the last token {ours:.4g}",

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_core.api import ModelConfig, ModelError, Sample, Score, ScoreStatus
-from rlhf_core.models.load import context_length
+from rlhf_core.sdk import context_length
 from rlhf_plugin_reward.aggregate import Floats, aggregate, quality, standardise
 from rlhf_plugin_reward.config import BradleyTerryConfig, EnsembleConfig
 from rlhf_plugin_reward.encoding import Encoder, View, read_view

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from rlhf_core.protocols import Strategy
+from rlhf_core.sdk import Strategy
 from rlhf_plugin_reward.net import MOST_KEPT, RewardNet
 
 Ids = Sequence[Sequence[int]]

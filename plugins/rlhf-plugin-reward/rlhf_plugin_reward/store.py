@@ -13,9 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rlhf_core.api import ModelConfig, PreferencePair
-from rlhf_core.models.load import clear_quantizer, load_tokenizer
-from rlhf_core.models.sources import resolve, weights_print
-from rlhf_core.runs.cache import cache_folder
+from rlhf_core.sdk import cache_folder, clear_quantizer, load_tokenizer, resolve_model, weights_digest
 from rlhf_plugin_reward.config import EnsembleConfig
 from rlhf_plugin_reward.net import RewardNet, merged
 
@@ -51,8 +49,8 @@ def digest(
     settings = config.model_dump(mode="json", include=set(DECIDES))
     pairs = [[[dict(m) for m in p.prompt], p.chosen, p.rejected, p.margin] for p in (*train, *held)]
     versions = [metadata.version(n) for n in ("rlhf-plugin-reward", "torch", "transformers")]
-    source = resolve(base.path)
-    weights = weights_print(source.describe) if source.local else source.place
+    source = resolve_model(base.path)
+    weights = weights_digest(source.describe) if source.local else source.place
     model = [base.model_dump(mode="json"), weights, tokenizer_digest(base)]
     text = json.dumps([settings, model, pairs, seed, versions], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:20]

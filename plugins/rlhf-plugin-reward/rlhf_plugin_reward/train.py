@@ -13,12 +13,16 @@ from typing import Any
 import numpy as np
 
 from rlhf_core.api import BuildContext, DatasetError, ModelConfig, PreferencePair
-from rlhf_core.data.datasets import Datasets
-from rlhf_core.models.load import LoadedModel, load_policy
-from rlhf_core.runs.atomic import whole_folder, write_json
-from rlhf_core.runs.checkpoint import rng_state, set_rng_state
-from rlhf_core.strategy.local import LocalStrategy
-from rlhf_core.trainers.common.learner import Learner
+from rlhf_core.sdk import (
+    Datasets,
+    Learner,
+    LoadedModel,
+    LocalStrategy,
+    load_policy,
+    preserved_rng,
+    whole_folder,
+    write_json,
+)
 from rlhf_plugin_reward.config import EnsembleConfig, RewardModelConfig, device_of
 from rlhf_plugin_reward.encoding import Encoder, View
 from rlhf_plugin_reward.net import RewardNet, fresh_net, save_classifier
@@ -37,10 +41,9 @@ def load_or_train(config: EnsembleConfig, ctx: BuildContext) -> EnsembleReward:
 
     The run's random numbers are the same whether it was trained here, by another process, or before.
     """
-    random_numbers = rng_state()
-    folder = Path(config.path).expanduser() if config.path else _cached(config, ctx)
-    reward = load_ensemble(config, folder, device_of(ctx))
-    set_rng_state(random_numbers)
+    with preserved_rng():
+        folder = Path(config.path).expanduser() if config.path else _cached(config, ctx)
+        reward = load_ensemble(config, folder, device_of(ctx))
     found = reward.quality()
     ctx.report["ensemble"] = {
         "members": len(reward.mean_K),

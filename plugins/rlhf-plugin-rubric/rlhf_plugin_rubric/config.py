@@ -15,7 +15,7 @@ from rlhf_plugin_reward.config import RewardModelConfig, device_of
 from rlhf_plugin_rubric.rubric import Rubric, RubricField, load_rubric
 
 if TYPE_CHECKING:
-    from rlhf_core.trainers.offline.trainer import OfflineTrainer
+    from rlhf_core.sdk import OfflineTrainer
     from rlhf_plugin_rubric.judged import RubricReward
     from rlhf_plugin_rubric.model import RubricModelReward
 

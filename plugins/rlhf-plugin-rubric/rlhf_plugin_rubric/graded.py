@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlhf_core.api import DatasetError, Prompt
-from rlhf_core.data.datasets import Datasets
+from rlhf_core.sdk import Datasets
 from rlhf_plugin_reward.encoding import Encoder
 from rlhf_plugin_rubric.rubric import BadGrades, Rubric, on_scale
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from rlhf_core.api import LossOutput, ModelError, Sample, Score
-from rlhf_core.runs.atomic import write_json
+from rlhf_core.sdk import write_json
 from rlhf_plugin_reward.encoding import Encoder, read_view
 from rlhf_plugin_reward.net import RewardNet
 from rlhf_plugin_reward.reward import as_score, encoder_of

@@ -9,10 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_core.api import BuildContext, DatasetError
-from rlhf_core.data.datasets import Datasets
-from rlhf_core.models.load import load_policy
-from rlhf_core.runs.checkpoint import seed_everything
-from rlhf_core.trainers.offline.trainer import OfflineTrainer
+from rlhf_core.sdk import Datasets, OfflineTrainer, load_policy, seed_everything
 from rlhf_plugin_reward.encoding import Encoder, View, write_view
 from rlhf_plugin_reward.net import fresh_net
 from rlhf_plugin_reward.task import RewardModelTask

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from rlhf_core.api import BuildContext, ComponentConfig, OptimizerSettings, PolicyTrainerConfig
 
 if TYPE_CHECKING:
-    from rlhf_core.trainers.offline.trainer import OfflineTrainer
+    from rlhf_core.sdk import OfflineTrainer
     from rlhf_plugin_sft.loss import CrossEntropy
 
 

@@ -10,14 +10,17 @@ from typing import Any
 import numpy as np
 
 from rlhf_core.api import BuildContext
-from rlhf_core.data.datasets import Datasets
-from rlhf_core.models.load import load_policy
-from rlhf_core.models.prompt_format import Formatter
-from rlhf_core.models.save import load_weights, write_folder
-from rlhf_core.runs.checkpoint import seed_everything
-from rlhf_core.trainers.common.policy_module import PolicyModule
-from rlhf_core.trainers.common.training_sample import TrainingSample
-from rlhf_core.trainers.offline.trainer import OfflineTrainer
+from rlhf_core.sdk import (
+    Datasets,
+    Formatter,
+    OfflineTrainer,
+    PolicyModule,
+    TrainingSample,
+    load_policy,
+    load_weights,
+    save_model,
+    seed_everything,
+)
 from rlhf_plugin_sft.config import SftConfig
 from rlhf_plugin_sft.turns import all_answers, last_answer
 
@@ -70,7 +73,7 @@ class SftTask:
 
     def write_model(self, folder: Path, weights: Mapping[str, Any]) -> None:
         """Weights (adapters, with LoRA) and tokenizer."""
-        write_folder(self.model, self.policy.tokenizer, folder, weights)
+        save_model(self.model, self.policy.tokenizer, folder, weights)
 
     def load_model(self, folder: Path) -> None:
         """Read a checkpoint's weights."""
@@ -78,7 +81,7 @@ class SftTask:
 
     def write_final(self, folder: Path, weights: Mapping[str, Any]) -> None:
         """Plain Hugging Face form, adapters merged."""
-        write_folder(self.model, self.policy.tokenizer, folder, weights, merge=True)
+        save_model(self.model, self.policy.tokenizer, folder, weights, merge=True)
 
 
 def build_trainer(config: SftConfig, ctx: BuildContext) -> OfflineTrainer:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from rlhf_core.api import Message, ModelError
-from rlhf_core.models.prompt_format import Formatter
+from rlhf_core.sdk import Formatter
 
 
 class Turns(NamedTuple):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.verifiers.worker_handle import descendants
+from rlhf_core.sdk import descendants
 from rlhf_plugin_code.redteam import escapes, resources, verdicts
 from rlhf_plugin_code.sandbox import UNSAFE, Ended, Limits, Sandbox, TestReport
 

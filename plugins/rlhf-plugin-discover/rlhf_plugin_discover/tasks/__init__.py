@@ -10,9 +10,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from rlhf_core.api import Config, ConfigError, Prompt, VerifierConfig, component
-from rlhf_core.config.errors import explain
-from rlhf_core.config.load import merge, read_yaml
-from rlhf_core.registry import Registry
+from rlhf_core.sdk import Registry, explain_invalid, merge_settings, read_yaml
 from rlhf_plugin_code.extract import program
 from rlhf_plugin_discover.conversation import fenced
 
@@ -89,10 +87,10 @@ def load_task(name: str, registry: Registry, settings: Mapping[str, Any] | None 
     read = read_yaml(folder / "task.yaml")
     try:
         file = TaskFile.model_validate(
-            merge(read, {"verifier": dict(settings)} if settings else {}), context={"registry": registry}
+            merge_settings(read, {"verifier": dict(settings)} if settings else {}), context={"registry": registry}
         )
     except ValidationError as error:
-        raise explain(error, TaskFile, where=str(folder / "task.yaml")) from error
+        raise explain_invalid(error, TaskFile, where=str(folder / "task.yaml")) from error
     verifier: Any = file.verifier
     if (check := getattr(verifier, "check", None)) and not Path(check).is_absolute():
         verifier = verifier.model_copy(update={"check": str((folder / check).resolve())})

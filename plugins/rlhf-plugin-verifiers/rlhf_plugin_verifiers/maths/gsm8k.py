@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from rlhf_core.verifiers.numeric import numbers, plain, stated_number
+from rlhf_core.sdk import find_numbers, plain_number, stated_number
 from rlhf_plugin_verifiers.graded import GradedVerifier
 from rlhf_plugin_verifiers.maths.config import Gsm8kConfig
 from rlhf_plugin_verifiers.maths.text import own_part, plain_digits
@@ -40,10 +40,10 @@ def read_number(completion: str, mode: str) -> Fraction | None:
         return strict_number(completion)
     text = plain_digits(own_part(completion))
     if mode == "hash":
-        found = [numbers(plain(m[1])) for m in _HASH.finditer(text)]
+        found = [find_numbers(plain_number(m[1])) for m in _HASH.finditer(text)]
         return next((f[0] for f in reversed(found) if f), None)
     if mode == "last":
-        return next(iter(reversed(numbers(plain(text)))), None)
+        return next(iter(reversed(find_numbers(plain_number(text)))), None)
     stated = stated_number(text)
     return None if stated is None else stated.value
 
