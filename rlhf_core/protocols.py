@@ -1,14 +1,22 @@
 """The component kinds. Structural: a class that has the methods is one; there is nothing to inherit.
 
-Losses and strategies see torch; every other room exchanges plain Python and numpy (``rlhf_core.types``).
+Losses, engines that take weights and strategies see torch; everything else exchanges plain Python and numpy
+(``rlhf_core.types``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from rlhf_core.strategy.protocols import (
+    Collectives,
+    GradientSync,
+    GroupFactory,
+    ModelSharding,
+    OptimizerSharding,
+    Strategy,
+)
 from rlhf_core.types import (
     Advantages,
     JudgeReply,
@@ -56,7 +64,7 @@ class Verifier(Protocol):
 
 @runtime_checkable
 class Judge(Protocol):
-    """A language model, behind a service or here, that is asked for its opinion (ADR 0010)."""
+    """A language model, behind a service or in this process, that answers questions about texts (ADR 0010)."""
 
     def ask(self, requests: Sequence[JudgeRequest]) -> Sequence[JudgeReply]:
         """Return one :class:`JudgeReply` per request, in order; one that cannot be answered has a status, no text."""
@@ -85,8 +93,8 @@ class Advantage(Protocol):
 class CriticAdvantage(Protocol):
     """Optional for an advantage: it has a critic, which is trained beside the policy (ADR 0008).
 
-    Its ``estimate`` takes a fourth argument, one :class:`~rlhf_core.types.TokenValues` per rollout, charges the KL that
-    ``trainer.kl`` puts into the reward, and returns token advantages and ``Advantages.returns``.
+    Its ``estimate`` takes a fourth argument, one :class:`~rlhf_core.types.TokenValues` per rollout, subtracts the
+    KL penalty that ``trainer.kl`` puts into the reward, and returns token advantages and ``Advantages.returns``.
     """
 
     critic: Any
@@ -112,6 +120,23 @@ class RolloutEngine(Protocol):
         self, requests: Sequence[RolloutRequest], sampling: SamplingParams, policy_version: int
     ) -> list[Rollout]:
         """Return one rollout per request, in order."""
+        ...
+
+
+@runtime_checkable
+class WeightSync(Protocol):
+    """Optional for a rollout engine that holds its own copy of the policy's weights (another process, another device).
+
+    An engine without it samples from the policy object that it was built with.
+    """
+
+    def update_weights(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Take the policy's weights; every later ``generate`` samples from them.
+
+        Args:
+            version: the policy version that they are, as ``generate`` will name it.
+            tensors: whole weights by parameter name, adapters merged; on any device, and not to be changed or kept.
+        """
         ...
 
 
@@ -180,74 +205,6 @@ class Tracker(Protocol):
         ...
 
 
-class Strategy(Protocol):
-    """How parameters, gradients and ranks are laid out. A sharded strategy implements this and no trainer changes."""
-
-    rank: int
-    world_size: int
-    device: torch.device
-    sharded: bool
-    """True if each rank holds its own part of the optimizer state; a checkpoint then keeps one file per rank."""
-
-    def prepare(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Place, wrap or shard the trained module."""
-        ...
-
-    def unwrap(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Return the module under the wrapper."""
-        ...
-
-    def gathered(self, module: torch.nn.Module) -> AbstractContextManager[None]:
-        """Context in which every rank holds the whole weights of the prepared module.
-
-        For forward passes without gradient whose number differs between ranks: rollouts, old logprobs, evaluation.
-        All ranks enter and leave it together.
-        """
-        ...
-
-    def accumulate(self, module: torch.nn.Module, last: bool) -> AbstractContextManager[None]:
-        """Context for one micro-batch; gradients synchronise only in the last."""
-        ...
-
-    def backward(self, loss: torch.Tensor) -> None:
-        """Backward such that gradients *sum* over ranks (the loss carries the global denominator)."""
-        ...
-
-    def clip_grad_norm(self, module: torch.nn.Module, max_norm: float) -> float:
-        """Clip the global gradient norm and return it as it was before clipping."""
-        ...
-
-    def sum_over_ranks(self, values: Sequence[float]) -> list[float]:
-        """Add each value over ranks (float64)."""
-        ...
-
-    def max_over_ranks(self, value: int) -> int:
-        """Largest value over ranks."""
-        ...
-
-    def gather_objects(self, value: Any) -> list[Any]:
-        """Return every rank's plain-Python value, in rank order, on every rank."""
-        ...
-
-    def full_state(self, module: torch.nn.Module) -> dict[str, torch.Tensor]:
-        """Weights of the module, or of a submodule of it, by name; all ranks call it, rank 0 gets them whole."""
-        ...
-
-    def optimizer_state(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """This rank's optimizer state (see ``sharded``); all ranks call it."""
-        ...
-
-    def load_optimizer_state(
-        self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]
-    ) -> None:
-        """Restore what :meth:`optimizer_state` returned."""
-        ...
-
-    def barrier(self, what: str) -> None:
-        """Wait for every rank; ``what`` is named if the deadline passes."""
-        ...
-
-
 @runtime_checkable
 class Stateful(Protocol):
     """Optional, for any component but a verifier: state that exact resume must restore.
@@ -272,3 +229,30 @@ class Closeable(Protocol):
     def close(self) -> None:
         """Release them; idempotent."""
         ...
+
+
+__all__ = [
+    "Advantage",
+    "Agent",
+    "Benchmark",
+    "Closeable",
+    "Collectives",
+    "CriticAdvantage",
+    "DatasetSource",
+    "GoldScorer",
+    "GradientSync",
+    "GroupFactory",
+    "Judge",
+    "Loss",
+    "ModelSharding",
+    "Monitor",
+    "OptimizerSharding",
+    "RewardModel",
+    "RolloutEngine",
+    "Stateful",
+    "Strategy",
+    "Tracker",
+    "Trainer",
+    "Verifier",
+    "WeightSync",
+]

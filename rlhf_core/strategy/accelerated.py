@@ -17,10 +17,12 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
 
 from rlhf_core.errors import DeadlineExceeded, RlhfError
+from rlhf_core.strategy.group import RankGroup
+from rlhf_core.strategy.protocols import Collectives
 
 
 def forget_mixed_precision() -> None:
-    """Drop what another library's accelerator in this process (a TRL trainer, say) has said about precision.
+    """Drop the precision that another library's accelerator in this process (a TRL trainer, say) has set.
 
     accelerate shares it with every later one, whose models would then run in bfloat16 without a word; ours is
     ``trainer.precision``, and ``ACCELERATE_MIXED_PRECISION`` does not change it either.
@@ -147,6 +149,10 @@ class AcceleratedStrategy:
                 why=str(error),
                 fix="look at the other ranks' messages",
             ) from error
+
+    def new_group(self, timeout_s: float) -> Collectives:
+        """Collectives of the same ranks for a second thread; all ranks call it together."""
+        return RankGroup(self, timeout_s)
 
     def close(self) -> None:
         """Leave the process group.

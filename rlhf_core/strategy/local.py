@@ -8,6 +8,9 @@ from typing import Any
 
 import torch
 
+from rlhf_core.strategy.group import RankGroup
+from rlhf_core.strategy.protocols import Collectives
+
 
 class LocalStrategy:
     """One process, no communication."""
@@ -72,3 +75,7 @@ class LocalStrategy:
 
     def barrier(self, what: str) -> None:
         """Nobody to wait for."""
+
+    def new_group(self, timeout_s: float) -> Collectives:
+        """Nobody to exchange values with."""
+        return RankGroup(self, timeout_s, connect=False)
