@@ -45,13 +45,13 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	@touch $@
 
 test: install-dev
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 -m "not slow" $(PYTEST_ARGS)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(PYTEST_ARGS)
 
 test-slow: install-dev
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 -m slow $(PYTEST_ARGS)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m slow $(PYTEST_ARGS)
 
 test-all: install-dev
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
 lint: install-dev
 	$(BIN)/ruff check .

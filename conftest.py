@@ -12,6 +12,8 @@ import pytest
 # and transformers anew: three times the work of a short training run.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# Models this small only wait for their threads, and the tests share the cores already.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session")

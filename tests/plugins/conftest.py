@@ -16,7 +16,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 def environment(**extra: str) -> dict[str, str]:
     """This process's variables, one thread, offline."""
-    return {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1", **extra}
+    return {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **extra}
 
 
 def call(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
