@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from rlhf_core.api import DatasetError, PreferencePair, Prompt, Sample
+from rlhf_core.api import DatasetError, PreferencePair, Prompt, Sample, Score
 from rlhf_core.functional import WinRate, win_rate
 from rlhf_core.sdk import request_seed
 
@@ -20,30 +20,36 @@ def margins(reward: Any, pairs: Sequence[PreferencePair]) -> list[float | None]:
         DatasetError: no pair has both scores.
     """
     prompts = [Prompt(p.id, p.prompt, source=p.source) for p in pairs]
-    both = [Sample(prompt, text) for prompt, pair in zip(prompts, pairs) for text in (pair.chosen, pair.rejected)]
-    scores = list(reward.score(both))
-    found = [
-        None if c.value is None or r.value is None or not (c.ok and r.ok) else float(c.value) - float(r.value)
-        for c, r in zip(scores[::2], scores[1::2], strict=True)
-    ]
-    if pairs and all(m is None for m in found):
+    samples = [Sample(prompt, text) for prompt, pair in zip(prompts, pairs) for text in (pair.chosen, pair.rejected)]
+    scores = list(reward.score(samples))
+    differences = [score_difference(c, r) for c, r in zip(scores[::2], scores[1::2], strict=True)]
+    if pairs and all(margin is None for margin in differences):
         bad = next(s for s in scores if not s.ok)
         raise DatasetError(
             "the reward has no score for any pair",
             why=f"first: {bad.status.value}: {bad.detail}",
-            fix="mend the reward, or choose another",
+            fix="fix the reward, or choose another",
         )
-    return found
+    return differences
+
+
+def score_difference(chosen: Score, rejected: Score) -> float | None:
+    """``r(chosen) - r(rejected)``, None where one is missing."""
+    if chosen.value is None or rejected.value is None or not (chosen.ok and rejected.ok):
+        return None
+    return float(chosen.value) - float(rejected.value)
 
 
 def confidences(
-    found: Sequence[float | None], pairs: Sequence[PreferencePair], by: By, seed: int
+    margins: Sequence[float | None], pairs: Sequence[PreferencePair], by: By, seed: int
 ) -> list[float | None]:
     """What pairs are ranked by. ``absolute``: the margin's size. ``signed``: the margin, so that pairs whose label the
     model denies come last. ``random``: a number that the pair's id and the seed alone decide."""
     if by == "random":
         return [request_seed(seed, "filter", p.id) / 2**63 for p in pairs]
-    return [None if m is None else abs(m) if by == "absolute" else m for m in found]
+    if by == "absolute":
+        return [None if margin is None else abs(margin) for margin in margins]
+    return list(margins)
 
 
 def top(values: Sequence[float | None], keep: float, strata: Sequence[str]) -> list[int]:
@@ -55,43 +61,47 @@ def top(values: Sequence[float | None], keep: float, strata: Sequence[str]) -> l
         >>> top([0.1, 0.9, 0.5, None], 0.5, ["a", "a", "b", "b"])
         [1, 2]
     """
-    kept: list[int] = []
+    kept_rows: list[int] = []
     for stratum in dict.fromkeys(strata):
         rows = [i for i, s in enumerate(strata) if s == stratum]
         ranked = sorted((i for i in rows if values[i] is not None), key=lambda i: -float(values[i] or 0.0))
-        kept += ranked[: max(1, math.floor(keep * len(rows) + 0.5))]
-    return sorted(kept)
+        kept_rows += ranked[: max(1, math.floor(keep * len(rows) + 0.5))]
+    return sorted(kept_rows)
 
 
-def accuracy(found: Sequence[float | None]) -> WinRate:
+def accuracy(margins: Sequence[float | None]) -> WinRate:
     """Share of pairs whose chosen side has the higher score, ties half, with its Wilson interval."""
-    good = [m for m in found if m is not None]
-    return win_rate(good, [0.0] * len(good))
+    scored = [m for m in margins if m is not None]
+    return win_rate(scored, [0.0] * len(scored))
 
 
 def row_of(pair: PreferencePair, margin: float | None, extra: Mapping[str, Any]) -> dict[str, Any]:
     """A pair as a JSON line; the model's margin is ``confidence``, for ``margin`` is a Bradley-Terry loss's own."""
-    own = {"margin": pair.margin} if pair.margin else {}
+    pair_margin = {"margin": pair.margin} if pair.margin else {}
     return {
         "id": pair.id,
         "prompt": [dict(m) for m in pair.prompt],
         "chosen": pair.chosen,
         "rejected": pair.rejected,
-        **own,
+        **pair_margin,
         **extra,
         "confidence": margin,
     }
 
 
-def summary(found: Sequence[float | None], kept: Sequence[int]) -> dict[str, Any]:
+def summary(margins: Sequence[float | None], kept_rows: Sequence[int]) -> dict[str, Any]:
     """Margins of the kept pairs and of all: mean size, and the share whose label the model denies."""
 
-    def facts(rows: Sequence[int]) -> dict[str, Any]:
-        good = [m for i in rows if (m := found[i]) is not None]
+    def statistics(rows: Sequence[int]) -> dict[str, Any]:
+        scored = [m for i in rows if (m := margins[i]) is not None]
         return {
             "pairs": len(rows),
-            "mean_abs_margin": sum(map(abs, good)) / len(good) if good else None,
-            "label_denied": sum(m < 0 for m in good) / len(good) if good else None,
+            "mean_abs_margin": sum(map(abs, scored)) / len(scored) if scored else None,
+            "label_denied": sum(m < 0 for m in scored) / len(scored) if scored else None,
         }
 
-    return {"all": facts(range(len(found))), "kept": facts(kept), "unscored": sum(m is None for m in found)}
+    return {
+        "all": statistics(range(len(margins))),
+        "kept": statistics(kept_rows),
+        "unscored": sum(margin is None for margin in margins),
+    }

@@ -67,16 +67,18 @@ def filter_pairs(
     datasets = open_datasets(registry, dataset, seed, heldout_fraction=0.0)
     pairs = datasets.pairs("train")
     strata = strata_of(datasets, pairs, stratify)
-    found = [None] * len(pairs) if by == "random" else scored(registry, folder, name, settings, pairs, seed)
-    kept = top(confidences(found, pairs, by, seed), keep, strata)
-    extra = [{} if stratify is None else {stratify: s} for s in strata]
-    write_rows(output, [row_of(own_name(datasets, pairs[i]), found[i], extra[i]) for i in kept])
-    groups, chosen = Counter(strata), Counter(strata[i] for i in kept)
+    margins: list[float | None] = [None] * len(pairs)
+    if by != "random":
+        margins = scored(registry, folder, name, settings, pairs, seed)
+    kept_rows = top(confidences(margins, pairs, by, seed), keep, strata)
+    columns = [{} if stratify is None else {stratify: s} for s in strata]
+    write_rows(output, [row_of(own_name(datasets, pairs[i]), margins[i], columns[i]) for i in kept_rows])
+    groups, chosen = Counter(strata), Counter(strata[i] for i in kept_rows)
     result = {
         "output": str(output),
         "by": by,
         "keep": keep,
-        **summary(found, kept),
+        **summary(margins, kept_rows),
         "dropped": {k: v for k, v in datasets.counts.items() if v},
         "strata": {s: {"all": n, "kept": chosen[s]} for s, n in groups.items()} if stratify else {},
     }
@@ -146,13 +148,13 @@ def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def show(result: dict[str, Any]) -> None:
-    """For people."""
-    kept, whole = result["kept"], result["all"]
-    click.echo(f"kept {kept['pairs']} of {whole['pairs']} pairs by {result['by']} margin, in {result['output']}")
+    """How many pairs were kept, and how the model sees them."""
+    kept, total = result["kept"], result["all"]
+    click.echo(f"kept {kept['pairs']} of {total['pairs']} pairs by {result['by']} margin, in {result['output']}")
     if kept["mean_abs_margin"] is not None:
         click.echo(
-            f"mean |margin| {kept['mean_abs_margin']:.3f} (of all {whole['mean_abs_margin']:.3f}); the model "
-            f"denies the label of {kept['label_denied']:.1%} (of all {whole['label_denied']:.1%})"
+            f"mean |margin| {kept['mean_abs_margin']:.3f} (of all {total['mean_abs_margin']:.3f}); the model "
+            f"denies the label of {kept['label_denied']:.1%} (of all {total['label_denied']:.1%})"
         )
     if result["unscored"] and result["by"] != "random":
         click.echo(f"{result['unscored']} pairs have no score and are not kept")

@@ -25,10 +25,10 @@ import click
     help="Prompts: built-in name, .jsonl/.parquet file, or hub id. For grades, rows may have a completion.",
 )
 @click.option("--count", type=click.IntRange(1), metavar="N", help="Only the first N prompts.")
-@click.option("--judge", "judge_name", metavar="NAME", help="Who judges, for example local or anthropic.")
+@click.option("--judge", "judge_name", metavar="NAME", help="Judge component, for example local or anthropic.")
 @click.option("--set", "settings", multiple=True, metavar="a.b=c", help="One setting of the judge. Repeatable.")
-@click.option("--model", metavar="M", help="Who writes responses: hub id, folder, .gguf file, or pocket.")
-@click.option("--generator", metavar="NAME", help="Who writes responses, as a judge component instead of a model.")
+@click.option("--model", metavar="M", help="Model that writes responses: hub id, folder, .gguf file, or pocket.")
+@click.option("--generator", metavar="NAME", help="Judge component that writes responses, instead of a model.")
 @click.option(
     "--generator-set",
     "generator_settings",
@@ -63,19 +63,21 @@ def generate(kind: str, output: Path, dry_run: bool, as_json: bool, **options: A
     rlhf data generate grades --judge anthropic --rubric rubric.yaml --dataset answers.jsonl --output graded.jsonl
     """
     from rlhf_core.sdk import emit_json, open_registry, set_up_logging
-    from rlhf_plugin_datagen.job import foresee, make_job, run, show, show_estimate
+    from rlhf_plugin_datagen.job import estimate, make_job
+    from rlhf_plugin_datagen.report import show, show_estimate
+    from rlhf_plugin_datagen.run import run
 
     set_up_logging()
     job = make_job(open_registry(), kind, output, options)
     if dry_run:
-        found = foresee(job)
-        emit_json(found) if as_json else show_estimate(found)
+        costs = estimate(job)
+        emit_json(costs) if as_json else show_estimate(costs)
         return
     job.generator.preflight(job.ctx)
     job.judge.preflight(job.ctx)
-    ahead = foresee(job)
+    costs = estimate(job)
     click.echo(
-        f"{ahead['requests']} questions, about {ahead['cost_usd']:.4f} USD with every answer at its longest", err=True
+        f"{costs['requests']} questions, about {costs['cost_usd']:.4f} USD with every answer at its longest", err=True
     )
     result = run(job, say=lambda text: click.echo(text, err=True))
     emit_json(result) if as_json else show(result)

@@ -7,6 +7,7 @@ what decided them. An item is in exactly one of the first two, or still to be ma
 from __future__ import annotations
 
 import fcntl
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ class Store:
         Raises:
             RunDirError: the disk is full.
         """
-        for file, kept, new in zip(self._files, (self.rows, self.left_out), (rows, left_out)):
+        for file, written, new in zip(self._files, (self.rows, self.left_out), (rows, left_out)):
             try:
                 for row in new:
                     file.append(row)
@@ -60,7 +61,7 @@ class Store:
                     file.offset()
             except OSError as error:
                 raise disk_error(file.path, error) from error
-            kept += [dict(r) for r in new]
+            written += [dict(r) for r in new]
         self.done |= {str(r["id"]): r for r in (*rows, *left_out)}
 
     def close(self) -> None:
@@ -96,14 +97,14 @@ def ids_of(rows: Sequence[Mapping[str, Any]], path: Path) -> dict[str, Mapping[s
     Raises:
         DatasetError: a row has none, or two have the same.
     """
-    found: dict[str, Mapping[str, Any]] = {}
+    row_of_id: dict[str, Mapping[str, Any]] = {}
     for row in rows:
         name = row.get("id")
-        if not isinstance(name, str) or name in found:
+        if not isinstance(name, str) or name in row_of_id:
             why = "it has a row without an id" if not isinstance(name, str) else f"id '{name}' occurs twice"
             raise DatasetError(f"'{path}' was not written by this command", why=why, fix="choose another --output")
-        found[name] = row
-    return found
+        row_of_id[name] = row
+    return row_of_id
 
 
 def check_settings(path: Path, settings: Mapping[str, Any]) -> None:
@@ -112,23 +113,21 @@ def check_settings(path: Path, settings: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: lists what differs.
     """
-    place = settings_path(path)
-    there = path.is_file() and path.stat().st_size > 0
-    if there and not place.is_file():
+    settings_file = settings_path(path)
+    has_rows = path.is_file() and path.stat().st_size > 0
+    if has_rows and not settings_file.is_file():
         raise ConfigError(f"--output '{path}' exists, and was not written by this command", fix="choose another")
-    if place.is_file():
-        import json
-
-        before = json.loads(place.read_text(encoding="utf-8"))
-        names = [k for k in {**before, **settings} if before.get(k) != json.loads(json.dumps(settings.get(k)))]
-        if names and there:
-            shown = "; ".join(f"{k}: {str(before.get(k))[:60]} -> {str(settings.get(k))[:60]}" for k in names)
+    if settings_file.is_file():
+        before = json.loads(settings_file.read_text(encoding="utf-8"))
+        differing = [k for k in {**before, **settings} if before.get(k) != json.loads(json.dumps(settings.get(k)))]
+        if differing and has_rows:
+            shown = "; ".join(f"{k}: {str(before.get(k))[:60]} -> {str(settings.get(k))[:60]}" for k in differing)
             raise ConfigError(
                 f"'{path}' was begun with other settings",
                 why=shown,
                 fix="go on with the same, or choose another --output",
             )
-    write_json(place, settings)
+    write_json(settings_file, settings)
 
 
 def settings_path(path: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,7 @@ class Rule:
             text = request.messages[0]["content"]
             a, b = len(part(text, "response_a")), len(part(text, "response_b"))
             better = "A" if manner == "first" or a < b else "tie" if a == b else "B"
-            if manner == "mends" and len(request.messages) == 1:
+            if manner == "repairs" and len(request.messages) == 1:
                 return "Shorter is better."
             return "So: " + json.dumps({"better": better, "why": "principle 6"})
         if "<critique>" in text:
@@ -89,3 +90,11 @@ def rule_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setenv("PYTHONPATH", str(folder), prepend=":")
     return folder
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    """A file of twelve prompts with the ids ``questions/0`` to ``questions/11``."""
+    path = tmp_path / "questions.jsonl"
+    path.write_text("".join(json.dumps({"id": str(i), "prompt": f"Question {i}?"}) + "\n" for i in range(12)))
+    return path

@@ -141,11 +141,11 @@ def test_a_flywheel_goes_on_where_it_was_killed(tmp_path: Path) -> None:
     out = subprocess.run([*command, "--json"], check=True, capture_output=True, text=True, timeout=900)
     assert (wheel / "cycle0-run" / "summary.json").stat().st_mtime_ns == first  # not trained again
     assert out.stderr.count("rlhf train --resume") == 1
-    found = json.loads(out.stdout)["trainings"]
-    count = found[0]["pairs"]
+    trainings = json.loads(out.stdout)["trainings"]
+    count = trainings[0]["pairs"]
     assert count > 180
-    assert [(r["name"], r["pairs"]) for r in found] == [(f"cycle{c}", round(count / 2**c)) for c in range(3)]
-    assert found[2]["change"] == pytest.approx(found[2]["accuracy"] - found[1]["accuracy"])
+    assert [(r["name"], r["pairs"]) for r in trainings] == [(f"cycle{c}", round(count / 2**c)) for c in range(3)]
+    assert trainings[2]["change"] == pytest.approx(trainings[2]["accuracy"] - trainings[1]["accuracy"])
     half, quarter = ({r["id"]: r["confidence"] for r in read_jsonl(wheel / f"cycle{c}.jsonl")} for c in (1, 2))
     assert set(quarter) < set(half) < {r["id"] for r in read_jsonl(wheel / "cycle0.jsonl")}
     assert len(list(read_jsonl(wheel / "control1.jsonl"))) == len(half)

@@ -31,7 +31,9 @@ def test_a_failing_service_costs_no_row_and_a_rerun_nothing(
     tmp_path: Path, command: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-test-0123456789")
-    prompts, out, again, capped = (tmp_path / name for name in ("asked.jsonl", "out.jsonl", "again.jsonl", "cap.jsonl"))
+    prompts, out, again, capped = (
+        tmp_path / name for name in ("questions.jsonl", "out.jsonl", "again.jsonl", "cap.jsonl")
+    )
     prompts.write_text("".join(json.dumps({"id": str(i), "prompt": f"Question {i}?"}) + "\n" for i in range(16)))
     with StandIn(Service(answer=shorter, faults={"429": 0.2, "500": 0.1, "prose": 0.1})) as server:
         shared = (
@@ -56,23 +58,23 @@ def test_a_failing_service_costs_no_row_and_a_rerun_nothing(
         for count in (6, 16):  # stopped after six, gone on with
             code, err = command(*shared, "--count", count, "--output", out)
             assert code == 0, err
-        asked = server.service.seen["arrivals"]
+        requests_before = server.service.seen["arrivals"]
         code, err = command(*shared, "--output", again)
         assert code == 0, err
-        assert server.service.seen["arrivals"] == asked  # every answer was kept
+        assert server.service.seen["arrivals"] == requests_before  # every answer was kept
         code, err = command(*shared, "--set", "max_cost_usd=0.000001", "--set", "cache=false", "--output", capped)
         assert code == 1
         assert "stopped: nothing of this batch was answered" in err
-        assert server.service.seen["arrivals"] == asked
+        assert server.service.seen["arrivals"] == requests_before
     assert server.service.seen["429"] > 0
-    rows, left = (list(read_jsonl(p)) for p in (out, out.with_name("out.jsonl.left_out.jsonl")))
-    assert sorted(r["id"] for r in (*rows, *left)) == sorted(f"asked/{i}" for i in range(16))
+    rows, left_out = (list(read_jsonl(p)) for p in (out, out.with_name("out.jsonl.left_out.jsonl")))
+    assert sorted(r["id"] for r in (*rows, *left_out)) == sorted(f"questions/{i}" for i in range(16))
     assert len(rows) > 6
     assert all(len(r["chosen"]) <= len(r["rejected"]) for r in rows)
     assert sum(r["usage"]["cost_usd"] for r in rows) > 0
-    kept = list(read_jsonl(again))
-    assert [(r["id"], r["chosen"], r["why"]) for r in kept] == [(r["id"], r["chosen"], r["why"]) for r in rows]
-    judged = [r["usage"] for r in kept]
-    assert all(u["cached"] >= 2 for u in judged)
-    assert sum(u["cost_usd"] for u in judged) < sum(r["usage"]["cost_usd"] for r in rows)
+    rerun_rows = list(read_jsonl(again))
+    assert [(r["id"], r["chosen"], r["why"]) for r in rerun_rows] == [(r["id"], r["chosen"], r["why"]) for r in rows]
+    usages = [r["usage"] for r in rerun_rows]
+    assert all(u["cached"] >= 2 for u in usages)
+    assert sum(u["cost_usd"] for u in usages) < sum(r["usage"]["cost_usd"] for r in rows)
     assert not list(read_jsonl(capped))

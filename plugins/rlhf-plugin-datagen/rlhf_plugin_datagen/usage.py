@@ -1,11 +1,11 @@
-"""Who is asked, what it took, and what it would take."""
+"""What generating and judging took, and an estimate of what they would take."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from rlhf_core.api import ComponentConfig, JudgeReply, JudgeRequest
@@ -73,7 +73,7 @@ class Estimate:
     """What asking would take, before anything is asked. Tokens are a guess from characters; answers count in full.
 
     Example:
-        Estimate().add([request], ...)
+        Estimate().add(characters=400, max_tokens=256)
     """
 
     requests: int = 0
@@ -81,7 +81,8 @@ class Estimate:
     output_tokens: int = 0
     usd_per_million: tuple[float, float] | None = None
     """Price of input and output; None is a model that costs nothing, or whose price is not known."""
-    asked: str = field(default="")
+    asked: str = ""
+    """The component that would answer, as :func:`label` writes it."""
 
     def add(self, characters: int, max_tokens: int, times: int = 1) -> None:
         """Count a question of so many characters, asked ``times`` times."""
@@ -92,8 +93,8 @@ class Estimate:
     @property
     def cost_usd(self) -> float:
         """At these prices, with every answer at its longest."""
-        given = self.usd_per_million or (0.0, 0.0)
-        return (self.input_tokens * given[0] + self.output_tokens * given[1]) / 1e6
+        input_price, output_price = self.usd_per_million or (0.0, 0.0)
+        return (self.input_tokens * input_price + self.output_tokens * output_price) / 1e6
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -116,18 +117,18 @@ def estimate_for(config: ComponentConfig) -> Estimate:
     """
     price = getattr(config, "price", None)
     share = float(getattr(config, "batch_price", 1.0)) if getattr(config, "batches", False) else 1.0
-    given = None if price is None else (share * float(price.input), share * float(price.output))
-    return Estimate(usd_per_million=given, asked=who(config))
+    prices = None if price is None else (share * float(price.input), share * float(price.output))
+    return Estimate(usd_per_million=prices, asked=label(config))
 
 
-def who(config: ComponentConfig) -> str:
-    """Example: ``anthropic (claude-haiku-4-5)``"""
+def label(config: ComponentConfig) -> str:
+    """Name and model. Example: ``anthropic (claude-haiku-4-5)``"""
     model = getattr(config, "model", None)
     name = getattr(model, "path", model)
     return f"{config.name} ({name})" if name else config.name
 
 
-def deciding(config: ComponentConfig) -> dict[str, Any]:
-    """What of a judge's settings decides its answers: its name and model, or everything where it has no model."""
+def answer_settings(config: ComponentConfig) -> dict[str, Any]:
+    """The settings that decide a judge's answers: its name and model, or all of them where it has no model."""
     data = config.model_dump(mode="json")
     return {"name": data["name"], "model": data["model"]} if "model" in data else data
