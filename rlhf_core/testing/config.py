@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 import pickle
@@ -158,14 +159,7 @@ def check_entry_name(config: ComponentConfig, kind: str) -> None:
 def check_light_import(config: ComponentConfig) -> None:
     """Importing the Config's module in a fresh interpreter brings in no heavy library."""
     module = type(config).__module__
-    code = (
-        f"import sys, importlib\nimportlib.import_module({module!r})\n"
-        f"print(' '.join(m for m in {HEAVY!r} if m in sys.modules))"
-    )
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    out = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False, timeout=120
-    )
+    out = _imported_alone(module, os.pathsep.join(p for p in sys.path if p))
     require(out.returncode == 0, config, f"the module {module} can be imported on its own", out.stderr[-800:])
     require(
         not out.stdout.strip(),
@@ -173,6 +167,19 @@ def check_light_import(config: ComponentConfig) -> None:
         "importing the Config is light",
         f"{module} imports {out.stdout.strip()}",
         "name the component in `component`, and put types under `if TYPE_CHECKING:`",
+    )
+
+
+@functools.cache  # a module's components, and a component's settings, share one interpreter
+def _imported_alone(module: str, path: str) -> subprocess.CompletedProcess[str]:
+    """Import a module in a fresh interpreter, which prints what heavy libraries came with it."""
+    code = (
+        f"import sys, importlib\nimportlib.import_module({module!r})\n"
+        f"print(' '.join(m for m in {HEAVY!r} if m in sys.modules))"
+    )
+    env = {**os.environ, "PYTHONPATH": path}
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False, timeout=120
     )
 
 
