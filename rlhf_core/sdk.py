@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from rlhf_core.cli.common import set_up_logging as set_up_logging
     from rlhf_core.cli.common import shorten as shorten
     from rlhf_core.cli.common import table as table
+    from rlhf_core.cli.components import component_of as component_of
+    from rlhf_core.cli.components import context_of as context_of
+    from rlhf_core.cli.components import load_sampler as load_sampler
+    from rlhf_core.cli.components import open_component as open_component
+    from rlhf_core.cli.components import open_registry as open_registry
     from rlhf_core.cli.groups import OpenGroup as OpenGroup
     from rlhf_core.cli.options import allow_unsafe as allow_unsafe
     from rlhf_core.cli.options import unsafe_option as unsafe_option
-    from rlhf_core.cli.reward import built as _open_reward
-    from rlhf_core.cli.reward import check_output as check_output
-    from rlhf_core.cli.reward import chosen_reward as chosen_reward
-    from rlhf_core.cli.reward import samples_of as _read_samples
-    from rlhf_core.cli.toolbox import component_of as component_of
-    from rlhf_core.cli.toolbox import context_of as context_of
-    from rlhf_core.cli.toolbox import open_registry as open_registry
-    from rlhf_core.cli.toolbox import sampler as _load_sampler
+    from rlhf_core.cli.scoring import check_output as check_output
+    from rlhf_core.cli.scoring import chosen_reward as chosen_reward
+    from rlhf_core.cli.scoring import read_samples as read_samples
     from rlhf_core.config.errors import explain as _explain_invalid
     from rlhf_core.config.load import merge as _merge_settings
     from rlhf_core.config.load import parse_sets as _parse_settings
@@ -137,9 +137,6 @@ if TYPE_CHECKING:
     from rlhf_core.verifiers.verifier_reward import worker_spec as worker_spec
     from rlhf_core.verifiers.worker_handle import descendants as descendants
 
-    open_reward = _open_reward
-    read_samples = _read_samples
-    load_sampler = _load_sampler
     explain_invalid = _explain_invalid
     merge_settings = _merge_settings
     parse_settings = _parse_settings
@@ -161,22 +158,10 @@ if TYPE_CHECKING:
 
 TOPICS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "Models and tokenizers": {
-        "rlhf_core.models.load": (
-            "LoadedModel",
-            "load_policy",
-            "load_tokenizer",
-            "context_length",
-            "clear_quantizer",
-        ),
-        "rlhf_core.models.prompt_format": (
-            "Formatter",
-            "plain_ids",
-        ),
+        "rlhf_core.models.load": ("LoadedModel", "load_policy", "load_tokenizer", "context_length", "clear_quantizer"),
+        "rlhf_core.models.prompt_format": ("Formatter", "plain_ids"),
         "rlhf_core.models.reference": ("Reference",),
-        "rlhf_core.models.save": (
-            "load_weights",
-            "write_folder as save_model",
-        ),
+        "rlhf_core.models.save": ("load_weights", "write_folder as save_model"),
         "rlhf_core.models.sources": (
             "resolve as resolve_model",
             "paths_in as model_paths",
@@ -184,151 +169,71 @@ TOPICS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         ),
     },
     "The shared forward": {
-        "rlhf_core.policy.forward": (
-            "CompletionLogprobs",
-            "completion_logprobs",
-        ),
+        "rlhf_core.policy.forward": ("CompletionLogprobs", "completion_logprobs"),
         "rlhf_core.kernels.padded": ("pad as pad_rows",),
         "rlhf_core.policy.forward_options": ("ForwardOptions",),
         "rlhf_core.kernels.agreement": ("tolerance as forward_tolerance",),
         "rlhf_core.kernels.split": ("splits",),
-        "rlhf_core.kernels.trunk_and_head": (
-            "base_model",
-            "take_apart",
-        ),
-        "rlhf_core.kernels.last_token": (
-            "can_pack",
-            "last_hidden as last_token_hidden",
-        ),
+        "rlhf_core.kernels.trunk_and_head": ("base_model", "take_apart"),
+        "rlhf_core.kernels.last_token": ("can_pack", "last_hidden as last_token_hidden"),
     },
     "Sampling": {
         "rlhf_core.rollout.native": ("NativeEngine",),
         "rlhf_core.rollout.seeds": ("request_seed",),
         "rlhf_core.kernels.matmul": ("use_products",),
-        "rlhf_core.cli.toolbox": ("sampler as load_sampler",),
+        "rlhf_core.cli.components": ("load_sampler",),
     },
     "Training": {
         "rlhf_core.trainers.common.learner": ("Learner",),
-        "rlhf_core.trainers.common.metrics": (
-            "rollout_metrics",
-            "score_metrics",
-        ),
+        "rlhf_core.trainers.common.metrics": ("rollout_metrics", "score_metrics"),
         "rlhf_core.trainers.common.policy_evaluator": ("Evaluation",),
         "rlhf_core.trainers.common.policy_module": ("PolicyModule",),
         "rlhf_core.trainers.common.training_sample": ("TrainingSample",),
-        "rlhf_core.trainers.offline.trainer": (
-            "OfflineTrainer",
-            "Task as OfflineTask",
-        ),
+        "rlhf_core.trainers.offline.trainer": ("OfflineTrainer", "Task as OfflineTask"),
         "rlhf_core.trainers.online.build": ("OnlineParts",),
         "rlhf_core.trainers.online.collector": ("RolloutCollector",),
         "rlhf_core.trainers.online.penalties": ("measured as measure_kl",),
-        "rlhf_core.trainers.online.preflight": (
-            "check_reference",
-            "check_shares",
-        ),
-        "rlhf_core.trainers.online.report": (
-            "online_summary",
-            "step_trace",
-        ),
+        "rlhf_core.trainers.online.preflight": ("check_reference", "check_shares"),
+        "rlhf_core.trainers.online.report": ("online_summary", "step_trace"),
         "rlhf_core.strategy.local": ("LocalStrategy",),
         "rlhf_core.runs.session": ("RunSession",),
         "rlhf_core.runs.timer": ("Timer",),
-        "rlhf_core.runs.checkpoint": (
-            "preserved_rng",
-            "seed_everything",
-        ),
+        "rlhf_core.runs.checkpoint": ("preserved_rng", "seed_everything"),
     },
     "Data": {
-        "rlhf_core.data.datasets": (
-            "Datasets",
-            "NOT_META",
-        ),
-        "rlhf_core.data.files": (
-            "check_file",
-            "read_json as read_rows",
-        ),
+        "rlhf_core.data.datasets": ("Datasets", "NOT_META"),
+        "rlhf_core.data.files": ("check_file", "read_json as read_rows"),
         "rlhf_core.data.mixture": ("interleave",),
-        "rlhf_core.data.schema": (
-            "Reader as RowReader",
-            "Record as RawRow",
-        ),
-        "rlhf_core.cli.reward": ("samples_of as read_samples",),
+        "rlhf_core.data.schema": ("Reader as RowReader", "Record as RawRow"),
+        "rlhf_core.cli.scoring": ("read_samples",),
     },
     "Runs, caches and files": {
-        "rlhf_core.runs.atomic": (
-            "disk_error",
-            "whole_folder",
-            "write_json",
-            "write_text",
-        ),
+        "rlhf_core.runs.atomic": ("disk_error", "whole_folder", "write_json", "write_text"),
         "rlhf_core.runs.cache": ("cache_folder",),
-        "rlhf_core.runs.jsonl": (
-            "JsonlFile",
-            "plain as json_values",
-            "read_jsonl",
-        ),
-        "rlhf_core.runs.read": (
-            "StoredRun",
-            "find_run",
-            "read_run",
-        ),
-        "rlhf_core.runs.run_dir": (
-            "check_writable",
-            "default_run_dir",
-        ),
+        "rlhf_core.runs.jsonl": ("JsonlFile", "plain as json_values", "read_jsonl"),
+        "rlhf_core.runs.read": ("StoredRun", "find_run", "read_run"),
+        "rlhf_core.runs.run_dir": ("check_writable", "default_run_dir"),
     },
     "Scores and answers": {
-        "rlhf_core.contracts": (
-            "contract_error",
-            "score_samples",
-        ),
+        "rlhf_core.contracts": ("contract_error", "score_samples"),
         "rlhf_core.verifiers.pool": ("VerifierPool",),
         "rlhf_core.verifiers.verifier_reward": ("worker_spec",),
         "rlhf_core.verifiers.worker_handle": ("descendants",),
-        "rlhf_core.verifiers.numeric": (
-            "numbers as find_numbers",
-            "plain as plain_number",
-            "stated_number",
-        ),
+        "rlhf_core.verifiers.numeric": ("numbers as find_numbers", "plain as plain_number", "stated_number"),
     },
     "Configuration and registry": {
         "rlhf_core.config.run": ("RunConfig",),
         "rlhf_core.config.errors": ("explain as explain_invalid",),
-        "rlhf_core.config.load": (
-            "merge as merge_settings",
-            "parse_sets as parse_settings",
-            "read_yaml",
-        ),
-        "rlhf_core.registry": (
-            "Registry",
-            "check_component",
-        ),
-        "rlhf_core.cli.toolbox": (
-            "component_of",
-            "context_of",
-        ),
+        "rlhf_core.config.load": ("merge as merge_settings", "parse_sets as parse_settings", "read_yaml"),
+        "rlhf_core.registry": ("Registry", "check_component"),
+        "rlhf_core.cli.components": ("component_of", "context_of", "open_component"),
     },
     "Commands": {
-        "rlhf_core.cli.common": (
-            "Choice",
-            "emit_json",
-            "quiet_libraries",
-            "set_up_logging",
-            "shorten",
-            "table",
-        ),
+        "rlhf_core.cli.common": ("Choice", "emit_json", "quiet_libraries", "set_up_logging", "shorten", "table"),
         "rlhf_core.cli.groups": ("OpenGroup",),
-        "rlhf_core.cli.options": (
-            "unsafe_option",
-            "allow_unsafe",
-        ),
-        "rlhf_core.cli.reward": (
-            "built as open_reward",
-            "check_output",
-            "chosen_reward",
-        ),
-        "rlhf_core.cli.toolbox": ("open_registry",),
+        "rlhf_core.cli.options": ("unsafe_option", "allow_unsafe"),
+        "rlhf_core.cli.scoring": ("check_output", "chosen_reward"),
+        "rlhf_core.cli.components": ("open_registry",),
     },
     "Hook events": {
         "rlhf_core.hooks": (

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.cli.toolbox import open_registry
 from rlhf_core.config.data import CurriculumSettings
 from rlhf_core.data.curriculum import read_values
+from rlhf_core.sdk import open_registry
 from rlhf_eval.cli import suite_of
 from rlhf_eval.harness import context
 from rlhf_eval.watch import Watcher, held

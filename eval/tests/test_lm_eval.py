@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from rlhf_core.api import ModelConfig, RolloutRequest, SamplingParams
-from rlhf_core.cli.toolbox import component_of, context_of, open_registry, sampler
+from rlhf_core.sdk import component_of, context_of, load_sampler, open_registry
 from rlhf_eval.harness import context
 
 from .conftest import Ran, gsm8k_rows
@@ -94,7 +94,7 @@ def test_every_completion_of_a_repeated_prompt_is_counted_and_the_runs_random_nu
     write: Write, tasks: Path
 ) -> None:
     registry = open_registry()
-    policy, engine = sampler(registry, ModelConfig(path="pocket"))
+    policy, engine = load_sampler(registry, ModelConfig(path="pocket"))
     task = component_of(
         registry,
         "benchmark",
@@ -175,7 +175,7 @@ def test_the_likelihood_of_a_sampled_text_is_what_the_engine_says() -> None:
 
     from rlhf_eval.lm_harness.engine import EngineLM
 
-    policy, engine = sampler(open_registry(), ModelConfig(path="pocket"))
+    policy, engine = load_sampler(open_registry(), ModelConfig(path="pocket"))
     lm = EngineLM(policy, engine, 16, 0)
     prompt = "What is 3 + 4?"
     ids = tuple(lm.tok_encode(prompt))
@@ -198,7 +198,7 @@ def test_the_likelihood_of_a_text_longer_than_the_context_is_that_of_its_windows
 
     from rlhf_eval.lm_harness.engine import EngineLM
 
-    policy, engine = sampler(open_registry(), ModelConfig(path="pocket"))
+    policy, engine = load_sampler(open_registry(), ModelConfig(path="pocket"))
     lm = EngineLM(replace(policy, context=8), engine, 16, 0)
     text = "What is 3 + 4? The answer is 7. What is 5 + 8? The answer is 13."
     ids = lm.tok_encode(text)[:20]

@@ -23,7 +23,7 @@ from rlhf_core.api import (
     Score,
     ScoreStatus,
 )
-from rlhf_core.cli.toolbox import component_of, open_registry, sampler
+from rlhf_core.sdk import component_of, load_sampler, open_registry
 from rlhf_core.testing.config import check_config
 from rlhf_eval.benchmark import check_rows
 from rlhf_eval.cli import suite_of
@@ -342,7 +342,7 @@ class Mute:
 
 def test_a_model_that_says_nothing_is_counted(write: Write) -> None:
     registry = open_registry()
-    policy, _ = sampler(registry, ModelConfig(path="pocket"))
+    policy, _ = load_sampler(registry, ModelConfig(path="pocket"))
     suite = component_of(
         registry,
         "benchmark",

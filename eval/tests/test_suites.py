@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rlhf_core.api import FinishReason, ModelConfig, Prompt, Rollout, RolloutRequest
-from rlhf_core.cli.toolbox import component_of, open_registry, sampler
+from rlhf_core.sdk import component_of, load_sampler, open_registry
 from rlhf_eval.harness import context
 
 
@@ -41,7 +41,7 @@ def rows(
     name: str, path: Path, say: Callable[[Prompt], str], finish: FinishReason = FinishReason.EOS, **options: Any
 ) -> list[dict[str, Any]]:
     registry = open_registry()
-    policy, _ = sampler(registry, ModelConfig(path="pocket"))
+    policy, _ = load_sampler(registry, ModelConfig(path="pocket"))
     roomy = type(policy)(policy.model, policy.tokenizer, policy.source, 1 << 20)
     suite = component_of(registry, "benchmark", name, {"path": str(path), "workers": 1, **options})
     built = suite.build(context(registry, 0).with_(policy=roomy))

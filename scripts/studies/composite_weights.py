@@ -23,7 +23,6 @@ from typing import Any
 
 from rlhf_core.api import ModelConfig, OptimizerSettings, Prompt, Sample, SamplingParams
 from rlhf_core.cli.generate import sample
-from rlhf_core.cli.toolbox import context_of
 from rlhf_core.config.load import parse_sets
 from rlhf_core.kernels.matmul import use_products
 from rlhf_core.models.load import LoadedModel, load_policy
@@ -32,6 +31,7 @@ from rlhf_core.pocket.gold import gold_score
 from rlhf_core.registry import Registry
 from rlhf_core.runs.atomic import whole_folder
 from rlhf_core.runs.jsonl import read_jsonl
+from rlhf_core.sdk import context_of
 from rlhf_plugin_composite.ablation import read_scored, weigh
 from rlhf_plugin_composite.config import CompositeConfig, HollowCheck
 from rlhf_plugin_composite.rules import hollow_pattern

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.api import BuildContext, ModelConfig
-from rlhf_core.cli.toolbox import open_registry, quiet_libraries
+from rlhf_core.sdk import open_registry, quiet_libraries
 from rlhf_eval.cli import suite_of
 from rlhf_eval.harness import Job, context, evaluate
 from rlhf_eval.plot import curves

@@ -152,29 +152,17 @@ def run(
     plan: Comparison, ctx: Any, prompts: Sequence[Prompt], reward_config: Any, judge_config: Any, out: Path
 ) -> dict[str, Any]:
     """Generate, score, judge, count; returns what ``result.json`` holds."""
-    from rlhf_core.sdk import write_json
+    from rlhf_core.sdk import open_component, write_json
 
     with ExitStack() as stack:
-        reward = build_component("reward", reward_config, ctx, stack)
+        reward = stack.enter_context(open_component("reward", reward_config, ctx)) if reward_config else None
         setup = evaluation_setup(plan, ctx.datasets, prompts, reward, reward_config)
         rows = {name: responses(plan, name, setup, out) for name in plan.policies}
-        judge = build_component("judge", judge_config, ctx, stack)
+        judge = stack.enter_context(open_component("judge", judge_config, ctx)) if judge_config else None
         figures = {name: policy_figures(plan, name, rows, prompts, judge, out) for name in plan.policies}
     result = {"comparison": asdict(plan), "policies": figures}
     write_json(out / "result.json", result)
     return result
-
-
-def build_component(kind: str, config: Any, ctx: Any, stack: ExitStack) -> Any:
-    """A reward or a judge, which is closed with the stack; None without a Config."""
-    from rlhf_core.sdk import check_component
-
-    if config is None:
-        return None
-    component = config.build(ctx)
-    stack.callback(getattr(component, "close", lambda: None))
-    check_component(kind, component, config.name)
-    return component
 
 
 def policy_figures(

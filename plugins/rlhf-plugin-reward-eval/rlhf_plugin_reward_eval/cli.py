@@ -86,7 +86,15 @@ def evaluate(
     rlhf reward evaluate --model runs/a/final --model runs/b/final --pairs pairs.jsonl --plots plots
     rlhf reward evaluate --reward verifier --pairs pairs.jsonl --responses graded.jsonl --gold score --output out.json
     """
-    from rlhf_core.sdk import context_of, emit_json, open_registry, open_reward, quiet_libraries, set_up_logging
+    from rlhf_core.sdk import (
+        context_of,
+        emit_json,
+        open_component,
+        open_registry,
+        quiet_libraries,
+        set_up_logging,
+        use_products,
+    )
     from rlhf_plugin_reward_eval import evaluation
     from rlhf_plugin_reward_eval.asking import Asker
     from rlhf_plugin_reward_eval.cases import Gold, gold_prompts, read_cases, read_responses, with_answers
@@ -117,9 +125,10 @@ def evaluate(
     options = evaluation.Settings(wanted, probe_pairs, max_missing, seed)
     report = evaluation.Report(evaluation.describe_data(cases, graded))
     gold = Gold(datasets, dataset) if not graded and gold_prompts(datasets) else None
+    use_products("auto")
     with Progress() as progress:
         for label, chosen in rewards.items():
-            with open_reward(chosen, contexts[label]) as reward:
+            with open_component("reward", chosen, contexts[label]) as reward:
                 ask = Asker(reward, label, progress.start(label))
                 evaluation.measure(
                     ask, cases, graded, options, (lambda t, judge=gold: judge(t, dataset)) if gold else None, report

@@ -1,15 +1,10 @@
-"""What a command that a plugin adds works with: components by name, a context outside any run, a model that samples.
-
-Not promised (ADR 0007), and the one door to it: what commands of this repository share beyond ``rlhf_core.api``.
-"""
+"""What a command builds outside any run: components by name, a context for them, a model that samples."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-
-from rlhf_core.cli.common import Choice, emit_json, quiet_libraries, set_up_logging, shorten, table
-from rlhf_core.cli.groups import OpenGroup
 
 if TYPE_CHECKING:
     from rlhf_core.config.base import ComponentConfig
@@ -17,20 +12,6 @@ if TYPE_CHECKING:
     from rlhf_core.models.config import ModelConfig
     from rlhf_core.models.load import LoadedModel
     from rlhf_core.registry import Registry
-
-__all__ = [
-    "Choice",
-    "OpenGroup",
-    "component_of",
-    "context_of",
-    "emit_json",
-    "open_registry",
-    "quiet_libraries",
-    "sampler",
-    "set_up_logging",
-    "shorten",
-    "table",
-]
 
 
 def open_registry() -> Registry:
@@ -114,7 +95,30 @@ def context_of(
     return ctx.with_(datasets=Datasets(rows, ctx))
 
 
-def sampler(registry: Registry, model: ModelConfig, rollout: str = "native") -> tuple[LoadedModel, Any]:
+@contextmanager
+def open_component(kind: str, config: ComponentConfig, ctx: BuildContext) -> Iterator[Any]:
+    """Build a component, checked against its protocol; it is closed at the end.
+
+    Args:
+        kind: for example ``reward``.
+        config: the component's.
+        ctx: what it is built with, for example of :func:`context_of`.
+
+    Raises:
+        PluginError: what was built is no such component.
+    """
+    from rlhf_core.registry import check_component
+
+    built = config.build(ctx)
+    try:
+        check_component(kind, built, config.name)
+        yield built
+    finally:
+        if callable(close := getattr(built, "close", None)):
+            close()
+
+
+def load_sampler(registry: Registry, model: ModelConfig, rollout: str = "native") -> tuple[LoadedModel, Any]:
     """A model on the device that there is, and an engine that samples from it.
 
     Raises:
