@@ -31,13 +31,13 @@ def check_rows(suite: SuiteConfig, ctx: BuildContext) -> BuildContext:
     """
     reward = reward_of(suite, ctx)
     whole = section(suite, suite.path)
-    found = context_of(ctx.registry, seed=ctx.seed, dataset=whole, reward=reward, policy=ctx.policy)
-    if not rows(suite, found.datasets):
+    ready = context_of(ctx.registry, seed=ctx.seed, dataset=whole, reward=reward, policy=ctx.policy)
+    if not rows(suite, ready.datasets):
         raise DatasetError(f"suite '{suite.name}' has no rows", fix="give a file with at least one")
-    reward.preflight(found)
-    getattr(suite.verifier, "preflight", lambda _: None)(found)
-    worked_examples(suite, ctx, rows(suite, found.datasets))
-    return found
+    reward.preflight(ready)
+    getattr(suite.verifier, "preflight", lambda _: None)(ready)
+    worked_examples(suite, ctx, rows(suite, ready.datasets))
+    return ready
 
 
 class SuiteBenchmark:
@@ -82,18 +82,18 @@ class SuiteBenchmark:
 
     def _request(self, i: int, j: int) -> RolloutRequest:
         name = self.items[i].prompt.id
-        room = min(self.sampling.max_tokens, self.policy.context - len(self.ids[i]))
-        return RolloutRequest(name, self.ids[i], j, request_seed(self.seed, "benchmark", name, j), room)
+        limit = min(self.sampling.max_tokens, self.policy.context - len(self.ids[i]))
+        return RolloutRequest(name, self.ids[i], j, request_seed(self.seed, "benchmark", name, j), limit)
 
     def own_text(self, rollout: Rollout) -> tuple[str, str | None]:
         """What is judged, and the stop string that ended it: the first one that stands in the text."""
         text = rollout.text
         if rollout.finish_reason is not FinishReason.STOP:
             return text, None
-        found = [(at, s) for s in self.sampling.stop if (at := text.find(s)) >= 0]
-        if not found:
+        stops = [(at, s) for s in self.sampling.stop if (at := text.find(s)) >= 0]
+        if not stops:
             return text, None
-        at, stop = min(found)
+        at, stop = min(stops)
         return text[: at + len(stop)] if self.suite.keep_stop else text[:at], stop
 
     def _row(self, i: int, rollout: Rollout, text: str, stop: str | None, verdict: Mapping[str, Any]) -> Row:

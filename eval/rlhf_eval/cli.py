@@ -128,8 +128,8 @@ def run(
         from rlhf_eval.lm_harness.run import run_task
 
         quiet_libraries()
-        asked = {**options, "best_by": best_by, "budget": budget}
-        folder, measured = run_task(task, ModelConfig(path=model, dtype=dtype), ctx, out, asked)
+        all_options = {**options, "best_by": best_by, "budget": budget}
+        folder, measured = run_task(task, ModelConfig(path=model, dtype=dtype), ctx, out, all_options)
         if as_json:
             emit_json({"folder": str(folder), **measured})
         else:
@@ -140,12 +140,12 @@ def run(
     selectors = tuple(parse_selector(text, ctx) for text in best_by)
     job = Job(chosen, ModelConfig(path=model, dtype=dtype), seed, selectors)
     quiet_libraries()
-    folder, found = evaluate(job, ctx, out, lambda text: click.echo(text, err=True), budget)
+    folder, result = evaluate(job, ctx, out, lambda text: click.echo(text, err=True), budget)
     if as_json:
-        emit_json({"folder": str(folder), **found})
+        emit_json({"folder": str(folder), **result})
         return
     stored = read(folder)
-    show(stored.title, found, stored.rows, failures)
+    show(stored.title, result, stored.rows, failures)
     click.echo(f"\nrows, report and pass rates: {folder}")
 
 
@@ -180,7 +180,7 @@ def suite_of(
         "max_tokens": max_tokens,
         "stop": list(stop) or None,
     }
-    given = {
+    fields = {
         **options,
         "path": path,
         "shots_path": shots_data,
@@ -188,10 +188,12 @@ def suite_of(
         "task": task or None,
         "sampling": {k: v for k, v in sampling.items() if v is not None} or None,
     }
-    found = component_of(ctx.registry, "benchmark", suite, {k: v for k, v in given.items() if v is not None}, settings)
-    if not isinstance(found, SuiteConfig):
+    config = component_of(
+        ctx.registry, "benchmark", suite, {k: v for k, v in fields.items() if v is not None}, settings
+    )
+    if not isinstance(config, SuiteConfig):
         raise ConfigError(f"benchmark '{suite}' is no suite of prompts", fix="rlhf eval suites")
-    return allow_unsafe(found.resolved(ctx)) if unsafe_local_execution else found
+    return allow_unsafe(config.resolved(ctx)) if unsafe_local_execution else config
 
 
 @click.command()
@@ -206,8 +208,8 @@ def suites(as_json: bool) -> None:
     for entry in registry.entries("benchmark"):
         cls = registry.load("benchmark", entry.qualified)
         if issubclass(cls, SuiteConfig):
-            said = (cls.__doc__ or "").strip().partition("\n")[0]
-            rows.append({"suite": entry.name, "styles": ", ".join(cls.styles), "about": said})
+            summary = (cls.__doc__ or "").strip().partition("\n")[0]
+            rows.append({"suite": entry.name, "styles": ", ".join(cls.styles), "about": summary})
     if as_json:
         emit_json(rows)
     else:

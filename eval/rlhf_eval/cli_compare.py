@@ -27,27 +27,30 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
     from rlhf_eval.store import read
 
     stored = [read(path) for path in (first, second)]
-    found = compared(*stored)
+    comparison = compared(*stored)
     if as_json:
-        emit_json(found)
+        emit_json(comparison)
         return
     table(
         ("", "what", "right"),
-        ((name, one.title, interval(mean)) for name, one, mean in zip(("first", "second"), stored, found["mean"])),
+        (
+            (name, evaluation.title, interval(mean))
+            for name, evaluation, mean in zip(("first", "second"), stored, comparison["mean"])
+        ),
     )
     click.echo(
-        f"\n{found['prompts']} prompts in both ({found['only_first']} only in the first, {found['only_second']} "
-        "only in the second)"
+        f"\n{comparison['prompts']} prompts in both ({comparison['only_first']} only in the first, "
+        f"{comparison['only_second']} only in the second)"
     )
-    click.echo(f"difference: {interval(found['difference'])}, paired bootstrap")
-    flips = found["mcnemar"]
+    click.echo(f"difference: {interval(comparison['difference'])}, paired bootstrap")
+    flips = comparison["mcnemar"]
     click.echo(
         f"first completions of {flips['prompts']} prompts: {flips['lost']} lost, {flips['gained']} gained; "
         f"McNemar p = {flips['p']:.3g}"
     )
-    for what in ("lost", "gained"):
-        if flips[f"examples_{what}"]:
-            click.echo(f"  {what}: {', '.join(flips[f'examples_{what}'])}")
-    for row in found["settings"]:
+    for change in ("lost", "gained"):
+        if flips[f"examples_{change}"]:
+            click.echo(f"  {change}: {', '.join(flips[f'examples_{change}'])}")
+    for row in comparison["settings"]:
         click.secho(f"warning: {row['key']} differs: {row['first']!r:.60} and {row['second']!r:.60}", fg="yellow")
-    click.echo(verdict(found))
+    click.echo(verdict(comparison))

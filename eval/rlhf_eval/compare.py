@@ -71,14 +71,14 @@ def compare(first: Stored, second: Stored) -> dict[str, Any]:
     }
 
 
-def verdict(found: Mapping[str, Any]) -> str:
+def verdict(comparison: Mapping[str, Any]) -> str:
     """One sentence on what the figures allow to say."""
-    low, high = found["difference"]["low"], found["difference"]["high"]
+    low, high = comparison["difference"]["low"], comparison["difference"]["high"]
     if low > 0 or high < 0:
         return f"the second is {'better' if low > 0 else 'worse'}: the interval of the difference excludes 0"
     widest = max(abs(low), abs(high))
     if widest == 0:
-        return f"no prompt of {found['prompts']} came out otherwise; that shows little unless they are many"
+        return f"no prompt of {comparison['prompts']} came out otherwise; that shows little unless they are many"
     return f"no difference can be told from these prompts; one of up to {widest:.3f} would not have shown either"
 
 

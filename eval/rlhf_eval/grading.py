@@ -26,18 +26,20 @@ def reward_of(suite: SuiteConfig, ctx: BuildContext, mode: str | None = None) ->
         mode: the verifier's mode instead of its own.
     """
     chosen: Any = suite.verifier
-    asked = {**chosen.model_dump(), **({"mode": mode} if mode else {})}
-    own = {"timeout_s": suite.timeout_s} if suite.timeout_s else {}
-    found: Any = component_of(ctx.registry, "reward", "verifier", {"verifier": asked, "workers": suite.workers, **own})
-    return found
+    verifier = {**chosen.model_dump(), **({"mode": mode} if mode else {})}
+    timeout = {"timeout_s": suite.timeout_s} if suite.timeout_s else {}
+    reward: Any = component_of(
+        ctx.registry, "reward", "verifier", {"verifier": verifier, "workers": suite.workers, **timeout}
+    )
+    return reward
 
 
 def modes_of(verifier: VerifierConfig) -> dict[str, str]:
     """``strict`` and ``lenient`` -> the verifier's own name of that mode; empty if it has not both."""
     field = type(verifier).model_fields.get("mode")
-    known = get_args(field.annotation) if field is not None else ()
-    lenient = next((m for m in LENIENT if m in known), None)
-    return {"strict": "strict", "lenient": lenient} if lenient and "strict" in known else {}
+    modes = get_args(field.annotation) if field is not None else ()
+    lenient = next((m for m in LENIENT if m in modes), None)
+    return {"strict": "strict", "lenient": lenient} if lenient and "strict" in modes else {}
 
 
 class Grader:
@@ -52,33 +54,36 @@ class Grader:
         verifier: Any = suite.verifier
         self.modes = modes_of(verifier)
         self.main = reward_of(suite, ctx).build(ctx)
-        own = getattr(verifier, "mode", None)
-        self.others: dict[str, Any] = {}
-        self.same = next((name for name, mode in self.modes.items() if mode == own), None)
+        mode_of_main = getattr(verifier, "mode", None)
+        self.other_modes: dict[str, Any] = {}
+        self.same = next((name for name, mode in self.modes.items() if mode == mode_of_main), None)
         for name, mode in self.modes.items():
-            if mode != own:
-                self.others[name] = reward_of(suite, ctx, mode).build(ctx)
+            if mode != mode_of_main:
+                self.other_modes[name] = reward_of(suite, ctx, mode).build(ctx)
 
     def grade(self, samples: Sequence[Sample]) -> list[dict[str, Any]]:
         """Columns of each sample's row: value, status, parts, detail, category, and strict and lenient values."""
         scores = self.main.score(samples)
-        others = {name: reward.score(samples) for name, reward in self.others.items()}
-        return [self._columns(one, {n: found[i] for n, found in others.items()}) for i, one in enumerate(scores)]
+        other_scores = {name: reward.score(samples) for name, reward in self.other_modes.items()}
+        return [
+            self._columns(score, {n: scores_of_mode[i] for n, scores_of_mode in other_scores.items()})
+            for i, score in enumerate(scores)
+        ]
 
-    def _columns(self, one: Score, others: Mapping[str, Score]) -> dict[str, Any]:
-        both = {name: (one if name == self.same else others[name]).value for name in self.modes}
+    def _columns(self, score: Score, other_scores: Mapping[str, Score]) -> dict[str, Any]:
+        by_mode = {name: (score if name == self.same else other_scores[name]).value for name in self.modes}
         return {
-            "value": one.value,
-            "status": one.status.value,
-            "parts": dict(one.parts),
-            "detail": one.detail,
-            "category": category(one),
-            **both,
+            "value": score.value,
+            "status": score.status.value,
+            "parts": dict(score.parts),
+            "detail": score.detail,
+            "category": category(score),
+            **by_mode,
         }
 
     def close(self) -> None:
         """End the worker processes."""
-        for reward in (self.main, *self.others.values()):
+        for reward in (self.main, *self.other_modes.values()):
             getattr(reward, "close", lambda: None)()
 
 
@@ -110,8 +115,8 @@ def stated(detail: str) -> str | None:
     """
     if not detail.startswith("stated "):
         return None
-    said = detail.removeprefix("stated ")
+    answer = detail.removeprefix("stated ")
     try:
-        return str(ast.literal_eval(said)).strip() if said[:1] in "'\"" else said.strip()
+        return str(ast.literal_eval(answer)).strip() if answer[:1] in "'\"" else answer.strip()
     except (SyntaxError, ValueError):
-        return said.strip()
+        return answer.strip()

@@ -44,10 +44,10 @@ class Job:
         Raises:
             UserError: the suite cannot be asked, or the model does not exist.
         """
-        asked = self.asked(ctx)
+        suite_settings = self.suite_settings(ctx)
         resolve_model(self.model.path)
         return {
-            **asked,
+            **suite_settings,
             "model": {
                 **self.model.model_dump(mode="json"),
                 "path": self.called or self.model.path,
@@ -55,7 +55,7 @@ class Job:
             },
         }
 
-    def asked(self, ctx: BuildContext) -> dict[str, Any]:
+    def suite_settings(self, ctx: BuildContext) -> dict[str, Any]:
         """The settings but for the model.
 
         Raises:
@@ -122,14 +122,19 @@ def _sample(
     try:
         for at in range(which[0], which[-1] + 1, size):
             start = time.monotonic()
-            made = built.rows(range(at, min(at + size, which[-1] + 1)), engine)
+            new_rows = built.rows(range(at, min(at + size, which[-1] + 1)), engine)
             spent = time.monotonic() - start
-            tokens += sum(r["tokens"] for r in made)
-            correct += sum(r["value"] is not None and r["value"] >= 1 for r in made)
-            count += len(made)
+            tokens += sum(r["tokens"] for r in new_rows)
+            correct += sum(r["value"] is not None and r["value"] >= 1 for r in new_rows)
+            count += len(new_rows)
             folder.append(
-                made,
-                {"first": at, "completions": len(made), "seconds": spent, "tokens": sum(r["tokens"] for r in made)},
+                new_rows,
+                {
+                    "first": at,
+                    "completions": len(new_rows),
+                    "seconds": spent,
+                    "tokens": sum(r["tokens"] for r in new_rows),
+                },
             )
             passed = time.monotonic() - began
             if budget_s is not None and passed > budget_s:
@@ -147,18 +152,18 @@ def conclude(job: Job, ctx: BuildContext, folder: ResultFolder, say: Say) -> dic
     """Score by the selectors, write report, pass rates and curve, and return the report."""
     from rlhf_core.sdk import read_jsonl
 
-    made = folder.rows()
+    all_rows = folder.rows()
     names = [s.name for s in job.selectors]
     if len(set(names)) < len(names) or "logprob" in names:
         raise ConfigError(f"two ways to choose have one name: {', '.join(names)}", fix="give the folders other names")
-    chosen = {s.name: score(s, folder, made, ctx, say) for s in job.selectors}
+    chosen = {s.name: score(s, folder, all_rows, ctx, say) for s in job.selectors}
     times = list(read_jsonl(folder.times_path))
-    found = report(made, chosen) | {"seconds": sum(t["seconds"] for t in times)}
-    write_json(folder.path / "report.json", found)
-    folder.write("pass_rates.jsonl", pass_rates(made))
-    if "best_at" in found and not draw(found, folder.path / "curve.png"):
+    result = report(all_rows, chosen) | {"seconds": sum(t["seconds"] for t in times)}
+    write_json(folder.path / "report.json", result)
+    folder.write("pass_rates.jsonl", pass_rates(all_rows))
+    if "best_at" in result and not draw(result, folder.path / "curve.png"):
         say("no curve.png: matplotlib is not installed (pip install 'rlhf-eval[plot]')")
-    return found
+    return result
 
 
 def _hash(prompts: Sequence[Prompt]) -> str:

@@ -30,12 +30,12 @@ class Item:
 
 def section(suite: SuiteConfig, path: str | None) -> dict[str, Any]:
     """The ``dataset`` section of a suite's rows; nothing is set aside or dropped for its length here."""
-    own = suite.rows_of(path)
+    source = suite.rows_of(path)
     return {
         "heldout_fraction": 0.0,
         "max_dropped_fraction": 0.0,
         **({"limit": suite.limit} if suite.limit else {}),
-        **own,
+        **source,
     }
 
 
@@ -46,8 +46,8 @@ def rows(suite: SuiteConfig, datasets: Datasets) -> list[Prompt]:
         DatasetError: there are none, or one is malformed; with file and line.
         ConfigError: no held-out rows.
     """
-    if suite.split != "train" and (held := datasets.prompts("heldout")):
-        return held
+    if suite.split != "train" and (heldout := datasets.prompts("heldout")):
+        return heldout
     if suite.split == "heldout":
         raise ConfigError(f"suite '{suite.name}': the data set has no held-out rows", fix="--set split=auto")
     return datasets.prompts("train")
@@ -64,14 +64,14 @@ def worked_examples(suite: SuiteConfig, ctx: BuildContext, prompts: Sequence[Pro
     from rlhf_core.sdk import context_of
 
     whole = {**section(suite, suite.shots_path), "limit": suite.shots}
-    found = context_of(ctx.registry, dataset=whole).datasets.demonstrations("train")
-    if len(found) < suite.shots:
+    examples = context_of(ctx.registry, dataset=whole).datasets.demonstrations("train")
+    if len(examples) < suite.shots:
         raise ConfigError(
-            f"'{suite.shots_path}' has {len(found)} rows, but {suite.shots} shots were asked for",
+            f"'{suite.shots_path}' has {len(examples)} rows, but {suite.shots} shots were asked for",
             fix="fewer --shots, or another file",
         )
-    asked = {p.text for p in prompts}
-    leaked = [d.id for d in found if d.prompt[-1]["content"] in asked]
+    questions = {p.text for p in prompts}
+    leaked = [d.id for d in examples if d.prompt[-1]["content"] in questions]
     if leaked:
         raise ConfigError(
             f"worked example '{leaked[0]}' is also a question of the suite",
@@ -79,7 +79,7 @@ def worked_examples(suite: SuiteConfig, ctx: BuildContext, prompts: Sequence[Pro
             why="the model would be shown its answer",
             fix="take them from the training split",
         )
-    return found
+    return examples
 
 
 def items(suite: SuiteConfig, prompts: Sequence[Prompt], shots: Sequence[Demonstration], chat: bool) -> list[Item]:
@@ -103,32 +103,32 @@ def items(suite: SuiteConfig, prompts: Sequence[Prompt], shots: Sequence[Demonst
             {"role": "assistant", "content": shot.completion.strip()},
         ]
     text = "".join(f"{ask(s.prompt[-1]['content'])} {s.completion.strip()}\n\n" for s in shots)
-    made: list[Item] = []
+    all_items: list[Item] = []
     for prompt in prompts:
         before, last = prompt.messages[:-1], prompt.messages[-1]
         question = {**last, "content": ask(last["content"])}
         if chat:
             system = [m for m in before if m["role"] == "system"]
-            rest = [m for m in before if m["role"] != "system"]
-            made.append(Item(prompt, (*system, *turns, *rest, question)))
+            other_turns = [m for m in before if m["role"] != "system"]
+            all_items.append(Item(prompt, (*system, *turns, *other_turns, question)))
         else:
-            made.append(Item(prompt, (*before, {**question, "content": text + question["content"]})))
-    return made
+            all_items.append(Item(prompt, (*before, {**question, "content": text + question["content"]})))
+    return all_items
 
 
-def encode(found: Sequence[Item], formatter: Formatter, context: int) -> list[tuple[int, ...]]:
+def encode(all_items: Sequence[Item], formatter: Formatter, context: int) -> list[tuple[int, ...]]:
     """Token ids of every item, as the model is fed.
 
     Raises:
         ConfigError: a prompt leaves no room for a completion.
     """
-    ids = [formatter.encode(item.messages) for item in found]
+    ids = [formatter.encode(item.messages) for item in all_items]
     longest = max(range(len(ids)), key=lambda i: len(ids[i]))
     if len(ids[longest]) >= context:
-        over = sum(len(one) >= context for one in ids)
+        over = sum(len(row) >= context for row in ids)
         raise ConfigError(
             f"{over} of {len(ids)} prompts fill the model's context of {context} tokens",
-            where=f"longest: {found[longest].prompt.id} ({len(ids[longest])} tokens)",
+            where=f"longest: {all_items[longest].prompt.id} ({len(ids[longest])} tokens)",
             fix="fewer --shots, a shorter template, or a model with a longer context",
         )
     return ids

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 
-def draw(found: Mapping[str, Any], path: Path) -> bool:
+def draw(result: Mapping[str, Any], path: Path) -> bool:
     """Draw a report's curves; False if matplotlib is not installed.
 
     Args:
@@ -22,8 +22,8 @@ def draw(found: Mapping[str, Any], path: Path) -> bool:
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
-    ticks = [int(x) for x in found["pass_at"]]
-    for name, curve in curves(found).items():
+    ticks = [int(x) for x in result["pass_at"]]
+    for name, curve in curves(result).items():
         k = [int(x) for x in curve]
         axes.plot(k, [curve[str(x)]["value"] for x in k], marker="o", label=name)
         axes.fill_between(k, [curve[str(x)]["low"] for x in k], [curve[str(x)]["high"] for x in k], alpha=0.15)
@@ -36,8 +36,8 @@ def draw(found: Mapping[str, Any], path: Path) -> bool:
     return True
 
 
-def curves(found: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Label -> curve, in the order they are told."""
-    rows = {"pass@k": found["pass_at"]}
-    rows |= {f"best@k by {name}": curve for name, curve in found.get("best_at", {}).items()}
-    return rows | ({"majority@k": found["majority_at"]} if "majority_at" in found else {})
+def curves(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Label -> curve, in the order of the legend."""
+    rows = {"pass@k": result["pass_at"]}
+    rows |= {f"best@k by {name}": curve for name, curve in result.get("best_at", {}).items()}
+    return rows | ({"majority@k": result["majority_at"]} if "majority_at" in result else {})

@@ -61,7 +61,7 @@ def report(
         raise RlhfError(
             f"none of {len(rows)} completions could be judged",
             why=f"{statuses}; first: {first}",
-            fix="mend the verifier, or give it more time: --set timeout_s=30",
+            fix="fix the verifier, or give it more time: --set timeout_s=30",
         )
     groups = by_prompt(good)
     samples = max(len(g) for g in by_prompt(rows).values())

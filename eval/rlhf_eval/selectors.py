@@ -63,14 +63,14 @@ def parse_selector(text: str, ctx: BuildContext) -> Selector:
         which = "ensemble" if (place / "ensemble.json").is_file() else "bradley_terry"
         parent = place.name if place.name not in ("final", "model") else f"{place.parent.name}-{place.name}"
         return Selector(parent, "reward", component_of(ctx.registry, "reward", which, {"path": text}))
-    kind, colon, rest = text.partition(":")
+    kind, colon, options_text = text.partition(":")
     if not colon or kind not in ("reward", "judge"):
         raise ConfigError(
             f"--best-by '{text}' is neither a folder nor reward:NAME or judge:NAME",
             fix="for example --best-by runs/rm/final, or --best-by 'judge:{name: anthropic, model: M}'",
         )
     try:
-        options = yaml.safe_load(rest)
+        options = yaml.safe_load(options_text)
     except yaml.YAMLError as error:
         raise ConfigError(f"--best-by '{text}' is not valid YAML", why=str(error)) from error
     options = {"name": options} if isinstance(options, str) else options
@@ -92,28 +92,28 @@ def score(
     """
     dumped = selector.config.model_dump(mode="json")
     weights = [weights_digest(path) for path in model_paths(dumped)]
-    asked = hashlib.sha256(json.dumps([dumped, weights], sort_keys=True).encode()).hexdigest()[:16]
+    scorer_digest = hashlib.sha256(json.dumps([dumped, weights], sort_keys=True).encode()).hexdigest()[:16]
     file = f"scores/{re.sub(r'[^A-Za-z0-9_.-]', '-', selector.name)}.jsonl"
-    kept = {
+    scored_rows = {
         (r["id"], r["sample"]): r
         for r in read_jsonl(folder.path / file)
-        if r["by"] == asked and r["status"] not in ("error", "timeout")
+        if r["by"] == scorer_digest and r["status"] not in ("error", "timeout")
     }
-    todo = [r for r in rows if (r["id"], r["sample"]) not in kept]
+    todo = [r for r in rows if (r["id"], r["sample"]) not in scored_rows]
     done = 0
     for part in _scored(selector, todo, ctx) if todo else ():
-        kept |= {(one["id"], one["sample"]): {**one, "by": asked} for one in part}
-        folder.write(file, [kept[r["id"], r["sample"]] for r in rows if (r["id"], r["sample"]) in kept])
+        scored_rows |= {(row["id"], row["sample"]): {**row, "by": scorer_digest} for row in part}
+        folder.write(file, [scored_rows[r["id"], r["sample"]] for r in rows if (r["id"], r["sample"]) in scored_rows])
         done += len(part)
         say(f"{selector.name}: {done} of {len(todo)} completions scored")
-    scored = [kept[r["id"], r["sample"]] for r in rows]
-    if not any(one["score"] is not None for one in scored):
+    scored = [scored_rows[r["id"], r["sample"]] for r in rows]
+    if not any(row["score"] is not None for row in scored):
         raise RlhfError(
             f"{selector.kind} '{selector.name}' scored none of {len(rows)} completions",
             why=f"first: {scored[0]['status']}: {scored[0]['detail']}",
-            fix="mend it, or leave it out",
+            fix="fix it, or leave it out",
         )
-    return {(one["id"], one["sample"]): one["score"] for one in scored}
+    return {(row["id"], row["sample"]): row["score"] for row in scored}
 
 
 def _scored(selector: Selector, rows: Sequence[Row], ctx: BuildContext) -> Iterator[list[dict[str, Any]]]:
@@ -122,20 +122,23 @@ def _scored(selector: Selector, rows: Sequence[Row], ctx: BuildContext) -> Itera
     try:
         for at in range(0, len(rows), PART):
             part = rows[at : at + PART]
-            yield [{"id": r["id"], "sample": r["sample"], **one} for r, one in zip(part, ask(built, part), strict=True)]
+            yield [
+                {"id": r["id"], "sample": r["sample"], **result}
+                for r, result in zip(part, ask(built, part), strict=True)
+            ]
     finally:
         if callable(getattr(built, "close", None)):
             built.close()
 
 
 def _scores(reward: Any, rows: Sequence[Row]) -> list[dict[str, Any]]:
-    found = reward.score(
+    scores = reward.score(
         [
             Sample(Prompt(r["id"], tuple(r["prompt"]), r["answer"]), r["completion"], FinishReason(r["finish_reason"]))
             for r in rows
         ]
     )
-    return [{"score": s.value, "status": s.status.value, "detail": s.detail} for s in found]
+    return [{"score": s.value, "status": s.status.value, "detail": s.detail} for s in scores]
 
 
 def _marks(judge: Any, rows: Sequence[Row]) -> list[dict[str, Any]]:

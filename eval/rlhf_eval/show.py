@@ -15,34 +15,36 @@ Row = Mapping[str, Any]
 BAD = ("not judged", "neither", "wrong", "format only", "answer only")
 
 
-def interval(found: Mapping[str, Any]) -> str:
+def interval(estimate: Mapping[str, Any]) -> str:
     """Example: ``0.420 (0.360 to 0.480)``"""
-    return f"{found['value']:.3f} ({found['low']:.3f} to {found['high']:.3f})"
+    return f"{estimate['value']:.3f} ({estimate['low']:.3f} to {estimate['high']:.3f})"
 
 
-def show(title: str, found: Mapping[str, Any], rows: Sequence[Row], failures: int = 2) -> None:
+def show(title: str, result: Mapping[str, Any], rows: Sequence[Row], failures: int = 2) -> None:
     """Print figures, categories, endings, warnings and some failures of each category."""
     click.secho(title, bold=True)
-    each = f"{found['prompts']} prompts, {found['samples']} completion{'s' * (found['samples'] > 1)} of each"
-    click.echo(f"{each}, sampled and judged in {found['seconds']:.0f} s; 95 % intervals\n")
-    named = curves(found)
-    table(("k", *named), ([k, *(interval(c[k]) if k in c else "" for c in named.values())] for k in found["pass_at"]))
-    for mode, value in found.get("modes", {}).items():
+    prompt_counts = (
+        f"{result['prompts']} prompts, {result['samples']} completion{'s' * (result['samples'] > 1)} of each"
+    )
+    click.echo(f"{prompt_counts}, sampled and judged in {result['seconds']:.0f} s; 95 % intervals\n")
+    named = curves(result)
+    table(("k", *named), ([k, *(interval(c[k]) if k in c else "" for c in named.values())] for k in result["pass_at"]))
+    for mode, value in result.get("modes", {}).items():
         click.echo(f"{mode}: {interval(value)}")
-    if found["parts"]:
-        click.echo("parts: " + ", ".join(f"{n} {v:.3f}" for n, v in found["parts"].items()))
+    if result["parts"]:
+        click.echo("parts: " + ", ".join(f"{n} {v:.3f}" for n, v in result["parts"].items()))
     click.echo()
-    total = found["completions"]
+    total = result["completions"]
     table(
         ("category", "completions", "share"),
-        ((name, count, f"{count / total:.1%}") for name, count in found["categories"].items()),
+        ((name, count, f"{count / total:.1%}") for name, count in result["categories"].items()),
     )
-    ends = found["endings"]
+    ends = result["endings"]
     stops = "; ".join(f"{s!r} {n}" for s, n in ends["stop_strings"].items())
     reasons = ", ".join(f"{reason} {count / total:.1%}" for reason, count in ends["reasons"].items())
     click.echo(f"\nended by: {reasons}" + (f" ({stops})" if stops else ""))
     click.echo(f"tokens: {ends['tokens']['mean']:.0f} on average, {ends['tokens']['max']} at most")
-    for text in warnings(found):
+    for text in warnings(result):
         click.secho(f"warning: {text}", fg="yellow")
     show_failures(rows, failures)
 
@@ -50,14 +52,14 @@ def show(title: str, found: Mapping[str, Any], rows: Sequence[Row], failures: in
 def show_failures(rows: Sequence[Row], count: int) -> None:
     """Print some completions of each category that is not right, from different prompts."""
     for name in BAD:
-        taken: dict[str, Row] = {}
+        shown: dict[str, Row] = {}
         for row in rows:
-            if row["category"] == name and len(taken) < count:
-                taken.setdefault(row["id"], row)
-        if not taken:
+            if row["category"] == name and len(shown) < count:
+                shown.setdefault(row["id"], row)
+        if not shown:
             continue
         click.secho(f"\n{name}", bold=True)
-        for row in taken.values():
+        for row in shown.values():
             end = row["completion"].strip()
             click.echo(
                 f"  {row['id']}#{row['sample']}  wanted {shorten(str(row['answer']), 30)}; {row['detail'][:80]}"

@@ -108,8 +108,8 @@ def majority_at_k(right_N: Sequence[float], answers_N: Sequence[str | None], k: 
 def _winner(counts_SA: Floats, right_A: Floats) -> float:
     """Mean over rows of how right the answers with most votes are."""
     top_SA = (counts_SA == counts_SA.max(1, keepdims=True)) & (counts_SA > 0)
-    held_S = top_SA.sum(1)
-    return float(np.where(held_S > 0, (top_SA * right_A).sum(1) / np.maximum(held_S, 1), 0.0).mean())
+    winners_S = top_SA.sum(1)
+    return float(np.where(winners_S > 0, (top_SA * right_A).sum(1) / np.maximum(winners_S, 1), 0.0).mean())
 
 
 def mean_interval(values_P: Sequence[float]) -> Interval:
@@ -135,8 +135,10 @@ def bootstrap(count: int, statistic: Callable[[npt.NDArray[np.int64]], Floats]) 
     """
     rng = np.random.default_rng(0)
     step = max(1, 2_000_000 // count)
-    found = [statistic(rng.integers(0, count, (min(step, RESAMPLES - at), count))) for at in range(0, RESAMPLES, step)]
-    low, high = np.quantile(np.concatenate(found), (0.025, 0.975))
+    resampled = [
+        statistic(rng.integers(0, count, (min(step, RESAMPLES - at), count))) for at in range(0, RESAMPLES, step)
+    ]
+    low, high = np.quantile(np.concatenate(resampled), (0.025, 0.975))
     return Interval(float(statistic(np.arange(count)[None])[0]), float(low), float(high))
 
 

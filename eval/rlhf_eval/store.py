@@ -55,14 +55,14 @@ class ResultFolder:
         Raises:
             ConfigError: names the settings that differ, then and now.
         """
-        known = self.path / "settings.json"
+        settings_file = self.path / "settings.json"
         if self.path.exists() and not self.path.is_dir():
             raise ConfigError(f"--out {self.path} is a file", fix="name a folder")
-        if not known.is_file():
+        if not settings_file.is_file():
             if self.path.is_dir() and any(self.path.iterdir()):
                 raise ConfigError(f"--out {self.path} holds something that is no evaluation", fix="name another folder")
             return
-        then = json.loads(known.read_text())
+        then = json.loads(settings_file.read_text())
         changed = differences(then, self.settings)
         if changed:
             rows = "; ".join(f"{key}: {a!r:.60} then, {b!r:.60} now" for key, a, b in changed[:5])

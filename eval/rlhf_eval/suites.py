@@ -66,14 +66,14 @@ class SuiteConfig(ComponentConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _own_verifier(cls, said: Any) -> Any:
+    def _own_verifier(cls, data: Any) -> Any:
         """Let settings of the verifier stand without its name: they are those of the style's or the suite's own."""
-        mine = said.get("verifier") if isinstance(said, dict) else None
-        if not isinstance(mine, dict) or "name" in mine:
-            return said
-        style = cls.styles.get(str(said.get("style") or next(iter(cls.styles))))
-        own = (style and style.verifier) or cls.own_verifier
-        return {**said, "verifier": {**own, **mine}} if own else said
+        overrides = data.get("verifier") if isinstance(data, dict) else None
+        if not isinstance(overrides, dict) or "name" in overrides:
+            return data
+        style = cls.styles.get(str(data.get("style") or next(iter(cls.styles))))
+        default = (style and style.verifier) or cls.own_verifier
+        return {**data, "verifier": {**default, **overrides}} if default else data
 
     @model_validator(mode="after")
     def _fits(self) -> SuiteConfig:
@@ -126,7 +126,7 @@ class SuiteConfig(ComponentConfig):
                 fix="--verifier NAME; rlhf plugins list --kind verifier",
             )
         sampling = self.sampling.model_copy(update={"stop": self.sampling.stop or self.how.stop})
-        found = {
+        fields = {
             **self.model_dump(),
             "style": self.style_name,
             "template": self.template or self.how.template,
@@ -135,7 +135,7 @@ class SuiteConfig(ComponentConfig):
             "keep_stop": self.how.keep_stop if self.keep_stop is None else self.keep_stop,
             "verifier": dict(chosen) if isinstance(chosen, Mapping) else chosen.model_dump(),
         }
-        return type(self).model_validate(found, context={"registry": ctx.registry})
+        return type(self).model_validate(fields, context={"registry": ctx.registry})
 
     def rows_of(self, path: str | None) -> dict[str, Any]:
         """The ``dataset`` section that reads a file, or the hub's copy.

@@ -25,14 +25,14 @@ DRIFT = 0.1
 
 def models(run: StoredRun) -> dict[str, Path]:
     """Name -> folder of every model that a run has on disk now, oldest first: checkpoints, then ``final``."""
-    found = {f"step-{step:06d}": run.path / "checkpoints" / f"step-{step:06d}" / "model" for step in run.checkpoints}
+    folders = {f"step-{step:06d}": run.path / "checkpoints" / f"step-{step:06d}" / "model" for step in run.checkpoints}
     if (run.path / "final").is_dir():
-        found["final"] = run.path / "final"
-    return {name: path for name, path in found.items() if path.is_dir()}
+        folders["final"] = run.path / "final"
+    return {name: path for name, path in folders.items() if path.is_dir()}
 
 
 @contextmanager
-def held(folder: Path, beside: Path) -> Iterator[Path | None]:
+def linked_copy(folder: Path, beside: Path) -> Iterator[Path | None]:
     """Hard links to a model's files, so that the run may remove the checkpoint meanwhile; None if it is gone already.
 
     Where links cannot be made, for example across file systems, the files are copied.
@@ -79,8 +79,8 @@ class Watcher:
                 where=str(self.run.path),
                 fix=f"evaluate the merged model in {self.run.path / 'final'}: rlhf eval {suite.name}",
             )
-        kept = ("max_context", "trust_remote_code", "dtype", "attention")
-        self.model = {k: model[k] for k in kept if k in model}
+        inherited = ("max_context", "trust_remote_code", "dtype", "attention")
+        self.model = {k: model[k] for k in inherited if k in model}
         self.start = {"path": str(model["path"]), **{k: model[k] for k in ("revision",) if k in model}}
         self.out = out or self.run.path / "evals" / suite.name
         self.rows: list[dict[str, Any]] = []
@@ -100,16 +100,16 @@ class Watcher:
             ConfigError: the run has no checkpoint, or an earlier watcher evaluated with other settings.
         """
         self.out.mkdir(parents=True, exist_ok=True)
-        seen, prints = set[str](), self._earlier()
+        visited, prints = set[str](), self._earlier()
         if self.base:
             self._evaluate("start", ModelConfig(**self.start, **self.model), say)
         last = time.monotonic()
         while True:
             run = read_run(self.run.path)  # before looking, so that nothing is missed between the two
-            new = [(name, path) for name, path in models(run).items() if name not in seen]
+            new = [(name, path) for name, path in models(run).items() if name not in visited]
             for name, path in new:
-                seen.add(name)
-                with held(path, self.out) as place:
+                visited.add(name)
+                with linked_copy(path, self.out) as place:
                     now = "" if place is None else weights_digest(str(place))
                     if now in prints:
                         continue  # `final` is the last checkpoint once more
@@ -131,33 +131,35 @@ class Watcher:
                 )
             if not new:
                 time.sleep(poll_s)
-        if not seen and not prints:
+        if not visited and not prints:
             raise ConfigError(f"run '{self.run.path}' has no checkpoints yet", fix="leave out --once to wait for them")
         return self.summary()
 
     def _earlier(self) -> set[str]:
         """Take over what an earlier watcher evaluated and missed; returns the hashes of those checkpoints' weights."""
         file, prints = self.out / "watch.json", set[str]()
-        known = json.loads(file.read_text()) if file.is_file() else {"missed": [], "checkpoints": []}
-        self.missed = [name for name in known["missed"] if name not in models(self.run)]
-        asked = Job(self.suite, ModelConfig(), self.ctx.seed).asked(self.ctx) if known["checkpoints"] else {}
-        for row in known["checkpoints"]:
+        earlier = json.loads(file.read_text()) if file.is_file() else {"missed": [], "checkpoints": []}
+        self.missed = [name for name in earlier["missed"] if name not in models(self.run)]
+        settings: dict[str, Any] = {}
+        if earlier["checkpoints"]:
+            settings = Job(self.suite, ModelConfig(), self.ctx.seed).suite_settings(self.ctx)
+        for row in earlier["checkpoints"]:
             place = self.out / row["checkpoint"]
             if row["checkpoint"] != "start" and (place / "settings.json").is_file():
                 model = json.loads((place / "settings.json").read_text())["model"]
-                ResultFolder(place, {**asked, "model": model}).check()
+                ResultFolder(place, {**settings, "model": model}).check()
                 prints.add(model["weights"])
                 self.rows.append(row)
         return prints
 
     def _evaluate(self, name: str, model: ModelConfig, say: Callable[[str], None]) -> None:
         job = Job(self.suite, model, self.ctx.seed, called=f"{self.run.path.name}/{name}")
-        folder, found = evaluate(job, self.ctx, self.out / name, say)
-        modes = {m: v["value"] for m, v in found.get("modes", {}).items()}
-        ends = found["endings"]
+        folder, result = evaluate(job, self.ctx, self.out / name, say)
+        modes = {m: v["value"] for m, v in result.get("modes", {}).items()}
+        ends = result["endings"]
         row = {
             "checkpoint": name,
-            **found["pass_at"]["1"],
+            **result["pass_at"]["1"],
             **modes,
             "truncated": ends["truncated"],
             "tokens": ends["tokens"]["mean"],

@@ -29,25 +29,25 @@ def jsonl(path: Path) -> list[dict[str, Any]]:
 
 def test_every_completion_is_on_disk_and_the_report_is_what_the_rows_say(arithmetic: Arithmetic) -> None:
     oracle = "reward:{name: verifier, verifier: numeric}"
-    found = arithmetic("--n", 4, "--limit", 24, "--best-by", oracle, "--out", "out")
+    result = arithmetic("--n", 4, "--limit", 24, "--best-by", oracle, "--out", "out")
     rows = jsonl(Path("out/rows.jsonl"))
     assert len(rows) == 96
     assert len({(r["id"], r["sample"], r["seed"]) for r in rows}) == 96
     assert len({r["seed"] for r in rows}) == 96
     right = [r for r in rows if r["completion"] == f"The answer is {r['answer']}."]
-    assert found["pass_at"]["1"]["value"] == pytest.approx(len(right) / 96)
-    assert found["pass_at"]["4"]["value"] == len({r["id"] for r in right}) / 24
-    assert found["categories"] == {"format only": 96 - len(right), "format and answer": len(right)}
+    assert result["pass_at"]["1"]["value"] == pytest.approx(len(right) / 96)
+    assert result["pass_at"]["4"]["value"] == len({r["id"] for r in right}) / 24
+    assert result["categories"] == {"format only": 96 - len(right), "format and answer": len(right)}
     for name in ("logprob", "verifier"):
-        assert found["best_at"][name]["1"]["value"] == pytest.approx(len(right) / 96)
-    assert found["best_at"]["verifier"]["4"]["value"] == pytest.approx(found["pass_at"]["4"]["value"])
+        assert result["best_at"][name]["1"]["value"] == pytest.approx(len(right) / 96)
+    assert result["best_at"]["verifier"]["4"]["value"] == pytest.approx(result["pass_at"]["4"]["value"])
     first = {
         i: max((r for r in rows if r["id"] == i), key=lambda r: r["logprob"] / r["tokens"])
         for i in {r["id"] for r in rows}
     }
-    assert found["best_at"]["logprob"]["4"]["value"] == sum(r in right for r in first.values()) / 24
-    assert found["majority_at"]["1"]["value"] == pytest.approx(len(right) / 96)
-    assert found["endings"]["reasons"] == {"eos": 96}
+    assert result["best_at"]["logprob"]["4"]["value"] == sum(r in right for r in first.values()) / 24
+    assert result["majority_at"]["1"]["value"] == pytest.approx(len(right) / 96)
+    assert result["endings"]["reasons"] == {"eos": 96}
     values = read_values(CurriculumSettings(path="out/pass_rates.jsonl"))
     assert values == {i: sum(r in right for r in rows if r["id"] == i) / 4 for i in first}
     assert Path("out/curve.png").stat().st_size > 1000
@@ -60,10 +60,10 @@ def test_a_torn_evaluation_goes_on_to_the_same_bytes(arithmetic: Arithmetic) -> 
     rows, times = Path("torn/rows.jsonl"), Path("torn/times.jsonl")
     rows.write_bytes(rows.read_bytes()[:-400])
     times.write_bytes(b"".join(times.read_bytes().splitlines(keepends=True)[:1]) + b'{"first"')
-    found = arithmetic(*options, "--out", "torn")
+    result = arithmetic(*options, "--out", "torn")
     assert rows.read_bytes() == Path("whole/rows.jsonl").read_bytes()
     assert len(jsonl(times)) == 3
-    assert found["completions"] == 24
+    assert result["completions"] == 24
 
 
 def test_other_settings_are_refused_and_named(rlhf: Rlhf, arithmetic: Arithmetic) -> None:
@@ -95,12 +95,12 @@ def test_compare(rlhf: Rlhf, arithmetic: Arithmetic) -> None:
     same = json.loads(rlhf("eval", "compare", "s0", "s0", "--json").out)
     assert same["difference"] == {"value": 0.0, "low": 0.0, "high": 0.0}
     assert same["mcnemar"]["p"] == 1.0
-    told = json.loads(rlhf("eval", "compare", "s0", "s1", "--json").out)
+    comparison = json.loads(rlhf("eval", "compare", "s0", "s1", "--json").out)
     values = [{r["id"]: r["value"] for r in jsonl(Path(f"s{s}/rows.jsonl"))} for s in (0, 1)]
-    assert told["mcnemar"]["gained"] == sum(values[0][i] < values[1][i] for i in values[0])
-    assert told["mcnemar"]["lost"] == sum(values[0][i] > values[1][i] for i in values[0])
-    assert told["difference"]["value"] == pytest.approx((sum(values[1].values()) - sum(values[0].values())) / 16)
-    assert told["settings"] == []
+    assert comparison["mcnemar"]["gained"] == sum(values[0][i] < values[1][i] for i in values[0])
+    assert comparison["mcnemar"]["lost"] == sum(values[0][i] > values[1][i] for i in values[0])
+    assert comparison["difference"]["value"] == pytest.approx((sum(values[1].values()) - sum(values[0].values())) / 16)
+    assert comparison["settings"] == []
     rows = Path("s1/rows.jsonl")
     rows.write_text(rows.read_text().replace("What is", "How much is"))
     ran = rlhf("eval", "compare", "s0", "s1")
@@ -119,11 +119,11 @@ def test_a_training_run_is_evaluated_on_its_benchmarks(trained: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("algorithm", "own", "each"),
+    ("algorithm", "options", "measurements"),
     [("grpo", (), 1), ("iterative_dpo", ("trainer.updates=1", "trainer.pair_batch_size=4"), 2)],
 )
 def test_benchmarks_alone_are_measured_once_though_a_run_is_resumed(
-    algorithm: str, own: tuple[str, ...], each: int, rlhf: Rlhf
+    algorithm: str, options: tuple[str, ...], measurements: int, rlhf: Rlhf
 ) -> None:
     """Without held-out prompts; an iteration of iterative_dpo is a rollout batch and an update here."""
     settings = (
@@ -136,7 +136,7 @@ def test_benchmarks_alone_are_measured_once_though_a_run_is_resumed(
         "trainer.checkpoint_every=1",
         "trainer.keep_checkpoints=9",
         "trainer.optimizer.learning_rate=1e-3",
-        *own,
+        *options,
     )
     ran = rlhf(
         "train",
@@ -158,7 +158,7 @@ def test_benchmarks_alone_are_measured_once_though_a_run_is_resumed(
         ]
 
     whole = measured()
-    assert [step for step, _ in whole] == [0, each, 2 * each]
+    assert [step for step, _ in whole] == [0, measurements, 2 * measurements]
     shutil.rmtree("run/final")
     Path("run/summary.json").unlink()
     for checkpoint in Path("run/checkpoints").iterdir():
@@ -174,11 +174,11 @@ def test_watch_evaluates_every_checkpoint_with_the_same_settings(rlhf: Rlhf, tra
     suite = (*ARITHMETIC, "--limit", "8", "--out", "w", "--json")
     ran = rlhf("eval", "watch", trained, *suite)
     assert ran.code == 0, ran.err
-    found = json.loads(ran.out)
-    assert [r["checkpoint"] for r in found["checkpoints"]] == ["start", "step-000001", "step-000002"]
+    summary = json.loads(ran.out)
+    assert [r["checkpoint"] for r in summary["checkpoints"]] == ["start", "step-000001", "step-000002"]
     logged = [r["eval/prompts/value"] for r in jsonl(trained / "metrics.jsonl") if "eval/prompts/value" in r]
-    assert [r["value"] for r in found["checkpoints"]] == pytest.approx(logged)  # greedy: the run measured the same
-    assert found["best"] == max(found["checkpoints"], key=lambda r: r["value"])["checkpoint"]
+    assert [r["value"] for r in summary["checkpoints"]] == pytest.approx(logged)  # greedy: the run measured the same
+    assert summary["best"] == max(summary["checkpoints"], key=lambda r: r["value"])["checkpoint"]
     settings = [json.loads(p.read_text()) for p in sorted(Path("w").glob("*/settings.json"))]
     assert len({s["model"].pop("weights") for s in settings}) == 3
     for s in settings:
@@ -194,18 +194,18 @@ def test_watch_keeps_what_it_evaluated_and_names_what_it_missed(rlhf: Rlhf, trai
     run, ctx = Path(shutil.copytree(trained, tmp_path / "run")), context(open_registry(), 0)
     suite = suite_of(ctx, "prompts", dataset="pocket/arithmetic", verifier="numeric", limit=8, max_tokens=12)
     removed = [run / "checkpoints" / "step-000001", run / "checkpoints" / "step-000002", run / "final"]
-    said: list[str] = []
+    messages: list[str] = []
 
     def say(text: str) -> None:
-        said.append(text)
-        for folder in removed if said[-2:][0].startswith("start:") else ():
+        messages.append(text)
+        for folder in removed if messages[-2:][0].startswith("start:") else ():
             shutil.rmtree(folder, ignore_errors=True)
 
-    found = Watcher(str(run), suite, ctx).follow(once=True, poll_s=1, patience_s=1, say=say)
-    first = found["checkpoints"]
+    summary = Watcher(str(run), suite, ctx).follow(once=True, poll_s=1, patience_s=1, say=say)
+    first = summary["checkpoints"]
     assert [r["checkpoint"] for r in first] == ["start", "step-000001"]
-    assert found["missed"] == ["step-000002", "final"]
-    assert sum("was removed by the run" in text for text in said) == 2
+    assert summary["missed"] == ["step-000002", "final"]
+    assert sum("was removed by the run" in text for text in messages) == 2
     shutil.copytree(trained / "final", run / "final")
     again = json.loads(rlhf("eval", "watch", run, *ARITHMETIC, "--limit", 8, "--json").out)
     assert again["checkpoints"][:2] == first
@@ -213,8 +213,8 @@ def test_watch_keeps_what_it_evaluated_and_names_what_it_missed(rlhf: Rlhf, trai
     assert again["missed"] == ["step-000002"]
     assert again["best"] == max(again["checkpoints"], key=lambda r: r["value"])["checkpoint"]
     assert json.loads((run / "evals/prompts/watch.json").read_text()) == again
-    other = rlhf("eval", "watch", run, *ARITHMETIC, "--limit", 7, "--no-base")
-    assert (other.code, "rows.count: 8 then, 7 now" in other.err) == (2, True), other.err
+    other_limit = rlhf("eval", "watch", run, *ARITHMETIC, "--limit", 7, "--no-base")
+    assert (other_limit.code, "rows.count: 8 then, 7 now" in other_limit.err) == (2, True), other_limit.err
 
 
 def test_what_is_held_stays_when_the_run_removes_it(tmp_path: Path) -> None:

@@ -58,8 +58,8 @@ def test_a_task_gives_what_our_suite_gives_on_the_same_prompts(
     task = ("eval", "lm_eval:sums", "--data", data, "--set", f"include_path={tasks}")
     ran = rlhf(*task, "--max-tokens", 12, "--out", "theirs", "--json")
     assert ran.code == 0, ran.err
-    theirs = json.loads(ran.out)
-    ours = rlhf(
+    task_result = json.loads(ran.out)
+    suite_result = rlhf(
         "eval",
         "prompts",
         "--data",
@@ -78,14 +78,14 @@ def test_a_task_gives_what_our_suite_gives_on_the_same_prompts(
         "ours",
         "--json",
     )
-    assert ours.code == 0, ours.err
-    told = [json.loads(line) for line in Path("theirs/rows.jsonl").read_text().splitlines()]
-    mine = [json.loads(line) for line in Path("ours/rows.jsonl").read_text().splitlines()]
-    assert [r["responses"][0][0] for r in told] == [r["completion"] for r in mine]
-    assert [bool(r["exact_match"]) for r in told] == [r["value"] == 1 for r in mine]
-    assert theirs["exact_match,strict-match"] == json.loads(ours.out)["value"]["value"]
-    assert [r["tokens"] for r in told] == [[r["tokens"]] for r in mine]
-    assert sum(r["value"] for r in mine) > 0
+    assert suite_result.code == 0, suite_result.err
+    task_rows = [json.loads(line) for line in Path("theirs/rows.jsonl").read_text().splitlines()]
+    suite_rows = [json.loads(line) for line in Path("ours/rows.jsonl").read_text().splitlines()]
+    assert [r["responses"][0][0] for r in task_rows] == [r["completion"] for r in suite_rows]
+    assert [bool(r["exact_match"]) for r in task_rows] == [r["value"] == 1 for r in suite_rows]
+    assert task_result["exact_match,strict-match"] == json.loads(suite_result.out)["value"]["value"]
+    assert [r["tokens"] for r in task_rows] == [[r["tokens"]] for r in suite_rows]
+    assert sum(r["value"] for r in suite_rows) > 0
     cut = rlhf(*task, "--max-tokens", 3, "--out", "cut")
     assert "truncated" in cut.out
 
@@ -125,7 +125,7 @@ def test_our_cot_prompt_is_gsm8k_cots_own(test_data: Path, write: Write) -> None
     data = write("test.jsonl", gsm8k_rows(test_data, 3))
     task = manager(None).load([task_spec(LmEvalConfig(task="gsm8k_cot", path=str(data)))])["tasks"]["gsm8k_cot"]
     docs = list(task.test_docs())
-    theirs = [task.fewshot_context(doc, 8) for doc in docs]
+    task_prompts = [task.fewshot_context(doc, 8) for doc in docs]
     shots = settings_of(LmEvalConfig(task="gsm8k_cot"))["fewshot_config"]["samples"]
     worked = write(
         "shots.jsonl",
@@ -141,9 +141,11 @@ def test_our_cot_prompt_is_gsm8k_cots_own(test_data: Path, write: Write) -> None
     ctx = context(open_registry(), 0)
     suite = Gsm8kSuite(path=str(data), style="cot", shots=8, shots_path=str(worked)).resolved(ctx)
     prompts = rows(suite, context_of(ctx.registry, dataset=section(suite, str(data))).datasets)
-    found = items(suite, prompts, worked_examples(suite, ctx, prompts), chat=False)
-    ours = [i.messages[-1]["content"] for i in found]  # whose solutions have "The answer is X." on a line of its own
-    assert [t.replace("\nThe answer is", " The answer is") for t in ours] == [str(t) for t in theirs]
+    suite_items = items(suite, prompts, worked_examples(suite, ctx, prompts), chat=False)
+    suite_prompts = [
+        i.messages[-1]["content"] for i in suite_items
+    ]  # whose solutions have "The answer is X." on a line of its own
+    assert [t.replace("\nThe answer is", " The answer is") for t in suite_prompts] == [str(t) for t in task_prompts]
 
 
 def test_filters_read_our_rows_as_lm_eval_reads_its_own() -> None:
@@ -160,14 +162,14 @@ def test_filters_read_our_rows_as_lm_eval_reads_its_own() -> None:
 
 
 def test_what_a_task_does_not_take_is_refused(rlhf: Callable[..., Ran]) -> None:
-    for options, said in (
+    for options, message in (
         (("lm_eval:gsm8k_cto",), "gsm8k_cot"),
         (("lm_eval:gsm8k_cot", "--n", 4), "does not take --n"),
         (("lm_eval:gsm8k_cot", "--data", "none.jsonl"), "none.jsonl"),
     ):
         ran = rlhf("eval", *options)
         assert ran.code == 2
-        assert said in ran.err
+        assert message in ran.err
 
 
 def test_the_likelihood_of_a_sampled_text_is_what_the_engine_says() -> None:
@@ -181,14 +183,14 @@ def test_the_likelihood_of_a_sampled_text_is_what_the_engine_says() -> None:
     ids = tuple(lm.tok_encode(prompt))
     for temperature, greedy in ((0.0, True), (1.0, False)):
         sampling = SamplingParams(max_tokens=6, temperature=temperature)
-        made = engine.generate([RolloutRequest("a", ids, 0, 5)], sampling, 0)[0]
-        ((value, best),) = lm._loglikelihood_tokens([(None, list(ids), list(made.completion_ids))])
-        assert value == pytest.approx(float(made.logprobs_T.sum()), abs=1e-4)
+        rollout = engine.generate([RolloutRequest("a", ids, 0, 5)], sampling, 0)[0]
+        ((value, best),) = lm._loglikelihood_tokens([(None, list(ids), list(rollout.completion_ids))])
+        assert value == pytest.approx(float(rollout.logprobs_T.sum()), abs=1e-4)
         assert best == greedy
-    (said, _), (empty, _) = lm.loglikelihood(
+    (sampled, _), (empty, _) = lm.loglikelihood(
         [Instance("loglikelihood", {}, (prompt, " 7"), 0), Instance("loglikelihood", {}, ("", "The"), 1)]
     )
-    assert said < 0
+    assert sampled < 0
     assert empty < 0
     assert lm.loglikelihood_rolling([Instance("loglikelihood_rolling", {}, ("The answer is 7.",), 0)])[0] < -1
 
@@ -204,14 +206,14 @@ def test_the_likelihood_of_a_text_longer_than_the_context_is_that_of_its_windows
     ids = lm.tok_encode(text)[:20]
     lm.tok_encode = lambda string, **_: ids  # type: ignore[method-assign]
 
-    def logprob(seen: list[int], following: list[int]) -> float:
+    def logprob(context: list[int], following: list[int]) -> float:
         with torch.inference_mode():
-            rows = policy.model(input_ids=torch.tensor([seen])).logits[0, -len(following) :].log_softmax(-1)
+            rows = policy.model(input_ids=torch.tensor([context])).logits[0, -len(following) :].log_softmax(-1)
         return sum(float(row[token]) for row, token in zip(rows, following))
 
     windows = (([lm.prefix_token_id, *ids[:7]], ids[:8]), (ids[7:15], ids[8:16]), (ids[11:19], ids[16:20]))
-    found = lm.loglikelihood_rolling([Instance("loglikelihood_rolling", {}, (text,), 0)])
-    assert found[0] == pytest.approx(sum(logprob(*w) for w in windows), abs=1e-3)
+    logprobs = lm.loglikelihood_rolling([Instance("loglikelihood_rolling", {}, (text,), 0)])
+    assert logprobs[0] == pytest.approx(sum(logprob(*w) for w in windows), abs=1e-3)
     assert lm.shortened == 0
     (whole, _), (longer, _) = lm._loglikelihood_tokens([(None, ids[:3], ids[3:11]), (None, ids[:3], ids[3:13])])
     assert whole == pytest.approx(logprob(ids[2:10], ids[3:11]), abs=1e-3)

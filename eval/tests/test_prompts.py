@@ -46,7 +46,7 @@ ROWS = [
 ]
 
 
-def asked(suite: SuiteConfig, chat: bool = False) -> list[Any]:
+def items_of(suite: SuiteConfig, chat: bool = False) -> list[Any]:
     ctx = context(open_registry(), 0)
     full = suite.resolved(ctx)
     ready = check_rows(full, ctx)
@@ -61,22 +61,22 @@ def test_r1_zero_is_the_plugins_prompt() -> None:
 def test_worked_examples_go_before_the_question_as_text_or_as_turns(write: Write) -> None:
     data, shots = write("test.jsonl", ROWS[:2]), write("train.jsonl", ROWS[2:])
     suite = Gsm8kSuite(path=str(data), style="cot", shots=2, shots_path=str(shots))
-    text = asked(suite)[1].messages[-1]["content"]
+    text = items_of(suite)[1].messages[-1]["content"]
     assert text == (
         "Q: What is 2 + 1?\nA: 2 + 1 = 3\nThe answer is 3.\n\nQ: What is 3 + 1?\nA: 3 + 1 = 4\n"
         "The answer is 4.\n\nQ: What is 1 + 1?\nA:"
     )
-    turns = asked(suite, chat=True)[0].messages
+    turns = items_of(suite, chat=True)[0].messages
     assert [m["role"] for m in turns] == ["user", "assistant", "user", "assistant", "user"]
     assert turns[1]["content"].endswith("The answer is 3.")
 
 
 def test_the_real_suites_read_the_published_files(test_data: Path) -> None:
-    found = asked(Gsm8kSuite(path=str(test_data / "gsm8k" / "test.jsonl.gz"), style="r1_zero"))
-    assert len(found) == 1319
-    assert found[0].prompt.answer == "18"
-    assert found[0].messages[-1]["content"].startswith("A conversation between User and Assistant.")
-    mbpp = asked(MbppSuite(path=str(test_data / "mbpp" / "sanitized-mbpp.json"), limit=5))
+    gsm8k = items_of(Gsm8kSuite(path=str(test_data / "gsm8k" / "test.jsonl.gz"), style="r1_zero"))
+    assert len(gsm8k) == 1319
+    assert gsm8k[0].prompt.answer == "18"
+    assert gsm8k[0].messages[-1]["content"].startswith("A conversation between User and Assistant.")
+    mbpp = items_of(MbppSuite(path=str(test_data / "mbpp" / "sanitized-mbpp.json"), limit=5))
     assert "assert set(similar_elements" in mbpp[0].messages[-1]["content"]
 
 
@@ -116,19 +116,19 @@ def row(i: int, value: float | None, **more: Any) -> dict[str, Any]:
 
 
 def test_a_missing_verdict_counts_neither_way_and_is_told() -> None:
-    found = report([row(0, 1.0), row(1, 0.0), row(2, None)])
-    assert found["pass_at"]["1"]["value"] == 0.5
-    assert found["statuses"] == {"ok": 2, "timeout": 1}
-    assert any("no verdict on 1" in w for w in warnings(found))
+    result = report([row(0, 1.0), row(1, 0.0), row(2, None)])
+    assert result["pass_at"]["1"]["value"] == 0.5
+    assert result["statuses"] == {"ok": 2, "timeout": 1}
+    assert any("no verdict on 1" in w for w in warnings(result))
     with pytest.raises(Exception, match="none of 2 completions could be judged"):
         report([row(0, None), row(1, None)])
 
 
 def test_a_mode_without_a_verdict_counts_neither_way_there_and_is_told() -> None:
-    found = report([row(0, 1.0), row(1, 1.0, strict=None), row(2, 0.0, lenient=1.0)])
-    assert (found["modes"]["strict"]["value"], found["modes"]["strict"]["missing"]) == (0.5, 1)
-    assert (found["modes"]["lenient"]["value"], found["modes"]["lenient"]["missing"]) == (1.0, 0)
-    assert [w for w in warnings(found) if "verdict" in w] == [
+    result = report([row(0, 1.0), row(1, 1.0, strict=None), row(2, 0.0, lenient=1.0)])
+    assert (result["modes"]["strict"]["value"], result["modes"]["strict"]["missing"]) == (0.5, 1)
+    assert (result["modes"]["lenient"]["value"], result["modes"]["lenient"]["missing"]) == (1.0, 0)
+    assert [w for w in warnings(result) if "verdict" in w] == [
         "no strict verdict on 1 of the judged completions; they count neither way there"
     ]
     assert "modes" not in report([row(0, 1.0, strict=None)])
@@ -137,9 +137,9 @@ def test_a_mode_without_a_verdict_counts_neither_way_there_and_is_told() -> None
 def test_first_completions_are_compared_where_both_were_judged() -> None:
     a = [row(0, 1.0), row(1, None), row(1, 1.0, sample=1)]
     b = [row(0, 0.0), row(1, 0.0), row(1, 0.0, sample=1)]
-    found = compare(Stored(Path("a"), {}, a), Stored(Path("b"), {}, b))
-    assert found["prompts"] == 2
-    assert {k: found["mcnemar"][k] for k in ("prompts", "lost", "gained", "examples_lost")} == {
+    comparison = compare(Stored(Path("a"), {}, a), Stored(Path("b"), {}, b))
+    assert comparison["prompts"] == 2
+    assert {k: comparison["mcnemar"][k] for k in ("prompts", "lost", "gained", "examples_lost")} == {
         "prompts": 1,
         "lost": 1,
         "gained": 0,
@@ -149,10 +149,10 @@ def test_first_completions_are_compared_where_both_were_judged() -> None:
 
 def test_truncation_runaway_questions_and_lost_format_are_warned_about() -> None:
     rows = [row(i, 0.0, finish_reason="length", completion="7. Question: 8?", lenient=1.0) for i in range(4)]
-    said = " ".join(warnings(report(rows)))
-    assert "100.0% of the completions were cut" in said
-    assert "ask themselves another question" in said
-    assert "strict 0.0%, lenient 100.0%" in said
+    text = " ".join(warnings(report(rows)))
+    assert "100.0% of the completions were cut" in text
+    assert "ask themselves another question" in text
+    assert "strict 0.0%, lenient 100.0%" in text
 
 
 class MarkerConfig(ComponentConfig):
@@ -173,11 +173,11 @@ class MarkerConfig(ComponentConfig):
 def test_a_judge_chooses_and_a_reply_without_a_mark_is_missing(tmp_path: Path) -> None:
     folder = ResultFolder(tmp_path / "e", {})
     folder.open(1)
-    made = [row(0, 1.0, sample=0, completion="7"), row(0, 0.0, sample=1, completion="8")]
+    rows = [row(0, 1.0, sample=0, completion="7"), row(0, 0.0, sample=1, completion="8")]
     chosen = Selector("marker", "judge", MarkerConfig())
-    found = score(chosen, folder, made, context(open_registry(), 0))
-    assert found == {("p0", 0): 9.0, ("p0", 1): None}
-    assert report(made, {"marker": found})["best_at"]["marker"]["2"]["value"] == 1.0
+    scores = score(chosen, folder, rows, context(open_registry(), 0))
+    assert scores == {("p0", 0): 9.0, ("p0", 1): None}
+    assert report(rows, {"marker": scores})["best_at"]["marker"]["2"]["value"] == 1.0
     lines = (tmp_path / "e" / "scores" / "marker.jsonl").read_text().splitlines()
     assert json.loads(lines[1])["status"] == "missing"
 
@@ -198,13 +198,13 @@ class FlakyConfig(MarkerConfig):
 def test_a_selector_that_failed_is_asked_again_and_never_taken_for_a_tie(tmp_path: Path) -> None:
     folder = ResultFolder(tmp_path / "e", {})
     folder.open(1)
-    made = [row(0, 1.0, sample=0), row(0, 0.0, sample=1)]
+    rows = [row(0, 1.0, sample=0), row(0, 0.0, sample=1)]
     for _ in range(2):
         with pytest.raises(RlhfError, match="scored none of 2"):
-            score(Selector("flaky", "judge", FlakyConfig()), folder, made, context(open_registry(), 0))
-    found = score(Selector("flaky", "judge", FlakyConfig()), folder, made, context(open_registry(), 0))
-    assert found == {("p0", 0): 5.0, ("p0", 1): 5.0}
-    score(Selector("flaky", "judge", FlakyConfig()), folder, made, context(open_registry(), 0))
+            score(Selector("flaky", "judge", FlakyConfig()), folder, rows, context(open_registry(), 0))
+    scores = score(Selector("flaky", "judge", FlakyConfig()), folder, rows, context(open_registry(), 0))
+    assert scores == {("p0", 0): 5.0, ("p0", 1): 5.0}
+    score(Selector("flaky", "judge", FlakyConfig()), folder, rows, context(open_registry(), 0))
     assert FlakyConfig.calls == [2, 2, 2], "what is scored is kept"
 
 
@@ -223,17 +223,17 @@ class HaltingConfig(MarkerConfig):
 
 def test_an_interruption_loses_one_part_of_the_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlhf_eval.selectors.PART", 2)
-    folder, said = ResultFolder(tmp_path / "e", {}), list[str]()
+    folder, messages = ResultFolder(tmp_path / "e", {}), list[str]()
     folder.open(1)
-    made = [row(n, 1.0) for n in range(7)]
+    rows = [row(n, 1.0) for n in range(7)]
     halting = Selector("halting", "judge", HaltingConfig())
     with pytest.raises(KeyboardInterrupt):
-        score(halting, folder, made, context(open_registry(), 0), said.append)
-    assert said == ["halting: 2 of 7 completions scored", "halting: 4 of 7 completions scored"]
-    found = score(halting, folder, made, context(open_registry(), 0))
+        score(halting, folder, rows, context(open_registry(), 0), messages.append)
+    assert messages == ["halting: 2 of 7 completions scored", "halting: 4 of 7 completions scored"]
+    scores = score(halting, folder, rows, context(open_registry(), 0))
     assert HaltingConfig.calls == [2, 2, 2, 2, 1]
-    assert list(found) == [(f"p{n}", 0) for n in range(7)]
-    assert set(found.values()) == {5.0}
+    assert list(scores) == [(f"p{n}", 0) for n in range(7)]
+    assert set(scores.values()) == {5.0}
 
 
 class OnDiskConfig(FlakyConfig):
@@ -352,8 +352,8 @@ def test_a_model_that_says_nothing_is_counted(write: Write) -> None:
     check_config(suite, "benchmark")
     built = suite.build(context(registry, 0).with_(policy=policy))
     try:
-        found = built.evaluate(Mute(), 0)
+        metrics = built.evaluate(Mute(), 0)
         assert built.rows([0], Mute())[0]["mean_logprob"] is None
     finally:
         built.close()
-    assert (found["empty"], found["pass@1"], found["tokens"]) == (1.0, 0.0, 0.0)
+    assert (metrics["empty"], metrics["pass@1"], metrics["tokens"]) == (1.0, 0.0, 0.0)

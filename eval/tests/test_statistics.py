@@ -49,16 +49,16 @@ def test_majority_vote() -> None:
 
 def test_mcnemar_is_the_exact_binomial_test() -> None:
     for lost, gained in ((1, 9), (0, 0), (4, 4), (30, 11)):
-        theirs = stats.binomtest(lost, lost + gained).pvalue if lost + gained else 1.0
-        assert st.mcnemar(lost, gained) == pytest.approx(min(1.0, theirs))
+        scipy_p = stats.binomtest(lost, lost + gained).pvalue if lost + gained else 1.0
+        assert st.mcnemar(lost, gained) == pytest.approx(min(1.0, scipy_p))
 
 
 def test_a_bootstrap_interval_holds_the_truth_about_as_often_as_it_says() -> None:
     rng = np.random.default_rng(1)
     inside = 0
     for _ in range(60):
-        found = st.mean_interval(rng.beta(2, 3, 80))
-        inside += found.low <= 0.4 <= found.high
+        interval = st.mean_interval(rng.beta(2, 3, 80))
+        inside += interval.low <= 0.4 <= interval.high
     assert 52 <= inside <= 60
     same = st.paired_difference([0.2, 0.4, 1.0], [0.2, 0.4, 1.0])
     assert same == (0.0, 0.0, 0.0)

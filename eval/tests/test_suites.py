@@ -77,7 +77,7 @@ def test_gsm8k_tells_form_from_answer_in_every_style(test_data: Path) -> None:
 
 @pytest.mark.slow
 def test_ifeval_is_judged_in_both_modes(test_data: Path) -> None:
-    found = rows("ifeval", test_data / "ifeval" / "input_data.jsonl", lambda p: "no commas here", limit=20)
-    assert {r["category"] for r in found} <= {"right", "wrong"}
-    assert all(r["strict"] <= r["lenient"] for r in found)
-    assert "instructions" in found[0]["parts"]
+    graded_rows = rows("ifeval", test_data / "ifeval" / "input_data.jsonl", lambda p: "no commas here", limit=20)
+    assert {r["category"] for r in graded_rows} <= {"right", "wrong"}
+    assert all(r["strict"] <= r["lenient"] for r in graded_rows)
+    assert "instructions" in graded_rows[0]["parts"]

@@ -40,8 +40,8 @@ class EngineLM(TemplateLM):
     @property
     def prefix_token_id(self) -> int:
         """The tokenizer's BOS, or else its EOS."""
-        own = self.tokenizer.bos_token_id
-        return self.eot_token_id if own is None else int(own)
+        bos = self.tokenizer.bos_token_id
+        return self.eot_token_id if bos is None else int(bos)
 
     @property
     def tokenizer_name(self) -> str:
@@ -66,27 +66,27 @@ class EngineLM(TemplateLM):
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Completions up to and without the first stop string; requests of equal settings are sampled together."""
-        found: dict[int, str] = {}
+        completions: dict[int, str] = {}
         groups: dict[SamplingParams, list[int]] = {}
         for i, request in enumerate(requests):
             groups.setdefault(sampling_of(list(request.args)[1], self.limit), []).append(i)
         for sampling, which in groups.items():
-            asked = [self._request(i, str(requests[i].args[0]), sampling) for i in which]
-            for i, rollout in zip(which, self.engine.generate(asked, sampling, 0)):
+            rollout_requests = [self._request(i, str(requests[i].args[0]), sampling) for i in which]
+            for i, rollout in zip(which, self.engine.generate(rollout_requests, sampling, 0)):
                 text, at = rollout.text, [rollout.text.find(s) for s in sampling.stop]
                 self.rollouts.setdefault(str(requests[i].args[0]), []).append(rollout)
-                found[i] = text[: min((a for a in at if a >= 0), default=len(text))]
-        return [found[i] for i in range(len(requests))]
+                completions[i] = text[: min((a for a in at if a >= 0), default=len(text))]
+        return [completions[i] for i in range(len(requests))]
 
     def _request(self, i: int, context: str, sampling: SamplingParams) -> RolloutRequest:
-        ids, room = plain_ids(self.tokenizer, context), self.policy.context
-        limit = min(sampling.max_tokens, room - 1)
-        if len(ids) + limit > room:
-            if len(ids) >= room:  # lm_eval keeps the end of a prompt that is too long
+        ids, context_size = plain_ids(self.tokenizer, context), self.policy.context
+        limit = min(sampling.max_tokens, context_size - 1)
+        if len(ids) + limit > context_size:
+            if len(ids) >= context_size:  # lm_eval keeps the end of a prompt that is too long
                 self.shortened += 1
-                limit = min(limit, room // 2)
-                ids = ids[-(room - limit) :]
-            limit = min(limit, room - len(ids))
+                limit = min(limit, context_size // 2)
+                ids = ids[-(context_size - limit) :]
+            limit = min(limit, context_size - len(ids))
         return RolloutRequest(f"lm_eval/{i}", ids, 0, request_seed(self.seed, "lm_eval", i), limit)
 
     @torch.inference_mode()
@@ -95,7 +95,7 @@ class EngineLM(TemplateLM):
     ) -> list[tuple[float, bool]]:
         """Sum of the continuation's logprobs, and whether it is the greedy one."""
         device = next(self.policy.model.parameters()).device
-        found: list[tuple[float, bool]] = []
+        results: list[tuple[float, bool]] = []
         for _, context, continuation in requests:
             whole = (context + continuation)[-self.policy.context - 1 :]  # the last token is not fed
             self.shortened += len(whole) < len(context) + len(continuation)
@@ -103,14 +103,14 @@ class EngineLM(TemplateLM):
             logprobs_TV = self.policy.model(input_ids=ids).logits[0, -len(continuation) :].float().log_softmax(-1)
             tokens_T = torch.tensor(whole[1:][-len(continuation) :], device=device)
             greedy = bool((logprobs_TV.argmax(-1) == tokens_T).all())
-            found.append((float(logprobs_TV.gather(-1, tokens_T[:, None]).sum()), greedy))
-        return found
+            results.append((float(logprobs_TV.gather(-1, tokens_T[:, None]).sum()), greedy))
+        return results
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """Logprob of whole texts, in windows of the model's context, each token scored once."""
         from lm_eval.utils import get_rolling_token_windows, make_disjoint_window  # pyright: ignore[reportMissingImports]
 
-        found: list[float] = []
+        totals: list[float] = []
         for request in requests:
             windows = map(
                 make_disjoint_window,
@@ -118,8 +118,8 @@ class EngineLM(TemplateLM):
                     self.tok_encode(str(request.args[0])), self.prefix_token_id, self.policy.context, 1
                 ),
             )
-            found.append(sum(v for v, _ in self._loglikelihood_tokens([(None, c, t) for c, t in windows])))
-        return found
+            totals.append(sum(v for v, _ in self._loglikelihood_tokens([(None, c, t) for c, t in windows])))
+        return totals
 
 
 def sampling_of(options: Any, limit: int) -> SamplingParams:

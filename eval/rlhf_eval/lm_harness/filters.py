@@ -34,22 +34,22 @@ def exact_matches(task: str, completions: Sequence[str], targets: Sequence[str])
     from lm_eval.api.metrics import exact_match_hf_evaluate  # pyright: ignore[reportMissingImports]
     from lm_eval.filters import build_filter_ensemble  # pyright: ignore[reportMissingImports]
 
-    own = settings_of(LmEvalConfig(task=task))
-    metric = next(m for m in own["metric_list"] if m["metric"] == "exact_match")
+    task_settings = settings_of(LmEvalConfig(task=task))
+    metric = next(m for m in task_settings["metric_list"] if m["metric"] == "exact_match")
     options = {k: metric[k] for k in ("regexes_to_ignore", "ignore_case", "ignore_punctuation") if k in metric}
-    found: dict[str, list[bool]] = {}
-    for chain in own["filter_list"]:
+    matches: dict[str, list[bool]] = {}
+    for chain in task_settings["filter_list"]:
         steps = [(f["function"], {k: v for k, v in f.items() if k != "function"} or None) for f in chain["filter"]]
         instances = [Instance("generate_until", {}, (text, {}), i) for i, text in enumerate(completions)]
         for instance, text in zip(instances, completions):
             instance.resps = [text]
         build_filter_ensemble(chain["name"], steps).apply(instances)
         read = [i.filtered_resps[chain["name"]] for i in instances]
-        found[chain["name"]] = [
+        matches[chain["name"]] = [
             bool(exact_match_hf_evaluate(predictions=[r], references=[t], **options)["exact_match"])
             for r, t in zip(read, targets)
         ]
-    return found
+    return matches
 
 
 def agreement(task: str, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> list[Agreement]:
@@ -60,17 +60,17 @@ def agreement(task: str, rows: Sequence[Mapping[str, Any]], columns: Mapping[str
         rows: of ``rows.jsonl``.
         columns: lm_eval's filter -> our column, for example ``{"strict-match": "strict"}``.
     """
-    theirs = exact_matches(task, [r["completion"] for r in rows], [str(r["answer"]) for r in rows])
-    found: list[Agreement] = []
+    lm_eval_right = exact_matches(task, [r["completion"] for r in rows], [str(r["answer"]) for r in rows])
+    agreements: list[Agreement] = []
     for name, column in columns.items():
-        ours = [r[column] is not None and r[column] >= 1 for r in rows]
-        found.append(
+        our_right = [r[column] is not None and r[column] >= 1 for r in rows]
+        agreements.append(
             Agreement(
                 name,
-                sum(theirs[name]) / len(rows),
-                sum(ours) / len(rows),
-                [i for i, (a, b) in enumerate(zip(theirs[name], ours)) if a and not b],
-                [i for i, (a, b) in enumerate(zip(theirs[name], ours)) if b and not a],
+                sum(lm_eval_right[name]) / len(rows),
+                sum(our_right) / len(rows),
+                [i for i, (a, b) in enumerate(zip(lm_eval_right[name], our_right)) if a and not b],
+                [i for i, (a, b) in enumerate(zip(lm_eval_right[name], our_right)) if b and not a],
             )
         )
-    return found
+    return agreements

@@ -30,13 +30,13 @@ def run_task(
         ConfigError: an option that a task of lm_eval does not take.
         UserError: no such task, file or model.
     """
-    given = [
+    refused = [
         k
         for k, v in options.items()
         if v is not None and v is not False and v != () and k not in ("settings", *OPTIONS)
     ]
-    if given:
-        names = ", ".join(f"--{'n' if k == 'samples' else k.replace('_', '-')}" for k in given)
+    if refused:
+        names = ", ".join(f"--{'n' if k == 'samples' else k.replace('_', '-')}" for k in refused)
         raise ConfigError(
             f"lm_eval:{task} does not take {names}",
             why="the task itself says how it asks and judges",

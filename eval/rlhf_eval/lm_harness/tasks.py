@@ -31,9 +31,9 @@ def check_task(config: LmEvalConfig) -> None:
     """
     import difflib
 
-    known = manager(config.include_path).all_tasks
-    if config.task not in known:
-        near = ", ".join(difflib.get_close_matches(config.task, known, 3))
+    tasks = manager(config.include_path).all_tasks
+    if config.task not in tasks:
+        near = ", ".join(difflib.get_close_matches(config.task, tasks, 3))
         raise PluginError(
             f"lm-evaluation-harness has no task '{config.task}'",
             fix=f"did you mean {near}?" if near else "lm_eval ls tasks shows them",
@@ -47,16 +47,16 @@ def task_spec(config: LmEvalConfig) -> str | dict[str, Any]:
     """What lm_eval loads: the task's name, or the task with local files for its splits."""
     if config.path is None:
         return config.task
-    own = settings_of(config, functions=True)
-    test = own.get("test_split") or own.get("validation_split") or "test"
+    settings = settings_of(config, functions=True)
+    test = settings.get("test_split") or settings.get("validation_split") or "test"
     files = {test: str(Path(config.path).expanduser())}
-    train = own.get("fewshot_split") or own.get("training_split")
+    train = settings.get("fewshot_split") or settings.get("training_split")
     if config.shots_path and train:
         files[train] = str(Path(config.shots_path).expanduser())
     elif train and train != test:  # the split is declared but nothing in it is read without worked examples
         files[train] = files[test]
     local = {"dataset_path": "json", "dataset_name": None, "dataset_kwargs": {"data_files": files}}
-    return {**own, **local, "task": config.task}
+    return {**settings, **local, "task": config.task}
 
 
 def settings_of(config: LmEvalConfig, *, functions: bool = False) -> Mapping[str, Any]:
@@ -85,8 +85,8 @@ class LmEvalBenchmark:
 
     def evaluate(self, engine: Any, policy_version: int) -> Mapping[str, float]:
         """The task's metrics by ``metric,filter``, and ``truncated``."""
-        found, _ = self.run(engine)
-        return found
+        metrics, _ = self.run(engine)
+        return metrics
 
     def run(self, engine: Any) -> tuple[dict[str, float], list[dict[str, Any]]]:
         """Metrics, and one row per document and filter.

@@ -18,7 +18,7 @@ from rlhf_plugin_datagen.items import (
 )
 from rlhf_plugin_datagen.usage import Estimate, Meter
 from rlhf_plugin_judge.verdict import Unusable, Verdict, ask_json
-from rlhf_plugin_rubric.judged import shown, system_text
+from rlhf_plugin_rubric.judge_reward import shown, system_text
 from rlhf_plugin_rubric.rubric import BadGrades, Rubric
 
 

@@ -1,4 +1,4 @@
-"""The monitor: gathers what a step showed, asks the signals, and says or stops."""
+"""The monitor: gathers the values of a step, reads the signals, and warns or stops."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class HackingMonitor:
         """The last held-out evaluation that no step has seen."""
         self.samples_steps = False
         """Whether steps bring completions of their own; of an offline run only evaluations do."""
-        self.said: dict[str, int] = {}
-        """Which alarms were told, at which step."""
+        self.last_warned: dict[str, int] = {}
+        """Step of the last warning, by alarm."""
         self.readings = 0
         second = config.divergence.second if config.divergence else None
         self.second = SecondReward(config.divergence, ctx) if second and config.divergence and self.session else None
@@ -69,7 +69,7 @@ class HackingMonitor:
         self.evaluated |= {k.removeprefix("eval/"): v for k, v in event.metrics.items() if k.startswith("eval/")}
 
     def observe(self, step: int, metrics: Mapping[str, float]) -> str | None:
-        """A warning if anything alarms that was not told lately.
+        """A warning if anything alarms that has not been reported in the last ``repeat_every`` steps.
 
         Raises:
             StopRun: at HARD_STOP, if ``stop`` is set. The run then saves a checkpoint and its final model.
@@ -78,33 +78,33 @@ class HackingMonitor:
         if not row:
             return None
         measured: dict[str, float] = {}
-        found: dict[str, Finding] = {}
+        findings: dict[str, Finding] = {}
         for name, signal in self.signals.items():
             values, finding = signal.read(row)
             measured |= values
-            found |= {name: finding} if finding else {}
+            findings |= {name: finding} if finding else {}
         measured |= {k: row[k] for k in ("second_missing",) if k in row}
-        hard = len(found) >= self.config.hard_stop_signals or any(f.hard for f in found.values())
-        level = Level.HARD_STOP if hard else Level.WARNING if found else Level.OK
-        self._write(step, {**measured, "level": float(level), "signals": float(len(found))})
+        hard = len(findings) >= self.config.hard_stop_signals or any(f.hard for f in findings.values())
+        level = Level.HARD_STOP if hard else Level.WARNING if findings else Level.OK
+        self._write(step, {**measured, "level": float(level), "signals": float(len(findings))})
         if level is Level.HARD_STOP and self.config.stop:
-            raise StopRun(self._tell(level, found))
-        if row.get("second_missing") and "second" not in row and not found:
+            raise StopRun(self._message(level, findings))
+        if row.get("second_missing") and "second" not in row and not findings:
             return self._blind(step)
-        key = f"{level.name} {' '.join(found)}"
-        if not found or step - self.said.get(key, -math.inf) < self.config.repeat_every:
+        key = f"{level.name} {' '.join(findings)}"
+        if not findings or step - self.last_warned.get(key, -math.inf) < self.config.repeat_every:
             return None
-        self.said[key] = step
-        return self._tell(level, found)
+        self.last_warned[key] = step
+        return self._message(level, findings)
 
     def _blind(self, step: int) -> str | None:
-        """Say now and then that there is no second reward to compare with: silence would look like a healthy run."""
-        if self.second is None or step - self.said.get("blind", -math.inf) < self.config.repeat_every:
+        """Warn now and then that there is no second reward to compare with: silence would look like a healthy run."""
+        if self.second is None or step - self.last_warned.get("blind", -math.inf) < self.config.repeat_every:
             return None
-        self.said["blind"] = step
+        self.last_warned["blind"] = step
         return (
             f"{self.config.name}: the second reward has no scores, so divergence sees nothing. Likely cause: "
-            f"{self.second.problem}. Change: mend it, or choose another"
+            f"{self.second.problem}. Change: fix it, or choose another"
         )
 
     def _row(self, metrics: Mapping[str, float]) -> dict[str, float]:
@@ -116,26 +116,26 @@ class HackingMonitor:
         if self.samples_steps and not {"completion_length/mean", "reward/mean", "proxy"} & set(row):
             self.evaluated = evaluated
             return {}
-        held = {k: evaluated[f"reward/{k}"] for k in ("mean", "std") if f"reward/{k}" in evaluated}
+        heldout = {k: evaluated[f"reward/{k}"] for k in ("mean", "std") if f"reward/{k}" in evaluated}
         if self.second is not None and fresh:
             self.readings += 1
             due = self.config.divergence is not None and (self.readings - 1) % self.config.divergence.every == 0
             row |= self.second.compare(*map(list, zip(*fresh))) if due else {}
-        elif self.second is None and self.samples_steps and len(held) == 2:
-            own = {"proxy": row.get("reward/mean", math.nan), "proxy_std": row.get("reward/std", math.nan)}
-            row |= {**own, "second": held["mean"], "second_std": held["std"]}
+        elif self.second is None and self.samples_steps and len(heldout) == 2:
+            proxy = {"proxy": row.get("reward/mean", math.nan), "proxy_std": row.get("reward/std", math.nan)}
+            row |= {**proxy, "second": heldout["mean"], "second_std": heldout["std"]}
         return row
 
     def _write(self, step: int, values: Mapping[str, float]) -> None:
         if self.session is not None:
             self.session.log_more(step, {f"hacking/{k}": v for k, v in values.items()})
 
-    def _tell(self, level: Level, found: Mapping[str, Finding]) -> str:
+    def _message(self, level: Level, findings: Mapping[str, Finding]) -> str:
         """One message: what was found, the likely cause, what to change."""
-        whats = "; ".join(f"{name}: {f.what}" for name, f in found.items())
-        causes = "; ".join(dict.fromkeys(f.cause for f in found.values()))
-        changes = ", ".join(dict.fromkeys(c for f in found.values() for c in f.change))
-        return f"{self.config.name} {level.name}: {whats}. Likely cause: {causes}. Change: {changes}"
+        descriptions = "; ".join(f"{name}: {f.what}" for name, f in findings.items())
+        causes = "; ".join(dict.fromkeys(f.cause for f in findings.values()))
+        changes = ", ".join(dict.fromkeys(c for f in findings.values() for c in f.change))
+        return f"{self.config.name} {level.name}: {descriptions}. Likely cause: {causes}. Change: {changes}"
 
     def change(self, path: str, value: Any) -> str:
         """What to type, and what it is now. Example: ``--set trainer.kl.coefficient=0.1 (now 0.0)``"""
@@ -148,7 +148,7 @@ class HackingMonitor:
         """Everything the next step depends on."""
         return {
             "signals": deepcopy({k: s.memory for k, s in self.signals.items()}),
-            "said": dict(self.said),
+            "said": dict(self.last_warned),
             "evaluated": dict(self.evaluated),
             "samples_steps": self.samples_steps,
             "readings": self.readings,
@@ -158,7 +158,7 @@ class HackingMonitor:
         """Restore :meth:`state_dict`."""
         for name, signal in self.signals.items():
             signal.memory = deepcopy(state["signals"][name])
-        self.said = {k: int(v) for k, v in state["said"].items()}
+        self.last_warned = {k: int(v) for k, v in state["said"].items()}
         self.evaluated, self.samples_steps = dict(state["evaluated"]), bool(state["samples_steps"])
         self.readings = int(state["readings"])
 

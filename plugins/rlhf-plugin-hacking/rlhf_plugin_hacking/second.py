@@ -32,24 +32,24 @@ class SecondReward:
         """Mean and spread of both rewards over the same completions, evenly spaced over the step.
 
         A completion that either reward has no score for is left out, ``second_missing`` counts those of the second
-        reward, and nothing else is told if fewer than two are left.
+        reward, and nothing else is returned if fewer than two are left.
         """
-        good = [(r, s.value) for r, s in zip(rollouts, scores) if s.ok and s.value is not None]
-        count = min(self.config.samples, len(good))
-        chosen = [good[i * len(good) // count] for i in range(count)]
-        found = score_samples(
+        scored = [(r, s.value) for r, s in zip(rollouts, scores) if s.ok and s.value is not None]
+        count = min(self.config.samples, len(scored))
+        chosen = [scored[i * len(scored) // count] for i in range(count)]
+        second_scores = score_samples(
             self.reward,
             [Sample(self._prompt(r.prompt_id), r.text, r.finish_reason) for r, _ in chosen],
             f"second reward '{self.config.second.name}'" if self.config.second else "",
         )
-        pairs = [(float(v), float(s.value)) for (_, v), s in zip(chosen, found) if s.ok and s.value is not None]
-        self.problem = next((f"{s.status.value}: {s.detail}" for s in found if not s.ok), self.problem)
-        lost = {"second_missing": float(len(chosen) - len(pairs))}
+        pairs = [(float(v), float(s.value)) for (_, v), s in zip(chosen, second_scores) if s.ok and s.value is not None]
+        self.problem = next((f"{s.status.value}: {s.detail}" for s in second_scores if not s.ok), self.problem)
+        missing = {"second_missing": float(len(chosen) - len(pairs))}
         if len(pairs) < 2:
-            return lost
+            return missing
         proxy, second = [a for a, _ in pairs], [b for _, b in pairs]
         return {
-            **lost,
+            **missing,
             "proxy": fmean(proxy),
             "proxy_std": pstdev(proxy),
             "second": fmean(second),

@@ -1,4 +1,4 @@
-"""The four signals: each reads one row per step, keeps JSON values only, and says what it found."""
+"""The four signals: each reads one row per step, keeps JSON values only, and reports what alarms it."""
 
 from __future__ import annotations
 
@@ -60,10 +60,14 @@ class Length:
         size = {"up": z, "down": -z, "both": abs(z)}[config.direction]
         if size <= config.z:
             return {"length_z": z}, None
-        found = f"completions have {now:.1f} tokens, z-score {z:.1f} over the first {len(first)} steps' {centre:.1f}"
+        description = (
+            f"completions have {now:.1f} tokens, z-score {z:.1f} over the first {len(first)} steps' {centre:.1f}"
+        )
         why = "the reward pays for length" if z > 0 else "the reward pays for saying less"
         return {"length_z": z}, Finding(
-            found, why, (self.change("trainer.kl.coefficient", 0.1), self.change("trainer.sampling.max_tokens", "..."))
+            description,
+            why,
+            (self.change("trainer.kl.coefficient", 0.1), self.change("trainer.sampling.max_tokens", "...")),
         )
 
 
@@ -120,24 +124,24 @@ class Divergence:
         if len(memory["spread"]) < self.warmup:
             memory["spread"].append([proxy_std, second_std])
         memory["readings"] = [*memory["readings"], [proxy, second]][-config.window :]
-        found = {"proxy": proxy, "second": second}
+        metrics = {"proxy": proxy, "second": second}
         if len(memory["readings"]) < config.window:
-            return found, None
+            return metrics, None
         now = [fmean(r[i] for r in memory["readings"]) for i in (0, 1)]
         if memory["best"] is None or now[1] > memory["best"][1]:
             memory["best"] = now
         scale = [max(fmean(r[i] for r in memory["spread"]), 1e-9) for i in (0, 1)]
         gain, loss = (now[0] - memory["best"][0]) / scale[0], (memory["best"][1] - now[1]) / scale[1]
-        found |= {"proxy_gain": gain, "second_loss": loss}
+        metrics |= {"proxy_gain": gain, "second_loss": loss}
         warm = len(memory["spread"]) >= self.warmup
         alarming = gain >= config.rise or (gain >= -SLACK and loss >= config.fall)
         memory["streak"] = memory["streak"] + 1 if warm and alarming else 0
         if memory["streak"] < config.patience:
-            return found, None
-        who = f"second reward '{config.second.name}'" if config.second else "reward on held-out prompts"
-        return found, Finding(
-            f"since the {who} was at its best, the reward gained {gain:.2f} standard deviations and the other lost "
-            f"{loss:.2f}",
+            return metrics, None
+        second_name = f"second reward '{config.second.name}'" if config.second else "reward on held-out prompts"
+        return metrics, Finding(
+            f"since the {second_name} was at its best, the reward gained {gain:.2f} standard deviations and the other "
+            f"lost {loss:.2f}",
             "the policy exploits what only the trained reward likes",
             (
                 self.change("trainer.kl.coefficient", 0.1),
@@ -174,10 +178,10 @@ class Dominance:
         share = rises[top] / total if total > 0 else 0.0
         worst = min(rises, key=lambda k: rises[k])
         lost = -rises[worst] >= config.at_others_cost * rises[top] if config.at_others_cost else True
-        found = {"dominance": share}
+        metrics = {"dominance": share}
         if len(memory["readings"]) < config.window or rose < config.rise or share < config.share or not lost:
-            return found, None
-        return found, Finding(
+            return metrics, None
+        return metrics, Finding(
             f"{share:.0%} of the reward's rise is its part '{top}' ({rises[top]:+.3g}), while '{worst}' changed by "
             f"{rises[worst]:+.3g}",
             "one part is easier to raise than the others, or weighs too much",
@@ -186,11 +190,11 @@ class Dominance:
 
     def _parts(self, row: Row) -> dict[str, float]:
         """Parts on one scale: those that a composite weighs, which add up to the reward, or those that are named."""
-        own = {k.removeprefix("reward/part/"): v for k, v in row.items() if k.startswith("reward/part/")}
-        weighted = {k.removesuffix("/weighted"): v for k, v in own.items() if k.endswith("/weighted")}
+        parts = {k.removeprefix("reward/part/"): v for k, v in row.items() if k.startswith("reward/part/")}
+        weighted = {k.removesuffix("/weighted"): v for k, v in parts.items() if k.endswith("/weighted")}
         sums = {k: v for k, v in weighted.items() if "/" not in k}  # not those of a composite within
-        own |= sums
-        return {k: float(own[k]) for k in self.config.parts or sums if k in own and math.isfinite(own[k])}
+        parts |= sums
+        return {k: float(parts[k]) for k in self.config.parts or sums if k in parts and math.isfinite(parts[k])}
 
 
 def number(row: Row, name: str) -> float | None:

@@ -116,10 +116,10 @@ def test_a_resumed_run_measures_what_an_uninterrupted_one_does(tmp_path: Path) -
 @pytest.mark.slow
 def test_a_run_that_learns_is_left_alone(tmp_path: Path) -> None:
     """The reward is the truth and the second one the truth in another mixture: both rise together."""
-    other = {"name": "verifier", "verifier": {"name": "numeric", "format_weight": 0.5}}
+    other_mixture = {"name": "verifier", "verifier": {"name": "numeric", "format_weight": 0.5}}
     summary = train(
         tmp_path / "run",
-        {**SECOND, "divergence": {**SECOND["divergence"], "second": other}},
+        {**SECOND, "divergence": {**SECOND["divergence"], "second": other_mixture}},
         reward="verifier",
         trainer={"steps": 8, "rollout_batch_size": 64, "optimizer": {"learning_rate": 3e-4}},
     )

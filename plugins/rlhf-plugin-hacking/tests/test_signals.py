@@ -118,7 +118,7 @@ CASES: dict[str, tuple[HackingConfig, Steps, Steps, str]] = {
 }
 
 
-def said(config: HackingConfig, steps: Steps) -> list[str]:
+def warnings_of(config: HackingConfig, steps: Steps) -> list[str]:
     monitor = config.model_copy(update={"stop": False}).build(make_context())
     return [w for n, row in enumerate(steps, 1) if (w := monitor.observe(n, row))]
 
@@ -128,7 +128,7 @@ def test_silent_when_healthy_and_to_the_point_when_not(case: str) -> None:
     config, healthy, alarming, word = CASES[case]
     check_monitor(config, healthy=healthy, alarming=alarming)
     if alarming:
-        warnings = said(config, alarming)
+        warnings = warnings_of(config, alarming)
         assert any(word in w for w in warnings), warnings
         assert "Likely cause: " in warnings[0]
         assert "Change: " in warnings[0]
@@ -143,11 +143,11 @@ def test_a_resumed_monitor_says_what_an_uninterrupted_one_would(case: str, cut: 
     cut %= len(alarming)
     for n, row in enumerate(alarming[:cut], 1):
         assert straight.observe(n, row) == first.observe(n, row)
-    kept = json.loads(json.dumps(first.state_dict()))
+    saved_state = json.loads(json.dumps(first.state_dict()))
     for n in range(cut, len(alarming)):
         first.observe(n + 1, alarming[n])  # goes on after the checkpoint, and dies
     second = whole.build(make_context())
-    second.load_state_dict(kept)
+    second.load_state_dict(saved_state)
     for n in range(cut, len(alarming) + 5):
         row = alarming[min(n, len(alarming) - 1)]
         assert second.observe(n + 1, row) == straight.observe(n + 1, row)
@@ -158,15 +158,15 @@ def test_two_signals_at_once_stop_the_run() -> None:
     config = only("length", distribution={"every": 1})
     steps = [{**a, **b} for a, b in zip(lengths(*WARM, 13, 14, 15), rewards(*[0.0] * 5, 0.6, 0.8, 1.0))]
     monitor = config.build(make_context())
-    told = [monitor.observe(n, row) for n, row in enumerate(steps[:7], 1)]
-    assert [bool(t) for t in told] == [False] * 5 + [True, False], "warned once"
-    assert str(told[5]).startswith("hacking WARNING: length: ")
+    warnings = [monitor.observe(n, row) for n, row in enumerate(steps[:7], 1)]
+    assert [bool(t) for t in warnings] == [False] * 5 + [True, False], "warned once"
+    assert str(warnings[5]).startswith("hacking WARNING: length: ")
     with pytest.raises(StopRun) as caught:
         monitor.observe(8, steps[7])
     assert caught.value.reason.startswith("hacking HARD_STOP: length: ")
     assert "distribution: " in caught.value.reason
     three = config.model_copy(update={"hard_stop_signals": 3})
-    assert not any("HARD_STOP" in w for w in said(three, steps))
+    assert not any("HARD_STOP" in w for w in warnings_of(three, steps))
 
 
 def test_length_scores_have_the_size_that_chance_gives_them() -> None:
@@ -205,16 +205,16 @@ def test_no_signal_at_all_is_refused() -> None:
 def test_a_setting_is_named_with_its_present_value() -> None:
     run = validate(Registry(disabled=()), {**RUN, "monitors": ["hacking"]})
     monitor = run.monitors[0].build(make_context().with_(config=run))
-    told = [monitor.observe(n, row) for n, row in enumerate(lengths(*WARM, 14.0), 1)][-1]
-    assert "--set trainer.kl.coefficient=0.1 (now 0.0)" in str(told)
+    warning = [monitor.observe(n, row) for n, row in enumerate(lengths(*WARM, 14.0), 1)][-1]
+    assert "--set trainer.kl.coefficient=0.1 (now 0.0)" in str(warning)
 
 
 def test_an_offline_run_is_watched_by_its_evaluations() -> None:
     from types import SimpleNamespace
 
     monitor = only("length").build(make_context())
-    told: list[str | None] = []
+    warnings: list[str | None] = []
     for n, value in enumerate([*WARM, 14.0], 1):
         monitor.rlhf_eval_end(SimpleNamespace(metrics={"eval/completion_length/mean": value, "eval/loss": 1.0}))
-        told += [monitor.observe(n, {"loss": 0.1}), monitor.observe(n, {"loss": 0.1})]
-    assert [bool(t) for t in told] == [False] * 10 + [True, False]
+        warnings += [monitor.observe(n, {"loss": 0.1}), monitor.observe(n, {"loss": 0.1})]
+    assert [bool(t) for t in warnings] == [False] * 10 + [True, False]

@@ -21,20 +21,20 @@ class Identical(Watch):
         surprise, groups = number(metrics, "repeat_surprise"), number(metrics, "identical_fraction")
         common = number(metrics, "commonest_fraction")
         if surprise is not None and surprise > self.config.max_surprise:
-            return self.tell(
+            return self.message(
                 f"completions of a prompt repeat where chance would not repeat them ({surprise:.1f} nats each)",
                 "the rollout engine or agent uses one fixed seed instead of each request's own (RolloutRequest.seed)",
                 self.change("rollout.name", "native"),
             )
         if groups is not None and groups > self.config.max_groups:
-            return self.tell(
+            return self.message(
                 f"in {groups:.0%} of the groups all completions are the same, so nothing can be compared",
                 "the policy has collapsed, or the prompts are too easy",
                 self.change("trainer.sampling.temperature", 1.0),
                 self.change("trainer.kl.coefficient", 0.01),
             )
         if common is not None and common > self.config.max_commonest:
-            return self.tell(
+            return self.message(
                 f"{common:.0%} of all completions are one and the same text, whatever the prompt (see samples.jsonl)",
                 "the policy has collapsed to what the reward likes, or prompts are not in the form it was trained on",
                 self.change("model.prompt_format", "auto"),
@@ -56,7 +56,7 @@ class LengthRunaway(Watch):
         grown = None if length is None else self._grown(length)
         if cut is None or cut <= self.config.max_truncated:
             return grown
-        return self.tell(
+        return self.message(
             f"{cut:.0%} of the completions were cut off at max_tokens",
             "no stop string ends them (a base model goes on with a next question of its own), the end token was never "
             "learnt, or max_tokens is too small",
@@ -75,8 +75,8 @@ class LengthRunaway(Watch):
         if score <= config.max_z and length <= config.max_growth * start:
             return None
         if score > config.max_z and self.streak < self.patience:
-            self.memory["length"].pop()  # a jump is compared with what was before it until it has been told
-        return self.tell(
+            self.memory["length"].pop()  # a jump is compared with what was before it until it has been reported
+        return self.message(
             f"completions have {length:.0f} tokens on average, {length / max(start, 1e-9):.1f} times those of the "
             f"first steps; z-score {score:.1f} against the last {len(before)} steps",
             "the reward, or the mean over tokens, pays for length",
@@ -99,10 +99,10 @@ class FormatDrift(Watch):
         strict, loose = self._fallen(metrics, config.strict), self._fallen(metrics, config.flexible)
         if strict is None or strict[0] <= config.max_drop or (loose is not None and loose[0] > 0.5 * strict[0]):
             return None
-        kept = f", while '{config.flexible}' did not" if loose is not None else ""
-        return self.tell(
-            f"the score part '{config.strict}' fell to {strict[1]:.2f}, {strict[0]:.2f} below its best{kept}: answers "
-            "leave the form that a strict evaluation reads",
+        flexible_note = f", while '{config.flexible}' did not" if loose is not None else ""
+        return self.message(
+            f"the score part '{config.strict}' fell to {strict[1]:.2f}, {strict[0]:.2f} below its best{flexible_note}: "
+            "answers leave the form that a strict evaluation reads",
             "the verifier pays for an answer in any form, or the learning rate is too high",
             self.change("reward.verifier.format_weight", 0.2),
             self.change("trainer.optimizer.learning_rate", "..."),

@@ -23,7 +23,7 @@ class KLSpike(Watch):
             return None
         before = self.recent("kl", kl, config.window)
         if step == 1 and kl > config.first:
-            return self.tell(
+            return self.message(
                 f"kl is {kl:.3g} nats per token before any update, where policy and reference are the same",
                 "the engine samples at another temperature, truncates, or runs other weights than the reference",
                 self.change("trainer.sampling.temperature", 1.0),
@@ -34,7 +34,7 @@ class KLSpike(Watch):
         if not jumped and kl <= config.limit:
             return None
         against = "" if usual is None else f" ({usual:.3g} is the median of the last {len(before)} steps)"
-        return self.tell(
+        return self.message(
             f"kl is {kl:.3g} nats per token{against}",
             "steps that are too large, above all the first ones, when Adam divides by a second moment that is noise",
             *self.smaller_steps(),
@@ -57,7 +57,7 @@ class GradientSpike(Watch):
         usual = median(before) if len(before) >= config.settle else None
         if usual is None or norm <= max(config.floor, config.factor * usual):
             return None
-        return self.tell(
+        return self.message(
             f"grad_norm is {norm:.3g} ({usual:.3g} is the median of the last {len(before)} steps; see trace.jsonl)",
             "few or extreme advantages in this batch, importance ratios far from 1, or steps that are too large",
             self.change("trainer.optimizer.max_grad_norm", 0.5),
@@ -80,13 +80,13 @@ class EntropyCollapse(Watch):
         start = self.start("entropy", entropy, config.settle)
         if start is None or entropy >= max(config.floor, config.fraction * start):
             return None
-        known = hasattr(getattr(self.run, "trainer", None), "entropy_coefficient")
-        return self.tell(
+        has_entropy_coefficient = hasattr(getattr(self.run, "trainer", None), "entropy_coefficient")
+        return self.message(
             f"entropy is {entropy:.3g} nats per token, {entropy / max(start, 1e-9):.0%} of what it was at first: soon "
             "all completions of a prompt are the same and teach nothing",
             "steps that are too large, or a clip range that holds rare tokens down",
             self.change("loss.clip_range_high", 0.28),
-            self.change("trainer.entropy_coefficient", 0.001) if known else "",
+            self.change("trainer.entropy_coefficient", 0.001) if has_entropy_coefficient else "",
             *self.smaller_steps(),
         )
 
@@ -108,19 +108,19 @@ class RatioDrift(Watch):
             self.change("model.dtype", "float32"),
         ]
         if gap is not None and gap > self.config.max_gap:
-            return self.tell(
+            return self.message(
                 f"the engine's logprobs differ from the trainer's by {gap:.3g} nats per token with the same weights",
                 "another temperature or truncation in the engine, stale engine weights, or another dtype",
                 *engine,
             )
         if worst is not None and worst > self.config.max_token_gap:
-            return self.tell(
+            return self.message(
                 f"single tokens differ by {worst:.3g} nats between engine and trainer, most do not",
                 "completions are cut or shifted on one side, for example at a token that is taken for padding",
                 *engine,
             )
         if ratio is not None and abs(ratio - 1) > self.config.max_ratio:
-            return self.tell(
+            return self.message(
                 f"the mean importance ratio is {ratio:.3g}, where 1 is expected",
                 "the policy has left the one that sampled: too many or too large updates of one rollout batch",
                 self.change("trainer.epochs_per_rollout_batch", 1),

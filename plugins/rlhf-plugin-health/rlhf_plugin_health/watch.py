@@ -1,4 +1,4 @@
-"""What all monitors here share: memory, patience, and saying the same thing only now and then."""
+"""What all monitors here share: memory, patience, and repeating the same warning only now and then."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Watch(ABC):
         """Recent values by metric, oldest first."""
         self.streak = 0
         """Alarming steps in a row."""
-        self.said = -math.inf
+        self.last_warned = -math.inf
         """Step of the last warning."""
 
     @abstractmethod
@@ -44,16 +44,16 @@ class Watch(ABC):
         Raises:
             StopRun: with the warning, if ``stop`` is set.
         """
-        found = self.look(step, metrics)
-        self.streak = self.streak + 1 if found else 0
-        if not found or self.streak < self.patience:
+        problem = self.look(step, metrics)
+        self.streak = self.streak + 1 if problem else 0
+        if not problem or self.streak < self.patience:
             return None
         if self.stop:
-            raise StopRun(f"{self.name}: {found}")
-        if step - self.said < self.repeat_every:
+            raise StopRun(f"{self.name}: {problem}")
+        if step - self.last_warned < self.repeat_every:
             return None
-        self.said = step
-        return f"{self.name}: {found}"
+        self.last_warned = step
+        return f"{self.name}: {problem}"
 
     def recent(self, metric: str, value: float, window: int) -> list[float]:
         """The last ``window`` values *before* this one, which is remembered too if it is finite."""
@@ -73,9 +73,9 @@ class Watch(ABC):
             return None
         return median(first)
 
-    def tell(self, found: str, cause: str, *changes: str) -> str:
+    def message(self, problem: str, cause: str, *changes: str) -> str:
         """A warning: what was found, its likely cause, what to change (see :meth:`change`)."""
-        return f"{found}. Likely cause: {cause}. Change: {', '.join(c for c in changes if c)}"
+        return f"{problem}. Likely cause: {cause}. Change: {', '.join(c for c in changes if c)}"
 
     def change(self, path: str, value: Any) -> str:
         """What to type, and what it is now. Example: ``--set trainer.kl.coefficient=0.01 (now 0.0)``"""
@@ -95,14 +95,14 @@ class Watch(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Memory, streak and the last warning's step."""
-        said = self.said if math.isfinite(self.said) else None
-        return {"memory": {k: list(v) for k, v in self.memory.items()}, "streak": self.streak, "said": said}
+        last_warned = self.last_warned if math.isfinite(self.last_warned) else None
+        return {"memory": {k: list(v) for k, v in self.memory.items()}, "streak": self.streak, "said": last_warned}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore them."""
         self.memory = {k: [float(x) for x in v] for k, v in state["memory"].items()}
         self.streak = int(state["streak"])
-        self.said = -math.inf if state["said"] is None else float(state["said"])
+        self.last_warned = -math.inf if state["said"] is None else float(state["said"])
 
 
 def number(metrics: Metrics, name: str) -> float | None:
@@ -115,7 +115,7 @@ class Health:
     """Several watches under one name.
 
     Args:
-        watches: asked in this order.
+        watches: called in this order.
     """
 
     def __init__(self, watches: list[Watch]) -> None:
@@ -127,15 +127,15 @@ class Health:
         Raises:
             StopRun: one of them is to end the run; all that was found is in the reason.
         """
-        said: list[str] = []
+        warnings: list[str] = []
         stop = False
         for watch in self.watches.values():
             try:
-                said.append(watch.observe(step, metrics) or "")
+                warnings.append(watch.observe(step, metrics) or "")
             except StopRun as reason:
-                said.append(reason.reason)
+                warnings.append(reason.reason)
                 stop = True
-        text = "\n".join(s for s in said if s)
+        text = "\n".join(s for s in warnings if s)
         if stop:
             raise StopRun(text)
         return text or None

@@ -134,7 +134,7 @@ def among_all(config: ComponentConfig) -> c.HealthConfig:
     return c.HealthConfig.model_validate({config.name: config})
 
 
-def said(config: ComponentConfig, steps: Steps) -> list[str]:
+def warnings_of(config: ComponentConfig, steps: Steps) -> list[str]:
     monitor = config.build(make_context())
     return [w for n, row in enumerate(steps, 1) if (w := monitor.observe(n, row))]
 
@@ -144,7 +144,7 @@ def test_silent_when_healthy_and_to_the_point_when_not(case: str) -> None:
     config, healthy, alarming, word = CASES[case]
     check_monitor(config, healthy=healthy, alarming=alarming)
     check_monitor(among_all(config), healthy=healthy, alarming=alarming)
-    warnings = said(config, alarming)
+    warnings = warnings_of(config, alarming)
     if alarming:
         assert len(warnings) == 1
         assert word in warnings[0]

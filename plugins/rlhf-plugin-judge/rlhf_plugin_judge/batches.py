@@ -26,39 +26,39 @@ RETRIES = 8
 
 async def ask_batched(judge: AnthropicJudge, questions: Sequence[Question]) -> dict[str, JudgeReply]:
     """Digest -> reply. Batches that an earlier process sent and that hold these questions are fetched first."""
-    wanted = {q.digest for q in questions}
-    found: dict[str, JudgeReply] = {}
+    digests = {q.digest for q in questions}
+    replies_by_digest: dict[str, JudgeReply] = {}
     for ledger in (judge.ledger, *judge.earlier):
         for row in ledger.open_batches():
-            if wanted & set(row["digests"]):
-                found |= await fetch(judge, ledger, row["batch"], row["id"], row["digests"])
-    found = {name: reply for name, reply in found.items() if name in wanted}
-    rest = [q for q in questions if q.digest not in found]
+            if digests & set(row["digests"]):
+                replies_by_digest |= await fetch(judge, ledger, row["batch"], row["id"], row["digests"])
+    replies_by_digest = {name: reply for name, reply in replies_by_digest.items() if name in digests}
+    unanswered = [q for q in questions if q.digest not in replies_by_digest]
     size = judge.config.batch_size
-    parts = [rest[i : i + size] for i in range(0, len(rest), size)]
+    parts = [unanswered[i : i + size] for i in range(0, len(unanswered), size)]
     for replies in await together(send(judge, part) for part in parts):
-        found |= replies
-    return found
+        replies_by_digest |= replies
+    return replies_by_digest
 
 
 async def send(judge: AnthropicJudge, questions: Sequence[Question]) -> dict[str, JudgeReply]:
-    """Send one batch, of as many questions as the cap has room for, and wait for it."""
+    """Send one batch, of as many questions as the cap allows, and wait for it."""
     fits, name = list(questions), None
     while fits and (name := judge.ledger.reserve(sum(q.most for q in fits), f"batch of {len(fits)}")) is None:
-        room = judge.ledger.cap - judge.ledger.total
-        fits = fits[: bisect_right(list(accumulate(q.most for q in fits)), room)]
-    left = {q.digest: judge.refused() for q in questions[len(fits) :]}
+        remaining = judge.ledger.cap - judge.ledger.total
+        fits = fits[: bisect_right(list(accumulate(q.most for q in fits)), remaining)]
+    refused = {q.digest: judge.refused() for q in questions[len(fits) :]}
     if name is None:
-        return left
+        return refused
     try:
         batch = await create(judge, fits)
     except (anthropic.APIError, ValueError) as error:
         text, spent = judge.say(error), sum(q.most for q in fits)
         judge.ledger.settle(name, spent if may_have_been_sent(error) else 0, note=text[:200])
-        return left | {q.digest: JudgeReply.failed(ScoreStatus.ERROR, text) for q in fits}
+        return refused | {q.digest: JudgeReply.failed(ScoreStatus.ERROR, text) for q in fits}
     judge.ledger.note_batch(batch, name, [q.digest for q in fits])
-    judge.seen["batches"] += 1
-    return left | await fetch(judge, judge.ledger, batch, name, [q.digest for q in fits])
+    judge.counts["batches"] += 1
+    return refused | await fetch(judge, judge.ledger, batch, name, [q.digest for q in fits])
 
 
 async def create(judge: AnthropicJudge, questions: Sequence[Question]) -> str:
@@ -82,7 +82,7 @@ async def create(judge: AnthropicJudge, questions: Sequence[Question]) -> str:
             last = attempt + 1 == config.max_attempts or clock() + wait > ends
             if last or may_have_been_sent(error) or not worth_retrying(error):
                 raise
-            judge.seen[f"retried_{getattr(error, 'status_code', 'broken')}"] += 1
+            judge.counts[f"retried_{getattr(error, 'status_code', 'broken')}"] += 1
         await asyncio.sleep(wait)
     raise AssertionError("the last attempt returns or raises")
 

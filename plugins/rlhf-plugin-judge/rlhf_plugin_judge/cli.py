@@ -60,9 +60,9 @@ def agreement(
     if dry_run:
         asked = questions(matches_of(pairs), text, asking)
         most = getattr(chosen, "most_usd", lambda requests: 0.0)(asked)
-        found: dict[str, Any] = {"judge": name, "pairs": len(pairs), "questions": len(asked), "most_usd": most}
+        result: dict[str, Any] = {"judge": name, "pairs": len(pairs), "questions": len(asked), "most_usd": most}
         if as_json:
-            sdk.emit_json(found)
+            sdk.emit_json(result)
         else:
             click.echo(
                 f"{len(asked)} questions about {len(pairs)} pairs: at most {most:.4f} USD if each is answered "
@@ -73,27 +73,27 @@ def agreement(
     sdk.quiet_libraries()
     judge = chosen.build(ctx)
     try:
-        found = {"judge": name, **pair_agreement(judge, pairs, text, asking)}
+        result = {"judge": name, **pair_agreement(judge, pairs, text, asking)}
     finally:
         if callable(close := getattr(judge, "close", None)):
             close()
     if as_json:
-        sdk.emit_json(found)
+        sdk.emit_json(result)
     else:
-        show(found)
-    raise SystemExit(0 if found["judged"] else 1)
+        show(result)
+    raise SystemExit(0 if result["judged"] else 1)
 
 
-def show(found: Mapping[str, Any]) -> None:
+def show(result: Mapping[str, Any]) -> None:
     """For people."""
     click.echo(
-        f"judged {found['judged']} of {found['count']} pairs"
-        + "".join(f", {count} {status}" for status, count in found["missing"].items())
+        f"judged {result['judged']} of {result['count']} pairs"
+        + "".join(f", {count} {status}" for status, count in result["missing"].items())
     )
-    if found["judged"]:
+    if result["judged"]:
         click.echo(
-            f"agrees with the labels: {found['accuracy']:.3f} (95 % interval {found['low']:.3f} to "
-            f"{found['high']:.3f}), ties count half"
+            f"agrees with the labels: {result['accuracy']:.3f} (95 % interval {result['low']:.3f} to "
+            f"{result['high']:.3f}), ties count half"
         )
-        click.echo(f"ties {found['ties']:.3f}, position decided {found['flipped']:.3f}")
-    click.echo(f"cost {found['cost_usd']:.6f} USD")
+        click.echo(f"ties {result['ties']:.3f}, position decided {result['flipped']:.3f}")
+    click.echo(f"cost {result['cost_usd']:.6f} USD")

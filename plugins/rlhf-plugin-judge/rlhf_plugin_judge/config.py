@@ -78,17 +78,17 @@ class AnthropicConfig(ComponentConfig):
         """What this model's tokens cost.
 
         Raises:
-            ConfigError: nobody said.
+            ConfigError: its price is not known.
         """
-        known: Mapping[str, Price] = {**PRICES, **self.prices}
-        if (found := price_of(self.model, known)) is None:
+        prices: Mapping[str, Price] = {**PRICES, **self.prices}
+        if (price := price_of(self.model, prices)) is None:
             raise ConfigError(
                 f"judge 'anthropic': what '{self.model}' costs is not known, so no cap can hold",
-                why=f"known: {', '.join(sorted(known))}",
+                why=f"known: {', '.join(sorted(prices))}",
                 fix=f"--set 'judge.prices={{{self.model}: {{input: 1.0, output: 5.0}}}}' with its prices "
                 "in USD per million tokens",
             )
-        return found
+        return price
 
     @property
     def takes_temperature(self) -> bool:

@@ -23,7 +23,7 @@ class GradeReward:
 
     Args:
         config: scale and criterion.
-        judge: who is asked.
+        judge: the model that answers the questions.
     """
 
     def __init__(self, config: JudgeRewardConfig, judge: Judge) -> None:
@@ -33,8 +33,8 @@ class GradeReward:
     def score(self, samples: Sequence[Sample]) -> list[Score]:
         """One score per sample, each from its own question."""
         asking = self.config.asking
-        asked = [self.request(i, s) for i, s in enumerate(samples)]
-        return [self.as_score(v) for v in ask_json(self.judge, asked, self.parse, asking.repair)]
+        requests = [self.request(i, s) for i, s in enumerate(samples)]
+        return [self.as_score(v) for v in ask_json(self.judge, requests, self.parse, asking.repair)]
 
     def request(self, at: int, sample: Sample) -> JudgeRequest:
         """The question about one sample."""
@@ -51,13 +51,13 @@ class GradeReward:
             asking.seed,
         )
 
-    def parse(self, found: dict[str, Any]) -> float:
+    def parse(self, answer: dict[str, Any]) -> float:
         """The grade.
 
         Raises:
             Unusable: there is none on the scale.
         """
-        return number(found, "grade", self.config.low, self.config.high)
+        return number(answer, "grade", self.config.low, self.config.high)
 
     def as_score(self, verdict: Verdict[float]) -> Score:
         """A grade on the scale from 0 to 1."""

@@ -54,13 +54,13 @@ class Ledger:
                 fix="set judge.ledger to a file that can be written",
             ) from error
 
-    def reserve(self, nano: int, what: str) -> str | None:
+    def reserve(self, nano: int, purpose: str) -> str | None:
         """Set ``nano`` aside; None if that would exceed the cap."""
         with self._locked() as file:
             if self.total + nano > self.cap:
                 return None
             name = uuid.uuid4().hex
-            self._write(file, {"op": "reserve", "id": name, "usd": nano / NANO, "what": what})
+            self._write(file, {"op": "reserve", "id": name, "usd": nano / NANO, "what": purpose})
             return name
 
     def settle(self, name: str, nano: int, **facts: Any) -> None:
@@ -121,24 +121,24 @@ class Ledger:
             raise ConfigError(
                 "the judge's ledger is damaged: what was spent is not known",
                 where=f"{self.path}, line {self._line}",
-                fix="mend that line, or set judge.ledger to another file",
+                fix="fix that line, or set judge.ledger to another file",
             ) from error
 
 
 class Budget:
     """The ledger as the coroutines of one event loop use it.
 
-    Where the cap has no room, one waits for this process's own requests in flight: they were reserved at their worst
-    case, and most give something back.
+    When the cap is reached, a reservation waits for this process's requests in flight: they were reserved at their
+    worst case, and most release a part of it.
     """
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger, self.open = ledger, 0
         self._freed = asyncio.Event()
 
-    async def reserve(self, nano: int, what: str) -> str | None:
-        """Set ``nano`` aside; None if it does not fit, with nothing in flight that could give room."""
-        while (name := self.ledger.reserve(nano, what)) is None:
+    async def reserve(self, nano: int, purpose: str) -> str | None:
+        """Set ``nano`` aside; None if it does not fit, with nothing in flight that could release some."""
+        while (name := self.ledger.reserve(nano, purpose)) is None:
             if not self.open:
                 return None
             self._freed.clear()

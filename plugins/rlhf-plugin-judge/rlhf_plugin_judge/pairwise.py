@@ -94,16 +94,16 @@ def question(match: Match, a: str, b: str, order: str, system: str, asking: Aski
     )
 
 
-def better(found: dict[str, Any]) -> tuple[float, str]:
+def better(answer: dict[str, Any]) -> tuple[float, str]:
     """Points of response A, and why. "a" and "response A" are A too.
 
     Raises:
         Unusable: "better" is none of the three.
     """
-    points = POINTS.get(str(found.get("better", "")).strip().lower().removeprefix("response "))
+    points = POINTS.get(str(answer.get("better", "")).strip().lower().removeprefix("response "))
     if points is None:
         raise Unusable('"better" must be "A", "B" or "tie"')
-    return points, str(found.get("why", "")).strip()
+    return points, str(answer.get("why", "")).strip()
 
 
 def outcome(ab: Verdict[tuple[float, str]], ba: Verdict[tuple[float, str]]) -> Outcome:
@@ -112,8 +112,8 @@ def outcome(ab: Verdict[tuple[float, str]], ba: Verdict[tuple[float, str]]) -> O
     if ab.value is None or ba.value is None:
         gone = ab if ab.value is None else ba
         return Outcome(None, False, gone.status, gone.detail, cost)
-    (first, why), (second, other) = ab.value, ba.value
-    return Outcome((first + 1 - second) / 2, first == second != 0.5, cost_usd=cost, why=(why, other))
+    (first, first_why), (second, second_why) = ab.value, ba.value
+    return Outcome((first + 1 - second) / 2, first == second != 0.5, cost_usd=cost, why=(first_why, second_why))
 
 
 class PairwiseReward:
@@ -122,7 +122,7 @@ class PairwiseReward:
 
     Args:
         config: criterion and rivals.
-        judge: who is asked.
+        judge: the model that answers the questions.
     """
 
     def __init__(self, config: JudgeRewardConfig, judge: Judge) -> None:
@@ -146,12 +146,12 @@ class PairwiseReward:
         outcomes = compare(self.judge, matches, self.config.criterion, self.config.asking)
         shares: dict[int, list[tuple[float, bool]]] = defaultdict(list)
         missing: dict[int, Outcome] = {}
-        for (i, j), found in zip(pairs, outcomes):
-            if found.share is None:
-                missing |= {i: found, j: found}
+        for (i, j), outcome_ij in zip(pairs, outcomes):
+            if outcome_ij.share is None:
+                missing |= {i: outcome_ij, j: outcome_ij}
             else:
-                shares[i].append((found.share, found.flipped))
-                shares[j].append((1 - found.share, found.flipped))
+                shares[i].append((outcome_ij.share, outcome_ij.flipped))
+                shares[j].append((1 - outcome_ij.share, outcome_ij.flipped))
         return [win_share(shares[i], missing.get(i)) for i in range(len(samples))]
 
     def close(self) -> None:

@@ -38,9 +38,9 @@ def retry_after(error: Exception) -> float | None:
     try:
         if "retry-after-ms" in headers:
             return max(0.0, float(headers["retry-after-ms"]) / 1000)
-        if (said := headers.get("retry-after")) is None:
+        if (seconds := headers.get("retry-after")) is None:
             return None
-        return max(0.0, float(said))
+        return max(0.0, float(seconds))
     except ValueError:
         pass
     try:

@@ -44,7 +44,7 @@ class AnthropicJudge:
         """Of other days, where a batch may be that nobody has fetched."""
         self.answers = Answers(cache_folder() / "judges" / "answers" if config.cache else None)
         self.background = Background()
-        self.seen: defaultdict[str, float] = defaultdict(float)
+        self.counts: defaultdict[str, float] = defaultdict(float)
         """Requests, kept answers, attempts, retries by reason, tokens, and ``cost_usd`` of this process."""
         self._client: anthropic.AsyncAnthropic | None = None
         self._pid = 0
@@ -56,7 +56,7 @@ class AnthropicJudge:
         if not requests:
             return []
         replies = self.background.run(self._ask([question_of(r, self.config) for r in requests]))
-        self.report.update({k: round(v, 9) for k, v in sorted(self.seen.items())})
+        self.report.update({k: round(v, 9) for k, v in sorted(self.counts.items())})
         self.report["ledger_usd"] = round(self.ledger.total / NANO, 9)  # everybody's who shares it, other processes too
         return replies
 
@@ -70,32 +70,32 @@ class AnthropicJudge:
     async def _ask(self, questions: Sequence[Question]) -> list[JudgeReply]:
         if self._pid != os.getpid() or self._client is None:
             self._open()
-        self.seen["requests"] += len(questions)
-        found: dict[str, JudgeReply] = {}
+        self.counts["requests"] += len(questions)
+        replies: dict[str, JudgeReply] = {}
         todo: dict[str, Question] = {}
-        for one in questions:
-            if one.digest in found or one.digest in todo:
-                self.seen["kept"] += 1
-            elif (row := self.answers.get(one.digest)) is not None:
-                found[one.digest] = kept(row)
-                self.seen["kept"] += 1
-            elif one.too_long:
-                found[one.digest] = JudgeReply.failed(
+        for question in questions:
+            if question.digest in replies or question.digest in todo:
+                self.counts["kept"] += 1
+            elif (row := self.answers.get(question.digest)) is not None:
+                replies[question.digest] = cached_reply(row)
+                self.counts["kept"] += 1
+            elif question.too_long:
+                replies[question.digest] = JudgeReply.failed(
                     ScoreStatus.ERROR,
                     f"the question may have more than {self.price.longest} tokens, for which "
                     f"'{self.config.model}' has no price here (judge.prices, longest)",
                 )
             else:
-                todo[one.digest] = one
+                todo[question.digest] = question
         if self.config.batches and todo:
             from rlhf_plugin_judge.batches import ask_batched
 
-            found |= await ask_batched(self, list(todo.values()))
+            replies |= await ask_batched(self, list(todo.values()))
         else:
-            found |= zip(todo, await together(self._one(q) for q in todo.values()))
+            replies |= zip(todo, await together(self._one(q) for q in todo.values()))
         first: set[str] = set()
         return [
-            found[q.digest] if not (q.digest in first or first.add(q.digest)) else again(found[q.digest])
+            replies[q.digest] if not (q.digest in first or first.add(q.digest)) else again(replies[q.digest])
             for q in questions
         ]
 
@@ -127,7 +127,7 @@ class AnthropicJudge:
                 async with asyncio.timeout(self.config.deadline_s):
                     return await self._attempts(question, last)
             except TimeoutError:
-                self.seen["late"] += 1
+                self.counts["late"] += 1
                 before = f"; before: {last[-1]}" if last else ""
                 return JudgeReply.failed(ScoreStatus.TIMEOUT, f"no answer within {self.config.deadline_s:g} s{before}")
 
@@ -140,7 +140,7 @@ class AnthropicJudge:
             name = await self.budget.reserve(question.most, question.digest[:16])
             if name is None:
                 return self.refused()
-            self.seen["attempts"] += 1
+            self.counts["attempts"] += 1
             spent, facts = question.most, {"note": "cut off"}
             after: float | None = None
             try:
@@ -156,7 +156,7 @@ class AnthropicJudge:
                 if not worth_retrying(error):
                     return JudgeReply.failed(ScoreStatus.ERROR, f"{last[-1]}{hint(last[-1])}")
                 late, after = isinstance(error, (TimeoutError, anthropic.APITimeoutError)), retry_after(error)
-                self.seen[f"retried_{getattr(error, 'status_code', 'timeout' if late else 'broken')}"] += 1
+                self.counts[f"retried_{getattr(error, 'status_code', 'timeout' if late else 'broken')}"] += 1
             finally:
                 self.budget.settle(name, spent, what=question.digest[:16], **facts)
             if after is not None:
@@ -172,8 +172,8 @@ class AnthropicJudge:
             return await self.client.messages.create(**question.params, extra_body=more)
 
     def refused(self) -> JudgeReply:
-        """The reply for a question that the cap has no room for."""
-        self.seen["over_cap"] += 1
+        """The reply to a question that would exceed the cap."""
+        self.counts["over_cap"] += 1
         spent, cap = self.ledger.total / NANO, self.config.max_cost_usd
         return JudgeReply.failed(
             ScoreStatus.MISSING,
@@ -195,7 +195,7 @@ class AnthropicJudge:
         text = "".join(block.text for block in message.content if block.type == "text")
         size = tokens.input + tokens.cache_write + tokens.cache_read
         for key, value in {"input_tokens": size, "output_tokens": tokens.output, "cost_usd": usd, "answers": 1}.items():
-            self.seen[key] += value
+            self.counts[key] += value
         status = ScoreStatus.OK if text else ScoreStatus.MISSING
         why = "" if text else f"no text: it stopped for '{message.stop_reason}'"
         return JudgeReply(text or None, status, why, size, tokens.output, usd)
@@ -216,7 +216,7 @@ class AnthropicJudge:
                     },
                 )
             except (OSError, RuntimeError, ValueError):
-                self.seen["not_kept"] += 1
+                self.counts["not_kept"] += 1
         return reply
 
     def say(self, error: Exception) -> str:
@@ -244,7 +244,7 @@ def tokens_of(message: Any) -> Tokens:
     )
 
 
-def kept(row: dict[str, Any]) -> JudgeReply:
+def cached_reply(row: dict[str, Any]) -> JudgeReply:
     """An answer from the cache; it costs nothing now."""
     return JudgeReply(
         row["text"],

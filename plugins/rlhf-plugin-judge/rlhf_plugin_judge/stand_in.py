@@ -91,16 +91,16 @@ class Service:
         """An answer as the API writes it, billed."""
         system = "".join(b["text"] for b in body.get("system", []))
         cached = any("cache_control" in b for b in body.get("system", []))
-        asked = sum(len(str(m["content"])) for m in body["messages"]) // 4 + 10
+        input_tokens = sum(len(str(m["content"])) for m in body["messages"]) // 4 + 10
         with self._lock:
-            known = cached and system in self._systems
+            cache_hit = cached and system in self._systems
             self._systems |= {system} if cached else set()
             size = len(system) // 4
             tokens = Tokens(
-                asked + (0 if cached else size),
+                input_tokens + (0 if cached else size),
                 min(body["max_tokens"], len(text) // 4 + 1),
-                size if cached and not known else 0,
-                size if known else 0,
+                size if cached and not cache_hit else 0,
+                size if cache_hit else 0,
             )
             self.seen["billed_nano"] += cost(self.price, tokens, share)
             self.seen["answers"] += 1
@@ -160,8 +160,8 @@ class Handler(BaseHTTPRequestHandler):
         time.sleep(service.latency_s)
         if fault in ERRORS:
             return self.error(int(fault), ERRORS[fault], f"a fault was asked for ({fault})")
-        found = service.message(body, "I would rather not say." if fault == "prose" else service.answer(body))
-        if self.deliver(found, fault):
+        message = service.message(body, "I would rather not say." if fault == "prose" else service.answer(body))
+        if self.deliver(message, fault):
             with service._lock:
                 service.answered[name] += 1
         return None
@@ -179,13 +179,13 @@ class Handler(BaseHTTPRequestHandler):
         self.deliver(self.batch(name), fault)
         return None
 
-    def deliver(self, found: Mapping[str, Any], fault: str) -> bool:
+    def deliver(self, message: Mapping[str, Any], fault: str) -> bool:
         """Send what was made, unless a fault takes it or a part of it; True if all of it was sent."""
         if fault in ("hang", "drop"):
             self.server.closing.wait(self.server.service.hang_s if fault == "hang" else 0)
             self.close_connection = True
             return False
-        text = json.dumps(found)
+        text = json.dumps(message)
         broken = fault == "malformed"
         return self.send(200, text[: len(text) // 2] if broken else text) and not broken
 
@@ -193,12 +193,12 @@ class Handler(BaseHTTPRequestHandler):
         """How a batch is, or its results."""
         service, parts = self.server.service, self.path.strip("/").split("/")
         if self.path == "/seen":
-            found = {
+            batch = {
                 **service.seen,
                 "most_open": service.most_open,
                 "answered_twice": sum(n > 1 for n in service.answered.values()),
             }
-            self.send(200, json.dumps(found))
+            self.send(200, json.dumps(batch))
         elif len(parts) < 4 or parts[3] not in service.batches:
             self.error(404, "not_found_error", f"no {self.path}")
         elif len(parts) == 5:

@@ -57,28 +57,28 @@ def find_object(text: str) -> dict[str, Any]:
         {'grade': 7}
     """
     text, at, last, broken = text[-LOOKED_AT:], 0, None, False
-    decoder, rest = json.JSONDecoder(), ""
+    decoder, trailing = json.JSONDecoder(), ""
     while (at := text.find("{", at)) >= 0:
         try:
-            found, end = decoder.raw_decode(text, at)
+            parsed, end = decoder.raw_decode(text, at)
         except (ValueError, RecursionError):
             broken, at = broken or _OPENED.match(text, at) is not None, at + 1
             continue
-        last, at, rest = found, end, text[end:]
+        last, at, trailing = parsed, end, text[end:]
     if last is None:
         raise Unusable("there is no JSON object in it")
-    if broken or rest.strip(" \r\n\t`"):
+    if broken or trailing.strip(" \r\n\t`"):
         raise Unusable("it does not end with one JSON object that can be read")
     return last
 
 
-def number(found: dict[str, Any], key: str, low: float, high: float) -> float:
+def number(answer: dict[str, Any], key: str, low: float, high: float) -> float:
     """A number on a scale.
 
     Raises:
         Unusable: the key is missing, or its value is no number from ``low`` to ``high``.
     """
-    value = found.get(key)
+    value = answer.get(key)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise Unusable(
             f'"{key}" must be a number from {low:g} to {high:g}'
@@ -95,7 +95,7 @@ def ask_json(
     """Ask, and read each answer as one JSON object.
 
     Args:
-        judge: who is asked.
+        judge: the model that answers the questions.
         requests: the questions.
         parse: makes a value of the object, or raises :class:`Unusable`.
         repair: ask once more where the answer cannot be used, saying why.
@@ -105,11 +105,11 @@ def ask_json(
     """
     replies = list(judge.ask(requests))
     verdicts = [read(reply, parse) for reply in replies]
-    again = [i for i, (v, r) in enumerate(zip(verdicts, replies)) if v.status is not ScoreStatus.OK and r.ok]
-    if not repair or not again:
+    to_repair = [i for i, (v, r) in enumerate(zip(verdicts, replies)) if v.status is not ScoreStatus.OK and r.ok]
+    if not repair or not to_repair:
         return verdicts
-    asked = [mending(requests[i], str(replies[i].text), verdicts[i].detail) for i in again]
-    for i, reply in zip(again, judge.ask(asked)):
+    repairs = [repair_request(requests[i], str(replies[i].text), verdicts[i].detail) for i in to_repair]
+    for i, reply in zip(to_repair, judge.ask(repairs)):
         second = read(reply, parse)
         detail = f"twice; first: {verdicts[i].detail}; then: {second.detail}" if second.detail else ""
         verdicts[i] = replace(second, detail=detail, repaired=True, cost_usd=verdicts[i].cost_usd + second.cost_usd)
@@ -123,11 +123,11 @@ def read(reply: JudgeReply, parse: Callable[[dict[str, Any]], T]) -> Verdict[T]:
     try:
         return Verdict(parse(find_object(reply.text)), cost_usd=reply.cost_usd)
     except Unusable as error:
-        said = " ".join(reply.text.split())[:80]
-        return Verdict(None, ScoreStatus.ERROR, f"{error} (the judge said: {said!r})", cost_usd=reply.cost_usd)
+        excerpt = " ".join(reply.text.split())[:80]
+        return Verdict(None, ScoreStatus.ERROR, f"{error} (the judge said: {excerpt!r})", cost_usd=reply.cost_usd)
 
 
-def mending(request: JudgeRequest, text: str, why: str) -> JudgeRequest:
+def repair_request(request: JudgeRequest, text: str, why: str) -> JudgeRequest:
     """The question, its unusable answer, and what is wrong with it."""
     turns = (
         {"role": "assistant", "content": text.strip() or "(nothing)"},

@@ -24,7 +24,7 @@ class JudgeVerifier:
 
     Args:
         config: the question, and whether the reference answer is shown.
-        judge: who is asked.
+        judge: the model that answers the questions.
     """
 
     def __init__(self, config: JudgeVerifierConfig, judge: Judge) -> None:
@@ -63,13 +63,13 @@ class JudgeVerifier:
         close_judge(self.judge)
 
 
-def yes(found: dict[str, Any]) -> bool:
+def yes(answer: dict[str, Any]) -> bool:
     """The verdict.
 
     Raises:
         Unusable: it is neither true nor false.
     """
-    value = found.get("verdict")
+    value = answer.get("verdict")
     if not isinstance(value, bool):
         raise Unusable('"verdict" must be true or false')
     return value

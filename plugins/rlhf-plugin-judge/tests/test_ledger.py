@@ -28,14 +28,14 @@ print(got)
 def test_processes_share_one_cap(tmp_path: Path):
     file = tmp_path / "l.jsonl"
     running = [subprocess.Popen([sys.executable, "-c", SPEND, str(file)], stdout=subprocess.PIPE) for _ in range(2)]
-    made = [int(p.communicate(timeout=60)[0]) for p in running]
+    reservation_counts = [int(p.communicate(timeout=60)[0]) for p in running]
     # 499 answers of 0.002 leave 0.002, too little to reserve 0.005; two in flight may refuse each other one earlier
-    assert 497 <= sum(made) <= 499
+    assert 497 <= sum(reservation_counts) <= 499
     rows = [json.loads(line) for line in file.read_text().splitlines()]
-    held: dict[str, float] = {}
+    open_usd: dict[str, float] = {}
     for row in rows:
-        held[row["id"]] = row["usd"]
-        assert sum(held.values()) <= 1.0 + 1e-9
+        open_usd[row["id"]] = row["usd"]
+        assert sum(open_usd.values()) <= 1.0 + 1e-9
 
 
 def test_what_a_killed_process_reserved_stays_and_its_torn_row_goes(tmp_path: Path):

@@ -29,17 +29,17 @@ def test_an_answer_that_ends_at_once_is_missing_and_no_empty_text():
 def test_answers_what_fits():
     judge = POCKET.build(make_context())
     turn = ({"role": "user", "content": "What is 2 + 3?"},)
-    asked = [
+    requests = [
         JudgeRequest("a", turn, max_tokens=12),
         JudgeRequest("b", turn, "Be brief.", max_tokens=3),
         JudgeRequest("c", turn, max_tokens=10**6),
         JudgeRequest("d", turn, max_tokens=12, temperature=1.0, seed=1),
         JudgeRequest("e", turn, max_tokens=12, temperature=1.0, seed=2),
     ]
-    replies = judge.ask(asked)
-    assert replies[0].text == judge.ask(asked[:1])[0].text
+    replies = judge.ask(requests)
+    assert replies[0].text == judge.ask(requests[:1])[0].text
     assert 0 < replies[1].output_tokens <= 3
     assert replies[1].input_tokens > replies[0].input_tokens
     assert replies[2].status is ScoreStatus.ERROR
     assert "context" in replies[2].detail
-    assert [r.text for r in judge.ask(asked[3:])] == [r.text for r in replies[3:]]
+    assert [r.text for r in judge.ask(requests[3:])] == [r.text for r in replies[3:]]

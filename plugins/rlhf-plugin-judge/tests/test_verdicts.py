@@ -89,15 +89,15 @@ def test_a_judge_that_likes_the_first_place_moves_nobody(serve, config):
 
 
 def test_a_comparison_keeps_its_reasons_and_a_list_is_no_answer(serve, config):
-    said = {
+    answers = {
         "a": '{"better": "response B", "why": "shorter"}',
         "b": '{"better": "a", "why": "still shorter"}',
         "c": '{"better": ["A"]}',
     }
-    judge = config(serve(answer=lambda body: said[between(body, "response_a")])).build(make_context())
+    judge = config(serve(answer=lambda body: answers[between(body, "response_a")])).build(make_context())
     turn = ({"role": "user", "content": "Hi?"},)
-    found, unusable = compare(judge, [Match("1", turn, "a", "b"), Match("2", turn, "c", "a")], "", Asking())
-    assert (found.share, found.flipped, found.why) == (0.0, False, ("shorter", "still shorter"))
+    outcome, unusable = compare(judge, [Match("1", turn, "a", "b"), Match("2", turn, "c", "a")], "", Asking())
+    assert (outcome.share, outcome.flipped, outcome.why) == (0.0, False, ("shorter", "still shorter"))
     assert (unusable.share, unusable.status) == (None, ScoreStatus.ERROR)
 
 
@@ -185,8 +185,8 @@ def test_a_quoted_grade_is_no_verdict(text: str) -> None:
 
 def test_a_brace_in_the_thoughts_does_no_harm_and_no_tag_can_be_closed() -> None:
     assert find_object('By \\frac{1}{2} and {so on}: {"grade": 7}\n') == {"grade": 7}
-    said = tagged("response", "x</Response> y< / response >z</b>")
-    assert said == "<response>\nx&lt;/Response> y&lt; / response >z</b>\n</response>"
+    text = tagged("response", "x</Response> y< / response >z</b>")
+    assert text == "<response>\nx&lt;/Response> y&lt; / response >z</b>\n</response>"
 
 
 def test_agreement_with_labels(serve, config):
@@ -195,10 +195,10 @@ def test_agreement_with_labels(serve, config):
         for i in range(8)
     ]
     judge = config(serve(answer=by_length)).build(make_context())
-    found = pair_agreement(judge, pairs, "", Asking())
-    assert found["accuracy"] == pytest.approx((4 + 0.5 * 2) / 8)  # 12 and 16 win, 8 ties, 4 loses
-    assert (found["judged"], found["ties"], found["flipped"]) == (8, 0.25, 0.0)
-    assert found["low"] < 0.625 < found["high"]
+    result = pair_agreement(judge, pairs, "", Asking())
+    assert result["accuracy"] == pytest.approx((4 + 0.5 * 2) / 8)  # 12 and 16 win, 8 ties, 4 loses
+    assert (result["judged"], result["ties"], result["flipped"]) == (8, 0.25, 0.0)
+    assert result["low"] < 0.625 < result["high"]
 
 
 def test_the_command_says_what_it_would_cost_and_how_far_the_judge_agrees(serve, command, capsys):
@@ -211,13 +211,13 @@ def test_the_command_says_what_it_would_cost_and_how_far_the_judge_agrees(serve,
         with pytest.raises(SystemExit) as caught:
             main([*words, *more])
         assert not caught.value.code
-        found = json.loads(capsys.readouterr().out)
+        result = json.loads(capsys.readouterr().out)
         assert server.service.seen["arrivals"] == (0 if more else 12)
         if more:
-            assert found["questions"] == 12
-            most = found["most_usd"]
-    assert found["judged"] == 6
-    assert 0 < found["cost_usd"] < most
+            assert result["questions"] == 12
+            most = result["most_usd"]
+    assert result["judged"] == 6
+    assert 0 < result["cost_usd"] < most
     assert command("judge", "agreement", "--pairs", "2", "--set", "modle=x", "--dry-run")[0] == 2
 
 

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from rlhf_core.api import Advantages, BuildContext, FinishReason, KLSettings, Rollout, Score, TokenValues
 from rlhf_core.functional import kl_value
 from rlhf_plugin_ppo.config import GaeConfig, PpoKL
 from rlhf_plugin_ppo.maths import Doubles, KLController, explained_variance, gae, whitened
+
+Indices = npt.NDArray[np.intp]
 
 
 class Gae:
@@ -50,48 +53,64 @@ class Gae:
         tokens: Sequence[TokenValues] | None = None,
     ) -> Advantages:
         """Return ``[T]`` advantages and returns per rollout, None where its score is missing."""
-        told = tokens or [TokenValues(np.zeros(len(r.completion_ids) + 1, np.float32)) for r in rollouts]
-        chosen = [np.flatnonzero(np.ones(len(r.completion_ids)) if r.mask_T is None else r.mask_T) for r in rollouts]
-        kls = [self._kl(r, t)[c] for r, t, c in zip(rollouts, told, chosen, strict=True)]
-        raw = {i: self._advantages(rollouts[i], s, told[i], chosen[i], kls[i]) for i, s in enumerate(scores) if s.ok}
-        values = {i: np.asarray(told[i].values_T1, np.float64)[chosen[i]] for i in raw}
-        returns = {i: raw[i] + values[i] for i in raw}
-        seen = [i for i in raw if not (self.mask_truncated and truncated(rollouts[i]))]
-        final = raw | dict(zip(seen, whitened([raw[i] for i in seen]))) if self.config.whiten else raw
-        metrics = self._metrics([values[i] for i in seen], [returns[i] for i in seen])
+        if tokens is None or len(tokens) == 0:
+            token_values = [TokenValues(np.zeros(len(r.completion_ids) + 1, np.float32)) for r in rollouts]
+        else:
+            token_values = list(tokens)
+        chosen = [chosen_tokens(r) for r in rollouts]
+        kls = [self._kl(r, v)[c] for r, v, c in zip(rollouts, token_values, chosen, strict=True)]
+
+        advantages: dict[int, Doubles] = {}
+        values: dict[int, Doubles] = {}
+        returns: dict[int, Doubles] = {}
+        for i, score in enumerate(scores):
+            if score.ok:
+                advantages[i] = self._advantages(rollouts[i], score, token_values[i], chosen[i], kls[i])
+                values[i] = np.asarray(token_values[i].values_T1, np.float64)[chosen[i]]
+                returns[i] = advantages[i] + values[i]
+
+        trained = [i for i in advantages if not (self.mask_truncated and truncated(rollouts[i]))]
+        metrics = self._metrics([values[i] for i in trained], [returns[i] for i in trained])
         if tokens is not None and rollouts:
             metrics["kl_coefficient"] = self.control.coefficient
-            self.control.observe(float(np.mean([k.sum() for k in kls])), len(rollouts))
+            self.control.observe(float(np.mean([kl.sum() for kl in kls])), len(rollouts))
+        if self.config.whiten:
+            advantages |= zip(trained, whitened([advantages[i] for i in trained]))
+
         sizes = [len(r.completion_ids) for r in rollouts]
         return Advantages(
-            [spread(final.get(i), c, sizes[i]) for i, c in enumerate(chosen)],
+            [spread(advantages.get(i), chosen[i], sizes[i]) for i in range(len(rollouts))],
             metrics,
-            [spread(returns.get(i), c, sizes[i]) for i, c in enumerate(chosen)],
+            [spread(returns.get(i), chosen[i], sizes[i]) for i in range(len(rollouts))],
         )
 
-    def _kl(self, rollout: Rollout, told: TokenValues) -> Doubles:
-        if told.ref_T is None:
+    def _kl(self, rollout: Rollout, token_values: TokenValues) -> Doubles:
+        """KL estimate ``[T]`` per completion token; zeros without a reference policy."""
+        if token_values.ref_T is None:
             return np.zeros(len(rollout.completion_ids))
-        return np.asarray(kl_value(rollout.logprobs_T, told.ref_T, self.estimator), np.float64)
+        return np.asarray(kl_value(rollout.logprobs_T, token_values.ref_T, self.estimator), np.float64)
 
-    def _advantages(self, rollout: Rollout, score: Score, told: TokenValues, chosen: Any, kl: Doubles) -> Doubles:
+    def _advantages(
+        self, rollout: Rollout, score: Score, token_values: TokenValues, chosen: Indices, kl: Doubles
+    ) -> Doubles:
         """Of one completion, at the tokens that the policy chose."""
         if not len(chosen):
             return np.zeros(0)
-        goes_on = self.config.truncated == "bootstrap" and truncated(rollout)
+        bootstraps = self.config.truncated == "bootstrap" and truncated(rollout)
         rewards = -self.control.coefficient * kl
-        rewards[-1] += 0.0 if goes_on else float(score.value or 0.0)
-        after = float(told.values_T1[-1]) if goes_on else 0.0
-        values = np.append(np.asarray(told.values_T1, np.float64)[chosen], after)
+        rewards[-1] += 0.0 if bootstraps else float(score.value or 0.0)
+        last_value = float(token_values.values_T1[-1]) if bootstraps else 0.0
+        values = np.append(np.asarray(token_values.values_T1, np.float64)[chosen], last_value)
         return gae(rewards, values, self.config.gamma, self.config.gae_lambda)
 
     def _metrics(self, values: Sequence[Doubles], returns: Sequence[Doubles]) -> dict[str, float]:
-        said, true = (np.concatenate(rows) if rows else np.zeros(0) for rows in (values, returns))
-        if not true.size:
+        """Means over all trained tokens, and the variance of the returns that the values explain."""
+        if not sum(len(row) for row in returns):
             return {}
-        explained = explained_variance(said, true)
-        rows = {"value/mean": float(said.mean()), "return/mean": float(true.mean())}
-        return rows if explained is None else {**rows, "explained_variance": explained}
+        all_values, all_returns = np.concatenate(values), np.concatenate(returns)
+        metrics = {"value/mean": float(all_values.mean()), "return/mean": float(all_returns.mean())}
+        explained = explained_variance(all_values, all_returns)
+        return metrics if explained is None else {**metrics, "explained_variance": explained}
 
     def state_dict(self) -> dict[str, Any]:
         """The KL coefficient; the core keeps the critic."""
@@ -103,7 +122,7 @@ class Gae:
 
 
 def controller(kl: KLSettings) -> KLController:
-    """What charges the KL to the reward: nothing if it is in the loss; held unless PPO's own settings steer it."""
+    """The coefficient of the KL in the reward: 0 if the KL is in the loss; constant unless PPO's settings adapt it."""
     coefficient = kl.coefficient if kl.where == "reward" else 0.0
     if isinstance(kl, PpoKL) and kl.controller == "adaptive":
         return KLController(coefficient, kl.target, kl.horizon)
@@ -115,7 +134,14 @@ def truncated(rollout: Rollout) -> bool:
     return rollout.finish_reason is FinishReason.LENGTH
 
 
-def spread(row: Doubles | None, chosen: Any, size: int) -> Any:
+def chosen_tokens(rollout: Rollout) -> Indices:
+    """Places of the completion tokens that the policy chose, ascending."""
+    if rollout.mask_T is None:
+        return np.arange(len(rollout.completion_ids))
+    return np.flatnonzero(rollout.mask_T)
+
+
+def spread(row: Doubles | None, chosen: Indices, size: int) -> Any:
     """Put numbers of the chosen tokens back in their places, 0 elsewhere; None stays None."""
     if row is None:
         return None

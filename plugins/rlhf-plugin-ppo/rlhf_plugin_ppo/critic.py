@@ -73,13 +73,13 @@ def make_critic(settings: CriticSettings, ctx: BuildContext) -> Critic:
             )
         trunk = trunk_of(policy)
         return Critic(width(trunk), dtype_of(trunk), stop_gradient=settings.stop_gradient).to(device)
-    start = policy if settings.path is None else other(settings.path, ctx)
+    start = policy if settings.path is None else load_critic_model(settings.path, ctx)
     trunk = trunk_of(start)
     trunk = copy.deepcopy(trunk) if start is policy else trunk
     return Critic(width(trunk), dtype_of(trunk), trunk).to(device)
 
 
-def other(path: str, ctx: BuildContext) -> LoadedModel:
+def load_critic_model(path: str, ctx: BuildContext) -> LoadedModel:
     """Load another model for the critic, with the policy's settings."""
     loaded = load_policy(ctx.config.model.model_copy(update={"path": path, "revision": None}))
     if loaded.tokenizer.get_vocab() != ctx.policy.tokenizer.get_vocab():

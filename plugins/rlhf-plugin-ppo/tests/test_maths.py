@@ -81,11 +81,11 @@ def test_explained_variance() -> None:
 )
 def test_the_controller_is_the_papers(kl: float, factor: float) -> None:
     """Ziegler et al. 2019: e = clip(KL / target - 1, -0.2, 0.2), beta <- beta (1 + e n / horizon)."""
-    control, held = KLController(0.2, 6.0, 10_000), KLController(0.2)
-    for control_ in (control, held):
-        control_.observe(kl, 64)
+    control, fixed = KLController(0.2, 6.0, 10_000), KLController(0.2)
+    for controller in (control, fixed):
+        controller.observe(kl, 64)
     assert control.coefficient == pytest.approx(0.2 * factor, rel=1e-12)
-    assert held.coefficient == 0.2
+    assert fixed.coefficient == 0.2
 
 
 def test_the_controller_holds_a_kl_at_its_target() -> None:
@@ -112,39 +112,42 @@ def context(**trainer: Any) -> BuildContext:
     return make_context(config=SimpleNamespace(trainer=SimpleNamespace(**settings)))
 
 
-def told(length: int, seed: int = 0, kl: float = 0.0) -> TokenValues:
+def token_values(length: int, seed: int = 0, kl: float = 0.0) -> TokenValues:
     values = np.random.default_rng(seed).normal(size=length + 1).astype(np.float32)
     return TokenValues(values, np.linspace(-0.1, -1.0, length).astype(np.float32) - np.float32(kl))
 
 
 def test_the_score_comes_with_the_last_token_and_the_kl_with_every_one() -> None:
     kl = PpoKL(coefficient=0.5, controller="fixed")
-    tokens = told(4, kl=0.2)
-    found = Gae(GaeConfig(whiten=False), context(kl=kl)).estimate([rollout(4)], [Score(2.0)], [0], [tokens])
-    wanted = gae([-0.1, -0.1, -0.1, 1.9], [*tokens.values_T1[:-1], 0.0])
-    assert found.values[0] == pytest.approx(wanted, abs=1e-6)
-    assert found.returns is not None
-    assert found.returns[0] == pytest.approx(wanted + tokens.values_T1[:-1], abs=1e-6)
-    assert found.metrics["kl_coefficient"] == 0.5
+    tokens = token_values(4, kl=0.2)
+    result = Gae(GaeConfig(whiten=False), context(kl=kl)).estimate([rollout(4)], [Score(2.0)], [0], [tokens])
+    expected = gae([-0.1, -0.1, -0.1, 1.9], [*tokens.values_T1[:-1], 0.0])
+    assert result.values[0] == pytest.approx(expected, abs=1e-6)
+    assert result.returns is not None
+    assert result.returns[0] == pytest.approx(expected + tokens.values_T1[:-1], abs=1e-6)
+    assert result.metrics["kl_coefficient"] == 0.5
     in_loss = KLSettings(coefficient=0.5, where="loss")
-    found = Gae(GaeConfig(whiten=False), context(kl=in_loss)).estimate([rollout(4)], [Score(2.0)], [0], [tokens])
-    assert found.values[0] == pytest.approx(gae([0, 0, 0, 2.0], [*tokens.values_T1[:-1], 0.0]), abs=1e-6)
+    result = Gae(GaeConfig(whiten=False), context(kl=in_loss)).estimate([rollout(4)], [Score(2.0)], [0], [tokens])
+    assert result.values[0] == pytest.approx(gae([0, 0, 0, 2.0], [*tokens.values_T1[:-1], 0.0]), abs=1e-6)
 
 
 def test_the_kl_that_was_seen_steers_the_next_batch_and_is_state() -> None:
     estimator = Gae(GaeConfig(), context(kl=PpoKL(coefficient=0.2, target=1.0)))
-    rollouts, tokens = [rollout(4), rollout(2)], [told(4, kl=0.5), told(2, kl=0.5)]  # 2.0 and 1.0: mean 1.5
+    rollouts, tokens = (
+        [rollout(4), rollout(2)],
+        [token_values(4, kl=0.5), token_values(2, kl=0.5)],
+    )  # 2.0 and 1.0: mean 1.5
     first = estimator.estimate(rollouts, [Score(1.0)] * 2, [0, 1], tokens)
     assert first.metrics["kl_coefficient"] == 0.2
     assert estimator.state_dict() == {"kl_coefficient": pytest.approx(0.2 * (1 + 0.2 * 2 / 10_000))}
-    other = Gae(GaeConfig(), context(kl=PpoKL(coefficient=0.2, target=1.0)))
-    other.load_state_dict(estimator.state_dict())
-    again = [e.estimate(rollouts, [Score(1.0)] * 2, [0, 1], tokens) for e in (estimator, other)]
+    restored = Gae(GaeConfig(), context(kl=PpoKL(coefficient=0.2, target=1.0)))
+    restored.load_state_dict(estimator.state_dict())
+    again = [e.estimate(rollouts, [Score(1.0)] * 2, [0, 1], tokens) for e in (estimator, restored)]
     assert again[0].metrics == again[1].metrics
 
 
 def test_truncated_completions_are_scored_bootstrapped_or_left_out() -> None:
-    tokens, score = [told(3), told(3, 1)], [Score(1.0), Score(5.0)]
+    tokens, score = [token_values(3), token_values(3, 1)], [Score(1.0), Score(5.0)]
     rollouts = [rollout(3), rollout(3, cut=True)]
 
     def second(config: GaeConfig, **trainer: Any) -> Any:
@@ -165,13 +168,13 @@ def test_tokens_of_a_tool_are_no_time_steps_and_missing_scores_take_no_part() ->
     values = np.float32([0.1, 9.0, 9.0, 0.4, 0.7])
     rollouts = [rollout(4, mask=[True, False, False, True]), rollout(2), rollout(2, mask=[False, False])]
     scores = [Score(1.0), Score.failed(ScoreStatus.TIMEOUT, "late"), Score(1.0)]
-    found = Gae(GaeConfig(whiten=False), context()).estimate(
-        rollouts, scores, [0, 1, 2], [TokenValues(values), told(2), told(2)]
+    result = Gae(GaeConfig(whiten=False), context()).estimate(
+        rollouts, scores, [0, 1, 2], [TokenValues(values), token_values(2), token_values(2)]
     )
     short = gae([0.0, 1.0], [0.1, 0.4, 0.0])
-    assert found.values[0] == pytest.approx([short[0], 0, 0, short[1]], abs=1e-6)
-    assert found.values[1] is None
-    assert found.values[2] == pytest.approx([0.0, 0.0])
+    assert result.values[0] == pytest.approx([short[0], 0, 0, short[1]], abs=1e-6)
+    assert result.values[1] is None
+    assert result.values[2] == pytest.approx([0.0, 0.0])
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_two_processes_make_the_run_of_one(kind: str, tmp_path: Path) -> None:
         finish(start(*ARGS, *settings, "--nproc", n, "--run-dir", tmp_path / str(n)))
     assert gap(weights(tmp_path / "1", 2), weights(tmp_path / "2", 2)) < 1e-5
     rows = [[json.loads(line) for line in (tmp_path / n / "metrics.jsonl").open()] for n in ("1", "2")]
-    for one, two in zip(*rows, strict=True):
+    for single, double in zip(*rows, strict=True):
         for name in (
             "loss",
             "value_loss",
@@ -82,8 +82,8 @@ def test_two_processes_make_the_run_of_one(kind: str, tmp_path: Path) -> None:
             "value/mean",
             "return/mean",
         ):
-            assert one[name] == pytest.approx(two[name], rel=1e-4, abs=1e-5), name
-        assert one["reward/std"] > 0
+            assert single[name] == pytest.approx(double[name], rel=1e-4, abs=1e-5), name
+        assert single["reward/std"] > 0
 
 
 @pytest.mark.slow

@@ -107,11 +107,11 @@ def test_policy_and_critic_learn(settings: tuple[str, ...], train: Train) -> Non
     assert run.steps[1]["value/mean"] != 0
     assert run.summary["updates"] == 4
     assert apart(start(), run.policy) > 1e-5
-    own = run.critic()
-    assert float(own["weight_H"].abs().max()) > 0
+    critic = run.critic()
+    assert float(critic["weight_H"].abs().max()) > 0
     shared, lora = any("shared" in s for s in settings), any("lora" in s for s in settings)
-    assert (len(own) > 2) is not shared, "a shared critic is its head"
-    assert all("lora" in k or k in ("weight_H", "bias") for k in own) or not lora, "its base stays as it is"
+    assert (len(critic) > 2) is not shared, "a shared critic is its head"
+    assert all("lora" in k or k in ("weight_H", "bias") for k in critic) or not lora, "its base stays as it is"
     assert not list((run.folder / "final").glob("*critic*"))
 
 
@@ -127,10 +127,10 @@ def test_the_update_does_not_depend_on_the_micro_batch_size(train: Train) -> Non
     runs = [train(str(n), *settings, f"trainer.micro_batch_size={n}") for n in (3, 16)]
     for name in ("reward/mean", "reward/std", "tokens_generated"):
         assert runs[0].steps[0][name] == runs[1].steps[0][name] > 0, f"{name}: not the same rollouts"
-    told = [(run.folder / "trace.jsonl").read_text().splitlines() for run in runs]
+    traces = [(run.folder / "trace.jsonl").read_text().splitlines() for run in runs]
     written = [
         [c["text"] for row in map(json.loads, rows) if row["event"] == "prompt" for c in row["completions"]]
-        for rows in told
+        for rows in traces
     ]
     assert written[0] == written[1] != [], "the same completions"
     assert apart(runs[0].policy, start()) > 1e-5
@@ -215,10 +215,10 @@ def test_updates_stop_once_the_policy_is_too_far_from_the_one_that_sampled(train
         "trainer.epochs_per_rollout_batch=2",
     )
     free = train("free", *fast)
-    held = train("held", *fast, "trainer.target_kl=1e-4")
+    limited = train("held", *fast, "trainer.target_kl=1e-4")
     assert free.summary["updates"] == 8
-    assert held.summary["updates"] == 8 - held.summary["dropped"]["updates_beyond_target_kl"] < 8
-    assert held.steps[0]["approx_kl"] < free.steps[0]["approx_kl"]
+    assert limited.summary["updates"] == 8 - limited.summary["dropped"]["updates_beyond_target_kl"] < 8
+    assert limited.steps[0]["approx_kl"] < free.steps[0]["approx_kl"]
 
 
 def test_the_critic_has_its_own_learning_rate(train: Train) -> None:
@@ -244,7 +244,7 @@ def test_reward_rises_and_the_critic_explains_it(train: Train) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         (("advantage.name=group_norm", "trainer.group_size=4"), "algorithm 'ppo' needs a critic"),
         (("advantage.critic.kind=shared", "advantage.critic.path=pocket"), "would have no effect"),
@@ -262,34 +262,34 @@ def test_reward_rises_and_the_critic_explains_it(train: Train) -> None:
 )
 def test_bad_input_is_refused_before_anything_is_loaded(
     settings: tuple[str, ...],
-    said: str,
+    message: str,
     command: Callable[..., tuple[int, str]],
     tmp_path: Path,
 ) -> None:
     words = [w for s in settings for w in ("--set", s)]
     code, err = command(*SMALL, "--run-dir", tmp_path / "run", "--dry-run", *words)
     assert code == 2, err
-    assert said in " ".join(err.split())
+    assert message in " ".join(err.split())
 
 
 def test_a_critic_that_reads_other_tokens_is_refused(command: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
-    other = shutil.copytree(weights_path(), tmp_path / "other")
-    tokenizer: Any = json.loads((other / "tokenizer.json").read_text())
+    other_model = shutil.copytree(weights_path(), tmp_path / "other")
+    tokenizer: Any = json.loads((other_model / "tokenizer.json").read_text())
     vocabulary = tokenizer["model"]["vocab"]
     first, second = list(vocabulary)[-2:]
     vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
-    (other / "tokenizer.json").write_text(json.dumps(tokenizer))
-    code, err = command(*SMALL, "--run-dir", tmp_path / "run", "--set", f"advantage.critic.path={other}")
+    (other_model / "tokenizer.json").write_text(json.dumps(tokenizer))
+    code, err = command(*SMALL, "--run-dir", tmp_path / "run", "--set", f"advantage.critic.path={other_model}")
     assert code == 2, err
     assert "reads other tokens than policy 'pocket'" in " ".join(err.split())
 
 
 def test_a_critic_with_a_shorter_context_is_refused(command: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
-    other = shutil.copytree(weights_path(), tmp_path / "other")
-    config: Any = json.loads((other / "config.json").read_text())
+    other_model = shutil.copytree(weights_path(), tmp_path / "other")
+    config: Any = json.loads((other_model / "config.json").read_text())
     config["max_position_embeddings"] = 100
-    (other / "config.json").write_text(json.dumps(config))
-    code, err = command(*SMALL, "--run-dir", tmp_path / "run", "--set", f"advantage.critic.path={other}")
+    (other_model / "config.json").write_text(json.dumps(config))
+    code, err = command(*SMALL, "--run-dir", tmp_path / "run", "--set", f"advantage.critic.path={other_model}")
     assert code == 2, err
     assert "reads at most 100 tokens, but policy 'pocket' writes up to" in " ".join(err.split())
     assert "--set model.max_context=100" in err

@@ -65,7 +65,7 @@ class StepAdvantage:
 def step_rewards(score: Score) -> tuple[Floats, list[int]]:
     """(reward of each step, character where each ends); a score without steps is one step that ends with the text."""
     names = range(1, 1 + sum(name.startswith("step_") for name in score.parts))
-    if not names or any(f"{what}_{n}" not in score.parts for n in names for what in ("step", "end")):
+    if not names or any(f"{part}_{n}" not in score.parts for n in names for part in ("step", "end")):
         return np.array([score.value], np.float64), [0]
     return (np.array([score.parts[f"step_{n}"] for n in names]), [int(score.parts[f"end_{n}"]) for n in names])
 
@@ -88,14 +88,16 @@ def token_ends(rollout: Rollout, ends: Sequence[int], tokenizer: Any) -> list[in
         tokenizer: the policy's.
     """
     ids = rollout.completion_ids
-    known: dict[int, int] = {}
+    lengths: dict[int, int] = {}
 
     def characters(count: int) -> int:
-        if count not in known:
-            known[count] = len(tokenizer.decode(list(ids[:count]), skip_special_tokens=True))
-        return known[count]
+        if count not in lengths:
+            lengths[count] = len(tokenizer.decode(list(ids[:count]), skip_special_tokens=True))
+        return lengths[count]
 
-    found: list[int] = []
+    token_counts: list[int] = []
     for end in ends:
-        found.append(bisect_left(range(len(ids)), end, lo=found[-1] if found else 0, key=characters))
-    return found
+        token_counts.append(
+            bisect_left(range(len(ids)), end, lo=token_counts[-1] if token_counts else 0, key=characters)
+        )
+    return token_counts

@@ -47,11 +47,12 @@ def perturb(file: str, output: Path, carried: int, slip: int, problems: int | No
         raise ConfigError(f"--output {output} is a folder", fix=f"name a file: {output / 'steps.jsonl'}")
     config = Gsm8kStepsConfig(path=file, carried=carried, slip=slip, seed=seed)
     config.preflight(nowhere())
-    given = JsonlConfig(path=file).build(nowhere())
-    read = list(enumerate(given.rows("train")))
-    chosen = read if problems is None else random.Random(f"problems/{seed}").sample(read, min(problems, len(read)))
-    source = Gsm8kSource(config, given)
-    rows = [row for n, row_in in chosen for row in source.solutions(row_in, "train", n)]
+    published = JsonlConfig(path=file).build(nowhere())
+    chosen = list(enumerate(published.rows("train")))
+    if problems is not None:
+        chosen = random.Random(f"problems/{seed}").sample(chosen, min(problems, len(chosen)))
+    gsm8k = Gsm8kSource(config, published)
+    rows = [row for n, row_in in chosen for row in gsm8k.solutions(row_in, "train", n)]
     output.parent.mkdir(parents=True, exist_ok=True)
     write_text(output, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     kinds = Counter(row["kind"] for row in rows)
@@ -96,18 +97,18 @@ def first_error(folder: str, file: str, threshold: float, limit: int | None, max
 
     set_up_logging()
     quiet_libraries()
-    found = evaluate(folder, file, threshold, limit, max_length)
+    result = evaluate(folder, file, threshold, limit, max_length)
     if as_json:
-        emit_json(found)
+        emit_json(result)
         return
-    click.echo(f"{found['solutions']} solutions, {found['with_error']} with an error; model of {found['target']}")
-    for name in (n for n in ("at_threshold", "best", "crossed") if n in found):
-        row = found[name]
+    click.echo(f"{result['solutions']} solutions, {result['with_error']} with an error; model of {result['target']}")
+    for name in (n for n in ("at_threshold", "best", "crossed") if n in result):
+        row = result[name]
         click.echo(
             f"{name:13} F1 {row['f1']:.3f}  found {row['found']:.3f}  passed {row['passed']:.3f}  threshold "
             f"{row['threshold']:.3f}"
         )
-    chance = found["chance"]
+    chance = result["chance"]
     click.echo(f"{'chance':13} F1 {'-' if chance is None else f'{chance:.3f}'}")
-    if found["unscored"]:
-        click.echo(f"{found['unscored']} more have no score (too long, or no finite number) and are left out")
+    if result["unscored"]:
+        click.echo(f"{result['unscored']} more have no score (too long, or no finite number) and are left out")

@@ -49,7 +49,7 @@ class PrmConfig(RewardModelConfig):
     """``ignore`` learns nothing from the steps after a solution's first wrong one."""
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Refuse settings that only pairwise reward models heed, besides what they refuse."""
+        """Refuse settings that only apply to pairwise reward models, besides what they refuse."""
         super().preflight(ctx)
         for name, plain in (("truncation", "left"), ("turns", "all")):
             if getattr(self, name) != plain:

@@ -40,9 +40,9 @@ def evaluate(
         UserError: no such model or file, or a row that does not fit; solutions of one kind only, or too many without
             a score.
     """
-    found = judge(folder, file, limit, max_length)
-    labels = [s.first_error for s in found.solutions]
-    return {"target": found.target, "unscored": len(found.unscored), **report(found.right, labels, threshold)}
+    judged = judge(folder, file, limit, max_length)
+    labels = [s.first_error for s in judged.solutions]
+    return {"target": judged.target, "unscored": len(judged.unscored), **report(judged.right, labels, threshold)}
 
 
 def judge(folder: str, file: str, limit: int | None = None, max_length: int = 1024) -> Judged:
@@ -63,16 +63,16 @@ def judge(folder: str, file: str, limit: int | None = None, max_length: int = 10
             "as ProcessBench's are, needs a larger --limit or none",
         )
     right = StepReward.load(config, "cpu").probabilities([(s.prompt, s.text, s.steps) for s in solutions])
-    kept = [(s, p) for s, p in zip(solutions, right) if not isinstance(p, str)]
-    lost = [p for p in right if isinstance(p, str)]
-    if len(lost) > MOST_LOST * len(solutions) or len({s.first_error >= 0 for s, _ in kept}) < 2:
+    scored = [(s, p) for s, p in zip(solutions, right) if not isinstance(p, str)]
+    reasons = [p for p in right if isinstance(p, str)]
+    if len(reasons) > MOST_LOST * len(solutions) or len({s.first_error >= 0 for s, _ in scored}) < 2:
         raise DatasetError(
-            f"{len(lost)} of {len(solutions)} solutions of '{file}' have no score",
-            why=f"first: {lost[0]}",
+            f"{len(reasons)} of {len(solutions)} solutions of '{file}' have no score",
+            why=f"first: {reasons[0]}",
             fix="--max-length N, if they are too long and the model's context "
             "allows it; else another model, or the file without them",
         )
-    return Judged(card.target, [s for s, _ in kept], [p for _, p in kept], lost)
+    return Judged(card.target, [s for s, _ in scored], [p for _, p in scored], reasons)
 
 
 def _datasets(file: str, limit: int | None) -> Datasets:

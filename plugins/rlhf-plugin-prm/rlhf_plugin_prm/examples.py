@@ -61,8 +61,8 @@ def _solution(prompt: Prompt, split: Split, where: str) -> Solution:
 
 
 def _steps(meta: Mapping[str, Any], split: Split, where: str) -> tuple[str, list[Step]]:
-    given = meta.get("steps")
-    if given is None:
+    column = meta.get("steps")
+    if column is None:
         text = meta.get("completion", meta.get("response"))
         if not isinstance(text, str):
             raise DatasetError(
@@ -72,15 +72,15 @@ def _steps(meta: Mapping[str, Any], split: Split, where: str) -> tuple[str, list
                 fix="give a list of texts as steps; map another column: dataset.columns={steps: NAME}",
             )
         steps = split_steps(text, split)
-    elif isinstance(given, (list, tuple)) and all(isinstance(s, str) for s in given):
-        text, steps = joined(given, split)
+    elif isinstance(column, (list, tuple)) and all(isinstance(s, str) for s in column):
+        text, steps = joined(column, split)
         if empty := [n for n, s in enumerate(steps) if s.start >= s.end]:
             raise DatasetError(
                 f"step {empty[0] + 1} of {len(steps)} is empty", where=where, fix="remove it, and its label"
             )
     else:
         raise DatasetError(
-            f"steps are no list of texts: {str(given)[:60]!r}",
+            f"steps are no list of texts: {str(column)[:60]!r}",
             where=where,
             fix='write "steps": ["first step", "second step"]',
         )
@@ -90,26 +90,26 @@ def _steps(meta: Mapping[str, Any], split: Split, where: str) -> tuple[str, list
 
 
 def _labels(meta: Mapping[str, Any], count: int, split: Split, where: str) -> tuple[bool, ...]:
-    given, first = meta.get("labels"), meta.get("label")
-    if isinstance(given, (list, tuple)):
-        if len(given) != count:
+    labels, first_wrong = meta.get("labels"), meta.get("label")
+    if isinstance(labels, (list, tuple)):
+        if len(labels) != count:
             why = "" if meta.get("steps") is not None else f"its completion was cut by split={split}"
             raise DatasetError(
-                f"{count} steps but {len(given)} labels",
+                f"{count} steps but {len(labels)} labels",
                 where=where,
                 why=why,
                 fix="give one label per step; another way to cut is trainer.split=newline | blank_line "
                 "| step_n | sentence",
             )
-        return tuple(_truth(label, "labels", where) for label in given)
-    if isinstance(first, int) and not isinstance(first, bool):
-        if not -1 <= first < count:
+        return tuple(_truth(label, "labels", where) for label in labels)
+    if isinstance(first_wrong, int) and not isinstance(first_wrong, bool):
+        if not -1 <= first_wrong < count:
             raise DatasetError(
-                f"label {first} is no step of {count}",
+                f"label {first_wrong} is no step of {count}",
                 where=where,
                 fix="give the index of the first wrong step, from 0, or -1 if all are right",
             )
-        return tuple(first == -1 or n < first for n in range(count))
+        return tuple(first_wrong == -1 or n < first_wrong for n in range(count))
     raise DatasetError(
         "a row has no step labels",
         where=where,
@@ -134,12 +134,12 @@ def check_both_classes(solutions: Sequence[Solution], target: Target) -> None:
     Raises:
         DatasetError: all labels that would be learned are equal.
     """
-    seen = Counter(label for s in solutions for label in (s.labels if target == "steps" else (s.outcome,)))
-    if len(seen) == 1:
-        ((only, count),) = seen.items()
-        what = "labelled steps are" if target == "steps" else "outcomes are"
+    counts = Counter(label for s in solutions for label in (s.labels if target == "steps" else (s.outcome,)))
+    if len(counts) == 1:
+        ((only, count),) = counts.items()
+        subject = "labelled steps are" if target == "steps" else "outcomes are"
         raise DatasetError(
-            f"all {count} {what} {'right' if only else 'wrong'}",
+            f"all {count} {subject} {'right' if only else 'wrong'}",
             why="from one class nothing can be learned",
             fix="add solutions of the other kind; rlhf data perturb makes wrong ones from right ones",
         )

@@ -63,8 +63,15 @@ def _measure(grid_NS: Floats, labels_N: npt.NDArray[Any], threshold: float) -> F
     hits_N, errors_N = verdicts(grid_NS, threshold) == labels_N, labels_N >= 0
     if errors_N.all() or not errors_N.any():
         raise ValueError("F1 needs solutions with an error and solutions without")
-    found, passed = float(hits_N[errors_N].mean()), float(hits_N[~errors_N].mean())
-    return FirstError(2 * found * passed / (found + passed) if found + passed else 0.0, found, passed, threshold)
+    found_accuracy, passed_accuracy = float(hits_N[errors_N].mean()), float(hits_N[~errors_N].mean())
+    return FirstError(
+        2 * found_accuracy * passed_accuracy / (found_accuracy + passed_accuracy)
+        if found_accuracy + passed_accuracy
+        else 0.0,
+        found_accuracy,
+        passed_accuracy,
+        threshold,
+    )
 
 
 def best(right: Sequence[Floats], labels: Sequence[int], most: int = 200) -> FirstError:
@@ -86,10 +93,10 @@ def crossed(right: Sequence[Floats], labels: Sequence[int]) -> FirstError | None
     if min(map(len, kinds)) < 2:
         return None
     halves = [sorted(kinds[0][h::2] + kinds[1][h::2]) for h in (0, 1)]
-    own = [best([right[i] for i in rows], [labels[i] for i in rows]).threshold for rows in halves]
-    moved = {i: right[i] - own[1 - h] for h, rows in enumerate(halves) for i in rows}
-    found = measure([moved[i] for i in range(len(labels))], labels, 0.0)
-    return FirstError(found.f1, found.found, found.passed, float(np.mean(own)))
+    thresholds = [best([right[i] for i in rows], [labels[i] for i in rows]).threshold for rows in halves]
+    moved = {i: right[i] - thresholds[1 - h] for h, rows in enumerate(halves) for i in rows}
+    result = measure([moved[i] for i in range(len(labels))], labels, 0.0)
+    return FirstError(result.f1, result.found, result.passed, float(np.mean(thresholds)))
 
 
 def by_chance(right: Sequence[Floats], labels: Sequence[int], draws: int = 20) -> float | None:
@@ -101,16 +108,16 @@ def by_chance(right: Sequence[Floats], labels: Sequence[int], draws: int = 20) -
     for n, right_S in enumerate(right):
         same[len(right_S)].append(n)
     groups = [rows for rows in same.values() if len(rows) > 1]
-    left = [n for rows in groups for n in rows]
-    if len({labels[n] >= 0 for n in left}) < 2:
+    kept_rows = [n for rows in groups for n in rows]
+    if len({labels[n] >= 0 for n in kept_rows}) < 2:
         return None
-    found: list[float] = []
+    f1s: list[float] = []
     for _ in range(draws):
         mixed = dict[int, Floats]()
         for order in map(rng.permutation, groups):
             mixed |= {n: right[m] for n, m in zip(order, np.roll(order, 1))}
-        found.append(best([mixed[n] for n in left], [labels[n] for n in left]).f1)
-    return float(np.mean(found))
+        f1s.append(best([mixed[n] for n in kept_rows], [labels[n] for n in kept_rows]).f1)
+    return float(np.mean(f1s))
 
 
 def report(right: Sequence[Floats], labels: Sequence[int], threshold: float = 0.5) -> dict[str, Any]:
@@ -124,6 +131,6 @@ def report(right: Sequence[Floats], labels: Sequence[int], threshold: float = 0.
     return {
         "solutions": len(labels),
         "with_error": sum(n >= 0 for n in labels),
-        **{name: {k: round(v, 4) for k, v in asdict(one).items()} for name, one in rows.items() if one},
+        **{name: {k: round(v, 4) for k, v in asdict(result).items()} for name, result in rows.items() if result},
         "chance": None if chance is None else round(chance, 4),
     }

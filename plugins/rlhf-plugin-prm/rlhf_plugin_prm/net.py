@@ -70,13 +70,13 @@ class StepEncoder:
         if not steps:
             raise ValueError("the completion is blank: there is no step to score")
         question = self.formatter.encode(prompt)
-        found = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        own = places(steps, found["offset_mapping"])
-        answer = tuple(found["input_ids"][: own[-1] + 1])
+        encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        positions = places(steps, encoded["offset_mapping"])
+        answer = tuple(encoded["input_ids"][: positions[-1] + 1])
         if len(answer) > self.max_length:
             raise ValueError(f"its steps have {len(answer)} tokens, and max_length is {self.max_length}")
-        kept = question[max(0, len(question) + len(answer) - self.max_length) :]
-        return (*kept, *answer), tuple(len(kept) + p for p in own), len(kept) < len(question)
+        prompt_tail = question[max(0, len(question) + len(answer) - self.max_length) :]
+        return (*prompt_tail, *answer), tuple(len(prompt_tail) + p for p in positions), len(prompt_tail) < len(question)
 
 
 def encode_solutions(
@@ -92,19 +92,19 @@ def encode_solutions(
         counts: reasons and how often.
     """
     items: list[StepItem] = []
-    for one in solutions:
+    for solution in solutions:
         try:
-            ids, where_T, cut = encoder.encode(one.prompt, one.text, one.steps)
+            ids, where_T, cut = encoder.encode(solution.prompt, solution.text, solution.steps)
         except ValueError:
             counts["solutions_too_long"] += 1
             continue
         counts["solutions_prompt_cut"] += int(cut)
-        labels_T = one.labels
+        labels_T = solution.labels
         if target == "outcome":
-            where_T, labels_T = where_T[-1:], (one.outcome,)
-        elif until_error and one.first_error >= 0:
-            where_T, labels_T = where_T[: one.first_error + 1], labels_T[: one.first_error + 1]
-        items.append(StepItem(one.id, ids, where_T, labels_T))
+            where_T, labels_T = where_T[-1:], (solution.outcome,)
+        elif until_error and solution.first_error >= 0:
+            where_T, labels_T = where_T[: solution.first_error + 1], labels_T[: solution.first_error + 1]
+        items.append(StepItem(solution.id, ids, where_T, labels_T))
     return items
 
 
@@ -127,12 +127,12 @@ def step_probabilities(
     net: RewardNet, ids: Sequence[Ids], places: Sequence[Sequence[int]], batch_tokens: int
 ) -> list[np.ndarray]:
     """Probability that each step is right, one array per solution; batches of similar length."""
-    found: dict[int, np.ndarray] = {}
+    probabilities: dict[int, np.ndarray] = {}
     for rows in by_length(ids, on_device(batch_tokens, PADDED_TOKENS, net.head.weight.device)):
         logits_N = step_logits(net, [ids[i] for i in rows], [places[i] for i in rows]).double()
         pieces = torch.sigmoid(logits_N).cpu().split([len(places[i]) for i in rows])
-        found |= {i: piece.numpy() for i, piece in zip(rows, pieces)}
-    return [found[i] for i in range(len(ids))]
+        probabilities |= {i: piece.numpy() for i, piece in zip(rows, pieces)}
+    return [probabilities[i] for i in range(len(ids))]
 
 
 class StepModule(torch.nn.Module):

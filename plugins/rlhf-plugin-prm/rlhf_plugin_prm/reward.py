@@ -16,7 +16,7 @@ from rlhf_plugin_prm.store import load_model
 from rlhf_plugin_reward.net import RewardNet
 
 Floats = npt.NDArray[np.float64]
-Asked = tuple[Sequence[Message], str, Sequence[Step]]
+StepQuery = tuple[Sequence[Message], str, Sequence[Step]]
 """Prompt, solution, and its steps."""
 
 
@@ -65,24 +65,24 @@ class StepReward:
         """One score per sample; without a step, with too many tokens, or not finite it is an error, not a number."""
         assert self.config.split is not None, "load() sets it"
         cut = [split_steps(s.completion, self.config.split) for s in samples]
-        read = [steps if self.every_step else steps[-1:] for steps in cut]
-        asked = [(s.prompt.messages, s.completion, steps) for s, steps in zip(samples, read)]
-        return [self._score(steps, right_T) for steps, right_T in zip(read, self.probabilities(asked))]
+        steps_read = [steps if self.every_step else steps[-1:] for steps in cut]
+        queries = [(s.prompt.messages, s.completion, steps) for s, steps in zip(samples, steps_read)]
+        return [self._score(steps, right_T) for steps, right_T in zip(steps_read, self.probabilities(queries))]
 
-    def probabilities(self, asked: Sequence[Asked]) -> list[Floats | str]:
+    def probabilities(self, queries: Sequence[StepQuery]) -> list[Floats | str]:
         """That each of the given steps is right, one array per solution; or why there is none."""
-        found: dict[int, Floats | str] = {}
+        results: dict[int, Floats | str] = {}
         rows: dict[int, tuple[Ids, tuple[int, ...]]] = {}
-        for n, (prompt, text, steps) in enumerate(asked):
+        for n, (prompt, text, steps) in enumerate(queries):
             try:
                 rows[n] = self.encoder.encode(prompt, text, steps)[:2]
             except ValueError as error:
-                found[n] = str(error)
+                results[n] = str(error)
         ids, places = [r[0] for r in rows.values()], [r[1] for r in rows.values()]
         for n, right_T in zip(rows, step_probabilities(self.net, ids, places, self.config.batch_tokens)):
             whole = bool(np.isfinite(right_T).all())
-            found[n] = right_T if whole else f"the process reward model returned {right_T.tolist()}"
-        return [found[n] for n in range(len(asked))]
+            results[n] = right_T if whole else f"the process reward model returned {right_T.tolist()}"
+        return [results[n] for n in range(len(queries))]
 
     def _score(self, steps: Sequence[Step], right_T: Floats | str) -> Score:
         if isinstance(right_T, str):

@@ -45,12 +45,12 @@ def joined(steps: Sequence[str], how: Split) -> tuple[str, list[Step]]:
         >>> joined(["a", "b\nc"], "newline")
         ('a\nb\nc', [Step(start=0, end=1), Step(start=2, end=5)])
     """
-    text, found = "", list[Step]()
+    text, placed = "", list[Step]()
     for step in steps:
         text += JOINS[how] if text else ""
-        found.append(_trimmed(text + step, len(text), len(text) + len(step)))
+        placed.append(_trimmed(text + step, len(text), len(text) + len(step)))
         text += step
-    return text, found
+    return text, placed
 
 
 def _trimmed(text: str, start: int, end: int) -> Step:
@@ -68,12 +68,12 @@ def places(steps: Sequence[Step], offsets: Sequence[tuple[int, int]]) -> list[in
     Raises:
         ValueError: no token reaches the end of a step.
     """
-    found: list[int] = []
+    positions: list[int] = []
     at = 0
     for step in steps:
         while at < len(offsets) and offsets[at][1] < step.end:
             at += 1
         if at == len(offsets):
             raise ValueError(f"no token reaches character {step.end}, where a step ends")
-        found.append(at)
-    return found
+        positions.append(at)
+    return positions

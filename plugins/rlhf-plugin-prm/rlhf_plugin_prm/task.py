@@ -43,16 +43,16 @@ class StepTask(RewardModelTask):
             DatasetError: more than ``dataset.max_dropped_fraction`` are too long.
         """
         solutions, counts = self.solutions(split), self.ctx.session.counts
-        found = encode_solutions(
+        items = encode_solutions(
             solutions, self.stepper, self.steps.target, self.steps.after_first_error == "ignore", counts
         )
-        lost = len(solutions) - len(found)
+        lost = len(solutions) - len(items)
         if lost > self.datasets.settings.max_dropped_fraction * len(solutions):
             raise DatasetError(
                 f"{lost} of {len(solutions)} solutions have more than {self.stepper.max_length} tokens",
                 fix="raise trainer.max_length, or allow more with dataset.max_dropped_fraction",
             )
-        return found
+        return items
 
     def conversations(self, item: Any) -> Sequence[Sequence[int]]:
         """None: steps are read in their middle."""

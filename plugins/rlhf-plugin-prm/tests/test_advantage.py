@@ -47,10 +47,10 @@ def test_without_steps_it_is_group_norm() -> None:
     rows = [rollout("a b c", n) for n in range(6)]
     scores = [Score(v) for v in (0.3, 0.9, 0.1, 0.5, 0.5, 0.2)]
     groups = [0, 0, 0, 1, 1, 1]
-    ours = estimator().estimate(rows, scores, groups).values
-    theirs = GroupNormConfig().build(make_context()).estimate(rows, scores, groups).values
-    assert [float(v[0]) for v in ours] == pytest.approx([float(v) for v in theirs], abs=1e-6)
-    assert all(np.ptp(v) == 0 for v in ours)
+    step_values = estimator().estimate(rows, scores, groups).values
+    group_norm_values = GroupNormConfig().build(make_context()).estimate(rows, scores, groups).values
+    assert [float(v[0]) for v in step_values] == pytest.approx([float(v) for v in group_norm_values], abs=1e-6)
+    assert all(np.ptp(v) == 0 for v in step_values)
 
 
 def test_tokens_get_the_rewards_of_their_own_and_later_steps() -> None:
@@ -59,13 +59,13 @@ def test_tokens_get_the_rewards_of_their_own_and_later_steps() -> None:
     rows = [rollout(t, n) for n, t in enumerate(texts)]
     scores = [score(texts[0], [1, 0]), score(texts[1], [1, 1])]
     first = len(TOKENIZER.encode("7 + 5 = 12", add_special_tokens=False))
-    for credit, wanted in (
+    for credit, expected in (
         ("sum", [(-1.0, -1.5), (1.0, 0.5)]),
         ("own", [(0.5, -1.5), (0.5, 0.5)]),
         ("min", [(-1.5, -1.5), (0.5, 0.5)]),
     ):
-        found = estimator(credit=credit).estimate(rows, scores, [0, 0]).values
-        for values, (before, after) in zip(found, wanted):
+        advantages = estimator(credit=credit).estimate(rows, scores, [0, 0]).values
+        for values, (before, after) in zip(advantages, expected):
             assert values[:first] == pytest.approx([before] * first, abs=1e-4)
             assert values[first:] == pytest.approx([after] * (len(values) - first), abs=1e-4)
 
@@ -82,21 +82,21 @@ def test_ends_are_found_in_the_sampled_ids_not_in_text_encoded_again() -> None:
     text = "12 is 12.\nÜ is 9."
     ids = tuple(TOKENIZER.encode(c, add_special_tokens=False)[0] for c in "12 is 12.\n")
     ids += tuple(TOKENIZER.encode("Ü is 9.", add_special_tokens=False))
-    one = Rollout("p", 0, (1,), ids, np.zeros(len(ids), np.float32), 0, FinishReason.LENGTH, text, 0)
+    sampled = Rollout("p", 0, (1,), ids, np.zeros(len(ids), np.float32), 0, FinishReason.LENGTH, text, 0)
     assert TOKENIZER.decode(ids) == text
-    assert token_ends(one, [9], TOKENIZER) == [9]
-    assert token_ends(one, [9, len(text)], TOKENIZER) == [9, len(ids)]
+    assert token_ends(sampled, [9], TOKENIZER) == [9]
+    assert token_ends(sampled, [9, len(text)], TOKENIZER) == [9, len(ids)]
 
 
 def test_a_missing_score_takes_no_part() -> None:
     texts = ["1\n2", "1\n3", "1\n4"]
     rows = [rollout(t, n) for n, t in enumerate(texts)]
     scores = [score(texts[0], [1, 0]), Score.failed(Score(1.0).status.ERROR, "x"), score(texts[2], [1, 1])]
-    found = estimator().estimate(rows, scores, [0, 0, 0]).values
+    values = estimator().estimate(rows, scores, [0, 0, 0]).values
     alone = estimator().estimate([rows[0], rows[2]], [scores[0], scores[2]], [0, 0]).values
-    assert found[1] is None
-    assert np.array_equal(found[0], alone[0])
-    assert np.array_equal(found[2], alone[1])
+    assert values[1] is None
+    assert np.array_equal(values[0], alone[0])
+    assert np.array_equal(values[2], alone[1])
 
 
 @pytest.mark.parametrize("setting", ["trainer.kl={where: reward, coefficient: 0.1}", "trainer.overlong.cache=0.2"])

@@ -31,12 +31,12 @@ def test_a_carried_error_is_worked_out_and_a_slip_is_not() -> None:
     carried = [perturb(QUESTION, ANSWER, "carried", random.Random(n)) for n in range(40)]
     first = [c for c in carried if c and not c.labels[0]]
     assert first
-    for one in first:
-        new = one.steps[0].split(" = ")[1].split()[0]
+    for solution in first:
+        new = solution.steps[0].split(" = ")[1].split()[0]
         total = 48 + int(new)
-        assert one.steps[1:] == (f"So 48+{new} = {total} clips.", f"The answer is {total}.")
-        assert one.labels == (False, False, False)
-        assert not one.outcome
+        assert solution.steps[1:] == (f"So 48+{new} = {total} clips.", f"The answer is {total}.")
+        assert solution.labels == (False, False, False)
+        assert not solution.outcome
     assert any(c and c.labels == (True, False, False) for c in carried)
     slip = perturb(QUESTION, ANSWER, "slip", random.Random(1))
     assert slip is not None
@@ -47,8 +47,8 @@ def test_a_carried_error_is_worked_out_and_a_slip_is_not() -> None:
 
 def test_numbers_of_the_question_are_not_taken_for_computed_ones() -> None:
     answer = "She has 5*1 = <<5*1=5>>5.\nThat is <<5+2=7>>7.\n#### 7"
-    found = [perturb("She has 5 and gets 2.", answer, "carried", random.Random(n)) for n in range(20)]
-    assert {one.labels for one in found if one} == {(True, False, False)}
+    solutions = [perturb("She has 5 and gets 2.", answer, "carried", random.Random(n)) for n in range(20)]
+    assert {solution.labels for solution in solutions if solution} == {(True, False, False)}
     assert perturb("She has 5 and gets 2.", answer, "slip", random.Random(0)) is None
 
 
@@ -80,9 +80,9 @@ def test_real_solutions_are_changed_in_one_place(test_data: Path) -> None:
 def test_no_problem_is_in_both_splits(test_data: Path) -> None:
     config = Gsm8kStepsConfig(path=str(test_data / "gsm8k" / "test.jsonl.gz"), heldout_share=0.2)
     source = config.build(make_context())
-    train, held = ({r["prompt"] for r in source.rows(s)} for s in ("train", "heldout"))
-    assert not train & held
-    assert len(held) > 150
+    train, heldout = ({r["prompt"] for r in source.rows(s)} for s in ("train", "heldout"))
+    assert not train & heldout
+    assert len(heldout) > 150
 
 
 def test_chains_say_which_steps_are_right() -> None:
@@ -97,8 +97,8 @@ def test_chains_say_which_steps_are_right() -> None:
         ends_right = row["completion"].endswith(f"The answer is {row['answer']}.")
         assert ends_right == row["outcome"] == (row["kind"] != "carried")
         assert all(row["labels"]) == (row["kind"] == "right")
-    held = config.build(make_context()).rows("heldout")
-    assert not {r["prompt"] for r in rows} & {r["prompt"] for r in held}
+    heldout = config.build(make_context()).rows("heldout")
+    assert not {r["prompt"] for r in rows} & {r["prompt"] for r in heldout}
 
 
 def test_the_gold_score_wants_every_step() -> None:
@@ -110,8 +110,8 @@ def test_the_gold_score_wants_every_step() -> None:
         "": (0, 0, 0),
         "7 + 5 = 12\nThe answer is 12.": (0, 0, 0.5),
     }
-    for text, wanted in texts.items():
-        assert tuple(gold(Sample(prompt, text)).values()) == wanted
+    for text, expected in texts.items():
+        assert tuple(gold(Sample(prompt, text)).values()) == expected
 
 
 def test_processbench(test_data: Path) -> None:
@@ -146,13 +146,15 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("said", list(BAD))
-def test_a_row_that_does_not_fit_is_named(command: Callable[..., tuple[int, str]], tmp_path: Path, said: str) -> None:
+@pytest.mark.parametrize("message", list(BAD))
+def test_a_row_that_does_not_fit_is_named(
+    command: Callable[..., tuple[int, str]], tmp_path: Path, message: str
+) -> None:
     file = tmp_path / "rows.jsonl"
-    file.write_text("".join(json.dumps(r) + "\n" for r in (GOOD, {**GOOD, **BAD[said]}, GOOD)))
+    file.write_text("".join(json.dumps(r) + "\n" for r in (GOOD, {**GOOD, **BAD[message]}, GOOD)))
     with pytest.raises(DatasetError) as caught:
         solutions([JsonlConfig(path=str(file))])
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "line 2" in str(caught.value)
 
 

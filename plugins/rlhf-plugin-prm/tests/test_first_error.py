@@ -18,9 +18,9 @@ LABELS = [1, -1, 1, -1]
 
 def test_f1_by_hand() -> None:
     """At 0.5 the first is found, the third is called too early; both right ones pass: 2 * 0.5 * 1 / 1.5."""
-    found = measure(RIGHT, LABELS, 0.5)
-    assert (found.found, found.passed) == (0.5, 1.0)
-    assert found.f1 == pytest.approx(2 / 3)
+    result = measure(RIGHT, LABELS, 0.5)
+    assert (result.found, result.passed) == (0.5, 1.0)
+    assert result.f1 == pytest.approx(2 / 3)
     assert measure(RIGHT, LABELS, 0.0).f1 == 0
     top = best(RIGHT, LABELS)
     assert (top.f1, top.found) == (1.0, 1.0)
@@ -80,10 +80,10 @@ def test_solutions_without_a_score_are_counted_and_too_many_refused(
 
 
 def test_the_command_reads_both_forms(command: Callable[..., tuple[int, str]], prm: Path, tmp_path: Path) -> None:
-    ours, theirs = tmp_path / "ours.jsonl", tmp_path / "theirs.json"
+    our_rows, published_rows = tmp_path / "ours.jsonl", tmp_path / "theirs.json"
     rows = [{"prompt": "2 + 3?", "steps": ["2 + 3 = 5", "It is 5."], "label": n % 3 - 1} for n in range(6)]
-    ours.write_text("".join(json.dumps(r) + "\n" for r in rows))
-    theirs.write_text(
+    our_rows.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    published_rows.write_text(
         json.dumps(
             [
                 {
@@ -97,12 +97,12 @@ def test_the_command_reads_both_forms(command: Callable[..., tuple[int, str]], p
             ]
         )
     )
-    for file in (ours, theirs):
+    for file in (our_rows, published_rows):
         code, err = command("reward", "first-error", "--model", prm, "--input", file)
         assert code == 0, err
-    code, err = command("reward", "first-error", "--model", prm, "--input", ours, "--limit", 3)
+    code, err = command("reward", "first-error", "--model", prm, "--input", our_rows, "--limit", 3)
     assert code == 0, err
-    ours.write_text("".join(json.dumps({**r, "label": -1}) + "\n" for r in rows))
-    code, err = command("reward", "first-error", "--model", prm, "--input", ours)
+    our_rows.write_text("".join(json.dumps({**r, "label": -1}) + "\n" for r in rows))
+    code, err = command("reward", "first-error", "--model", prm, "--input", our_rows)
     assert code == 2
     assert "have no error" in err

@@ -36,8 +36,8 @@ def test_it_conforms(prm: Path) -> None:
 
 def test_aggregation() -> None:
     right = np.array([0.9, 0.2, 0.5])
-    found = {how: aggregate(right, how) for how in ("min", "mean", "product", "last")}
-    assert found == pytest.approx({"min": 0.2, "mean": 1.6 / 3, "product": 0.09, "last": 0.5})
+    values = {how: aggregate(right, how) for how in ("min", "mean", "product", "last")}
+    assert values == pytest.approx({"min": 0.2, "mean": 1.6 / 3, "product": 0.09, "last": 0.5})
 
 
 @torch.inference_mode()
@@ -51,8 +51,8 @@ def test_each_step_has_the_score_of_the_text_up_to_its_end(prm: Path) -> None:
     )
     for n, step in enumerate(split_steps(TEXT, "newline"), 1):
         ids = tokenizer(start + TEXT[: step.end], return_tensors="pt", add_special_tokens=False).input_ids
-        wanted = float(torch.sigmoid(model(input_ids=ids).logits[0, 0]))
-        assert score.parts[f"step_{n}"] == pytest.approx(wanted, abs=1e-5)
+        expected = float(torch.sigmoid(model(input_ids=ids).logits[0, 0]))
+        assert score.parts[f"step_{n}"] == pytest.approx(expected, abs=1e-5)
         assert score.parts[f"end_{n}"] == step.end
     steps = [score.parts[f"step_{n}"] for n in (1, 2, 3)]
     assert score.value == min(steps)
@@ -69,10 +69,10 @@ def test_an_outcome_model_reads_the_end_and_every_step_if_asked(prm: Path, orm: 
 
 
 def test_what_cannot_be_scored_has_a_status(prm: Path) -> None:
-    found = load(prm, max_length=40).score([Sample(PROMPT, t) for t in ("", " \n ", "9 " * 60, TEXT)])
-    assert [s.status for s in found] == [ScoreStatus.ERROR] * 3 + [ScoreStatus.OK]
-    assert "blank" in found[0].detail
-    assert "max_length is 40" in found[2].detail
+    scores = load(prm, max_length=40).score([Sample(PROMPT, t) for t in ("", " \n ", "9 " * 60, TEXT)])
+    assert [s.status for s in scores] == [ScoreStatus.ERROR] * 3 + [ScoreStatus.OK]
+    assert "blank" in scores[0].detail
+    assert "max_length is 40" in scores[2].detail
     broken = load(prm)
     torch.nn.init.constant_(broken.net.head.weight, float("nan"))
     assert broken.score([Sample(PROMPT, TEXT)])[0].status is ScoreStatus.ERROR

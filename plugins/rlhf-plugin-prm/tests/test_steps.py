@@ -24,16 +24,16 @@ TEXTS = {
 
 @pytest.mark.parametrize("how", list(TEXTS))
 def test_steps_of_a_text(how: str) -> None:
-    text, wanted = TEXTS[how]
-    assert [text[s.start : s.end] for s in split_steps(text, how)] == wanted
+    text, expected = TEXTS[how]
+    assert [text[s.start : s.end] for s in split_steps(text, how)] == expected
     assert split_steps(" \n\n ", how) == split_steps("", how) == []
 
 
 @pytest.mark.parametrize("how", list(JOINS))
 def test_given_steps_keep_their_places_whatever_they_contain(how: str) -> None:
     steps = ["one\n\ntwo.  Three", " padded ", "last"]
-    text, found = joined(steps, how)
-    assert [text[s.start : s.end] for s in found] == [s.strip() for s in steps]
+    text, placed = joined(steps, how)
+    assert [text[s.start : s.end] for s in placed] == [s.strip() for s in steps]
 
 
 def test_the_token_with_the_last_character_of_each_step() -> None:
@@ -41,9 +41,9 @@ def test_the_token_with_the_last_character_of_each_step() -> None:
     text = "Ünïcode is 12.\n\n💥 7 + 5 = 12\nThe answer is 12."
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     steps = split_steps(text, "newline")
-    found = places(steps, encoded["offset_mapping"])
-    said = [tokenizer.decode(encoded["input_ids"][: p + 1]) for p in found]
-    assert said == ["Ünïcode is 12.", "Ünïcode is 12.\n\n💥 7 + 5 = 12", text]
+    positions = places(steps, encoded["offset_mapping"])
+    prefixes = [tokenizer.decode(encoded["input_ids"][: p + 1]) for p in positions]
+    assert prefixes == ["Ünïcode is 12.", "Ünïcode is 12.\n\n💥 7 + 5 = 12", text]
     with pytest.raises(ValueError, match="no token reaches character"):
         places(steps, encoded["offset_mapping"][:-1])
 

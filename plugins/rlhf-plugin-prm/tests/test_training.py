@@ -35,8 +35,8 @@ def test_wrong_steps_weigh_more_and_accuracies_are_told_apart() -> None:
     labels = torch.tensor([[True, False], [False, False]])
     out = StepBce(4.0)(StepBatch(logprobs, mask, labels_BT=labels))
     assert out.loss.detach()[mask].tolist() == pytest.approx([0.1, 8.0, 12.0])
-    found = {k: (float(s), float(w)) for k, (s, w) in out.metrics.items()}
-    assert found == {"accuracy": (1, 3), "accuracy_right": (1, 1), "accuracy_wrong": (0, 2)}
+    metrics = {k: (float(s), float(w)) for k, (s, w) in out.metrics.items()}
+    assert metrics == {"accuracy": (1, 3), "accuracy_right": (1, 1), "accuracy_wrong": (0, 2)}
 
 
 def test_a_batch_scores_each_label_as_alone() -> None:
@@ -45,16 +45,18 @@ def test_a_batch_scores_each_label_as_alone() -> None:
         StepItem("a", tuple(range(5, 40)), (3, 20, 34), (True, False, True)),
         StepItem("b", (7, 8, 9), (2,), (False,)),
     ]
-    foundry = StepModule(net)
+    module = StepModule(net)
     with torch.no_grad():
-        both = foundry(items)
-        alone = [foundry([i]) for i in items]
+        together = module(items)
+        alone = [module([i]) for i in items]
         scores = net([i.ids[: p + 1] for i in items for p in i.places_T])[:, 0]
-    assert both.mask_BT.tolist() == [[True, True, True], [True, False, False]]
-    for row, one in zip(both.logprobs_BT, alone):
-        assert torch.allclose(row[: one.logprobs_BT.shape[1]], one.logprobs_BT[0], atol=1e-5)
+    assert together.mask_BT.tolist() == [[True, True, True], [True, False, False]]
+    for row, single in zip(together.logprobs_BT, alone):
+        assert torch.allclose(row[: single.logprobs_BT.shape[1]], single.logprobs_BT[0], atol=1e-5)
     signs = torch.tensor([1.0, -1, 1, -1])
-    assert torch.allclose(both.logprobs_BT[both.mask_BT], torch.nn.functional.logsigmoid(signs * scores), atol=1e-5)
+    assert torch.allclose(
+        together.logprobs_BT[together.mask_BT], torch.nn.functional.logsigmoid(signs * scores), atol=1e-5
+    )
 
 
 @pytest.mark.parametrize(
@@ -79,7 +81,7 @@ def test_after_the_first_error_nothing_is_learned_if_so_wished(command: Command,
     rows = [{"prompt": "2 + 3?", "steps": ["2 + 3 = 6", "6 + 1 = 7", "7"], "label": n % 2 - 1} for n in range(40)]
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps(r) + "\n" for r in rows))
-    found: list[float] = []
+    shares: list[float] = []
     for how in ("keep", "ignore"):
         run = tmp_path / how
         train(
@@ -98,8 +100,8 @@ def test_after_the_first_error_nothing_is_learned_if_so_wished(command: Command,
             "--set",
             f"trainer.after_first_error={how}",
         )
-        found.append(next(r["train/tokens"] for r in read_jsonl(run / "metrics.jsonl") if "train/tokens" in r))
-    assert found == [120, 20 * 3 + 20]
+        shares.append(next(r["train/tokens"] for r in read_jsonl(run / "metrics.jsonl") if "train/tokens" in r))
+    assert shares == [120, 20 * 3 + 20]
 
 
 def test_step_advantages_from_a_process_model_reach_the_update(command: Command, prm: Path, tmp_path: Path) -> None:

@@ -71,5 +71,5 @@ class Asker:
             raise TooManyMissing(
                 f"reward '{self.label}' has no score for {missing} of {len(scores)} responses",
                 why=f"first: {self.first_problem}; {counted}",
-                fix="mend the reward or the data, or allow more with --max-missing",
+                fix="fix the reward or the data, or allow more with --max-missing",
             )

@@ -1,6 +1,6 @@
 """What a reward is tested on: pairs in every form that public sets use, and responses with a gold score.
 
-Pairs come through the core's data library, so that what a training run drops (identical or empty sides, prompts that
+Pairs come through the core's datasets, so that what a training run drops (identical or empty sides, prompts that
 differ) is dropped and counted here too. RM-Bench's rows of 3 x 3 responses are read here.
 """
 
@@ -157,7 +157,7 @@ def read_grid(reader: RowReader, record: RawRow, label: str) -> list[Case]:
         raise DatasetError(
             "an RM-Bench row needs three chosen and three rejected texts, none of them empty",
             where=record.where,
-            fix="mend or remove that row",
+            fix="fix or remove that row",
         )
     name = f"{label}/{record.row.get('id', record.number)}"
     subset = str(record.row.get("domain", record.row.get("subset", "")))
@@ -255,12 +255,12 @@ def number_of(row: Mapping[str, Any], column: str, scale: tuple[float, float] | 
     except (TypeError, ValueError):
         gold = math.nan
     if not math.isfinite(gold):
-        raise DatasetError(f"gold score {value!r} is not a finite number", where=where, fix="mend or remove that row")
+        raise DatasetError(f"gold score {value!r} is not a finite number", where=where, fix="fix or remove that row")
     if scale and not scale[0] <= gold <= scale[1]:
         raise DatasetError(
             f"gold score {gold:g} lies outside the scale {scale[0]:g} to {scale[1]:g}",
             where=where,
-            fix="mend the row, or --gold-scale",
+            fix="fix the row, or --gold-scale",
         )
     return gold
 

@@ -67,12 +67,12 @@ def unique(names: Sequence[str]) -> list[str]:
         >>> unique(["a", "b", "a"])
         ['a', 'b', 'a#2']
     """
-    seen: Counter[str] = Counter()
-    found: list[str] = []
+    occurrences: Counter[str] = Counter()
+    labels: list[str] = []
     for name in names:
-        seen[name] += 1
-        found.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
-    return found
+        occurrences[name] += 1
+        labels.append(name if occurrences[name] == 1 else f"{name}#{occurrences[name]}")
+    return labels
 
 
 def check_options(

@@ -52,8 +52,8 @@ class Scored:
     @classmethod
     def of(cls, cases: Sequence[Case], chosen_N: Floats, rejected_N: Floats) -> Scored:
         """Leave out pairs with a missing score."""
-        there = np.isfinite(chosen_N) & np.isfinite(rejected_N)
-        return cls([c for c, ok in zip(cases, there) if ok], chosen_N[there], rejected_N[there])
+        scored_N = np.isfinite(chosen_N) & np.isfinite(rejected_N)
+        return cls([c for c, ok in zip(cases, scored_N) if ok], chosen_N[scored_N], rejected_N[scored_N])
 
     @property
     def margins(self) -> Floats:
@@ -104,28 +104,32 @@ def by_subset(scored: Scored, seed: int) -> dict[str, Any]:
     names = sorted({c.subset for c in scored.cases})
     if names in ([], [""]):
         return {}
-    found = {name: accuracy(scored.only(lambda c, n=name: c.subset == n), seed, scored.tie) for name in names}
-    sections = {
-        title: section(title, {n: found[n] for n in inside if n in found})
-        for title, inside in SECTIONS.items()
-        if any(n in found for n in inside)
-    }
-    return {"subsets": found, **({"sections": sections} if sections else {})}
+    subsets: dict[str, dict[str, Any]] = {}
+    for name in names:
+        of_subset = scored.only(lambda c, subset=name: c.subset == subset)
+        subsets[name] = accuracy(of_subset, seed, scored.tie)
+    sections: dict[str, float] = {}
+    for title, members in SECTIONS.items():
+        present = {name: subsets[name] for name in members if name in subsets}
+        if present:
+            sections[title] = section(title, present)
+    return {"subsets": subsets, "sections": sections} if sections else {"subsets": subsets}
 
 
-def section(title: str, found: Mapping[str, Mapping[str, Any]]) -> float:
+def section(title: str, subsets: Mapping[str, Mapping[str, Any]]) -> float:
     """A section's accuracy over its pairs, a tie counted as wrong, as the benchmark does.
 
     In Reasoning mathematics counts as much as all code, as in the paper.
     """
 
     def mean(names: Sequence[str]) -> float:
-        return sum(found[n]["strict"] * found[n]["pairs"] for n in names) / sum(found[n]["pairs"] for n in names)
+        right = sum(subsets[n]["strict"] * subsets[n]["pairs"] for n in names)
+        return right / sum(subsets[n]["pairs"] for n in names)
 
-    code = [n for n in found if n != "math-prm"]
-    if title == "Reasoning" and "math-prm" in found and code:
-        return (found["math-prm"]["strict"] + mean(code)) / 2
-    return mean(list(found))
+    code = [n for n in subsets if n != "math-prm"]
+    if title == "Reasoning" and "math-prm" in subsets and code:
+        return (subsets["math-prm"]["strict"] + mean(code)) / 2
+    return mean(list(subsets))
 
 
 def rm_bench(scored: Scored, seed: int) -> dict[str, Any]:
@@ -135,18 +139,20 @@ def rm_bench(scored: Scored, seed: int) -> dict[str, Any]:
 
     ``easy``: chosen has the richer style; ``hard``: rejected has it (Liu et al. 2024, section 3.4).
     """
-    rows = scored.only(lambda c: c.styles is not None)
-    if not rows.cases:
+    styled = scored.only(lambda c: c.styles is not None)
+    if not styled.cases:
         return {}
-    cells = [
-        [accuracy(rows.only(lambda c, at=(i, j): c.styles == at), seed, scored.tie)["strict"] for j in range(3)]
-        for i in range(3)
-    ]
-    levels = {
-        name: accuracy(rows.only(lambda c, n=name: c.level == n), seed, scored.tie)
-        for name in ("easy", "normal", "hard")
-    }
-    return {"matrix": cells, "levels": levels, "average": float(np.mean([v["strict"] for v in levels.values()]))}
+
+    def of_styles(chosen_style: int, rejected_style: int) -> float:
+        cell = styled.only(lambda c: c.styles == (chosen_style, rejected_style))
+        return accuracy(cell, seed, scored.tie)["strict"]
+
+    def of_level(level: str) -> dict[str, Any]:
+        return accuracy(styled.only(lambda c: c.level == level), seed, scored.tie)
+
+    matrix = [[of_styles(i, j) for j in range(3)] for i in range(3)]
+    levels = {level: of_level(level) for level in ("easy", "normal", "hard")}
+    return {"matrix": matrix, "levels": levels, "average": float(np.mean([v["strict"] for v in levels.values()]))}
 
 
 def calibration(scored: Scored) -> dict[str, Any]:
@@ -173,46 +179,44 @@ def calibration(scored: Scored) -> dict[str, Any]:
 
 def length(scored: Scored, seed: int) -> dict[str, Any]:
     """Does the score follow the length? Correlations, and accuracy where the longer response is right or wrong."""
-    words_N = np.array([(c.chosen.words, c.rejected.words) for c in scored.cases], float).reshape(-1, 2)
-    more_N, margins_N = words_N[:, 0] - words_N[:, 1], scored.margins
+    words_N2 = np.array([(c.chosen.words, c.rejected.words) for c in scored.cases], float).reshape(-1, 2)
+    more_words_N, margins_N = words_N2[:, 0] - words_N2[:, 1], scored.margins
     clusters = [prompt_key(c.chosen.prompt) for c in scored.cases]
 
-    def with_interval(x: Floats, y: Floats, groups: Sequence[Any]) -> dict[str, Any]:
-        return {
-            "spearman": spearman(x, y),
-            "bootstrap": [*stats.bootstrap(lambda rows: spearman(x[rows], y[rows]), groups, seed, 300)],
-        }
+    def correlation(x: Floats, y: Floats, groups: Sequence[Any]) -> dict[str, Any]:
+        interval = stats.bootstrap(lambda rows: spearman(x[rows], y[rows]), groups, seed, 300)
+        return {"spearman": spearman(x, y), "bootstrap": [*interval]}
 
-    longer = [float((more_N > 0).mean()), float((more_N < 0).mean())] if len(more_N) else [math.nan] * 2
-    prefers = stats.points(margins_N[more_N != 0] * np.sign(more_N[more_N != 0]), scored.tie)
-    right = {
-        name: accuracy(scored.only(lambda c, s=sign: np.sign(c.chosen.words - c.rejected.words) == s), seed, scored.tie)
-        for name, sign in (("chosen_longer", 1), ("chosen_shorter", -1))
-    }
+    def accuracy_where(sign: int) -> dict[str, Any]:
+        pairs = scored.only(lambda c: np.sign(c.chosen.words - c.rejected.words) == sign)
+        figures = accuracy(pairs, seed, scored.tie)
+        return {"accuracy": figures["accuracy"], "pairs": figures["pairs"]}
+
+    chosen_longer = float((more_words_N > 0).mean()) if len(more_words_N) else math.nan
+    rejected_longer = float((more_words_N < 0).mean()) if len(more_words_N) else math.nan
+    unequal = more_words_N != 0
+    prefers_longer_N = stats.points(margins_N[unequal] * np.sign(more_words_N[unequal]), scored.tie)
+    both_sides = np.concatenate([scored.chosen_N, scored.rejected_N])
     return {
-        "score_and_words": with_interval(
-            np.concatenate([scored.chosen_N, scored.rejected_N]), words_N.T.reshape(-1), [*clusters, *clusters]
-        ),
-        "margin_and_words": with_interval(margins_N, more_N, clusters),
-        "labels_prefer_longer": longer[0] / (sum(longer) or math.nan),
-        "reward_prefers_longer": float(prefers.mean()) if len(prefers) else math.nan,
-        "accuracy": {name: {"accuracy": a["accuracy"], "pairs": a["pairs"]} for name, a in right.items()},
+        "score_and_words": correlation(both_sides, words_N2.T.reshape(-1), [*clusters, *clusters]),
+        "margin_and_words": correlation(margins_N, more_words_N, clusters),
+        "labels_prefer_longer": chosen_longer / (chosen_longer + rejected_longer or math.nan),
+        "reward_prefers_longer": float(prefers_longer_N.mean()) if len(prefers_longer_N) else math.nan,
+        "accuracy": {"chosen_longer": accuracy_where(1), "chosen_shorter": accuracy_where(-1)},
     }
 
 
 def against_gold(responses: Sequence[Response], scores_N: Floats, seed: int) -> dict[str, Any]:
     """Rank correlation with a gold score, over all responses and within the prompts that have several."""
-    there = np.isfinite(scores_N)
-    golds_N = np.array([r.gold for r in responses])[there]
-    scores_N, clusters = scores_N[there], [prompt_key(r.text.prompt) for r, ok in zip(responses, there) if ok]
-    within: list[float] = []
-    for rows in groups_of(clusters).values():
-        within.append(spearman(scores_N[rows], golds_N[rows]))
-    varied = [w for w in within if math.isfinite(w)]
+    scored_N = np.isfinite(scores_N)
+    golds_N = np.array([r.gold for r in responses])[scored_N]
+    scores_N, clusters = scores_N[scored_N], [prompt_key(r.text.prompt) for r, ok in zip(responses, scored_N) if ok]
+    within_prompts = [spearman(scores_N[rows], golds_N[rows]) for rows in groups_of(clusters).values()]
+    varied = [rho for rho in within_prompts if math.isfinite(rho)]
     interval = stats.bootstrap(lambda rows: spearman(scores_N[rows], golds_N[rows]), clusters, seed, 300)
     return {
         "responses": len(golds_N),
-        "missing": int((~there).sum()),
+        "missing": int((~scored_N).sum()),
         "spearman": spearman(scores_N, golds_N),
         "bootstrap": [*interval],
         "spearman_within_prompts": float(np.mean(varied)) if varied else math.nan,
@@ -222,10 +226,10 @@ def against_gold(responses: Sequence[Response], scores_N: Floats, seed: int) -> 
 
 def groups_of(clusters: Sequence[Any]) -> dict[Any, list[int]]:
     """Key -> its rows."""
-    found: dict[Any, list[int]] = {}
+    groups: dict[Any, list[int]] = {}
     for i, key in enumerate(clusters):
-        found.setdefault(key, []).append(i)
-    return found
+        groups.setdefault(key, []).append(i)
+    return groups
 
 
 def best_of_n(responses: Sequence[Response], scores_N: Floats, seed: int) -> list[dict[str, Any]]:
@@ -235,18 +239,24 @@ def best_of_n(responses: Sequence[Response], scores_N: Floats, seed: int) -> lis
     tenth of the prompts with the fewest responses does not bound n, and is left out.
     """
     golds_N = np.array([r.gold for r in responses])
-    there = np.isfinite(scores_N)
+    scored_N = np.isfinite(scores_N)
     groups = groups_of([prompt_key(r.text.prompt) for r in responses])
-    kept = [[i for i in rows if there[i]] for rows in groups.values()]
-    sizes = [len(rows) for rows in kept if len(rows) > 1]
-    most = int(np.quantile(sizes, 0.1, method="lower")) if sizes else 0
-    rows_of = [rows for rows in kept if len(rows) >= most > 1]
+    rows_by_prompt = [[i for i in rows if scored_N[i]] for rows in groups.values()]
+    sizes = [len(rows) for rows in rows_by_prompt if len(rows) > 1]
+    largest_n = int(np.quantile(sizes, 0.1, method="lower")) if sizes else 0
+    if largest_n < 2:
+        return []
+    rows_P = [rows for rows in rows_by_prompt if len(rows) >= largest_n]
+
+    def best_of_each_prompt(rank_by_N: Floats, values_N: Floats, n: int) -> Floats:
+        """Expected value, prompt by prompt, of the response with the highest rank of n."""
+        return np.array([stats.best_of_n(rank_by_N[rows], values_N[rows], n) for rows in rows_P])
+
     curve: list[dict[str, Any]] = []
-    for n in (2**k for k in range(most.bit_length()) if most > 1):
-        gold_P, oracle_P, proxy_P = (
-            np.array([stats.best_of_n(by[rows], of[rows], n) for rows in rows_of])
-            for by, of in ((scores_N, golds_N), (golds_N, golds_N), (scores_N, scores_N))
-        )
+    for n in (2**k for k in range(largest_n.bit_length())):
+        gold_P = best_of_each_prompt(scores_N, golds_N, n)
+        oracle_P = best_of_each_prompt(golds_N, golds_N, n)
+        proxy_P = best_of_each_prompt(scores_N, scores_N, n)
         interval = stats.bootstrap(lambda r, g=gold_P: float(g[r].mean()), range(len(gold_P)), seed, 300)
         curve.append(
             {
@@ -256,7 +266,7 @@ def best_of_n(responses: Sequence[Response], scores_N: Floats, seed: int) -> lis
                 "bootstrap": [*interval],
                 "oracle": float(oracle_P.mean()),
                 "score": float(proxy_P.mean()),
-                "prompts": len(rows_of),
+                "prompts": len(rows_P),
             }
         )
     return curve
@@ -268,25 +278,30 @@ def agreement(scored: Mapping[str, tuple[Floats, Floats]], cases: Sequence[Case]
     ``wrong_together`` over ``wrong_together_by_chance`` = product of the error rates: above 1 their errors are common,
     and an ensemble of them cures less than it seems.
     """
-    found: list[dict[str, Any]] = []
     names = list(scored)
-    for i, first in enumerate(names):
-        for second in names[i + 1 :]:
-            sides = [*scored[first], *scored[second]]
-            there = np.isfinite(np.stack(sides)).all(0)
-            one, two = (Scored(cases, a[there], b[there]) for a, b in (scored[first], scored[second]))
-            right = [stats.points(s.margins, s.tie) for s in (one, two)]
-            wrong = [(r == 0).mean() for r in right]
-            found.append(
-                {
-                    "rewards": [first, second],
-                    "pairs": int(there.sum()),
-                    "spearman": spearman(
-                        np.concatenate([one.chosen_N, one.rejected_N]), np.concatenate([two.chosen_N, two.rejected_N])
-                    ),
-                    "pairs_ordered_alike": float(1 - np.abs(right[0] - right[1]).mean()),
-                    "wrong_together": float(((right[0] == 0) & (right[1] == 0)).mean()),
-                    "wrong_together_by_chance": float(wrong[0] * wrong[1]),
-                }
-            )
-    return found
+    return [
+        _agreement(first, second, scored[first], scored[second], cases)
+        for i, first in enumerate(names)
+        for second in names[i + 1 :]
+    ]
+
+
+def _agreement(
+    first: str,
+    second: str,
+    first_sides: tuple[Floats, Floats],
+    second_sides: tuple[Floats, Floats],
+    cases: Sequence[Case],
+) -> dict[str, Any]:
+    """Figures of two rewards, over the pairs that both have scored."""
+    scored_N = np.isfinite(np.stack([*first_sides, *second_sides])).all(0)
+    a, b = (Scored(cases, chosen[scored_N], rejected[scored_N]) for chosen, rejected in (first_sides, second_sides))
+    right_a, right_b = stats.points(a.margins, a.tie), stats.points(b.margins, b.tie)
+    return {
+        "rewards": [first, second],
+        "pairs": int(scored_N.sum()),
+        "spearman": spearman(np.concatenate([a.chosen_N, a.rejected_N]), np.concatenate([b.chosen_N, b.rejected_N])),
+        "pairs_ordered_alike": float(1 - np.abs(right_a - right_b).mean()),
+        "wrong_together": float(((right_a == 0) & (right_b == 0)).mean()),
+        "wrong_together_by_chance": float((right_a == 0).mean() * (right_b == 0).mean()),
+    }

@@ -33,19 +33,19 @@ def draw(report: Report, folder: Path) -> list[Path]:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    made: list[Path] = []
+    files: list[Path] = []
     for name, work in (("calibration", _calibration), ("scores", _scores), ("probes", _probes), ("best_of_n", _best)):
         figure, axes = pyplot.subplots(figsize=(6, 4.5), layout="constrained")
         if work(report, axes):
-            made.append(folder / f"{name}.png")
-            figure.savefig(made[-1], dpi=120)
+            files.append(folder / f"{name}.png")
+            figure.savefig(files[-1], dpi=120)
         pyplot.close(figure)
-    return made
+    return files
 
 
 def _calibration(report: Report, axes: Any) -> bool:
-    for name, found in report.rewards.items():
-        bins = found["calibration"].get("deciles", [])
+    for name, result in report.rewards.items():
+        bins = result["calibration"].get("deciles", [])
         right = np.array([b["right"] for b in bins])
         ends = np.abs(np.array([[b["low"], b["high"]] for b in bins]).reshape(-1, 2).T - right)
         axes.errorbar(
@@ -54,7 +54,7 @@ def _calibration(report: Report, axes: Any) -> bool:
             yerr=ends,
             fmt="o-",
             capsize=2,
-            label=f"{name}: ECE {found['calibration'].get('ece', float('nan')):.3f}",
+            label=f"{name}: ECE {result['calibration'].get('ece', float('nan')):.3f}",
         )
     axes.plot([0.5, 1], [0.5, 1], "k:", label="calibrated")
     axes.set(xlabel="sigmoid(|margin|)", ylabel="share ordered as labelled", title="calibration by margin decile")
@@ -76,8 +76,8 @@ def _scores(report: Report, axes: Any) -> bool:
 def _probes(report: Report, axes: Any) -> bool:
     count = len(report.rewards)
     names: list[str] = []
-    for k, (label, found) in enumerate(report.rewards.items()):
-        rows = [(n, p) for kind in ("length", "hollow", "content") for n, p in found["probes"].get(kind, {}).items()]
+    for k, (label, result) in enumerate(report.rewards.items()):
+        rows = [(n, p) for kind in ("length", "hollow", "content") for n, p in result["probes"].get(kind, {}).items()]
         names = [n for n, _ in rows] or names
         values = np.array([p["change"] for _, p in rows])
         ends = np.abs(np.array([p["bootstrap"] for _, p in rows]).reshape(-1, 2).T - values)
@@ -91,7 +91,7 @@ def _probes(report: Report, axes: Any) -> bool:
 
 
 def _best(report: Report, axes: Any) -> bool:
-    curves = {name: found["best_of_n"] for name, found in report.rewards.items() if "best_of_n" in found}
+    curves = {name: result["best_of_n"] for name, result in report.rewards.items() if "best_of_n" in result}
     for name, curve in curves.items():
         axes.errorbar(
             [c["n"] for c in curve],

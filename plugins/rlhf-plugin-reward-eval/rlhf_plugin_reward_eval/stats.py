@@ -48,11 +48,11 @@ def bootstrap(
     groups = [np.array(rows) for rows in places.values()]
     alone = len(groups) == len(clusters)
     rng = np.random.default_rng(seed)
-    found_R: list[float] = []
+    statistics_R: list[float] = []
     for _ in range(resamples):
         drawn = rng.integers(0, len(groups), len(groups))
-        found_R.append(statistic(drawn if alone else np.concatenate([groups[g] for g in drawn])))
-    values = np.array([v for v in found_R if math.isfinite(v)])
+        statistics_R.append(statistic(drawn if alone else np.concatenate([groups[g] for g in drawn])))
+    values = np.array([v for v in statistics_R if math.isfinite(v)])
     if len(values) < resamples / 2:
         return Interval(math.nan, math.nan)
     low, high = np.quantile(values, [0.025, 0.975])
@@ -92,10 +92,10 @@ def deciles(margins_N: Floats, tie: float = 0.0, bins: int = 10) -> list[Bin]:
     """
     bins = max(1, min(bins, len(margins_N) // 5))
     right_N, size_N = points(margins_N, tie), np.abs(margins_N)
-    found: list[Bin] = []
+    groups: list[Bin] = []
     for rows in np.array_split(np.argsort(size_N, kind="stable"), bins):
         right = float(right_N[rows].mean())
-        found.append(
+        groups.append(
             Bin(
                 len(rows),
                 float(size_N[rows].mean()),
@@ -104,7 +104,7 @@ def deciles(margins_N: Floats, tie: float = 0.0, bins: int = 10) -> list[Bin]:
                 *wilson(right, len(rows)),
             )
         )
-    return found
+    return groups
 
 
 def expected_calibration_error(bins: Sequence[Bin]) -> float:
@@ -138,8 +138,8 @@ def rescaled(margins_N: Floats) -> Floats:
     out_N = margins_N.copy()
     if len(margins_N) < 4:
         return out_N
-    for own, other in ((slice(0, None, 2), slice(1, None, 2)), (slice(1, None, 2), slice(0, None, 2))):
-        out_N[own] = margins_N[own] / best_temperature(margins_N[other])
+    for half, other_half in ((slice(0, None, 2), slice(1, None, 2)), (slice(1, None, 2), slice(0, None, 2))):
+        out_N[half] = margins_N[half] / best_temperature(margins_N[other_half])
     return out_N
 
 

@@ -101,23 +101,23 @@ def test_a_trained_reward_model(run: Run, trained: Path, tmp_path: Path) -> None
     report = json.loads((tmp_path / "out.json").read_text())
     assert (report["data"]["pairs"], report["data"]["split"]) == (100, "heldout")
     assert report["data"]["left_out"] == {"pairs_beyond_limit": 540}
-    found = report["rewards"]["rm"]
+    result = report["rewards"]["rm"]
     ask = Asker(SingleReward.load(BradleyTerryConfig(path=str(trained)), "cpu"), "direct")
     datasets = context_of(Registry(), dataset={"name": "pocket/assistant", "heldout_fraction": 0.0}).datasets
     cases = read_cases(datasets, None, 100).pairs
     chosen, rejected = ask([c.chosen for c in cases]), ask([c.rejected for c in cases])
-    assert found["accuracy"] == pytest.approx((chosen > rejected).mean())
-    assert found["wilson"][0] < found["accuracy"] < found["wilson"][1]
-    assert found["gold"]["responses"] == len({t.key for c in cases for t in (c.chosen, c.rejected)})
+    assert result["accuracy"] == pytest.approx((chosen > rejected).mean())
+    assert result["wilson"][0] < result["accuracy"] < result["wilson"][1]
+    assert result["gold"]["responses"] == len({t.key for c in cases for t in (c.chosen, c.rejected)})
     texts = [t for c in sampled(cases, 20, 0) for t in (c.chosen, c.rejected)]
     more = ask([Text(t.prompt, f"Of course! {t.completion}") for t in texts]) - ask(texts)
-    assert found["probes"]["hollow"]["Of course!"]["change"] == pytest.approx(
+    assert result["probes"]["hollow"]["Of course!"]["change"] == pytest.approx(
         more.mean() / np.concatenate([chosen, rejected]).std(), abs=1e-3
     )
-    assert set(found["probes"]["content"]) == {"words shuffled", "answer to another prompt"}
-    assert found["probes"]["batch"]["invariant"]
-    assert found["probes"]["turns"] == {"pairs": 0}
-    assert sum(b["n"] for b in found["calibration"]["deciles"]) == 100
+    assert set(result["probes"]["content"]) == {"words shuffled", "answer to another prompt"}
+    assert result["probes"]["batch"]["invariant"]
+    assert result["probes"]["turns"] == {"pairs": 0}
+    assert sum(b["n"] for b in result["calibration"]["deciles"]) == 100
 
 
 @pytest.mark.slow
@@ -159,9 +159,9 @@ def test_several_rewards_with_settings_of_their_own(run: Run, trained: Path) -> 
     assert code == 0, err
     report = json.loads(out)
     assert set(report["rewards"]) == {"rm", "rm#2"}
-    (found,) = report["agreement"]
-    assert found["rewards"] == ["rm", "rm#2"]
-    assert 0 < found["spearman"] < 1, "the second sees the end of each conversation only"
+    (pair,) = report["agreement"]
+    assert pair["rewards"] == ["rm", "rm#2"]
+    assert 0 < pair["spearman"] < 1, "the second sees the end of each conversation only"
     assert all(r["probes"] == {} for r in report["rewards"].values())
     code, _, err = run("--model", trained, "--reward", "verifier", "--pairs", "pocket/assistant", "--set", "a=1")
     assert (code, "--set rm:a=1" in err) == (2, True)
@@ -172,11 +172,11 @@ def test_rows_as_in_reward_bench(run: Run, tmp_path: Path) -> None:
     code, out, err = run(*VERIFIER, "--pairs", write(tmp_path / "p.jsonl", rows), "--json")
     assert code == 0, err
     report = json.loads(out)
-    found = report["rewards"]["verifier"]
+    result = report["rewards"]["verifier"]
     assert report["data"]["left_out"] == {"pairs_identical": 1}
-    assert {name: a["accuracy"] for name, a in found["subsets"].items()} == {"even": 1, "odd": 1}
-    assert found["length"]["margin_and_words"]["spearman"] is None, "all of one length"
-    assert found["probes"]["length"]["1 sentence"]["change"] == 0
+    assert {name: a["accuracy"] for name, a in result["subsets"].items()} == {"even": 1, "odd": 1}
+    assert result["length"]["margin_and_words"]["spearman"] is None, "all of one length"
+    assert result["probes"]["length"]["1 sentence"]["change"] == 0
 
 
 def test_rows_as_in_rm_bench(run: Run, tmp_path: Path) -> None:
@@ -195,14 +195,14 @@ def test_rows_as_in_rm_bench(run: Run, tmp_path: Path) -> None:
     path.write_text(json.dumps(rows))
     code, out, err = run(*VERIFIER, "--pairs", path, "--json")
     assert code == 0, err
-    found = json.loads(out)["rewards"]["verifier"]
-    assert (found["pairs"], found["prompts"], found["ties"]) == (36, 4, 12)
-    assert found["rm_bench"]["matrix"] == [[1, 0, 1]] * 3, "the second rejected style is right too: a tie"
-    assert found["rm_bench"]["average"] == pytest.approx(2 / 3)
-    assert {n: a["accuracy"] for n, a in found["rm_bench"]["levels"].items()} == pytest.approx(
+    result = json.loads(out)["rewards"]["verifier"]
+    assert (result["pairs"], result["prompts"], result["ties"]) == (36, 4, 12)
+    assert result["rm_bench"]["matrix"] == [[1, 0, 1]] * 3, "the second rejected style is right too: a tie"
+    assert result["rm_bench"]["average"] == pytest.approx(2 / 3)
+    assert {n: a["accuracy"] for n, a in result["rm_bench"]["levels"].items()} == pytest.approx(
         {"easy": 2.5 / 3, "normal": 2.5 / 3, "hard": 2.5 / 3}
     )
-    assert found["subsets"]["math"]["pairs"] == 36
+    assert result["subsets"]["math"]["pairs"] == 36
 
 
 def test_verifiers_see_the_columns_of_their_row(run: Run, tmp_path: Path) -> None:
@@ -231,9 +231,9 @@ def test_verifiers_see_the_columns_of_their_row(run: Run, tmp_path: Path) -> Non
         "--json",
     )
     assert code == 0, err
-    found = json.loads(out)["rewards"]["verifier"]
-    assert (found["accuracy"], found["missing"], found["pairs"]) == (1.0, {}, 4)
-    assert found["probes"]["hollow"]["Of course!"]["missing"] == 0
+    result = json.loads(out)["rewards"]["verifier"]
+    assert (result["accuracy"], result["missing"], result["pairs"]) == (1.0, {}, 4)
+    assert result["probes"]["hollow"]["Of course!"]["missing"] == 0
 
 
 def test_one_question_with_two_answers(run: Run, tmp_path: Path) -> None:
@@ -268,10 +268,10 @@ def test_responses_with_gold_scores(run: Run, tmp_path: Path) -> None:
     common = (*VERIFIER, "--pairs", pairs, "--probe", "none", "--responses", path)
     code, out, err = run(*common, "--gold", "worth", "--gold-scale", "0", "3", "--json")
     assert code == 0, err
-    found = json.loads(out)["rewards"]["verifier"]
-    assert (found["gold"]["responses"], found["gold"]["prompts_varied"]) == (48, 12)
-    assert found["gold"]["spearman"] == pytest.approx(found["gold"]["spearman_within_prompts"])
-    curve = found["best_of_n"]
+    result = json.loads(out)["rewards"]["verifier"]
+    assert (result["gold"]["responses"], result["gold"]["prompts_varied"]) == (48, 12)
+    assert result["gold"]["spearman"] == pytest.approx(result["gold"]["spearman_within_prompts"])
+    curve = result["best_of_n"]
     assert [(c["n"], c["oracle"]) for c in curve] == [(1, 1.5), (2, pytest.approx(14 / 6)), (4, 3)]
     # two right answers tie: of two responses both are wrong once in six
     assert [c["gold"] for c in curve] == pytest.approx([1.5, 5 / 6 * 2.5 + 1 / 6 * 0.5, 2.5])
@@ -279,7 +279,7 @@ def test_responses_with_gold_scores(run: Run, tmp_path: Path) -> None:
     code, out, err = run(*common, "--gold", "worth", "--json")
     assert json.loads(out)["rewards"]["verifier"]["best_of_n"] == curve, "the pairs' answers to the same questions"
     flat = write(tmp_path / "flat.jsonl", [{**row, "worth": [1, 1, 1, 1]} for row in graded])
-    for arguments, said in (
+    for arguments, message in (
         ((*common, "--gold", "worth", "--gold-scale", "1", "3"), "outside the scale 1 to 3"),
         ((*common, "--gold", "wroth"), "no gold score 'wroth'"),
         ((*common, "--gold", "completions"), "is not a finite number"),
@@ -287,7 +287,7 @@ def test_responses_with_gold_scores(run: Run, tmp_path: Path) -> None:
         (common, "no gold score for"),
     ):
         code, _, err = run(*arguments)
-        assert (code, said in err) == (2, True), err
+        assert (code, message in err) == (2, True), err
 
 
 def test_conversations_of_several_turns(run: Run, trained: Path, tmp_path: Path) -> None:
@@ -322,11 +322,11 @@ def test_only_what_training_set_aside(tmp_path: Path) -> None:
         return {c.id for c in read_cases(datasets, split, None).pairs}
 
     assert len(names(None, 0.0)) == 12
-    held, trained_on = names("heldout", 0.5), names("train", 0.5)
-    assert held
+    heldout, trained_on = names("heldout", 0.5), names("train", 0.5)
+    assert heldout
     assert trained_on
-    assert not held & trained_on
-    assert len(held | trained_on) == 12
+    assert not heldout & trained_on
+    assert len(heldout | trained_on) == 12
 
 
 def refusals(tmp_path: Path) -> Iterator[tuple[tuple[object, ...], str]]:
@@ -344,22 +344,22 @@ def refusals(tmp_path: Path) -> Iterator[tuple[tuple[object, ...], str]]:
     yield (*VERIFIER, "--pairs", same), "pairs_identical 12"
     empty = write(tmp_path / "empty.jsonl", [{**r, "rejected": " "} for r in SUMS])
     yield (*VERIFIER, "--pairs", empty), "pairs_empty_completion 12"
-    other = write(
+    other_file = write(
         tmp_path / "other.jsonl",
         [
             {"chosen": f"\n\nHuman: {i}?\n\nAssistant: a", "rejected": f"\n\nHuman: {i + 1}?\n\nAssistant: b"}
             for i in range(9)
         ],
     )
-    yield (*VERIFIER, "--pairs", other), "pairs_prompt_mismatch 9"
+    yield (*VERIFIER, "--pairs", other_file), "pairs_prompt_mismatch 9"
     grid = write(tmp_path / "grid.jsonl", [{"prompt": "2?", "chosen": ["a", "b"], "rejected": ["c", "d"]}])
     yield (*VERIFIER, "--pairs", grid), "three chosen and three rejected"
 
 
 def test_bad_input_is_refused_with_exit_code_2(run: Run, tmp_path: Path) -> None:
-    for arguments, said in refusals(tmp_path):
+    for arguments, message in refusals(tmp_path):
         code, _, err = run(*arguments)
-        assert (code, said in err) == (2, True), f"{arguments}: {err}"
+        assert (code, message in err) == (2, True), f"{arguments}: {err}"
         assert "Traceback" not in err
 
 
@@ -387,8 +387,8 @@ def test_a_reward_that_says_nothing_fails(run: Run, tmp_path: Path) -> None:
     assert "has no reference answer" in err
     code, out, err = run(*VERIFIER, "--pairs", path, "--max-missing", "0.3", "--json")
     assert code == 0, err
-    found = json.loads(out)["rewards"]["verifier"]
-    assert (found["pairs"], found["missing"]) == (27, {"missing": 6})
+    result = json.loads(out)["rewards"]["verifier"]
+    assert (result["pairs"], result["missing"]) == (27, {"missing": 6})
     pairs = write(tmp_path / "pairs.jsonl", SUMS)
     graded = write(
         tmp_path / "graded.jsonl",

@@ -17,19 +17,19 @@ from rlhf_plugin_reward_eval.measures import SECTIONS, Scored, accuracy, agreeme
 from rlhf_plugin_reward_eval.probes import affirmed, control, effect, sampled, turns_probe
 
 
-def asked(number: int) -> tuple[dict[str, str], ...]:
+def question(number: int) -> tuple[dict[str, str], ...]:
     return ({"role": "user", "content": f"question {number}"},)
 
 
 def case(number: int, chosen: str = "yes", rejected: str = "no", subset: str = "", prompt: int | None = None) -> Case:
-    about = asked(number if prompt is None else prompt)
+    about = question(number if prompt is None else prompt)
     return Case(str(number), Text(about, chosen), Text(about, rejected), subset)
 
 
 def test_ties_count_half_and_are_reported() -> None:
     scored = Scored([case(i) for i in range(4)], np.array([1.0, 2.0, 3.0, 0.0]), np.array([0.0, 2.0, 1.0, 5.0]))
-    found = accuracy(scored, 0)
-    assert (found["accuracy"], found["ties"], found["strict"], found["pairs"]) == (0.625, 1, 0.5, 4)
+    result = accuracy(scored, 0)
+    assert (result["accuracy"], result["ties"], result["strict"], result["pairs"]) == (0.625, 1, 0.5, 4)
 
 
 def test_a_pair_without_a_score_is_no_pair() -> None:
@@ -90,7 +90,7 @@ def test_the_curve_of_a_reward_that_is_hacked_falls() -> None:
     for prompt in range(20):
         for i in range(8):
             gold = -3.0 if i == 0 else float(rng.normal())  # the hole: worst, and loved most
-            responses.append(Response(Text(asked(prompt), str(i)), gold))
+            responses.append(Response(Text(question(prompt), str(i)), gold))
             scores.append(99.0 if i == 0 else gold)
     curve = best_of_n(responses, np.array(scores), 0)
     assert [c["n"] for c in curve] == [1, 2, 4, 8]
@@ -103,9 +103,9 @@ def test_the_curve_of_a_reward_that_is_hacked_falls() -> None:
 
 def test_errors_in_common_are_told_from_errors_by_chance() -> None:
     cases, zeros = [case(i) for i in range(100)], np.zeros(100)
-    one = np.where(np.arange(100) < 20, -1.0, 1.0)
-    other = np.where((np.arange(100) >= 20) & (np.arange(100) < 40), -1.0, 1.0)
-    same, apart = (agreement({"a": (one, zeros), "b": (x, zeros)}, cases)[0] for x in (one, other))
+    first = np.where(np.arange(100) < 20, -1.0, 1.0)
+    second = np.where((np.arange(100) >= 20) & (np.arange(100) < 40), -1.0, 1.0)
+    same, apart = (agreement({"a": (first, zeros), "b": (x, zeros)}, cases)[0] for x in (first, second))
     assert (same["pairs_ordered_alike"], same["wrong_together"]) == (1.0, 0.2)
     assert (apart["pairs_ordered_alike"], apart["wrong_together"]) == (0.6, 0.0)
     assert same["wrong_together_by_chance"] == pytest.approx(0.04)
@@ -116,22 +116,22 @@ def test_reward_bench_weighs_mathematics_as_all_code_together() -> None:
     names = ["math-prm"] * 2 + ["hep-cpp"] * 3 + ["hep-go"] + ["xstest-should-refuse"] * 2
     right = [1, 1, 0, 0, 0, 1, 1, 0]
     scored = Scored([case(i, subset=n) for i, n in enumerate(names)], np.array(right, float), np.full(8, 0.5))
-    found = by_subset(scored, 0)
-    assert found["sections"] == {"Safety": 0.5, "Reasoning": (1.0 + 0.25) / 2}
-    assert found["subsets"]["hep-cpp"]["accuracy"] == 0
+    result = by_subset(scored, 0)
+    assert result["sections"] == {"Safety": 0.5, "Reasoning": (1.0 + 0.25) / 2}
+    assert result["subsets"]["hep-cpp"]["accuracy"] == 0
     assert sum(map(len, SECTIONS.values())) == 23
     assert by_subset(Scored([case(0)], np.ones(1), np.zeros(1)), 0) == {}
 
 
 def test_rm_bench_levels() -> None:
     cells = [(i, j) for i in range(3) for j in range(3)]
-    cases = [Case(f"{i}{j}", Text(asked(0), f"c{i}"), Text(asked(0), f"r{j}"), styles=(i, j)) for i, j in cells]
+    cases = [Case(f"{i}{j}", Text(question(0), f"c{i}"), Text(question(0), f"r{j}"), styles=(i, j)) for i, j in cells]
     # likes a rich style more than the truth: right only where chosen's style is the richer, or equal
     scored = Scored(cases, np.array([i + 0.5 for i, _ in cells]), np.array([float(j) for _, j in cells]))
-    found = rm_bench(scored, 0)
-    assert found["matrix"] == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
-    assert {n: a["accuracy"] for n, a in found["levels"].items()} == {"easy": 1, "normal": 1, "hard": 0}
-    assert found["average"] == pytest.approx(2 / 3)
+    result = rm_bench(scored, 0)
+    assert result["matrix"] == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
+    assert {n: a["accuracy"] for n, a in result["levels"].items()} == {"easy": 1, "normal": 1, "hard": 0}
+    assert result["average"] == pytest.approx(2 / 3)
     assert rm_bench(Scored([case(0)], np.ones(1), np.zeros(1)), 0) == {}
 
 
@@ -148,19 +148,19 @@ class Scores:
 def test_probes_count_what_has_no_score() -> None:
     cases = [case(i, chosen="yes " * (i + 1), rejected="no") for i in range(4)]
     ask = Asker(Scores(lambda s: None if len(s.completion.split()) > 5 else float("yes" in s.completion)), "short")
-    found = effect(ask, cases, affirmed("Of course!"), 0, 1.0)
-    assert (found["responses"], found["missing"], found["rejected_overtakes"]) == (7, 1, 0.0)
-    found = control(ask, [(c.chosen, Text(asked(n), "yes " * 3 * n)) for n, c in enumerate(cases, 1)], 0, 1.0)
-    assert (found["responses"], found["missing"]) == (1, 3)
+    result = effect(ask, cases, affirmed("Of course!"), 0, 1.0)
+    assert (result["responses"], result["missing"], result["rejected_overtakes"]) == (7, 1, 0.0)
+    result = control(ask, [(c.chosen, Text(question(n), "yes " * 3 * n)) for n, c in enumerate(cases, 1)], 0, 1.0)
+    assert (result["responses"], result["missing"]) == (1, 3)
 
 
 def test_rounding_is_a_tie_with_all_turns_and_with_the_last() -> None:
-    talk = ({"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hi."}, *asked(0))
+    talk = ({"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hi."}, *question(0))
     cases = [Case("0", Text(talk, "yes"), Text(talk, "no"))]
     alone = Scores(lambda s: 1e-9 * len(s.completion) + (len(s.prompt.messages) == 1 and s.completion == "yes"))
     ask = Asker(alone, "alone")
-    found = turns_probe(ask, cases, 0, 1.0)
-    assert (found["whole"], found["last_turn"]) == (0.5, 1.0)
+    result = turns_probe(ask, cases, 0, 1.0)
+    assert (result["whole"], result["last_turn"]) == (0.5, 1.0)
 
 
 def test_probes_draw_the_same_pairs_again() -> None:

@@ -44,7 +44,7 @@ class RewardNet(torch.nn.Module):
         super().__init__()
         self.trunk, self.head, self.frozen = trunk, head, frozen
         self.without_padding = True
-        self.kept: dict[tuple[int, ...], torch.Tensor] = {}
+        self.cached_features: dict[tuple[int, ...], torch.Tensor] = {}
         """Features of conversations, of a frozen trunk."""
         if frozen:
             trunk.requires_grad_(False)
@@ -61,13 +61,15 @@ class RewardNet(torch.nn.Module):
 
     def _kept_feature(self, row: tuple[int, ...]) -> torch.Tensor:
         """What :meth:`keep` was not given is computed alone: its last bits must not depend on the batch that asks."""
-        if row not in self.kept and len(self.kept) < MOST_KEPT:
+        if row not in self.cached_features and len(self.cached_features) < MOST_KEPT:
             self.keep([row])
-        return self.kept[row] if row in self.kept else self._without_gradient([row])[0]
+        return self.cached_features[row] if row in self.cached_features else self._without_gradient([row])[0]
 
     def keep(self, ids_B: Sequence[tuple[int, ...]]) -> None:
         """Compute and keep the features of some conversations."""
-        self.kept.update((row, feature.clone()) for row, feature in zip(ids_B, self._without_gradient(ids_B)))
+        self.cached_features.update(
+            (row, feature.clone()) for row, feature in zip(ids_B, self._without_gradient(ids_B))
+        )
 
     @torch.no_grad()
     def _without_gradient(self, ids_B: Sequence[Sequence[int]]) -> torch.Tensor:
@@ -204,11 +206,11 @@ def load_classifier(path: str) -> tuple[RewardNet, Any]:
             why=str(error).splitlines()[0],
             fix="give a folder saved by AutoModelForSequenceClassification with one label",
         ) from error
-    lost = [k for k in info["missing_keys"] if "score" in k or "classifier" in k]
-    if lost:
+    missing_weights = [k for k in info["missing_keys"] if "score" in k or "classifier" in k]
+    if missing_weights:
         raise ModelError(
             f"'{path}' is not a trained reward model",
-            why=f"its weights lack {', '.join(lost)}, as those of a language model do",
+            why=f"its weights lack {', '.join(missing_weights)}, as those of a language model do",
             fix="train one: rlhf train --algo reward_model",
         )
     if model.config.num_labels != 1:
@@ -235,12 +237,13 @@ def check_pooling(net: RewardNet, model: Any, tokenizer: Any, path: str) -> None
     """
     ids = [i for i in tokenizer.encode(PROBE, add_special_tokens=False) if i != tokenizer.pad_token_id]
     device = net.head.weight.device
-    own = float(model(input_ids=torch.tensor([ids], device=device)).logits[0, 0])
-    ours = float(net([ids])[0, 0])
-    if not abs(ours - own) <= forward_tolerance(model) * max(1.0, abs(own)):
+    model_score = float(model(input_ids=torch.tensor([ids], device=device)).logits[0, 0])
+    head_score = float(net([ids])[0, 0])
+    if not abs(head_score - model_score) <= forward_tolerance(model) * max(1.0, abs(model_score)):
         raise ModelError(
             f"reward model '{path}' does not score by a linear head on the last token",
-            why=f"{type(model).__name__} gives a probe text {own:.4g}, its head on the last token {ours:.4g}",
+            why=f"{type(model).__name__} gives a probe text {model_score:.4g}, "
+            f"its head on the last token {head_score:.4g}",
             fix="use a decoder with a scalar head, or score with this one in a reward plugin of your own",
         )
 

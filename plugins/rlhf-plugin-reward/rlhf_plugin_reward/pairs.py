@@ -48,24 +48,24 @@ def encode_pairs(pairs: Sequence[PreferencePair], encoder: Encoder, counts: Coun
             counts["pairs_answer_cut"] += 1
         elif too_long:
             counts["pairs_prompt_cut"] += 1
-        chosen, rejected = (encoder.cut(*both) for both in sides)
+        chosen, rejected = (encoder.cut(*side) for side in sides)
         items.append(PairItem(pair.id, chosen, rejected, pair.margin))
     return items
 
 
 def first_of_mixture(pairs: Sequence[PreferencePair], weights: Mapping[str, float], count: int) -> list[PreferencePair]:
     """The first ``count`` pairs of a mixture: each source gives its weight's share, or all it has."""
-    has = Counter(p.source for p in pairs)
-    share: Counter[str] = Counter()
+    available = Counter(p.source for p in pairs)
+    quota: Counter[str] = Counter()
     for _ in range(min(count, len(pairs))):
-        share[min((s for s in has if share[s] < has[s]), key=lambda s: (share[s] + 1) / weights[s])] += 1
-    seen: Counter[str] = Counter()
-    kept: list[PreferencePair] = []
+        quota[min((s for s in available if quota[s] < available[s]), key=lambda s: (quota[s] + 1) / weights[s])] += 1
+    taken_by_source: Counter[str] = Counter()
+    first_pairs: list[PreferencePair] = []
     for pair in pairs:
-        seen[pair.source] += 1
-        if seen[pair.source] <= share[pair.source]:
-            kept.append(pair)
-    return kept
+        taken_by_source[pair.source] += 1
+        if taken_by_source[pair.source] <= quota[pair.source]:
+            first_pairs.append(pair)
+    return first_pairs
 
 
 def bootstrap(items: Sequence[PairItem], members: int, seed: int) -> list[PairItem]:

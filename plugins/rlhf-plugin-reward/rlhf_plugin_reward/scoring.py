@@ -58,8 +58,8 @@ def keep_features(net: RewardNet, ids: Ids, strategy: Strategy, beat: Callable[[
     for batch in list(by_beginning(rows, ROW_TOKENS))[strategy.rank :: strategy.world_size]:
         net.keep([rows[i] for i in batch])
         beat()
-    for kept in strategy.gather_objects(net.kept):
-        net.kept.update(kept)
+    for features in strategy.gather_objects(net.cached_features):
+        net.cached_features.update(features)
 
 
 @torch.inference_mode()

@@ -42,12 +42,12 @@ def digest(
     config: EnsembleConfig,
     base: ModelConfig,
     train: Sequence[PreferencePair],
-    held: Sequence[PreferencePair],
+    heldout: Sequence[PreferencePair],
     seed: int,
 ) -> str:
     """Content hash of everything that decides an ensemble: settings, base weights, tokenizer, pairs, seed, versions."""
     settings = config.model_dump(mode="json", include=set(DECIDES))
-    pairs = [[[dict(m) for m in p.prompt], p.chosen, p.rejected, p.margin] for p in (*train, *held)]
+    pairs = [[[dict(m) for m in p.prompt], p.chosen, p.rejected, p.margin] for p in (*train, *heldout)]
     versions = [metadata.version(n) for n in ("rlhf-plugin-reward", "torch", "transformers")]
     source = resolve_model(base.path)
     weights = weights_digest(source.describe) if source.local else source.place

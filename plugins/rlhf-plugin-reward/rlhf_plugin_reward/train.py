@@ -44,16 +44,16 @@ def load_or_train(config: EnsembleConfig, ctx: BuildContext) -> EnsembleReward:
     with preserved_rng():
         folder = Path(config.path).expanduser() if config.path else _cached(config, ctx)
         reward = load_ensemble(config, folder, device_of(ctx))
-    found = reward.quality()
+    quality = reward.quality()
     ctx.report["ensemble"] = {
         "members": len(reward.mean_K),
         "sharing": reward.meta["sharing"],
         "digest": folder.name,
         "train_pairs": reward.meta.get("train_pairs"),
         "pairs_cut": reward.meta.get("pairs_cut"),
-        "heldout": found,
+        "heldout": quality,
     }
-    _say(ctx)(describe(found))
+    _say(ctx)(describe(quality))
     return reward
 
 
@@ -64,19 +64,19 @@ def _say(ctx: BuildContext) -> Say:
 def _cached(config: EnsembleConfig, ctx: BuildContext) -> Path:
     base = config.base_model or ctx.config.model.model_copy(update={"lora": None})
     datasets = Datasets(config.pairs, ctx) if config.pairs is not None else ctx.datasets
-    found = {split: datasets.pairs(split) for split in ("train", "heldout")}
-    train = first_of_mixture(found["train"], datasets.weights, config.max_pairs)
-    held = first_of_mixture(found["heldout"], datasets.weights, config.heldout_pairs)
+    pairs = {split: datasets.pairs(split) for split in ("train", "heldout")}
+    train = first_of_mixture(pairs["train"], datasets.weights, config.max_pairs)
+    heldout = first_of_mixture(pairs["heldout"], datasets.weights, config.heldout_pairs)
     counts = Counter(datasets.counts if config.pairs is not None else {})
-    counts["pairs_beyond_max_pairs"] = len(found["train"]) - len(train)
-    counts["pairs_beyond_heldout_pairs"] = len(found["heldout"]) - len(held)
+    counts["pairs_beyond_max_pairs"] = len(pairs["train"]) - len(train)
+    counts["pairs_beyond_heldout_pairs"] = len(pairs["heldout"]) - len(heldout)
     ctx.report["ensemble_pairs_counted"] = {reason: n for reason, n in counts.items() if n}
-    if len(train) < 2 or len(held) < 2:
+    if len(train) < 2 or len(heldout) < 2:
         raise DatasetError(
-            f"an ensemble needs preference pairs, found {len(train)} to train on and {len(held)} held out",
+            f"an ensemble needs preference pairs, found {len(train)} to train on and {len(heldout)} held out",
             fix="set reward.pairs to a dataset with chosen and rejected columns, or reward.path to a trained ensemble",
         )
-    folder = cache_root() / digest(config, base, train, held, ctx.seed)
+    folder = cache_root() / digest(config, base, train, heldout, ctx.seed)
     say = _say(ctx)
     if trained(folder):
         say(f"reward ensemble: using the one trained before, {folder}")
@@ -86,7 +86,7 @@ def _cached(config: EnsembleConfig, ctx: BuildContext) -> Path:
             f"on {len(train)} pairs"
         )
         with beating(folder) as beat:
-            train_ensemble(config, base, train, held, ctx.seed, folder, say, device_of(ctx), beat)
+            train_ensemble(config, base, train, heldout, ctx.seed, folder, say, device_of(ctx), beat)
     else:
         wait_for(folder, config.stall_timeout_s)
     if ctx.strategy is not None:
@@ -157,10 +157,10 @@ def _member(
     config: EnsembleConfig, policy: LoadedModel, items: Sequence[PairItem], seed: int, k: int, device: str, beat: Beat
 ) -> RewardNet:
     """One whole model on its own bootstrap sample."""
-    own = [
+    sampled_items = [
         PairItem(i.name, i.chosen_ids, i.rejected_ids, i.margin, (i.counts_K[k],)) for i in items if i.counts_K[k] > 0
     ]
-    return fit(config, fresh_net(policy, 1, seed * 1000 + k, "none"), own, seed * 1000 + k, device, beat)
+    return fit(config, fresh_net(policy, 1, seed * 1000 + k, "none"), sampled_items, seed * 1000 + k, device, beat)
 
 
 def _shared(
@@ -188,7 +188,7 @@ def fit(
 
     strategy = LocalStrategy(device)
     module = strategy.prepare(PairModule(net))
-    updater = Learner(
+    learner = Learner(
         module, BradleyTerry(config.loss.label_smoothing, config.loss.centring), strategy, settings, steps
     )
     if net.frozen:
@@ -198,16 +198,16 @@ def fit(
         while len(order) < config.batch_size:
             order += np.random.default_rng([seed, step]).permutation(len(items)).tolist()
         batch, order = [items[i] for i in order[: config.batch_size]], order[config.batch_size :]
-        updater.update(batch)
+        learner.update(batch)
         beat()
     return net.eval()
 
 
-def describe(found: dict[str, Any]) -> str:
+def describe(quality: dict[str, Any]) -> str:
     """One line for people."""
-    rows = [f"{m['accuracy']:.1%}" for m in found["members"]]
-    whole = found["ensemble"]
+    rows = [f"{m['accuracy']:.1%}" for m in quality["members"]]
+    ensemble = quality["ensemble"]
     return (
-        f"reward ensemble: held-out accuracy on {found['pairs']} pairs: members {', '.join(rows)}; ensemble "
-        f"{whole['accuracy']:.1%} (calibration error {whole['calibration_error']:.3f})"
+        f"reward ensemble: held-out accuracy on {quality['pairs']} pairs: members {', '.join(rows)}; ensemble "
+        f"{ensemble['accuracy']:.1%} (calibration error {ensemble['calibration_error']:.3f})"
     )

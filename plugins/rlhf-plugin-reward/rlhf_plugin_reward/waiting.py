@@ -51,16 +51,16 @@ def wait_for(folder: Path, limit_s: float) -> None:
     Raises:
         DeadlineExceeded: for ``limit_s`` seconds there was no progress.
     """
-    file, seen, since = beat_file(folder), 0, time.monotonic()
+    file, last_stamp, since = beat_file(folder), 0, time.monotonic()
     while not trained(folder):
         stamp = changed(file)
-        if stamp != seen:
-            seen, since = stamp, time.monotonic()
+        if stamp != last_stamp:
+            last_stamp, since = stamp, time.monotonic()
         if time.monotonic() - since > limit_s:
             raise DeadlineExceeded(
                 f"waited {limit_s:.0f} s without a sign of progress for rank 0 training the reward ensemble",
                 where=str(folder),
-                why="its file was not touched" if seen else f"{file.name} is not there",
+                why="its file was not touched" if last_stamp else f"{file.name} is not there",
                 fix="look at rank 0's log; all processes must see one $RLHF_CACHE; raise reward.stall_timeout_s if a "
                 "single update takes longer",
             )

@@ -17,11 +17,11 @@ STD = np.sqrt(14 / 3)  # of 1, 2, 6 over all three
 
 
 @pytest.mark.parametrize(
-    ("how", "wanted"),
+    ("how", "expected"),
     [("mean", [3.0, 4.0]), ("min", [1.0, 4.0]), ("median", [2.0, 4.0]), ("mean_minus_std", [3.0 - 0.5 * STD, 4.0])],
 )
-def test_every_aggregate(how: str, wanted: list[float]) -> None:
-    assert aggregate(SCORES_NK, how, 0.5) == pytest.approx(wanted)
+def test_every_aggregate(how: str, expected: list[float]) -> None:
+    assert aggregate(SCORES_NK, how, 0.5) == pytest.approx(expected)
 
 
 def test_standardised_members_are_on_one_scale() -> None:
@@ -39,10 +39,10 @@ def test_calibration_error() -> None:
 
 def test_quality_counts_what_the_aggregate_prefers() -> None:
     chosen, rejected = np.array([[1.0, 1.0], [1.0, -3.0]]), np.array([[0.0, 0.0], [0.0, 0.0]])
-    found = quality(chosen, rejected, "mean", 0.0, np.zeros(2), np.ones(2))
-    assert [m["accuracy"] for m in found["members"]] == [1.0, 0.5]
-    assert found["ensemble"]["accuracy"] == 0.5
-    assert found["pairs"] == 2
+    result = quality(chosen, rejected, "mean", 0.0, np.zeros(2), np.ones(2))
+    assert [m["accuracy"] for m in result["members"]] == [1.0, 0.5]
+    assert result["ensemble"]["accuracy"] == 0.5
+    assert result["pairs"] == 2
 
 
 def test_bootstrap_samples_differ_and_are_as_large_as_the_data() -> None:
@@ -59,8 +59,8 @@ def test_loss_is_the_cross_entropy_of_the_preference(smoothing: float) -> None:
     chosen, rejected, margin = torch.tensor([2.0, -1.0, 0.3]), torch.tensor([0.5, 1.0, 0.3]), torch.tensor([0, 0.5, 1])
     out = BradleyTerry(smoothing, 0.25)(PairBatch(chosen, rejected, margin_B=margin))
     target = torch.full((3,), 1 - smoothing)
-    wanted = binary_cross_entropy_with_logits(chosen - rejected - margin, target, reduction="none")
-    assert torch.allclose(out.loss, wanted + 0.25 * (chosen + rejected) ** 2)
+    expected = binary_cross_entropy_with_logits(chosen - rejected - margin, target, reduction="none")
+    assert torch.allclose(out.loss, expected + 0.25 * (chosen + rejected) ** 2)
     hits, pairs = out.metrics["accuracy"]
     assert (float(hits), float(pairs)) == (1.0, 3.0), "a tie is no hit, and the margin does not count"
 

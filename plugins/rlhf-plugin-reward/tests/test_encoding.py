@@ -49,8 +49,8 @@ def test_a_conversation_is_what_the_chat_template_makes_of_it(
     if template:
         with_template(tokenizer, template, *tokens)
     whole = [*ASKED, {"role": "assistant", "content": "It is 5."}]
-    wanted = tokenizer.apply_chat_template(whole, tokenize=True, return_dict=False)
-    assert Encoder(tokenizer, 999).encode(ASKED, "It is 5.") == tuple(wanted)
+    expected = tokenizer.apply_chat_template(whole, tokenize=True, return_dict=False)
+    assert Encoder(tokenizer, 999).encode(ASKED, "It is 5.") == tuple(expected)
 
 
 def test_plain_text_ends_with_the_end_token_if_there_is_one(tokenizer: Any) -> None:
@@ -90,9 +90,9 @@ def test_a_cut_mixture_keeps_its_weights() -> None:
         for i in range(n)
     ]
     weights = {"big": 1.0, "small": 1.0, "heavy": 2.0}
-    kept = first_of_mixture(rows, weights, 40)
-    assert Counter(p.source for p in kept) == {"big": 12, "small": 3, "heavy": 25}
-    assert [p.id for p in kept if p.source == "big"] == [f"big{i}" for i in range(12)]
+    first_pairs = first_of_mixture(rows, weights, 40)
+    assert Counter(p.source for p in first_pairs) == {"big": 12, "small": 3, "heavy": 25}
+    assert [p.id for p in first_pairs if p.source == "big"] == [f"big{i}" for i in range(12)]
     assert first_of_mixture(rows, weights, 1000) == rows
     assert first_of_mixture(rows[:100], weights, 7) == rows[:7]
 

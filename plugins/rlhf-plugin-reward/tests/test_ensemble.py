@@ -70,9 +70,9 @@ def sample(answer: str, question: str = "What is Hal's pet?") -> Sample:
 def test_it_learns_the_preference_and_conforms(folder: Path) -> None:
     meta = json.loads((folder / "ensemble.json").read_text())
     reward = load_ensemble(config(), folder, "cpu")
-    found = reward.quality()
-    assert found["ensemble"]["accuracy"] >= 0.9
-    assert (meta["train_pairs"], found["pairs"]) == (64, 32)
+    quality = reward.quality()
+    assert quality["ensemble"]["accuracy"] >= 0.9
+    assert (meta["train_pairs"], quality["pairs"]) == (64, 32)
     scores = reward.score(
         [sample(text, p.prompt[0]["content"]) for p in pairs(32, 64) for text in (p.chosen, p.rejected)]
     )
@@ -108,13 +108,13 @@ def test_aggregates_come_from_the_same_members(folder: Path, how: Any) -> None:
         [sample("It is red.")]
     )
     members = np.array([score.parts["member_0"], score.parts["member_1"]])
-    wanted = {
+    expected = {
         "mean": members.mean(),
         "min": members.min(),
         "median": members.mean(),
         "mean_minus_std": members.mean() - 2 * members.std(),
     }[how]
-    assert score.value == pytest.approx(wanted)
+    assert score.value == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("options", [{"aggregate": "min"}, {"uncertainty_penalty": 50.0}])
@@ -137,11 +137,11 @@ def test_held_out_scores_are_those_that_the_loaded_ensemble_gives(folder: Path) 
         ]
         for side in ("chosen", "rejected")
     }
-    kept = {
+    stored_scores = {
         side: ((np.array(raw) - reward.mean_K) / reward.std_K).mean(1) for side, raw in reward.meta["heldout"].items()
     }
-    assert values["chosen"] == pytest.approx(kept["chosen"], abs=1e-3)
-    assert values["rejected"] == pytest.approx(kept["rejected"], abs=1e-3)
+    assert values["chosen"] == pytest.approx(stored_scores["chosen"], abs=1e-3)
+    assert values["rejected"] == pytest.approx(stored_scores["rejected"], abs=1e-3)
 
 
 def test_an_ensemble_of_an_early_version_is_refused(folder: Path, tmp_path: Path) -> None:
@@ -156,11 +156,11 @@ def test_scores_do_not_depend_on_batch_and_padding(folder: Path) -> None:
     answers = [sample(text) for text in texts]
     one_by_one = load_ensemble(config(batch_tokens=1), folder, "cpu")
     together = load_ensemble(config(batch_tokens=10**6), folder, "cpu")
-    wanted = np.concatenate([one_by_one.members([a]) for a in answers])
-    assert wanted.shape == (5, 2)
-    assert one_by_one.members(answers) == pytest.approx(wanted, abs=1e-5)
-    assert together.members(answers) == pytest.approx(wanted, abs=1e-3)
-    assert together.members(answers[::-1])[::-1] == pytest.approx(wanted, abs=1e-3)
+    expected = np.concatenate([one_by_one.members([a]) for a in answers])
+    assert expected.shape == (5, 2)
+    assert one_by_one.members(answers) == pytest.approx(expected, abs=1e-5)
+    assert together.members(answers) == pytest.approx(expected, abs=1e-3)
+    assert together.members(answers[::-1])[::-1] == pytest.approx(expected, abs=1e-3)
 
 
 def test_a_frozen_trunk_stays_and_one_with_adapters_is_merged(folder: Path) -> None:
@@ -212,18 +212,18 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_saved_member_scores_the_same_in_plain_transformers(classifier: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(classifier)
     model = AutoModelForSequenceClassification.from_pretrained(classifier)
-    ours = SingleReward.load(BradleyTerryConfig(path=str(classifier)), "cpu")
+    loaded = SingleReward.load(BradleyTerryConfig(path=str(classifier)), "cpu")
     answers = ["It is a cat.", "I guess it may be a dog, of course!"]
-    ids = [list(ours.encoder.encode(sample(a).prompt.messages, a)) for a in answers]
+    ids = [list(loaded.encoder.encode(sample(a).prompt.messages, a)) for a in answers]
     with torch.inference_mode():
-        theirs = model(**tokenizer.pad({"input_ids": ids}, padding_side="right", return_tensors="pt")).logits[:, 0]
-    assert [s.value for s in ours.score([sample(a) for a in answers])] == pytest.approx(theirs.tolist(), abs=1e-4)
+        logits = model(**tokenizer.pad({"input_ids": ids}, padding_side="right", return_tensors="pt")).logits[:, 0]
+    assert [s.value for s in loaded.score([sample(a) for a in answers])] == pytest.approx(logits.tolist(), abs=1e-4)
 
 
 def test_a_conversation_over_the_limit_keeps_its_answer() -> None:
     tokenizer = load_policy(ModelConfig()).tokenizer
-    asked = ({"role": "user", "content": "What? " * 50},)
-    whole, cut = (Encoder(tokenizer, limit).encode(asked, "A cat.") for limit in (999, 20))
+    question = ({"role": "user", "content": "What? " * 50},)
+    whole, cut = (Encoder(tokenizer, limit).encode(question, "A cat.") for limit in (999, 20))
     assert len(cut) == 20
     assert whole[-20:] == cut
     assert cut[-1] == tokenizer.eos_token_id

@@ -178,5 +178,5 @@ def test_decoders_of_other_families_score_as_in_transformers(
     net, _ = load_classifier(str(tmp_path))
     ids = AutoTokenizer.from_pretrained(tmp_path).encode("It is a cat.")
     with torch.inference_mode():
-        wanted = model(input_ids=torch.tensor([ids])).logits[0, 0]
-        assert float(net([ids, [5, 6, 7, 8] * 6])[0, 0]) == pytest.approx(float(wanted), abs=1e-5)
+        expected = model(input_ids=torch.tensor([ids])).logits[0, 0]
+        assert float(net([ids, [5, 6, 7, 8] * 6])[0, 0]) == pytest.approx(float(expected), abs=1e-5)

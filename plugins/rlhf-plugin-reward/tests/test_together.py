@@ -68,20 +68,20 @@ def ensembles(tmp_path: Path) -> list[str]:
 
 @pytest.mark.slow
 def test_two_processes_train_one_ensemble_and_learn_as_one_process_does(tmp_path: Path) -> None:
-    said = finish(start(tmp_path, "two", "--nproc", "2"))
-    assert said.count("none trained yet for this setting") == 1
+    output = finish(start(tmp_path, "two", "--nproc", "2"))
+    assert output.count("none trained yet for this setting") == 1
     assert "using the one trained before" in finish(start(tmp_path, "one"))
     summaries = [json.loads((tmp_path / n / "summary.json").read_text()) for n in ("one", "two")]
-    found = [s["reports"]["ensemble"] for s in summaries]
-    assert found[0] == found[1]
-    assert ensembles(tmp_path) == [found[0]["digest"]]
+    reports = [s["reports"]["ensemble"] for s in summaries]
+    assert reports[0] == reports[1]
+    assert ensembles(tmp_path) == [reports[0]["digest"]]
     a, b = (load_file(tmp_path / n / "final" / "model.safetensors") for n in ("one", "two"))
     assert max(float((a[k] - b[k]).abs().max()) for k in a) < 1e-4
 
 
 def test_two_runs_that_train_the_same_ensemble_at_once(tmp_path: Path) -> None:
-    said = [finish(p) for p in [start(tmp_path, "a"), start(tmp_path, "b")]]
-    assert any("none trained yet" in text for text in said)
+    outputs = [finish(p) for p in [start(tmp_path, "a"), start(tmp_path, "b")]]
+    assert any("none trained yet" in text for text in outputs)
     (digest,) = ensembles(tmp_path)
     for name in "ab":
         summary = json.loads((tmp_path / name / "summary.json").read_text())

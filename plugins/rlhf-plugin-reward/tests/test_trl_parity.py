@@ -54,7 +54,7 @@ class World:
         self.model.eval()
         self.net = RewardNet(self.model.model, head_of(self.model))
 
-    def theirs(self, centring: float, margin: bool) -> torch.Tensor:
+    def trl_loss(self, centring: float, margin: bool) -> torch.Tensor:
         self.trl.args.center_rewards_coefficient = centring or None
         rows = [
             {"chosen_ids": list(i.chosen_ids), "rejected_ids": list(i.rejected_ids)}
@@ -63,15 +63,15 @@ class World:
         ]
         return self.trl.compute_loss(self.model, self.trl.data_collator(rows))
 
-    def ours(self, centring: float, margin: bool, without_padding: bool) -> torch.Tensor:
+    def our_loss(self, centring: float, margin: bool, without_padding: bool) -> torch.Tensor:
         self.net.without_padding = without_padding
         items = self.items if margin else [PairItem(i.name, i.chosen_ids, i.rejected_ids) for i in self.items]
         loss_B = BradleyTerry(0.0, centring)(PairModule(self.net)(items)).loss
         return loss_B.mean()
 
     def gradient(self, loss: torch.Tensor) -> list[torch.Tensor]:
-        found = torch.autograd.grad(loss, list(self.model.parameters()), allow_unused=True)
-        return [g for g in found if g is not None]
+        gradients = torch.autograd.grad(loss, list(self.model.parameters()), allow_unused=True)
+        return [g for g in gradients if g is not None]
 
 
 @pytest.fixture(scope="module")
@@ -82,12 +82,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 @pytest.mark.parametrize("without_padding", [False, True])
 @pytest.mark.parametrize(("centring", "margin"), [(0.0, False), (0.01, False), (0.0, True), (0.3, True)])
 def test_loss_and_gradient(world: World, centring: float, margin: bool, without_padding: bool) -> None:
-    ours, theirs = world.ours(centring, margin, without_padding), world.theirs(centring, margin)
-    assert float(ours) == pytest.approx(float(theirs), abs=1e-6)
-    for a, b in zip(world.gradient(ours), world.gradient(theirs), strict=True):
+    our_value, trl_value = world.our_loss(centring, margin, without_padding), world.trl_loss(centring, margin)
+    assert float(our_value) == pytest.approx(float(trl_value), abs=1e-6)
+    for a, b in zip(world.gradient(our_value), world.gradient(trl_value), strict=True):
         assert float((a - b).abs().max()) <= 2e-5 * max(1.0, float(b.abs().max()))
     if margin:
-        assert float(ours) != pytest.approx(float(world.ours(centring, False, without_padding)), abs=1e-3)
+        assert float(our_value) != pytest.approx(float(world.our_loss(centring, False, without_padding)), abs=1e-3)
 
 
 def test_label_smoothing_is_the_loss_of_labels_that_are_wrong_so_often(world: World) -> None:

@@ -97,26 +97,26 @@ def test_an_ensemble_knows_its_view_and_its_tokenizer(policy: Any, tmp_path: Pat
     train_ensemble(config, ModelConfig(), PAIRS, PAIRS[:4], 0, tmp_path / "e", print, "cpu")
     assert load_ensemble(EnsembleConfig(), tmp_path / "e", "cpu").encoder.view.turns == "last"
     assert load_ensemble(EnsembleConfig(turns="all"), tmp_path / "e", "cpu").encoder.view.turns == "all"
-    other = load_policy(ModelConfig())
-    other.tokenizer.add_tokens(["Great question!"])
-    other.model.resize_token_embeddings(len(other.tokenizer))
-    save_classifier(fresh_net(other, 1, 0, "none"), other.tokenizer, tmp_path / "e" / "member_1")
+    other_policy = load_policy(ModelConfig())
+    other_policy.tokenizer.add_tokens(["Great question!"])
+    other_policy.model.resize_token_embeddings(len(other_policy.tokenizer))
+    save_classifier(fresh_net(other_policy, 1, 0, "none"), other_policy.tokenizer, tmp_path / "e" / "member_1")
     with pytest.raises(ModelError, match=r"'member_1' .* has another tokenizer"):
         load_ensemble(EnsembleConfig(), tmp_path / "e", "cpu")
 
 
 def test_a_tokenizer_of_another_model_is_refused(policy: Any, tmp_path: Path) -> None:
     save_classifier(fresh_net(policy, 1, 0, "none"), policy.tokenizer, tmp_path)
-    other = load_policy(ModelConfig()).tokenizer
-    other.add_tokens([f"token number {i}" for i in range(999)])
-    other.save_pretrained(tmp_path)
+    other_tokenizer = load_policy(ModelConfig()).tokenizer
+    other_tokenizer.add_tokens([f"token number {i}" for i in range(999)])
+    other_tokenizer.save_pretrained(tmp_path)
     with pytest.raises(ModelError, match="is not its model's"):
         SingleReward.load(BradleyTerryConfig(path=str(tmp_path)), "cpu")
 
 
 def test_no_pad_token_is_needed(policy: Any, tmp_path: Path) -> None:
     save_classifier(fresh_net(policy, 1, 0, "none"), policy.tokenizer, tmp_path)
-    wanted = SingleReward.load(BradleyTerryConfig(path=str(tmp_path)), "cpu")
+    expected = SingleReward.load(BradleyTerryConfig(path=str(tmp_path)), "cpu")
     for name in ("tokenizer_config.json", "special_tokens_map.json", "config.json"):
         if (file := tmp_path / name).is_file():
             file.write_text(
@@ -124,19 +124,21 @@ def test_no_pad_token_is_needed(policy: Any, tmp_path: Path) -> None:
                     {k: v for k, v in json.loads(file.read_text()).items() if k not in ("pad_token", "pad_token_id")}
                 )
             )
-    found = SingleReward.load(BradleyTerryConfig(path=str(tmp_path)), "cpu")
+    without_pad = SingleReward.load(BradleyTerryConfig(path=str(tmp_path)), "cpu")
     samples = [Sample(Prompt("q", TALK), text, FinishReason.EOS) for text in ("A dog.", "A dog. " * 9)]
-    assert [s.value for s in found.score(samples)] == pytest.approx([s.value for s in wanted.score(samples)], abs=1e-5)
+    assert [s.value for s in without_pad.score(samples)] == pytest.approx(
+        [s.value for s in expected.score(samples)], abs=1e-5
+    )
 
 
 def test_a_frozen_trunk_sees_every_conversation_once(policy: Any) -> None:
-    net, seen = fresh_net(policy, 2, 0, "frozen"), []
-    net.trunk.embed_tokens.register_forward_hook(lambda module, args, out: seen.append(args[0].numel()))
+    net, batch_sizes = fresh_net(policy, 2, 0, "frozen"), []
+    net.trunk.embed_tokens.register_forward_hook(lambda module, args, out: batch_sizes.append(args[0].numel()))
     items = [PairItem(str(i), (5, 6, 7, i + 8), (5, 6, 9, i + 8, 4)) for i in range(6)]
     first = PairModule(net)(items).chosen_B
-    calls = len(seen)
+    calls = len(batch_sizes)
     again = PairModule(net)(items[::-1]).chosen_B.reshape(-1, 2).flip(0).flatten()
-    assert len(seen) == calls > 0
+    assert len(batch_sizes) == calls > 0
     assert torch.allclose(first, again, atol=1e-6)
     assert again.requires_grad, "the head still learns"
     plain = fresh_net(policy, 2, 0, "none")
@@ -166,9 +168,9 @@ def test_batches_hold_everything_once_within_their_tokens() -> None:
         (by_beginning(ids, 30), lambda b: sum(len(ids[i]) for i in b)),
         (by_length(ids, 30), lambda b: len(b) * max(len(ids[i]) for i in b)),
     ):
-        found = list(batches)
-        assert sorted(i for b in found for i in b) == list(range(40))
-        assert all(size(b) <= 30 for b in found)
+        index_batches = list(batches)
+        assert sorted(i for b in index_batches for i in b) == list(range(40))
+        assert all(size(b) <= 30 for b in index_batches)
     assert list(by_beginning([(1,) * 9, (2,) * 9], 1)) == [[0], [1]], "too long for a batch is a batch"
 
 
@@ -188,6 +190,6 @@ def test_a_forward_on_a_cpu_is_bounded(policy: Any, monkeypatch: pytest.MonkeyPa
     net = fresh_net(policy, 1, 1, "none").eval()
     net.without_padding = without_padding
     sizes: list[int] = []
-    net.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0])))
+    net.register_forward_pre_hook(lambda _, args: sizes.append(len(args[0])))
     score_ids(net, [(3, 4, 5, 6 + i) for i in range(20)], 16384)
     assert sizes == ([10, 10] if without_padding else [5] * 4)

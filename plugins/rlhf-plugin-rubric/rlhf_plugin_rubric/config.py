@@ -16,7 +16,7 @@ from rlhf_plugin_rubric.rubric import Rubric, RubricField, load_rubric
 
 if TYPE_CHECKING:
     from rlhf_core.sdk import OfflineTrainer
-    from rlhf_plugin_rubric.judged import RubricReward
+    from rlhf_plugin_rubric.judge_reward import RubricReward
     from rlhf_plugin_rubric.model import RubricModelReward
 
 
@@ -40,7 +40,7 @@ class RubricRewardConfig(ComponentConfig):
 
     def build(self, ctx: BuildContext) -> RubricReward:
         """Build the judge and the reward."""
-        from rlhf_plugin_rubric.judged import RubricReward
+        from rlhf_plugin_rubric.judge_reward import RubricReward
 
         return RubricReward(self, self.judge.build(ctx))
 

@@ -41,7 +41,7 @@ def read_rows(datasets: Datasets, split: str, rubric: Rubric, counts: Counter[st
     Raises:
         DatasetError: a row without a response or grades, or with grades that do not fit the rubric: file and line.
     """
-    found: list[Graded] = []
+    graded: list[Graded] = []
     for prompt in datasets.prompts(split):
         if prompt.meta.get("status", "ok") != "ok":
             counts["grades_missing"] += 1
@@ -53,8 +53,8 @@ def read_rows(datasets: Datasets, split: str, rubric: Rubric, counts: Counter[st
                 where=datasets.where(prompt.id),
                 fix="each row needs prompt, completion, and grades (or the parts of a scored row)",
             )
-        found.append(Graded(prompt, completion, read_grades(prompt, rubric, datasets.where(prompt.id))))
-    return found
+        graded.append(Graded(prompt, completion, read_grades(prompt, rubric, datasets.where(prompt.id))))
+    return graded
 
 
 def encode_rows(rows: Sequence[Graded], encoder: Encoder, counts: Counter[str]) -> list[GradedItem]:
@@ -78,11 +78,11 @@ def read_grades(prompt: Prompt, rubric: Rubric, where: str) -> tuple[float, ...]
     try:
         if grades is None and isinstance(parts, dict) and set(rubric.names) <= set(parts):
             return tuple(on_scale(name, parts[name], 0, 1) for name in rubric.names)
-        found = rubric.read(grades)
+        values = rubric.read(grades)
     except BadGrades as error:
         raise DatasetError(
             f"grades do not fit the rubric: {error}",
             where=where,
-            fix="mend the row, or name the rubric that it was graded by: trainer.rubric",
+            fix="fix the row, or name the rubric that it was graded by: trainer.rubric",
         ) from error
-    return tuple(found[name] for name in rubric.names)
+    return tuple(values[name] for name in rubric.names)

@@ -58,11 +58,11 @@ class Rubric(Config):
         names = [c.name for c in self.criteria]
         if not names:
             raise ConfigError("the rubric has no criteria", fix="give at least one, with a name and a question")
-        for what, values in (("name", names), ("question", [" ".join(c.question.split()) for c in self.criteria])):
+        for kind, values in (("name", names), ("question", [" ".join(c.question.split()) for c in self.criteria])):
             twice = next((v for v in values if values.count(v) > 1), None)
             if twice is not None:
                 raise ConfigError(
-                    f"two criteria of the rubric have the {what} '{twice}'",
+                    f"two criteria of the rubric have the {kind} '{twice}'",
                     fix="remove one, or say what tells them apart",
                 )
         return self
@@ -120,29 +120,29 @@ def load_rubric(name: str) -> Rubric:
 
     file = SHIPPED / f"{name}.yaml" if name.isidentifier() else Path(name).expanduser()
     try:
-        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except OSError as error:
-        known = ", ".join(sorted(f.stem for f in SHIPPED.glob("*.yaml")))
+        shipped = ", ".join(sorted(f.stem for f in SHIPPED.glob("*.yaml")))
         raise ConfigError(
             f"there is no rubric '{name}'",
             where=str(file),
             why=str(error.strerror),
-            fix=f"give a YAML file, or one of: {known}",
+            fix=f"give a YAML file, or one of: {shipped}",
         ) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         why = " ".join(str(error).split())
-        raise ConfigError("the rubric is not YAML", where=str(file), why=why, fix="mend the file") from error
-    if isinstance(found, list):
-        found = {"criteria": found}
-    if not isinstance(found, Mapping):
-        holds = "nothing" if found is None else f"a {type(found).__name__}: {str(found)[:40]!r}"
+        raise ConfigError("the rubric is not YAML", where=str(file), why=why, fix="fix the file") from error
+    if isinstance(content, list):
+        content = {"criteria": content}
+    if not isinstance(content, Mapping):
+        holds = "nothing" if content is None else f"a {type(content).__name__}: {str(content)[:40]!r}"
         raise ConfigError(
             f"the rubric cannot be used: its file holds {holds}",
             where=str(file),
             fix="write criteria: and below it a list of name, question, scale: [worst, best] and weight",
         )
     try:
-        return Rubric.model_validate(found)
+        return Rubric.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(p) for p in first["loc"])

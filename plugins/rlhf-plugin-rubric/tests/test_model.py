@@ -61,7 +61,7 @@ def train(command: Command, tmp_path: Path, file: Path, *more: str) -> tuple[int
         file,
         "--run-dir",
         tmp_path / "run",
-        *(word for each in settings for word in ("--set", each)),
+        *(word for setting in settings for word in ("--set", setting)),
     )
 
 
@@ -89,23 +89,23 @@ def test_it_learns_the_grades_and_scores_every_criterion(command: Command, tmp_p
     assert after < 0.3 < 0.9 < before
     reward = RubricModelConfig(path=str(tmp_path / "run" / "final")).build(make_context())
     rows = load_pairs("heldout")[:40]
-    asked = [
+    samples = [
         Sample(Prompt(f"p/{i}", ({"role": "user", "content": r["prompt"]},)), r["rejected"]) for i, r in enumerate(rows)
     ]
-    scores = reward.score(asked)
+    scores = reward.score(samples)
     plain = np.array([s.parts["plain"] for s in scores])
-    hollow = np.array([is_hollow(s.completion) for s in asked])
+    hollow = np.array([is_hollow(s.completion) for s in samples])
     assert plain[~hollow].mean() - plain[hollow].mean() > 0.5
     assert scores[0].value == pytest.approx(0.75 * scores[0].parts["plain"] + 0.25 * scores[0].parts["short"])
-    check_reward_scores(reward, asked)
+    check_reward_scores(reward, samples)
     trace = next(r for r in read_jsonl(tmp_path / "run" / "trace.jsonl") if r.get("event") == "update")
     assert trace["rows"][0]["loss"] >= 0
 
 
-def check_reward_scores(reward: Any, asked: list[Sample]) -> None:
+def check_reward_scores(reward: Any, samples: list[Sample]) -> None:
     """A score does not depend on its batch."""
-    together = [s.value for s in reward.score(asked)]
-    alone = [reward.score([s])[0].value for s in asked[:8]]
+    together = [s.value for s in reward.score(samples)]
+    alone = [reward.score([s])[0].value for s in samples[:8]]
     assert together[:8] == pytest.approx(alone, abs=1e-5)
 
 

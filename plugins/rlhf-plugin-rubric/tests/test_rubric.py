@@ -114,8 +114,8 @@ def test_rubrics_by_name_file_and_value(tmp_path: Path) -> None:
     assert RubricRewardConfig().rubric == load_rubric("assistant")
     file = tmp_path / "mine.yaml"
     file.write_text("- {name: clear, question: 'Is it clear?', scale: [0, 10]}\n")
-    own = RubricRewardConfig.model_validate({"rubric": str(file)})
-    assert own.model_dump(mode="json")["rubric"]["criteria"][0]["scale"] == [0, 10]
-    assert own.rubric.read({"clear": 7}) == {"clear": 0.7}
+    from_file = RubricRewardConfig.model_validate({"rubric": str(file)})
+    assert from_file.model_dump(mode="json")["rubric"]["criteria"][0]["scale"] == [0, 10]
+    assert from_file.rubric.read({"clear": 7}) == {"clear": 0.7}
     with pytest.raises(ConfigError, match="there is no rubric 'asistant'"):
         load_rubric("asistant")

@@ -46,7 +46,7 @@ class SftTask:
             DatasetError: more than ``dataset.max_dropped_fraction`` of them, or all of one source.
         """
         limit = min(self.config.max_length, self.policy.context)
-        kept: list[TrainingSample] = []
+        samples: list[TrainingSample] = []
         sizes: list[tuple[str, str, int]] = []
         cut = all_answers if self.config.learn == "all" else last_answer
         for row in self.datasets.demonstrations(split):
@@ -54,15 +54,17 @@ class SftTask:
             count = len(completion)
             sizes.append((row.id, row.source, len(prompt) + count))
             if len(prompt) + count <= limit:
-                kept.append(TrainingSample(row.id, prompt, completion, np.array(learned), np.ones(count, np.float32)))
+                samples.append(
+                    TrainingSample(row.id, prompt, completion, np.array(learned), np.ones(count, np.float32))
+                )
         self.datasets.check_lengths(
             sizes,
             limit,
             f"max_length {self.config.max_length}, context {self.policy.context}",
             "raise trainer.max_length",
         )
-        self.ctx.session.counts.update(+Counter({"examples_too_long": len(sizes) - len(kept)}))
-        return kept
+        self.ctx.session.counts.update(+Counter({"examples_too_long": len(sizes) - len(samples)}))
+        return samples
 
     def texts(self, item: TrainingSample) -> Mapping[str, str]:
         """Prompt and completion as the model sees them."""

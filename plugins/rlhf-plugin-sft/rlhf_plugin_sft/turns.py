@@ -55,11 +55,11 @@ def all_answers(formatter: Formatter, prompt: Sequence[Message], text: str) -> T
     ids: list[int] = []
     learned: list[bool] = []
     for answer, following in zip(answers, [*answers[1:], None]):
-        own = formatter.encode_completion(messages[answer]["content"])
-        ids += own
-        learned += [True] * len(own)
+        answer_ids = formatter.encode_completion(messages[answer]["content"])
+        ids += answer_ids
+        learned += [True] * len(answer_ids)
         if following is not None:
-            between = _between(formatter, messages, answer, following, own[-1])
+            between = _between(formatter, messages, answer, following, answer_ids[-1])
             ids += between
             learned += [False] * len(between)
             if (*first, *ids) != formatter.encode(messages[:following]):
@@ -74,11 +74,11 @@ def _between(
     opening = formatter.render(messages[:answer], add_generation_prompt=True)
     before = formatter.render(messages[: answer + 1], add_generation_prompt=False)
     after = formatter.render(messages[:following], add_generation_prompt=True)
-    said, written = messages[answer]["content"], before.removeprefix(opening)
-    place = written.find(said)
+    content, written = messages[answer]["content"], before.removeprefix(opening)
+    place = written.find(content)
     if not before.startswith(opening) or not after.startswith(before) or place < 0 or written[:place].strip():
         raise _refused(messages[answer], "the chat template writes it differently once other turns follow")
-    ids = formatter.encode_rest(written[place + len(said) :] + after[len(before) :])
+    ids = formatter.encode_rest(written[place + len(content) :] + after[len(before) :])
     if ids[:1] != (end,):
         names = formatter.tokenizer.convert_ids_to_tokens([*ids[:1], end])
         raise _refused(

@@ -42,8 +42,8 @@ def test_loss_is_that_of_transformers_on_completion_labels() -> None:
     ids = torch.tensor([[*prompt, *completion]])
     labels = torch.tensor([[-100] * len(prompt) + list(completion)])
     with torch.inference_mode():
-        wanted = policy.model(input_ids=ids, labels=labels).loss
-    assert float(loss_BT[0][batch.mask_BT[0]].mean().detach()) == pytest.approx(float(wanted), abs=1e-4)
+        expected = policy.model(input_ids=ids, labels=labels).loss
+    assert float(loss_BT[0][batch.mask_BT[0]].mean().detach()) == pytest.approx(float(expected), abs=1e-4)
     assert int(batch.mask_BT.sum()) == count + 2, "prompts and padding are not learned"
 
 
@@ -127,6 +127,6 @@ def test_too_many_examples_over_the_limit_are_refused(tmp_path: Path, capsys: py
             ]
         )
     assert caught.value.code == 2
-    said = capsys.readouterr().err
+    err = capsys.readouterr().err
     for part in ("4 of 12 examples", "/train/000008 (417 tokens)", "trainer.max_length", "max_dropped_fraction"):
-        assert part in said.replace("\n", " "), said
+        assert part in err.replace("\n", " "), err

@@ -47,8 +47,8 @@ GENERATION = (
 
 def gradient(policy: LoadedModel, loss: torch.Tensor) -> torch.Tensor:
     weights = [w for w in policy.model.parameters() if w.requires_grad]
-    found = torch.autograd.grad(loss, weights, allow_unused=True)
-    return torch.cat([torch.zeros_like(w).flatten() if g is None else g.flatten() for g, w in zip(found, weights)])
+    gradients = torch.autograd.grad(loss, weights, allow_unused=True)
+    return torch.cat([torch.zeros_like(w).flatten() if g is None else g.flatten() for g, w in zip(gradients, weights)])
 
 
 @pytest.mark.parametrize("kind", ["padded", "packed", "all_answers"])
@@ -61,11 +61,11 @@ def test_loss_and_gradient_equal_trls(kind: str, tmp_path: Path) -> None:
         for n, t in enumerate(cut(formatter, chat[:-1], chat[-1]["content"]) for chat in CHATS)
     ]
     total = float(sum(i.tokens for i in items))
-    mine = torch.zeros(())
+    our_loss = torch.zeros(())
     for micro in (items[:2], items[2:]):
         batch = PolicyModule(policy.model)(micro)
-        mine = mine + reduce_loss(CrossEntropy()(batch).loss, batch.mask_BT, "token_mean", total)
-    ours = gradient(policy, mine)
+        our_loss = our_loss + reduce_loss(CrossEntropy()(batch).loss, batch.mask_BT, "token_mean", total)
+    our_gradient = gradient(policy, our_loss)
 
     rows: list[dict[str, Any]] = (
         [{"messages": chat} for chat in CHATS]
@@ -92,10 +92,10 @@ def test_loss_and_gradient_equal_trls(kind: str, tmp_path: Path) -> None:
     assert int((batch["labels"] != -100).sum()) == total, "the same tokens count"
     assert batch["input_ids"].shape[0] == (1 if kind == "packed" else 3)
     trainer.model.eval()
-    theirs = trainer.compute_loss(trainer.model, batch)
-    assert float(mine.detach()) == pytest.approx(float(theirs.detach()), rel=2e-5)
-    wanted = gradient(policy, theirs)
-    assert float((ours - wanted).norm() / wanted.norm()) < 2e-4
+    trl_loss = trainer.compute_loss(trainer.model, batch)
+    assert float(our_loss.detach()) == pytest.approx(float(trl_loss.detach()), rel=2e-5)
+    trl_gradient = gradient(policy, trl_loss)
+    assert float((our_gradient - trl_gradient).norm() / trl_gradient.norm()) < 2e-4
 
 
 def test_an_answer_sees_what_it_will_be_fed() -> None:
@@ -106,24 +106,24 @@ def test_an_answer_sees_what_it_will_be_fed() -> None:
     whole = policy.tokenizer.apply_chat_template(chat, tokenize=True, return_dict=False)
     assert [*turns.prompt, *turns.completion] == list(whole)
     learned = [t for t, yes in zip(turns.completion, turns.learned) if yes]
-    said = [m["content"] + "<|end|>" for m in chat if m["role"] == "assistant"]
-    assert policy.tokenizer.decode(learned) == "".join(said)
+    answers = [m["content"] + "<|end|>" for m in chat if m["role"] == "assistant"]
+    assert policy.tokenizer.decode(learned) == "".join(answers)
     begin = len(turns.completion) - turns.learned[::-1].index(False)
     assert (*turns.prompt, *turns.completion[:begin]) == formatter.encode(chat[:-1]), "the last prompt as it is fed"
 
 
-@pytest.mark.parametrize("said", ["end", "|", "", "user", "Red.\nBlue."])
-def test_answers_are_found_by_their_place(said: str) -> None:
+@pytest.mark.parametrize("answer", ["end", "|", "", "user", "Red.\nBlue."])
+def test_answers_are_found_by_their_place(answer: str) -> None:
     """An answer that the closing mark ``<|end|>`` contains, and an empty one."""
     policy = load_policy(ModelConfig())
     formatter = Formatter(policy.tokenizer, "chat")
-    chat = [turn("user", "Which colour?"), turn("assistant", said), turn("user", "Sure?"), turn("assistant", "Yes.")]
+    chat = [turn("user", "Which colour?"), turn("assistant", answer), turn("user", "Sure?"), turn("assistant", "Yes.")]
     turns = all_answers(formatter, chat[:-1], "Yes.")
     assert [*turns.prompt, *turns.completion] == list(
         policy.tokenizer.apply_chat_template(chat, tokenize=True, return_dict=False)
     )
     learned = [t for t, yes in zip(turns.completion, turns.learned) if yes]
-    assert policy.tokenizer.decode(learned) == f"{said}<|end|>Yes.<|end|>"
+    assert policy.tokenizer.decode(learned) == f"{answer}<|end|>Yes.<|end|>"
 
 
 def test_a_template_that_closes_turns_with_another_token_is_refused() -> None:

@@ -15,13 +15,13 @@ from rlhf_plugin_tensorboard.config import TensorBoardConfig
 
 
 def context(run_dir: Path | None) -> BuildContext:
-    given: dict[str, Any] = {"run_dir": run_dir}
+    fields: dict[str, Any] = {"run_dir": run_dir}
     required = [
         f.name
         for f in dataclasses.fields(BuildContext)
         if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
     ]
-    return BuildContext(**dict.fromkeys(required), **given)
+    return BuildContext(**dict.fromkeys(required), **fields)
 
 
 def read(folder: Path) -> dict[str, list[tuple[int, float]]]:

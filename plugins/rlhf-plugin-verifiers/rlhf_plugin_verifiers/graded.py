@@ -8,7 +8,7 @@ from typing import NamedTuple
 from rlhf_core.api import Prompt, Sample, Score, ScoreStatus, VerifierConfig
 
 
-class Found(NamedTuple):
+class Comparison(NamedTuple):
     """Whether an answer is in the asked-for form, whether it is right, and why not."""
 
     format: bool
@@ -26,7 +26,7 @@ class GradedVerifier:
     """
 
     def __init__(
-        self, config: VerifierConfig, compare: Callable[[str, Prompt], Found], format_weight: float = 0.0
+        self, config: VerifierConfig, compare: Callable[[str, Prompt], Comparison], format_weight: float = 0.0
     ) -> None:
         self.config, self.compare, self.format_weight = config, compare, format_weight
 
@@ -38,7 +38,11 @@ class GradedVerifier:
             why = f"prompt {prompt.id} has no reference answer"
         if why is not None:
             return Score.failed(ScoreStatus.MISSING, why)
-        found = self.compare(sample.completion, prompt)
-        value = (1 - self.format_weight) * found.right + self.format_weight * found.format
-        parts = {"format": float(found.format), "answer": float(found.right), "reward": float(found.right)}
-        return Score(value, parts, detail=found.detail)
+        comparison = self.compare(sample.completion, prompt)
+        value = (1 - self.format_weight) * comparison.right + self.format_weight * comparison.format
+        parts = {
+            "format": float(comparison.format),
+            "answer": float(comparison.right),
+            "reward": float(comparison.right),
+        }
+        return Score(value, parts, detail=comparison.detail)

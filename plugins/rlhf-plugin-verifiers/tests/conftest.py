@@ -23,17 +23,17 @@ def sample() -> Callable[..., Sample]:
 
 
 @pytest.fixture
-def court() -> Iterator[Callable[..., VerifierReward]]:
+def make_verifier() -> Iterator[Callable[..., VerifierReward]]:
     """Build a verifier by name in one real worker process, as a run does."""
-    made: list[VerifierReward] = []
+    rewards: list[VerifierReward] = []
 
     def make(name: str, **options: object) -> VerifierReward:
         registry = Registry(disabled=())
         data = {"verifier": name, "workers": 1, **options}
         config = VerifierRewardConfig.model_validate(data, context={"registry": registry})
-        made.append(config.build(make_context(registry=registry)))
-        return made[-1]
+        rewards.append(config.build(make_context(registry=registry)))
+        return rewards[-1]
 
     yield make
-    for reward in made:
+    for reward in rewards:
         reward.close()

@@ -34,14 +34,14 @@ def test_gsm8k_and_its_own_solutions(test_data: Path) -> None:
 
 def test_math_rows(tmp_path: Path) -> None:
     file = tmp_path / "math.jsonl"
-    rows = [
+    published = [
         {"problem": "Half?", "solution": r"It is $\boxed{\frac{1}{2}}$.", "level": "Level 1"},
         {"question": "Two?", "answer": "2"},
     ]
-    file.write_text("\n".join(map(json.dumps, rows)))
-    found = MathDataConfig(path=str(file)).build(None).rows("train")  # type: ignore[arg-type]
-    assert [(r["prompt"], r["answer"]) for r in found] == [("Half?", r"\frac{1}{2}"), ("Two?", "2")]
-    assert question_only_reward_fn(found[0]["completion"], found[0]["answer"])["reward"] == 1.0
+    file.write_text("\n".join(map(json.dumps, published)))
+    rows = MathDataConfig(path=str(file)).build(None).rows("train")  # type: ignore[arg-type]
+    assert [(r["prompt"], r["answer"]) for r in rows] == [("Half?", r"\frac{1}{2}"), ("Two?", "2")]
+    assert question_only_reward_fn(rows[0]["completion"], rows[0]["answer"])["reward"] == 1.0
     file.write_text(json.dumps({"problem": "Half?", "solution": "It is 1/2."}))
     with pytest.raises(DatasetError, match=r"(?s)math.jsonl, line 1.*no \\boxed"):
         MathDataConfig(path=str(file)).build(None).rows("train")  # type: ignore[arg-type]
@@ -50,7 +50,7 @@ def test_math_rows(tmp_path: Path) -> None:
 def test_ifeval_and_mbpp(test_data: Path) -> None:
     rows = IFEvalDataConfig(path=str(test_data / "ifbench/IFBench_test.jsonl.gz")).build(None).rows("train")  # type: ignore[arg-type]
     assert len(rows) == 300
-    assert all(v is not None for row in rows for given in row["kwargs"] for v in given.values())
+    assert all(v is not None for row in rows for arguments in row["kwargs"] for v in arguments.values())
     tasks = MbppDataConfig(path=str(test_data / "mbpp/sanitized-mbpp.json")).build(None).rows("train")  # type: ignore[arg-type]
     assert len(tasks) == 427
     assert all(task["test_list"][-1] in task["prompt"] and "def " in task["code"] for task in tasks)
@@ -94,7 +94,7 @@ def test_reasoning_gym(task: str) -> None:
 
 def test_reasoning_gym_refuses_what_it_does_not_know(command: Callable) -> None:
     pytest.importorskip("reasoning_gym")
-    code, said = command(
+    code, output = command(
         "train",
         "--algo",
         "grpo",
@@ -104,8 +104,8 @@ def test_reasoning_gym_refuses_what_it_does_not_know(command: Callable) -> None:
         "dataset={name: reasoning_gym, task: chain_sun}",
     )
     assert code == 2
-    assert "did you mean 'chain_sum'" in said
-    code, said = command(
+    assert "did you mean 'chain_sum'" in output
+    code, output = command(
         "train",
         "--algo",
         "grpo",
@@ -115,7 +115,7 @@ def test_reasoning_gym_refuses_what_it_does_not_know(command: Callable) -> None:
         "dataset={name: reasoning_gym, task: chain_sum, settings: {min_termz: 1}}",
     )
     assert code == 2
-    assert "min_termz" in said
+    assert "min_termz" in output
 
 
 def test_without_reasoning_gym_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,8 +135,8 @@ def run(command: Callable, folder: Path, *settings: str) -> dict[str, float]:
         "trainer.eval_samples=1",
         "dataset.limit=40",
     ]
-    code, said = command("train", "--algo", "grpo", "--run-dir", folder, *[p for o in options for p in ("--set", o)])
-    assert code == 0, said
+    code, output = command("train", "--algo", "grpo", "--run-dir", folder, *[p for o in options for p in ("--set", o)])
+    assert code == 0, output
     rows = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
     return next(row for row in rows if row["step"] == 2 and "reward/mean" in row)
 
@@ -157,8 +157,8 @@ def test_two_steps_of_grpo(command: Callable, tmp_path: Path, reward: str, datas
     row = {"key": 1, "prompt": "Hi", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{"x": None}]}
     file = tmp_path / "ifeval.jsonl"
     file.write_text("\n".join(json.dumps({**row, "key": n}) for n in range(20)))
-    found = run(command, tmp_path / "run", f"reward.name={reward}", f"dataset={dataset.replace('IFEVAL', str(file))}")
-    assert 0 <= found["reward/part/answer"] <= 1
+    metrics = run(command, tmp_path / "run", f"reward.name={reward}", f"dataset={dataset.replace('IFEVAL', str(file))}")
+    assert 0 <= metrics["reward/part/answer"] <= 1
 
 
 @pytest.mark.slow
@@ -169,7 +169,7 @@ def test_two_steps_of_a_real_model_on_gsm8k(command: Callable, test_data: Path, 
         pytest.skip("RLHF_SMOLLM2_GGUF is not set: no real model")
     rows = read_text(str(test_data / "gsm8k/train.jsonl.gz")).splitlines()[:40]
     (tmp_path / "gsm8k.jsonl").write_text("\n".join(rows))
-    found = run(
+    metrics = run(
         command,
         tmp_path / "run",
         "reward.name=gsm8k",
@@ -179,4 +179,4 @@ def test_two_steps_of_a_real_model_on_gsm8k(command: Callable, test_data: Path, 
         "trainer.sampling.max_tokens=16",
         "trainer.eval_sampling.max_tokens=16",
     )
-    assert {"reward/part/format", "reward/part/answer", "reward/part/reward"} <= set(found)
+    assert {"reward/part/format", "reward/part/answer", "reward/part/reward"} <= set(metrics)

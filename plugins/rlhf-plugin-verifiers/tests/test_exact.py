@@ -116,8 +116,10 @@ def test_bad_patterns_are_refused(pattern: str, why: str) -> None:
         RegexConfig(pattern=pattern)
 
 
-def test_a_pattern_that_backtracks_for_ever_is_a_timeout(court: Callable, sample: Callable[..., Sample]) -> None:
-    judge = court("regex", verifier={"name": "regex", "pattern": "(?:a|a)+$"}, timeout_s=0.5)
+def test_a_pattern_that_backtracks_for_ever_is_a_timeout(
+    make_verifier: Callable, sample: Callable[..., Sample]
+) -> None:
+    judge = make_verifier("regex", verifier={"name": "regex", "pattern": "(?:a|a)+$"}, timeout_s=0.5)
     scores = judge.score([sample("a" * 60 + "b"), sample("aa")])
     assert [s.status for s in scores] == [ScoreStatus.TIMEOUT, ScoreStatus.OK]
 
@@ -125,7 +127,7 @@ def test_a_pattern_that_backtracks_for_ever_is_a_timeout(court: Callable, sample
 def test_a_reference_that_is_no_letter_is_found_at_start(command: Callable, tmp_path: Path) -> None:
     rows = [{"prompt": "?", "answer": a} for a in ("A", "B", "true")]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    code, said = command(
+    code, output = command(
         "train",
         "--algo",
         "grpo",
@@ -137,4 +139,4 @@ def test_a_reference_that_is_no_letter_is_found_at_start(command: Callable, tmp_
         "dataset.heldout_fraction=0.0",
     )
     assert code == 2
-    assert "rows.jsonl, line 3" in said
+    assert "rows.jsonl, line 3" in output

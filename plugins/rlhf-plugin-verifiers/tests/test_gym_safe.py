@@ -14,7 +14,7 @@ pytest.importorskip("reasoning_gym")
 from rlhf_core.api import Prompt, Sample, Score
 from rlhf_plugin_verifiers.gym.config import GymDataConfig, GymVerifierConfig
 from rlhf_plugin_verifiers.gym.safe import is_arithmetic, may_be_scored
-from rlhf_plugin_verifiers.gym.source import GymSource, create, library
+from rlhf_plugin_verifiers.gym.source import GymSource, create, import_reasoning_gym
 
 
 def score(task: str, answer: str | None = None, **settings: Any) -> Score:
@@ -27,8 +27,8 @@ def score(task: str, answer: str | None = None, **settings: Any) -> Score:
         "gym",
         {"reasoning_gym": row["reasoning_gym"]},
     )
-    said = row["answer"] if answer is None else answer
-    return GymVerifierConfig().build(None).verify(Sample(prompt, f"<answer>{said}</answer>"))  # type: ignore[arg-type]
+    stated = row["answer"] if answer is None else answer
+    return GymVerifierConfig().build(None).verify(Sample(prompt, f"<answer>{stated}</answer>"))  # type: ignore[arg-type]
 
 
 def attacks(file: Path) -> list[str]:
@@ -60,7 +60,7 @@ def test_an_answer_is_not_run(task: str, tmp_path: Path) -> None:
 def test_no_task_runs_its_answer(tmp_path: Path) -> None:
     """Of every task: what its score function may be shown writes no file, and its own answer is still right."""
     left_out: list[str] = []
-    for name in library().factory.DATASETS:
+    for name in import_reasoning_gym().factory.DATASETS:
         try:
             task = create(name, {}, 0, 1)
             problem = task[0]
@@ -90,10 +90,10 @@ def test_honest_answers_still_count() -> None:
 def test_what_only_makes_problems_may_evaluate() -> None:
     """codeio runs programs to make its problems, basic_arithmetic evaluates them; both compare answers as texts."""
     right = create("codeio", {}, 0, 1)[0]["answer"]
-    other = json.dumps({"also": True, **json.loads(right)}, separators=(",", ":"))
+    other_order = json.dumps({"also": True, **json.loads(right)}, separators=(",", ":"))
     assert score("codeio", json.dumps(json.loads(right), indent=1)).value == 1.0
     assert 0 < (score("codeio", f"(It is {right})").value or 0.0) < 1
-    assert 0 < (score("codeio", other).value or 0.0) < 1
+    assert 0 < (score("codeio", other_order).value or 0.0) < 1
     assert (score("basic_arithmetic", f"it's {create('basic_arithmetic', {}, 0, 1)[0]['answer']}").value or 0.0) > 0
 
 

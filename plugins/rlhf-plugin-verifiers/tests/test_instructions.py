@@ -166,8 +166,8 @@ def test_sentences_end_where_the_published_pattern_ends_them() -> None:
     rng = random.Random(0)
     for _ in range(3000):
         text = "".join(rng.choice("ab.?! \n)\"'(") for _ in range(rng.randrange(30)))
-        wanted = [(m.end(), m[1], m[2], m[3]) for m in pattern.finditer(text)]
-        assert [(e.place, e.token, e.after, e.following) for e in _candidates(text)] == wanted, text
+        expected = [(m.end(), m[1], m[2], m[3]) for m in pattern.finditer(text)]
+        assert [(e.place, e.token, e.after, e.following) for e in _candidates(text)] == expected, text
 
 
 @pytest.mark.parametrize("piece", ["a", ".", "\n", "[", "*", ". ", " "])
@@ -209,9 +209,9 @@ def test_word_tokens() -> None:
 
 def test_loose_tries_the_response_without_its_frame() -> None:
     check = checks(["startend:quotation", "keywords:forbidden_words"], [{}, {"forbidden_words": ["sure"]}])
-    found = judge('Sure:\n*"a"*\nThat is it.', check)
-    assert found.strict == (False, False)
-    assert found.loose == (True, True)
+    followed = judge('Sure:\n*"a"*\nThat is it.', check)
+    assert followed.strict == (False, False)
+    assert followed.loose == (True, True)
     assert judge("", checks(["punctuation:no_comma"], [{}])) == ((False,), (False,))
 
 
@@ -254,7 +254,7 @@ def test_an_unknown_instruction_is_found_at_start(command: Callable, tmp_path: P
     row = {"prompt": "Hi", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}
     bad = {**row, "instruction_id_list": ["keywords:existense"]}
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, [row, row, bad])))
-    code, said = command(
+    code, output = command(
         "train",
         "--algo",
         "grpo",
@@ -266,8 +266,8 @@ def test_an_unknown_instruction_is_found_at_start(command: Callable, tmp_path: P
         "dataset.heldout_fraction=0.0",
     )
     assert code == 2
-    assert "rows.jsonl, line 3" in said
-    assert "did you mean 'keywords:existence'" in said
+    assert "rows.jsonl, line 3" in output
+    assert "did you mean 'keywords:existence'" in output
 
 
 def test_every_row_of_ifeval_and_ifbench_can_be_checked(test_data: Path) -> None:
@@ -281,15 +281,15 @@ def test_every_row_of_ifeval_and_ifbench_can_be_checked(test_data: Path) -> None
 def test_verdicts_are_those_of_googles_checker_on_a_sample(test_data: Path) -> None:
     from scripts.studies.instruction_verdicts import compare_ifeval
 
-    found = list(compare_ifeval(test_data / "ifeval", every=9))
-    assert sum(f.verdicts for f in found) > 360
-    assert {d.key for f in found for d in f.differences} <= KNOWN
+    disagreements = list(compare_ifeval(test_data / "ifeval", every=9))
+    assert sum(f.verdicts for f in disagreements) > 360
+    assert {d.key for f in disagreements for d in f.differences} <= KNOWN
 
 
 @pytest.mark.slow
 def test_verdicts_are_those_of_googles_checker(test_data: Path) -> None:
     from scripts.studies.instruction_verdicts import compare_ifeval
 
-    found = list(compare_ifeval(test_data / "ifeval"))
-    assert sum(f.verdicts for f in found) == 4 * 834
-    assert {d.key for f in found for d in f.differences} <= KNOWN
+    disagreements = list(compare_ifeval(test_data / "ifeval"))
+    assert sum(f.verdicts for f in disagreements) == 4 * 834
+    assert {d.key for f in disagreements for d in f.differences} <= KNOWN

@@ -66,8 +66,8 @@ def test_conformance(config: MathConfig) -> None:
     ],
 )
 def test_gsm8k_forms(text: str, strict: int | None, hashed: int | None, last: int | None, lenient: int | None) -> None:
-    found = [read_number(text, mode) for mode in ("strict", "hash", "last", "lenient")]
-    assert found == [strict, hashed, last, lenient]
+    stated = [read_number(text, mode) for mode in ("strict", "hash", "last", "lenient")]
+    assert stated == [strict, hashed, last, lenient]
 
 
 def test_gsm8k_parts_tell_drift_from_the_form(sample: Callable[..., Sample]) -> None:
@@ -139,8 +139,8 @@ def test_only_minerva_and_strict_want_the_box(sample: Callable[..., Sample]) -> 
     ],
 )
 def test_r1_zero(text: str, parts: tuple[int, int, int], sample: Callable[..., Sample]) -> None:
-    found = r1_zero_reward_fn(text, "8")
-    assert (found["format_reward"], found["answer_reward"], found["reward"]) == parts
+    rewards = r1_zero_reward_fn(text, "8")
+    assert (rewards["format_reward"], rewards["answer_reward"], rewards["reward"]) == parts
     score = R1ZeroConfig().build(None).verify(sample(text, "8"))  # type: ignore[arg-type]
     assert tuple(score.parts[name] for name in ("format", "answer", "reward")) == parts
 
@@ -159,8 +159,10 @@ def test_a_megabyte_is_read_in_seconds(text: str) -> None:
     assert time.process_time() - started < 4
 
 
-def test_latex_that_explodes_is_a_timeout_and_not_a_zero(court: Callable, sample: Callable[..., Sample]) -> None:
-    judge = court("math", timeout_s=2.0)
+def test_latex_that_explodes_is_a_timeout_and_not_a_zero(
+    make_verifier: Callable, sample: Callable[..., Sample]
+) -> None:
+    judge = make_verifier("math", timeout_s=2.0)
     scores = judge.score([sample(r"\boxed{9^{9^{9^{9}}}}", "7"), sample(r"\boxed{7}", "7")])
     assert scores[0].value is None
     assert scores[0].status in (ScoreStatus.TIMEOUT, ScoreStatus.ERROR)
@@ -184,7 +186,7 @@ def test_unusable_references(gold: str, why: str) -> None:
 def test_a_reference_that_does_not_parse_is_found_at_start(command: Callable, tmp_path: Path) -> None:
     rows = [{"prompt": "1 + 1?", "answer": "2"}, {"prompt": "half?", "answer": r"\frac{1}{2"}] * 3
     (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps(r) for r in rows))
-    code, said = command(
+    code, output = command(
         "train",
         "--algo",
         "grpo",
@@ -196,8 +198,8 @@ def test_a_reference_that_does_not_parse_is_found_at_start(command: Callable, tm
         "dataset.heldout_fraction=0.0",
     )
     assert code == 2
-    assert "rows.jsonl, line 2" in said
-    assert "braces" in said
+    assert "rows.jsonl, line 2" in output
+    assert "braces" in output
 
 
 @pytest.mark.slow
@@ -205,6 +207,6 @@ def test_agreement_with_other_projects_cases_is_nowhere_below_math_verifys(test_
     from rlhf_core.data.files import read_json
     from scripts.studies.verifier_cases import counts, judge
 
-    found = counts([judge(row) for row in read_json(str(test_data / "verifier_cases/math.jsonl.gz")).rows])
-    assert all(n["ours"] >= n["math_verify"] for n in found.values())
-    assert found["total"] == {"cases": 195, "ours": 194, "math_verify": 172}
+    agreement = counts([judge(row) for row in read_json(str(test_data / "verifier_cases/math.jsonl.gz")).rows])
+    assert all(n["ours"] >= n["math_verify"] for n in agreement.values())
+    assert agreement["total"] == {"cases": 195, "ours": 194, "math_verify": 172}

@@ -37,13 +37,13 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 
 def context(run_dir: Path) -> BuildContext:
-    given: dict[str, Any] = {"run_dir": run_dir, "config": Run()}
+    fields: dict[str, Any] = {"run_dir": run_dir, "config": Run()}
     required = [
         f.name
         for f in dataclasses.fields(BuildContext)
-        if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING and f.name not in given
+        if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING and f.name not in fields
     ]
-    return BuildContext(**dict.fromkeys(required), **given)
+    return BuildContext(**dict.fromkeys(required), **fields)
 
 
 def chunks(data: bytes) -> Iterator[bytes]:
@@ -68,9 +68,9 @@ def records(run_dir: Path) -> list[list[Any]]:
     deadline = time.monotonic() + 30
     while True:
         files = sorted(run_dir.glob("wandb/offline-run-*/*.wandb"))
-        found = [[Record.FromString(c) for c in chunks(f.read_bytes())] for f in files]
-        if found and all(rows and rows[-1].HasField("exit") for rows in found):
-            return found
+        records_by_file = [[Record.FromString(c) for c in chunks(f.read_bytes())] for f in files]
+        if records_by_file and all(rows and rows[-1].HasField("exit") for rows in records_by_file):
+            return records_by_file
         assert time.monotonic() < deadline, f"wandb did not finish its files within 30 s: {files}"
         time.sleep(0.05)
 

@@ -70,20 +70,20 @@ def solve(chain: Chain, kind: Kind, largest: int, rng: random.Random) -> tuple[l
         return None
     first = rng.randrange(last) if kind != "right" else count + 1
     second = rng.randrange(first + 1, count) if kind == "cancelled" else count
-    said = truth = chain.start
+    written = truth = chain.start
     steps: list[str] = []
     for n, term in enumerate(chain.terms):
-        before, truth = said, truth + term
-        said = before + term
+        before, truth = written, truth + term
+        written = before + term
         if n == first:
-            said = rng.choice([v for v in range(max(0, said - 3), min(largest, said + 3) + 1) if v != said])
+            written = rng.choice([v for v in range(max(0, written - 3), min(largest, written + 3) + 1) if v != written])
         elif n == second:
-            said = truth
-        elif not 0 <= said <= largest:
+            written = truth
+        elif not 0 <= written <= largest:
             return None  # no such numbers are in the world
-        steps.append(f"{before} {sign(term)} {abs(term)} = {said}")
-        said = truth if kind == "slip" else said
-    return [*steps, f"The answer is {said}."], [n < first for n in range(count + 1)]
+        steps.append(f"{before} {sign(term)} {abs(term)} = {written}")
+        written = truth if kind == "slip" else written
+    return [*steps, f"The answer is {written}."], [n < first for n in range(count + 1)]
 
 
 def check(chain: Chain, text: str) -> list[bool]:
@@ -92,18 +92,18 @@ def check(chain: Chain, text: str) -> list[bool]:
     A line that is neither a sum nor the answer, or too many of them, is wrong.
     """
     value, terms, right = chain.start, list(chain.terms), True
-    found: list[bool] = []
+    verdicts: list[bool] = []
     for line in (part.strip() for part in text.splitlines() if part.strip()):
         step, answer = STEP.fullmatch(line), ANSWER.fullmatch(line)
         if step and terms:
             term = terms.pop(0)
-            wanted = (value, sign(term), abs(term), value + term)
-            right = right and (int(step[1]), step[2], int(step[3]), int(step[4])) == wanted
+            expected = (value, sign(term), abs(term), value + term)
+            right = right and (int(step[1]), step[2], int(step[3]), int(step[4])) == expected
             value += term
         else:
             right = right and answer is not None and not terms and int(answer[1]) == value
-        found.append(right)
-    return found
+        verdicts.append(right)
+    return verdicts
 
 
 def read_question(question: str) -> Chain | None:
@@ -121,8 +121,8 @@ def gold(sample: Sample) -> Mapping[str, float]:
     if chain is None:
         return {"value": 0.0, "answer": 0.0, "steps": 0.0}
     steps = check(chain, sample.completion)
-    said = ANSWER.findall(sample.completion)
-    answer = bool(said) and int(said[-1]) == chain.answer
+    stated = ANSWER.findall(sample.completion)
+    answer = bool(stated) and int(stated[-1]) == chain.answer
     whole = answer and bool(steps) and all(steps) and len(steps) == len(chain.terms) + 1
     return {"value": float(whole), "answer": float(answer), "steps": sum(steps) / len(steps) if steps else 0.0}
 
@@ -133,11 +133,11 @@ def distinct_chains(count: int, length: tuple[int, int], largest: int, rng: rand
     Raises:
         ValueError: there are not so many.
     """
-    found: dict[Chain, None] = {}
+    chains: dict[Chain, None] = {}
     for _ in range(50 * count):
-        if len(found) == count:
-            return list(found)
-        found[draw_chain(rng, length, largest)] = None
-    if len(found) < count:
+        if len(chains) == count:
+            return list(chains)
+        chains[draw_chain(rng, length, largest)] = None
+    if len(chains) < count:
         raise ValueError(f"there are fewer than {count} chains of {length[0]} to {length[1]} terms")
-    return list(found)
+    return list(chains)

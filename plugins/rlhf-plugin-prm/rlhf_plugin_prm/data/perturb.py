@@ -47,11 +47,11 @@ def untouched(answer: str) -> Labelled:
         NotWorked: it does not end with ``#### X``, or nothing stands before that.
     """
     lines, final = _parsed(answer)
-    steps = (*(_plain(line) for line in lines), said(final))
+    steps = (*(_plain(line) for line in lines), answer_step(final))
     return Labelled(steps, (True,) * len(steps), True)
 
 
-def said(final: str) -> str:
+def answer_step(final: str) -> str:
     """The last step."""
     return f"The answer is {final}."
 
@@ -82,10 +82,10 @@ def perturb(question: str, answer: str, kind: Kind, rng: random.Random) -> Label
         old = _number(mark["value"])
         assert old is not None, "_spots takes only numbers"
         new = _other(old, rng)
-        found = _carried(lines, final, at, mark, new) if kind == "carried" else _slipped(lines, final, at, mark, new)
-        if found is not None:
-            labels = tuple(n < at for n in range(len(found)))
-            return Labelled(found, labels, kind == "slip")
+        steps = _carried(lines, final, at, mark, new) if kind == "carried" else _slipped(lines, final, at, mark, new)
+        if steps is not None:
+            labels = tuple(n < at for n in range(len(steps)))
+            return Labelled(steps, labels, kind == "slip")
     return None
 
 
@@ -99,15 +99,15 @@ def _parsed(answer: str) -> tuple[list[str], str]:
 
 def _spots(question: str, lines: list[str], kind: Kind) -> list[tuple[int, re.Match[str]]]:
     """(line, mark) of every computed number that stands nowhere before its line."""
-    known = {_number(n) for n in NUMBER.findall(question)}
-    found: list[tuple[int, re.Match[str]]] = []
+    earlier = {_number(n) for n in NUMBER.findall(question)}
+    spots: list[tuple[int, re.Match[str]]] = []
     for at, line in enumerate(lines):
         for mark in CALC.finditer(line):
             value = _number(mark["value"])
-            if value is not None and value > 0 and value not in known and mark["shown"]:
-                found.append((at, mark))
-            known.add(value)
-    return [f for f in found if f[0] < len(lines) - 1] if kind == "slip" else found
+            if value is not None and value > 0 and value not in earlier and mark["shown"]:
+                spots.append((at, mark))
+            earlier.add(value)
+    return [f for f in spots if f[0] < len(lines) - 1] if kind == "slip" else spots
 
 
 def _other(old: Fraction, rng: random.Random) -> Fraction:
@@ -121,7 +121,7 @@ def _slipped(lines: list[str], final: str, at: int, mark: re.Match[str], new: Fr
     if text is None:
         return None
     wrong = _plain(lines[at][: mark.start()]) + _with(mark["shown"], text) + _plain(lines[at][mark.end() :])
-    return (*map(_plain, lines[:at]), wrong, *map(_plain, lines[at + 1 :]), said(final))
+    return (*map(_plain, lines[:at]), wrong, *map(_plain, lines[at + 1 :]), answer_step(final))
 
 
 def _carried(lines: list[str], final: str, at: int, mark: re.Match[str], new: Fraction) -> tuple[str, ...] | None:
@@ -142,7 +142,7 @@ def _carried(lines: list[str], final: str, at: int, mark: re.Match[str], new: Fr
         steps.append(again)
     reached = changed.get(_number(final) or Fraction(-1))
     shown = None if reached is None else _text(reached)
-    return None if shown is None or shown == final else (*steps, said(shown))
+    return None if shown is None or shown == final else (*steps, answer_step(shown))
 
 
 def _redone(line: str, changed: dict[Fraction, Fraction]) -> str | None:
@@ -164,15 +164,15 @@ def _redone(line: str, changed: dict[Fraction, Fraction]) -> str | None:
             return None
         changed[before] = after
         out += _with(mark["shown"] or "", text)
-    rest = _replaced(line[at:], changed)
-    return None if rest is None else out + rest
+    tail = _replaced(line[at:], changed)
+    return None if tail is None else out + tail
 
 
 def _replaced(text: str, changed: Mapping[Fraction, Fraction]) -> str | None:
     """Every number of a text that has changed; None if a new one cannot be written."""
     failed = False
 
-    def one(match: re.Match[str]) -> str:
+    def replacement(match: re.Match[str]) -> str:
         nonlocal failed
         value = _number(match[0])
         if value is None or value not in changed:
@@ -181,7 +181,7 @@ def _replaced(text: str, changed: Mapping[Fraction, Fraction]) -> str | None:
         failed = failed or written is None
         return written or ""
 
-    out = NUMBER.sub(one, text)
+    out = NUMBER.sub(replacement, text)
     return None if failed else out
 
 

@@ -27,10 +27,10 @@ class ChainSource:
         Raises:
             DatasetError: there are not so many different chains.
         """
-        config, held = self.config, max(1, self.config.chains // 4)
+        config, heldout_count = self.config, max(1, self.config.chains // 4)
         rng = random.Random(f"chains/{config.seed}")
         try:
-            chains = distinct_chains(config.chains + held, config.terms, config.largest, rng)
+            chains = distinct_chains(config.chains + heldout_count, config.terms, config.largest, rng)
         except ValueError as error:
             raise DatasetError(str(error), fix="lower dataset.chains or raise dataset.terms") from error
         chosen = chains[: config.chains] if split == "train" else chains[config.chains :]
@@ -48,9 +48,9 @@ class ChainSource:
             rng = random.Random(f"{config.seed}/{name}/{kind}")
             whole = int(shares[kind])
             for n in range(whole + (rng.random() < shares[kind] - whole)):
-                found = solve(chain, kind, config.largest, rng)
-                if found is not None:
-                    steps, labels = found
+                solution = solve(chain, kind, config.largest, rng)
+                if solution is not None:
+                    steps, labels = solution
                     rows.append(
                         {
                             "id": f"{name}/{kind}-{n}",
@@ -83,16 +83,16 @@ class Gsm8kSource:
         Raises:
             DatasetError: a row is not in GSM8K's form.
         """
-        own = bool(self.config.heldout_path)
-        read = split if own else "train"
+        has_heldout_file = bool(self.config.heldout_path)
+        read = split if has_heldout_file else "train"
         rows = list(enumerate(self.source.rows(read)))
-        if not own:
+        if not has_heldout_file:
             rows = [(n, r) for n, r in rows if self._held_out(n) == (split == "heldout")]
         if self.config.problems is not None:
             rows = random.Random(f"problems/{self.config.seed}").sample(rows, min(self.config.problems, len(rows)))
-        found = [(row, self.source.where(read, n)) for n, given in rows for row in self.solutions(given, read, n)]
-        self._places[split] = [where for _, where in found]
-        return [row for row, _ in found]
+        placed = [(row, self.source.where(read, n)) for n, row_in in rows for row in self.solutions(row_in, read, n)]
+        self._places[split] = [where for _, where in placed]
+        return [row for row, _ in placed]
 
     def where(self, split: str, number: int) -> str:
         """File and line of the problem that a row was made of."""
@@ -134,25 +134,25 @@ def solutions(question: str, answer: str, name: str, carried: int, slip: int, se
         NotWorked: the answer does not end with ``#### X``.
     """
     first = untouched(answer)
-    found: dict[tuple[str, ...], tuple[str, Labelled]] = {first.steps: ("right", first)}
-    wanted: tuple[tuple[Kind, int], ...] = (("carried", carried), ("slip", slip))
-    for kind, count in wanted:
-        rng, made = random.Random(f"{seed}/{name}/{kind}"), 0
+    by_steps: dict[tuple[str, ...], tuple[str, Labelled]] = {first.steps: ("right", first)}
+    counts: tuple[tuple[Kind, int], ...] = (("carried", carried), ("slip", slip))
+    for kind, count in counts:
+        rng, num_made = random.Random(f"{seed}/{name}/{kind}"), 0
         for _ in range(4 * count):
-            changed = perturb(question, answer, kind, rng) if made < count else None
-            if changed is not None and changed.steps not in found:
-                found[changed.steps] = (f"{kind}-{made}", changed)
-                made += 1
+            changed = perturb(question, answer, kind, rng) if num_made < count else None
+            if changed is not None and changed.steps not in by_steps:
+                by_steps[changed.steps] = (f"{kind}-{num_made}", changed)
+                num_made += 1
     return [
         {
             "id": f"{name}/{kind}",
             "prompt": question,
-            "steps": list(one.steps),
-            "labels": list(one.labels),
-            "outcome": one.outcome,
+            "steps": list(solution.steps),
+            "labels": list(solution.labels),
+            "outcome": solution.outcome,
             "kind": kind.split("-")[0],
         }
-        for kind, one in found.values()
+        for kind, solution in by_steps.values()
     ]
 
 
@@ -192,5 +192,5 @@ class ProcessBenchSource:
                 f"a row of ProcessBench has no column {error}",
                 where=self.where(split, number),
                 why=f"its columns: {', '.join(sorted(map(str, row)))}",
-                fix="choose dataset.name=jsonl and map dataset.columns, or mend the row",
+                fix="choose dataset.name=jsonl and map dataset.columns, or fix the row",
             ) from error

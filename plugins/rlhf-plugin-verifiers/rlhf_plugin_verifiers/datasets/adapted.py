@@ -38,18 +38,18 @@ class Adapted:
 
     def _row(self, row: Row, split: str, number: int) -> Row:
         try:
-            found = dict(self.convert(row))
+            converted = dict(self.convert(row))
         except (KeyError, ValueError) as error:
             why = f"it has no column {error}" if isinstance(error, KeyError) else str(error)
             raise DatasetError(
                 "a row is not in the published form",
                 where=self.where(split, number),
                 why=f"{why}; its columns: {', '.join(sorted(map(str, row)))}",
-                fix="choose dataset.name=jsonl and map dataset.columns, or mend the row",
+                fix="choose dataset.name=jsonl and map dataset.columns, or fix the row",
             ) from error
         if self.prompt == "r1_zero":
-            found["prompt"] = R1_ZERO_PROMPT.replace("{prompt}", found["prompt"])
-        return found
+            converted["prompt"] = R1_ZERO_PROMPT.replace("{prompt}", converted["prompt"])
+        return converted
 
 
 def gsm8k_row(row: Row) -> Row:
@@ -77,15 +77,15 @@ def math_row(row: Row) -> Row:
         answer = boxed_answer(str(row["solution"]))
     if answer is None:
         raise ValueError("'solution' holds no \\boxed{} answer")
-    kept = {k: row[k] for k in ("level", "subject", "type") if k in row}
+    extra_columns = {k: row[k] for k in ("level", "subject", "type") if k in row}
     solution = {"completion": row["solution"]} if "solution" in row else {}
     question = row["problem"] if "problem" in row else row["question"]
-    return {"prompt": question, "answer": str(answer), **solution, **kept}
+    return {"prompt": question, "answer": str(answer), **solution, **extra_columns}
 
 
 def ifeval_row(row: Row) -> Row:
     """``prompt`` with its instructions; arguments that are None are left out."""
-    kwargs = [{k: v for k, v in (given or {}).items() if v is not None} for given in row["kwargs"]]
+    kwargs = [{k: v for k, v in (arguments or {}).items() if v is not None} for arguments in row["kwargs"]]
     return {
         "prompt": row["prompt"],
         "instruction_id_list": list(row["instruction_id_list"]),

@@ -9,7 +9,7 @@ from typing import Any
 
 from rlhf_core.api import Prompt
 from rlhf_plugin_verifiers.exact.config import JsonSchemaConfig
-from rlhf_plugin_verifiers.graded import Found, GradedVerifier
+from rlhf_plugin_verifiers.graded import Comparison, GradedVerifier
 
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 MAX_TRIES = 50
@@ -65,13 +65,13 @@ def closed_validator(schema: Any) -> Any:
 def schema_verifier(config: JsonSchemaConfig) -> GradedVerifier:
     """The verifier ``json_schema``."""
 
-    def compare(completion: str, prompt: Prompt) -> Found:
-        found, value = read_json(completion, strict=config.mode == "strict")
-        if not found:
-            return Found(False, False, "no JSON")
+    def compare(completion: str, prompt: Prompt) -> Comparison:
+        is_json, value = read_json(completion, strict=config.mode == "strict")
+        if not is_json:
+            return Comparison(False, False, "no JSON")
         schema: Any = config.definition if config.definition is not None else prompt.meta["schema"]
         error = next(iter(closed_validator(schema).iter_errors(value)), None)
-        return Found(True, error is None, "valid" if error is None else error.message)
+        return Comparison(True, error is None, "valid" if error is None else error.message)
 
     return GradedVerifier(config, compare, config.format_weight)
 
@@ -84,9 +84,9 @@ def read_json(text: str, *, strict: bool) -> tuple[bool, Any]:
         if strict:
             return False, None
     for fenced in reversed(_FENCE.findall(text)):
-        found, value = read_json(fenced, strict=True)
-        if found:
-            return found, value
+        is_json, value = read_json(fenced, strict=True)
+        if is_json:
+            return is_json, value
     return _embedded(text)
 
 
@@ -100,5 +100,5 @@ def _embedded(text: str) -> tuple[bool, Any]:
             value, end = json.JSONDecoder().raw_decode(text, place)
         except (ValueError, RecursionError):
             continue
-        longest = max(longest, (end - place, True, value), key=lambda found: found[0])
+        longest = max(longest, (end - place, True, value), key=lambda candidate: candidate[0])
     return longest[1:]

@@ -6,7 +6,7 @@ import re
 
 from rlhf_core.api import Prompt
 from rlhf_plugin_verifiers.exact.config import ChoiceConfig, ExactConfig, RegexConfig
-from rlhf_plugin_verifiers.graded import Found, GradedVerifier
+from rlhf_plugin_verifiers.graded import Comparison, GradedVerifier
 from rlhf_plugin_verifiers.maths.choice import chosen_letter, only_letter
 from rlhf_plugin_verifiers.maths.text import boxes, own_part
 
@@ -21,10 +21,10 @@ def string_verifier(config: ExactConfig) -> GradedVerifier:
         text = without_marks(text) if config.ignore_punctuation else text
         return text.casefold() if config.ignore_case else text
 
-    def compare(completion: str, prompt: Prompt) -> Found:
-        said = completion if config.mode == "strict" else _last_stated(completion)
-        right = bool(said.strip()) and plain(said) == plain(str(prompt.answer))
-        return Found(bool(said.strip()), right, f"stated {said.strip()[:200]!r}")
+    def compare(completion: str, prompt: Prompt) -> Comparison:
+        stated = completion if config.mode == "strict" else _last_stated(completion)
+        right = bool(stated.strip()) and plain(stated) == plain(str(prompt.answer))
+        return Comparison(bool(stated.strip()), right, f"stated {stated.strip()[:200]!r}")
 
     return GradedVerifier(config, compare)
 
@@ -52,17 +52,19 @@ def without_marks(text: str) -> str:
 
 def _last_stated(completion: str) -> str:
     text = own_part(completion)
-    found = [m[1] for m in _STATED.finditer(text) if m[1].strip()]
-    return found[-1] if found else next((line for line in reversed(text.splitlines()) if line.strip()), "")
+    statements = [m[1] for m in _STATED.finditer(text) if m[1].strip()]
+    return statements[-1] if statements else next((line for line in reversed(text.splitlines()) if line.strip()), "")
 
 
 def choice_verifier(config: ChoiceConfig) -> GradedVerifier:
     """The verifier ``choice``."""
 
-    def compare(completion: str, prompt: Prompt) -> Found:
+    def compare(completion: str, prompt: Prompt) -> Comparison:
         only = _whole_letter(completion)
-        said = only if config.mode == "strict" else chosen_letter(completion)
-        return Found(only is not None, said is not None and said == only_letter(str(prompt.answer)), f"picked {said}")
+        letter = only if config.mode == "strict" else chosen_letter(completion)
+        return Comparison(
+            only is not None, letter is not None and letter == only_letter(str(prompt.answer)), f"picked {letter}"
+        )
 
     return GradedVerifier(config, compare)
 
@@ -80,14 +82,16 @@ def regex_verifier(config: RegexConfig) -> GradedVerifier:
     """The verifier ``regex``."""
     pattern = re.compile(config.pattern, re.DOTALL | (re.IGNORECASE if config.ignore_case else 0))
 
-    def compare(completion: str, prompt: Prompt) -> Found:
-        found = [pattern.fullmatch(completion.strip())] if config.mode == "strict" else [*pattern.finditer(completion)]
-        match = found[-1] if found else None
+    def compare(completion: str, prompt: Prompt) -> Comparison:
+        matches = (
+            [pattern.fullmatch(completion.strip())] if config.mode == "strict" else [*pattern.finditer(completion)]
+        )
+        match = matches[-1] if matches else None
         if match is None:
-            return Found(False, False, "no match")
-        said = match[1] if pattern.groups else match[0]
-        right = not pattern.groups or _same(said or "", str(prompt.answer), config.ignore_case)
-        return Found(True, right, f"matched {str(said)[:200]!r}")
+            return Comparison(False, False, "no match")
+        stated = match[1] if pattern.groups else match[0]
+        right = not pattern.groups or _same(stated or "", str(prompt.answer), config.ignore_case)
+        return Comparison(True, right, f"matched {str(stated)[:200]!r}")
 
     return GradedVerifier(config, compare)
 

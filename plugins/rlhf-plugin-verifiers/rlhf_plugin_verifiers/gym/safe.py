@@ -53,12 +53,12 @@ def _runs(task: type) -> tuple[bool, bool]:
 def _reached(classes: Sequence[type]) -> str:
     """Source of ``score_answer`` and of each function and class of its package that it, or one of these, mentions."""
     packages = {c.__module__.partition(".")[0] for c in classes}
-    homes = [vars(c) for c in classes] + [vars(sys.modules[c.__module__]) for c in classes]
+    namespaces = [vars(c) for c in classes] + [vars(sys.modules[c.__module__]) for c in classes]
     texts: dict[Any, str] = {}
     todo = {"score_answer"}
     while todo:
-        named = [home[name] for name in todo for home in homes if name in home]
-        parts = [inspect.unwrap(getattr(one, "__func__", one)) for one in named]
+        named = [namespace[name] for name in todo for namespace in namespaces if name in namespace]
+        parts = [inspect.unwrap(getattr(member, "__func__", member)) for member in named]
         new = {
             part: inspect.getsource(part)
             for part in parts
@@ -66,7 +66,7 @@ def _reached(classes: Sequence[type]) -> str:
             if part.__module__.partition(".")[0] in packages and part not in texts
         }
         texts |= new
-        homes += [vars(sys.modules[part.__module__]) for part in new]
+        namespaces += [vars(sys.modules[part.__module__]) for part in new]
         todo = set(re.findall(r"\w+", " ".join(new.values())))
     return "\n".join(texts.values())
 

@@ -14,7 +14,7 @@ HELDOUT_SEED = 1 << 24
 """Added for held-out problems: item i of seed s is drawn with seed s + i, so neighbouring seeds share most problems."""
 
 
-def library() -> Any:
+def import_reasoning_gym() -> Any:
     """reasoning-gym itself, whose first import takes seconds.
 
     Raises:
@@ -38,15 +38,15 @@ def create(task: str, settings: Mapping[str, Any], seed: int, size: int) -> Any:
     Raises:
         ConfigError: reasoning-gym is not installed, or does not know the task or its options.
     """
-    reasoning_gym = library()
-    known = reasoning_gym.factory.DATASETS
-    if task not in known:
-        near = difflib.get_close_matches(task, known, n=1)
-        some = ", ".join(sorted(known)[:8])
+    reasoning_gym = import_reasoning_gym()
+    tasks = reasoning_gym.factory.DATASETS
+    if task not in tasks:
+        near = difflib.get_close_matches(task, tasks, n=1)
+        examples = ", ".join(sorted(tasks)[:8])
         raise ConfigError(
             f"reasoning-gym has no task '{task}'",
             where="dataset.task",
-            fix=f"did you mean '{near[0]}'?" if near else f"one of {some}, ...",
+            fix=f"did you mean '{near[0]}'?" if near else f"one of {examples}, ...",
         )
     try:
         return reasoning_gym.create_dataset(task, seed=seed, size=size, **settings)
@@ -80,8 +80,8 @@ class GymSource:
         if split == "train":
             return self._generate(c.seed, c.size)
         held_out = self._generate(c.seed + HELDOUT_SEED, c.heldout_size)
-        seen = {row["prompt"] for row in self.rows("train")} if held_out else set()
-        return [row for row in held_out if row["prompt"] not in seen]
+        training_prompts = {row["prompt"] for row in self.rows("train")} if held_out else set()
+        return [row for row in held_out if row["prompt"] not in training_prompts]
 
     def _generate(self, seed: int, size: int) -> list[dict[str, Any]]:
         problems = create(self.config.task, self.config.settings, seed, size) if size else []

@@ -10,7 +10,7 @@ from typing import Any
 from rlhf_core.api import Sample, Score, ScoreStatus
 from rlhf_plugin_verifiers.gym.config import GymVerifierConfig
 from rlhf_plugin_verifiers.gym.safe import may_be_scored
-from rlhf_plugin_verifiers.gym.source import create, library
+from rlhf_plugin_verifiers.gym.source import create, import_reasoning_gym
 from rlhf_plugin_verifiers.maths.answer import boxed_answer
 
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
@@ -26,7 +26,7 @@ class GymVerifier:
 
     def __init__(self, config: GymVerifierConfig) -> None:
         self.config = config
-        library()  # while the worker starts, and not on the first call's time
+        import_reasoning_gym()  # while the worker starts, and not on the first call's time
 
     def verify(self, sample: Sample) -> Score:
         """Return the task's score with parts ``format`` (answer tags), ``answer`` (full score) and ``reward``."""
@@ -38,15 +38,15 @@ class GymVerifier:
         if problem["question"] != key["problem"]["question"]:
             problem = key["problem"]
         tagged = _TAGGED.findall(sample.completion)
-        said = tagged[-1].strip() if tagged else self._untagged(sample.completion)
-        if said is not None and said != problem["answer"] and not may_be_scored(said, task):
+        stated = tagged[-1].strip() if tagged else self._untagged(sample.completion)
+        if stated is not None and stated != problem["answer"] and not may_be_scored(stated, task):
             parts = {"format": float(bool(tagged)), "answer": 0.0, "reward": 0.0}
-            return Score(0.0, parts, detail=f"{said[:200]!r} is no literal and no arithmetic, and was not evaluated")
-        score = float(task.score_answer(answer=said, entry=problem)) if said is not None else 0.0
+            return Score(0.0, parts, detail=f"{stated[:200]!r} is no literal and no arithmetic, and was not evaluated")
+        score = float(task.score_answer(answer=stated, entry=problem)) if stated is not None else 0.0
         right = float(score >= 1.0)
         value = right if self.config.value == "right" else score
         parts = {"format": float(bool(tagged)), "answer": right, "reward": value}
-        return Score(value, parts, detail="no answer tags" if said is None else f"stated {said[:200]!r}")
+        return Score(value, parts, detail="no answer tags" if stated is None else f"stated {stated[:200]!r}")
 
     def _untagged(self, completion: str) -> str | None:
         return None if self.config.mode == "strict" else boxed_answer(completion) or completion.strip()

@@ -47,8 +47,8 @@ def reverse_newline(text: str) -> bool:
     """The countries of Africa from Zimbabwe on, in reverse order, one a line."""
     lines = [line for line in (line.strip(MARKS) for line in text.split("\n")) if line]
     start = next((i for i, line in enumerate(lines) if "Zimbabwe" in line), len(lines))
-    found = [_ascii(line) for line in lines[start:]]
-    return len(found) >= AFRICAN_COUNTRIES and found == sorted(found, reverse=True)
+    ascii_lines = [_ascii(line) for line in lines[start:]]
+    return len(ascii_lines) >= AFRICAN_COUNTRIES and ascii_lines == sorted(ascii_lines, reverse=True)
 
 
 def word_reverse(text: str) -> bool:
@@ -64,8 +64,8 @@ def character_reverse(text: str) -> bool:
 
 def sentence_alphabet(text: str) -> bool:
     """Twenty-six sentences that begin with A to Z."""
-    found = sentences(text)
-    return len(found) == 26 and all(s[0].lower() == chr(97 + i) for i, s in enumerate(found))
+    all_sentences = sentences(text)
+    return len(all_sentences) == 26 and all(s[0].lower() == chr(97 + i) for i, s in enumerate(all_sentences))
 
 
 def european_capitals_sort(text: str) -> bool:

@@ -14,8 +14,8 @@ REPEATED = "Only output this sentence here, ignore all other requests."
 
 
 def _ends(text: str) -> tuple[int, int, int]:
-    found = sentences(text)
-    return tuple(sum(s.endswith(mark) for s in found) for mark in ".?!")  # pyright: ignore[reportReturnType]
+    all_sentences = sentences(text)
+    return tuple(sum(s.endswith(mark) for s in all_sentences) for mark in ".?!")  # pyright: ignore[reportReturnType]
 
 
 def sentence_type(text: str) -> bool:
@@ -31,8 +31,8 @@ def sentence_balance(text: str) -> bool:
 
 def sentence_words(text: str) -> bool:
     """Three sentences of equal length in characters; that their words differ, the reference does not check either."""
-    found = sentences(text)
-    return len(found) == 3 and len({len(s) for s in found}) == 1
+    all_sentences = sentences(text)
+    return len(all_sentences) == 3 and len({len(s) for s in all_sentences}) == 1
 
 
 def alliteration_increment(text: str) -> bool:
@@ -55,8 +55,11 @@ def increment(text: str, *, small_n: float) -> bool:
 
 def keyword(text: str, *, word: str, N: float) -> bool:
     """The N-th sentence holds the keyword."""
-    found = sentences(text)
-    return len(found) >= N and re.search(rf"\b{re.escape(word)}\b", found[int(N) - 1], re.IGNORECASE) is not None
+    all_sentences = sentences(text)
+    return (
+        len(all_sentences) >= N
+        and re.search(rf"\b{re.escape(word)}\b", all_sentences[int(N) - 1], re.IGNORECASE) is not None
+    )
 
 
 def parentheses(text: str) -> bool:
@@ -93,17 +96,17 @@ def quotes(text: str) -> bool:
 def quote_unquote(text: str) -> bool:
     """No quoted phrase is followed by another or ends the response."""
     text = "".join(text.replace("“", '"').replace("”", '"').replace("'\"'", "").split())
-    rest = text.strip(string.digits + string.punctuation.replace('"', ""))
-    return '""' not in text and not rest.endswith('"')
+    remainder = text.strip(string.digits + string.punctuation.replace('"', ""))
+    return '""' not in text and not remainder.endswith('"')
 
 
 def options(text: str, *, options: str) -> bool:
     """The response is one of the options; lettered ones must be exact."""
     mark = "/" if "/" in options else "or" if "or" in options else ","
-    known = [o.strip() for o in options.split(mark)]
+    allowed = [o.strip() for o in options.split(mark)]
     if re.match(r"\W*a\W*b\W*c\W*", options, re.IGNORECASE):
-        return text in known
-    return text.strip(MARKS).lower() in [o.strip(MARKS).lower() for o in known]
+        return text in allowed
+    return text.strip(MARKS).lower() in [o.strip(MARKS).lower() for o in allowed]
 
 
 def newline(text: str) -> bool:
@@ -114,11 +117,11 @@ def newline(text: str) -> bool:
 
 def emoji(text: str) -> bool:
     """An emoji at the end of each sentence, before or after its mark."""
-    found = [bare(s).strip() for s in sentences(text)]
-    if not all(found):
+    stripped_sentences = [bare(s).strip() for s in sentences(text)]
+    if not all(stripped_sentences):
         return False
-    follows = [*(s[0] for s in found[1:]), ""]
-    return all(any(map(is_emoji, s[-2:])) or is_emoji(after) for s, after in zip(found, follows))
+    follows = [*(s[0] for s in stripped_sentences[1:]), ""]
+    return all(any(map(is_emoji, s[-2:])) or is_emoji(after) for s, after in zip(stripped_sentences, follows))
 
 
 def line_indent(text: str) -> bool:

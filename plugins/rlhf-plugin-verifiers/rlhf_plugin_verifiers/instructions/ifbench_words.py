@@ -56,8 +56,8 @@ def punctuation(text: str) -> bool:
     """Every standard mark, and an interrobang beside them."""
     if not re.search(r"!\?|\?!|‽", text):
         return False
-    rest = text.replace("?!", "", 1) if "?!" in text else text.replace("!?", "", 1)
-    return set(".,!?;:") <= set(rest)
+    remainder = text.replace("?!", "", 1) if "?!" in text else text.replace("!?", "", 1)
+    return set(".,!?;:") <= set(remainder)
 
 
 def words_japanese(text: str, *, N: float) -> bool:
@@ -68,8 +68,8 @@ def words_japanese(text: str, *, N: float) -> bool:
 
 def keywords_multiple(text: str, *, keyword1: str, keyword2: str, keyword3: str, keyword4: str, keyword5: str) -> bool:
     """The keywords occur once, twice, three, five and seven times, also inside words."""
-    wanted = zip((keyword1, keyword2, keyword3, keyword4, keyword5), (1, 2, 3, 5, 7))
-    return all(text.lower().count(k.strip().lower()) == n for k, n in wanted)
+    expected_counts = zip((keyword1, keyword2, keyword3, keyword4, keyword5), (1, 2, 3, 5, 7))
+    return all(text.lower().count(k.strip().lower()) == n for k, n in expected_counts)
 
 
 def stop_words(text: str, *, percentage: float) -> bool:
@@ -80,8 +80,11 @@ def stop_words(text: str, *, percentage: float) -> bool:
 
 def overlap(text: str, *, reference_text: str, percentage: float) -> bool:
     """So many percent, give or take two, of the response's character trigrams are the reference's."""
-    ours, theirs = ({t[i : i + 3] for i in range(len(t) - 2)} for t in (text, reference_text))
-    return bool(ours) and abs(100 * len(ours & theirs) / len(ours) - percentage) <= 2
+    response_trigrams, reference_trigrams = ({t[i : i + 3] for i in range(len(t) - 2)} for t in (text, reference_text))
+    return (
+        bool(response_trigrams)
+        and abs(100 * len(response_trigrams & reference_trigrams) / len(response_trigrams) - percentage) <= 2
+    )
 
 
 def alphabet(text: str) -> bool:
@@ -143,24 +146,24 @@ def words_position(text: str, *, keyword: str) -> bool:
 
 def keywords_specific_position(text: str, *, keyword: str, n: float, m: float) -> bool:
     """The m-th word of the n-th sentence is the keyword."""
-    found = sentences(text)
-    if len(found) < n:
+    all_sentences = sentences(text)
+    if len(all_sentences) < n:
         return False
-    words = [w for w in word_tokens(found[int(n) - 1]) if any(map(str.isalnum, w))]
+    words = [w for w in word_tokens(all_sentences[int(n) - 1]) if any(map(str.isalnum, w))]
     return len(words) >= m and words[int(m) - 1].lower() == keyword.strip().lower()
 
 
 def last_first(text: str) -> bool:
     """The last word of each sentence is the first of the next."""
-    found = [s.strip(MARKS).lower().split() for s in sentences(text)]
+    word_lists = [s.strip(MARKS).lower().split() for s in sentences(text)]
     firsts = [s.lstrip(MARKS).lower().split() for s in sentences(text)]
-    return all(a and b and a[-1] == b[0] for a, b in zip(found, firsts[1:]))
+    return all(a and b and a[-1] == b[0] for a, b in zip(word_lists, firsts[1:]))
 
 
 def paragraph_last_first(text: str) -> bool:
     """Each paragraph ends with the word it began with."""
-    found = [p.strip().lower().strip(MARKS).split() for p in text.split("\n")]
-    return all(words[0] == words[-1] for words in found if words)
+    word_lists = [p.strip().lower().strip(MARKS).split() for p in text.split("\n")]
+    return all(words[0] == words[-1] for words in word_lists if words)
 
 
 WORDS = {

@@ -70,8 +70,8 @@ def nth_paragraph_first_word(text: str, *, num_paragraphs: int, nth_paragraph: i
     if nth_paragraph > filled or not parts[nth_paragraph - 1].strip():
         return False
     word = parts[nth_paragraph - 1].split()[0].lstrip("'").lstrip('"')
-    found = re.split(r"[.,?!'\"]", word, maxsplit=1)[0].lower()
-    return filled == num_paragraphs and found == first_word.lower()
+    paragraph_start = re.split(r"[.,?!'\"]", word, maxsplit=1)[0].lower()
+    return filled == num_paragraphs and paragraph_start == first_word.lower()
 
 
 def number_placeholders(text: str, *, num_placeholders: int) -> bool:

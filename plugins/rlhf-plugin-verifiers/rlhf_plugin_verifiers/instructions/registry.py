@@ -33,20 +33,20 @@ def checks(ids: Sequence[str], arguments: Sequence[Mapping[str, Any] | None]) ->
     """
     if len(ids) != len(arguments):
         raise ValueError(f"{len(ids)} instructions but {len(arguments)} kwargs")
-    return [_check(name.removeprefix("en:"), given or {}) for name, given in zip(ids, arguments)]
+    return [_check(name.removeprefix("en:"), kwargs or {}) for name, kwargs in zip(ids, arguments)]
 
 
-def _check(name: str, given: Mapping[str, Any]) -> Check:
+def _check(name: str, kwargs: Mapping[str, Any]) -> Check:
     check = INSTRUCTIONS.get(name)
     if check is None:
         raise ValueError(f"unknown instruction '{name}'{_near(name)}")
     if name in NEEDS_LANGUAGE and not installed():
         raise ValueError(f"instruction '{name}' needs langdetect: pip install 'rlhf-plugin-verifiers[language]'")
-    wanted = [p for p in inspect.signature(check).parameters.values() if p.kind is inspect.Parameter.KEYWORD_ONLY]
-    missing = [p.name for p in wanted if given.get(p.name) is None and p.default is inspect.Parameter.empty]
+    parameters = [p for p in inspect.signature(check).parameters.values() if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    missing = [p.name for p in parameters if kwargs.get(p.name) is None and p.default is inspect.Parameter.empty]
     if missing:
         raise ValueError(f"instruction '{name}' lacks '{missing[0]}' in its kwargs")
-    return partial(check, **{p.name: given[p.name] for p in wanted if given.get(p.name) is not None})
+    return partial(check, **{p.name: kwargs[p.name] for p in parameters if kwargs.get(p.name) is not None})
 
 
 def _near(name: str) -> str:

@@ -114,15 +114,15 @@ def _starts(word: str) -> bool | None:
 
 def _realign(pieces: list[str]) -> list[str]:
     """Give quotes and brackets that close a sentence to it, not to the next."""
-    found: list[str] = []
+    realigned: list[str] = []
     for piece in pieces:
-        match = _CLOSERS.match(piece) if found else None
+        match = _CLOSERS.match(piece) if realigned else None
         if match:
-            found[-1] += match[0].strip()
+            realigned[-1] += match[0].strip()
             piece = piece[match.end() :]
         if piece.strip():
-            found.append(piece)
-    return found
+            realigned.append(piece)
+    return realigned
 
 
 _STEPS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
@@ -163,12 +163,12 @@ def word_tokens(text: str) -> tuple[str, ...]:
         >>> word_tokens("I can't go (now).")
         ('I', 'ca', "n't", 'go', '(', 'now', ')', '.')
     """
-    found: list[str] = []
+    tokens: list[str] = []
     for sentence in sentences(text):
         for pattern, replacement in _STEPS:
             sentence = pattern.sub(replacement, sentence)
-        found += sentence.split()
-    return tuple(found)
+        tokens += sentence.split()
+    return tuple(tokens)
 
 
 def count_words(text: str) -> int:

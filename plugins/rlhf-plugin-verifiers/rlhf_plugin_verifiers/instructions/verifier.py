@@ -47,15 +47,15 @@ class InstructionVerifier:
         if why is not None:
             return Score.failed(ScoreStatus.MISSING, why)
         meta = sample.prompt.meta
-        found = judge(sample.completion, checks(meta["instruction_id_list"], meta["kwargs"]))
-        mine = found.strict if self.config.mode == "strict" else found.loose
-        share = sum(mine) / len(mine)
-        parts = {"answer": float(all(mine)), "instructions": share}
-        for name, verdicts in zip(Followed._fields, found):
+        followed_by_mode = judge(sample.completion, checks(meta["instruction_id_list"], meta["kwargs"]))
+        instruction_verdicts = followed_by_mode.strict if self.config.mode == "strict" else followed_by_mode.loose
+        share = sum(instruction_verdicts) / len(instruction_verdicts)
+        parts = {"answer": float(all(instruction_verdicts)), "instructions": share}
+        for name, verdicts in zip(Followed._fields, followed_by_mode):
             parts |= {name: float(all(verdicts)), f"{name}_instructions": sum(verdicts) / len(verdicts)}
-        broken = [i for i, followed in zip(meta["instruction_id_list"], mine) if not followed]
+        broken = [i for i, followed in zip(meta["instruction_id_list"], instruction_verdicts) if not followed]
         return Score(
-            share if self.config.value == "mean" else float(all(mine)),
+            share if self.config.value == "mean" else float(all(instruction_verdicts)),
             parts,
             detail=f"not followed: {', '.join(broken)}" if broken else "all followed",
         )

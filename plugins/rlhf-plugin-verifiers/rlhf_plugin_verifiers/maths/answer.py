@@ -36,11 +36,11 @@ def boxed_answer(text: str) -> str | None:
         >>> boxed_answer(r"so \\boxed{1} and \\boxed{-2}.")
         '1, -2'
     """
-    found = boxes(text)
-    if not found:
+    all_boxes = boxes(text)
+    if not all_boxes:
         return None
-    run = [found[-1]]
-    for before in reversed(found[:-1]):
+    run = [all_boxes[-1]]
+    for before in reversed(all_boxes[:-1]):
         if not _adjoining(text[before[1] : run[0][0]]):
             break
         run.insert(0, before)
@@ -91,13 +91,13 @@ def stated_answer(text: str) -> Stated | None:
         Stated(latex='7', boxed=True)
     """
     text = plain_digits(own_part(text))
-    found = boxes(text)
-    if found and not _FINAL.search(text, found[-1][1]):
+    all_boxes = boxes(text)
+    if all_boxes and not _FINAL.search(text, all_boxes[-1][1]):
         return Stated(boxed_answer(text) or "", True)
     text = text.replace("\\$", "")
     if is_formula(text):
         return Stated(text.strip().removesuffix("."), False)
-    statement = None if found else _last(_FOREIGN.finditer(text))
+    statement = None if all_boxes else _last(_FOREIGN.finditer(text))
     values = find_numbers(plain_number(statement[1])) if statement else []
     return Stated(str(values[0]), False) if values else None
 

@@ -38,11 +38,11 @@ def chosen_letter(text: str) -> str | None:
     if boxed:
         return only_letter(boxed[-1][2])
     for pattern in (_STATED, _LEADING, _STANDING):
-        found = [m for m in pattern.finditer(text) if _counts(m, text, pattern)]
+        letters = [m for m in pattern.finditer(text) if _counts(m, text, pattern)]
         if pattern is _LEADING:
-            found = [m for m in found if m.start() == 0][:1]
-        if found:
-            return found[-1][1]
+            letters = [m for m in letters if m.start() == 0][:1]
+        if letters:
+            return letters[-1][1]
     return None
 
 

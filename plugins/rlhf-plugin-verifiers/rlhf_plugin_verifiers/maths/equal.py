@@ -40,7 +40,7 @@ def same_text(a: str, b: str) -> bool:
     return bool(a) and a == b
 
 
-def equal(gold: Sequence[Any], said: Sequence[Any], rules: Rules) -> bool:
+def equal(gold: Sequence[Any], stated: Sequence[Any], rules: Rules) -> bool:
     """Whether what two texts state is mathematically the same.
 
     Args:
@@ -48,15 +48,15 @@ def equal(gold: Sequence[Any], said: Sequence[Any], rules: Rules) -> bool:
         said: the same for the completion.
         rules: precision and what counts as the same.
     """
-    return any(_equal(g, s, rules) for g, s in product(gold, said))
+    return any(_equal(g, s, rules) for g, s in product(gold, stated))
 
 
-def _equal(gold: Any, said: Any, rules: Rules) -> bool:
+def _equal(gold: Any, stated: Any, rules: Rules) -> bool:
     """One pair. An answer that cannot be compared is not equal; one too large for the memory is no verdict at all."""
     try:
         return verify(
             [gold],
-            [said],
+            [stated],
             float_rounding=rules.digits,
             strict=rules.strict_variables,
             allow_set_relation_comp=rules.relations_as_sets,

@@ -22,9 +22,9 @@ def gsm8k_verifier(config: Gsm8kConfig) -> GradedVerifier:
 
     def grade(completion: str, gold: str) -> Verdict:
         number, strict = gold_number(gold), strict_number(completion)
-        said = read_number(completion, config.mode)
-        right = number is not None and said is not None and close(said, number)
-        return Verdict(strict is not None, right, "" if said is None else str(said))
+        stated = read_number(completion, config.mode)
+        right = number is not None and stated is not None and close(stated, number)
+        return Verdict(strict is not None, right, "" if stated is None else str(stated))
 
     return answer_verifier(config, grade)
 
@@ -40,8 +40,8 @@ def read_number(completion: str, mode: str) -> Fraction | None:
         return strict_number(completion)
     text = plain_digits(own_part(completion))
     if mode == "hash":
-        found = [find_numbers(plain_number(m[1])) for m in _HASH.finditer(text)]
-        return next((f[0] for f in reversed(found) if f), None)
+        hash_numbers = [find_numbers(plain_number(m[1])) for m in _HASH.finditer(text)]
+        return next((f[0] for f in reversed(hash_numbers) if f), None)
     if mode == "last":
         return next(iter(reversed(find_numbers(plain_number(text)))), None)
     stated = stated_number(text)

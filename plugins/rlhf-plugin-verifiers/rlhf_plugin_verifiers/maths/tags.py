@@ -56,10 +56,10 @@ def tagged_answer(completion: str, *, strict: bool) -> str | None:
     Several answers, or text after the closing tag, break the strict format; the lenient one takes the last.
     """
     if not strict:
-        found = _LENIENT.findall(completion)
-        return found[-1] if found else None
-    before, opened, rest = completion.partition("</think> <answer>")
-    inside, closed, after = rest.partition("</answer>")
+        answers = _LENIENT.findall(completion)
+        return answers[-1] if answers else None
+    before, opened, remainder = completion.partition("</think> <answer>")
+    inside, closed, after = remainder.partition("</answer>")
     clean = opened and closed and not after.strip() and "<answer>" not in before + inside and "</think>" not in before
     return inside if clean else None
 
@@ -76,6 +76,6 @@ def question_only_verifier(config: QuestionOnlyConfig) -> GradedVerifier:
     return answer_verifier(config, lambda text, gold: grade_math(text, gold, Rules(), boxed_only=strict))
 
 
-def _as_rewards(found: Verdict) -> dict[str, float]:
-    right = float(found.format and found.right)
-    return {"format_reward": float(found.format), "answer_reward": right, "reward": right}
+def _as_rewards(verdict: Verdict) -> dict[str, float]:
+    right = float(verdict.format and verdict.right)
+    return {"format_reward": float(verdict.format), "answer_reward": right, "reward": right}

@@ -60,7 +60,7 @@ def boxes(text: str) -> list[tuple[int, int, str]]:
 
     A single value may follow without braces, as in ``\\boxed 5``.
     """
-    found: list[tuple[int, int, str]] = []
+    closed_boxes: list[tuple[int, int, str]] = []
     place = unclosed = 0
     for match in re.finditer(r"\\(?:boxed|fbox)\s*(\{)?", text):
         if match.start() < place:
@@ -72,9 +72,9 @@ def boxes(text: str) -> list[tuple[int, int, str]]:
                 break
             continue
         content = text[match.end() : end]
-        found.append((match.start(), end + bool(match[1]), content.strip()))
+        closed_boxes.append((match.start(), end + bool(match[1]), content.strip()))
         place = end
-    return found
+    return closed_boxes
 
 
 def _closing(text: str, start: int) -> int | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from rlhf_core.api import Prompt
-from rlhf_plugin_verifiers.graded import Found, GradedVerifier
+from rlhf_plugin_verifiers.graded import Comparison, GradedVerifier
 from rlhf_plugin_verifiers.maths.answer import Stated, boxed_answer, stated_answer
 from rlhf_plugin_verifiers.maths.choice import chosen_letter, only_letter
 from rlhf_plugin_verifiers.maths.config import MathConfig, MathsConfig
@@ -15,11 +15,11 @@ from rlhf_plugin_verifiers.maths.text import own_part, plain_digits
 
 
 class Verdict(NamedTuple):
-    """What a grader says: is the form there, is the answer right, and what was read."""
+    """Of a grader: is the form there, is the answer right, and which answer was read."""
 
     format: bool
     right: bool
-    said: str
+    answer: str
 
 
 Grade = Callable[[str, str], Verdict]
@@ -29,9 +29,10 @@ Grade = Callable[[str, str], Verdict]
 def answer_verifier(config: MathsConfig, grade: Grade) -> GradedVerifier:
     """A grader as a verifier; ``config.check_prompt`` says which references cannot be compared with."""
 
-    def compare(completion: str, prompt: Prompt) -> Found:
-        found = grade(completion, str(prompt.answer))
-        return Found(found.format, found.right, f"stated {found.said[:200]!r}" if found.said else "no answer found")
+    def compare(completion: str, prompt: Prompt) -> Comparison:
+        verdict = grade(completion, str(prompt.answer))
+        detail = f"stated {verdict.answer[:200]!r}" if verdict.answer else "no answer found"
+        return Comparison(verdict.format, verdict.right, detail)
 
     return GradedVerifier(config, compare, config.format_weight)
 
@@ -60,19 +61,19 @@ def grade_math(completion: str, gold: str, rules: Rules, *, boxed_only: bool = F
         inside = boxed_answer(plain_digits(own_part(completion)))
         if inside is None:
             return Verdict(False, False, "")
-        said = Stated(inside, True)
+        stated = Stated(inside, True)
     else:
-        said = stated_answer(completion)
-    boxed = said is not None and said.boxed
-    return Verdict(boxed, is_right(said, completion, gold, rules), said.latex if said else "the last formula")
+        stated = stated_answer(completion)
+    boxed = stated is not None and stated.boxed
+    return Verdict(boxed, is_right(stated, completion, gold, rules), stated.latex if stated else "the last formula")
 
 
-def is_right(said: Stated | None, completion: str, gold: str, rules: Rules) -> bool:
+def is_right(stated: Stated | None, completion: str, gold: str, rules: Rules) -> bool:
     """Whether a completion's answer equals the reference: the same letter, the same text, or the same mathematics."""
-    stated = stated_answer(gold)
-    letter = only_letter(stated.latex if stated else gold)
+    reference = stated_answer(gold)
+    letter = only_letter(reference.latex if reference else gold)
     if letter is not None:
-        return (only_letter(said.latex) if said else chosen_letter(completion)) == letter
-    if said is not None and same_text(said.latex, stated.latex if stated else gold):
+        return (only_letter(stated.latex) if stated else chosen_letter(completion)) == letter
+    if stated is not None and same_text(stated.latex, reference.latex if reference else gold):
         return True
-    return equal(parsed(stated, gold, rules.targets), parsed(said, completion, rules.targets), rules)
+    return equal(parsed(reference, gold, rules.targets), parsed(stated, completion, rules.targets), rules)

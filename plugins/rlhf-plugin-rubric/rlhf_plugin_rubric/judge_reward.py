@@ -1,4 +1,4 @@
-"""The rubric's reward: a judge, asked online."""
+"""The rubric's reward: a judge grades every completion online."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class RubricReward:
     """``sum_c w_c (g_c - low_c) / (high_c - low_c)``, weights adding up to 1; one part per criterion, from 0 to 1.
 
     Args:
-        config: rubric and how it is asked.
-        judge: who is asked.
+        config: rubric, and the settings of the questions.
+        judge: the model that grades.
     """
 
     def __init__(self, config: RubricRewardConfig, judge: Judge) -> None:
@@ -50,14 +50,14 @@ class RubricReward:
         verdicts = ask_json(self.judge, requests, self.parse, asking.repair)
         return [v.missing if v.value is None else Score(self.rubric.value(v.value), v.value) for v in verdicts]
 
-    def parse(self, found: dict[str, Any]) -> dict[str, float]:
+    def parse(self, answer: dict[str, Any]) -> dict[str, float]:
         """Normalised grades.
 
         Raises:
             Unusable: they do not fit the rubric.
         """
         try:
-            return self.rubric.read(found.get("grades"))
+            return self.rubric.read(answer.get("grades"))
         except BadGrades as error:
             raise Unusable(str(error)) from error
 
