@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import platform
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from rlhf_core.errors import PluginError
 from rlhf_core.kinds import KIND_OF_FIELD
 from rlhf_core.registry import Registry
 
+LOG = logging.getLogger(__name__)
 LIBRARIES = ("torch", "transformers", "accelerate", "peft", "datasets", "numpy", "tokenizers")
 
 
@@ -35,7 +37,7 @@ class Plan:
     seed: int
     world_size: int
     conditions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """``KIND NAME`` -> what the component found out about the machine (``ComponentConfig.conditions``), if anything."""
+    """``KIND NAME`` -> what the component says about the machine (``ComponentConfig.conditions``), if anything."""
 
     def to_json(self) -> dict[str, Any]:
         """JSON values, in a stable order."""
@@ -45,7 +47,7 @@ class Plan:
             "versions": dict(self.versions),
             "seed": self.seed,
             "world_size": self.world_size,
-            "conditions": {part: dict(found) for part, found in self.conditions.items()},
+            "conditions": {component: dict(facts) for component, facts in self.conditions.items()},
         }
 
     @property
@@ -69,13 +71,13 @@ class Plan:
 
 def library_versions() -> dict[str, str]:
     """Installed versions, from metadata alone."""
-    found = {"python": platform.python_version(), "rlhf-core": __version__}
+    versions = {"python": platform.python_version(), "rlhf-core": __version__}
     for name in LIBRARIES:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+            versions[name] = "not installed"
+    return versions
 
 
 def make_plan(registry: Registry, config: RunConfig, world_size: int) -> Plan:
@@ -86,15 +88,16 @@ def make_plan(registry: Registry, config: RunConfig, world_size: int) -> Plan:
         UserError: the machine lacks what a component needs.
     """
     check_fit(config)
-    rows = {c["kind"] + c["name"]: c for c in _selected(registry, config)}
+    chosen = list(walk_components(config))
+    rows = {kind + part.name: registry.find(kind, part.name).describe() for kind, part in chosen}
     registry.freeze()
     return Plan(
-        config.model_dump(mode="json"),
-        tuple(rows[k] for k in sorted(rows)),
-        library_versions(),
-        config.seed,
-        world_size,
-        {f"{kind} {part.name}": found for kind, part in walk_components(config) if (found := part.conditions())},
+        config=config.model_dump(mode="json"),
+        components=tuple(rows[key] for key in sorted(rows)),
+        versions=library_versions(),
+        seed=config.seed,
+        world_size=world_size,
+        conditions={f"{kind} {part.name}": facts for kind, part in chosen if (facts := part.conditions())},
     )
 
 
@@ -130,22 +133,27 @@ def walk_components(value: Any, kind: str = "") -> Iterator[tuple[str, Component
             yield from walk_components(item, kind)
 
 
-def _selected(registry: Registry, config: RunConfig) -> list[Mapping[str, str]]:
-    return [registry.find(kind, part.name).describe() for kind, part in walk_components(config)]
+def reload(registry: Registry, plan: Plan, *, resume: bool = False) -> RunConfig:
+    """Validate the plan's configuration again, from this process's own entry points.
 
-
-def reload(registry: Registry, plan: Plan) -> RunConfig:
-    """In a worker: validate the plan's configuration again, from this process's own entry points.
+    Args:
+        registry: of this process.
+        plan: of the run.
+        resume: the plan may be of an earlier release of the code, in which a component lay in another module: the
+            distribution and its version must be those of the plan, the entry point's value need not.
 
     Raises:
-        PluginError: a component resolves to another distribution, version or object than in the plan.
+        PluginError: a component resolves to another distribution, version or (of a fresh run) value than in the plan.
     """
-    for row in plan.components:
-        here = registry.find(row["kind"], f"{row['distribution']}/{row['name']}").describe()
-        if here != row:
+    for planned in plan.components:
+        installed = registry.find(planned["kind"], f"{planned['distribution']}/{planned['name']}").describe()
+        if installed == planned:
+            continue
+        if not resume or {**installed, "value": ""} != {**planned, "value": ""}:
             raise PluginError(
-                f"{row['kind']} '{row['name']}' differs between the plan and this process",
-                why=f"planned {dict(row)}, found {here}",
+                f"{planned['kind']} '{planned['name']}' differs between the plan and this process",
+                why=f"planned {dict(planned)}, found {installed}",
                 fix="install the same packages on every machine",
             )
+        LOG.info("%s '%s' was %s, is %s", planned["kind"], planned["name"], planned["value"], installed["value"])
     return validate(registry, plan.config)

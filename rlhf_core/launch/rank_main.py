@@ -16,8 +16,8 @@ from rlhf_core.cli.progress import StepPrinter
 from rlhf_core.disabled import disabled_distributions
 from rlhf_core.errors import RlhfError
 from rlhf_core.hooks import load_hooks
+from rlhf_core.launch.process import run_plan
 from rlhf_core.launch.ranks import die_with_launcher, report
-from rlhf_core.launch.run import run_plan
 from rlhf_core.plan import Plan, reload
 from rlhf_core.registry import Registry
 
@@ -38,7 +38,7 @@ def main() -> int:
         hooks = load_hooks(enabled=not args.no_plugins, disabled=disabled_distributions(), strict=args.strict)
         hooks.fire("rlhf_register", registry)
         plan = Plan.read(args.run_dir / "plan.json")
-        config = reload(registry, plan)
+        config = reload(registry, plan, resume=args.resume)
         registry.freeze()
         with StepPrinter(config, args.run_dir, quiet=os.environ.get("RANK", "0") != "0") as printer:
             run_plan(

@@ -363,7 +363,7 @@ def test_who_samples_and_who_learns_share_the_cores(monkeypatch: pytest.MonkeyPa
         return torch.get_num_threads()
 
     before, ahead = torch.get_num_threads(), {"rollouts": {"max_staleness": 1}}
-    monkeypatch.setattr("rlhf_core.launch.run._torchs_threads", lambda: 4)
+    monkeypatch.setattr("rlhf_core.launch.process.initial_threads", lambda: 4)
     try:
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
         assert [threads(), threads(trainer=ahead), threads(trainer=ahead, threads=3), threads()] == [4, 2, 3, 4]

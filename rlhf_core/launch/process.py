@@ -1,0 +1,116 @@
+"""A planned run in this process, which is the only one or one rank of several."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import platform
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.config.run import RunConfig
+from rlhf_core.context import BuildContext
+from rlhf_core.hooks import HookBus
+from rlhf_core.plan import Plan, library_versions
+from rlhf_core.registry import Registry, check_component
+from rlhf_core.runs.run_dir import RunDir, check_writable
+
+Say = Callable[[str], None]
+Progress = Callable[[int, int | None, Mapping[str, float]], None]
+"""Step, steps in all where known, metrics."""
+
+
+def run_plan(
+    plan: Plan,
+    config: RunConfig,
+    registry: Registry,
+    hooks: HookBus,
+    run_dir: Path,
+    *,
+    resume: bool,
+    say: Say | None = None,
+    progress: Progress | None = None,
+) -> Mapping[str, Any]:
+    """Build strategy, session and trainer in this process, and run.
+
+    Returns:
+        The summary.
+    """
+    from rlhf_core.runs.session import RunSession
+
+    set_up_torch(config)
+    rank = int(os.environ.get("RANK", "0"))
+    ctx = BuildContext(
+        config=config, registry=registry, seed=config.seed, run_dir=run_dir, rank=rank, world_size=plan.world_size
+    )
+    if not resume and rank == 0:
+        check_writable(run_dir)
+    strategy = _build_strategy(config, ctx)
+    session = RunSession(RunDir(run_dir), plan, strategy, hooks, resume=resume, environment=environment())
+    session.say, session.progress = say or session.say, progress or session.progress
+    ctx = ctx.with_(strategy=strategy, session=session)
+    with contextlib.ExitStack() as closing:
+        closing.callback(getattr(strategy, "close", lambda: None))
+        closing.callback(session.close)
+        trainer = config.trainer.build(ctx)
+        check_component("trainer", trainer, config.trainer.name)
+        closing.callback(getattr(trainer, "close", lambda: None))
+        if rank == 0:
+            session.trackers = [session.parts.build("tracker", t, ctx) for t in config.trackers]
+        session.monitors = [session.parts.build("monitor", m, ctx) for m in config.monitors]
+        return trainer.run()
+
+
+def _build_strategy(config: RunConfig, ctx: BuildContext) -> Any:
+    assert config.strategy is not None, "the defaults name a strategy"
+    strategy = config.strategy.build(ctx)
+    check_component("strategy", strategy, config.strategy.name)
+    return strategy
+
+
+def set_up_torch(config: RunConfig) -> None:
+    """Threads, matrix products and determinism."""
+    import torch
+
+    from rlhf_core.kernels.matmul import use_products
+
+    use_products(config.matmul)
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    elif "OMP_NUM_THREADS" not in os.environ and not torch.cuda.is_available():
+        ahead = getattr(getattr(config.trainer, "rollouts", None), "max_staleness", 0) > 0
+        # sampling ahead and learning share the cores
+        torch.set_num_threads(max(1, initial_threads() // (2 if ahead else 1)))
+    torch.use_deterministic_algorithms(config.deterministic, warn_only=True)
+    # every buffer is written before it is read
+    torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@functools.cache
+def initial_threads() -> int:
+    """torch's threads before the first run of this process."""
+    import torch
+
+    return torch.get_num_threads()
+
+
+def environment() -> dict[str, Any]:
+    """Facts about this machine, for ``environment.json``; no variables, no secrets."""
+    facts: dict[str, Any] = {
+        "platform": platform.platform(),
+        "processor": platform.machine(),
+        "cpus": os.cpu_count(),
+        "versions": library_versions(),
+    }
+    if "torch" in sys.modules:
+        import torch
+
+        cuda = torch.cuda.is_available()
+        facts |= {
+            "threads": torch.get_num_threads(),
+            "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if cuda else [],
+        }
+    return facts

@@ -1,0 +1,77 @@
+"""The plan of a run to go on with, if the command line does not contradict it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.config.run import RunConfig
+from rlhf_core.errors import RunDirError
+from rlhf_core.plan import Plan, reload
+from rlhf_core.registry import Registry
+
+Change = Callable[[Mapping[str, Any]], RunConfig]
+MAX_ROWS = 8
+"""Differences that are listed; the others are counted."""
+
+
+def planned_resume(run_dir: Path, change: Change | None, registry: Registry) -> tuple[Plan, RunConfig]:
+    """The plan of the run to go on with, and its configuration; the registry is frozen afterwards.
+
+    Args:
+        run_dir: folder of the earlier run.
+        change: maps the run's configuration to what the command line makes of it, if it says anything; it must not
+            differ.
+        registry: where the plan's components are looked up.
+
+    Raises:
+        RunDirError: no run there, or the configuration differs (every difference is listed).
+    """
+    plan = _read_plan(run_dir)
+    if change is not None:
+        _refuse_differences(plan, change(plan.config), run_dir)
+    config = reload(registry, plan, resume=True)
+    registry.freeze()
+    return plan, config
+
+
+def _read_plan(run_dir: Path) -> Plan:
+    path = run_dir / "plan.json"
+    if not path.is_file():
+        raise RunDirError(
+            f"'{run_dir}' holds no run to resume", why="plan.json is not there", fix="check --resume; rlhf runs list"
+        )
+    try:
+        return Plan.read(path)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunDirError(
+            f"the plan of '{run_dir}' is damaged",
+            where=str(path),
+            why=f"{type(error).__name__}: {error}",
+            fix="start a new run",
+        ) from error
+
+
+def _refuse_differences(plan: Plan, wanted: RunConfig, run_dir: Path) -> None:
+    rows = differences(plan.config, wanted.model_dump(mode="json"))
+    if not rows:
+        return
+    if len(rows) > MAX_ROWS:
+        rows = [*rows[:MAX_ROWS], f"and {len(rows) - MAX_ROWS} more"]
+    raise RunDirError(
+        "the configuration differs from the run to be resumed:\n  - " + "\n  - ".join(rows),
+        where=str(run_dir),
+        fix="resume without these settings, or start a new run with another --run-dir",
+    )
+
+
+def differences(old: Any, new: Any, key: str = "") -> list[str]:
+    """Dotted keys whose values differ, as ``key: old -> new``."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return [
+            row
+            for k in sorted({*old, *new})
+            for row in differences(old.get(k), new.get(k), f"{key}.{k}" if key else str(k))
+        ]
+    return [] if old == new else [f"{key}: {old!r} -> {new!r}"]
