@@ -1,4 +1,4 @@
-"""What crosses doors 1 to 4 of the on-policy step: plain Python and numpy, never torch.
+"""What passes between prompts, generation, rewards and advantages: plain Python and numpy, never torch.
 
 Suffixes: ``_T`` completion tokens of one rollout, ``_G`` completions of one prompt.
 """
@@ -9,13 +9,33 @@ import enum
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 Message = Mapping[str, str]
 """One chat turn. Example: ``{"role": "user", "content": "What is 2 + 2?"}``"""
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """An image, a sound or a video that belongs to a text. Only its place and digest travel, never its content.
+
+    Example:
+        Media("image", path="charts/3.png", mime="image/png")
+    """
+
+    kind: Literal["image", "audio", "video"]
+    path: str = ""
+    """Where the file is, relative to the dataset or absolute."""
+    sha256: str = ""
+    """Digest of the content, in hex; empty where nobody computed it."""
+    mime: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.path and not self.sha256:
+            raise ValueError(f"{self.kind} media needs a path or a sha256")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +55,8 @@ class Prompt:
     """Name of the dataset source; rewards and verifiers may be chosen by it."""
     meta: Mapping[str, Any] = field(default_factory=dict)
     """Further columns of the row; JSON values only. Where a template changed the last turn, ``prompt`` is the row's."""
+    media: tuple[Media, ...] = ()
+    """Images, sounds or videos that the messages refer to, in the order of their mention."""
 
     @property
     def text(self) -> str:
@@ -96,7 +118,21 @@ class RolloutRequest:
 
 
 class MalformedRollout(ValueError):
-    """A rollout without one log-probability per token."""
+    """A rollout without one log-probability per token, or whose segments do not cover its tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A stretch of a completion with one author: a turn of the policy, a tool's result, an environment's answer.
+
+    Example:
+        Segment((0, 12), "assistant"), Segment((12, 40), "tool"), Segment((40, 55), "assistant")
+    """
+
+    span: tuple[int, int]
+    """First token and one past the last, as places in ``completion_ids``."""
+    role: str
+    """``assistant`` for what the policy sampled; ``tool``, ``user`` or ``environment`` for what it was given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +160,22 @@ class Rollout:
     seed: int
     mask_T: npt.NDArray[np.bool_] | None = None
     """True where the policy chose the token (False for tool output in multi-turn); None means all True."""
+    info: Mapping[str, Any] = field(default_factory=dict)
+    """Facts of the episode (an environment's reward, calls made, a final state); JSON values only."""
+    segments: tuple[Segment, ...] = ()
+    """Turns and tool results, end to end over the whole completion; empty for a single turn."""
 
     def __post_init__(self) -> None:
         if np.shape(self.logprobs_T) != (len(self.completion_ids),):
             raise MalformedRollout(
                 f"rollout {self.prompt_id}#{self.group_index}: {len(self.completion_ids)} tokens "
                 f"but logprobs of shape {np.shape(self.logprobs_T)}"
+            )
+        starts = [0, *(s.span[1] for s in self.segments)]
+        if self.segments and [*(s.span[0] for s in self.segments), len(self.completion_ids)] != starts:
+            raise MalformedRollout(
+                f"rollout {self.prompt_id}#{self.group_index}: segments {[s.span for s in self.segments]} "
+                f"do not cover its {len(self.completion_ids)} tokens end to end"
             )
 
 
@@ -146,7 +192,7 @@ class ScoreStatus(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a reward or verifier says about one completion.
+    """What a reward or verifier returns for one completion.
 
     Example:
         Score(value=0.8, parts={"member_0": 1.1, "member_1": 0.5, "std": 0.3})
@@ -179,6 +225,8 @@ class Sample:
     prompt: Prompt
     completion: str
     finish_reason: FinishReason = FinishReason.EOS
+    media: tuple[Media, ...] = ()
+    """What the completion itself holds besides text; the prompt's is in ``prompt.media``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +276,7 @@ JudgedResponse = UnpairedPreference
 
 @dataclass(frozen=True, slots=True)
 class TokenValues:
-    """What an advantage with a critic is told of one completion, besides its rollout and score.
+    """What an advantage with a critic gets for one completion, besides its rollout and score.
 
     Example:
         TokenValues(values_T1=np.array([0.2, 0.5, 0.9], np.float32), ref_T=np.array([-0.1, -0.7], np.float32))
@@ -251,7 +299,7 @@ class Advantages:
     values: Sequence[float | npt.NDArray[np.float32] | None]
     metrics: Mapping[str, float] = field(default_factory=dict)
     returns: Sequence[npt.NDArray[np.float32] | None] | None = None
-    """With a critic: what it is to learn, ``[T_i]`` where there is an advantage."""
+    """With a critic: its targets, ``[T_i]`` where there is an advantage."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,6 +110,8 @@ def _print_prompt(step: int, row: Row) -> None:
     for i, completion in enumerate(row["completions"]):
         ended = f"({completion['tokens']} tokens, ended by {completion['finish_reason']})"
         click.echo(_indent(f"#{i}  {completion['text']!r}  {ended}"))
+        for name, value in completion.get("info", {}).items():
+            click.echo(_indent(f"    {name} {value}"))
     _print_stage("rewards", "score of each completion")
     for i, completion in enumerate(row["completions"]):
         click.echo(_indent(f"#{i}  {_score(completion)}"))

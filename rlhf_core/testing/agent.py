@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -148,7 +149,24 @@ def check_rollouts(config: ComponentConfig, rollouts: Sequence[Rollout], groups:
             "mask_T is as long as the completion and True somewhere",
             f"{where}: {mask}",
         )
+        require(
+            _is_json(rollout.info),
+            config,
+            "info holds JSON values only",
+            f"{where}: {rollout.info!r:.80}",
+            "use strings, numbers, booleans, None, lists and mappings of these",
+        )
 
 
 def _same(a: Sequence[Rollout], b: Sequence[Rollout]) -> bool:
-    return [(r.completion_ids, r.text) for r in a] == [(r.completion_ids, r.text) for r in b]
+    def contents(rollouts: Sequence[Rollout]) -> list[Any]:
+        return [(r.completion_ids, r.text, dict(r.info), r.segments) for r in rollouts]
+
+    return contents(a) == contents(b)
+
+
+def _is_json(info: Any) -> bool:
+    try:
+        return json.loads(json.dumps(dict(info), allow_nan=False)) == dict(info)
+    except (TypeError, ValueError):
+        return False

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
-from rlhf_core.types import FinishReason, Prompt, Sample, Score, ScoreStatus
+from rlhf_core.types import FinishReason, Media, Prompt, Sample, Score, ScoreStatus
 
 DETAIL_CHARACTERS = 500
 
@@ -23,6 +25,7 @@ def pack(message: Any) -> bytes:
 def sample_to_json(sample: Sample) -> dict[str, Any]:
     """Everything a verifier may look at."""
     prompt = sample.prompt
+    media = {"media": media_to_json(sample.media), "prompt_media": media_to_json(prompt.media)}
     return {
         "id": prompt.id,
         "messages": [dict(m) for m in prompt.messages],
@@ -31,13 +34,26 @@ def sample_to_json(sample: Sample) -> dict[str, Any]:
         "meta": dict(prompt.meta),
         "completion": sample.completion,
         "finish_reason": sample.finish_reason.value,
+        **{name: rows for name, rows in media.items() if rows},
     }
 
 
 def sample_from_json(data: dict[str, Any]) -> Sample:
     """Undo :func:`sample_to_json`."""
-    prompt = Prompt(data["id"], tuple(data["messages"]), data["answer"], data["source"], data["meta"])
-    return Sample(prompt, data["completion"], FinishReason(data["finish_reason"]))
+    media = media_from_json(data.get("prompt_media", ()))
+    prompt = Prompt(data["id"], tuple(data["messages"]), data["answer"], data["source"], data["meta"], media)
+    finish_reason = FinishReason(data["finish_reason"])
+    return Sample(prompt, data["completion"], finish_reason, media_from_json(data.get("media", ())))
+
+
+def media_to_json(media: Sequence[Media]) -> list[dict[str, str]]:
+    """Places and digests, never the content."""
+    return [asdict(row) for row in media]
+
+
+def media_from_json(rows: Sequence[Mapping[str, Any]]) -> tuple[Media, ...]:
+    """Undo :func:`media_to_json`."""
+    return tuple(Media(**row) for row in rows)
 
 
 def score_to_json(score: object) -> dict[str, Any]:

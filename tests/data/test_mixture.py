@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from rlhf_core.cli.main import main
 from rlhf_core.data.mixture import ExampleOrder, fingerprint, interleave
 from rlhf_core.runs.jsonl import read_jsonl
-from rlhf_core.types import Prompt
+from rlhf_core.types import Media, Prompt
 
 Write = Callable[..., str]
 SOURCES = ["a"] * 30 + ["b"] * 10
@@ -52,6 +53,13 @@ def test_fingerprint_sees_texts_and_answers() -> None:
 
     seen = {fingerprint([prompt(*row)]) for row in (("x", "1"), ("y", "1"), ("x", "2"))}
     assert len(seen) == 3
+
+
+def test_fingerprint_of_rows_without_media_never_changed() -> None:
+    """A run that was saved before prompts could carry media resumes."""
+    plain = Prompt("a", ({"role": "user", "content": "x"},), "1", "s", {"n": 1})
+    assert fingerprint([plain]) == "efb1fdc81f523c08"
+    assert fingerprint([replace(plain, media=(Media("image", "a.png"),))]) != fingerprint([plain])
 
 
 def rlhf(*words: object) -> int:

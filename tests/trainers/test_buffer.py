@@ -13,7 +13,7 @@ from rlhf_core.trainers.online.prompts import PromptLoader
 from rlhf_core.trainers.online.rollout_buffer import RolloutBuffer
 from rlhf_core.trainers.online.rollout_config import RolloutSettings
 from rlhf_core.trainers.online.rollout_group import RolloutGroup
-from rlhf_core.types import FinishReason, Prompt, PromptGroup, Rollout, Score, ScoreStatus
+from rlhf_core.types import FinishReason, Prompt, PromptGroup, Rollout, Score, ScoreStatus, Segment
 
 
 def prompt(name: str) -> Prompt:
@@ -122,6 +122,8 @@ def test_a_batch_on_the_shelf_and_back() -> None:
             "t",
             n,
             np.ones(n, np.bool_) if n else None,
+            {"env_reward": 0.5} if n else {},
+            (Segment((0, 1), "assistant"),) if n else (),
         )
         for n in range(2)
     ]
@@ -150,6 +152,7 @@ def test_a_batch_on_the_shelf_and_back() -> None:
         assert one.logprobs_T.tobytes() == two.logprobs_T.tobytes()
         assert (one.finish_reason, one.seed, one.policy_version) == (two.finish_reason, two.seed, two.policy_version)
         assert (one.mask_T is None) == (two.mask_T is None)
+        assert (one.info, one.segments) == (two.info, two.segments)
     assert back.aside[0].rollouts[1] is back.rollouts[1]
     assert [method for method, _ in back.notes.rows] == ["rollouts", "rewards", "count", "trace"]
     assert back.notes.rows[1][1][0][1] is back.rollouts[1]

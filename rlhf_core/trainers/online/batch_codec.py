@@ -11,7 +11,7 @@ import numpy as np
 from rlhf_core.trainers.online.collector import RolloutBatch
 from rlhf_core.trainers.online.events import EventLog
 from rlhf_core.trainers.online.rollout_group import RolloutGroup
-from rlhf_core.types import FinishReason, Prompt, PromptGroup, Rollout, Score, ScoreStatus
+from rlhf_core.types import FinishReason, Prompt, PromptGroup, Rollout, Score, ScoreStatus, Segment
 
 Find = Callable[[str, str], Prompt]
 """(Source, prompt id) -> prompt."""
@@ -112,13 +112,21 @@ def plain_rollout(rollout: Rollout) -> dict[str, Any]:
     """A rollout's fields, token ids as arrays."""
     row = {f.name: getattr(rollout, f.name) for f in fields(Rollout)}
     ids = {name: np.asarray(row[name], np.int64) for name in ("prompt_ids", "completion_ids")}
-    return {**row, **ids, "finish_reason": rollout.finish_reason.value}
+    segments = [[*segment.span, segment.role] for segment in rollout.segments]
+    return {
+        **row,
+        **ids,
+        "finish_reason": rollout.finish_reason.value,
+        "info": dict(rollout.info),
+        "segments": segments,
+    }
 
 
 def read_rollout(row: Mapping[str, Any]) -> Rollout:
     """The rollout of :func:`plain_rollout`."""
     ids = {name: tuple(row[name].tolist()) for name in ("prompt_ids", "completion_ids")}
-    return Rollout(**{**row, **ids, "finish_reason": FinishReason(row["finish_reason"])})
+    segments = tuple(Segment((start, stop), role) for start, stop, role in row.get("segments", ()))
+    return Rollout(**{**row, **ids, "finish_reason": FinishReason(row["finish_reason"]), "segments": segments})
 
 
 def plain_score(score: Score) -> list[Any]:
