@@ -19,8 +19,8 @@ from rlhf_core.api import ConfigError, DatasetError
 from rlhf_core.functional import spearman
 
 Floats = npt.NDArray[np.float64]
-MOST = 2000
-"""Weightings of one call."""
+MAX_WEIGHTINGS = 2000
+"""Of one call."""
 
 
 @dataclass(frozen=True)
@@ -82,37 +82,52 @@ def read_scored(rows: Sequence[Mapping[str, Any]], names: Sequence[str], label: 
         DatasetError: no component, one that is nowhere, or a label that is missing, no number, or always the same.
     """
     scores = [components(row) for row in rows]
-    known = list(dict.fromkeys(name for s in scores for name in s))
-    if not known:
-        raise DatasetError(
-            f"'{file}' has no scored components",
-            why="no row has parts or scores",
-            fix="rlhf reward score --reward composite ... --output FILE writes them",
-        )
-    if unknown := [n for n in names if n not in known]:
-        raise DatasetError(
-            f"'{file}' has no component '{unknown[0]}'", why=f"it has {', '.join(known)}", fix="check --parts"
-        )
-    used = list(names) or known
-    keep = [i for i, s in enumerate(scores) if all(math.isfinite(s.get(n, math.nan)) for n in used)]
-    if not keep:
+    used = chosen_components(scores, names, file)
+    complete = [i for i, s in enumerate(scores) if all(math.isfinite(s.get(name, math.nan)) for name in used)]
+    if not complete:
         raise DatasetError(
             f"no row of '{file}' has a score of every component",
             why=f"components: {', '.join(used)}",
             fix="choose fewer with --parts, or score again",
         )
-    labels = None if label is None else label_column([rows[i] for i in keep], label, file)
-    values = np.array([[scores[i][n] for n in used] for i in keep], float)
-    texts = [str(rows[i].get("completion", rows[i].get("response", ""))) for i in keep]
-    return Scored(used, values, [prompt_of(rows[i]) for i in keep], texts, labels, len(rows) - len(keep))
+    scored_rows = [rows[i] for i in complete]
+    return Scored(
+        names=used,
+        values_NK=np.array([[scores[i][name] for name in used] for i in complete], float),
+        prompts=[prompt_of(row) for row in scored_rows],
+        texts=[str(row.get("completion", row.get("response", ""))) for row in scored_rows],
+        label_N=None if label is None else label_column(scored_rows, label, file),
+        left_out=len(rows) - len(complete),
+    )
+
+
+def chosen_components(scores: Sequence[Mapping[str, float]], names: Sequence[str], file: str) -> list[str]:
+    """``names``, or every component of the file where none is named.
+
+    Raises:
+        DatasetError: the file has no component, or not one that is named.
+    """
+    component_names = list(dict.fromkeys(name for row_scores in scores for name in row_scores))
+    if not component_names:
+        raise DatasetError(
+            f"'{file}' has no scored components",
+            why="no row has parts or scores",
+            fix="rlhf reward score --reward composite ... --output FILE writes them",
+        )
+    if unknown := [name for name in names if name not in component_names]:
+        raise DatasetError(
+            f"'{file}' has no component '{unknown[0]}'", why=f"it has {', '.join(component_names)}", fix="check --parts"
+        )
+    return list(names) or component_names
 
 
 def components(row: Mapping[str, Any]) -> dict[str, float]:
     """Component -> score. Of a composite's parts the normalised ones, under the part's name."""
-    given = row.get("scores")
-    found = {**(given if isinstance(given, Mapping) else {}), **(row.get("parts") or {})}
-    numbers = {str(k): float(v) for k, v in found.items() if isinstance(v, (int, float))}
-    normalised = {k.removesuffix("/normalised"): v for k, v in numbers.items() if k.endswith("/normalised")}
+    scores = row.get("scores")
+    values = dict(scores) if isinstance(scores, Mapping) else {}
+    values |= row.get("parts") or {}
+    numbers = {str(name): float(v) for name, v in values.items() if isinstance(v, (int, float))}
+    normalised = {name.removesuffix("/normalised"): v for name, v in numbers.items() if name.endswith("/normalised")}
     return normalised or numbers
 
 
@@ -144,7 +159,7 @@ def prompt_of(row: Mapping[str, Any]) -> str:
     return repr(next((row[c] for c in ("prompt", "messages", "question") if c in row), row.get("id")))
 
 
-def rescale(scored: Scored, how: Mapping[str, str]) -> Scored:
+def rescale(scored: Scored, methods: Mapping[str, str]) -> Scored:
     """Normalise components over these responses: ``none``, ``sigmoid`` or ``zscore``.
 
     Raises:
@@ -152,16 +167,16 @@ def rescale(scored: Scored, how: Mapping[str, str]) -> Scored:
         DatasetError: a z-score of what is always the same.
     """
     values = scored.values_NK.copy()
-    for name, way in how.items():
-        if name not in scored.names or way not in ("none", "sigmoid", "zscore"):
+    for name, method in methods.items():
+        if name not in scored.names or method not in ("none", "sigmoid", "zscore"):
             raise ConfigError(
-                f"--normalise {name}={way} cannot be done",
+                f"--normalise {name}={method} cannot be done",
                 why=f"components: {', '.join(scored.names)}; ways: none, sigmoid, zscore",
             )
         column = values[:, scored.names.index(name)]
-        if way == "sigmoid":
+        if method == "sigmoid":
             column[:] = 0.5 * (1 + np.tanh(column / 2))
-        elif way == "zscore":
+        elif method == "zscore":
             if column.std() < 1e-12:
                 raise DatasetError(
                     f"component '{name}' is the same in all responses",
@@ -176,13 +191,13 @@ def grid(names: Sequence[str], steps: int) -> list[dict[str, float]]:
     """Every weighting with weights that are multiples of 1/steps and sum to 1; each component alone comes first.
 
     Raises:
-        ConfigError: there are more than :data:`MOST`.
+        ConfigError: there are more than :data:`MAX_WEIGHTINGS`.
     """
     count = math.comb(steps + len(names) - 1, len(names) - 1)
-    if count > MOST:
+    if count > MAX_WEIGHTINGS:
         raise ConfigError(
             f"a grid of {steps} steps over {len(names)} components has {count} weightings",
-            why=f"at most {MOST} are measured at once",
+            why=f"at most {MAX_WEIGHTINGS} are measured at once",
             fix="lower --steps, choose fewer --parts, or name weightings with --weights",
         )
     rows = sorted(compositions(steps, len(names)), key=lambda c: (max(c) != steps, [-x for x in c]))
@@ -195,7 +210,7 @@ def compositions(total: int, count: int) -> Iterator[tuple[int, ...]]:
         yield (total,)
         return
     for first in range(total + 1):
-        yield from ((first, *rest) for rest in compositions(total - first, count - 1))
+        yield from ((first, *others) for others in compositions(total - first, count - 1))
 
 
 def weigh(scored: Scored, weightings: Sequence[Mapping[str, float]], hollow: re.Pattern[str]) -> list[Weighing]:
@@ -205,7 +220,10 @@ def weigh(scored: Scored, weightings: Sequence[Mapping[str, float]], hollow: re.
     values_WN = weights_WK @ scored.values_NK.T
     baseline = [best(values_WN[0], g) for g in groups]
     rivals = same_prompt_pairs(groups, scored.label_N)
-    return [_weighing(scored, dict(w), v, groups, baseline, rivals, hollow) for w, v in zip(weightings, values_WN)]
+    return [
+        _weighing(scored, dict(weights), value_N, groups, baseline, rivals, hollow)
+        for weights, value_N in zip(weightings, values_WN)
+    ]
 
 
 def _weighing(
@@ -217,22 +235,24 @@ def _weighing(
     rivals: npt.NDArray[np.intp],
     hollow: re.Pattern[str],
 ) -> Weighing:
-    chosen = [best(value_N, g) for g in groups]
-    contested = [i for i, g in enumerate(groups) if len(g) > 1]
-    changed = float(np.mean([chosen[i] != baseline[i] for i in contested])) if contested else None
+    chosen = [best(value_N, group) for group in groups]
+    contested = [i for i, group in enumerate(groups) if len(group) > 1]
     labels = scored.label_N
-    order = math.nan if labels is None else spearman(np.round(value_N, 12), labels)  # sums that differ by rounding tie
+    rank_correlation = None
+    if labels is not None:
+        correlation = spearman(np.round(value_N, 12), labels)  # sums that differ by rounding tie
+        rank_correlation = None if math.isnan(correlation) else correlation
     return Weighing(
-        weights,
-        float(value_N.mean()),
-        float(value_N.std()),
-        None if math.isnan(order) else order,
-        agreement(value_N, rivals),
-        changed,
-        None if labels is None else float(labels[chosen].mean()),
-        float(np.mean([len(scored.texts[i].split()) for i in chosen])),
-        float(np.mean([hollow.search(scored.texts[i]) is not None for i in chosen])),
-        {n: float(v) for n, v in zip(scored.names, scored.values_NK[chosen].mean(0))},
+        weights=weights,
+        mean=float(value_N.mean()),
+        std=float(value_N.std()),
+        spearman=rank_correlation,
+        agreement=agreement(value_N, rivals),
+        changed=float(np.mean([chosen[i] != baseline[i] for i in contested])) if contested else None,
+        chosen_label=None if labels is None else float(labels[chosen].mean()),
+        chosen_words=float(np.mean([len(scored.texts[i].split()) for i in chosen])),
+        chosen_hollow=float(np.mean([hollow.search(scored.texts[i]) is not None for i in chosen])),
+        parts={name: float(mean) for name, mean in zip(scored.names, scored.values_NK[chosen].mean(0))},
     )
 
 
@@ -252,16 +272,12 @@ def best(value_N: Floats, group: Sequence[int]) -> int:
 
 def same_prompt_pairs(groups: Sequence[Sequence[int]], label_N: Floats | None) -> npt.NDArray[np.intp]:
     """(better, worse) by label, for every two responses of one prompt whose labels differ: ``[pairs, 2]``."""
-    pairs = (
-        []
-        if label_N is None
-        else [
-            (i, j) if label_N[i] > label_N[j] else (j, i)
-            for g in groups
-            for i, j in itertools.combinations(g, 2)
-            if label_N[i] != label_N[j]
-        ]
-    )
+    pairs: list[tuple[int, int]] = []
+    if label_N is not None:
+        for group in groups:
+            for i, j in itertools.combinations(group, 2):
+                if label_N[i] != label_N[j]:
+                    pairs.append((i, j) if label_N[i] > label_N[j] else (j, i))
     return np.array(pairs, np.intp).reshape(-1, 2)
 
 

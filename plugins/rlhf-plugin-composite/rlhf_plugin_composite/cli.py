@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("--label", metavar="COLUMN", help="Gold score or label of each response, for rank correlation.")
 @click.option(
     "--weights",
-    "given",
+    "weight_options",
     multiple=True,
     metavar="A=0.7,B=0.3",
     help="One weighting. Repeatable; the first is the baseline. Default: a grid.",
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @click.option("--steps", type=click.IntRange(1), default=4, show_default=True, help="Grid of weights in steps of 1/N.")
 @click.option(
     "--normalise",
-    "ways",
+    "normalise_options",
     multiple=True,
     metavar="A=sigmoid",
     help="Component to rescale over these responses first: none, sigmoid, zscore. Repeatable.",
@@ -43,9 +43,9 @@ def ablate(
     file: str,
     parts: str | None,
     label: str | None,
-    given: tuple[str, ...],
+    weight_options: tuple[str, ...],
     steps: int,
-    ways: tuple[str, ...],
+    normalise_options: tuple[str, ...],
     output: Path | None,
     as_json: bool,
 ) -> None:
@@ -66,8 +66,10 @@ def ablate(
     set_up_logging()
     names = [n.strip() for n in (parts or "").split(",") if n.strip()]
     scored = read_scored(read_rows(file).rows, names, label, file)
-    scored = rescale(scored, {k: v for text in ways for k, v in pairs_of(text, "--normalise")})
-    weightings = [weighting(text, scored.names) for text in given] or grid(scored.names, steps)
+    scored = rescale(
+        scored, {name: method for text in normalise_options for name, method in pairs_of(text, "--normalise")}
+    )
+    weightings = [weighting(text, scored.names) for text in weight_options] or grid(scored.names, steps)
     rows = weigh(scored, weightings, hollow_pattern(HollowCheck()))
     result = {
         "file": file,
@@ -97,10 +99,10 @@ def pairs_of(text: str, option: str) -> list[tuple[str, str]]:
     """
     from rlhf_core.api import ConfigError
 
-    found = [piece.partition("=") for piece in text.split(",")]
-    if any(not name.strip() or not value.strip() for name, _, value in found):
+    pairs = [piece.partition("=") for piece in text.split(",")]
+    if any(not name.strip() or not value.strip() for name, _, value in pairs):
         raise ConfigError(f"{option} '{text}' is not of the form a=x,b=y", fix="name=value, separated by commas")
-    return [(name.strip(), value.strip()) for name, _, value in found]
+    return [(name.strip(), value.strip()) for name, _, value in pairs]
 
 
 def weighting(text: str, names: Sequence[str]) -> dict[str, float]:
@@ -149,16 +151,14 @@ def show(scored: Scored, rows: Sequence[Weighing]) -> None:
         "words": "chosen_words",
         "hollow": "chosen_hollow",
     }
-    table(
-        (*scored.names, *columns),
-        [
-            (*(f"{r.weights[n]:g}" for n in scored.names), *(figure(getattr(r, c)) for c in columns.values()))
-            for r in rows
-        ],
-    )
-    left = f"; {scored.left_out} rows lack a score and are left out" if scored.left_out else ""
+    lines: list[list[str]] = []
+    for row in rows:
+        weights = [f"{row.weights[name]:g}" for name in scored.names]
+        lines.append(weights + [figure(getattr(row, field)) for field in columns.values()])
+    table((*scored.names, *columns), lines)
+    left_out = f"; {scored.left_out} rows lack a score and are left out" if scored.left_out else ""
     click.echo(
-        f"\n{len(scored.texts)} responses to {len(set(scored.prompts))} prompts{left}.\n"
+        f"\n{len(scored.texts)} responses to {len(set(scored.prompts))} prompts{left_out}.\n"
         "mean, std: the weighted sum; spearman, agree: with the label, over all responses and over any two of "
         "one prompt;\nchanged: prompts whose best response is another than in the first row; label, words, "
         "hollow: of the best responses."

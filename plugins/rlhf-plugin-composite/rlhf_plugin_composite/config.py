@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -112,9 +113,11 @@ class ProgrammaticConfig(ComponentConfig):
                 fix="keep length or hollow, or add to checks",
             )
         check_names(self.checks, "a check")
-        if taken := {"length", "hollow"} & set(self.checks):
+        if reserved := {"length", "hollow"} & set(self.checks):
             raise ConfigError(
-                f"a check cannot be called '{min(taken)}'", why="that is the name of a built-in rule", fix="rename it"
+                f"a check cannot be called '{min(reserved)}'",
+                why="that is the name of a built-in rule",
+                fix="rename it",
             )
         return self
 
@@ -183,12 +186,12 @@ class CompositeConfig(ComponentConfig):
     @model_validator(mode="after")
     def _usable(self) -> CompositeConfig:
         check_names(self.parts, "a part")
-        if all(p.weight == 0 for p in self.parts.values()):
+        if all(part.weight == 0 for part in self.parts.values()):
             raise ConfigError("every part of the composite has weight 0", fix="give at least one another weight")
-        open_ = [n for n, p in self.parts.items() if needs_calibration(p)]
-        if open_ and self.calibration is None:
+        uncalibrated = [name for name, part in self.parts.items() if needs_calibration(part)]
+        if uncalibrated and self.calibration is None:
             raise ConfigError(
-                f"part '{open_[0]}' has calibrated statistics, but there is nothing to take them from",
+                f"part '{uncalibrated[0]}' has calibrated statistics, but there is nothing to take them from",
                 fix="set its mean and std, or the composite's calibration=FILE.jsonl",
             )
         return self
@@ -211,10 +214,10 @@ class CompositeConfig(ComponentConfig):
         if self.calibration is not None:
             check_file(self.calibration, "calibration file", "reward.calibration")
         for part in self.parts.values():  # each as if it were the run's reward: a verifier checks the prompts it judges
-            own = ctx
+            part_ctx = ctx
             if getattr(ctx.config, "reward", None) is self:
-                own = ctx.with_(config=ctx.config.model_copy(update={"reward": part.reward}))
-            part.reward.preflight(own)
+                part_ctx = ctx.with_(config=ctx.config.model_copy(update={"reward": part.reward}))
+            part.reward.preflight(part_ctx)
 
     def build(self, ctx: BuildContext) -> CompositeReward:
         """Build every part, and calibrate those that are to be."""
@@ -228,7 +231,7 @@ def needs_calibration(part: PartSettings) -> bool:
     return part.normalise == "zscore" and part.statistics == "calibrated" and part.mean is None
 
 
-def check_names(names: dict[str, object] | dict[str, FormatCheck] | dict[str, PartSettings], what: str) -> None:
+def check_names(names: Iterable[str], kind: str) -> None:
     """Refuse names that would be unreadable in metrics and traces.
 
     Raises:
@@ -236,7 +239,7 @@ def check_names(names: dict[str, object] | dict[str, FormatCheck] | dict[str, Pa
     """
     for name in names:
         if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
-            raise ConfigError(f"{what} cannot be called {name!r}", fix="letters, digits, _ and -")
+            raise ConfigError(f"{kind} cannot be called {name!r}", fix="letters, digits, _ and -")
 
 
 def check_pattern(pattern: str) -> None:

@@ -43,31 +43,32 @@ class Normaliser:
 
     def __init__(self, settings: PartSettings) -> None:
         self.settings = settings
-        given = settings.mean is not None and settings.std is not None
-        self.statistics = (
-            Statistics(1, float(settings.mean or 0.0), float(settings.std or 0.0) ** 2) if given else (Statistics())
-        )
+        self.statistics = Statistics()
+        if settings.mean is not None and settings.std is not None:
+            self.statistics = Statistics(1, float(settings.mean), float(settings.std) ** 2)
         self.learns = settings.normalise == "zscore" and settings.statistics == "running"
 
     def __call__(self, raw: Raw) -> list[float | None]:
         """Normalised scores. Running statistics are those of earlier calls, so that a score does not depend on its
         batch; only the first call, which has none, uses its own."""
-        fresh = [r for r in raw if r is not None]
+        scores = [score for score in raw if score is not None]
         first = self.learns and self.statistics.count < 2
         if first:
-            self._learn(fresh)
-        out = [None if r is None else self._one(r) for r in raw]
+            self._learn(scores)
+        normalised = [None if score is None else self._normalised(score) for score in raw]
         if self.learns and not first:
-            self._learn(fresh)
-        return out
+            self._learn(scores)
+        return normalised
 
     def _learn(self, values: Sequence[float]) -> None:
-        limit, s = self.settings.freeze_after, self.statistics
-        equal = limit is not None and s.count >= limit and s.std < LEAST_STD  # nothing to freeze yet
-        room = len(values) if limit is None or equal else max(0, limit - int(s.count))
-        self.statistics.add(values[:room])
+        limit, statistics = self.settings.freeze_after, self.statistics
+        no_spread = (
+            limit is not None and statistics.count >= limit and statistics.std < LEAST_STD
+        )  # nothing to freeze yet
+        allowed = len(values) if limit is None or no_spread else max(0, limit - int(statistics.count))
+        self.statistics.add(values[:allowed])
 
-    def _one(self, raw: float) -> float:
+    def _normalised(self, raw: float) -> float:
         if self.settings.normalise == "none":
             return raw
         if self.settings.normalise == "sigmoid":

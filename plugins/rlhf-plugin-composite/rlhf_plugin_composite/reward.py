@@ -31,18 +31,24 @@ class CompositeReward:
         """One score per sample; missing where a part that counts is missing (status and reason of that part)."""
         if not samples:
             return []
-        found = {name: score_samples(reward, samples, f"part '{name}'") for name, reward in self.rewards.items()}
-        normal = {n: self.normalisers[n]([s.value if s.ok else None for s in rows]) for n, rows in found.items()}
+        scores: dict[str, Sequence[Score]] = {}
+        normalised: dict[str, list[float | None]] = {}
+        for name, reward in self.rewards.items():
+            scores[name] = score_samples(reward, samples, f"part '{name}'")
+            normalised[name] = self.normalisers[name]([s.value if s.ok else None for s in scores[name]])
         return [
-            self._one({n: rows[i] for n, rows in found.items()}, {n: v[i] for n, v in normal.items()})
+            self._weighted_sum(
+                {name: part_scores[i] for name, part_scores in scores.items()},
+                {name: values[i] for name, values in normalised.items()},
+            )
             for i in range(len(samples))
         ]
 
-    def _one(self, scores: Mapping[str, Score], normal: Mapping[str, float | None]) -> Score:
+    def _weighted_sum(self, scores: Mapping[str, Score], normalised: Mapping[str, float | None]) -> Score:
         parts: dict[str, float] = {}
         total, missing = 0.0, []
         for name, score in scores.items():
-            weight, value = self.config.parts[name].weight, normal[name]
+            weight, value = self.config.parts[name].weight, normalised[name]
             parts |= {f"{name}/{k}": float(v) for k, v in score.parts.items()}
             if value is not None and score.value is not None:
                 parts |= {
@@ -62,15 +68,15 @@ class CompositeReward:
 
     def state_dict(self) -> dict[str, Any]:
         """Statistics of every part, and the state of parts that have one."""
-        own = {n: r.state_dict() for n, r in self.rewards.items() if keeps_state(r)}
-        return {"statistics": {n: x.state_dict() for n, x in self.normalisers.items()}, "rewards": own}
+        reward_states = {n: r.state_dict() for n, r in self.rewards.items() if keeps_state(r)}
+        return {"statistics": {n: x.state_dict() for n, x in self.normalisers.items()}, "rewards": reward_states}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore it."""
         for name, normaliser in self.normalisers.items():
             normaliser.load_state_dict(state["statistics"][name])
-        for name, own in state["rewards"].items():
-            self.rewards[name].load_state_dict(own)
+        for name, reward_state in state["rewards"].items():
+            self.rewards[name].load_state_dict(reward_state)
 
     def close(self) -> None:
         """Close every part; idempotent."""
@@ -93,44 +99,44 @@ def build_composite(config: CompositeConfig, ctx: BuildContext) -> CompositeRewa
         DatasetError: the calibration file cannot be used.
     """
     rewards: dict[str, Any] = {}
-    whole = CompositeReward(config, rewards)
+    composite = CompositeReward(config, rewards)
     try:
         for name, part in config.parts.items():
-            built = part.reward.build(ctx)
-            whole.rewards[name] = built
-            if not callable(getattr(built, "score", None)):
+            reward = part.reward.build(ctx)
+            composite.rewards[name] = reward
+            if not callable(getattr(reward, "score", None)):
                 raise ConfigError(
                     f"part '{name}' of the composite is no reward", why=f"what {part.reward.name} builds has no score()"
                 )
-        calibrate(whole)
+        calibrate(composite)
     except BaseException:
-        whole.close()
+        composite.close()
         raise
-    return whole
+    return composite
 
 
-def calibrate(whole: CompositeReward) -> None:
+def calibrate(composite: CompositeReward) -> None:
     """Score the calibration file once with the parts that need it, and keep mean and std.
 
     Raises:
         DatasetError: a part has fewer than two scores there, or always the same.
     """
-    file = whole.config.calibration
-    names = [n for n, p in whole.config.parts.items() if needs_calibration(p)]
+    file = composite.config.calibration
+    names = [n for n, p in composite.config.parts.items() if needs_calibration(p)]
     if not names or file is None:
         return
     from rlhf_core.sdk import read_samples
 
     _, samples = read_samples(file)
     for name in names:
-        rows = score_samples(whole.rewards[name], samples, f"part '{name}'")
-        good = [float(s.value) for s in rows if s.ok and s.value is not None]
-        statistics = whole.normalisers[name].statistics
-        statistics.add(good)
+        rows = score_samples(composite.rewards[name], samples, f"part '{name}'")
+        values = [float(s.value) for s in rows if s.ok and s.value is not None]
+        statistics = composite.normalisers[name].statistics
+        statistics.add(values)
         if statistics.std < 1e-8:
             bad = next((s.detail for s in rows if not s.ok), "")
             raise DatasetError(
                 f"part '{name}' cannot be calibrated on '{file}'",
-                why=bad or f"{len(good)} of {len(rows)} completions have a score, all the same",
+                why=bad or f"{len(values)} of {len(rows)} completions have a score, all the same",
                 fix="give completions that it scores differently, or normalise=sigmoid",
             )

@@ -29,9 +29,9 @@ class ProgrammaticReward:
 
     def score(self, samples: Sequence[Sample]) -> list[Score]:
         """One score in [0, 1] per sample, each rule's in ``parts``."""
-        return [self._one(s.completion) for s in samples]
+        return [self._score(s.completion) for s in samples]
 
-    def _one(self, text: str) -> Score:
+    def _score(self, text: str) -> Score:
         parts = self.parts(text)
         return Score(combined(parts, self.config), parts)
 
@@ -42,11 +42,11 @@ class ProgrammaticReward:
         if config.length is not None:
             count = self.count[config.length.unit]
             assert count is not None, "a gate in tokens is built with a tokenizer"
-            kept = length_credit(count(text), config.length)
-            parts["length"] = float(kept == 1.0) if binary else kept
+            credit = length_credit(count(text), config.length)
+            parts["length"] = float(credit == 1.0) if binary else credit
         if config.hollow is not None and self.hollow is not None:
-            found = len(self.hollow.findall(read))
-            parts["hollow"] = float(found == 0) if binary else max(0.0, 1.0 - config.hollow.penalty * found)
+            phrases = len(self.hollow.findall(read))
+            parts["hollow"] = float(phrases == 0) if binary else max(0.0, 1.0 - config.hollow.penalty * phrases)
         for name, pattern in self.checks.items():
             check = config.checks[name]
             match = pattern.fullmatch(read.strip()) if check.whole else pattern.search(read)

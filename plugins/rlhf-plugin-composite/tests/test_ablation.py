@@ -66,10 +66,10 @@ def test_from_scoring_to_ablation_on_the_command_line(tmp_path: Path, command: C
     assert code == 0, err
     code, err = command("reward", "ablate", "--input", scored, "--label", "gold", "--output", out)
     assert code == 0, err
-    found = json.loads(out.read_text())
-    assert found["components"] == ["short", "plain"]
-    assert [len(found["weightings"]), found["prompts"], found["responses"]] == [5, 2, 5]
-    plain = next(w for w in found["weightings"] if w["weights"]["plain"] == 1)
+    result = json.loads(out.read_text())
+    assert result["components"] == ["short", "plain"]
+    assert [len(result["weightings"]), result["prompts"], result["responses"]] == [5, 2, 5]
+    plain = next(w for w in result["weightings"] if w["weights"]["plain"] == 1)
     assert plain["agreement"] == pytest.approx(0.875)  # of 4 pairs one is a tie: 'a dog' and 'none' are both plain
 
 

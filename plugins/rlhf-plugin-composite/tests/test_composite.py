@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,21 +30,21 @@ def sums(*answers: str) -> list[Sample]:
 
 
 @pytest.mark.slow
-def test_conforms_and_adds_what_the_parts_say() -> None:
-    both = config(
+def test_conforms_and_is_the_weighted_sum_of_its_parts() -> None:
+    composite = config(
         parts={
             "right": {"reward": "verifier", "weight": 0.7, "normalise": "sigmoid", "scale": 0.5},
             "rules": {"reward": RULES, "weight": 0.3},
         }
     )
     samples = make_samples()[:6]
-    check_reward(both, samples=samples)
-    built = both.build(make_context())
+    check_reward(composite, samples=samples)
+    reward = composite.build(make_context())
     try:
-        found = built.score(sums("The answer is 4.", "It is 5 I say to you."))
+        scores = reward.score(sums("The answer is 4.", "It is 5 I say to you."))
     finally:
-        built.close()
-    for score, right, rules in zip(found, (1.0, 0.0), (1.0, 0.25)):
+        reward.close()
+    for score, right, rules in zip(scores, (1.0, 0.0), (1.0, 0.25)):
         normalised = 1 / (1 + math.exp(-right / 0.5))
         assert score.value == pytest.approx(0.7 * normalised + 0.3 * rules)
         assert score.parts["right/raw"] == right
@@ -56,20 +57,20 @@ def test_conforms_and_adds_what_the_parts_say() -> None:
 def test_a_missing_part_that_counts_makes_the_score_missing() -> None:
     blank = Sample(Prompt("n", ({"role": "user", "content": "2 + 2?"},)), "The answer is 4.")  # no reference answer
     for weight in (1.0, 0.0):
-        built = config(parts={"right": {"reward": "verifier", "weight": weight}, "rules": {"reward": RULES}}).build(
+        reward = config(parts={"right": {"reward": "verifier", "weight": weight}, "rules": {"reward": RULES}}).build(
             make_context()
         )
         try:
-            (found,) = built.score([blank])
+            (score,) = reward.score([blank])
         finally:
-            built.close()
-        assert found.parts["rules/raw"] == 1.0
-        assert "right/raw" not in found.parts
+            reward.close()
+        assert score.parts["rules/raw"] == 1.0
+        assert "right/raw" not in score.parts
         if weight:
-            assert (found.value, found.status) == (None, ScoreStatus.MISSING)
-            assert "part 'right'" in found.detail
+            assert (score.value, score.status) == (None, ScoreStatus.MISSING)
+            assert "part 'right'" in score.detail
         else:
-            assert found.value == 1.0
+            assert score.value == 1.0
 
 
 def part(**settings: Any) -> PartSettings:
@@ -80,18 +81,18 @@ def part(**settings: Any) -> PartSettings:
 
 def test_running_statistics_are_those_before_the_call_and_resume_bit_for_bit() -> None:
     rows: Sequence[list[float | None]] = [[1.0, None, 3.0, 0.1], [5.0, 0.7], [2.0, 1e-3, 9.0]]
-    whole = Normaliser(part(normalise="zscore"))
-    assert whole(rows[0])[:2] == [pytest.approx((1 - 4.1 / 3) / 1.2120, abs=1e-3), None]
-    alone = Normaliser(part(normalise="zscore"))
-    alone(rows[0])
-    state = json.loads(json.dumps(alone.state_dict()))
+    uninterrupted = Normaliser(part(normalise="zscore"))
+    assert uninterrupted(rows[0])[:2] == [pytest.approx((1 - 4.1 / 3) / 1.2120, abs=1e-3), None]
+    saved = Normaliser(part(normalise="zscore"))
+    saved(rows[0])
+    state = json.loads(json.dumps(saved.state_dict()))
     resumed = Normaliser(part(normalise="zscore"))
     resumed.load_state_dict(state)
     for row in rows[1:]:
-        expected = [(v - whole.statistics.mean) / whole.statistics.std for v in row if v is not None]
-        assert whole(row) == resumed(row) == expected
-    assert whole.state_dict() == resumed.state_dict()
-    assert whole.statistics.count == 8
+        expected = [(v - uninterrupted.statistics.mean) / uninterrupted.statistics.std for v in row if v is not None]
+        assert uninterrupted(row) == resumed(row) == expected
+    assert uninterrupted.state_dict() == resumed.state_dict()
+    assert uninterrupted.statistics.count == 8
 
 
 def test_frozen_and_given_statistics_do_not_move() -> None:
@@ -99,8 +100,8 @@ def test_frozen_and_given_statistics_do_not_move() -> None:
     frozen([0.0, 2.0])
     assert frozen([100.0, 1.0]) == [10.0, 0.0]  # clipped
     assert frozen([3.0]) == [2.0]
-    given = Normaliser(part(normalise="zscore", statistics="calibrated", mean=1.0, std=2.0))
-    assert given([5.0, 1.0]) == given([5.0, 1.0]) == [2.0, 0.0]
+    calibrated = Normaliser(part(normalise="zscore", statistics="calibrated", mean=1.0, std=2.0))
+    assert calibrated([5.0, 1.0]) == calibrated([5.0, 1.0]) == [2.0, 0.0]
 
 
 @pytest.mark.parametrize("freeze_after", [None, 3])
@@ -116,7 +117,7 @@ def test_a_verifier_inside_checks_the_prompts_as_it_does_alone(
 ) -> None:
     file = tmp_path / "bare.jsonl"
     file.write_text("".join(json.dumps({"prompt": f"What is {n} + 1?"}) + "\n" for n in range(40)))
-    code, said = command(
+    code, output = command(
         "train",
         "--algo",
         "grpo",
@@ -129,7 +130,7 @@ def test_a_verifier_inside_checks_the_prompts_as_it_does_alone(
         "reward.parts={right: {reward: verifier}}",
     )
     assert code == 2
-    assert "has no reference answers" in said
+    assert "has no reference answers" in output
 
 
 def test_calibration_scores_a_file_once(tmp_path: Path) -> None:
@@ -140,9 +141,9 @@ def test_calibration_scores_a_file_once(tmp_path: Path) -> None:
         "parts": {"rules": {"reward": RULES, "normalise": "zscore", "statistics": "calibrated"}},
         "calibration": str(file),
     }
-    built = config(**settings).build(make_context())
-    (found,) = built.score(sums("one"))
-    assert found.value == pytest.approx((1.0 - 0.5) / math.sqrt(1 / 6))  # raw 1, 0.5 and 0: mean 0.5
+    reward = config(**settings).build(make_context())
+    (score,) = reward.score(sums("one"))
+    assert score.value == pytest.approx((1.0 - 0.5) / math.sqrt(1 / 6))  # raw 1, 0.5 and 0: mean 0.5
     file.write_text(json.dumps({"prompt": "Say.", "completion": "one"}) + "\n")
     with pytest.raises(DatasetError, match="cannot be calibrated"):
         config(**settings).build(make_context())
@@ -177,9 +178,9 @@ def test_running_statistics_are_refused_in_several_processes() -> None:
 def test_the_sum_of_weighted_normalised_parts() -> None:
     rules = {"reward": RULES, "weight": 0.3}
     plain = {"reward": {"name": "programmatic", "length": None}, "weight": 0.7, "normalise": "sigmoid", "scale": 0.5}
-    built = config(parts={"plain": plain, "rules": rules}).build(make_context())
-    found = built.score(sums("Four.", "Absolutely! It is 5 I say to."))
-    for score, raw, credit in zip(found, (1.0, 0.0), (1.0, 0.25)):
+    reward = config(parts={"plain": plain, "rules": rules}).build(make_context())
+    scores = reward.score(sums("Four.", "Absolutely! It is 5 I say to."))
+    for score, raw, credit in zip(scores, (1.0, 0.0), (1.0, 0.25)):
         normalised = 1 / (1 + math.exp(-raw / 0.5))
         assert score.value == pytest.approx(0.7 * normalised + 0.3 * credit * (raw or 0.5))
         assert score.parts["plain/raw"] == raw
@@ -194,11 +195,11 @@ class Broken:
 
 
 def test_a_part_that_raises_is_an_error_that_names_it() -> None:
-    built = config(parts={"a": {"reward": "programmatic"}, "b": {"reward": "programmatic"}}).build(make_context())
-    built.rewards["b"] = Broken()
-    (found,) = built.score(sums("4"))
-    assert (found.value, found.status) == (None, ScoreStatus.ERROR)
-    assert found.detail == "part 'b': OSError: no disk"
+    reward = config(parts={"a": {"reward": "programmatic"}, "b": {"reward": "programmatic"}}).build(make_context())
+    reward.rewards["b"] = Broken()
+    (score,) = reward.score(sums("4"))
+    assert (score.value, score.status) == (None, ScoreStatus.ERROR)
+    assert score.detail == "part 'b': OSError: no disk"
 
 
 RUN = (
@@ -223,29 +224,26 @@ RUN = (
 
 @pytest.mark.slow
 def test_a_run_traces_every_part_and_resumes_exactly(tmp_path: Path, command: Callable[..., tuple[int, str]]) -> None:
-    whole, half = tmp_path / "whole", tmp_path / "half"
+    uninterrupted, resumed = tmp_path / "uninterrupted", tmp_path / "resumed"
     steps = ("--set", "trainer.steps=4", "--set", "trainer.checkpoint_every=2")
-    code, err = command(*RUN, *steps, "--run-dir", whole)
+    code, err = command(*RUN, *steps, "--run-dir", uninterrupted)
     assert code == 0, err
-    code, err = command(*RUN, *steps, "--run-dir", half)
+    code, err = command(*RUN, *steps, "--run-dir", resumed)
     assert code == 0, err
-    import shutil
-
-    shutil.rmtree(half / "final")
-    for name in ("summary.json",):
-        (half / name).unlink()
-    last = max((half / "checkpoints").iterdir(), key=lambda p: p.name)
+    shutil.rmtree(resumed / "final")
+    (resumed / "summary.json").unlink()
+    last = max((resumed / "checkpoints").iterdir(), key=lambda p: p.name)
     shutil.rmtree(last)
-    code, err = command("train", "--resume", half)
+    code, err = command("train", "--resume", resumed)
     assert code == 0, err
-    a, b = (
+    uninterrupted_rows, resumed_rows = (
         [
             {k: v for k, v in r.items() if "time" not in k and "seconds" not in k}
             for r in read_jsonl(d / "metrics.jsonl")
         ]
-        for d in (whole, half)
+        for d in (uninterrupted, resumed)
     )
     key = "reward/part/short/normalised"
     names = {"reward/part/right/raw", "reward/part/short/raw", key, "reward/part/short/length"}
-    assert any(names <= set(r) for r in a)
-    assert [r.get(key) for r in a] == [r.get(key) for r in b]
+    assert any(names <= set(r) for r in uninterrupted_rows)
+    assert [r.get(key) for r in uninterrupted_rows] == [r.get(key) for r in resumed_rows]

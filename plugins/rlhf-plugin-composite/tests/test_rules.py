@@ -35,13 +35,13 @@ def test_conforms() -> None:
     ],
 )
 def test_hollow_phrases_fail_wherever_they_stand(text: str) -> None:
-    (found,) = scores([text])
-    assert (found.value, dict(found.parts)) == (0.0, {"length": 1.0, "hollow": 0.0})
+    (score,) = scores([text])
+    assert (score.value, dict(score.parts)) == (0.0, {"length": 1.0, "hollow": 0.0})
 
 
 def test_words_that_only_look_hollow_pass() -> None:
-    found = scores(["Of course material she said nothing.", "It is absolutely a cat.", "Ann."])
-    assert [s.value for s in found] == [1.0] * 3
+    passing = scores(["Of course material she said nothing.", "It is absolutely a cat.", "Ann."])
+    assert [s.value for s in passing] == [1.0] * 3
 
 
 def test_the_length_gate_is_binary_or_falls_evenly() -> None:
@@ -51,25 +51,25 @@ def test_the_length_gate_is_binary_or_falls_evenly() -> None:
     assert smooth == pytest.approx([0.0, 1.0, 1.0, 149 / 150, 0.5, 0.0, 0.0])
 
 
-def test_parts_are_combined_as_said() -> None:
+def test_parts_are_combined_by_product_or_mean() -> None:
     text = ["Absolutely! " + " ".join(["word"] * 224)]  # 225 words: half credit; one phrase: half credit
     rules = {"mode": "continuous", "checks": {"steps": {"pattern": "step 1", "weight": 2.0}}}
-    (found,) = scores(text, **rules, combine="mean")
-    assert dict(found.parts) == {"length": 0.5, "hollow": 0.5, "steps": 0.0}
-    assert found.value == pytest.approx((0.5 + 0.5 + 2 * 0.0) / 4)
+    (score,) = scores(text, **rules, combine="mean")
+    assert dict(score.parts) == {"length": 0.5, "hollow": 0.5, "steps": 0.0}
+    assert score.value == pytest.approx((0.5 + 0.5 + 2 * 0.0) / 4)
     assert scores(text, **rules)[0].value == 0.0
     assert scores(text, mode="continuous")[0].value == pytest.approx(0.25)
 
 
 def test_format_checks() -> None:
     checks = {"json": {"pattern": r"\{.*\}", "whole": True}, "no_list": {"pattern": r"^\s*-", "absent": True}}
-    found = scores(['{"pet":\n"cat"} ', "- cat", "a {} b"], length=None, hollow=None, checks=checks)
-    assert [dict(s.parts) for s in found] == [
+    checked = scores(['{"pet":\n"cat"} ', "- cat", "a {} b"], length=None, hollow=None, checks=checks)
+    assert [dict(s.parts) for s in checked] == [
         {"json": 1.0, "no_list": 1.0},
         {"json": 0.0, "no_list": 0.0},
         {"json": 0.0, "no_list": 1.0},
     ]
-    assert [s.value for s in found] == [1.0, 0.0, 0.0]
+    assert [s.value for s in checked] == [1.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize(
