@@ -40,7 +40,7 @@ RUBRIC = (
 
 @pytest.mark.slow
 def test_preferences_of_the_pocket_model_are_pairs_to_train_on(tmp_path: Path, command: Command) -> None:
-    out = tmp_path / "pairs.jsonl"
+    out = tmp_path / "generated.jsonl"
     code, err = command(
         "data",
         "generate",

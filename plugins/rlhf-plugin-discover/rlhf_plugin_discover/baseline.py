@@ -14,7 +14,7 @@ Say = Callable[[str], None]
 
 
 def run_baseline(task: Task, verifier: Any, seconds: float, seed: int, say: Say) -> tuple[str, dict[str, Any]]:
-    """Search, and let the verifier judge a program that states what was found.
+    """Search, and let the verifier judge a program that states the result.
 
     Returns:
         The program, and its figures.
@@ -29,16 +29,11 @@ def run_baseline(task: Task, verifier: Any, seconds: float, seed: int, say: Say)
     dimensions = getattr(task.verifier, "dimensions", 11)
     started = time.perf_counter()
     try:
-        found = search(
-            dimensions,
-            seconds=seconds,
-            seed=seed,
-            improved=lambda count, at: say(f"{count} vectors after {at:.1f} s") if count % 10 == 0 else None,
-        )
+        points = search(dimensions, seconds=seconds, seed=seed, improved=say_every_tenth(say))
     except ValueError as error:
         raise ConfigError(str(error), fix="search fewer --set verifier.dimensions, or name a --judge") from error
     searched = time.perf_counter() - started
-    code = program_of(found)
+    code = program_of(points)
     started = time.perf_counter()
     score: Score = verifier.score([Sample(task.prompt, task.answer(code))])[0]
     return code, {
@@ -53,6 +48,16 @@ def run_baseline(task: Task, verifier: Any, seconds: float, seed: int, say: Say)
         "check_s": score.parts.get("check_s"),
         "seed": seed,
     }
+
+
+def say_every_tenth(say: Say) -> Callable[[int, float], None]:
+    """Progress of the search: every size that ten divides."""
+
+    def improved(count: int, seconds: float) -> None:
+        if count % 10 == 0:
+            say(f"{count} vectors after {seconds:.1f} s")
+
+    return improved
 
 
 def program_of(points: list[list[int]]) -> str:

@@ -38,7 +38,7 @@ class Conversation:
 
 
 def messages(
-    question: str, unit: str, parent: Verdict, failed: Sequence[Verdict], best: float, most: int
+    question: str, unit: str, parent: Verdict, failed: Sequence[Verdict], best: float, max_characters: int
 ) -> tuple[Message, ...]:
     """The turns of one question; it ends with what the model is to do.
 
@@ -48,22 +48,28 @@ def messages(
         parent: the program to improve.
         failed: attempts at it, oldest first.
         best: the best score known.
-        most: characters of a verdict.
+        max_characters: of a verdict; longer ones are cut.
     """
     turns: list[Message] = [{"role": "user", "content": question}]
     if parent.program.strip():
-        what = f"{verdict_text(parent, unit, most)}{beyond(parent, unit, best)} {IMPROVE}"
+        instruction = f"{verdict_text(parent, unit, max_characters)}{beyond(parent, unit, best)} {IMPROVE}"
         if parent.id == START:
             turns[0] = {
                 "role": "user",
-                "content": f"{question}\n\nBegin with this program:\n\n{fenced(parent.program)}\n\n{what}",
+                "content": f"{question}\n\nBegin with this program:\n\n{fenced(parent.program)}\n\n{instruction}",
             }
         else:
-            turns += [{"role": "assistant", "content": fenced(parent.program)}, {"role": "user", "content": what}]
+            turns += [
+                {"role": "assistant", "content": fenced(parent.program)},
+                {"role": "user", "content": instruction},
+            ]
     for verdict in failed:
         turns += [
             {"role": "assistant", "content": fenced(verdict.program)},
-            {"role": "user", "content": f"{verdict_text(verdict, unit, most)} {again(verdict, parent, unit)}"},
+            {
+                "role": "user",
+                "content": f"{verdict_text(verdict, unit, max_characters)} {again(verdict, parent, unit)}",
+            },
         ]
     return tuple(turns)
 
@@ -71,12 +77,12 @@ def messages(
 IMPROVE = "Propose a program with a higher score: extend the construction, or find a better one."
 
 
-def verdict_text(verdict: Verdict, unit: str, most: int) -> str:
+def verdict_text(verdict: Verdict, unit: str, max_characters: int) -> str:
     """The exact verdict, in words."""
     if wrong := verdict.wrong:
-        said = wrong if len(wrong) <= most else wrong[:most] + " [cut]"
+        error = wrong if len(wrong) <= max_characters else wrong[:max_characters] + " [cut]"
         score = f" Its score is {verdict.worth:g} {unit}." if verdict.valid else ""
-        return f"This attempt failed with this error:\n\n{said}\n\n{score}".rstrip(" ")
+        return f"This attempt failed with this error:\n\n{error}\n\n{score}".rstrip(" ")
     return f"This program is valid. Its score is {verdict.worth:g} {unit}."
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from rlhf_core.api import ConfigError
 from rlhf_core.sdk import write_json, write_text
-from rlhf_plugin_discover.archive import START, Archive, Journal, Verdict
+from rlhf_plugin_discover.archive import START, Archive, Journal, Proposal, Verdict
 from rlhf_plugin_discover.config import DiscoverConfig
 from rlhf_plugin_discover.tasks import Task
 
@@ -17,7 +17,7 @@ PLAN = "discover.json"
 
 
 def write_plan(folder: Path, task: Task, argument: str, config: DiscoverConfig, isolation: str) -> None:
-    """What was asked for, whole or not at all; a resumed discovery reads it."""
+    """Task and configuration, whole or not at all; a resumed discovery reads them."""
     verifier = task.verifier
     write_json(
         folder / PLAN,
@@ -87,32 +87,47 @@ def write_results(
 
 def conversation_log(task: Task, journal: Journal, archive: Archive) -> dict[str, Any]:
     """Every question, answer and verdict, in order."""
-    rows: list[Mapping[str, Any]] = []
-    for p in sorted(journal.proposals, key=lambda p: (p.round, p.slot)):
-        v = archive.verdicts.get(p.id)
-        judged = {"score": v.score, "status": v.status, "parts": dict(v.parts), "detail": v.detail} if v else None
-        rows.append(
+    attempts: list[Mapping[str, Any]] = []
+    for proposal in in_order(journal):
+        attempts.append(
             {
-                "id": p.id,
-                "parent": p.parent,
-                "messages": list(p.messages),
-                "reply": p.reply,
-                "status": p.status,
-                "detail": p.detail,
-                "cost_usd": p.cost_usd,
-                "verdict": judged,
+                "id": proposal.id,
+                "parent": proposal.parent,
+                "messages": list(proposal.messages),
+                "reply": proposal.reply,
+                "status": proposal.status,
+                "detail": proposal.detail,
+                "cost_usd": proposal.cost_usd,
+                "verdict": verdict_row(archive.verdicts.get(proposal.id)),
             }
         )
-    return {"task": task.name, "starter": task.starter, "attempts": rows}
+    return {"task": task.name, "starter": task.starter, "attempts": attempts}
+
+
+def verdict_row(verdict: Verdict | None) -> dict[str, Any] | None:
+    """A verdict without its id and program, which the attempt has."""
+    if verdict is None:
+        return None
+    return {
+        "score": verdict.score,
+        "status": verdict.status,
+        "parts": dict(verdict.parts),
+        "detail": verdict.detail,
+    }
+
+
+def in_order(journal: Journal) -> list[Proposal]:
+    """Proposals by round and conversation."""
+    return sorted(journal.proposals, key=lambda proposal: (proposal.round, proposal.slot))
 
 
 def report(summary: Mapping[str, Any], journal: Journal, archive: Archive) -> str:
     """The course of the search, for people: where the best score rose, and what went wrong most."""
     unit = summary["unit"]
     lines = [
-        f"# {summary['task']}: {said(summary['best'])} {unit}",
+        f"# {summary['task']}: {score_text(summary['best'])} {unit}",
         "",
-        f"Began with {said(summary['start'])}; {summary['rounds']} rounds, {summary['proposals']} proposals, "
+        f"Began with {score_text(summary['start'])}; {summary['rounds']} rounds, {summary['proposals']} proposals, "
         f"{summary['valid']} of them valid, {summary['calls']} calls, {summary['cost_usd']:.4f} USD, "
         f"{summary['seconds']} s. Ended because {summary['ended']}.",
         "",
@@ -122,16 +137,16 @@ def report(summary: Mapping[str, Any], journal: Journal, archive: Archive) -> st
         "|---|---|---|",
     ]
     top = archive.verdicts[START].worth
-    for p in sorted(journal.proposals, key=lambda p: (p.round, p.slot)):
-        v = archive.verdicts.get(p.id)
-        if v is not None and v.worth > top:
-            top = v.worth
-            lines.append(f"| {p.id} | {p.parent} | {v.worth:g} |")
-    wrong = Counter(v.wrong.splitlines()[-1][:120] for v in journal.verdicts if v.wrong)
-    lines += ["", "What was wrong most often:", "", *(f"- {count} x {text}" for text, count in wrong.most_common(5))]
+    for proposal in in_order(journal):
+        verdict = archive.verdicts.get(proposal.id)
+        if verdict is not None and verdict.worth > top:
+            top = verdict.worth
+            lines.append(f"| {proposal.id} | {proposal.parent} | {verdict.worth:g} |")
+    errors = Counter(v.wrong.splitlines()[-1][:120] for v in journal.verdicts if v.wrong)
+    lines += ["", "What was wrong most often:", "", *(f"- {count} x {text}" for text, count in errors.most_common(5))]
     return "\n".join(lines) + "\n"
 
 
-def said(score: float | None) -> str:
+def score_text(score: float | None) -> str:
     """Example: ``438``, or ``nothing valid``."""
     return "nothing valid" if score is None else f"{score:g}"

@@ -6,6 +6,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rlhf_core.api import JudgeReply, JudgeRequest, RlhfError, Sample, Score
@@ -25,7 +26,7 @@ class Discovery:
         config: how.
         judge: proposes (``ask``).
         verifier: judges (``score``), in processes of its own.
-        journal: takes everything.
+        journal: every proposal, verdict and round is written to it.
         say: one line of progress.
     """
 
@@ -53,7 +54,7 @@ class Discovery:
         """
         self.restore()
         silent, number = 0, self.open_round()
-        while not (why := self.over(number)):
+        while not (ended := self.over(number)):
             started = time.perf_counter()
             answered = self.round(number)
             self.finish(number, time.perf_counter() - started)
@@ -62,19 +63,20 @@ class Discovery:
                 last = self.journal.proposals[-1]
                 raise RlhfError(
                     f"the judge gave no answer in {silent} rounds",
-                    fix="mend it, and go on with --resume",
+                    fix="fix it, and go on with --resume",
                     where=f"judge '{self.config.judge.name}'",
                     why=f"{last.status}: {last.detail[:300]}",
                 )
             number += 1
-        return why
+        return ended
 
     def restore(self) -> None:
         """Give every kept answer its verdict, and bring archive and conversations to where they were."""
-        known = {v.id for v in self.journal.verdicts}
-        if START not in known:
+        judged_ids = {v.id for v in self.journal.verdicts}
+        if START not in judged_ids:
             self.verify([(START, self.task.answer(self.task.starter))])
-        self.verify([(p.id, p.reply) for p in self.journal.proposals if p.reply is not None and p.id not in known])
+        answered = [p for p in self.journal.proposals if p.reply is not None]
+        self.verify([(p.id, p.reply) for p in answered if p.id not in judged_ids])
         verdicts = {v.id: v for v in self.journal.verdicts}
         self.archive.add(verdicts[START])
         for number in range(self.open_round()):
@@ -101,29 +103,29 @@ class Discovery:
 
     def affordable(self) -> int:
         """Questions that the budget still allows, at the price of the dearest answer so far."""
-        budget, left = self.config.budget, self.config.samples
+        budget, questions = self.config.budget, self.config.samples
         if budget.calls is not None:
-            left = min(left, budget.calls - self.journal.calls)
+            questions = min(questions, budget.calls - self.journal.calls)
         dearest = max((p.cost_usd for p in self.journal.proposals), default=0.0)
         if budget.usd is not None and (dearest or self.journal.spent_usd >= budget.usd):
-            left = min(left, int((budget.usd - self.journal.spent_usd) / max(dearest, 1e-12)))
-        return left
+            questions = min(questions, int((budget.usd - self.journal.spent_usd) / max(dearest, 1e-12)))
+        return questions
 
     def round(self, number: int) -> bool:
         """Ask every conversation that has no answer yet, and judge; False if not one answer came."""
         self.prepare(number)
-        there = {p.slot for p in self.journal.proposals if p.round == number}
-        waiting = [c for c in self.conversations if c.slot not in there][: max(self.affordable(), 0)]
-        asked = [self.question(c, number) for c in waiting]
-        replies: Sequence[JudgeReply] = self.judge.ask([request for request, _ in asked]) if asked else []
-        if len(replies) != len(asked):
+        answered_slots = {p.slot for p in self.journal.proposals if p.round == number}
+        waiting = [c for c in self.conversations if c.slot not in answered_slots][: max(self.affordable(), 0)]
+        questions = [self.question(c, number) for c in waiting]
+        replies: Sequence[JudgeReply] = self.judge.ask([request for request, _ in questions]) if questions else []
+        if len(replies) != len(questions):
             raise RlhfError(
-                f"the judge gave {len(replies)} replies to {len(asked)} questions",
+                f"the judge gave {len(replies)} replies to {len(questions)} questions",
                 where=f"judge '{self.config.judge.name}'",
             )
-        made = [proposal(base, reply) for (_, base), reply in zip(asked, replies)]
-        self.journal.propose(made)
-        self.verify([(p.id, p.reply) for p in made if p.reply is not None])
+        proposals = [with_reply(unanswered, reply) for (_, unanswered), reply in zip(questions, replies)]
+        self.journal.propose(proposals)
+        self.verify([(p.id, p.reply) for p in proposals if p.reply is not None])
         self.learn(number, {v.id: v for v in self.journal.verdicts}, prepared=True)
         return any(p.reply is not None for p in self.journal.proposals if p.round == number)
 
@@ -139,7 +141,7 @@ class Discovery:
     def question(self, c: Conversation, number: int) -> tuple[JudgeRequest, Proposal]:
         """What a conversation asks next, and the proposal without its answer."""
         config, verdicts = self.config, self.archive.verdicts
-        shown = c.failed[len(c.failed) - config.history :] if config.history < len(c.failed) else list(c.failed)
+        shown = c.failed[max(0, len(c.failed) - config.history) :]
         turns = messages(
             self.task.question,
             self.task.settings.unit,
@@ -166,7 +168,7 @@ class Discovery:
         )
 
     def learn(self, number: int, verdicts: Mapping[str, Verdict], *, prepared: bool = False) -> None:
-        """Let archive and conversations take in a round."""
+        """Add a round to the archive and to the conversations."""
         if not prepared:
             self.prepare(number)
         for p in sorted((p for p in self.journal.proposals if p.round == number), key=lambda p: p.slot):
@@ -181,8 +183,8 @@ class Discovery:
     def finish(self, number: int, seconds: float) -> None:
         """Write the round's figures and say them."""
         ids = [p.id for p in self.journal.proposals if p.round == number]
-        judged = [self.archive.verdicts[i] for i in ids if i in self.archive.verdicts]
-        valid = [v for v in judged if v.valid]
+        verdicts = [self.archive.verdicts[i] for i in ids if i in self.archive.verdicts]
+        valid = [v for v in verdicts if v.valid]
         best = self.archive.best[0]
         row = {
             "round": number,
@@ -192,33 +194,28 @@ class Discovery:
             "round_best": max((v.worth for v in valid), default=None),
             "best": best.worth if best.valid else None,
             "best_id": best.id,
-            "statuses": dict(Counter(v.status for v in judged)),
+            "statuses": dict(Counter(v.status for v in verdicts)),
             "calls": self.journal.calls,
             "cost_usd": round(self.journal.spent_usd, 6),
         }
         self.journal.end_round(row)
-        top, all_time = ("none" if row[key] is None else f"{row[key]:g}" for key in ("round_best", "best"))
+        round_best, best_so_far = ("none" if row[key] is None else f"{row[key]:g}" for key in ("round_best", "best"))
         self.say(
-            f"round {number + 1}: {len(valid)} of {len(ids)} valid, best {top}; best so far {all_time} "
+            f"round {number + 1}: {len(valid)} of {len(ids)} valid, best {round_best}; best so far {best_so_far} "
             f"{self.task.settings.unit} ({best.id}); {row['calls']} calls, {row['cost_usd']:.4f} USD, "
             f"{seconds:.1f} s"
         )
 
 
-def proposal(base: Proposal, reply: JudgeReply) -> Proposal:
+def with_reply(unanswered: Proposal, reply: JudgeReply) -> Proposal:
     """The question's proposal with its answer."""
-    return Proposal(
-        base.id,
-        base.round,
-        base.slot,
-        base.parent,
-        base.shown,
-        base.messages,
-        reply.text,
-        reply.status.value,
-        reply.detail,
-        reply.input_tokens,
-        reply.output_tokens,
-        reply.cost_usd,
-        reply.cached,
+    return replace(
+        unanswered,
+        reply=reply.text,
+        status=reply.status.value,
+        detail=reply.detail,
+        input_tokens=reply.input_tokens,
+        output_tokens=reply.output_tokens,
+        cost_usd=reply.cost_usd,
+        cached=reply.cached,
     )

@@ -81,16 +81,16 @@ class Construction:
 
 
 def left_behind(ended: Ended, timeout_s: float, output_kb: int) -> tuple[Any, str]:
-    """What a program left in its variable, or why there is nothing, in words that say what to change."""
+    """(the value of the program's variable, ""), or (None, why there is none and what to change)."""
     if ended.why == "time":
         return None, f"the program did not end within {timeout_s:g} seconds"
     if ended.why != "ended":
         return None, f"the program was ended: too {'much memory' if ended.why == 'memory' else f'many {ended.why}'}"
     if ended.code:
-        said = ended.stderr.strip()[-1500:] or "it wrote no reason"
-        return None, f"the program failed with exit code {ended.code}:\n{said}"
-    _, found, text = ended.stdout.rpartition(MARK)
-    if not found:
+        error = ended.stderr.strip()[-1500:] or "it wrote no reason"
+        return None, f"the program failed with exit code {ended.code}:\n{error}"
+    _, mark, text = ended.stdout.rpartition(MARK)
+    if not mark:
         return None, "the program ended before its last line, by itself (sys.exit?)"
     try:
         return json.loads(text), ""
@@ -102,10 +102,10 @@ def kissing_check(dimensions: int) -> Check:
     """The number of vectors of a kissing configuration."""
 
     def check(points: Any) -> float:
-        found = check_kissing(points, dimensions)
-        if not found.valid:
-            raise ValueError(f"not valid ({found.points} vectors): {found.reason}")
-        return float(found.points)
+        checked = check_kissing(points, dimensions)
+        if not checked.valid:
+            raise ValueError(f"not valid ({checked.points} vectors): {checked.reason}")
+        return float(checked.points)
 
     return check
 

@@ -21,7 +21,7 @@ class ClimberConfig(ComponentConfig):
     silent: bool = False
     kill_at: str = ""
     cost: float = 0.001
-    asked: str = ""
+    log: str = ""
     after: str = ""
     def build(self, ctx):
         return Climber(self)
@@ -31,8 +31,8 @@ class Climber:
         self.config = config
 
     def ask(self, requests):
-        if self.config.asked:
-            with open(self.config.asked, "a") as file:
+        if self.config.log:
+            with open(self.config.log, "a") as file:
                 file.writelines(json.dumps([r.id, r.messages[-1]["content"]]) + "\\n" for r in requests)
         replies = []
         for request in requests:
@@ -92,9 +92,10 @@ class Native:
         from rlhf_core.api import RolloutRequest, SamplingParams
         if not requests:
             return []
-        asked = [RolloutRequest(r.id, self.formatter.encode(r.messages[-1:])[-64:], 0, r.seed, 16) for r in requests]
+        prompt_ids = [self.formatter.encode(r.messages[-1:])[-64:] for r in requests]
+        rollout_requests = [RolloutRequest(r.id, ids, 0, r.seed, 16) for r, ids in zip(requests, prompt_ids)]
         sampling = SamplingParams(max_tokens=16, temperature=requests[0].temperature)
-        rollouts = self.engine.generate(asked, sampling, 0)
+        rollouts = self.engine.generate(rollout_requests, sampling, 0)
         return [JudgeReply(r.text, output_tokens=len(r.completion_ids)) for r in rollouts]
 '''
 

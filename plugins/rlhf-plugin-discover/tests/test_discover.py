@@ -42,7 +42,7 @@ def points(folder: Path) -> list[list[int]]:
 
 @pytest.mark.usefixtures("judges")
 def test_proposals_climb_on_exact_feedback(command: Command, tmp_path: Path) -> None:
-    folder, asked = tmp_path / "run", tmp_path / "asked.jsonl"
+    folder, question_log = tmp_path / "run", tmp_path / "questions.jsonl"
     code, err = command(
         "discover",
         "kissing",
@@ -52,27 +52,29 @@ def test_proposals_climb_on_exact_feedback(command: Command, tmp_path: Path) -> 
         folder,
         *QUICK,
         "--set",
-        f"judge.asked={asked}",
+        f"judge.log={question_log}",
         "--set",
         "budget.rounds=4",
         "--set",
         "samples=3",
     )
     assert (code, "programs run in: " in err) == (0, True)
-    found = summary(folder)
-    assert (found["start"], found["rounds"], found["proposals"], found["calls"]) == (22.0, 4, 12, 12)
-    assert found["best"] > 25
-    assert found["best"] == len(points(folder)) == json.loads((folder / "best.json").read_text())["score"]
+    result = summary(folder)
+    assert (result["start"], result["rounds"], result["proposals"], result["calls"]) == (22.0, 4, 12, 12)
+    assert result["best"] > 25
+    assert result["best"] == len(points(folder)) == json.loads((folder / "best.json").read_text())["score"]
     assert check_kissing(points(folder), 11).valid
-    assert found["isolation"] == json.loads((folder / "discover.json").read_text())["isolation"] != ""
+    assert result["isolation"] == json.loads((folder / "discover.json").read_text())["isolation"] != ""
     log = json.loads((folder / "conversation_log.json").read_text())["attempts"]
     failed = [a for a in log if a["verdict"]["detail"]]
     assert failed
     assert all("minimum squared distance 0 < maximum squared norm 4" in a["verdict"]["detail"] for a in failed)
-    told = dict(map(tuple, rows(asked)))
-    after = [told[f"kissing/{a['round']}/{a['slot']}"] for a in rows(folder / "proposals.jsonl") if a["shown"]]
-    assert any(failed[0]["verdict"]["detail"] in text for text in after), "the very error goes back"
-    assert f"{found['best']:g} vectors" in (folder / "report.md").read_text()
+    question_of = dict(map(tuple, rows(question_log)))
+    later_questions = [
+        question_of[f"kissing/{a['round']}/{a['slot']}"] for a in rows(folder / "proposals.jsonl") if a["shown"]
+    ]
+    assert any(failed[0]["verdict"]["detail"] in text for text in later_questions), "the very error goes back"
+    assert f"{result['best']:g} vectors" in (folder / "report.md").read_text()
 
 
 @pytest.mark.usefixtures("judges")
@@ -135,22 +137,22 @@ def test_the_program_that_is_kept_is_the_one_that_was_judged(
         )[0]
         == 0
     )
-    start, *made = rows(folder / "verdicts.jsonl")
-    assert (start["score"], len(made)) == (22.0, 2)
-    for verdict in [start, *made]:
+    start, *verdicts = rows(folder / "verdicts.jsonl")
+    assert (start["score"], len(verdicts)) == (22.0, 2)
+    for verdict in [start, *verdicts]:
         space: dict[str, Any] = {}
         exec(verdict["program"], space)
         assert check_kissing(space["points"], 11).valid == bool(verdict["parts"]["valid"])
         assert verdict["score"] in (len(space["points"]), 0.0)
-    assert max(v["score"] for v in made) > 22
+    assert max(v["score"] for v in verdicts) > 22
 
 
 @pytest.mark.slow
 def test_a_killed_discovery_goes_on_as_if_nothing_had_happened(command: Command, judges: Path, tmp_path: Path) -> None:
     options = ("--judge", "climber", *QUICK, "--set", "budget.rounds=3", "--set", "samples=2")
-    whole, torn = tmp_path / "whole", tmp_path / "torn"
-    assert command("discover", "kissing", *options, "--run-dir", whole)[0] == 0
-    line = [
+    uninterrupted, killed = tmp_path / "uninterrupted", tmp_path / "killed"
+    assert command("discover", "kissing", *options, "--run-dir", uninterrupted)[0] == 0
+    command_line = [
         sys.executable,
         "-m",
         "rlhf_core.cli.main",
@@ -158,31 +160,31 @@ def test_a_killed_discovery_goes_on_as_if_nothing_had_happened(command: Command,
         "kissing",
         *options,
         "--run-dir",
-        str(torn),
+        str(killed),
         "--set",
         "judge.kill_at=2/1",
     ]
     env = {**os.environ, "PYTHONPATH": str(judges)}
-    assert subprocess.run(line, env=env, check=False, capture_output=True).returncode == -signal.SIGKILL
-    kept = rows(torn / "proposals.jsonl")
-    assert [p["id"] for p in kept] == ["0/0", "0/1", "1/0", "1/1"]
-    with (torn / "proposals.jsonl").open("a") as file:
+    assert subprocess.run(command_line, env=env, check=False, capture_output=True).returncode == -signal.SIGKILL
+    proposals = rows(killed / "proposals.jsonl")
+    assert [p["id"] for p in proposals] == ["0/0", "0/1", "1/0", "1/1"]
+    with (killed / "proposals.jsonl").open("a") as file:
         file.write('{"id": "2/0", "rou')
-    verdicts = (torn / "verdicts.jsonl").read_text().splitlines(keepends=True)
-    (torn / "verdicts.jsonl").write_text("".join(verdicts[:-1]))
-    assert command("discover", "--resume", torn, "--set", "judge.kill_at=''")[0] == 0
+    verdicts = (killed / "verdicts.jsonl").read_text().splitlines(keepends=True)
+    (killed / "verdicts.jsonl").write_text("".join(verdicts[:-1]))
+    assert command("discover", "--resume", killed, "--set", "judge.kill_at=''")[0] == 0
     keys = ("id", "parent", "shown", "messages", "reply")
-    assert [[p[k] for k in keys] for p in rows(torn / "proposals.jsonl")] == [
-        [p[k] for k in keys] for p in rows(whole / "proposals.jsonl")
+    assert [[p[k] for k in keys] for p in rows(killed / "proposals.jsonl")] == [
+        [p[k] for k in keys] for p in rows(uninterrupted / "proposals.jsonl")
     ]
-    assert (torn / "best.py").read_text() == (whole / "best.py").read_text()
-    assert command("discover", "--resume", torn, "--set", "budget.rounds=4")[0] == 0
-    assert summary(torn)["rounds"] == 4
+    assert (killed / "best.py").read_text() == (uninterrupted / "best.py").read_text()
+    assert command("discover", "--resume", killed, "--set", "budget.rounds=4")[0] == 0
+    assert summary(killed)["rounds"] == 4
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("judges")
-def test_a_model_that_writes_no_program_is_told_so(command: Command, tmp_path: Path) -> None:
+def test_a_model_that_writes_no_program_gets_that_as_feedback(command: Command, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     assert (
         command(
@@ -200,10 +202,10 @@ def test_a_model_that_writes_no_program_is_told_so(command: Command, tmp_path: P
         )[0]
         == 0
     )
-    found, judged = summary(folder), rows(folder / "verdicts.jsonl")
-    assert (found["best"], found["valid"], found["proposals"]) == (22.0, 0, 4)
-    assert all(v["score"] == 0.0 and v["detail"] for v in judged[1:])
-    assert any(judged[1]["detail"] in m["content"] for p in rows(folder / "proposals.jsonl") for m in p["messages"])
+    result, verdicts = summary(folder), rows(folder / "verdicts.jsonl")
+    assert (result["best"], result["valid"], result["proposals"]) == (22.0, 0, 4)
+    assert all(v["score"] == 0.0 and v["detail"] for v in verdicts[1:])
+    assert any(verdicts[1]["detail"] in m["content"] for p in rows(folder / "proposals.jsonl") for m in p["messages"])
 
 
 @pytest.mark.usefixtures("judges")
@@ -267,7 +269,7 @@ def test_a_folder_is_a_task(command: Command, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("judges")
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "words"),
     [
         ((), "no task is named"),
         (("kising",), "there is no task 'kising'"),
@@ -281,9 +283,9 @@ def test_a_folder_is_a_task(command: Command, tmp_path: Path) -> None:
         (("--resume", "nowhere"), "'nowhere' holds no discovery"),
     ],
 )
-def test_bad_input_is_refused(command: Command, line: tuple[str, ...], said: str) -> None:
+def test_bad_input_is_refused(command: Command, line: tuple[str, ...], words: str) -> None:
     code, err = command("discover", *line)
-    assert (code, said in err) == (2, True), err
+    assert (code, words in err) == (2, True), err
 
 
 @pytest.mark.usefixtures("judges")
@@ -341,15 +343,15 @@ def test_prompt_and_program_to_begin_with_have_the_dimensions_that_are_asked_for
 def test_what_a_verifier_says_of_a_right_answer_is_no_error() -> None:
     config = NumericVerifierConfig(name="numeric")
     prompt = Prompt("p", ({"role": "user", "content": "?"},), "18")
-    told: list[str] = []
+    feedback: list[str] = []
     for number in (18, 17):
         score = config.build(make_context()).verify(Sample(prompt, f"The answer is {number}."))
         assert score.detail == f"stated {number}"
         verdict = Verdict("0/0", score.value, "ok", score.parts, score.detail, "x")
-        told.append(verdict_text(verdict, "points", 200) + again(verdict, verdict, "points"))
-    assert "This program is valid. Its score is 1 points." in told[0]
-    assert "Try another idea" in told[0]
-    assert "failed with this error:\n\nstated 17" in told[1]
+        feedback.append(verdict_text(verdict, "points", 200) + again(verdict, verdict, "points"))
+    assert "This program is valid. Its score is 1 points." in feedback[0]
+    assert "Try another idea" in feedback[0]
+    assert "failed with this error:\n\nstated 17" in feedback[1]
 
 
 def test_a_torn_line_is_cut_off(tmp_path: Path) -> None:

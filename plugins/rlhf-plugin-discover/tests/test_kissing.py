@@ -29,11 +29,11 @@ def verifier() -> Iterator[Construction]:
     """Kissing in 11 dimensions, in a warm sandbox."""
     ctx = BuildContext(config=None, registry=Registry(disabled=()), seed=0)  # pyright: ignore[reportArgumentType]
     try:
-        made = CONFIG.build(ctx)
+        construction = CONFIG.build(ctx)
     except ConfigError as error:
         pytest.skip(f"no isolation on this machine: {error.why}")
-    yield made
-    made.close()
+    yield construction
+    construction.close()
 
 
 def verdict(verifier: Construction, completion: str) -> Score:
@@ -65,8 +65,8 @@ def verdict(verifier: Construction, completion: str) -> Score:
     ],
 )
 def test_the_check_says_exactly_what_is_wrong(points: Any, dimensions: int, reason: str) -> None:
-    found = check_kissing(points, dimensions)
-    assert (found.valid, found.reason[: len(reason) or None]) == (not reason, reason)
+    checked = check_kissing(points, dimensions)
+    assert (checked.valid, checked.reason[: len(reason) or None]) == (not reason, reason)
 
 
 def test_numbers_beyond_int64_are_compared_exactly() -> None:
@@ -135,25 +135,25 @@ def test_kissing_is_a_verifier_like_any_other() -> None:
     check_verifier(CONFIG)
 
 
-@pytest.mark.parametrize(("dimensions", "norm", "known"), [(2, 1, 4), (3, 2, 12), (4, 2, 24), (8, 4, 240)])
-def test_the_search_finds_the_known_best(dimensions: int, norm: int, known: int) -> None:
-    found = search(dimensions, norm=norm, steps=20_000, starts=1)
-    assert len(found) == known
-    assert check_kissing(found, dimensions).valid
-    assert found == search(dimensions, norm=norm, steps=20_000, starts=1)
+@pytest.mark.parametrize(("dimensions", "norm", "best_known"), [(2, 1, 4), (3, 2, 12), (4, 2, 24), (8, 4, 240)])
+def test_the_search_finds_the_known_best(dimensions: int, norm: int, best_known: int) -> None:
+    vectors = search(dimensions, norm=norm, steps=20_000, starts=1)
+    assert len(vectors) == best_known
+    assert check_kissing(vectors, dimensions).valid
+    assert vectors == search(dimensions, norm=norm, steps=20_000, starts=1)
 
 
-def test_the_search_is_independent_and_stops_when_told() -> None:
+def test_the_search_is_independent_and_stops_when_asked_to() -> None:
     near = too_near(shell(6, 4))
     sizes: list[int] = []
-    found = independent_set(
+    chosen = independent_set(
         near, seed=1, steps=100_000, stop=lambda: True, improved=lambda best: sizes.append(len(best))
     )
-    assert not {w for v in found for w in near[v]} & set(found)
-    assert sizes[-1] == len(found)
+    assert not {w for v in chosen for w in near[v]} & set(chosen)
+    assert sizes[-1] == len(chosen)
     assert sizes == sorted(sizes)
-    grown = independent_set(near, seed=1, steps=20_000, start=found)
-    assert len(grown) >= len(found)
+    longer = independent_set(near, seed=1, steps=20_000, start=chosen)
+    assert len(longer) >= len(chosen)
     with pytest.raises(ValueError, match="too many to search"):
         shell(11, 12)
     with pytest.raises(ValueError, match="no integer vector"):

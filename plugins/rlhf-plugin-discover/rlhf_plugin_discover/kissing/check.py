@@ -54,22 +54,22 @@ def check_kissing(points: Any, dimensions: int) -> Checked:
     norms = [sum(x * x for x in row) for row in points]
     if 0 in norms:
         return Checked(False, count, f"vector {norms.index(0)} is the zero vector")
-    most = max(norms)
+    max_norm2 = max(norms)
     nearest = nearest_pair(points)
     if nearest is None:
-        return Checked(True, count, max_norm2=most)
+        return Checked(True, count, max_norm2=max_norm2)
     distance2, i, j = nearest
-    if distance2 >= most:
-        return Checked(True, count, "", distance2, most)
-    long = norms.index(most)
+    if distance2 >= max_norm2:
+        return Checked(True, count, "", distance2, max_norm2)
+    longest = norms.index(max_norm2)
     return Checked(
         False,
         count,
-        f"minimum squared distance {distance2} < maximum squared norm {most}: vectors {i} "
-        f"{points[i]} and {j} {points[j]} are at squared distance {distance2}, vector {long} "
-        f"{points[long]} has squared norm {most}",
+        f"minimum squared distance {distance2} < maximum squared norm {max_norm2}: vectors {i} "
+        f"{points[i]} and {j} {points[j]} are at squared distance {distance2}, vector {longest} "
+        f"{points[longest]} has squared norm {max_norm2}",
         distance2,
-        most,
+        max_norm2,
     )
 
 
@@ -83,8 +83,8 @@ def malformed(points: Any, dimensions: int) -> str:
         return f"{len(points)} vectors are more than the {MOST_VECTORS} that are looked at"
     for i, row in enumerate(points):
         if not isinstance(row, list) or len(row) != dimensions:
-            said = f"has {len(row)} coordinates" if isinstance(row, list) else f"is {str(row)[:40]}"
-            return f"vector {i} {said}, it needs {dimensions}"
+            actual = f"has {len(row)} coordinates" if isinstance(row, list) else f"is {str(row)[:40]}"
+            return f"vector {i} {actual}, it needs {dimensions}"
         for value in row:
             if type(value) is not int:  # True is no number
                 return f"vector {i} has the coordinate {str(value)[:40]!r}, which is no integer"
@@ -116,7 +116,7 @@ def _nearest_int64(points: np.ndarray) -> tuple[int, int, int]:
     for i in range(len(points) - 1):
         gaps = points[i + 1 :] - points[i]
         distances = np.einsum("nd,nd->n", gaps, gaps)
-        at = int(distances.argmin())
-        if int(distances[at]) < best[0]:
-            best = (int(distances[at]), i, i + 1 + at)
+        nearest = int(distances.argmin())
+        if int(distances[nearest]) < best[0]:
+            best = (int(distances[nearest]), i, i + 1 + nearest)
     return best

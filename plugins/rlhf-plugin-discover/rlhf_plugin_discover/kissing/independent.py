@@ -26,10 +26,10 @@ class Pool:
 
     def discard(self, item: int) -> None:
         """Remove; nothing happens if it is not there."""
-        if (at := self.at[item]) >= 0:
+        if (place := self.at[item]) >= 0:
             last = self.items.pop()
             if last != item:
-                self.items[at], self.at[last] = last, at
+                self.items[place], self.at[last] = last, place
             self.at[item] = -1
 
 
@@ -49,7 +49,7 @@ class IndependentSet:
         self.chosen = Pool(len(neighbours))
         self.free, self.single = Pool(len(neighbours)), Pool(len(neighbours))
         """Vertices outside with no and with one chosen neighbour."""
-        self.left = [0] * len(neighbours)
+        self.removed_at = [0] * len(neighbours)
         """The step at which a vertex was last thrown out."""
         self.step = 0
         for vertex in range(len(neighbours)):
@@ -73,7 +73,7 @@ class IndependentSet:
     def remove(self, vertex: int) -> None:
         """Throw a chosen vertex out."""
         self.chosen.discard(vertex)
-        self.left[vertex] = self.step
+        self.removed_at[vertex] = self.step
         self.free.add(vertex)
         for other in self.neighbours[vertex]:
             self.tight[other] -= 1
@@ -90,7 +90,7 @@ class IndependentSet:
         if self.free.items:
             self.insert(rng.choice(self.free.items))
         elif self.single.items and rng.random() > kick:
-            self.insert(min((rng.choice(self.single.items) for _ in range(tries)), key=self.left.__getitem__))
+            self.insert(min((rng.choice(self.single.items) for _ in range(tries)), key=self.removed_at.__getitem__))
         else:
             outside = [v for v in (rng.randrange(len(self.tight)) for _ in range(tries)) if self.chosen.at[v] < 0]
             if outside:
@@ -105,7 +105,7 @@ def independent_set(
     target: int | None = None,
     start: Sequence[int] = (),
     stop: Callable[[], bool] = lambda: False,
-    improved: Callable[[list[int]], None] = lambda found: None,
+    improved: Callable[[list[int]], None] = lambda best: None,
 ) -> list[int]:
     """The largest independent set that so many steps find.
 

@@ -43,22 +43,23 @@ def search(
     """
     started = time.perf_counter()
     vectors = shell(dimensions, norm)
-    near, found = too_near(vectors), list[int]()
+    near = too_near(vectors)
+    largest: list[int] = []
 
-    def passed() -> float:
+    def elapsed() -> float:
         return time.perf_counter() - started
 
-    def better(best: list[int]) -> None:
-        if len(best) > len(found):
-            found[:] = best
-            improved(len(best), passed())
+    def keep_larger(best: list[int]) -> None:
+        if len(best) > len(largest):
+            largest[:] = best
+            improved(len(best), elapsed())
 
     for start in range(starts):
-        if start == 0 or passed() < seconds:
+        if start == 0 or elapsed() < seconds:
             independent_set(
-                near, seed=seed * starts + start, steps=steps, stop=lambda: passed() > seconds, improved=better
+                near, seed=seed * starts + start, steps=steps, stop=lambda: elapsed() > seconds, improved=keep_larger
             )
-    return vectors[sorted(found)].tolist()
+    return vectors[sorted(largest)].tolist()
 
 
 def shell(dimensions: int, norm: int) -> np.ndarray:
@@ -85,10 +86,10 @@ def _rows(dimensions: int, norm: int) -> Iterator[tuple[int, ...]]:
         if norm == 0:
             yield ()
         return
-    most = int(norm**0.5 + 1e-9)
-    for first in range(-most, most + 1):
-        for rest in _rows(dimensions - 1, norm - first * first):
-            yield (first, *rest)
+    largest = int(norm**0.5 + 1e-9)
+    for first in range(-largest, largest + 1):
+        for others in _rows(dimensions - 1, norm - first * first):
+            yield (first, *others)
 
 
 def too_near(vectors: np.ndarray) -> list[list[int]]:

@@ -57,8 +57,8 @@ class Task:
 
     def answer(self, code: str) -> str:
         """A program as an answer in which the verifier finds it: in a code block, unless it reads the whole text."""
-        whole = getattr(self.verifier, "extract", "none") == "none"
-        return code if whole or not code.strip() else fenced(code)
+        reads_whole_text = getattr(self.verifier, "extract", "none") == "none"
+        return code if reads_whole_text or not code.strip() else fenced(code)
 
 
 def shipped() -> list[str]:
@@ -77,6 +77,27 @@ def load_task(name: str, registry: Registry, settings: Mapping[str, Any] | None 
     Raises:
         ConfigError: there is no such task, its prompt is missing or empty, or its verifier can judge nothing by it.
     """
+    folder = task_folder(name)
+    file = read_task_file(folder, registry, settings or {})
+    verifier = verifier_of(file, folder)
+    dimensions = str(getattr(verifier, "dimensions", "{dimensions}"))
+    seconds = getattr(getattr(verifier, "sandbox", None), "timeout_s", 0.0)
+    question = text_of(folder / "prompt.md").replace("{dimensions}", dimensions).replace("{timeout_s}", f"{seconds:g}")
+    starter = text_of(folder / "program.py").replace("{dimensions}", dimensions)
+    if not question.strip():
+        raise ConfigError(f"task '{name}' has no prompt", where=str(folder / "prompt.md"), fix="say in it what to find")
+    messages = ({"role": "user", "content": question},)
+    prompt = Prompt(f"discover/{folder.name}", messages, file.answer, folder.name, file.row)
+    check_prompt(verifier, prompt, folder)
+    return Task(folder.name, file, verifier, prompt, starter)
+
+
+def task_folder(name: str) -> Path:
+    """The folder of a shipped task, or one of yours.
+
+    Raises:
+        ConfigError: there is no such task.
+    """
     folder = HERE / name if name in shipped() else Path(name).expanduser()
     if not folder.is_dir():
         raise ConfigError(
@@ -84,32 +105,47 @@ def load_task(name: str, registry: Registry, settings: Mapping[str, Any] | None 
             why=f"shipped: {', '.join(shipped())}; and it is no folder",
             fix="name one of these, or a folder with task.yaml and prompt.md",
         )
-    read = read_yaml(folder / "task.yaml")
+    return folder
+
+
+def read_task_file(folder: Path, registry: Registry, settings: Mapping[str, Any]) -> TaskFile:
+    """``task.yaml`` with the verifier's settings of this call on top.
+
+    Raises:
+        ConfigError: a key or value cannot be used.
+    """
+    data = read_yaml(folder / "task.yaml")
+    if settings:
+        data = merge_settings(data, {"verifier": dict(settings)})
     try:
-        file = TaskFile.model_validate(
-            merge_settings(read, {"verifier": dict(settings)} if settings else {}), context={"registry": registry}
-        )
+        return TaskFile.model_validate(data, context={"registry": registry})
     except ValidationError as error:
         raise explain_invalid(error, TaskFile, where=str(folder / "task.yaml")) from error
+
+
+def verifier_of(file: TaskFile, folder: Path) -> Any:
+    """The task's verifier; a relative ``check`` is looked for in the task's folder."""
     verifier: Any = file.verifier
-    if (check := getattr(verifier, "check", None)) and not Path(check).is_absolute():
-        verifier = verifier.model_copy(update={"check": str((folder / check).resolve())})
-    seconds = getattr(getattr(verifier, "sandbox", None), "timeout_s", 0.0)
-    dimensions = str(getattr(verifier, "dimensions", "{dimensions}"))
-    text, starter = (text_of(folder / name).replace("{dimensions}", dimensions) for name in ("prompt.md", "program.py"))
-    text = text.replace("{timeout_s}", f"{seconds:g}")
-    if not text.strip():
-        raise ConfigError(f"task '{name}' has no prompt", where=str(folder / "prompt.md"), fix="say in it what to find")
-    prompt = Prompt(f"discover/{folder.name}", ({"role": "user", "content": text},), file.answer, folder.name, file.row)
-    judge = getattr(verifier, "check_prompt", None)
-    if judge is not None and (why := judge(prompt)) is not None:
+    check = getattr(verifier, "check", None)
+    if check and not Path(check).is_absolute():
+        return verifier.model_copy(update={"check": str((folder / check).resolve())})
+    return verifier
+
+
+def check_prompt(verifier: Any, prompt: Prompt, folder: Path) -> None:
+    """Refuse a task by whose prompt the verifier can judge nothing.
+
+    Raises:
+        ConfigError: says what the verifier lacks.
+    """
+    check = getattr(verifier, "check_prompt", None)
+    if check is not None and (why := check(prompt)) is not None:
         raise ConfigError(
             f"verifier '{verifier.name}' can judge nothing by this task",
             why=why,
             where=str(folder / "task.yaml"),
             fix="give what it reads in row or answer",
         )
-    return Task(folder.name, file, verifier, prompt, starter)
 
 
 def text_of(path: Path) -> str:
