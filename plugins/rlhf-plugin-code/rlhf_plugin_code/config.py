@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from rlhf_core.api import BuildContext, Prompt
     from rlhf_plugin_code.rows import Asserted
     from rlhf_plugin_code.sandbox import Sandbox
-    from rlhf_plugin_code.verifiers import Asserts, HumanEval, Program, StdinStdout
+
+VerifierField = component("verifier")
 
 
 class SandboxSettings(Config):
@@ -117,6 +118,7 @@ class AssertsConfig(CodeConfig):
     """
 
     name: str = "asserts"
+    component: ClassVar[str] = "rlhf_plugin_code.verifiers:Asserts"
     tests_column: str = "tests"
     """Column of the tests."""
     setup_column: str = "test_setup"
@@ -127,12 +129,6 @@ class AssertsConfig(CodeConfig):
         from rlhf_plugin_code.rows import asserts
 
         return asserts(self, prompt)
-
-    def build(self, ctx: BuildContext) -> Asserts:
-        """Return the verifier."""
-        from rlhf_plugin_code.verifiers import Asserts
-
-        return Asserts(self)
 
 
 class MBPPConfig(AssertsConfig):
@@ -153,6 +149,7 @@ class HumanEvalConfig(AssertsConfig):
     """Judges solutions of HumanEval by ``test`` and ``entry_point``; a bare function body is put under the prompt."""
 
     name: str = "humaneval"
+    component: ClassVar[str] = "rlhf_plugin_code.verifiers:HumanEval"
     tests_column: str = "test"
 
     def row(self, prompt: Prompt) -> Asserted:
@@ -160,12 +157,6 @@ class HumanEvalConfig(AssertsConfig):
         from rlhf_plugin_code.rows import humaneval
 
         return humaneval(self, prompt)
-
-    def build(self, ctx: BuildContext) -> HumanEval:
-        """Return the verifier."""
-        from rlhf_plugin_code.verifiers import HumanEval
-
-        return HumanEval(self)
 
 
 class AppsConfig(CodeConfig):
@@ -175,6 +166,7 @@ class AppsConfig(CodeConfig):
     """
 
     name: str = "apps"
+    component: ClassVar[str] = "rlhf_plugin_code.verifiers:StdinStdout"
     column: str = "input_output"
     """Column with the inputs and outputs; JSON text or an object."""
     max_tests: int = Field(default=20, ge=1)
@@ -188,18 +180,13 @@ class AppsConfig(CodeConfig):
 
         return cases(self, prompt)
 
-    def build(self, ctx: BuildContext) -> StdinStdout:
-        """Return the verifier."""
-        from rlhf_plugin_code.verifiers import StdinStdout
-
-        return StdinStdout(self)
-
 
 class ProgramConfig(CodeConfig):
     """Runs a program and judges what it prints, by another verifier or by equality with the answer."""
 
     name: str = "program"
-    verifier: component("verifier") | None = None  # pyright: ignore[reportInvalidTypeForm]
+    component: ClassVar[str] = "rlhf_plugin_code.verifiers:Program"
+    verifier: VerifierField | None = None  # pyright: ignore[reportInvalidTypeForm]
     """Verifier that is shown the output in place of the completion; without one, output and answer must be equal
     but for white space."""
     stdin_column: str = "stdin"
@@ -226,9 +213,3 @@ class ProgramConfig(CodeConfig):
     def secrets(self) -> tuple[str, ...]:
         """As the other verifier."""
         return tuple(getattr(self.verifier, "secrets", ()))
-
-    def build(self, ctx: BuildContext) -> Program:
-        """Return the verifier."""
-        from rlhf_plugin_code.verifiers import Program
-
-        return Program(self, ctx)

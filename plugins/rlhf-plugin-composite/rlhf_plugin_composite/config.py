@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from rlhf_core.api import BuildContext, ComponentConfig, Config, ConfigError, component
 
 if TYPE_CHECKING:
-    from rlhf_plugin_composite.reward import CompositeReward
     from rlhf_plugin_composite.rules import ProgrammaticReward
 
 HOLLOW = (
@@ -177,6 +176,7 @@ class CompositeConfig(ComponentConfig):
     """
 
     name: str = "composite"
+    component: ClassVar[str] = "rlhf_plugin_composite.reward:build_composite"
     parts: dict[str, PartSettings] = Field(min_length=1)
     """Name -> part. Example: ``{taste: {reward: {name: bradley_terry, path: runs/rm/final}, normalise: sigmoid,
     weight: 0.7}, rules: {reward: programmatic, weight: 0.3}}``"""
@@ -218,12 +218,6 @@ class CompositeConfig(ComponentConfig):
             if getattr(ctx.config, "reward", None) is self:
                 part_ctx = ctx.with_(config=ctx.config.model_copy(update={"reward": part.reward}))
             part.reward.preflight(part_ctx)
-
-    def build(self, ctx: BuildContext) -> CompositeReward:
-        """Build every part, and calibrate those that are to be."""
-        from rlhf_plugin_composite.reward import build_composite
-
-        return build_composite(self, ctx)
 
 
 def needs_calibration(part: PartSettings) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -14,9 +14,6 @@ from rlhf_core.api import (
     OptimizerSettings,
     PolicyTrainerConfig,
 )
-
-if TYPE_CHECKING:
-    from rlhf_core.sdk import OfflineTrainer
 
 
 class SftTerm(Config):
@@ -40,6 +37,7 @@ class DpoConfig(PolicyTrainerConfig):
     """Learn from preference pairs without a reward model (Rafailov et al. 2023); the loss says which method."""
 
     name: str = "dpo"
+    component: ClassVar[str] = "rlhf_plugin_dpo.trainer:PairTrainer"
     feeds: ClassVar[str | None] = "pairs"
     companions: ClassVar[Mapping[str, Any]] = {"dataset": "pocket/assistant", "loss": "sigmoid"}
     recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -72,12 +70,6 @@ class DpoConfig(PolicyTrainerConfig):
         """Refuse combinations in which a setting would have no effect, or a loss no meaning."""
         super().preflight(ctx)
         check_pairs(self, ctx)
-
-    def build(self, ctx: BuildContext) -> OfflineTrainer:
-        """Return the trainer."""
-        from rlhf_plugin_dpo.trainer import PairTrainer
-
-        return PairTrainer(self, ctx)
 
 
 def check_pairs(config: Any, ctx: BuildContext) -> None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from rlhf_core.api import BuildContext, ConfigError, OnlineTrainerConfig, OptimizerSettings
 from rlhf_plugin_dpo.config import BetaSchedule, SftTerm, check_pairs
-
-if TYPE_CHECKING:
-    from rlhf_plugin_dpo.iterative import IterativeTrainer
 
 UNUSED = (
     "train_batch_size",
@@ -38,6 +35,7 @@ class IterativeDpoConfig(OnlineTrainerConfig):
     """
 
     name: str = "iterative_dpo"
+    component: ClassVar[str] = "rlhf_plugin_dpo.iterative:IterativeTrainer"
     feeds: ClassVar[str | None] = "pairs"
     companions: ClassVar[Mapping[str, Any]] = {"dataset": "pocket/assistant", "reward": "ensemble", "loss": "sigmoid"}
     recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -99,12 +97,6 @@ class IterativeDpoConfig(OnlineTrainerConfig):
         check_iterative(self, ctx)
         check_reference(self, ctx)
         check_shares(self, ctx.world_size)
-
-    def build(self, ctx: BuildContext) -> IterativeTrainer:
-        """Return the trainer."""
-        from rlhf_plugin_dpo.iterative import IterativeTrainer
-
-        return IterativeTrainer(self, ctx)
 
 
 def check_iterative(config: IterativeDpoConfig, ctx: BuildContext) -> None:

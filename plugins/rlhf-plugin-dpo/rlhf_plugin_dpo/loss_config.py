@@ -7,14 +7,11 @@ rejected.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from rlhf_core.api import BuildContext, ComponentConfig
-
-if TYPE_CHECKING:
-    from rlhf_plugin_dpo.pair_loss import PairLoss
+from rlhf_core.api import ComponentConfig
 
 Need = Literal["needed", "optional", "unused"]
 Divergence = Literal["reverse_kl", "forward_kl", "js", "alpha"]
@@ -22,6 +19,8 @@ Divergence = Literal["reverse_kl", "forward_kl", "js", "alpha"]
 
 class PairLossConfig(ComponentConfig):
     """What every pair loss has."""
+
+    component: ClassVar[str] = "rlhf_plugin_dpo.pair_loss:PairLoss"
 
     consumes: ClassVar[str | None] = "pairs"
     reference: ClassVar[Need] = "needed"
@@ -32,12 +31,6 @@ class PairLossConfig(ComponentConfig):
     """The loss falls as the margin grows from below zero."""
     beta: float = Field(0.1, gt=0, allow_inf_nan=False)
     """Strength of the pull towards the reference policy; a larger one stays closer."""
-
-    def build(self, ctx: BuildContext) -> PairLoss:
-        """Return the loss."""
-        from rlhf_plugin_dpo.pair_loss import PairLoss
-
-        return PairLoss(self)
 
 
 class DifferenceConfig(PairLossConfig):

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from pydantic import Field
 
 from rlhf_core.api import BuildContext, ComponentConfig, ConfigError
 from rlhf_plugin_dpo.config import DpoConfig
 from rlhf_plugin_dpo.loss_config import Need
-
-if TYPE_CHECKING:
-    from rlhf_core.sdk import OfflineTrainer
-    from rlhf_plugin_dpo.unpaired_loss import JudgedLoss
 
 
 class KtoConfig(DpoConfig):
@@ -23,6 +19,7 @@ class KtoConfig(DpoConfig):
     """
 
     name: str = "kto"
+    component: ClassVar[str] = "rlhf_plugin_dpo.unpaired:JudgedTrainer"
     feeds: ClassVar[str | None] = "judged"
     companions: ClassVar[Mapping[str, Any]] = {"dataset": "pocket/assistant", "loss": "kto"}
     recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -51,12 +48,6 @@ class KtoConfig(DpoConfig):
                     fix="leave it out, or --algo dpo",
                 )
 
-    def build(self, ctx: BuildContext) -> OfflineTrainer:
-        """Return the trainer."""
-        from rlhf_plugin_dpo.unpaired import JudgedTrainer
-
-        return JudgedTrainer(self, ctx)
-
 
 class KtoLossConfig(ComponentConfig):
     """``1 - s(beta (h - z))`` of desirable responses, ``1 - s(beta (z - h))`` of others (KTO, eq. 7).
@@ -65,6 +56,7 @@ class KtoLossConfig(ComponentConfig):
     """
 
     name: str = "kto"
+    component: ClassVar[str] = "rlhf_plugin_dpo.unpaired_loss:JudgedLoss"
     consumes: ClassVar[str | None] = "judged"
     reference: ClassVar[Need] = "needed"
     uses_kl: ClassVar[bool] = True
@@ -75,12 +67,6 @@ class KtoLossConfig(ComponentConfig):
     between 1 and 4/3 (KTO, eq. 8)."""
     undesirable_weight: float = Field(1.0, gt=0, allow_inf_nan=False)
     """Weight of the others."""
-
-    def build(self, ctx: BuildContext) -> JudgedLoss:
-        """Return the loss."""
-        from rlhf_plugin_dpo.unpaired_loss import JudgedLoss
-
-        return JudgedLoss(self)
 
 
 class ApoZeroUnpairedConfig(KtoLossConfig):

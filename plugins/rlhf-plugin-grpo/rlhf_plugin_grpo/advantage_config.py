@@ -10,7 +10,7 @@ from pydantic import Field
 from rlhf_core.api import BuildContext, ComponentConfig, ConfigError
 
 if TYPE_CHECKING:
-    from rlhf_plugin_grpo.advantage import GroupBaseline, GroupNorm, OptimalBaseline
+    from rlhf_plugin_grpo.advantage import GroupBaseline, OptimalBaseline
     from rlhf_plugin_grpo.batch_advantage import BatchNorm, Raw, ReinforcePP
     from rlhf_plugin_grpo.gdpo import Gdpo
 
@@ -49,6 +49,7 @@ class GroupNormConfig(ComponentConfig):
     """``(r - mean(group)) / std(group)`` (Shao et al. 2024, DeepSeekMath)."""
 
     name: str = "group_norm"
+    component: ClassVar[str] = "rlhf_plugin_grpo.advantage:GroupNorm"
     min_group_size: ClassVar[int] = 2
     scale: Literal["std", "none"] = "std"
     """``none`` only subtracts the mean (Liu et al. 2025, Dr. GRPO), as ``group_mean`` does."""
@@ -56,12 +57,6 @@ class GroupNormConfig(ComponentConfig):
     """Added to the standard deviation."""
     relative_floor: float = Field(1e-4, ge=0)
     """A group whose std is below this share of its largest score is constant: rounding must not become signal."""
-
-    def build(self, ctx: BuildContext) -> GroupNorm:
-        """Return the estimator."""
-        from rlhf_plugin_grpo.advantage import GroupNorm
-
-        return GroupNorm(self)
 
 
 class OptimalBaselineConfig(ComponentConfig):

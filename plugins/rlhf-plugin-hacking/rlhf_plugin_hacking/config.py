@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from rlhf_core.api import BuildContext, ComponentConfig, Config, ConfigError, component
-
-if TYPE_CHECKING:
-    from rlhf_plugin_hacking.monitor import HackingMonitor
 
 
 class LengthConfig(Config):
@@ -78,6 +75,7 @@ class HackingConfig(ComponentConfig):
     """Reward hacking: four signals, levels OK, WARNING and HARD_STOP; a null signal is off."""
 
     name: str = "hacking"
+    component: ClassVar[str] = "rlhf_plugin_hacking.monitor:HackingMonitor"
     warmup: int = Field(default=5, ge=2)
     """Steps (evaluations, of an offline run) that are the baseline; nothing is said before."""
     stop: bool = True
@@ -109,9 +107,3 @@ class HackingConfig(ComponentConfig):
                 fix="another reward model, a verifier or a judge, or divergence.second=null",
             )
         second.preflight(ctx)
-
-    def build(self, ctx: BuildContext) -> HackingMonitor:
-        """Return the monitor, listening to the run's rollouts and evaluations."""
-        from rlhf_plugin_hacking.monitor import HackingMonitor
-
-        return HackingMonitor(self, ctx)

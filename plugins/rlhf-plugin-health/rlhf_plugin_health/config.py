@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
 from rlhf_core.api import BuildContext, ComponentConfig
 
 if TYPE_CHECKING:
-    from rlhf_plugin_health.watch import Health, Watch
+    from rlhf_plugin_health.watch import Health
 
 
 class WatchConfig(ComponentConfig):
@@ -27,6 +27,7 @@ class IdenticalConfig(WatchConfig):
     """Completions of one prompt, or of a whole step, that are the same (metric ``identical_fraction``)."""
 
     name: str = "identical"
+    component: ClassVar[str] = "rlhf_plugin_health.samples:Identical"
     patience: int = Field(default=2, ge=1)
     max_surprise: float = Field(default=0.75, gt=0)
     """Nats per completion by which repetitions defy chance: a fixed seed. Independent draws stay below 0.2."""
@@ -35,17 +36,12 @@ class IdenticalConfig(WatchConfig):
     max_commonest: float = Field(default=0.9, ge=0, le=1)
     """Share of the commonest completion, whatever its prompt."""
 
-    def build(self, ctx: BuildContext) -> Watch:
-        """Return the monitor."""
-        from rlhf_plugin_health.samples import Identical
-
-        return Identical(self, ctx)
-
 
 class FormatDriftConfig(WatchConfig):
     """A strict score part falls while a flexible one does not: the form is lost, not the ability."""
 
     name: str = "format_drift"
+    component: ClassVar[str] = "rlhf_plugin_health.samples:FormatDrift"
     strict: str = "format"
     """Score part that asks for the form (the numeric verifier's ``format``)."""
     flexible: str = "answer"
@@ -54,17 +50,12 @@ class FormatDriftConfig(WatchConfig):
     """Fall of the strict part below its best, both as means over ``window`` steps."""
     window: int = Field(default=4, ge=1)
 
-    def build(self, ctx: BuildContext) -> Watch:
-        """Return the monitor."""
-        from rlhf_plugin_health.samples import FormatDrift
-
-        return FormatDrift(self, ctx)
-
 
 class EntropyCollapseConfig(WatchConfig):
     """The entropy per token falls far below that of the first steps."""
 
     name: str = "entropy_collapse"
+    component: ClassVar[str] = "rlhf_plugin_health.update:EntropyCollapse"
     patience: int = Field(default=2, ge=1)
     fraction: float = Field(default=0.1, ge=0, lt=1)
     """Of the median of the first ``settle`` steps."""
@@ -72,17 +63,12 @@ class EntropyCollapseConfig(WatchConfig):
     """Nats per token that are too little wherever the run began."""
     settle: int = Field(default=3, ge=1)
 
-    def build(self, ctx: BuildContext) -> Watch:
-        """Return the monitor."""
-        from rlhf_plugin_health.update import EntropyCollapse
-
-        return EntropyCollapse(self, ctx)
-
 
 class KLSpikeConfig(WatchConfig):
     """KL to the reference jumps, is too large, or is there before any update."""
 
     name: str = "kl_spike"
+    component: ClassVar[str] = "rlhf_plugin_health.update:KLSpike"
     first: float = Field(default=0.002, gt=0)
     """Nats per token at step 1, where the policy still is the reference; bfloat16 causes about 0.0002."""
     factor: float = Field(default=10.0, gt=1)
@@ -95,17 +81,12 @@ class KLSpikeConfig(WatchConfig):
     settle: int = Field(default=3, ge=1)
     """Steps before a median means anything."""
 
-    def build(self, ctx: BuildContext) -> Watch:
-        """Return the monitor."""
-        from rlhf_plugin_health.update import KLSpike
-
-        return KLSpike(self, ctx)
-
 
 class GradientSpikeConfig(WatchConfig):
     """The gradient norm before clipping jumps."""
 
     name: str = "gradient_spike"
+    component: ClassVar[str] = "rlhf_plugin_health.update:GradientSpike"
     factor: float = Field(default=10.0, gt=1)
     """Times the median of the last ``window`` steps."""
     floor: float = Field(default=1.0, ge=0)
@@ -114,17 +95,12 @@ class GradientSpikeConfig(WatchConfig):
     settle: int = Field(default=3, ge=1)
     """Steps before a median means anything."""
 
-    def build(self, ctx: BuildContext) -> Watch:
-        """Return the monitor."""
-        from rlhf_plugin_health.update import GradientSpike
-
-        return GradientSpike(self, ctx)
-
 
 class LengthRunawayConfig(WatchConfig):
     """Completions grow, or most of them are cut off."""
 
     name: str = "length_runaway"
+    component: ClassVar[str] = "rlhf_plugin_health.samples:LengthRunaway"
     patience: int = Field(default=2, ge=1)
     max_truncated: float = Field(default=0.5, ge=0, le=1)
     """Share of completions that reach ``max_tokens``."""
@@ -137,29 +113,18 @@ class LengthRunawayConfig(WatchConfig):
     window: int = Field(default=20, ge=1)
     settle: int = Field(default=3, ge=1)
 
-    def build(self, ctx: BuildContext) -> Watch:
-        """Return the monitor."""
-        from rlhf_plugin_health.samples import LengthRunaway
-
-        return LengthRunaway(self, ctx)
-
 
 class RatioDriftConfig(WatchConfig):
     """Behaviour and trainer log-probabilities differ, at any step (the core's canary looks at the first only)."""
 
     name: str = "ratio_drift"
+    component: ClassVar[str] = "rlhf_plugin_health.update:RatioDrift"
     max_gap: float = Field(default=0.05, gt=0)
     """Nats per token with the weights that sampled. bfloat16 causes up to 0.02."""
     max_token_gap: float = Field(default=2.0, gt=0)
     """Largest difference at one token of a completion, mean over completions."""
     max_ratio: float = Field(default=0.2, gt=0)
     """Distance of the mean importance ratio from 1."""
-
-    def build(self, ctx: BuildContext) -> Watch:
-        """Return the monitor."""
-        from rlhf_plugin_health.update import RatioDrift
-
-        return RatioDrift(self, ctx)
 
 
 class HealthConfig(ComponentConfig):

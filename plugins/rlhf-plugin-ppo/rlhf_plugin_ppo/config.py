@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -16,9 +16,6 @@ from rlhf_core.api import (
     OnlineTrainerConfig,
     OptimizerSettings,
 )
-
-if TYPE_CHECKING:
-    from rlhf_plugin_ppo.advantage import Gae
 
 
 class PpoKL(KLSettings):
@@ -148,6 +145,7 @@ class GaeConfig(ComponentConfig):
     """Generalised advantage estimation over completion tokens (Schulman et al. 2016)."""
 
     name: str = "gae"
+    component: ClassVar[str] = "rlhf_plugin_ppo.advantage:Gae"
     has_critic: ClassVar[bool] = True
     gamma: float = Field(1.0, ge=0, le=1)
     """Discount per token."""
@@ -172,9 +170,3 @@ class GaeConfig(ComponentConfig):
             from rlhf_core.sdk import resolve_model
 
             resolve_model(self.critic.path)
-
-    def build(self, ctx: BuildContext) -> Gae:
-        """Return the estimator and its critic."""
-        from rlhf_plugin_ppo.advantage import Gae
-
-        return Gae(self, ctx)

@@ -12,7 +12,6 @@ from rlhf_plugin_prm.steps import Split
 from rlhf_plugin_reward.config import RewardModelConfig
 
 if TYPE_CHECKING:
-    from rlhf_core.sdk import OfflineTrainer
     from rlhf_plugin_prm.loss import StepBce
 
 
@@ -39,6 +38,7 @@ class PrmConfig(RewardModelConfig):
     """
 
     name: str = "prm"
+    component: ClassVar[str] = "rlhf_plugin_prm.task:build_trainer"
     target: ClassVar[Literal["steps", "outcome"]] = "steps"
     feeds: ClassVar[str | None] = "labels"
     companions: ClassVar[Mapping[str, Any]] = {"dataset": "chain_steps", "loss": "step_bce"}
@@ -58,12 +58,6 @@ class PrmConfig(RewardModelConfig):
                     why="of a solution with steps only the prompt's beginning may be cut",
                     fix=f"leave trainer.{name} out",
                 )
-
-    def build(self, ctx: BuildContext) -> OfflineTrainer:
-        """Return the trainer."""
-        from rlhf_plugin_prm.task import build_trainer
-
-        return build_trainer(self, ctx)
 
 
 class OrmConfig(PrmConfig):

@@ -20,9 +20,8 @@ from rlhf_core.api import (
 )
 
 if TYPE_CHECKING:
-    from rlhf_core.sdk import OfflineTrainer
     from rlhf_plugin_reward.loss import BradleyTerry
-    from rlhf_plugin_reward.reward import EnsembleReward, SingleReward
+    from rlhf_plugin_reward.reward import SingleReward
 
 
 class BradleyTerryLossConfig(ComponentConfig):
@@ -46,6 +45,7 @@ class RewardModelConfig(OfflineTrainerConfig):
     """Train one reward model on preference pairs."""
 
     name: str = "reward_model"
+    component: ClassVar[str] = "rlhf_plugin_reward.task:build_trainer"
     feeds: ClassVar[str | None] = "pairs"
     companions: ClassVar[Mapping[str, Any]] = {"dataset": "pocket/assistant", "loss": "bradley_terry"}
     optimizer: OptimizerSettings = OptimizerSettings(learning_rate=3e-4, warmup_steps=10, schedule="cosine")
@@ -69,12 +69,6 @@ class RewardModelConfig(OfflineTrainerConfig):
                 f"model.lora and trainer.train_trunk={self.train_trunk} exclude each other",
                 fix="drop one: model.lora alone trains its adapters and the head",
             )
-
-    def build(self, ctx: BuildContext) -> OfflineTrainer:
-        """Return the trainer."""
-        from rlhf_plugin_reward.task import build_trainer
-
-        return build_trainer(self, ctx)
 
 
 class BradleyTerryConfig(ComponentConfig):
@@ -106,6 +100,7 @@ class EnsembleConfig(ComponentConfig):
     """K reward models and what to make of their disagreement."""
 
     name: str = "ensemble"
+    component: ClassVar[str] = "rlhf_plugin_reward.train:load_or_train"
     members: int = Field(default=3, ge=2)
     aggregate: Literal["mean_minus_std", "mean", "min", "median"] = "mean_minus_std"
     uncertainty_penalty: float = Field(default=0.5, ge=0)
@@ -153,12 +148,6 @@ class EnsembleConfig(ComponentConfig):
             raise ModelError(
                 f"'{self.path}' holds no ensemble", why="ensemble.json is not there", fix="check reward.path"
             )
-
-    def build(self, ctx: BuildContext) -> EnsembleReward:
-        """Load the ensemble, training it first if there is none."""
-        from rlhf_plugin_reward.train import load_or_train
-
-        return load_or_train(self, ctx)
 
 
 def check_reward_folder(path: str) -> None:

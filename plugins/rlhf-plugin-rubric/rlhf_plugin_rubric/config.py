@@ -15,7 +15,6 @@ from rlhf_plugin_reward.config import RewardModelConfig, device_of
 from rlhf_plugin_rubric.rubric import Rubric, RubricField, load_rubric
 
 if TYPE_CHECKING:
-    from rlhf_core.sdk import OfflineTrainer
     from rlhf_plugin_rubric.judge_reward import RubricReward
     from rlhf_plugin_rubric.model import RubricModelReward
 
@@ -86,13 +85,8 @@ class RubricTrainerConfig(RewardModelConfig):
     """
 
     name: str = "rubric_model"
+    component: ClassVar[str] = "rlhf_plugin_rubric.task:RubricTrainer"
     feeds: ClassVar[str | None] = "grades"
     companions: ClassVar[Mapping[str, Any]] = {}
     rubric: RubricField = Field(default_factory=default_rubric)
     """The criteria that the grades are of."""
-
-    def build(self, ctx: BuildContext) -> OfflineTrainer:
-        """Return the trainer."""
-        from rlhf_plugin_rubric.task import RubricTrainer
-
-        return RubricTrainer(self, ctx)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from rlhf_core.api import BuildContext, ComponentConfig, OptimizerSettings, PolicyTrainerConfig
 
 if TYPE_CHECKING:
-    from rlhf_core.sdk import OfflineTrainer
     from rlhf_plugin_sft.loss import CrossEntropy
 
 
@@ -16,6 +15,7 @@ class SftConfig(PolicyTrainerConfig):
     """Imitate demonstrations: next-token cross-entropy on the completion."""
 
     name: str = "sft"
+    component: ClassVar[str] = "rlhf_plugin_sft.task:build_trainer"
     feeds: ClassVar[str | None] = "labels"
     companions: ClassVar[Mapping[str, Any]] = {"dataset": "pocket/assistant", "loss": "cross_entropy"}
     optimizer: OptimizerSettings = OptimizerSettings(learning_rate=2e-5, warmup_steps=10, schedule="cosine")
@@ -23,12 +23,6 @@ class SftConfig(PolicyTrainerConfig):
     learn: Literal["last", "all"] = "last"
     """Of a conversation with several answers: learn only the last, or every one in the same forward. What users say,
     system prompts and the chat template's marks are never learned."""
-
-    def build(self, ctx: BuildContext) -> OfflineTrainer:
-        """Return the trainer."""
-        from rlhf_plugin_sft.task import build_trainer
-
-        return build_trainer(self, ctx)
 
 
 class CrossEntropyConfig(ComponentConfig):

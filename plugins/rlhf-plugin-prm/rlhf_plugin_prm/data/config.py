@@ -10,7 +10,7 @@ from rlhf_core.api import ComponentConfig, ConfigError, JsonlConfig
 
 if TYPE_CHECKING:
     from rlhf_core.api import BuildContext
-    from rlhf_plugin_prm.data.sources import ChainSource, Gsm8kSource, ProcessBenchSource
+    from rlhf_plugin_prm.data.sources import Gsm8kSource, ProcessBenchSource
 
 
 class ChainStepsConfig(ComponentConfig):
@@ -21,6 +21,7 @@ class ChainStepsConfig(ComponentConfig):
     """
 
     name: str = "chain_steps"
+    component: ClassVar[str] = "rlhf_plugin_prm.data.sources:ChainSource"
     downloads: ClassVar[bool] = False
     chains: int = Field(default=2000, ge=2, le=100_000)
     """Different questions to train on; a quarter as many are held out."""
@@ -40,12 +41,6 @@ class ChainStepsConfig(ComponentConfig):
         if not 1 <= low <= high <= 12:
             raise ConfigError(f"terms {list(self.terms)} is no range", fix="give fewest and most, from 1 to 12")
         return self
-
-    def build(self, ctx: BuildContext) -> ChainSource:
-        """Return the source."""
-        from rlhf_plugin_prm.data.sources import ChainSource
-
-        return ChainSource(self)
 
 
 class Gsm8kStepsConfig(JsonlConfig):

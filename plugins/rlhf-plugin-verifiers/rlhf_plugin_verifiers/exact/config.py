@@ -10,14 +10,14 @@ from pydantic import Field, model_validator
 from rlhf_core.api import ConfigError, VerifierConfig
 
 if TYPE_CHECKING:
-    from rlhf_core.api import BuildContext, Prompt
-    from rlhf_plugin_verifiers.graded import GradedVerifier
+    from rlhf_core.api import Prompt
 
 
 class ExactConfig(VerifierConfig):
     """The answer is the reference, character for character but for what the settings forgive."""
 
     name: str = "exact"
+    component: ClassVar[str] = "rlhf_plugin_verifiers.exact.verifiers:string_verifier"
     mode: Literal["strict", "lenient"] = "strict"
     """``strict``: the whole completion is the answer; ``lenient``: what follows the last "answer is" or "Answer:", or
     else the last line."""
@@ -26,17 +26,12 @@ class ExactConfig(VerifierConfig):
     """Quotes, stars and backticks around the answer and punctuation after it do not count; what stands before it or
     within it does: ``-5`` is not ``5``, and ``C++`` is not ``C``."""
 
-    def build(self, ctx: BuildContext) -> GradedVerifier:
-        """Return the verifier."""
-        from rlhf_plugin_verifiers.exact.verifiers import string_verifier
-
-        return string_verifier(self)
-
 
 class ChoiceConfig(VerifierConfig):
     """The letter of a multiple-choice question; the reference is a letter, as in ``B`` or ``(B)``."""
 
     name: str = "choice"
+    component: ClassVar[str] = "rlhf_plugin_verifiers.exact.verifiers:choice_verifier"
     mode: Literal["strict", "lenient"] = "lenient"
     """``strict``: the completion is the letter and nothing else, boxed or not; ``lenient``: the letter that it picks
     (boxed, stated as the answer, leading, or the last that stands alone)."""
@@ -49,17 +44,12 @@ class ChoiceConfig(VerifierConfig):
             return None
         return f"the reference answer {prompt.answer[:60]!r} is not one of the letters {LETTERS[0]} to {LETTERS[-1]}"
 
-    def build(self, ctx: BuildContext) -> GradedVerifier:
-        """Return the verifier."""
-        from rlhf_plugin_verifiers.exact.verifiers import choice_verifier
-
-        return choice_verifier(self)
-
 
 class RegexConfig(VerifierConfig):
     """A regular expression: one with a group cuts the answer out, one without is itself the test."""
 
     name: str = "regex"
+    component: ClassVar[str] = "rlhf_plugin_verifiers.exact.verifiers:regex_verifier"
     needs_answer: ClassVar[bool] = False
     pattern: str = Field(min_length=1)
     """Python syntax; ``.`` matches line breaks too. Example: ``"ANSWER: (.+?)\\\\."``"""
@@ -90,17 +80,12 @@ class RegexConfig(VerifierConfig):
             return "the pattern's group is compared with the reference answer, and there is none"
         return None
 
-    def build(self, ctx: BuildContext) -> GradedVerifier:
-        """Return the verifier."""
-        from rlhf_plugin_verifiers.exact.verifiers import regex_verifier
-
-        return regex_verifier(self)
-
 
 class JsonSchemaConfig(VerifierConfig):
     """JSON that fits a schema: the configured one, or that of the row's column ``schema``. Needs ``jsonschema``."""
 
     name: str = "json_schema"
+    component: ClassVar[str] = "rlhf_plugin_verifiers.exact.schema:schema_verifier"
     needs_answer: ClassVar[bool] = False
     definition: dict[str, Any] | None = None
     """The schema; None takes the row's."""
@@ -115,9 +100,3 @@ class JsonSchemaConfig(VerifierConfig):
         from rlhf_plugin_verifiers.exact.schema import why_unusable
 
         return why_unusable(self.definition if self.definition is not None else prompt.meta.get("schema"))
-
-    def build(self, ctx: BuildContext) -> GradedVerifier:
-        """Return the verifier."""
-        from rlhf_plugin_verifiers.exact.schema import schema_verifier
-
-        return schema_verifier(self)

@@ -10,8 +10,6 @@ from rlhf_core.api import ComponentConfig, VerifierConfig
 
 if TYPE_CHECKING:
     from rlhf_core.api import BuildContext, Prompt
-    from rlhf_plugin_verifiers.gym.source import GymSource
-    from rlhf_plugin_verifiers.gym.verifier import GymVerifier
 
 INSTRUCTION = "\n\nGive your final answer between <answer> and </answer>."
 
@@ -20,6 +18,7 @@ class GymDataConfig(ComponentConfig):
     """Problems of one reasoning-gym task (Stojanovski et al. 2025, arXiv:2505.24760), generated from a seed."""
 
     name: str = "reasoning_gym"
+    component: ClassVar[str] = "rlhf_plugin_verifiers.gym.source:GymSource"
     downloads: ClassVar[bool] = False
     task: str
     """Its name there, for example ``chain_sum``."""
@@ -39,17 +38,12 @@ class GymDataConfig(ComponentConfig):
 
         check_task(self)
 
-    def build(self, ctx: BuildContext) -> GymSource:
-        """Return the source."""
-        from rlhf_plugin_verifiers.gym.source import GymSource
-
-        return GymSource(self)
-
 
 class GymVerifierConfig(VerifierConfig):
     """The task's own score of an answer, for rows of the data set ``reasoning_gym``, with its partial credit."""
 
     name: str = "reasoning_gym"
+    component: ClassVar[str] = "rlhf_plugin_verifiers.gym.verifier:GymVerifier"
     needs_answer: ClassVar[bool] = False
     mode: Literal["strict", "lenient"] = "strict"
     """``strict`` wants ``<answer>...</answer>``; ``lenient`` else takes the last box, or the whole completion."""
@@ -61,9 +55,3 @@ class GymVerifierConfig(VerifierConfig):
         if isinstance(prompt.meta.get("reasoning_gym"), dict):
             return None
         return "the row is not from the data set 'reasoning_gym' (dataset.name=reasoning_gym)"
-
-    def build(self, ctx: BuildContext) -> GymVerifier:
-        """Return the verifier."""
-        from rlhf_plugin_verifiers.gym.verifier import GymVerifier
-
-        return GymVerifier(self)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from rlhf_core.api import VerifierConfig
 
 if TYPE_CHECKING:
-    from rlhf_core.api import BuildContext, Prompt
-    from rlhf_plugin_verifiers.instructions.verifier import InstructionVerifier
+    from rlhf_core.api import Prompt
 
 
 class IFEvalConfig(VerifierConfig):
@@ -20,6 +19,7 @@ class IFEvalConfig(VerifierConfig):
     """
 
     name: str = "ifeval"
+    component: ClassVar[str] = "rlhf_plugin_verifiers.instructions.verifier:InstructionVerifier"
     needs_answer: ClassVar[bool] = False
     mode: Literal["strict", "loose"] = "strict"
     """``loose`` also tries the response without its first line, its last line, and its Markdown stars, and takes what
@@ -32,12 +32,6 @@ class IFEvalConfig(VerifierConfig):
         from rlhf_plugin_verifiers.instructions.verifier import why_unusable
 
         return why_unusable(prompt)
-
-    def build(self, ctx: BuildContext) -> InstructionVerifier:
-        """Return the verifier."""
-        from rlhf_plugin_verifiers.instructions.verifier import InstructionVerifier
-
-        return InstructionVerifier(self)
 
 
 class IFBenchConfig(IFEvalConfig):

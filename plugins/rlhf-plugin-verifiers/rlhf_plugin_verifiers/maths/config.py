@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
 from rlhf_core.api import VerifierConfig
 
 if TYPE_CHECKING:
-    from rlhf_core.api import BuildContext, Prompt
-    from rlhf_plugin_verifiers.graded import GradedVerifier
+    from rlhf_core.api import Prompt
 
 
 class MathsConfig(VerifierConfig):
@@ -34,16 +33,11 @@ class Gsm8kConfig(MathsConfig):
     """
 
     name: str = "gsm8k"
+    component: ClassVar[str] = "rlhf_plugin_verifiers.maths.gsm8k:gsm8k_verifier"
     mode: Literal["strict", "hash", "last", "lenient"] = "lenient"
     """What counts as stated: ``strict`` the first "The answer is X.", as lm-evaluation-harness's gsm8k_cot does;
     ``hash`` the number after the last ``####``; ``last`` the last number; ``lenient`` whichever of "the answer is",
     ``\\boxed{}`` and ``####`` comes last, otherwise the last number."""
-
-    def build(self, ctx: BuildContext) -> GradedVerifier:
-        """Return the verifier."""
-        from rlhf_plugin_verifiers.maths.gsm8k import gsm8k_verifier
-
-        return gsm8k_verifier(self)
 
     def check_prompt(self, prompt: Prompt) -> str | None:
         """A reference answer must hold a number."""
@@ -59,6 +53,7 @@ class MathConfig(MathsConfig):
     sets, tuples, intervals, matrices, equations, multiple choice)."""
 
     name: str = "math"
+    component: ClassVar[str] = "rlhf_plugin_verifiers.maths.verifier:math_verifier"
     mode: Literal["strict", "lenient"] = "lenient"
     """``strict`` reads only the last ``\\boxed{}`` (or a list of adjacent ones); ``lenient`` then "the answer is",
     then the last formula or number."""
@@ -70,12 +65,6 @@ class MathConfig(MathsConfig):
     """Whether f(x) and f(y) differ."""
     relations_as_sets: bool = False
     """Whether -2 <= x <= 7 equals a reference that is the interval [-2, 7]."""
-
-    def build(self, ctx: BuildContext) -> GradedVerifier:
-        """Return the verifier."""
-        from rlhf_plugin_verifiers.maths.verifier import math_verifier
-
-        return math_verifier(self)
 
 
 class MinervaMathConfig(MathConfig):
@@ -94,26 +83,16 @@ class R1ZeroConfig(MathsConfig):
     """
 
     name: str = "r1_zero"
+    component: ClassVar[str] = "rlhf_plugin_verifiers.maths.tags:r1_zero_verifier"
     mode: Literal["strict", "lenient"] = "strict"
     """``strict`` wants exactly ``</think> <answer>`` and one ``</answer>`` at the end; ``lenient`` allows any space
     between the tags, and text after them."""
-
-    def build(self, ctx: BuildContext) -> GradedVerifier:
-        """Return the verifier."""
-        from rlhf_plugin_verifiers.maths.tags import r1_zero_verifier
-
-        return r1_zero_verifier(self)
 
 
 class QuestionOnlyConfig(MathsConfig):
     """The last ``\\boxed{}`` of an answer to the bare question (Liu et al. 2025, arXiv:2503.20783)."""
 
     name: str = "question_only"
+    component: ClassVar[str] = "rlhf_plugin_verifiers.maths.tags:question_only_verifier"
     mode: Literal["strict", "lenient"] = "strict"
     """``strict`` wants the box; ``lenient`` falls back as ``math`` does, without the format part."""
-
-    def build(self, ctx: BuildContext) -> GradedVerifier:
-        """Return the verifier."""
-        from rlhf_plugin_verifiers.maths.tags import question_only_verifier
-
-        return question_only_verifier(self)
