@@ -101,6 +101,7 @@ if TYPE_CHECKING:
     from rlhf_core.runs.atomic import whole_folder as whole_folder
     from rlhf_core.runs.atomic import write_json as write_json
     from rlhf_core.runs.atomic import write_text as write_text
+    from rlhf_core.runs.build_component import build_component as build_component
     from rlhf_core.runs.cache import cache_folder as cache_folder
     from rlhf_core.runs.checkpoint import preserved_rng as preserved_rng
     from rlhf_core.runs.checkpoint import seed_everything as seed_everything
@@ -115,11 +116,13 @@ if TYPE_CHECKING:
     from rlhf_core.runs.session import RunSession as RunSession
     from rlhf_core.runs.timer import Timer as Timer
     from rlhf_core.strategy.local import LocalStrategy as LocalStrategy
+    from rlhf_core.trainers.common.config import LoopSettings as LoopSettings
     from rlhf_core.trainers.common.learner import Learner as Learner
     from rlhf_core.trainers.common.metrics import rollout_metrics as rollout_metrics
     from rlhf_core.trainers.common.metrics import score_metrics as score_metrics
     from rlhf_core.trainers.common.policy_evaluator import Evaluation as Evaluation
     from rlhf_core.trainers.common.policy_module import PolicyModule as PolicyModule
+    from rlhf_core.trainers.common.run_steps import run_steps as run_steps
     from rlhf_core.trainers.common.training_sample import TrainingSample as TrainingSample
     from rlhf_core.trainers.offline.trainer import OfflineTrainer as OfflineTrainer
     from rlhf_core.trainers.offline.trainer import Task as _OfflineTask
@@ -184,6 +187,9 @@ TOPICS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "rlhf_core.cli.components": ("load_sampler",),
     },
     "Training": {
+        "rlhf_core.trainers.common.config": ("LoopSettings",),
+        "rlhf_core.trainers.common.run_steps": ("run_steps",),
+        "rlhf_core.runs.build_component": ("build_component",),
         "rlhf_core.trainers.common.learner": ("Learner",),
         "rlhf_core.trainers.common.metrics": ("rollout_metrics", "score_metrics"),
         "rlhf_core.trainers.common.policy_evaluator": ("Evaluation",),
@@ -292,3 +298,11 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+def names_by_topic() -> Mapping[str, tuple[str, ...]]:
+    """Topic -> its names, sorted; the reference is written from it."""
+    return {
+        topic: tuple(sorted(n.split(" as ")[-1] for names in homes.values() for n in names))
+        for topic, homes in TOPICS.items()
+    }

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rlhf_core.functional.rank_correlation import spearman as spearman
     from rlhf_core.functional.reduce import masked_mean as masked_mean
     from rlhf_core.functional.reduce import masked_normalize as masked_normalize
+    from rlhf_core.functional.reduce import masked_sum as masked_sum
     from rlhf_core.functional.responses import compute_entropy as compute_entropy
     from rlhf_core.functional.responses import get_response_log_probs as get_response_log_probs
     from rlhf_core.functional.responses import tokenize_prompt_and_output as tokenize_prompt_and_output
@@ -34,7 +35,7 @@ _HOMES = {
     "kl": ("kl_value",),
     "preference": ("compute_per_instance_dpo_loss", "dpo_loss"),
     "rank_correlation": ("spearman",),
-    "reduce": ("masked_mean", "masked_normalize"),
+    "reduce": ("masked_mean", "masked_normalize", "masked_sum"),
     "responses": ("compute_entropy", "get_response_log_probs", "tokenize_prompt_and_output"),
     "shares": ("wilson",),
     "steps": ("grpo_microbatch_train_step", "sft_microbatch_train_step"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import rlhf_core.api as promised
 
@@ -18,10 +19,11 @@ releases. Everything else may change.
 
 def page() -> str:
     """Return the page."""
-    rows = []
-    for name in sorted(promised.__all__):
-        thing = getattr(promised, name)
-        documented = inspect.isclass(thing) or inspect.isfunction(thing)
-        about = (inspect.getdoc(thing) or "").split("\n\n")[0] if documented else ""
-        rows.append(f"| `{name}` | {' '.join(about.split()).replace('|', chr(92) + '|')} |\n")
-    return INTRO + "".join(rows)
+    return INTRO + "".join(row(name, getattr(promised, name)) for name in sorted(promised.__all__))
+
+
+def row(name: str, thing: Any) -> str:
+    """A name and the first paragraph of its docstring."""
+    documented = inspect.isclass(thing) or inspect.isfunction(thing)
+    about = (inspect.getdoc(thing) or "").split("\n\n")[0] if documented else ""
+    return f"| `{name}` | {' '.join(about.split()).replace('|', chr(92) + '|')} |\n"
