@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,13 +11,13 @@ import click
 from rlhf_core.sdk import OpenGroup, unsafe_option
 
 if TYPE_CHECKING:
-    from rlhf_core.api import BuildContext
+    from rlhf_core.api import BuildContext, ModelConfig
     from rlhf_eval.suites import SuiteConfig
 
 F = TypeVar("F", bound=Callable[..., Any])
 COMMANDS = {
     "run": ("rlhf_eval.cli:run", "Evaluate a model on a suite; `rlhf eval SUITE` is short for it."),
-    "suites": ("rlhf_eval.cli:suites", "List the suites and how each asks."),
+    "suites": ("rlhf_eval.cli:suites", "List the suites and the styles of their prompts."),
     "compare": ("rlhf_eval.cli_compare:compare", "Two evaluations on the same prompts: paired bootstrap, McNemar."),
     "watch": ("rlhf_eval.cli_watch:watch", "Evaluate every checkpoint of a run, finished or still running."),
 }
@@ -46,9 +46,9 @@ def evaluation() -> None:
 SUITE_OPTIONS = (
     click.option("--data", "path", metavar="FILE", help="Local copy of the suite's rows, as published (.gz too)."),
     click.option("--dataset", metavar="D", help="Another data set: a name such as pocket/arithmetic, or a hub id."),
-    click.option("--style", metavar="NAME", help="How to ask, for example r1_zero; see `rlhf eval suites`."),
+    click.option("--style", metavar="NAME", help="Form of the prompts, for example r1_zero; see `rlhf eval suites`."),
     click.option("--template", metavar="TEXT", help="Text around each question, with {prompt}."),
-    click.option("--verifier", metavar="NAME", help="Who judges, instead of the suite's own."),
+    click.option("--verifier", metavar="NAME", help="Verifier instead of the suite's own."),
     click.option("--shots", type=click.IntRange(0), help="Worked examples before each question."),
     click.option("--shots-data", metavar="FILE", help="File to take them from, such as the training split."),
     click.option("--n", "samples", type=click.IntRange(1), help="Completions of each prompt (best-of-N)."),
@@ -115,7 +115,7 @@ def run(
     rlhf eval lm_eval:gsm8k_cot --model M
     """
     from rlhf_core.api import ModelConfig
-    from rlhf_core.sdk import emit_json, open_registry, quiet_libraries, set_up_logging, table
+    from rlhf_core.sdk import emit_json, open_registry, quiet_libraries, set_up_logging
     from rlhf_eval.harness import Job, context, evaluate
     from rlhf_eval.selectors import parse_selector
     from rlhf_eval.show import show
@@ -123,22 +123,14 @@ def run(
 
     set_up_logging()
     ctx = context(open_registry(), seed)
-    name, _, task = suite.partition(":")
-    if name == "lm_eval":
-        from rlhf_eval.lm_harness.run import run_task
-
-        quiet_libraries()
-        all_options = {**options, "best_by": best_by, "budget": budget}
-        folder, measured = run_task(task, ModelConfig(path=model, dtype=dtype), ctx, out, all_options)
-        if as_json:
-            emit_json({"folder": str(folder), **measured})
-        else:
-            table(("metric", "value"), ((k, f"{v:.4f}") for k, v in measured.items()))
-            click.echo(f"\nrows and report: {folder}")
+    model_config = ModelConfig(path=model, dtype=dtype)
+    kind, _, task = suite.partition(":")
+    if kind == "lm_eval":
+        _run_lm_eval(task, model_config, ctx, out, {**options, "best_by": best_by, "budget": budget}, as_json)
         return
-    chosen = suite_of(ctx, suite, **options)
+    config = suite_of(ctx, suite, **options)
     selectors = tuple(parse_selector(text, ctx) for text in best_by)
-    job = Job(chosen, ModelConfig(path=model, dtype=dtype), seed, selectors)
+    job = Job(config, model_config, seed, selectors)
     quiet_libraries()
     folder, result = evaluate(job, ctx, out, lambda text: click.echo(text, err=True), budget)
     if as_json:
@@ -147,6 +139,22 @@ def run(
     stored = read(folder)
     show(stored.title, result, stored.rows, failures)
     click.echo(f"\nrows, report and pass rates: {folder}")
+
+
+def _run_lm_eval(
+    task: str, model: ModelConfig, ctx: BuildContext, out: Path | None, options: Mapping[str, Any], as_json: bool
+) -> None:
+    """A task of lm-evaluation-harness, in place of a suite."""
+    from rlhf_core.sdk import emit_json, quiet_libraries, table
+    from rlhf_eval.lm_harness.run import run_task
+
+    quiet_libraries()
+    folder, metrics = run_task(task, model, ctx, out, options)
+    if as_json:
+        emit_json({"folder": str(folder), **metrics})
+    else:
+        table(("metric", "value"), ((k, f"{v:.4f}") for k, v in metrics.items()))
+        click.echo(f"\nrows and report: {folder}")
 
 
 def suite_of(
@@ -199,7 +207,7 @@ def suite_of(
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def suites(as_json: bool) -> None:
-    """List the suites and how each asks."""
+    """List the suites and the styles of their prompts."""
     from rlhf_core.sdk import emit_json, open_registry, table
     from rlhf_eval.suites import SuiteConfig
 

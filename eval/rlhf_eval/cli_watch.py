@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,46 +42,51 @@ def watch(
 ) -> None:
     """Evaluate every checkpoint of RUN on SUITE, all with the same settings and seeds, until the run has ended.
 
-    Tells the best one, and whether the form of the answers drifts (strict against lenient verdicts).
+    Prints the best one, and whether the form of the answers drifts (strict against lenient verdicts).
 
     \b
     rlhf eval watch runs/grpo-20260131-142501 gsm8k --data test.jsonl --limit 200
     """
-    from rlhf_core.sdk import emit_json, open_registry, quiet_libraries, set_up_logging, table
+    from rlhf_core.sdk import emit_json, open_registry, quiet_libraries, set_up_logging
     from rlhf_eval.cli import suite_of
     from rlhf_eval.harness import context
-    from rlhf_eval.show import interval
     from rlhf_eval.watch import Watcher
 
     set_up_logging()
     ctx = context(open_registry(), seed)
     watcher = Watcher(run, suite_of(ctx, suite, **options), ctx, out, base=base)
     quiet_libraries()
-    found = watcher.follow(once=once, poll_s=poll, patience_s=patience, say=lambda text: click.echo(text, err=True))
+    summary = watcher.follow(once=once, poll_s=poll, patience_s=patience, say=lambda text: click.echo(text, err=True))
     if as_json:
-        emit_json(found)
-        return
-    rows = found["checkpoints"]
-    modes = [m for m in ("strict", "lenient") if any(m in r for r in rows)]
-    table(
-        ("checkpoint", "right", *modes, "truncated", "tokens", ""),
+        emit_json(summary)
+    else:
+        show(summary)
+
+
+def show(summary: Mapping[str, Any]) -> None:
+    """Print a table of the checkpoints, what was missed, and whether the form drifts."""
+    from rlhf_core.sdk import table
+    from rlhf_eval.show import interval
+
+    checkpoints = summary["checkpoints"]
+    modes = [mode for mode in ("strict", "lenient") if any(mode in c for c in checkpoints)]
+    rows = [
         (
-            (
-                r["checkpoint"],
-                interval(r),
-                *(f"{r[m]:.3f}" if m in r else "" for m in modes),
-                f"{r['truncated']:.1%}",
-                f"{r['tokens']:.0f}",
-                "best" if r["checkpoint"] == found["best"] else "",
-            )
-            for r in rows
-        ),
-    )
-    if found["missed"]:
+            c["checkpoint"],
+            interval(c),
+            *(f"{c[mode]:.3f}" if mode in c else "" for mode in modes),
+            f"{c['truncated']:.1%}",
+            f"{c['tokens']:.0f}",
+            "best" if c["checkpoint"] == summary["best"] else "",
+        )
+        for c in checkpoints
+    ]
+    table(("checkpoint", "right", *modes, "truncated", "tokens", ""), rows)
+    if summary["missed"]:
         click.secho(
-            f"warning: removed by the run before they could be evaluated: {', '.join(found['missed'])}; "
+            f"warning: removed by the run before they could be evaluated: {', '.join(summary['missed'])}; "
             "raise trainer.keep_checkpoints",
             fg="yellow",
         )
-    if found["drift"]:
-        click.echo(found["drift"])
+    if summary["drift"]:
+        click.echo(summary["drift"])

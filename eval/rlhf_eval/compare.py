@@ -1,4 +1,4 @@
-"""Two evaluations on the same prompts. What differs by chance is told from what does not, prompt by prompt."""
+"""Two evaluations on the same prompts, compared prompt by prompt: do they differ by more than chance?"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlhf_eval.store import Stored, differences
 
 Row = Mapping[str, Any]
 EXPECTED = ("model", "seed", "prompts_per_chunk", "suite.chunk", "suite.samples", "rows", "shots", "suite.limit")
-"""Settings that two compared evaluations may differ in; other differences are told."""
+"""Settings that two compared evaluations may differ in; other differences are reported."""
 EXAMPLES = 5
 
 
@@ -26,7 +26,34 @@ def compare(first: Stored, second: Stored) -> dict[str, Any]:
     Raises:
         ConfigError: they share no prompt, or a shared one was asked with another text or answer.
     """
-    a, b = (by_prompt(judged(s.rows)) for s in (first, second))
+    a, b = by_prompt(judged(first.rows)), by_prompt(judged(second.rows))
+    shared = _shared_prompts(first, second, a, b)
+    first_values, second_values = ([_mean(groups[name]) for name in shared] for groups in (a, b))
+    return {
+        "first": str(first.path),
+        "second": str(second.path),
+        "prompts": len(shared),
+        "only_first": len(a) - len(shared),
+        "only_second": len(b) - len(shared),
+        "settings": [
+            {"key": key, "first": then, "second": now}
+            for key, then, now in differences(first.settings, second.settings)
+            if not key.startswith(EXPECTED)
+        ],
+        "mean": [mean_interval(first_values)._asdict(), mean_interval(second_values)._asdict()],
+        "difference": paired_difference(first_values, second_values)._asdict(),
+        "mcnemar": _mcnemar(_first_completions(a, shared), _first_completions(b, shared)),
+    }
+
+
+def _shared_prompts(
+    first: Stored, second: Stored, a: Mapping[str, Sequence[Row]], b: Mapping[str, Sequence[Row]]
+) -> list[str]:
+    """Ids of the prompts that both judged.
+
+    Raises:
+        ConfigError: there are none, or one has another text or answer.
+    """
     shared = [name for name in a if name in b]
     if not shared:
         raise ConfigError(
@@ -34,7 +61,7 @@ def compare(first: Stored, second: Stored) -> dict[str, Any]:
             where=f"{first.path}: {next(iter(a), 'none')}; {second.path}: {next(iter(b), 'none')}",
             fix="evaluate both on the same rows",
         )
-    changed = [n for n in shared if a[n][0]["answer"] != b[n][0]["answer"] or _question(a[n][0]) != _question(b[n][0])]
+    changed = [name for name in shared if _question(a[name][0]) != _question(b[name][0])]
     if changed:
         raise ConfigError(
             f"prompt '{changed[0]}' is not the same in both ({len(changed)} such prompts)",
@@ -42,32 +69,26 @@ def compare(first: Stored, second: Stored) -> dict[str, Any]:
             where=f"{first.path}, {second.path}",
             fix="evaluate both with the same rows, style and shots",
         )
-    values = [[_mean(found[name]) for name in shared] for found in (a, b)]
-    firsts = [{name: right(r) for name in shared for r in found[name] if r["sample"] == 0} for found in (a, b)]
-    flips = [(name, value, firsts[1][name]) for name, value in firsts[0].items() if name in firsts[1]]
-    lost, gained = ([n for n, x, y in flips if x == was and y == 1 - was] for was in (1.0, 0.0))
-    other = [
-        (key, then, now)
-        for key, then, now in differences(first.settings, second.settings)
-        if not key.startswith(EXPECTED)
-    ]
+    return shared
+
+
+def _first_completions(groups: Mapping[str, Sequence[Row]], names: Sequence[str]) -> dict[str, float]:
+    """Prompt -> whether its first completion is right, where that one was judged."""
+    return {name: right(row) for name in names for row in groups[name] if row["sample"] == 0}
+
+
+def _mcnemar(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, Any]:
+    """McNemar's exact test on the prompts that both judged, with some that changed."""
+    both = [name for name in first if name in second]
+    lost = [name for name in both if first[name] == 1 and second[name] == 0]
+    gained = [name for name in both if first[name] == 0 and second[name] == 1]
     return {
-        "first": str(first.path),
-        "second": str(second.path),
-        "prompts": len(shared),
-        "only_first": len(a) - len(shared),
-        "only_second": len(b) - len(shared),
-        "settings": [{"key": k, "first": x, "second": y} for k, x, y in other],
-        "mean": [mean_interval(v)._asdict() for v in values],
-        "difference": paired_difference(*values)._asdict(),
-        "mcnemar": {
-            "prompts": len(flips),
-            "lost": len(lost),
-            "gained": len(gained),
-            "p": mcnemar(len(lost), len(gained)),
-            "examples_lost": lost[:EXAMPLES],
-            "examples_gained": gained[:EXAMPLES],
-        },
+        "prompts": len(both),
+        "lost": len(lost),
+        "gained": len(gained),
+        "p": mcnemar(len(lost), len(gained)),
+        "examples_lost": lost[:EXAMPLES],
+        "examples_gained": gained[:EXAMPLES],
     }
 
 
@@ -79,12 +100,13 @@ def verdict(comparison: Mapping[str, Any]) -> str:
     widest = max(abs(low), abs(high))
     if widest == 0:
         return f"no prompt of {comparison['prompts']} came out otherwise; that shows little unless they are many"
-    return f"no difference can be told from these prompts; one of up to {widest:.3f} would not have shown either"
+    return f"no difference shows on these prompts; one of up to {widest:.3f} would not have shown either"
 
 
 def _mean(rows: Sequence[Row]) -> float:
     return float(sum(r["value"] for r in rows) / len(rows))
 
 
-def _question(row: Row) -> Any:
-    return row["prompt"]
+def _question(row: Row) -> tuple[Any, Any]:
+    """What must be the same in both: text and reference answer."""
+    return row["prompt"], row["answer"]

@@ -1,9 +1,9 @@
-"""What the rows of an evaluation say."""
+"""Figures of an evaluation, computed from its rows."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rlhf_core.api import RlhfError
@@ -12,6 +12,8 @@ from rlhf_eval.statistics import Interval, best_at_k, majority_at_k, mean_interv
 from rlhf_eval.styles import FOLLOW_UPS
 
 Row = Mapping[str, Any]
+Selectors = Mapping[str, Mapping[tuple[str, int], float | None]]
+"""Name -> score of each (prompt id, sample)."""
 MODES = ("strict", "lenient")
 TRUNCATED_WARNING = 0.05
 """Share of truncated completions above which a report warns."""
@@ -19,10 +21,10 @@ TRUNCATED_WARNING = 0.05
 
 def by_prompt(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """Rows of each prompt, in order."""
-    found: dict[str, list[Row]] = {}
+    groups: dict[str, list[Row]] = {}
     for row in rows:
-        found.setdefault(row["id"], []).append(row)
-    return found
+        groups.setdefault(row["id"], []).append(row)
+    return groups
 
 
 def judged(rows: Sequence[Row]) -> list[Row]:
@@ -43,9 +45,9 @@ def sizes(samples: int) -> list[int]:
 
 def report(
     rows: Sequence[Row],
-    selectors: Mapping[str, Mapping[tuple[str, int], float | None]] | None = None,
+    selectors: Selectors | None = None,
 ) -> dict[str, Any]:
-    """Everything that is said of an evaluation, as JSON values.
+    """All figures of an evaluation, as JSON values.
 
     Args:
         rows: of all prompts.
@@ -54,53 +56,65 @@ def report(
     Raises:
         RlhfError: not one completion has a verdict.
     """
-    good = judged(rows)
-    if not good:
-        statuses = dict(Counter(r["status"] for r in rows))
+    judged_rows = judged(rows)
+    statuses = dict(Counter(r["status"] for r in rows))
+    if not judged_rows:
         first = rows[0]["detail"] if rows else "there are no rows"
         raise RlhfError(
             f"none of {len(rows)} completions could be judged",
             why=f"{statuses}; first: {first}",
             fix="fix the verifier, or give it more time: --set timeout_s=30",
         )
-    groups = by_prompt(good)
-    samples = max(len(g) for g in by_prompt(rows).values())
-    values = [_mean([r["value"] for r in g]) for g in groups.values()]
-    found: dict[str, Any] = {
+    groups = by_prompt(judged_rows)
+    samples = max(len(group) for group in by_prompt(rows).values())
+    figures: dict[str, Any] = {
         "prompts": len(by_prompt(rows)),
         "samples": samples,
         "completions": len(rows),
-        "value": _plain(mean_interval(values)),
-        "pass_at": curve(groups, lambda g, k: _passed(g, k), samples),
-        "statuses": dict(Counter(r["status"] for r in rows)),
+        "value": _plain(mean_interval([_mean([r["value"] for r in group]) for group in groups.values()])),
+        "pass_at": curve(groups, _passed, samples),
+        "statuses": statuses,
         "categories": dict(Counter(r["category"] for r in rows).most_common()),
-        "parts": {
-            n: _mean([r["parts"][n] for r in good if n in r["parts"]])
-            for n in sorted({n for r in good for n in r["parts"]})
-        },
+        "parts": _parts(judged_rows),
         "endings": endings(rows),
     }
-    if all(any(r.get(mode) is not None for r in good) for mode in MODES):
-        found["modes"] = {mode: _mode(list(groups.values()), mode) for mode in MODES}
+    if all(any(r.get(mode) is not None for r in judged_rows) for mode in MODES):
+        figures["modes"] = {mode: _mode(list(groups.values()), mode) for mode in MODES}
     if samples > 1:
-        found["best_at"] = {"logprob": curve(groups, lambda g, k: _best(g, [r["mean_logprob"] for r in g], k), samples)}
-        for name, scores in (selectors or {}).items():
-            found["best_at"][name] = curve(
-                groups, lambda g, k, s=scores: _best(g, [s.get((r["id"], r["sample"])) for r in g], k), samples
-            )
-        if any(stated(r["detail"]) is not None for r in good):
-            found["majority_at"] = curve(groups, _majority, samples)
-    return found
+        figures["best_at"] = _best_curves(groups, selectors or {}, samples)
+        if any(stated(r["detail"]) is not None for r in judged_rows):
+            figures["majority_at"] = curve(groups, _majority, samples)
+    return figures
 
 
-def curve(groups: Mapping[str, Sequence[Row]], estimate: Any, samples: int) -> dict[str, Any]:
+def _parts(rows: Sequence[Row]) -> dict[str, float]:
+    """Mean of each score part over the rows that have it."""
+    names = sorted({name for row in rows for name in row["parts"]})
+    return {name: _mean([row["parts"][name] for row in rows if name in row["parts"]]) for name in names}
+
+
+def _best_curves(groups: Mapping[str, Sequence[Row]], selectors: Selectors, samples: int) -> dict[str, Any]:
+    """Best-of-k curves by the completions' mean logprob and by each selector's scores."""
+
+    def best_by(score_of: Callable[[Row], float | None]) -> dict[str, Any]:
+        return curve(groups, lambda group, k: _best(group, [score_of(row) for row in group], k), samples)
+
+    curves = {"logprob": best_by(lambda row: row["mean_logprob"])}
+    for name, scores in selectors.items():
+        curves[name] = best_by(lambda row, scores=scores: scores.get((row["id"], row["sample"])))
+    return curves
+
+
+def curve(
+    groups: Mapping[str, Sequence[Row]], estimate: Callable[[Sequence[Row], int], float], samples: int
+) -> dict[str, Any]:
     """k -> value, interval and number of prompts that have k judged samples."""
-    found: dict[str, Any] = {}
+    points: dict[str, Any] = {}
     for k in sizes(samples):
-        values = [estimate(g, k) for g in groups.values() if len(g) >= k]
+        values = [estimate(group, k) for group in groups.values() if len(group) >= k]
         if values:
-            found[str(k)] = {**_plain(mean_interval(values)), "prompts": len(values)}
-    return found
+            points[str(k)] = {**_plain(mean_interval(values)), "prompts": len(values)}
+    return points
 
 
 def endings(rows: Sequence[Row]) -> dict[str, Any]:
@@ -121,36 +135,36 @@ def endings(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def warnings(found: Mapping[str, Any]) -> list[str]:
+def warnings(figures: Mapping[str, Any]) -> list[str]:
     """What a reader of the figures should know first."""
-    ends, said = found["endings"], []
-    if ends["truncated"] > TRUNCATED_WARNING:
-        said.append(
-            f"{ends['truncated']:.1%} of the completions were cut at the token limit before they ended "
+    endings, texts = figures["endings"], list[str]()
+    if endings["truncated"] > TRUNCATED_WARNING:
+        texts.append(
+            f"{endings['truncated']:.1%} of the completions were cut at the token limit before they ended "
             "(their own value is in endings.truncated_right): raise --max-tokens, or add a stop string"
         )
-    if ends["asks_itself"] > TRUNCATED_WARNING:
-        said.append(
-            f"{ends['asks_itself']:.1%} of the completions go on to ask themselves another question, whose "
+    if endings["asks_itself"] > TRUNCATED_WARNING:
+        texts.append(
+            f"{endings['asks_itself']:.1%} of the completions go on to ask themselves another question, whose "
             f"number a verifier may read. Stop strings such as {FOLLOW_UPS[0]!r} end them"
         )
-    if ends["empty"] > 0:
-        said.append(f"{ends['empty']:.1%} of the completions are empty")
-    modes = found.get("modes")
+    if endings["empty"] > 0:
+        texts.append(f"{endings['empty']:.1%} of the completions are empty")
+    modes = figures.get("modes")
     if modes and modes["lenient"]["value"] - modes["strict"]["value"] > 0.1:
-        said.append(
+        texts.append(
             f"strict {modes['strict']['value']:.1%}, lenient {modes['lenient']['value']:.1%}: many right "
             "answers are not in the asked-for form"
         )
-    missing = {s: n for s, n in found["statuses"].items() if s != "ok"}
+    missing = {s: n for s, n in figures["statuses"].items() if s != "ok"}
     if missing:
-        said.append(f"no verdict on {sum(missing.values())} completions ({missing}); they count neither way")
-    said += [
-        f"no {mode} verdict on {figures['missing']} of the judged completions; they count neither way there"
-        for mode, figures in (modes or {}).items()
-        if figures["missing"]
-    ]
-    return said
+        texts.append(f"no verdict on {sum(missing.values())} completions ({missing}); they count neither way")
+    for mode, of_mode in (modes or {}).items():
+        if of_mode["missing"]:
+            texts.append(
+                f"no {mode} verdict on {of_mode['missing']} of the judged completions; they count neither way there"
+            )
+    return texts
 
 
 def pass_rates(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -168,15 +182,15 @@ def pass_rates(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 def metrics(rows: Sequence[Row]) -> dict[str, float]:
     """The figures of :func:`report` that a training run logs."""
-    found = report(rows)
-    out = {f"pass@{k}": v["value"] for k, v in found["pass_at"].items()}
-    out |= {mode: v["value"] for mode, v in found.get("modes", {}).items()}
-    out |= {f"part/{n}": v for n, v in found["parts"].items()}
-    out |= {f"not_judged/{s}": float(n) for s, n in found["statuses"].items() if s != "ok"}
-    ends = found["endings"]
+    figures = report(rows)
+    by_name = {f"pass@{k}": v["value"] for k, v in figures["pass_at"].items()}
+    by_name |= {mode: v["value"] for mode, v in figures.get("modes", {}).items()}
+    by_name |= {f"part/{n}": v for n, v in figures["parts"].items()}
+    by_name |= {f"not_judged/{s}": float(n) for s, n in figures["statuses"].items() if s != "ok"}
+    ends = figures["endings"]
     return {
-        "value": found["value"]["value"],
-        **out,
+        "value": figures["value"]["value"],
+        **by_name,
         "truncated": ends["truncated"],
         "empty": ends["empty"],
         "tokens": ends["tokens"]["mean"],
@@ -208,5 +222,5 @@ def _mean(values: Sequence[float]) -> float:
     return float(sum(values) / len(values)) if values else 0.0
 
 
-def _plain(found: Interval) -> dict[str, float]:
-    return dict(found._asdict())
+def _plain(interval: Interval) -> dict[str, float]:
+    return dict(interval._asdict())

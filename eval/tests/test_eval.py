@@ -15,7 +15,7 @@ from rlhf_core.data.curriculum import read_values
 from rlhf_core.sdk import open_registry
 from rlhf_eval.cli import suite_of
 from rlhf_eval.harness import context
-from rlhf_eval.watch import Watcher, held
+from rlhf_eval.watch import Watcher, linked_copy
 
 from .conftest import ARITHMETIC, BENCHMARK, Ran
 
@@ -221,11 +221,11 @@ def test_what_is_held_stays_when_the_run_removes_it(tmp_path: Path) -> None:
     model = tmp_path / "checkpoint" / "model"
     (model / "trunk").mkdir(parents=True)
     (model / "trunk" / "weights").write_bytes(b"123")
-    with held(model, tmp_path) as place:
+    with linked_copy(model, tmp_path) as place:
         shutil.rmtree(model)
         assert place is not None
         assert (place / "trunk" / "weights").read_bytes() == b"123"
-    with held(model, tmp_path) as place:
+    with linked_copy(model, tmp_path) as place:
         assert place is None
     assert not list(tmp_path.glob(".held-*"))
 

@@ -72,6 +72,16 @@ def settings_of(config: LmEvalConfig, *, functions: bool = False) -> Mapping[str
     return load_yaml(entry.yaml_path, resolve_func=functions)
 
 
+def numbers_of(results: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """lm_eval's metrics that are numbers; with several tasks each name begins with its task."""
+    metrics: dict[str, float] = {}
+    for task, values in results.items():
+        for name, value in values.items():
+            if isinstance(value, (int, float)) and not name.startswith("alias"):
+                metrics[f"{task}/{name}" if len(results) > 1 else name] = float(value)
+    return metrics
+
+
 class LmEvalBenchmark:
     """One task on one model.
 
@@ -110,29 +120,28 @@ class LmEvalBenchmark:
                 log_samples=True,
                 bootstrap_iters=0,
             )
-        metrics = {
-            f"{task}/{name}" if len(raw["results"]) > 1 else name: float(value)
-            for task, rows in raw["results"].items()
-            for name, value in rows.items()
-            if isinstance(value, (int, float)) and not name.startswith("alias")
-        }
         share = truncated([r for rollouts in lm.rollouts.values() for r in rollouts])
-        if share > 0:
+        self._warn(share, lm.shortened)
+        metrics = {**numbers_of(raw["results"]), "truncated": share, "prompts_shortened": float(lm.shortened)}
+        rows = [self._row(task, sample, lm) for task, samples in raw["samples"].items() for sample in samples]
+        return metrics, rows
+
+    def _warn(self, truncated_share: float, prompts_shortened: int) -> None:
+        """Log what was cut off."""
+        if truncated_share > 0:
             log.warning(
                 "%.1f %% of the completions of '%s' were cut at the token limit; its metrics count what was "
                 "cut as it stands. Raise --max-tokens (now %d), unless the task sets max_gen_toks itself",
-                100 * share,
+                100 * truncated_share,
                 self.config.task,
                 self.config.max_tokens,
             )
-        if lm.shortened:
+        if prompts_shortened:
             log.warning(
                 "%d prompts of '%s' did not fit the model's context; their beginning was cut off",
-                lm.shortened,
+                prompts_shortened,
                 self.config.task,
             )
-        rows = [self._row(task, sample, lm) for task, samples in raw["samples"].items() for sample in samples]
-        return {**metrics, "truncated": share, "prompts_shortened": float(lm.shortened)}, rows
 
     def _row(self, task: str, sample: Mapping[str, Any], lm: Any) -> dict[str, Any]:
         args = sample["arguments"]

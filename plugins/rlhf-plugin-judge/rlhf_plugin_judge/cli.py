@@ -52,26 +52,23 @@ def agreement(
 
     sdk.set_up_logging()
     registry = sdk.open_registry()
-    chosen = sdk.component_of(registry, "judge", name, settings=settings)
+    config = sdk.component_of(registry, "judge", name, settings=settings)
     ctx = sdk.context_of(registry, seed=seed, dataset={"name": dataset})
     pairs = ctx.datasets.pairs(split)[:count]
     text = criterion or str(JudgeRewardConfig.model_fields["criterion"].default)
     asking = Asking(max_tokens=max_tokens, seed=seed)
     if dry_run:
-        asked = questions(matches_of(pairs), text, asking)
-        most = getattr(chosen, "most_usd", lambda requests: 0.0)(asked)
-        result: dict[str, Any] = {"judge": name, "pairs": len(pairs), "questions": len(asked), "most_usd": most}
+        requests = questions(matches_of(pairs), text, asking)
+        most_usd = getattr(config, "most_usd", lambda requests: 0.0)(requests)
+        estimate = {"judge": name, "pairs": len(pairs), "questions": len(requests), "most_usd": most_usd}
         if as_json:
-            sdk.emit_json(result)
+            sdk.emit_json(estimate)
         else:
-            click.echo(
-                f"{len(asked)} questions about {len(pairs)} pairs: at most {most:.4f} USD if each is answered "
-                "at the first attempt; judge.max_cost_usd holds in any case"
-            )
+            show_estimate(estimate)
         return
-    chosen.preflight(ctx)
+    config.preflight(ctx)
     sdk.quiet_libraries()
-    judge = chosen.build(ctx)
+    judge = config.build(ctx)
     try:
         result = {"judge": name, **pair_agreement(judge, pairs, text, asking)}
     finally:
@@ -82,6 +79,14 @@ def agreement(
     else:
         show(result)
     raise SystemExit(0 if result["judged"] else 1)
+
+
+def show_estimate(estimate: Mapping[str, Any]) -> None:
+    """For people: how much would be asked, and the most that it can cost."""
+    click.echo(
+        f"{estimate['questions']} questions about {estimate['pairs']} pairs: at most {estimate['most_usd']:.4f} USD if "
+        "each is answered at the first attempt; judge.max_cost_usd holds in any case"
+    )
 
 
 def show(result: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Asks one reward, each conversation once, and keeps what is missing as missing."""
+"""Scores of one reward, each conversation once; what is missing stays missing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHUNK = 1024
 
 
 class TooManyMissing(RlhfError):
-    """A reward left out more than it may; exit code 1."""
+    """A reward has more missing scores than accepted; exit code 1."""
 
 
 class Asker:
@@ -27,26 +27,26 @@ class Asker:
     Args:
         reward: what is tested.
         label: its name in the report.
-        progress: is told how many conversations were scored.
+        progress: called with the number of conversations that were scored.
     """
 
     def __init__(self, reward: object, label: str, progress: Callable[[int], None] = lambda n: None) -> None:
         self.reward, self.label, self.progress = reward, label, progress
         self.statuses: Counter[str] = Counter()
         self.first_problem = ""
-        self._known: dict[tuple[object, ...], float] = {}
+        self._cache: dict[tuple[object, ...], float] = {}
 
     def __call__(self, texts: Sequence[Text]) -> Floats:
         """Scores in order, NaN where the reward has none."""
-        new = list({t.key: t for t in texts if t.key not in self._known}.values())
+        new = list({t.key: t for t in texts if t.key not in self._cache}.values())
         for at in range(0, len(new), CHUNK):
             part = new[at : at + CHUNK]
             for text, value in zip(part, self.fresh(part)):
-                self._known[text.key] = float(value)
-        return np.array([self._known[t.key] for t in texts])
+                self._cache[text.key] = float(value)
+        return np.array([self._cache[t.key] for t in texts])
 
     def fresh(self, texts: Sequence[Text]) -> Floats:
-        """Scores in order, asked anew in one call."""
+        """Scores in order, computed anew in one call."""
         samples = [
             Sample(replace(text.row, id=f"evaluate/{number}", messages=text.prompt), text.completion)
             for number, text in enumerate(texts)
@@ -60,7 +60,7 @@ class Asker:
         return np.array([np.nan if s.value is None or not s.ok else s.value for s in scores], float)
 
     def refuse_missing(self, scores: Floats, most: float) -> None:
-        """Refuse a reward that says too little for the figures to mean anything.
+        """Refuse a reward with too few scores for the figures to mean anything.
 
         Raises:
             TooManyMissing: more than ``most`` of the scores are missing; names the first cause.

@@ -1,4 +1,4 @@
-"""What a reward is tested on: pairs in every form that public sets use, and responses with a gold score.
+"""The pairs that a reward is tested on, in every form that public sets use.
 
 Pairs come through the core's datasets, so that what a training run drops (identical or empty sides, prompts that
 differ) is dropped and counted here too. RM-Bench's rows of 3 x 3 responses are read here.
@@ -6,14 +6,13 @@ differ) is dropped and counted here too. RM-Bench's rows of 3 x 3 responses are 
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from rlhf_core.api import DatasetError, Message, PreferencePair, Prompt, Sample
-from rlhf_core.sdk import NOT_META, Datasets, RawRow, RowReader, read_rows
+from rlhf_core.api import DatasetError, Message, PreferencePair, Prompt
+from rlhf_core.sdk import NOT_META, Datasets, RawRow, RowReader
 
 STYLES = 3
 """RM-Bench: concise, detailed in plain text, detailed in Markdown."""
@@ -71,14 +70,6 @@ class Case:
         return "normal" if chosen == rejected else "hard" if chosen < rejected else "easy"
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
-    """A response whose worth is known."""
-
-    text: Text
-    gold: float
-
-
 @dataclass(frozen=True)
 class Cases:
     """All pairs of an evaluation and what was left out of them."""
@@ -112,12 +103,16 @@ def read_cases(datasets: Datasets, split: str | None, limit: int | None) -> Case
 
 
 def _of_split(datasets: Datasets, split: str) -> tuple[list[Case], Counter[str]]:
-    records = [(source, record) for source in datasets.sources for record in source.records("pairs", split, Counter())]
-    grids = [(source, record) for source, record in records if is_grid(record.row)]
+    """Pairs of one split and the reasons for which rows were left out; RM-Bench's grids where there are any."""
+    grids: list[Case] = []
+    rows: dict[str, tuple[RowReader, RawRow]] = {}
+    for source in datasets.sources:
+        for record in source.records("pairs", split, Counter()):
+            rows[source.name(record, split)] = (source.reader, record)
+            if is_grid(record.row):
+                grids += read_grid(source.reader, record, source.label)
     if grids:
-        cases = [case for source, record in grids for case in read_grid(source.reader, record, source.label)]
-        return cases, Counter()
-    rows = {source.name(record, split): (source.reader, record) for source, record in records}
+        return grids, Counter()
     return [_case(pair, *rows[pair.id]) for pair in datasets.pairs(split)], Counter(datasets.counts)
 
 
@@ -140,10 +135,11 @@ def row_of(reader: RowReader, record: RawRow, source: str) -> Prompt:
 
 def is_grid(row: Mapping[str, Any]) -> bool:
     """Whether a row has several chosen and rejected texts, as RM-Bench's do."""
-    return all(
-        isinstance(row.get(side), list) and row[side] and all(isinstance(x, str) for x in row[side])
-        for side in ("chosen", "rejected")
-    )
+
+    def is_list_of_texts(value: Any) -> bool:
+        return isinstance(value, list) and bool(value) and all(isinstance(text, str) for text in value)
+
+    return is_list_of_texts(row.get("chosen")) and is_list_of_texts(row.get("rejected"))
 
 
 def read_grid(reader: RowReader, record: RawRow, label: str) -> list[Case]:
@@ -152,8 +148,8 @@ def read_grid(reader: RowReader, record: RawRow, label: str) -> list[Case]:
     Raises:
         DatasetError: not three and three texts, or an empty one.
     """
-    prompt, sides = reader.prompt(record), [record.row[side] for side in ("chosen", "rejected")]
-    if any(len(texts) != STYLES or not all(t.strip() for t in texts) for texts in sides):
+    prompt, chosen, rejected = reader.prompt(record), record.row["chosen"], record.row["rejected"]
+    if len(chosen) != STYLES or len(rejected) != STYLES or not all(text.strip() for text in (*chosen, *rejected)):
         raise DatasetError(
             "an RM-Bench row needs three chosen and three rejected texts, none of them empty",
             where=record.where,
@@ -164,152 +160,6 @@ def read_grid(reader: RowReader, record: RawRow, label: str) -> list[Case]:
     row = row_of(reader, record, label)
     return [
         Case(f"{name}#{i}{j}", Text(prompt, good, row), Text(prompt, bad, row), subset, (i, j))
-        for i, good in enumerate(sides[0])
-        for j, bad in enumerate(sides[1])
+        for i, good in enumerate(chosen)
+        for j, bad in enumerate(rejected)
     ]
-
-
-def read_responses(
-    file: str, column: str | None, scale: tuple[float, float] | None, datasets: Datasets | None
-) -> list[Response]:
-    """Responses with a gold score: rows with ``completion`` or ``completions`` (texts, or objects with ``text``).
-
-    Args:
-        file: JSON lines, or the output of ``rlhf generate --json``.
-        column: where the gold score stands, in the row or in each completion; None asks the dataset's own gold score.
-        scale: the lowest and highest gold score there may be.
-        datasets: has the gold score when there is no column.
-
-    Raises:
-        DatasetError: no gold score, one that is no number or outside the scale, or all of them equal.
-    """
-    rows, places = read_rows(file)
-    reader = RowReader(file, {}, mapped=False)
-    judge = None if column else Gold(datasets, file)
-    found: list[Response] = []
-    for number, (row, place) in enumerate(zip(rows, places)):
-        record = RawRow(row, number, f"{file}, {place}")
-        prompt = reader.prompt(record)
-        own = row_of(reader, record, str(row.get("source", "")))
-        for text, values in _completions(reader, record):
-            one = Text(prompt, text, own)
-            gold = judge(one, record.where) if judge else number_of(values, str(column), scale, record.where)
-            found.append(Response(one, gold))
-    if len({r.gold for r in found}) < 2:
-        raise DatasetError(
-            f"all {len(found)} gold scores of '{file}' are {found[0].gold:g}"
-            if found
-            else f"'{file}' has no completion",
-            why="nothing can be compared with a constant",
-            fix="give responses of different worth, or another --gold column",
-        )
-    return found
-
-
-def with_answers(responses: Sequence[Response], pairs: Sequence[Case]) -> list[Response]:
-    """Responses without a reference answer of their own get the row of a pair with the same conversation."""
-    rows = {prompt_key(c.chosen.prompt): c.chosen.row for c in pairs}
-    found: list[Response] = []
-    for response in responses:
-        text, own = response.text, response.text.row
-        row = rows.get(prompt_key(text.prompt), own)
-        if own.answer is None:
-            own = replace(own, answer=row.answer, source=own.source or row.source, meta={**row.meta, **own.meta})
-        found.append(replace(response, text=text._replace(row=own)))
-    return found
-
-
-def _completions(reader: RowReader, record: RawRow) -> list[tuple[str, Mapping[str, Any]]]:
-    """(text, where its gold score stands) of each completion of a row."""
-    many = record.row.get("completions")
-    if many is None:
-        return [(str(reader.need(record, "completion", "response")), record.row)]
-    if not isinstance(many, list):
-        raise DatasetError("completions is not a list", where=record.where, fix="give a list of texts or objects")
-    golds = [
-        {k: v[i] for k, v in record.row.items() if isinstance(v, list) and len(v) == len(many)}
-        for i in range(len(many))
-    ]
-    return [
-        (one, golds[i]) if isinstance(one, str) else (str(one.get("text", "")), {**golds[i], **one})
-        for i, one in enumerate(many)
-    ]
-
-
-def number_of(row: Mapping[str, Any], column: str, scale: tuple[float, float] | None, where: str) -> float:
-    """A finite number of a row, within the scale.
-
-    Raises:
-        DatasetError: it is none, or outside.
-    """
-    value = row.get(column)
-    if value is None:
-        raise DatasetError(
-            f"there is no gold score '{column}'",
-            where=where,
-            why=f"there is: {', '.join(map(str, row))}",
-            fix="name the column with --gold",
-        )
-    try:
-        gold = float(value)
-    except (TypeError, ValueError):
-        gold = math.nan
-    if not math.isfinite(gold):
-        raise DatasetError(f"gold score {value!r} is not a finite number", where=where, fix="fix or remove that row")
-    if scale and not scale[0] <= gold <= scale[1]:
-        raise DatasetError(
-            f"gold score {gold:g} lies outside the scale {scale[0]:g} to {scale[1]:g}",
-            where=where,
-            fix="fix the row, or --gold-scale",
-        )
-    return gold
-
-
-class Gold:
-    """A dataset's own gold score, found by the conversation.
-
-    Args:
-        datasets: whose sources may have one.
-        what: names the file in errors.
-
-    Raises:
-        DatasetError: there is none.
-    """
-
-    def __init__(self, datasets: Datasets | None, what: str) -> None:
-        self.datasets = datasets
-        self.prompts = gold_prompts(datasets) if datasets is not None else {}
-        if not self.prompts:
-            raise DatasetError(
-                f"there is no gold score for '{what}'",
-                why="the dataset has none of its own",
-                fix="name its column with --gold COLUMN, or --pairs pocket/assistant",
-            )
-
-    def __call__(self, text: Text, where: str) -> float:
-        """The gold score of one response.
-
-        Raises:
-            DatasetError: its conversation is not in the dataset.
-        """
-        prompt = self.prompts.get(prompt_key(text.prompt))
-        if prompt is None or self.datasets is None:
-            raise DatasetError(
-                "the dataset has no such prompt, so no gold score",
-                where=where,
-                why=f"the prompt is {text.prompt[-1]['content'][:60]!r}",
-                fix="name a column with --gold, or remove that row",
-            )
-        return float((self.datasets.gold(Sample(prompt, text.completion)) or {})["value"])
-
-
-def gold_prompts(datasets: Datasets) -> dict[tuple[tuple[str, str], ...], Prompt]:
-    """Conversation -> the prompt by which its dataset knows the gold score; empty where no source has one."""
-    if not any(hasattr(s.component, "gold") for s in datasets.sources):
-        return {}
-    return {
-        prompt_key(p.messages): p
-        for split in ("heldout", "train")
-        for p in datasets.prompts(split)
-        if datasets.has_gold(p)
-    }

@@ -22,17 +22,13 @@ def choose(
     if not folders and not names:
         raise ConfigError("say which reward: --model or --reward", fix="--model FOLDER, or --reward NAME")
     labels = unique([*(label_of(f) for f in folders), *names])
-    own: dict[str, list[str]] = {label: [] for label in labels}
+    settings_of: dict[str, list[str]] = {label: [] for label in labels}
     for text in settings:
-        own[owner_of(text, labels)].append(text.split(":", 1)[1] if len(labels) > 1 else text)
+        settings_of[owner_of(text, labels)].append(text.split(":", 1)[1] if len(labels) > 1 else text)
+    sources = [*((folder, None) for folder in folders), *((None, name) for name in names)]
     return {
-        label: chosen_reward(
-            registry,
-            folders[i] if i < len(folders) else None,
-            None if i < len(folders) else names[i - len(folders)],
-            own[label],
-        )
-        for i, label in enumerate(labels)
+        label: chosen_reward(registry, folder, name, settings_of[label])
+        for label, (folder, name) in zip(labels, sources, strict=True)
     }
 
 

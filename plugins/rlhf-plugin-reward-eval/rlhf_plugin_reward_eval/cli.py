@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from rlhf_core.sdk import Choice
 
-PROBES = ("length", "hollow", "content", "batch", "turns", "none")
+if TYPE_CHECKING:
+    from rlhf_plugin_reward_eval.evaluation import Report
+
+PROBE_CHOICES = ("length", "hollow", "content", "batch", "turns", "none")
 
 
 @click.command()
@@ -47,7 +49,9 @@ PROBES = ("length", "hollow", "content", "batch", "turns", "none")
 )
 @click.option("--gold", "column", metavar="COLUMN", help="Their gold score's column. Default: the dataset's own gold.")
 @click.option("--gold-scale", type=(float, float), metavar="LOW HIGH", help="Refuse gold scores outside.")
-@click.option("--probe", "probes", multiple=True, type=Choice(PROBES), help="Only these. Repeatable; default: all.")
+@click.option(
+    "--probe", "probes", multiple=True, type=Choice(PROBE_CHOICES), help="Only these. Repeatable; default: all."
+)
 @click.option("--probe-pairs", type=click.IntRange(2), default=200, show_default=True, help="Pairs that probes change.")
 @click.option(
     "--max-missing",
@@ -88,21 +92,16 @@ def evaluate(
     """
     from rlhf_core.sdk import (
         context_of,
-        emit_json,
-        open_component,
         open_registry,
         quiet_libraries,
         set_up_logging,
         use_products,
     )
-    from rlhf_plugin_reward_eval import evaluation
-    from rlhf_plugin_reward_eval.asking import Asker
-    from rlhf_plugin_reward_eval.cases import Gold, gold_prompts, read_cases, read_responses, with_answers
+    from rlhf_plugin_reward_eval.cases import read_cases
     from rlhf_plugin_reward_eval.choosing import check_options, choose
-    from rlhf_plugin_reward_eval.measures import agreement
-    from rlhf_plugin_reward_eval.plots import check_plots, draw
-    from rlhf_plugin_reward_eval.printing import show
-    from rlhf_plugin_reward_eval.progress import Progress
+    from rlhf_plugin_reward_eval.evaluation import PROBES, Settings, measure_rewards
+    from rlhf_plugin_reward_eval.plots import check_plots
+    from rlhf_plugin_reward_eval.responses import gold_of_texts, read_responses, with_answers
 
     set_up_logging()
     check_options(output, column, gold_scale, responses)
@@ -116,40 +115,33 @@ def evaluate(
     graded = read_responses(responses, column, gold_scale, datasets) if responses else []
     graded = with_answers(graded, cases.pairs)
     contexts = {
-        label: context_of(registry, seed=seed, dataset=rows, reward=chosen) for label, chosen in rewards.items()
+        label: context_of(registry, seed=seed, dataset=rows, reward=config) for label, config in rewards.items()
     }
-    for label, chosen in rewards.items():
-        chosen.preflight(contexts[label])
+    for label, config in rewards.items():
+        config.preflight(contexts[label])
     quiet_libraries()
-    wanted = tuple(p for p in probes if p != "none") if probes else evaluation.PROBES
-    options = evaluation.Settings(wanted, probe_pairs, max_missing, seed)
-    report = evaluation.Report(evaluation.describe_data(cases, graded))
-    gold = Gold(datasets, dataset) if not graded and gold_prompts(datasets) else None
+    chosen_probes = tuple(p for p in probes if p != "none") if probes else PROBES
+    measured = Settings(chosen_probes, probe_pairs, max_missing, seed)
+    gold = None if graded else gold_of_texts(datasets, dataset)
     use_products("auto")
-    with Progress() as progress:
-        for label, chosen in rewards.items():
-            with open_component("reward", chosen, contexts[label]) as reward:
-                ask = Asker(reward, label, progress.start(label))
-                evaluation.measure(
-                    ask, cases, graded, options, (lambda t, judge=gold: judge(t, dataset)) if gold else None, report
-                )
-    report.agreement = agreement(report.sides, cases.pairs)
-    _finish(report, output, plots, as_json, show, draw, emit_json)
+    report = measure_rewards(rewards, contexts, cases, graded, measured, gold)
+    _finish(report, output, plots, as_json)
 
 
-def _finish(
-    report: Any, output: Path | None, plots: Path | None, as_json: bool, show: Any, draw: Any, emit_json: Any
-) -> None:
+def _finish(report: Report, output: Path | None, plots: Path | None, as_json: bool) -> None:
     """Print, write and draw."""
-    from rlhf_core.sdk import write_json
+    from rlhf_core.sdk import emit_json, write_json
+    from rlhf_plugin_reward_eval.plots import draw
+    from rlhf_plugin_reward_eval.printing import show
 
-    made: Sequence[Path] = draw(report, plots) if plots is not None else ()
+    files = draw(report, plots) if plots is not None else []
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
         write_json(output, report.as_json())
+        files = [output, *files]
     if as_json:
         emit_json(report.as_json())
         return
     show(report)
-    for path in ([output] if output else []) + list(made):
+    for path in files:
         click.echo(f"written: {path}")

@@ -9,9 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from rlhf_core.api import BuildContext, ComponentConfig
+from rlhf_core.sdk import open_component
 from rlhf_plugin_reward_eval import measures, probes
 from rlhf_plugin_reward_eval.asking import Asker
-from rlhf_plugin_reward_eval.cases import Case, Cases, Response, Text, prompt_key
+from rlhf_plugin_reward_eval.cases import Case, Cases, Text, prompt_key
+from rlhf_plugin_reward_eval.progress import Progress
+from rlhf_plugin_reward_eval.responses import Response
 from rlhf_plugin_reward_eval.stats import Floats
 
 PROBES = ("length", "hollow", "content", "batch", "turns")
@@ -30,7 +34,7 @@ class Settings:
 
 @dataclass
 class Report:
-    """Everything that was found; JSON values only but for ``sides``."""
+    """Everything that was measured; JSON values only but for ``sides``."""
 
     data: dict[str, Any]
     rewards: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -63,6 +67,36 @@ def describe_data(cases: Cases, responses: Sequence[Response]) -> dict[str, Any]
     }
 
 
+def measure_rewards(
+    rewards: Mapping[str, ComponentConfig],
+    contexts: Mapping[str, BuildContext],
+    cases: Cases,
+    responses: Sequence[Response],
+    settings: Settings,
+    gold: Callable[[Text], float] | None,
+) -> Report:
+    """Every reward's figures, one reward after the other, and their agreement.
+
+    Args:
+        rewards: label -> Config.
+        contexts: label -> what the reward is built with.
+        cases: the pairs.
+        responses: with a gold score; may be empty.
+        settings: which probes, and how many missing scores are accepted.
+        gold: gold score of a response, where the dataset has one.
+
+    Raises:
+        TooManyMissing: a reward has no score for too many responses.
+    """
+    report = Report(describe_data(cases, responses))
+    with Progress() as progress:
+        for label, config in rewards.items():
+            with open_component("reward", config, contexts[label]) as reward:
+                measure(Asker(reward, label, progress.start(label)), cases, responses, settings, gold, report)
+    report.agreement = measures.agreement(report.sides, cases.pairs)
+    return report
+
+
 def measure(
     ask: Asker,
     cases: Cases,
@@ -80,27 +114,34 @@ def measure(
     sides = ask([c.chosen for c in pairs]), ask([c.rejected for c in pairs])
     ask.refuse_missing(np.concatenate(sides), settings.max_missing)
     scored = measures.Scored.of(pairs, *sides)
-    spread = scored.spread or math.nan
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         **measures.accuracy(scored, seed),
         "scores": statistics(sides),
         "missing": {k: n for k, n in ask.statuses.items() if k != "ok"},
-    }
-    found |= {
         "calibration": measures.calibration(scored),
         "length": measures.length(scored, seed),
         **measures.by_subset(scored, seed),
     }
     if grid := measures.rm_bench(scored, seed):
-        found["rm_bench"] = grid
+        figures["rm_bench"] = grid
     if graded := _graded(pairs, responses, gold):
-        values = ask([r.text for r in graded])
-        ask.refuse_missing(values, settings.max_missing)
-        found["gold"] = measures.against_gold(graded, values, seed)
-        if curve := measures.best_of_n(graded, values, seed):
-            found["best_of_n"] = curve
-    found["probes"] = probe(ask, pairs, settings, spread)
-    report.rewards[ask.label], report.sides[ask.label] = found, sides
+        figures |= gold_figures(ask, graded, settings)
+    figures["probes"] = probe(ask, pairs, settings, scored.spread or math.nan)
+    report.rewards[ask.label], report.sides[ask.label] = figures, sides
+
+
+def gold_figures(ask: Asker, graded: Sequence[Response], settings: Settings) -> dict[str, Any]:
+    """Rank correlation with the gold score, and the best-of-n curve where prompts have several responses.
+
+    Raises:
+        TooManyMissing: no score for too many responses.
+    """
+    scores_N = ask([r.text for r in graded])
+    ask.refuse_missing(scores_N, settings.max_missing)
+    figures: dict[str, Any] = {"gold": measures.against_gold(graded, scores_N, settings.seed)}
+    if curve := measures.best_of_n(graded, scores_N, settings.seed):
+        figures["best_of_n"] = curve
+    return figures
 
 
 def _graded(
@@ -115,18 +156,18 @@ def _graded(
 
 def statistics(sides: tuple[Floats, Floats]) -> dict[str, float]:
     """Mean and spread of all scores."""
-    both = np.concatenate(sides)
-    return {"mean": float(np.nanmean(both)), "std": float(np.nanstd(both))}
+    scores = np.concatenate(sides)
+    return {"mean": float(np.nanmean(scores)), "std": float(np.nanstd(scores))}
 
 
 def probe(ask: Asker, pairs: Sequence[Case], settings: Settings, spread: float) -> dict[str, Any]:
-    """The probes that were asked for; those of a reward that gives one score to everything are left out."""
-    some, seed = probes.sampled(pairs, settings.probe_pairs, settings.seed), settings.seed
-    work: dict[str, Callable[[], dict[str, Any]]] = {
-        "length": lambda: probes.length_probe(ask, some, seed, spread),
-        "hollow": lambda: probes.hollow_probe(ask, some, seed, spread),
-        "content": lambda: probes.content_probe(ask, some, seed, spread),
-        "batch": lambda: probes.batch_probe(ask, some, spread),
+    """The chosen probes; those of a reward that gives one score to everything are left out."""
+    drawn, seed = probes.sampled(pairs, settings.probe_pairs, settings.seed), settings.seed
+    run: dict[str, Callable[[], dict[str, Any]]] = {
+        "length": lambda: probes.length_probe(ask, drawn, seed, spread),
+        "hollow": lambda: probes.hollow_probe(ask, drawn, seed, spread),
+        "content": lambda: probes.content_probe(ask, drawn, seed, spread),
+        "batch": lambda: probes.batch_probe(ask, drawn, spread),
         "turns": lambda: probes.turns_probe(ask, pairs, seed, spread),  # all: only their last turns are scored anew
     }
-    return {name: work[name]() for name in PROBES if name in settings.probes and math.isfinite(spread)}
+    return {name: run[name]() for name in PROBES if name in settings.probes and math.isfinite(spread)}

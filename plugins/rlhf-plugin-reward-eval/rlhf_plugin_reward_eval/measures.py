@@ -14,7 +14,8 @@ import numpy as np
 
 from rlhf_core.functional import spearman, wilson
 from rlhf_plugin_reward_eval import stats
-from rlhf_plugin_reward_eval.cases import Case, Response, prompt_key
+from rlhf_plugin_reward_eval.cases import Case, prompt_key
+from rlhf_plugin_reward_eval.responses import Response
 from rlhf_plugin_reward_eval.stats import Floats
 
 SECTIONS = {

@@ -27,108 +27,118 @@ def spanned(value: float, ends: Sequence[float], digits: int = 3) -> str:
 def show(report: Report) -> None:
     """Print everything."""
     data = report.data
-    click.echo(
-        f"{data['pairs']} pairs of {data['prompts']} prompts ({data['split']})"
-        + "".join(f", {n} {name.replace('_', ' ')}" for name, n in data["left_out"].items())
-        + "\n"
-    )
-    table(
-        ("reward", "accuracy (95 %)", "bootstrap by prompt", "ties", "missing", "ECE", "rescaled", "prefers longer"),
-        (
-            (
-                name,
-                spanned(r["accuracy"], r["wilson"]),
-                f"{number(r['bootstrap'][0])} to {number(r['bootstrap'][1])}",
-                r["ties"],
-                sum(r["missing"].values()),
-                number(r["calibration"].get("ece")),
-                number(r["calibration"].get("ece_rescaled")),
-                number(r["length"]["reward_prefers_longer"]),
-            )
-            for name, r in report.rewards.items()
-        ),
-    )
+    left_out = "".join(f", {n} {name.replace('_', ' ')}" for name, n in data["left_out"].items())
+    click.echo(f"{data['pairs']} pairs of {data['prompts']} prompts ({data['split']}){left_out}\n")
+    _overview(report.rewards)
     lengths = next(iter(report.rewards.values()))["length"]
     click.echo(f"\nThe labels prefer the longer response in {number(lengths['labels_prefer_longer'])} of pairs.")
-    for name, found in report.rewards.items():
+    for name, figures in report.rewards.items():
         click.echo("")
         click.secho(name, bold=True)
-        _one(found)
+        _one_reward(figures)
     if report.agreement:
         click.echo("\nagreement")
-        table(
-            ("rewards", "Spearman", "pairs ordered alike", "wrong together", "by chance"),
-            (
-                (
-                    " / ".join(a["rewards"]),
-                    number(a["spearman"]),
-                    number(a["pairs_ordered_alike"]),
-                    number(a["wrong_together"]),
-                    number(a["wrong_together_by_chance"]),
-                )
-                for a in report.agreement
-            ),
-        )
+        _agreement(report.agreement)
 
 
-def _one(found: Mapping[str, Any]) -> None:
-    if deciles := found["calibration"].get("deciles"):
-        click.echo("calibration by margin: is sigmoid(margin) the chance of being right?")
-        table(
-            ("decile", "margin", "confidence", "right (95 %)", "gap"),
-            (
-                (
-                    i,
-                    number(b["margin"]),
-                    number(b["confidence"]),
-                    spanned(b["right"], (b["low"], b["high"])),
-                    f"{b['gap']:+.3f}",
-                )
-                for i, b in enumerate(deciles, 1)
-            ),
+def _overview(rewards: Mapping[str, Mapping[str, Any]]) -> None:
+    """One line per reward."""
+    rows = [
+        (
+            name,
+            spanned(figures["accuracy"], figures["wilson"]),
+            f"{number(figures['bootstrap'][0])} to {number(figures['bootstrap'][1])}",
+            figures["ties"],
+            sum(figures["missing"].values()),
+            number(figures["calibration"].get("ece")),
+            number(figures["calibration"].get("ece_rescaled")),
+            number(figures["length"]["reward_prefers_longer"]),
         )
+        for name, figures in rewards.items()
+    ]
+    table(
+        ("reward", "accuracy (95 %)", "bootstrap by prompt", "ties", "missing", "ECE", "rescaled", "prefers longer"),
+        rows,
+    )
+
+
+def _agreement(agreement: Sequence[Mapping[str, Any]]) -> None:
+    """One line per two rewards."""
+    rows = [
+        (
+            " / ".join(pair["rewards"]),
+            number(pair["spearman"]),
+            number(pair["pairs_ordered_alike"]),
+            number(pair["wrong_together"]),
+            number(pair["wrong_together_by_chance"]),
+        )
+        for pair in agreement
+    ]
+    table(("rewards", "Spearman", "pairs ordered alike", "wrong together", "by chance"), rows)
+
+
+def _one_reward(figures: Mapping[str, Any]) -> None:
+    _calibration(figures["calibration"])
+    _lengths(figures["length"])
+    _subsets(figures)
+    if gold := figures.get("gold"):
         click.echo(
-            f"temperature {number(found['calibration']['temperature'])}, log loss "
-            f"{number(found['calibration']['log_loss'])} nats, rescaled "
-            f"{number(found['calibration']['log_loss_rescaled'])}"
+            f"gold: Spearman {_rho(gold)} over {gold['responses']} responses ({gold['missing']} missing), "
+            f"{number(gold['spearman_within_prompts'])} within prompts ({gold['prompts_varied']})"
         )
-    lengths = found["length"]
+    if curve := figures.get("best_of_n"):
+        rows = [
+            (c["n"], number(c["kl"]), spanned(c["gold"], c["bootstrap"]), number(c["oracle"]), number(c["score"]))
+            for c in curve
+        ]
+        table(("best of n", "KL", "gold (95 %)", "oracle", "score"), rows)
+    _probes(figures["probes"])
+
+
+def _calibration(calibration: Mapping[str, Any]) -> None:
+    if not (deciles := calibration.get("deciles")):
+        return
+    click.echo("calibration by margin: is sigmoid(margin) the chance of being right?")
+    rows = [
+        (
+            i,
+            number(b["margin"]),
+            number(b["confidence"]),
+            spanned(b["right"], (b["low"], b["high"])),
+            f"{b['gap']:+.3f}",
+        )
+        for i, b in enumerate(deciles, 1)
+    ]
+    table(("decile", "margin", "confidence", "right (95 %)", "gap"), rows)
+    click.echo(
+        f"temperature {number(calibration['temperature'])}, log loss "
+        f"{number(calibration['log_loss'])} nats, rescaled "
+        f"{number(calibration['log_loss_rescaled'])}"
+    )
+
+
+def _lengths(lengths: Mapping[str, Any]) -> None:
     click.echo(
         f"length: Spearman of score and words {_rho(lengths['score_and_words'])}, of margin and difference "
         f"{_rho(lengths['margin_and_words'])}; accuracy where chosen is longer "
         f"{number(lengths['accuracy']['chosen_longer']['accuracy'])}, shorter "
         f"{number(lengths['accuracy']['chosen_shorter']['accuracy'])}"
     )
-    _subsets(found)
-    if gold := found.get("gold"):
-        click.echo(
-            f"gold: Spearman {_rho(gold)} over {gold['responses']} responses ({gold['missing']} missing), "
-            f"{number(gold['spearman_within_prompts'])} within prompts ({gold['prompts_varied']})"
-        )
-    if curve := found.get("best_of_n"):
-        table(
-            ("best of n", "KL", "gold (95 %)", "oracle", "score"),
-            (
-                (c["n"], number(c["kl"]), spanned(c["gold"], c["bootstrap"]), number(c["oracle"]), number(c["score"]))
-                for c in curve
-            ),
-        )
-    _probes(found["probes"])
 
 
-def _rho(found: Mapping[str, Any]) -> str:
-    return spanned(found["spearman"], found["bootstrap"], 2)
+def _rho(correlation: Mapping[str, Any]) -> str:
+    return spanned(correlation["spearman"], correlation["bootstrap"], 2)
 
 
-def _subsets(found: Mapping[str, Any]) -> None:
-    if "subsets" in found:
+def _subsets(figures: Mapping[str, Any]) -> None:
+    if "subsets" in figures:
         table(
             ("subset", "accuracy (95 %)", "pairs"),
-            ((n, spanned(a["accuracy"], a["wilson"]), a["pairs"]) for n, a in found["subsets"].items()),
+            ((n, spanned(a["accuracy"], a["wilson"]), a["pairs"]) for n, a in figures["subsets"].items()),
         )
-    if "sections" in found:
-        table(("RewardBench section", "accuracy"), ((n, number(v)) for n, v in found["sections"].items()))
-    if grid := found.get("rm_bench"):
+    if "sections" in figures:
+        table(("RewardBench section", "accuracy"), ((n, number(v)) for n, v in figures["sections"].items()))
+    if grid := figures.get("rm_bench"):
         table(
             ("RM-Bench", *(f"rejected {i}" for i in range(3))),
             ((f"chosen {i}", *map(number, row)) for i, row in enumerate(grid["matrix"])),
@@ -139,7 +149,7 @@ def _subsets(found: Mapping[str, Any]) -> None:
         )
 
 
-def _probes(found: Mapping[str, Any]) -> None:
+def _probes(probes: Mapping[str, Any]) -> None:
     rows = [
         (
             kind,
@@ -150,14 +160,14 @@ def _probes(found: Mapping[str, Any]) -> None:
             p["missing"],
         )
         for kind in ("length", "hollow", "content")
-        for name, p in found.get(kind, {}).items()
+        for name, p in probes.get(kind, {}).items()
     ]
     if rows:
         table(("probe", "change", "score change in stds (95 %)", "raised", "rejected overtakes", "missing"), rows)
-    if batch := found.get("batch"):
+    if batch := probes.get("batch"):
         verdict = "does not depend" if batch["invariant"] else "DEPENDS"
         click.echo(f"batch: the score {verdict} on its batch (largest difference {batch['in_stds']:.1e} stds)")
-    if turns := found.get("turns"):
+    if turns := probes.get("turns"):
         click.echo(
             "turns: no pair has several turns"
             if not turns["pairs"]

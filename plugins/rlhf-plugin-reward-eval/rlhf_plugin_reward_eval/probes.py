@@ -60,18 +60,22 @@ def effect(ask: Asker, cases: Sequence[Case], change: Callable[[str], str], seed
     ``rejected_overtakes``: of the pairs ordered as labelled, those in which the changed rejected response scores at
     least as high as the unchanged chosen one.
     """
-    sides = [[c.chosen for c in cases], [c.rejected for c in cases]]
-    before, after = ([ask(s) for s in sides], [ask([with_completion(t, change) for t in s]) for s in sides])
-    change_N = np.concatenate([a - b for a, b in zip(after, before)]) / spread
+    chosen, rejected = [c.chosen for c in cases], [c.rejected for c in cases]
+    before_chosen_N, before_rejected_N = ask(chosen), ask(rejected)
+    after_chosen_N = ask([with_completion(t, change) for t in chosen])
+    after_rejected_N = ask([with_completion(t, change) for t in rejected])
+
+    changes = np.concatenate([after_chosen_N - before_chosen_N, after_rejected_N - before_rejected_N]) / spread
+    scored = np.isfinite(changes)
     clusters = [prompt_key(c.chosen.prompt) for c in cases]
-    there = np.isfinite(change_N)
-    kept_N, keys = change_N[there], [k for k, ok in zip([*clusters, *clusters], there) if ok]
-    right = (before[0] > before[1]) & np.isfinite(after[1])
-    overtaken = (after[1] >= before[0])[right]
+    scored_clusters = [key for key, ok in zip([*clusters, *clusters], scored) if ok]
+
+    right_N = (before_chosen_N > before_rejected_N) & np.isfinite(after_rejected_N)
+    overtaken = (after_rejected_N >= before_chosen_N)[right_N]
     return {
-        **mean_change(kept_N, keys, seed),
-        "missing": int((~there).sum()),
-        "rejected_overtakes": float(overtaken.mean()) if right.any() else math.nan,
+        **mean_change(changes[scored], scored_clusters, seed),
+        "missing": int((~scored).sum()),
+        "rejected_overtakes": float(overtaken.mean()) if right_N.any() else math.nan,
     }
 
 
@@ -103,46 +107,68 @@ def content_probe(ask: Asker, cases: Sequence[Case], seed: int, spread: float) -
     rng = np.random.default_rng([seed, 2])
     chosen = [c.chosen for c in cases]
     shuffled = [with_completion(t, lambda s: " ".join(rng.permutation(s.split()))) for t in chosen]
-    keys = [prompt_key(t.prompt) for t in chosen]
-    other = [
-        next((chosen[j % len(chosen)] for j in range(i + 1, i + len(chosen)) if keys[j % len(chosen)] != keys[i]), None)
-        for i in range(len(chosen))
+    swapped = [
+        None if other is None else text._replace(completion=other.completion)
+        for text, other in zip(chosen, next_prompts(chosen))
     ]
-    pairs = {
-        "words shuffled": [(t, s) for t, s in zip(chosen, shuffled) if s != t],
-        "answer to another prompt": [
-            (t, t._replace(completion=o.completion))
-            for t, o in zip(chosen, other)
-            if o is not None and o.completion != t.completion
-        ],
-    }
-    return {name: control(ask, rows, seed, spread) for name, rows in pairs.items() if rows}
+    spoilt = {"words shuffled": shuffled, "answer to another prompt": swapped}
+    report: dict[str, Any] = {}
+    for name, versions in spoilt.items():
+        rows = [
+            (text, version)
+            for text, version in zip(chosen, versions)
+            if version is not None and version.completion != text.completion
+        ]
+        if rows:
+            report[name] = control(ask, rows, seed, spread)
+    return report
+
+
+def next_prompts(texts: Sequence[Text]) -> list[Text | None]:
+    """For each text the next one, in a ring, that answers another prompt; None if there is none."""
+    keys = [prompt_key(t.prompt) for t in texts]
+    count = len(texts)
+
+    def following(i: int) -> Text | None:
+        for j in range(i + 1, i + count):
+            if keys[j % count] != keys[i]:
+                return texts[j % count]
+        return None
+
+    return [following(i) for i in range(count)]
 
 
 def control(ask: Asker, rows: Sequence[tuple[Text, Text]], seed: int, spread: float) -> dict[str, Any]:
     """Score change from each text to its spoilt version; ``noticed``: how often it falls."""
-    change_N = (ask([s for _, s in rows]) - ask([t for t, _ in rows])) / spread
-    there = np.isfinite(change_N)
-    found = mean_change(change_N[there], [prompt_key(t.prompt) for (t, _), ok in zip(rows, there) if ok], seed)
+    change_N = (ask([spoilt for _, spoilt in rows]) - ask([text for text, _ in rows])) / spread
+    scored_N = np.isfinite(change_N)
+    clusters = [prompt_key(text.prompt) for (text, _), ok in zip(rows, scored_N) if ok]
     return {
-        **found,
-        "missing": int((~there).sum()),
-        "noticed": float((change_N[there] < 0).mean()) if there.any() else math.nan,
+        **mean_change(change_N[scored_N], clusters, seed),
+        "missing": int((~scored_N).sum()),
+        "noticed": float((change_N[scored_N] < 0).mean()) if scored_N.any() else math.nan,
     }
 
 
 def batch_probe(ask: Asker, cases: Sequence[Case], spread: float) -> dict[str, Any]:
     """Largest difference between scores asked together, in reverse, and one by one."""
     texts = [t for c in cases[: BATCH // 2] for t in (c.chosen, c.rejected)]
-    together = ask.fresh(texts)
-    others = {"reversed": ask.fresh(texts[::-1])[::-1], "one by one": np.concatenate([ask.fresh([t]) for t in texts])}
-    found = {name: float(np.nanmax(np.abs(o - together), initial=0.0)) for name, o in others.items()}
-    appeared = any(bool((np.isfinite(o) != np.isfinite(together)).any()) for o in others.values())
+    together_N = ask.fresh(texts)
+    reversed_N = ask.fresh(texts[::-1])[::-1]
+    alone_N = np.concatenate([ask.fresh([t]) for t in texts])
+    variants = {"reversed": reversed_N, "one by one": alone_N}
+    differences = {
+        name: float(np.nanmax(np.abs(scores_N - together_N), initial=0.0)) for name, scores_N in variants.items()
+    }
+    missing_differs = any(
+        bool((np.isfinite(scores_N) != np.isfinite(together_N)).any()) for scores_N in variants.values()
+    )
+    largest = max(differences.values())
     return {
         "responses": len(texts),
-        "largest_difference": found,
-        "in_stds": max(found.values()) / spread,
-        "invariant": max(found.values()) <= 1e-3 * spread and not appeared,
+        "largest_difference": differences,
+        "in_stds": largest / spread,
+        "invariant": largest <= 1e-3 * spread and not missing_differs,
     }
 
 
@@ -151,29 +177,31 @@ def turns_probe(ask: Asker, cases: Sequence[Case], seed: int, spread: float) -> 
     several = [c for c in cases if len([m for m in c.chosen.prompt if m["role"] != "system"]) > 1]
     if not several:
         return {"pairs": 0}
-    sides = [[c.chosen for c in several], [c.rejected for c in several]]
-    whole, last = ([ask([view(t) for t in s]) for s in sides] for view in (lambda t: t, last_turn))
-    margins = [m[0] - m[1] for m in (whole, last)]
-    there = np.isfinite(margins[0]) & np.isfinite(margins[1])
-    right = [stats.points(m[there], TIE * spread) for m in margins]
-    keys = [prompt_key(c.chosen.prompt) for c, ok in zip(several, there) if ok]
-    gain_N = right[0] - right[1]
-    interval = stats.bootstrap(lambda rows: float(gain_N[rows].mean()), keys, seed) if keys else (math.nan,) * 2
-    words = [
-        float(
-            np.mean([sum(len(m["content"].split()) for m in view(c.chosen).prompt) + c.chosen.words for c in several])
-        )
-        for view in (lambda t: t, last_turn)
-    ]
+    chosen, rejected = [c.chosen for c in several], [c.rejected for c in several]
+    whole_N = ask(chosen) - ask(rejected)
+    last_N = ask([last_turn(t) for t in chosen]) - ask([last_turn(t) for t in rejected])
+
+    scored_N = np.isfinite(whole_N) & np.isfinite(last_N)
+    whole_right_N, last_right_N = (stats.points(m[scored_N], TIE * spread) for m in (whole_N, last_N))
+    gain_N = whole_right_N - last_right_N
+    clusters = [prompt_key(c.chosen.prompt) for c, ok in zip(several, scored_N) if ok]
+    interval: Sequence[float] = (math.nan, math.nan)
+    if clusters:
+        interval = stats.bootstrap(lambda rows: float(gain_N[rows].mean()), clusters, seed)
     return {
-        "pairs": int(there.sum()),
-        "missing": int((~there).sum()),
-        "whole": float(right[0].mean()) if keys else math.nan,
-        "last_turn": float(right[1].mean()) if keys else math.nan,
-        "gain": float(gain_N.mean()) if keys else math.nan,
+        "pairs": int(scored_N.sum()),
+        "missing": int((~scored_N).sum()),
+        "whole": float(whole_right_N.mean()) if clusters else math.nan,
+        "last_turn": float(last_right_N.mean()) if clusters else math.nan,
+        "gain": float(gain_N.mean()) if clusters else math.nan,
         "bootstrap": [*interval],
-        "words": {"whole": words[0], "last_turn": words[1]},
+        "words": {"whole": mean_words(chosen), "last_turn": mean_words([last_turn(t) for t in chosen])},
     }
+
+
+def mean_words(texts: Sequence[Text]) -> float:
+    """Mean number of words of prompt and response."""
+    return float(np.mean([sum(len(m["content"].split()) for m in t.prompt) + t.words for t in texts]))
 
 
 def last_turn(text: Text) -> Text:

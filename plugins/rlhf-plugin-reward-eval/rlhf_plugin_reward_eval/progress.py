@@ -31,6 +31,6 @@ class Progress:
         self.bar.stop()
 
     def start(self, label: str) -> Callable[[int], None]:
-        """A new line; the function returned is told of every conversation scored."""
+        """A new line; call the function returned with the number of conversations scored."""
         task = self.bar.add_task(label, total=None)
         return lambda count: self.bar.advance(task, count)

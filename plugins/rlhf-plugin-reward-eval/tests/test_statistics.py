@@ -12,9 +12,10 @@ import pytest
 from rlhf_core.api import Sample, Score, ScoreStatus
 from rlhf_plugin_reward_eval import stats
 from rlhf_plugin_reward_eval.asking import Asker
-from rlhf_plugin_reward_eval.cases import Case, Response, Text
+from rlhf_plugin_reward_eval.cases import Case, Text
 from rlhf_plugin_reward_eval.measures import SECTIONS, Scored, accuracy, agreement, best_of_n, by_subset, rm_bench
 from rlhf_plugin_reward_eval.probes import affirmed, control, effect, sampled, turns_probe
+from rlhf_plugin_reward_eval.responses import Response
 
 
 def question(number: int) -> tuple[dict[str, str], ...]:

@@ -35,13 +35,13 @@ def calibration_error(margins_N: Floats, bins: int = 10) -> float:
     """
     confidence = 1 / (1 + np.exp(-np.abs(margins_N)))
     right = margins_N > 0
-    place = np.minimum(((confidence - 0.5) * 2 * bins).astype(int), bins - 1)
-    gaps = [
-        abs(confidence[place == b].mean() - right[place == b].mean()) * (place == b).mean()
-        for b in range(bins)
-        if np.any(place == b)
-    ]
-    return float(sum(gaps))
+    bin_N = np.minimum(((confidence - 0.5) * 2 * bins).astype(int), bins - 1)
+    error = 0.0
+    for b in range(bins):
+        inside_N = bin_N == b
+        if inside_N.any():
+            error += abs(confidence[inside_N].mean() - right[inside_N].mean()) * inside_N.mean()
+    return float(error)
 
 
 def quality(

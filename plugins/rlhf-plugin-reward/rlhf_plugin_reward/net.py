@@ -21,11 +21,10 @@ from rlhf_core.sdk import (
     clear_quantizer,
     forward_tolerance,
     last_token_hidden,
-    load_policy,
     load_tokenizer,
     take_apart,
 )
-from rlhf_plugin_reward.encoding import Encoder, View, write_view
+from rlhf_plugin_reward.encoding import View, write_view
 
 MOST_KEPT = 1 << 18
 """Conversations whose features a frozen trunk keeps, in main memory: a few thousand bytes each."""
@@ -193,9 +192,28 @@ def load_classifier(path: str) -> tuple[RewardNet, Any]:
     Raises:
         ModelError: cannot be loaded, has several labels, or its head was not in the file.
     """
+    tokenizer = load_tokenizer(ModelConfig(path=path))
+    model = _load_model(path)
+    if model.config.num_labels != 1:
+        raise ModelError(
+            f"reward model '{path}' has {model.config.num_labels} labels, a reward needs one",
+            fix="give a sequence classifier that was trained with num_labels=1",
+        )
+    check_vocabulary(model, tokenizer, path)
+    clear_quantizer(model)
+    net = RewardNet(getattr(model, model.base_model_prefix), head_of(model)).eval()
+    check_pooling(net, model.eval(), tokenizer, path)
+    return net, tokenizer
+
+
+def _load_model(path: str) -> Any:
+    """The sequence classifier in a folder.
+
+    Raises:
+        ModelError: it cannot be loaded, or has no trained head.
+    """
     from transformers import AutoModelForSequenceClassification
 
-    tokenizer = load_tokenizer(ModelConfig(path=path))
     try:
         model, info = AutoModelForSequenceClassification.from_pretrained(
             path, use_safetensors=True, output_loading_info=True
@@ -213,16 +231,7 @@ def load_classifier(path: str) -> tuple[RewardNet, Any]:
             why=f"its weights lack {', '.join(missing_weights)}, as those of a language model do",
             fix="train one: rlhf train --algo reward_model",
         )
-    if model.config.num_labels != 1:
-        raise ModelError(
-            f"reward model '{path}' has {model.config.num_labels} labels, a reward needs one",
-            fix="give a sequence classifier that was trained with num_labels=1",
-        )
-    check_vocabulary(model, tokenizer, path)
-    clear_quantizer(model)
-    net = RewardNet(getattr(model, model.base_model_prefix), head_of(model)).eval()
-    check_pooling(net, model.eval(), tokenizer, path)
-    return net, tokenizer
+    return model
 
 
 PROBE = "Is the sky blue? Yes, on most days it is."
@@ -246,6 +255,3 @@ def check_pooling(net: RewardNet, model: Any, tokenizer: Any, path: str) -> None
             f"its head on the last token {head_score:.4g}",
             fix="use a decoder with a scalar head, or score with this one in a reward plugin of your own",
         )
-
-
-__all__ = ["Encoder", "RewardNet", "fresh_net", "load_classifier", "load_policy", "save_classifier"]

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from rlhf_core.api import PairBatch, PreferencePair
@@ -58,7 +59,8 @@ def first_of_mixture(pairs: Sequence[PreferencePair], weights: Mapping[str, floa
     available = Counter(p.source for p in pairs)
     quota: Counter[str] = Counter()
     for _ in range(min(count, len(pairs))):
-        quota[min((s for s in available if quota[s] < available[s]), key=lambda s: (quota[s] + 1) / weights[s])] += 1
+        open_sources = [s for s in available if quota[s] < available[s]]
+        quota[min(open_sources, key=lambda s: (quota[s] + 1) / weights[s])] += 1
     taken_by_source: Counter[str] = Counter()
     first_pairs: list[PreferencePair] = []
     for pair in pairs:
@@ -70,15 +72,14 @@ def first_of_mixture(pairs: Sequence[PreferencePair], weights: Mapping[str, floa
 
 def bootstrap(items: Sequence[PairItem], members: int, seed: int) -> list[PairItem]:
     """Give every pair its multiplicity in each member's bootstrap sample (n draws with replacement)."""
-    counts_KN = np.stack(
-        [
-            np.bincount(np.random.default_rng([seed, k]).integers(0, len(items), len(items)), minlength=len(items))
-            for k in range(members)
-        ]
-    ).astype(float)
-    return [
-        PairItem(i.name, i.chosen_ids, i.rejected_ids, i.margin, tuple(counts_KN[:, n])) for n, i in enumerate(items)
-    ]
+    size = len(items)
+
+    def multiplicities(member: int) -> npt.NDArray[np.intp]:
+        drawn = np.random.default_rng([seed, member]).integers(0, size, size)
+        return np.bincount(drawn, minlength=size)
+
+    counts_KN = np.stack([multiplicities(k) for k in range(members)]).astype(float)
+    return [replace(item, counts_K=tuple(counts_KN[:, n])) for n, item in enumerate(items)]
 
 
 class PairModule(torch.nn.Module):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,10 @@ from rlhf_core.sdk import (
     whole_folder,
     write_json,
 )
+from rlhf_plugin_reward.aggregate import Floats, standardise
 from rlhf_plugin_reward.config import EnsembleConfig, RewardModelConfig, device_of
 from rlhf_plugin_reward.encoding import Encoder, View
+from rlhf_plugin_reward.loss import BradleyTerry
 from rlhf_plugin_reward.net import RewardNet, fresh_net, save_classifier
 from rlhf_plugin_reward.pairs import PairItem, PairModule, bootstrap, encode_pairs, first_of_mixture
 from rlhf_plugin_reward.reward import EnsembleReward, load_ensemble
@@ -62,20 +64,9 @@ def _say(ctx: BuildContext) -> Say:
 
 
 def _cached(config: EnsembleConfig, ctx: BuildContext) -> Path:
+    """Folder of the ensemble for these settings; one process trains it if there is none, the others wait."""
     base = config.base_model or ctx.config.model.model_copy(update={"lora": None})
-    datasets = Datasets(config.pairs, ctx) if config.pairs is not None else ctx.datasets
-    pairs = {split: datasets.pairs(split) for split in ("train", "heldout")}
-    train = first_of_mixture(pairs["train"], datasets.weights, config.max_pairs)
-    heldout = first_of_mixture(pairs["heldout"], datasets.weights, config.heldout_pairs)
-    counts = Counter(datasets.counts if config.pairs is not None else {})
-    counts["pairs_beyond_max_pairs"] = len(pairs["train"]) - len(train)
-    counts["pairs_beyond_heldout_pairs"] = len(pairs["heldout"]) - len(heldout)
-    ctx.report["ensemble_pairs_counted"] = {reason: n for reason, n in counts.items() if n}
-    if len(train) < 2 or len(heldout) < 2:
-        raise DatasetError(
-            f"an ensemble needs preference pairs, found {len(train)} to train on and {len(heldout)} held out",
-            fix="set reward.pairs to a dataset with chosen and rejected columns, or reward.path to a trained ensemble",
-        )
+    train, heldout = _pairs(config, ctx)
     folder = cache_root() / digest(config, base, train, heldout, ctx.seed)
     say = _say(ctx)
     if trained(folder):
@@ -94,11 +85,33 @@ def _cached(config: EnsembleConfig, ctx: BuildContext) -> Path:
     return folder
 
 
+def _pairs(config: EnsembleConfig, ctx: BuildContext) -> tuple[list[PreferencePair], list[PreferencePair]]:
+    """Pairs to train on and held-out ones; those beyond the limits are counted in the run's report.
+
+    Raises:
+        DatasetError: fewer than two of either.
+    """
+    datasets = Datasets(config.pairs, ctx) if config.pairs is not None else ctx.datasets
+    all_train, all_heldout = datasets.pairs("train"), datasets.pairs("heldout")
+    train = first_of_mixture(all_train, datasets.weights, config.max_pairs)
+    heldout = first_of_mixture(all_heldout, datasets.weights, config.heldout_pairs)
+    counts = Counter(datasets.counts if config.pairs is not None else {})
+    counts["pairs_beyond_max_pairs"] = len(all_train) - len(train)
+    counts["pairs_beyond_heldout_pairs"] = len(all_heldout) - len(heldout)
+    ctx.report["ensemble_pairs_counted"] = {reason: n for reason, n in counts.items() if n}
+    if len(train) < 2 or len(heldout) < 2:
+        raise DatasetError(
+            f"an ensemble needs preference pairs, found {len(train)} to train on and {len(heldout)} held out",
+            fix="set reward.pairs to a dataset with chosen and rejected columns, or reward.path to a trained ensemble",
+        )
+    return train, heldout
+
+
 def train_ensemble(
     config: EnsembleConfig,
     base: ModelConfig,
     train: Sequence[PreferencePair],
-    held: Sequence[PreferencePair],
+    heldout: Sequence[PreferencePair],
     seed: int,
     folder: Path,
     say: Say,
@@ -115,42 +128,33 @@ def train_ensemble(
     encoder = Encoder(policy.tokenizer, min(config.max_length, policy.context), view)
     cut: Counter[str] = Counter()
     train_items = bootstrap(encode_pairs(train, encoder, cut), config.members, seed)
-    held_items = encode_pairs(held, encoder, cut)
-    nets = (
-        _shared(config, policy, train_items, seed, device, beat)
-        if config.sharing != "none"
-        else [_member(config, policy, train_items, seed, k, device, beat) for k in range(config.members)]
-    )
-    chosen, rejected = (
-        np.concatenate([score_ids(n, ids, config.batch_tokens, beat) for n in nets], 1)
-        for ids in ([i.chosen_ids for i in held_items], [i.rejected_ids for i in held_items])
-    )
-    both = np.concatenate([chosen, rejected])
-    mean_K, std_K = both.mean(0), both.std(0)
-    meta: dict[str, Any] = {
+    heldout_items = encode_pairs(heldout, encoder, cut)
+    nets = _train_members(config, policy, train_items, seed, device, beat)
+    chosen_NK = _scores(nets, [i.chosen_ids for i in heldout_items], config.batch_tokens, beat)
+    rejected_NK = _scores(nets, [i.rejected_ids for i in heldout_items], config.batch_tokens, beat)
+    meta = {
         "sharing": config.sharing,
         "view": asdict(view),
         "train_pairs": len(train),
         "pairs_cut": dict(cut),
         "members": [f"member_{k}" for k in range(config.members)],
-        "mean": mean_K.tolist(),
-        "std": std_K.tolist(),
-        "gate_stds": ((both - mean_K) / np.maximum(std_K, 1e-8)).std(1).tolist(),
-        "heldout": {"chosen": chosen.tolist(), "rejected": rejected.tolist()},
+        **_scale(chosen_NK, rejected_NK),
+        "heldout": {"chosen": chosen_NK.tolist(), "rejected": rejected_NK.tolist()},
     }
     if trained(folder):
         say(f"reward ensemble: another run has trained the same one meanwhile, {folder}")
         return
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with whole_folder(folder) as aside:
-        if config.sharing != "none":
-            save_shared(nets[0], policy.tokenizer, aside)
-        else:
-            for name, net in zip(meta["members"], nets):
-                save_classifier(net, policy.tokenizer, aside / name, view=view)
-                beat()
-        write_json(aside / "ensemble.json", meta)
+    _write(nets, policy.tokenizer, view, meta, folder, beat)
     say(f"reward ensemble: trained in {time.perf_counter() - began:.0f} s, kept in {folder}")
+
+
+def _train_members(
+    config: EnsembleConfig, policy: LoadedModel, items: Sequence[PairItem], seed: int, device: str, beat: Beat
+) -> list[RewardNet]:
+    """One net with K heads where members share a trunk, else K nets."""
+    if config.sharing != "none":
+        return [_shared(config, policy, items, seed, device, beat)]
+    return [_member(config, policy, items, seed, k, device, beat) for k in range(config.members)]
 
 
 def _member(
@@ -160,15 +164,47 @@ def _member(
     sampled_items = [
         PairItem(i.name, i.chosen_ids, i.rejected_ids, i.margin, (i.counts_K[k],)) for i in items if i.counts_K[k] > 0
     ]
-    return fit(config, fresh_net(policy, 1, seed * 1000 + k, "none"), sampled_items, seed * 1000 + k, device, beat)
+    member_seed = seed * 1000 + k
+    return fit(config, fresh_net(policy, 1, member_seed, "none"), sampled_items, member_seed, device, beat)
 
 
 def _shared(
     config: EnsembleConfig, policy: LoadedModel, items: Sequence[PairItem], seed: int, device: str, beat: Beat
-) -> list[RewardNet]:
+) -> RewardNet:
     """One trunk, K heads; each head sees its own bootstrap sample through the pairs' multiplicities."""
     net = fresh_net(policy, config.members, seed, config.sharing)
-    return [fit(config, net, items, seed, device, beat)]
+    return fit(config, net, items, seed, device, beat)
+
+
+def _scores(nets: Sequence[RewardNet], ids: Sequence[Sequence[int]], batch_tokens: int, beat: Beat) -> Floats:
+    """Raw scores ``[N, K]`` of all members."""
+    return np.concatenate([score_ids(net, ids, batch_tokens, beat) for net in nets], 1)
+
+
+def _scale(chosen_NK: Floats, rejected_NK: Floats) -> dict[str, list[float]]:
+    """Mean and spread of each member's held-out scores, and how far the members disagree on each response."""
+    scores_NK = np.concatenate([chosen_NK, rejected_NK])
+    mean_K, std_K = scores_NK.mean(0), scores_NK.std(0)
+    return {
+        "mean": mean_K.tolist(),
+        "std": std_K.tolist(),
+        "gate_stds": standardise(scores_NK, mean_K, std_K).std(1).tolist(),
+    }
+
+
+def _write(
+    nets: Sequence[RewardNet], tokenizer: Any, view: View, meta: Mapping[str, Any], folder: Path, beat: Beat
+) -> None:
+    """Write the ensemble's folder as a whole."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with whole_folder(folder) as unfinished:
+        if meta["sharing"] != "none":
+            save_shared(nets[0], tokenizer, unfinished)
+        else:
+            for name, net in zip(meta["members"], nets):
+                save_classifier(net, tokenizer, unfinished / name, view=view)
+                beat()
+        write_json(unfinished / "ensemble.json", meta)
 
 
 def fit(
@@ -184,8 +220,6 @@ def fit(
     settings = RewardModelConfig(
         optimizer=config.optimizer, micro_batch_size=config.micro_batch_size, batch_size=config.batch_size
     )
-    from rlhf_plugin_reward.loss import BradleyTerry
-
     strategy = LocalStrategy(device)
     module = strategy.prepare(PairModule(net))
     learner = Learner(

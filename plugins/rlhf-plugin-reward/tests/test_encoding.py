@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rlhf_core.api import ModelConfig, PreferencePair
 from rlhf_core.models.load import load_policy
-from rlhf_plugin_reward.net import Encoder
+from rlhf_plugin_reward.encoding import Encoder
 from rlhf_plugin_reward.pairs import encode_pairs, first_of_mixture
 
 ASKED = ({"role": "user", "content": "What is 2 + 3?"},)

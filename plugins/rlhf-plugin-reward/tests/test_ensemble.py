@@ -24,7 +24,8 @@ from rlhf_core.api import (
 from rlhf_core.models.load import load_policy
 from rlhf_core.testing import check_reward
 from rlhf_plugin_reward.config import BradleyTerryConfig, EnsembleConfig
-from rlhf_plugin_reward.net import Encoder, fresh_net, save_classifier
+from rlhf_plugin_reward.encoding import Encoder
+from rlhf_plugin_reward.net import fresh_net, save_classifier
 from rlhf_plugin_reward.pairs import PairItem, PairModule
 from rlhf_plugin_reward.reward import EnsembleReward, SingleReward, load_ensemble
 from rlhf_plugin_reward.store import digest
