@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
 from rlhf_core.api import Advantages, Rollout, Score
 from rlhf_core.functional import centred, group_normalize
-from rlhf_plugin_grpo.advantage_config import GroupNormConfig
 from rlhf_plugin_grpo.groups import Array, one_each, rows_by_group, values
+
+if TYPE_CHECKING:
+    from rlhf_plugin_grpo.advantage_config import (
+        GroupMeanConfig,
+        GroupNormConfig,
+        LeaveOneOutConfig,
+        OptimalBaselineConfig,
+    )
 
 
 class GroupNorm:
@@ -44,27 +51,31 @@ class GroupNorm:
         )
 
 
-class GroupBaseline:
-    """``A_i = r_i - b``: the scores less a baseline of their group, with no scale.
+class GroupMean:
+    """``A_i = r_i - b``: the scores less their group's mean, with no scale (Dr. GRPO: Liu et al. 2025)."""
 
-    Args:
-        kind: ``mean``: the group's mean (Dr. GRPO: Liu et al. 2025). ``leave_one_out``: the mean of the *other*
-            completions, unbiased since it does not depend on the completion's own score (RLOO: Ahmadian et al. 2024,
-            after Kool et al. 2019): n / (n - 1) times the first.
-        floor: see :func:`rlhf_core.functional.spread`.
-    """
+    baseline: ClassVar[Literal["mean", "leave_one_out"]] = "mean"
 
-    def __init__(self, kind: Literal["mean", "leave_one_out"], floor: float) -> None:
-        self.kind, self.floor = kind, floor
+    def __init__(self, config: GroupMeanConfig | LeaveOneOutConfig) -> None:
+        self.floor = config.relative_floor
 
     def estimate(self, rollouts: Sequence[Rollout], scores: Sequence[Score], group_ids: Sequence[int]) -> Advantages:
         """Return one float per rollout, or None where its score is missing."""
         advantage_of: dict[int, float] = {}
         for rows in rows_by_group(scores, group_ids):
             count = len(rows)
-            factor = count / (count - 1) if self.kind == "leave_one_out" and count > 1 else 1.0
+            factor = count / (count - 1) if self.baseline == "leave_one_out" and count > 1 else 1.0
             advantage_of |= zip(rows, centred(values(scores, rows), self.floor) * factor)
         return Advantages(one_each(len(scores), advantage_of))
+
+
+class LeaveOneOut(GroupMean):
+    """``A_i = r_i - b``, b the mean of the *other* completions (RLOO: Ahmadian et al. 2024, after Kool et al. 2019).
+
+    Unbiased, since b does not depend on the completion's own score: n / (n - 1) times :class:`GroupMean`'s.
+    """
+
+    baseline = "leave_one_out"
 
 
 class OptimalBaseline:
@@ -74,14 +85,10 @@ class OptimalBaseline:
     logprob. ``length`` is the paper's approximation, w = number of tokens (gradients of tokens orthogonal and of equal
     size). ``gradient``, which is not in the paper, weighs each token by :math:`(1 - \pi(y_t))^2`, the squared gradient
     with respect to the chosen token's own logit: certain tokens count little.
-
-    Args:
-        weight: which.
-        floor: see :func:`rlhf_core.functional.spread`.
     """
 
-    def __init__(self, weight: Literal["length", "gradient"], floor: float) -> None:
-        self.weight, self.floor = weight, floor
+    def __init__(self, config: OptimalBaselineConfig) -> None:
+        self.weight, self.floor = config.weight, config.relative_floor
 
     def estimate(self, rollouts: Sequence[Rollout], scores: Sequence[Score], group_ids: Sequence[int]) -> Advantages:
         """Return one float per rollout, or None where its score is missing."""

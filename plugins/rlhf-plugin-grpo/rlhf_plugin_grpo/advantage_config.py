@@ -10,39 +10,27 @@ from pydantic import Field
 from rlhf_core.api import BuildContext, ComponentConfig, ConfigError
 
 if TYPE_CHECKING:
-    from rlhf_plugin_grpo.advantage import GroupBaseline, OptimalBaseline
-    from rlhf_plugin_grpo.batch_advantage import BatchNorm, Raw, ReinforcePP
-    from rlhf_plugin_grpo.gdpo import Gdpo
+    from rlhf_plugin_grpo.batch_advantage import Raw
 
 
 class GroupMeanConfig(ComponentConfig):
     """``r - mean(group)`` (Liu et al. 2025, Dr. GRPO)."""
 
     name: str = "group_mean"
+    component: ClassVar[str] = "rlhf_plugin_grpo.advantage:GroupMean"
     min_group_size: ClassVar[int] = 2
     relative_floor: float = Field(1e-4, ge=0)
     """Scores whose std is below this share of the largest are constant: rounding must not become signal."""
-
-    def build(self, ctx: BuildContext) -> GroupBaseline:
-        """Return the estimator."""
-        from rlhf_plugin_grpo.advantage import GroupBaseline
-
-        return GroupBaseline("mean", self.relative_floor)
 
 
 class LeaveOneOutConfig(ComponentConfig):
     """``r - mean(the group's others)`` (Ahmadian et al. 2024, RLOO)."""
 
     name: str = "leave_one_out"
+    component: ClassVar[str] = "rlhf_plugin_grpo.advantage:LeaveOneOut"
     min_group_size: ClassVar[int] = 2
     relative_floor: float = Field(1e-4, ge=0)
     """Scores whose std is below this share of the largest are constant: rounding must not become signal."""
-
-    def build(self, ctx: BuildContext) -> GroupBaseline:
-        """Return the estimator."""
-        from rlhf_plugin_grpo.advantage import GroupBaseline
-
-        return GroupBaseline("leave_one_out", self.relative_floor)
 
 
 class GroupNormConfig(ComponentConfig):
@@ -63,17 +51,12 @@ class OptimalBaselineConfig(ComponentConfig):
     """``r - b``, b the group's mean weighted by length (Hao et al. 2025, OPO)."""
 
     name: str = "optimal_baseline"
+    component: ClassVar[str] = "rlhf_plugin_grpo.advantage:OptimalBaseline"
     min_group_size: ClassVar[int] = 2
     weight: Literal["length", "gradient"] = "length"
     """``gradient`` weighs each token by ``(1 - p)^2`` of its own probability instead of by 1."""
     relative_floor: float = Field(1e-4, ge=0)
     """Scores whose std is below this share of the largest are constant: rounding must not become signal."""
-
-    def build(self, ctx: BuildContext) -> OptimalBaseline:
-        """Return the estimator."""
-        from rlhf_plugin_grpo.advantage import OptimalBaseline
-
-        return OptimalBaseline(self.weight, self.relative_floor)
 
 
 class RawConfig(ComponentConfig):
@@ -92,23 +75,19 @@ class BatchNormConfig(ComponentConfig):
     """``(r - mean(group)) / std(batch)`` (Liu et al. 2025, "Tricks or Traps")."""
 
     name: str = "batch_norm"
+    component: ClassVar[str] = "rlhf_plugin_grpo.batch_advantage:BatchNorm"
     min_group_size: ClassVar[int] = 2
     epsilon: float = Field(1e-6, ge=0)
     """Added to the standard deviation."""
     relative_floor: float = Field(1e-4, ge=0)
     """Scores whose std is below this share of the largest are constant: rounding must not become signal."""
 
-    def build(self, ctx: BuildContext) -> BatchNorm:
-        """Return the estimator."""
-        from rlhf_plugin_grpo.batch_advantage import BatchNorm
-
-        return BatchNorm(self.epsilon, self.relative_floor)
-
 
 class ReinforcePPConfig(ComponentConfig):
     """``(r - mean(batch)) / std(batch)`` (Hu et al. 2025, REINFORCE++)."""
 
     name: str = "reinforce_pp"
+    component: ClassVar[str] = "rlhf_plugin_grpo.batch_advantage:ReinforcePP"
     baseline: Literal["none", "group"] = "none"
     """``group`` takes the group's mean off first (REINFORCE++-baseline)."""
     epsilon: float = Field(1e-6, ge=0)
@@ -121,17 +100,12 @@ class ReinforcePPConfig(ComponentConfig):
         """Two where the group is its own baseline."""
         return 2 if self.baseline == "group" else 1
 
-    def build(self, ctx: BuildContext) -> ReinforcePP:
-        """Return the estimator."""
-        from rlhf_plugin_grpo.batch_advantage import ReinforcePP
-
-        return ReinforcePP(self.baseline, self.epsilon, self.relative_floor)
-
 
 class GdpoConfig(ComponentConfig):
     """Each part of the score normalised per group, then added by weight, then scaled by the batch (GDPO, 2026)."""
 
     name: str = "gdpo"
+    component: ClassVar[str] = "rlhf_plugin_grpo.gdpo:Gdpo"
     min_group_size: ClassVar[int] = 2
     parts: Mapping[str, Annotated[float, Field(allow_inf_nan=False)]] = {}
     """Part of the score -> weight. Penalties that the loop charges are parts too: ``overlong`` (weight 1) and ``kl``
@@ -177,9 +151,3 @@ class GdpoConfig(ComponentConfig):
                 "may differ where their sum does not",
                 fix="leave out trainer.dynamic_sampling",
             )
-
-    def build(self, ctx: BuildContext) -> Gdpo:
-        """Return the estimator."""
-        from rlhf_plugin_grpo.gdpo import Gdpo
-
-        return Gdpo(self.parts, self.order, self.epsilon, self.relative_floor)

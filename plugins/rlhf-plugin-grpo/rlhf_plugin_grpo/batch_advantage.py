@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rlhf_core.api import Advantages, Rollout, Score
 from rlhf_core.functional import centred, spread
 from rlhf_plugin_grpo.groups import one_each, rows_by_group, values
+
+if TYPE_CHECKING:
+    from rlhf_plugin_grpo.advantage_config import BatchNormConfig, ReinforcePPConfig
 
 
 class Raw:
@@ -26,8 +29,8 @@ class BatchNorm:
     An easy or hopeless prompt, whose few odd completions a group's own small std would blow up, keeps its size.
     """
 
-    def __init__(self, epsilon: float, floor: float) -> None:
-        self.epsilon, self.floor = epsilon, floor
+    def __init__(self, config: BatchNormConfig) -> None:
+        self.epsilon, self.floor = config.epsilon, config.relative_floor
 
     def estimate(self, rollouts: Sequence[Rollout], scores: Sequence[Score], group_ids: Sequence[int]) -> Advantages:
         """Return one float per rollout, or None where its score is missing."""
@@ -44,15 +47,11 @@ class ReinforcePP:
     """``A = (r - mean(batch)) / (std(batch) + epsilon)`` (REINFORCE++: Hu et al. 2025, eq. 5).
 
     Differs: each completion counts once in mean and std, where the authors' code counts it once per token.
-
-    Args:
-        baseline: ``none``; or ``group``, which takes the group's mean off first (REINFORCE++-baseline).
-        epsilon: added to the std.
-        floor: see :func:`rlhf_core.functional.spread`.
+    With ``baseline: group`` the group's mean is taken off first (REINFORCE++-baseline).
     """
 
-    def __init__(self, baseline: Literal["none", "group"], epsilon: float, floor: float) -> None:
-        self.baseline, self.epsilon, self.floor = baseline, epsilon, floor
+    def __init__(self, config: ReinforcePPConfig) -> None:
+        self.baseline, self.epsilon, self.floor = config.baseline, config.epsilon, config.relative_floor
 
     def estimate(self, rollouts: Sequence[Rollout], scores: Sequence[Score], group_ids: Sequence[int]) -> Advantages:
         """Return one float per rollout, or None where its score is missing."""

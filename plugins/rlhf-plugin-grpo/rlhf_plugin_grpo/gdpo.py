@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,9 +11,11 @@ from rlhf_core.api import Advantages, ConfigError, Rollout, Score
 from rlhf_core.functional import centred, spread
 from rlhf_plugin_grpo.groups import Array, one_each, rows_by_group
 
+if TYPE_CHECKING:
+    from rlhf_plugin_grpo.advantage_config import GdpoConfig
+
 ROUNDING = 1e-5
 """A part that varies less within its group is left out: the KL of a policy that is still the reference is rounding."""
-Order = Literal["normalise_then_sum", "sum_then_normalise"]
 
 
 class Gdpo:
@@ -22,16 +24,11 @@ class Gdpo:
     :math:`a_i = \sum_k w_k (r_{ki} - \mathrm{mean}_g(r_k)) / (\mathrm{std}_g(r_k) + \epsilon)`, and
     :math:`A_i = a_i / (\mathrm{std}_{batch}(a) + \epsilon)`. (The batch's mean of a, which the paper takes off, is zero
     by construction.) ``sum_then_normalise`` is what it replaces: the group-normalised weighted sum.
-
-    Args:
-        weights: part of the score -> weight; none takes the score's value as the only part.
-        order: which.
-        epsilon: added to each std.
-        floor: see :func:`rlhf_core.functional.spread`.
     """
 
-    def __init__(self, weights: Mapping[str, float], order: Order, epsilon: float, floor: float) -> None:
-        self.weights, self.order, self.epsilon, self.floor = weights, order, epsilon, floor
+    def __init__(self, config: GdpoConfig) -> None:
+        self.weights, self.order = config.parts, config.order
+        self.epsilon, self.floor = config.epsilon, config.relative_floor
 
     def estimate(self, rollouts: Sequence[Rollout], scores: Sequence[Score], group_ids: Sequence[int]) -> Advantages:
         """Return one float per rollout, or None where its score is missing.

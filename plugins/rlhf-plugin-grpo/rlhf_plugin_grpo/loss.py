@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Self
+
 import torch
 
 from rlhf_core.api import LossOutput, TokenBatch
 from rlhf_core.functional import clipped_surrogate
 from rlhf_plugin_grpo.ratios import Level, advantages, log_ratio, output
+
+if TYPE_CHECKING:
+    from rlhf_plugin_grpo.loss_config import GrpoClipConfig, NoClipConfig
 
 
 class GrpoClip:
@@ -26,6 +31,12 @@ class GrpoClip:
         self.low, self.high, self.dual_clip = low, high, dual_clip
         self.level: Level = level
 
+    @classmethod
+    def from_config(cls, config: GrpoClipConfig) -> Self:
+        """The loss with these settings; without ``clip_range_high`` both sides are alike."""
+        high = config.clip_range_high or config.clip_range
+        return cls(config.clip_range, high, config.importance_level, config.dual_clip)
+
     def __call__(self, batch: TokenBatch) -> LossOutput:
         """Return ``loss_BT`` and the fraction of tokens where clipping took the gradient away."""
         A_BT, ratio_BT = advantages(batch), log_ratio(batch, self.level).exp()
@@ -39,8 +50,8 @@ class GrpoClip:
 class NoClip:
     """``-rho A``: the importance-weighted policy gradient, trusted at any distance."""
 
-    def __init__(self, level: Level = "token") -> None:
-        self.level: Level = level
+    def __init__(self, config: NoClipConfig) -> None:
+        self.level: Level = config.importance_level
 
     def __call__(self, batch: TokenBatch) -> LossOutput:
         """Return ``loss_BT``."""

@@ -13,9 +13,7 @@ from pydantic import Field
 from rlhf_core.api import BuildContext, ComponentConfig, ConfigError
 
 if TYPE_CHECKING:
-    from rlhf_plugin_grpo.loss import GrpoClip, NoClip
-    from rlhf_plugin_grpo.sapo import Sapo
-    from rlhf_plugin_grpo.score_function import Cispo, Reinforce, Vespo
+    from rlhf_plugin_grpo.score_function import Reinforce
 
 Level = Literal["token", "sequence", "product"]
 PER_SEQUENCE: Mapping[str, Any] = {"trainer": {"reduction": "sequence_mean"}}
@@ -26,6 +24,7 @@ class GrpoClipConfig(ComponentConfig):
     """``-min(rho A, clip(rho, 1 - eps, 1 + eps) A)`` per token (Shao et al. 2024, DeepSeekMath, eq. 3)."""
 
     name: str = "grpo_clip"
+    component: ClassVar[str] = "rlhf_plugin_grpo.loss:GrpoClip.from_config"
     consumes: ClassVar[str | None] = "token_advantages"
     clip_range: float = Field(0.2, gt=0)
     """Lower side: ratios below ``1 - clip_range`` are clipped."""
@@ -35,12 +34,6 @@ class GrpoClipConfig(ComponentConfig):
     """One ratio per token, per sequence (geometric mean over its tokens), or per sequence as the plain product."""
     dual_clip: float | None = Field(None, gt=1)
     """Bounds the loss of a token with negative advantage by this many times the advantage; None does not."""
-
-    def build(self, ctx: BuildContext) -> GrpoClip:
-        """Return the loss."""
-        from rlhf_plugin_grpo.loss import GrpoClip
-
-        return GrpoClip(self.clip_range, self.clip_range_high or self.clip_range, self.importance_level, self.dual_clip)
 
 
 class DrGrpoLossConfig(GrpoClipConfig):
@@ -153,21 +146,17 @@ class NoClipConfig(ComponentConfig):
     """``-rho A``: GRPO's surrogate without the clip."""
 
     name: str = "grpo_no_clip"
+    component: ClassVar[str] = "rlhf_plugin_grpo.loss:NoClip"
     consumes: ClassVar[str | None] = "token_advantages"
     importance_level: Level = "token"
     """One ratio per token, per sequence (geometric mean over its tokens), or per sequence as the plain product."""
-
-    def build(self, ctx: BuildContext) -> NoClip:
-        """Return the loss."""
-        from rlhf_plugin_grpo.loss import NoClip
-
-        return NoClip(self.importance_level)
 
 
 class CispoLossConfig(ComponentConfig):
     """``-min(rho, M) A log pi``, no gradient through the bounded ratio (MiniMax 2025, MiniMax-M1)."""
 
     name: str = "cispo"
+    component: ClassVar[str] = "rlhf_plugin_grpo.score_function:Cispo"
     consumes: ClassVar[str | None] = "token_advantages"
     recipe: ClassVar[Mapping[str, Any]] = PER_TOKEN
     ratio_max: float = Field(5.0, gt=0)
@@ -175,17 +164,12 @@ class CispoLossConfig(ComponentConfig):
     importance_level: Level = "token"
     """One ratio per token, per sequence (geometric mean over its tokens), or per sequence as the plain product."""
 
-    def build(self, ctx: BuildContext) -> Cispo:
-        """Return the loss."""
-        from rlhf_plugin_grpo.score_function import Cispo
-
-        return Cispo(self.ratio_max, self.importance_level)
-
 
 class SapoConfig(ComponentConfig):
     """A sigmoid of the ratio instead of the clip (Gao et al. 2025, SAPO)."""
 
     name: str = "sapo"
+    component: ClassVar[str] = "rlhf_plugin_grpo.sapo:Sapo"
     consumes: ClassVar[str | None] = "token_advantages"
     recipe: ClassVar[Mapping[str, Any]] = PER_SEQUENCE
     temperature_positive: float = Field(1.0, gt=0)
@@ -195,26 +179,15 @@ class SapoConfig(ComponentConfig):
     importance_level: Level = "token"
     """One ratio per token, per sequence (geometric mean over its tokens), or per sequence as the plain product."""
 
-    def build(self, ctx: BuildContext) -> Sapo:
-        """Return the loss."""
-        from rlhf_plugin_grpo.sapo import Sapo
-
-        return Sapo(self.temperature_positive, self.temperature_negative, self.importance_level)
-
 
 class VespoConfig(ComponentConfig):
     """``-w A log pi`` with a smooth weight of the sequence's ratio (VESPO, 2026; as TRL's)."""
 
     name: str = "vespo"
+    component: ClassVar[str] = "rlhf_plugin_grpo.score_function:Vespo"
     consumes: ClassVar[str | None] = "token_advantages"
     recipe: ClassVar[Mapping[str, Any]] = PER_TOKEN
     positive: tuple[float, float] = (2.0, 3.0)
     """(k, lambda) where the advantage is not negative."""
     negative: tuple[float, float] = (3.0, 2.0)
     """(k, lambda) where it is."""
-
-    def build(self, ctx: BuildContext) -> Vespo:
-        """Return the loss."""
-        from rlhf_plugin_grpo.score_function import Vespo
-
-        return Vespo(self.positive, self.negative)

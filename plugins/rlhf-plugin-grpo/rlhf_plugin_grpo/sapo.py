@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from rlhf_core.api import LossOutput, TokenBatch
 from rlhf_plugin_grpo.ratios import Level, advantages, log_ratio, output
 
+if TYPE_CHECKING:
+    from rlhf_plugin_grpo.loss_config import SapoConfig
+
 
 class Sapo:
     r""":math:`-\frac{4}{\tau}\sigma(\tau(\rho - 1))\,A`; the gradient's weight is 1 at ratio 1 and fades with distance.
 
-    Args:
-        positive: temperature :math:`\tau` where A > 0.
-        negative: where A <= 0; larger, since bad tokens' gradients spread over the whole vocabulary.
-        level: a ratio per token or per sequence.
+    The temperature :math:`\tau` is larger where A <= 0: bad tokens' gradients spread over the whole vocabulary.
     """
 
-    def __init__(self, positive: float, negative: float, level: Level = "token") -> None:
-        self.positive, self.negative = positive, negative
-        self.level: Level = level
+    def __init__(self, config: SapoConfig) -> None:
+        self.positive, self.negative = config.temperature_positive, config.temperature_negative
+        self.level: Level = config.importance_level
 
     def __call__(self, batch: TokenBatch) -> LossOutput:
         """Return ``loss_BT``."""

@@ -6,12 +6,16 @@ Where clipping the surrogate drops a token's gradient altogether, these only bou
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 
 from rlhf_core.api import LossOutput, TokenBatch
 from rlhf_core.functional import compute_naive_policy_gradient_loss
 from rlhf_plugin_grpo.ratios import Level, advantages, log_ratio, output
+
+if TYPE_CHECKING:
+    from rlhf_plugin_grpo.loss_config import CispoLossConfig, VespoConfig
 
 
 class Reinforce:
@@ -32,9 +36,9 @@ class Cispo:
     ``M = 1 + eps_high``.
     """
 
-    def __init__(self, ratio_max: float, level: Level = "token") -> None:
-        self.ratio_max = ratio_max
-        self.level: Level = level
+    def __init__(self, config: CispoLossConfig) -> None:
+        self.ratio_max = config.ratio_max
+        self.level: Level = config.importance_level
 
     def __call__(self, batch: TokenBatch) -> LossOutput:
         """Return ``loss_BT``; ``clip_fraction`` counts tokens whose weight was bounded."""
@@ -48,14 +52,11 @@ class Vespo:
 
     (VESPO, "Variational Sequence-Level Soft Policy Optimization", 2026, as TRL 1.16 has it.) w is 1 at ratio 1 and
     falls on both sides; k and lambda differ by the sign of A. Bounds of the logarithms are TRL's, too.
-
-    Args:
-        positive: (k, lambda) where A >= 0.
-        negative: (k, lambda) where A < 0.
+    ``positive`` is (k, lambda) where A >= 0, ``negative`` where A < 0.
     """
 
-    def __init__(self, positive: tuple[float, float], negative: tuple[float, float]) -> None:
-        self.positive, self.negative = positive, negative
+    def __init__(self, config: VespoConfig) -> None:
+        self.positive, self.negative = config.positive, config.negative
 
     def __call__(self, batch: TokenBatch) -> LossOutput:
         """Return ``loss_BT``; ``importance_ratio`` is the mean weight."""
