@@ -1,4 +1,4 @@
-"""Torch batches of room 5 and what a loss returns.
+"""Torch batches that the policy forward makes for a loss, and what a loss returns.
 
 Suffixes: ``_B`` sequences of a micro-batch, ``_T`` completion tokens (right-padded grid), so ``loss_BT``.
 """
@@ -28,7 +28,7 @@ class TokenBatch:
     """Behaviour-policy logprobs of the rollout batch, computed once. No gradient."""
     ref_logprobs_BT: torch.Tensor | None = None
     behaviour_logprobs_BT: torch.Tensor | None = None
-    """What the rollout engine said when it sampled; for the drift canary and importance correction."""
+    """As the rollout engine reported them when it sampled; for importance correction and the mismatch check."""
     entropy_BT: torch.Tensor | None = None
     """Entropy in nats of the policy's distribution at each place, with gradient."""
     values_BT: torch.Tensor | None = None
@@ -36,7 +36,7 @@ class TokenBatch:
     old_values_BT: torch.Tensor | None = None
     """The same when the rollout batch was estimated. No gradient."""
     returns_BT: torch.Tensor | None = None
-    """What the critic should have said."""
+    """The critic's targets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class PairBatch:
 
 @dataclass(frozen=True, slots=True)
 class UnpairedBatch:
-    """What a loss of single responses with a verdict sees (``consumes = "judged"``); all tensors have shape ``[B]``."""
+    """What an unpaired loss (KTO) sees (``consumes = "unpaired"``, earlier ``"judged"``); every tensor is ``[B]``."""
 
     logprobs_B: torch.Tensor
     """Summed logprob of each response under the policy being trained, with gradient."""

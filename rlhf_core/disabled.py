@@ -49,7 +49,7 @@ def stored_names() -> list[str]:
         raise ConfigError(
             f"the list of disabled plugins '{path}' cannot be read",
             why=f"{type(error).__name__}: {error}",
-            fix="mend or remove that file",
+            fix="correct or remove that file",
         ) from error
 
 

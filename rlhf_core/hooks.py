@@ -51,7 +51,7 @@ class RunStart:
 @dataclass(frozen=True)
 class RolloutsReady:
     """Rollouts of this rank, before scoring; several times a step if it samples in rounds or chunks. Those that were
-    sampled ahead (``trainer.rollouts.max_staleness``) are told, with their scores, in the step that first learns from
+    sampled ahead (``trainer.rollouts.max_staleness``) are reported, with their scores, in the step that first trains on
     them, in the main thread."""
 
     step: int
@@ -69,7 +69,7 @@ class RewardsReady:
 
 @dataclass(frozen=True)
 class BatchReady:
-    """What enters the foundry: sizes only, so that observers cannot hold on to tensors."""
+    """What the update trains on: sizes only, so that observers cannot hold on to tensors."""
 
     step: int
     sequences: int
@@ -194,11 +194,11 @@ class HookBus:
                 fix="do what it asks for, or run without it: --no-plugins",
             )
 
-    def call(self, who: str, key: str, function: Callable[[], T]) -> T | None:
+    def call(self, listener: str, key: str, function: Callable[[], T]) -> T | None:
         """Call one listener (hook, monitor or tracker): ``StopRun`` is noted, any other exception logged and counted.
 
         Args:
-            who: names it in messages.
+            listener: identifier shown in errors.
             key: counts its exceptions in ``errors``.
             function: the call; its result is returned, None if it raised.
 
@@ -209,21 +209,21 @@ class HookBus:
             return function()
         except StopRun as stop:
             if self.stop_reason is None:
-                self.stop_reason = str(stop.reason) or f"{who} gave no reason"
+                self.stop_reason = str(stop.reason) or f"{listener} gave no reason"
         except Exception as error:
-            self._failed(who, key, error)
+            self._failed(listener, key, error)
         return None
 
-    def _failed(self, who: str, key: str, error: Exception) -> None:
+    def _failed(self, listener: str, key: str, error: Exception) -> None:
         if self.strict:
             raise PluginError(
-                f"{who} raised {type(error).__name__}: {error}",
-                fix="mend the plugin, disable it, or drop --strict-plugins",
+                f"{listener} raised {type(error).__name__}: {error}",
+                fix="fix the plugin, disable it, or drop --strict-plugins",
             ) from error
         self.errors[key] += 1
         if self.errors[key] == 1:
             log.warning(
-                "%s raised %s: %s (later ones are only counted)", who, type(error).__name__, error, exc_info=error
+                "%s raised %s: %s (later ones are only counted)", listener, type(error).__name__, error, exc_info=error
             )
 
     def launch(self, event: Launch) -> int | None:
@@ -239,7 +239,7 @@ class HookBus:
             except Exception as error:
                 raise RlhfError(
                     f"hook rlhf_launch of plugin '{plugin}' raised {type(error).__name__}: {error}",
-                    fix=f"mend it, or run: rlhf plugins disable {plugin.split('/')[0]}",
+                    fix=f"fix it, or run: rlhf plugins disable {plugin.split('/')[0]}",
                 ) from error
             if code is not None:
                 return code
@@ -272,8 +272,8 @@ def new_manager() -> pluggy.PluginManager:
 def hook_points(disabled: Sequence[str] = ()) -> list[tuple[str, metadata.EntryPoint]]:
     """(distribution, entry point) of every hook plugin that is not switched off, sorted; nothing is imported."""
     off = set(map(normalise, disabled))
-    found = [(p.dist.name if p.dist else "?", p) for p in metadata.entry_points(group=GROUP)]
-    return sorted(((d, p) for d, p in found if normalise(d) not in off), key=lambda row: (row[0], row[1].name))
+    points = [(p.dist.name if p.dist else "?", p) for p in metadata.entry_points(group=GROUP)]
+    return sorted(((d, p) for d, p in points if normalise(d) not in off), key=lambda row: (row[0], row[1].name))
 
 
 def register(manager: pluggy.PluginManager, dist: str, point: metadata.EntryPoint) -> list[str]:
@@ -295,7 +295,7 @@ def register(manager: pluggy.PluginManager, dist: str, point: metadata.EntryPoin
         raise PluginError(
             f"hook plugin '{name}' cannot be used: {type(error).__name__}: {error}",
             why=f"hooks are: {', '.join(HOOK_NAMES)}",
-            fix=f"mend or upgrade it, or run: rlhf plugins disable {dist}",
+            fix=f"fix or upgrade it, or run: rlhf plugins disable {dist}",
         ) from error
 
 

@@ -154,16 +154,16 @@ def abilities() -> Iterator[Finding]:
     from rlhf_core.registry import Registry
 
     registry = Registry()
-    found: dict[tuple[str, str, str, str], None] = {}
+    findings: dict[tuple[str, str, str, str], None] = {}
     for entry in registry.entries():
         try:
-            said = getattr(registry.load(entry.kind, entry.qualified), "diagnose", str)()
-            row = (entry.distribution, "ok", said, "")
+            report = getattr(registry.load(entry.kind, entry.qualified), "diagnose", str)()
+            row = (entry.distribution, "ok", report, "")
         except RlhfError as error:
             row = (entry.distribution, "warning", f"{error.what}: {error.why}", error.fix)
         if row[2]:
-            found[row] = None
-    yield from (Finding(*row) for row in found)
+            findings[row] = None
+    yield from (Finding(*row) for row in findings)
 
 
 def hooks() -> Iterator[Finding]:

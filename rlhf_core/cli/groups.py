@@ -39,8 +39,8 @@ class OpenGroup(click.Group):
             added = set(self._added())
         except ConfigError:  # a damaged list of disabled plugins: the core's own commands say what to do
             added = set[str]()
-        own = self._own(ctx)
-        return own + sorted(added - set(own))
+        core_commands = self._own(ctx)
+        return core_commands + sorted(added - set(core_commands))
 
     def _own(self, ctx: click.Context) -> list[str]:
         return [*self.lazy, *super().list_commands(ctx)]
@@ -54,14 +54,14 @@ class OpenGroup(click.Group):
         if cmd_name in self.lazy:
             module, _, name = self.lazy[cmd_name][0].partition(":")
             return getattr(importlib.import_module(module), name)
-        if (own := super().get_command(ctx, cmd_name)) is not None:
-            return own
+        if (own_command := super().get_command(ctx, cmd_name)) is not None:
+            return own_command
         entries = self._added().get(cmd_name)
         if entries is None:
             return None
         path = self._below(cmd_name)
         leaves = [e for e in entries if e.name == path]
-        return load(leaves, path) if leaves else OpenGroup(cmd_name, path=path, help=said(entries))
+        return load(leaves, path) if leaves else OpenGroup(cmd_name, path=path, help=summary_of(entries))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -79,9 +79,9 @@ class OpenGroup(click.Group):
         """Write the command list; a plugin's commands with their distribution, for none is imported."""
         rows: list[tuple[str, str]] = []
         for name in self.list_commands(ctx):
-            own = self.commands.get(name)
-            short = own.get_short_help_str(90) if own else ""
-            rows.append((name, self.lazy[name][1] if name in self.lazy else short or said(self._added()[name])))
+            own_command = self.commands.get(name)
+            short = own_command.get_short_help_str(90) if own_command else ""
+            rows.append((name, self.lazy[name][1] if name in self.lazy else short or summary_of(self._added()[name])))
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
@@ -90,11 +90,11 @@ class OpenGroup(click.Group):
 
     def _added(self) -> dict[str, list[Any]]:
         """Name of the next word -> entries at or below it."""
-        found: dict[str, list[Any]] = {}
+        entries_by_word: dict[str, list[Any]] = {}
         for entry in command_entries():
             if entry.name.startswith(self._below("")):
-                found.setdefault(entry.name.removeprefix(self._below("")).split(".")[0], []).append(entry)
-        return found
+                entries_by_word.setdefault(entry.name.removeprefix(self._below("")).split(".")[0], []).append(entry)
+        return entries_by_word
 
 
 def command_entries() -> list[Any]:
@@ -147,7 +147,7 @@ def load(entries: list[Any], path: str) -> click.Command:
     return command
 
 
-def said(entries: list[Any]) -> str:
+def summary_of(entries: list[Any]) -> str:
     """What distributions say of themselves. Example: ``Benchmarks for language models. (rlhf-eval)``"""
     names = {e.distribution: e.point.dist for e in entries}
     about = {str(dist.metadata["Summary"] or "") for dist in names.values() if dist is not None}

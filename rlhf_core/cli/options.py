@@ -78,8 +78,8 @@ def resolve_options(
     """
     from rlhf_core.config.load import resolve
 
-    found = resolve(registry, files=files, settings=settings, sugar=sugar_of(names), base=base)
-    return allow_unsafe(found) if names.get("unsafe_local_execution") else found
+    config = resolve(registry, files=files, settings=settings, sugar=sugar_of(names), base=base)
+    return allow_unsafe(config) if names.get("unsafe_local_execution") else config
 
 
 def allow_unsafe(config: C) -> C:

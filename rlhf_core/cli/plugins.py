@@ -51,8 +51,8 @@ def info(name: str, kind: str | None, as_json: bool) -> None:
     from rlhf_core.registry import Registry
 
     registry = Registry()
-    found = [e for e in registry.entries(kind) if name in (e.name, e.qualified)]
-    if not found:
+    matching = [e for e in registry.entries(kind) if name in (e.name, e.qualified)]
+    if not matching:
         near = did_you_mean(name, {e.name for e in registry.entries(kind)})
         raise PluginError(f"no component is called '{name}'", fix=near or "rlhf plugins list")
     rows = [
@@ -61,7 +61,7 @@ def info(name: str, kind: str | None, as_json: bool) -> None:
             "about": (registry.load(e.kind, e.qualified).__doc__ or "").strip(),
             "settings": registry.load(e.kind, e.qualified).model_json_schema().get("properties", {}),
         }
-        for e in found
+        for e in matching
     ]
     if as_json:
         emit_json(rows)

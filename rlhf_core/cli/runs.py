@@ -52,34 +52,34 @@ def show(run: str, as_json: bool) -> None:
     from rlhf_core.cli.common import emit_json, table
     from rlhf_core.runs.read import find_run
 
-    found = find_run(run)
-    series = found.series()
+    stored = find_run(run)
+    series = stored.series()
     if as_json:
         ends = {k: {"first": v[0], "last": v[-1], "count": len(v)} for k, v in series.items()}
         emit_json(
             {
-                **_head(found),
-                "checkpoints": found.checkpoints,
-                "components": found.plan.components,
-                "versions": found.plan.versions,
+                **_head(stored),
+                "checkpoints": stored.checkpoints,
+                "components": stored.plan.components,
+                "versions": stored.plan.versions,
                 "metrics": ends,
-                "summary": found.summary,
+                "summary": stored.summary,
             }
         )
         return
-    for key, value in _head(found).items():
+    for key, value in _head(stored).items():
         if value not in ("", None):
             click.echo(f"{key + ':':<12}{_text(value)}")
-    plugins = {f"{c['distribution']} {c['version']}" for c in found.plan.components}
+    plugins = {f"{c['distribution']} {c['version']}" for c in stored.plan.components}
     click.echo(f"{'plugins:':<12}" + ", ".join(sorted(plugins)))
-    click.echo(f"{'saved:':<12}" + (", ".join(f"step {s}" for s in found.checkpoints) or "no checkpoint"))
+    click.echo(f"{'saved:':<12}" + (", ".join(f"step {s}" for s in stored.checkpoints) or "no checkpoint"))
     if series:
         click.echo("")
         table(("metric", "first", "last"), ((k, _text(v[0]), _text(v[-1])) for k, v in series.items()))
-    if found.failure and not found.summary:
-        click.echo(f"\n{found.failure['error']}")
-    if found.summary is None and found.checkpoints:
-        click.echo(f"\ngo on with: rlhf train --resume {found.path}")
+    if stored.failure and not stored.summary:
+        click.echo(f"\n{stored.failure['error']}")
+    if stored.summary is None and stored.checkpoints:
+        click.echo(f"\ngo on with: rlhf train --resume {stored.path}")
 
 
 @runs.command()
@@ -93,17 +93,17 @@ def compare(names: tuple[str, ...], as_json: bool) -> None:
 
     if len(names) < 2:
         raise RunDirError("compare needs two runs or more", fix="rlhf runs compare RUN RUN")
-    found = [find_run(name) for name in names]
-    labels = _labels(found)
-    settings = _different([_flat(r.plan.config) for r in found])
-    last = [{k: v[-1] for k, v in r.series().items()} for r in found]
+    stored_runs = [find_run(name) for name in names]
+    labels = _labels(stored_runs)
+    settings = _different([_flat(r.plan.config) for r in stored_runs])
+    last = [{k: v[-1] for k, v in r.series().items()} for r in stored_runs]
     metrics = {k: [row.get(k) for row in last] for k in dict.fromkeys(k for row in last for k in row)}
     if as_json:
-        emit_json({"runs": [_head(r) for r in found], "settings": settings, "metrics": metrics})
+        emit_json({"runs": [_head(r) for r in stored_runs], "settings": settings, "metrics": metrics})
         return
     table(("setting", *labels), ((k, *map(_text, v)) for k, v in settings.items()))
     click.echo("")
-    rows = [("status", [r.status for r in found]), ("steps", [r.steps for r in found]), *metrics.items()]
+    rows = [("status", [r.status for r in stored_runs]), ("steps", [r.steps for r in stored_runs]), *metrics.items()]
     table(("last value of", *labels), ((k, *map(_text, v)) for k, v in rows))
 
 
@@ -123,9 +123,9 @@ def _head(run: StoredRun) -> dict[str, Any]:
     return {**head, **names, **reason}
 
 
-def _labels(found: list[StoredRun]) -> list[str]:
-    names = [r.path.name for r in found]
-    return names if len(set(names)) == len(names) else [str(r.path) for r in found]
+def _labels(stored_runs: list[StoredRun]) -> list[str]:
+    names = [r.path.name for r in stored_runs]
+    return names if len(set(names)) == len(names) else [str(r.path) for r in stored_runs]
 
 
 def _flat(value: Any, key: str = "") -> dict[str, Any]:

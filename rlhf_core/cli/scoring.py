@@ -54,8 +54,8 @@ def chosen_reward(registry: Registry, folder: str | None, name: str | None, sett
             fix="rlhf reward score --model FOLDER; `rlhf train` prints where it keeps a trained ensemble",
         )
     try:
-        own = registry.find("reward", str(name)).name
-        return cls.model_validate({**options, "name": own}, context={"registry": registry})
+        reward_name = registry.find("reward", str(name)).name
+        return cls.model_validate({**options, "name": reward_name}, context={"registry": registry})
     except ValidationError as error:
         raise explain(error, cls, where=f"reward '{name}'") from error
 

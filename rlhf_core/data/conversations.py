@@ -24,17 +24,17 @@ def read_pair(reader: Reader, record: Record) -> tuple[tuple[Message, ...], str,
     chosen, rejected = (_side(reader, record, reader.need(record, c)) for c in ("chosen", "rejected"))
     if chosen[0] != rejected[0]:
         raise UnusableRow("pairs_prompt_mismatch", "chosen and rejected differ before their last turn")
-    given = reader.prompt(record) if reader.find(record, *PROMPT_COLUMNS) else ()
-    said = {turn["content"].strip() for turn in chosen[0]}
-    if given and said and given[-1]["content"].strip() not in said:
+    prompt_turns = reader.prompt(record) if reader.find(record, *PROMPT_COLUMNS) else ()
+    turn_texts = {turn["content"].strip() for turn in chosen[0]}
+    if prompt_turns and turn_texts and prompt_turns[-1]["content"].strip() not in turn_texts:
         raise UnusableRow("pairs_prompt_mismatch", "the prompt column is no turn of chosen and rejected")
-    if not given and not chosen[0]:
+    if not prompt_turns and not chosen[0]:
         raise reader.missing("prompt", record, "chosen and rejected are single turns; ")
     if not chosen[1].strip() or not rejected[1].strip():
         raise UnusableRow("pairs_empty_completion", "chosen or rejected is empty")
     if chosen[1] == rejected[1]:
         raise UnusableRow("pairs_identical", "chosen and rejected are the same")
-    return chosen[0] or given, chosen[1], rejected[1]
+    return chosen[0] or prompt_turns, chosen[1], rejected[1]
 
 
 def read_verdict(reader: Reader, record: Record) -> bool:
@@ -114,7 +114,7 @@ def transcript(text: str) -> Side:
     """
     pieces = _TURN.split("\n\n" + text.lstrip())
     turns = tuple(
-        {"role": "user" if who == "Human" else "assistant", "content": what.strip()}
-        for who, what in zip(pieces[1::2], pieces[2::2])
+        {"role": "user" if speaker == "Human" else "assistant", "content": content.strip()}
+        for speaker, content in zip(pieces[1::2], pieces[2::2])
     )
     return _split(turns)

@@ -32,8 +32,8 @@ def read_values(settings: CurriculumSettings) -> dict[str, float]:
     text = read_text(path, WHAT)
     pairs = _mapping(text, settings.key)
     if pairs is None:
-        found = parse_json(text, path, WHAT)
-        pairs = [_row(row, settings.key, f"{path}, {place}") for row, place in zip(found.rows, found.places)]
+        file_rows = parse_json(text, path, WHAT)
+        pairs = [_row(row, settings.key, f"{path}, {place}") for row, place in zip(file_rows.rows, file_rows.places)]
     if not pairs:
         raise DatasetError(f"{WHAT} '{path}' is empty", fix="give it at least one id with its number")
     values: dict[str, float] = {}
@@ -42,7 +42,7 @@ def read_values(settings: CurriculumSettings) -> dict[str, float]:
             raise DatasetError(
                 f"{WHAT} '{path}': the value of '{name}' is not a number",
                 why=f"it is {value!r:.60}",
-                fix=f"mend the file, or name another column with dataset.{WHAT}.key",
+                fix=f"correct the file, or name another column with dataset.{WHAT}.key",
             )
         if values.setdefault(name, float(value)) != value:
             raise DatasetError(
@@ -56,11 +56,11 @@ def read_values(settings: CurriculumSettings) -> dict[str, float]:
 def _mapping(text: str, key: str) -> list[tuple[str, Any]] | None:
     """(Id, value) of a file that is one JSON object, and not one row."""
     try:
-        found: Any = json.loads(text, object_pairs_hook=list) if text.lstrip()[:1] == "{" else None
+        entries: Any = json.loads(text, object_pairs_hook=list) if text.lstrip()[:1] == "{" else None
     except json.JSONDecodeError:
         return None
-    names = {name for name, _ in found or ()}
-    return None if found is None or (names & {*ID_COLUMNS} and key in names) else found
+    names = {name for name, _ in entries or ()}
+    return None if entries is None or (names & {*ID_COLUMNS} and key in names) else entries
 
 
 def _row(row: Mapping[str, Any], key: str, where: str) -> tuple[str, Any]:
@@ -105,15 +105,15 @@ def apply_curriculum(
     missing = [p.id for p in prompts if p.id not in values]
     known = [i for p in prompts if p.id not in values or not missing for i in (p.id, own_id(p))]
     limit = settings.max_unmatched_fraction
-    for few, of, what, others in (
+    for lost, total, what, others in (
         (unmatched, len(given), f"ids of '{settings.path}' match no prompt", known),
         (missing, len(prompts), f"prompts are not in '{settings.path}'", unmatched or list(given)),
     ):
-        if few and (len(few) == of or len(few) > limit * of):
+        if lost and (len(lost) == total or len(lost) > limit * total):
             raise DatasetError(
-                f"{len(few)} of {of} {what}",
-                where="first: " + _some(few),
-                why=f"the other side has {_some(others)}; nearest to '{few[0]}': {_nearest(few[0], others)}",
+                f"{len(lost)} of {total} {what}",
+                where="first: " + _quoted(lost),
+                why=f"the other side has {_quoted(others)}; nearest to '{lost[0]}': {_nearest(lost[0], others)}",
                 fix=f"use the dataset's ids, or allow more with dataset.{WHAT}.max_unmatched_fraction (now {limit:g})",
             )
     low, high = settings.band or (-math.inf, math.inf)
@@ -139,27 +139,27 @@ def match(
         DatasetError: an id without label that two sources have, or two ids of one prompt with different values.
     """
     full, short = {p.id: own_id(p) for p in (*prompts, *held)}, dict[str, list[str]]()
-    for name, own in full.items():
-        short.setdefault(own, []).append(name)
-    found: dict[str, float] = {}
+    for name, short_id in full.items():
+        short.setdefault(short_id, []).append(name)
+    matched: dict[str, float] = {}
     unmatched: list[str] = []
     for name, value in values.items():
-        whose = [name] if name in full else short.get(name, [])
-        if len(whose) > 1:
+        candidates = [name] if name in full else short.get(name, [])
+        if len(candidates) > 1:
             raise DatasetError(
                 f"{WHAT} '{path}': id '{name}' is in several sources",
-                why=f"it may be {_some(whose)}",
+                why=f"it may be {_quoted(candidates)}",
                 fix="write ids with their source's label",
             )
-        if not whose:
+        if not candidates:
             unmatched.append(name)
-        elif found.setdefault(whose[0], value) != value:
+        elif matched.setdefault(candidates[0], value) != value:
             raise DatasetError(
-                f"{WHAT} '{path}': '{name}' is '{whose[0]}', which has another value",
-                why=f"{found[whose[0]]:g} and {value:g}",
+                f"{WHAT} '{path}': '{name}' is '{candidates[0]}', which has another value",
+                why=f"{matched[candidates[0]]:g} and {value:g}",
                 fix="keep one of them",
             )
-    return found, unmatched
+    return matched, unmatched
 
 
 def own_id(prompt: Prompt) -> str:
@@ -172,8 +172,8 @@ def _check_left(
 ) -> None:
     lost = sorted({p.source for p in prompts} - {p.source for p in kept})
     if lost:
-        own = [values[p.id] for p in prompts if p.source == lost[0] and p.id in values]
-        if not own:
+        source_values = [values[p.id] for p in prompts if p.source == lost[0] and p.id in values]
+        if not source_values:
             raise DatasetError(
                 f"no prompt of source '{lost[0]}' is in '{settings.path}'",
                 why="a source without prompts would silently leave the mixture",
@@ -181,7 +181,7 @@ def _check_left(
             )
         raise DatasetError(
             f"no prompt of source '{lost[0]}' has a value in the {WHAT}'s band",
-            why=f"its values run from {min(own):g} to {max(own):g}, the band is {settings.band}",
+            why=f"its values run from {min(source_values):g} to {max(source_values):g}, the band is {settings.band}",
             fix=f"widen dataset.{WHAT}.band, or drop the source",
         )
 
@@ -196,7 +196,7 @@ def _ordered(kept: list[Prompt], values: Mapping[str, float], order: str, seed: 
     return sorted(kept, key=lambda p: sign * values[p.id])
 
 
-def _some(names: Iterable[str]) -> str:
+def _quoted(names: Iterable[str]) -> str:
     return ", ".join(f"'{n}'" for n, _ in zip(names, range(EXAMPLES)))
 
 

@@ -83,13 +83,16 @@ class Datasets:
         """
         return self._collect("pairs", split, self._pair)
 
-    def judged(self, split: str) -> list[UnpairedPreference]:
-        """Single responses with a verdict: rows with ``label``, and both sides of preference pairs.
+    def unpaired(self, split: str) -> list[UnpairedPreference]:
+        """Single responses, each desirable or not: rows with ``label``, and both sides of preference pairs.
 
         Raises:
             DatasetError: malformed rows, or more than ``max_dropped_fraction`` of a source would go.
         """
-        return self._collect("pairs", split, self._judged, "judged")
+        return self._collect("pairs", split, self._unpaired, "judged")  # part of the fingerprint that runs saved
+
+    judged = unpaired
+    """The earlier name of :meth:`unpaired`."""
 
     def demonstrations(self, split: str) -> list[Demonstration]:
         """Supervised examples of a split; those without a completion are dropped.
@@ -118,26 +121,26 @@ class Datasets:
     def _items(
         self, source: Source, kind: str, split: str, make: Callable[[Source, Record, str], T | list[T]]
     ) -> list[T]:
-        found: dict[str, tuple[T, str]] = {}
+        items_by_id: dict[str, tuple[T, str]] = {}
         dropped: list[tuple[Record, UnusableRow]] = []
         records = source.records(kind, split, self.counts)
         for record in records:
             try:
-                made = make(source, record, split)
+                result = make(source, record, split)
             except UnusableRow as error:
                 dropped.append((record, error))
                 continue
-            for item in made if isinstance(made, list) else [made]:
-                if item.id in found:
+            for item in result if isinstance(result, list) else [result]:
+                if item.id in items_by_id:
                     raise DatasetError(
                         f"id '{item.id}' occurs twice",
-                        where=f"{found[item.id][1]} and {record.where}",
-                        fix="ids must be unique: mend them, or map another column with dataset.columns",
+                        where=f"{items_by_id[item.id][1]} and {record.where}",
+                        fix="ids must be unique: correct them, or map another column with dataset.columns",
                     )
-                found[item.id] = (item, record.where)
+                items_by_id[item.id] = (item, record.where)
                 self._places[item.id] = record.where
         self._check_dropped(source, len(records), dropped)
-        return [row[0] for row in found.values()]
+        return [row[0] for row in items_by_id.values()]
 
     def _check_dropped(self, source: Source, total: int, dropped: Sequence[tuple[Record, UnusableRow]]) -> None:
         reasons = Counter(error.reason for _, error in dropped)
@@ -149,7 +152,7 @@ class Datasets:
                 f"{len(dropped)} of {total} rows of '{source.label}' cannot be used",
                 where=record.where,
                 why=f"first: {first}; {counted}",
-                fix="mend the data or dataset.columns, or allow more with dataset.max_dropped_fraction",
+                fix="correct the data or dataset.columns, or allow more with dataset.max_dropped_fraction",
             )
 
     def _prompt(self, source: Source, record: Record, split: str) -> Prompt:
@@ -180,7 +183,7 @@ class Datasets:
         name = source.name(record, split)
         return PreferencePair(name, source.conversation(prompt), chosen, rejected, size, source.label)
 
-    def _judged(self, source: Source, record: Record, split: str) -> list[UnpairedPreference]:
+    def _unpaired(self, source: Source, record: Record, split: str) -> list[UnpairedPreference]:
         name = source.name(record, split)
         if source.reader.find(record, "chosen") and not source.reader.find(record, "label"):
             pair = self._pair(source, record, split)
@@ -219,8 +222,8 @@ class Datasets:
         source = self._source(sample.prompt)
         if not isinstance(source.component, GoldScorer):
             return None
-        own = replace(sample.prompt, id=source.own_id(sample.prompt.id))
-        return source.component.gold(replace(sample, prompt=own))
+        source_prompt = replace(sample.prompt, id=source.own_id(sample.prompt.id))
+        return source.component.gold(replace(sample, prompt=source_prompt))
 
     def _source(self, prompt: Prompt) -> Source:
         return next(s for s in self.sources if s.label == prompt.source)

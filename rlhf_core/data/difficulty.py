@@ -37,7 +37,7 @@ class DifficultyOrder(PromptOrder):
         return DifficultyWalk(source, prompts, key, self.settings)
 
     def observe(self, rates: Sequence[tuple[str, float]]) -> None:
-        """Heed the mean scores of some prompts' groups, in the order they were drawn."""
+        """Update the running scores with the mean scores of some prompts' groups, in the order they were drawn."""
         for name, rate in rates:
             walk = self.home[name]
             assert isinstance(walk, DifficultyWalk)
@@ -45,10 +45,10 @@ class DifficultyOrder(PromptOrder):
 
 
 class DifficultyWalk(SourceWalk):
-    """One source: the first epoch as ever, then by running score.
+    """One source: the first epoch in the usual order, then by running score.
 
     After the first epoch a draw takes, of the prompts in the band, the one not drawn for longest. Every
-    ``1 / explore``-th draw takes one from outside instead. Where one side is empty the other serves.
+    ``1 / explore``-th draw takes one from outside instead. Where one side is empty the other is used.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class DifficultyWalk(SourceWalk):
         """Restore :meth:`state_dict`.
 
         Raises:
-            DatasetError: other prompts than then.
+            DatasetError: the prompts are not those of the checkpoint.
         """
         super().load_state_dict(state)
         self.draws = int(state["draws"])

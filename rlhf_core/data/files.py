@@ -94,7 +94,7 @@ def _array(text: str, path: str) -> FileRows:
 
 
 def _lines(text: str, path: str) -> FileRows:
-    found = FileRows([], [])
+    file_rows = FileRows([], [])
     for number, line in enumerate(text.split("\n"), 1):  # not splitlines: JSON text may hold U+2028 and its like
         if not line.strip():
             continue
@@ -104,12 +104,12 @@ def _lines(text: str, path: str) -> FileRows:
             raise DatasetError(
                 f"{path}:{number}: not valid JSON: {error.msg}",
                 why=f"the line begins {line[:60]!r}",
-                fix="mend or remove that line; each must be one whole object",
+                fix="correct or remove that line; each must be one whole object",
             ) from error
         _check_object(row, f"{path}:{number}")
-        found.rows.append(row)
-        found.places.append(f"line {number}")
-    return found
+        file_rows.rows.append(row)
+        file_rows.places.append(f"line {number}")
+    return file_rows
 
 
 def _check_object(row: object, where: str) -> None:
@@ -137,10 +137,10 @@ def read_parquet(path: str) -> FileRows:
     return _not_empty(FileRows(rows, [f"row {n}" for n in range(1, len(rows) + 1)]), path)
 
 
-def _not_empty(found: FileRows, path: str, what: str = "dataset") -> FileRows:
-    if not found.rows:
+def _not_empty(file_rows: FileRows, path: str, what: str = "dataset") -> FileRows:
+    if not file_rows.rows:
         raise DatasetError(f"{what} '{path}' is empty", fix="give a file with at least one row")
-    return found
+    return file_rows
 
 
 def index_rows(rows: Sequence[Row], key: str) -> dict[Any, Row]:

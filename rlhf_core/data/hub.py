@@ -69,16 +69,16 @@ class HubSource:
     def _saved(self, path: Path, split: str) -> Any:
         import datasets
 
-        found = datasets.load_from_disk(str(path))
-        if isinstance(found, datasets.Dataset):
-            return found
-        if split not in found:
+        saved = datasets.load_from_disk(str(path))
+        if isinstance(saved, datasets.Dataset):
+            return saved
+        if split not in saved:
             raise DatasetError(
                 f"dataset '{self.config.path}' has no split '{split}'",
-                why=f"it has {', '.join(map(str, found))}",
-                fix=did_you_mean(split, [str(s) for s in found]),
+                why=f"it has {', '.join(map(str, saved))}",
+                fix=did_you_mean(split, [str(s) for s in saved]),
             )
-        return found[split]
+        return saved[split]
 
     def _advice(self, path: Path, error: Exception) -> str:
         if path.exists():

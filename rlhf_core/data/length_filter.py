@@ -75,10 +75,10 @@ def refuse_too_many(
     dropped = [row for row in rows if row[2] > room]
     lost = {source for _, source, _ in rows} - {source for _, source, tokens in rows if tokens <= room}
     if lost or len(dropped) > max_dropped_fraction * len(rows):
-        whose = f" (all of source {', '.join(map(repr, sorted(lost)))})" if lost else ""
+        whole_sources = f" (all of source {', '.join(map(repr, sorted(lost)))})" if lost else ""
         longest = sorted(dropped, key=lambda row: -row[2])[:EXAMPLES]
         raise DatasetError(
-            f"{len(dropped)} of {len(rows)} {what}{whose} are longer than {room} tokens",
+            f"{len(dropped)} of {len(rows)} {what}{whole_sources} are longer than {room} tokens",
             where="longest: " + ", ".join(f"{name} ({tokens} tokens)" for name, _, tokens in longest),
             why=f"{why}, allowed to drop {max_dropped_fraction:.0%}" + (", never a whole source" if lost else ""),
             fix=fix + (", or drop the source" if lost else ", or allow more with dataset.max_dropped_fraction"),

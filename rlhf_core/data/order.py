@@ -45,10 +45,10 @@ class PromptOrder:
         return SourceWalk(source, prompts, key)
 
     def observe(self, rates: Sequence[tuple[str, float]]) -> None:
-        """Told the mean score of every group (prompt id, mean); this order does not heed them."""
+        """Receive the mean score of every group (prompt id, mean); this order ignores them."""
 
     def take(self, count: int, beside: Sequence[Prompt] = ()) -> list[Prompt]:
-        """The next ``count`` prompts, all different, and none of those ``beside`` which they are to stand.
+        """The next ``count`` prompts, all different, and none of those in ``beside``.
 
         Raises:
             DatasetError: a source's share of them is more than it has.

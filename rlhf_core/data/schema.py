@@ -89,8 +89,8 @@ class Reader:
 
     def get(self, record: Record, *columns: str) -> Any:
         """Value of the first of our columns that the row has, None if none."""
-        found = self.find(record, *columns)
-        return None if found is None else record.row[self.columns.get(found, found)]
+        column = self.find(record, *columns)
+        return None if column is None else record.row[self.columns.get(column, column)]
 
     def need(self, record: Record, *columns: str) -> Any:
         """Like :meth:`get`, but absence is an error that names the row."""
@@ -120,10 +120,10 @@ class Reader:
         Raises:
             DatasetError: a turn without a known role or without text; an empty list.
         """
-        found = tuple(self._turn(t, record) for t in (turns if isinstance(turns, (list, tuple)) else [turns]))
-        if not found:
+        normalised = tuple(self._turn(t, record) for t in (turns if isinstance(turns, (list, tuple)) else [turns]))
+        if not normalised:
             raise DatasetError("a conversation has no turns", where=record.where, fix="remove or fill that row")
-        return found
+        return normalised
 
     def _turn(self, turn: Any, record: Record) -> Message:
         role, content = None, None
@@ -154,7 +154,7 @@ class Reader:
                 f"answer_pattern {pattern!r} does not match the answer",
                 where=record.where,
                 why=f"the answer ends with {value[-60:]!r}",
-                fix="mend the row or dataset.answer_pattern",
+                fix="correct the row or dataset.answer_pattern",
             )
         return match[1].strip()
 

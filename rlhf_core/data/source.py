@@ -52,14 +52,14 @@ class Source:
             counts: rows beyond ``dataset.limit`` are added here.
         """
         if self._all(kind, "heldout"):
-            found = self._all(kind, split)
+            rows = self._all(kind, split)
         else:
-            found = [r for r in self._all(kind, "train") if self._held_out(r) == (split == "heldout")]
-        self.reader.check_columns(found)
+            rows = [r for r in self._all(kind, "train") if self._held_out(r) == (split == "heldout")]
+        self.reader.check_columns(rows)
         limit = self.shared.limit
-        if limit is not None and len(found) > limit:
-            counts["rows_beyond_limit"] += len(found) - limit
-        return found[:limit]
+        if limit is not None and len(rows) > limit:
+            counts["rows_beyond_limit"] += len(rows) - limit
+        return rows[:limit]
 
     def _all(self, kind: str, split: str) -> list[Record]:
         kind = kind if hasattr(self.component, kind) else "rows"
@@ -73,8 +73,8 @@ class Source:
         return str(place(split, number)) if callable(place) else f"dataset '{self.label}', {split} row {number + 1}"
 
     def _held_out(self, record: Record) -> bool:
-        own = self.reader.get(record, "id")
-        key = record.number if own is None else own
+        row_id = self.reader.get(record, "id")
+        key = record.number if row_id is None else row_id
         return random.Random(f"{self.label}/{key}").random() < self.shared.heldout_fraction
 
     def conversation(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
@@ -88,8 +88,8 @@ class Source:
 
     def name(self, record: Record, split: str) -> str:
         """Unique id of a row: ``label/its own id``, or ``label/split/000017``."""
-        own = self.reader.get(record, "id")
-        return f"{self.label}/{own}" if own is not None else f"{self.label}/{split}/{record.number:06d}"
+        row_id = self.reader.get(record, "id")
+        return f"{self.label}/{row_id}" if row_id is not None else f"{self.label}/{split}/{record.number:06d}"
 
     def own_id(self, name: str) -> str:
         """Undo the label in :meth:`name`."""

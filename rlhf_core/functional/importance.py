@@ -34,7 +34,7 @@ def importance_weights(
 
     Args:
         old_logprobs_BT: of the policy from which the update starts.
-        behaviour_logprobs_BT: of the policy that sampled, as its engine told them.
+        behaviour_logprobs_BT: of the policy that sampled, as its engine reported them.
         mask_BT: True where the policy chose the token; other places may hold anything finite.
         mode: what happens to ratios beyond the bounds: they become the bound, or 0.
         level: ``token`` or ``sequence``.

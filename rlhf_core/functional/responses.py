@@ -66,5 +66,5 @@ def get_response_log_probs(
         ``log_probs`` and, if asked for, ``token_entropy``: float32, ``[B, T]``. Nothing is masked.
     """
     logits_BTV = model(input_ids).logits
-    found = {"log_probs": selected_logprobs(logits_BTV, labels)}
-    return {**found, "token_entropy": compute_entropy(logits_BTV)} if return_token_entropy else found
+    output = {"log_probs": selected_logprobs(logits_BTV, labels)}
+    return {**output, "token_entropy": compute_entropy(logits_BTV)} if return_token_entropy else output

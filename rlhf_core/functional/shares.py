@@ -13,7 +13,7 @@ def wilson(share: float, count: int, z: float = 1.959964) -> tuple[float, float]
     Args:
         share: in [0, 1]; halves, as of ties, are allowed.
         count: of independent cases.
-        z: quantile of the normal distribution; 95 % unless told otherwise.
+        z: quantile of the normal distribution; 95 % by default.
 
     Returns:
         Both ends, in [0, 1]; NaN of no cases.

@@ -117,8 +117,8 @@ def _options(config: ModelConfig, source: Source) -> dict[str, Any]:
 def context_length(model: Any, config: ModelConfig) -> int:
     """Tokens that fit: the model's own limit, or ``config.max_context`` if that is lower."""
     text = model.config.get_text_config()
-    own = getattr(text, "max_position_embeddings", None) or 1 << 30
-    return min(own, config.max_context or own)
+    model_limit = getattr(text, "max_position_embeddings", None) or 1 << 30
+    return min(model_limit, config.max_context or model_limit)
 
 
 def torch_dtype(name: str) -> Any:

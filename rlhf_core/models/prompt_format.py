@@ -158,5 +158,5 @@ def end_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
     ids = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     ids = getattr(model.config, "eos_token_id", None) if ids is None else ids
     listed = [] if ids is None else list(ids) if isinstance(ids, (list, tuple)) else [ids]
-    own = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-    return tuple(dict.fromkeys([*listed, *own]))
+    tokenizer_eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    return tuple(dict.fromkeys([*listed, *tokenizer_eos]))

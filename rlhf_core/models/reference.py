@@ -50,8 +50,8 @@ class Reference:
         import torch
 
         with torch.no_grad():
-            for own, now in zip(self._tensors(self.model), self._tensors(policy), strict=True):
-                own.copy_(now)
+            for tensor, current in zip(self._tensors(self.model), self._tensors(policy), strict=True):
+                tensor.copy_(current)
 
     @staticmethod
     def _tensors(model: Any) -> list[Any]:

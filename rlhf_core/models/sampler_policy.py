@@ -22,21 +22,24 @@ class SamplerPolicy:
         self.model = copy.deepcopy(policy, shared)
         """To be sampled from. Trained weights stay marked as such, for autocast keeps casts of no others."""
         self.model.eval()
-        own = dict(self.model.named_parameters())
-        self._own = {name: own[name] for name in self.names}
+        parameters = dict(self.model.named_parameters())
+        self._trained = {name: parameters[name] for name in self.names}
 
-    def take(self, policy: Any) -> dict[str, Any]:
+    def snapshot(self, policy: Any) -> dict[str, Any]:
         """The policy's trained weights as they are now, cloned; call it where they are whole."""
         import torch
 
-        now = dict(policy.named_parameters())
+        parameters = dict(policy.named_parameters())
         with torch.no_grad():
-            return {name: now[name].detach().clone() for name in self.names}
+            return {name: parameters[name].detach().clone() for name in self.names}
 
-    def put(self, weights: Mapping[str, Any]) -> None:
-        """Let the copy be the version that :meth:`take` returned."""
+    def load(self, weights: Mapping[str, Any]) -> None:
+        """Become the version that :meth:`snapshot` returned."""
         import torch
 
         with torch.no_grad():
-            for name, own in self._own.items():
-                own.copy_(weights[name])
+            for name, parameter in self._trained.items():
+                parameter.copy_(weights[name])
+
+    take, put = snapshot, load
+    """The earlier names."""

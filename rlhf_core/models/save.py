@@ -39,8 +39,8 @@ def write_folder(
 def merged_state(model: Any, weights: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Weights of a peft model under their original names, adapters added: ``W + (alpha / r) B A``."""
     full = model.state_dict() if weights is None else weights
-    own = {k.removeprefix("base_model.model."): v for k, v in full.items() if ".lora_" not in k}
-    state = {k.replace(".base_layer.", "."): v for k, v in own.items()}
+    base_weights = {k.removeprefix("base_model.model."): v for k, v in full.items() if ".lora_" not in k}
+    state = {k.replace(".base_layer.", "."): v for k, v in base_weights.items()}
     for name, module in model.get_base_model().named_modules():
         if hasattr(module, "get_delta_weight"):
             for adapter in module.active_adapters:

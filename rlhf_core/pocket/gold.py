@@ -37,8 +37,8 @@ def is_hollow(text: str) -> bool:
 def is_right(attribute: str, answer: str, text: str) -> bool:
     """True if the text states the answer and no other value of the attribute."""
     values = next(a.values for a in ATTRIBUTES if a.name == attribute)
-    said = set(words(text)) & {v.lower() for v in values}
-    return said == {answer.lower()}
+    stated = set(words(text)) & {v.lower() for v in values}
+    return stated == {answer.lower()}
 
 
 def gold_score(attribute: str, answer: str, text: str) -> GoldScore:

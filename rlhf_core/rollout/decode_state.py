@@ -77,14 +77,14 @@ class DecodeState:
         rows = torch.from_numpy(np.flatnonzero(which)).to(self.request_B.device)
         done = self.select(rows)
         logprobs = done.logprobs_BT.cpu().numpy()
-        found: dict[int, Drawn] = {}
+        drawn_by_request: dict[int, Drawn] = {}
         for i, (request, tokens, n, stopped) in enumerate(
             zip(done.request_B.tolist(), done.tokens_BT.tolist(), done.length_B.tolist(), done.stopped_B.tolist())
         ):
             ended = FinishReason.EOS if tokens[n - 1] in ends else FinishReason.LENGTH
             finish = FinishReason.STOP if stopped else ended
-            found[request] = Drawn(tokens[:n], logprobs[i, :n].copy(), finish)
-        return found
+            drawn_by_request[request] = Drawn(tokens[:n], logprobs[i, :n].copy(), finish)
+        return drawn_by_request
 
 
 def new_rows(

@@ -33,8 +33,8 @@ class CheckpointStore:
 
     def steps(self) -> list[int]:
         """Steps with a complete checkpoint, ascending."""
-        found = [_NAME.match(p.name) for p in self.folder.glob("step-*")]
-        return sorted(int(m.group(1)) for m in found if m)
+        matches = [_NAME.match(p.name) for p in self.folder.glob("step-*")]
+        return sorted(int(m.group(1)) for m in matches if m)
 
     def path(self, step: int) -> Path:
         """Folder of one step's checkpoint."""
@@ -62,8 +62,8 @@ class CheckpointStore:
         path = self.path(steps[-1])
         try:
             shard = f"shard-{rank}"
-            own = load_tree(path, shard) if (path / f"{shard}.json").is_file() else {}
-            return path, {**load_tree(path, "state"), **own}
+            shard_state = load_tree(path, shard) if (path / f"{shard}.json").is_file() else {}
+            return path, {**load_tree(path, "state"), **shard_state}
         except Exception as error:
             raise RunDirError(
                 f"checkpoint '{path}' cannot be read: {error}", fix="remove that folder to resume from the one before"

@@ -61,12 +61,12 @@ class StoredRun:
 
     def series(self) -> dict[str, list[float]]:
         """Every metric's values in the order of the steps; times and evaluations of ``eval/`` included."""
-        found: dict[str, list[float]] = {}
+        values_by_name: dict[str, list[float]] = {}
         for row in self.metrics:
             for key, value in row.items():
                 if key != "step" and isinstance(value, (int, float)):
-                    found.setdefault(key, []).append(float(value))
-        return found
+                    values_by_name.setdefault(key, []).append(float(value))
+        return values_by_name
 
 
 def read_run(path: Path) -> StoredRun:

@@ -112,7 +112,7 @@ class RunDir:
         metrics = self.path / "metrics.jsonl"
         return (metrics.is_file() and metrics.stat().st_size > 0) or any(self.checkpoints.glob("step-*"))
 
-    def discard_unused(self, made: Path | None) -> None:
+    def discard_unused(self, first_new_folder: Path | None) -> None:
         """Remove what a new run that never began has written. Only for whoever made it by :meth:`create`.
 
         Args:
@@ -123,14 +123,14 @@ class RunDir:
         if self.begun():
             return
         with contextlib.suppress(OSError):
-            if made is None:
+            if first_new_folder is None:
                 for name in WRITTEN:
                     path = self.path / name
                     path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
                 return
             shutil.rmtree(self.path, ignore_errors=True)
             folder = self.path
-            while folder != made:
+            while folder != first_new_folder:
                 folder = folder.parent
                 folder.rmdir()  # others may use it by now
 
@@ -177,7 +177,7 @@ def check_writable(path: Path) -> None:
         raise RunDirError(
             f"run directory '{path}' cannot be written: {error.strerror}",
             where=str(parent),
-            fix="choose another --run-dir or mend the permissions",
+            fix="choose another --run-dir or change its permissions",
         ) from error
     finally:
         with contextlib.suppress(OSError):
@@ -192,10 +192,10 @@ def check_free(run: RunDir) -> None:
     """
     if run.plan.exists():
         raise taken(run)
-    found = [name for name in WRITTEN if (run.path / name).exists()]
-    if found:
+    existing = [name for name in WRITTEN if (run.path / name).exists()]
+    if existing:
         raise RunDirError(
-            f"'{run.path}' holds files that a run would overwrite: {', '.join(found)}",
+            f"'{run.path}' holds files that a run would overwrite: {', '.join(existing)}",
             fix="choose another --run-dir, or move them",
         )
     check_writable(run.path)

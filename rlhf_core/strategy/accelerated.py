@@ -24,7 +24,7 @@ from rlhf_core.strategy.protocols import Collectives
 def forget_mixed_precision() -> None:
     """Drop the precision that another library's accelerator in this process (a TRL trainer, say) has set.
 
-    accelerate shares it with every later one, whose models would then run in bfloat16 without a word; ours is
+    accelerate shares it with every later one, whose models would then silently run in bfloat16; ours is
     ``trainer.precision``, and ``ACCELERATE_MIXED_PRECISION`` does not change it either.
     """
     if AcceleratorState._shared_state.get("_mixed_precision") not in (None, "no"):

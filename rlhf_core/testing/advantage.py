@@ -46,12 +46,12 @@ def check_advantage(config: ComponentConfig, ctx: BuildContext | None = None) ->
     scores = [Score(float(v)) for v in values]
     check_shape(config, estimate, (rollouts, scores, groups))
     if config.min_group_size > 1:
-        found = _flat(estimate(rollouts, scores, groups))[SIZE : 2 * SIZE]
+        equal_group = _flat(estimate(rollouts, scores, groups))[SIZE : 2 * SIZE]
         require(
-            all(v is not None and abs(v) < 1e-9 for v in found),
+            all(v is not None and abs(v) < 1e-9 for v in equal_group),
             config,
             "a group of equal scores gets zero advantages",
-            str(found),
+            str(equal_group),
             "subtract the group's mean, and do not divide rounding errors by a tiny standard deviation",
         )
     check_order(config, estimate, (rollouts, scores, groups))
@@ -67,8 +67,8 @@ def _flat(result: Advantages) -> list[float | None]:
 def check_shape(config: ComponentConfig, estimate: Estimate, rows: Rows) -> None:
     """One finite float, or one per token, for each rollout."""
     rollouts, scores, groups = rows
-    kept = (list(rollouts), list(scores), list(groups))
-    result: Any = estimate(*kept)
+    inputs = (list(rollouts), list(scores), list(groups))
+    result: Any = estimate(*inputs)
     require(isinstance(result, Advantages), config, "estimate returns Advantages", type(result).__name__)
     require(
         len(result.values) == len(rollouts),
@@ -77,7 +77,7 @@ def check_shape(config: ComponentConfig, estimate: Estimate, rows: Rows) -> None
         f"{len(result.values)} for {len(rollouts)} rollouts",
     )
     require(
-        kept == (list(rollouts), list(scores), list(groups)),
+        inputs == (list(rollouts), list(scores), list(groups)),
         config,
         "estimate leaves its inputs alone",
         "a list was changed",
@@ -112,24 +112,24 @@ def check_order(config: ComponentConfig, estimate: Estimate, rows: Rows) -> None
 def check_missing(config: ComponentConfig, estimate: Estimate, rows: Rows) -> None:
     """A missing score is None, and counts neither as 0 nor at all; a group without any is no error."""
     rollouts, scores, groups = rows
-    gone = {0, 5, *range(2 * SIZE, 3 * SIZE)}
-    holes = [Score.failed(ScoreStatus.TIMEOUT, "late") if i in gone else s for i, s in enumerate(scores)]
-    found = _flat(estimate(rollouts, holes, groups))
-    wrong = [i for i in gone if found[i] is not None]
+    missing = {0, 5, *range(2 * SIZE, 3 * SIZE)}
+    holes = [Score.failed(ScoreStatus.TIMEOUT, "late") if i in missing else s for i, s in enumerate(scores)]
+    advantages = _flat(estimate(rollouts, holes, groups))
+    wrong = [i for i in missing if advantages[i] is not None]
     require(
         not wrong,
         config,
         "a missing score gives None",
-        f"rollouts {wrong} got {[found[i] for i in wrong]}",
+        f"rollouts {wrong} got {[advantages[i] for i in wrong]}",
         "leave out scores whose .ok is False",
     )
-    kept = [i for i in range(len(rollouts)) if i not in gone]
-    alone = _flat(estimate([rollouts[i] for i in kept], [scores[i] for i in kept], [groups[i] for i in kept]))
+    scored = [i for i in range(len(rollouts)) if i not in missing]
+    alone = _flat(estimate([rollouts[i] for i in scored], [scores[i] for i in scored], [groups[i] for i in scored]))
     require(
-        _close([found[i] for i in kept], alone),
+        _close([advantages[i] for i in scored], alone),
         config,
         "a missing score does not move the others' advantages",
-        f"{[found[i] for i in kept]} instead of {alone}",
+        f"{[advantages[i] for i in scored]} instead of {alone}",
         "take mean and standard deviation over scores that are .ok",
     )
 

@@ -39,10 +39,10 @@ def check_dataset(
     context = ctx or make_context()
     config.preflight(context)
     source = built(config, "dataset", context)
-    found = {split: check_rows(config, source.rows(split), split) for split in ("train", "heldout")}
-    require(bool(found["train"]), config, "there are rows to train on", 'rows("train") is empty')
+    rows_by_split = {split: check_rows(config, source.rows(split), split) for split in ("train", "heldout")}
+    require(bool(rows_by_split["train"]), config, "there are rows to train on", 'rows("train") is empty')
     again = built(config, "dataset", context)
-    for split, rows in found.items():
+    for split, rows in rows_by_split.items():
         require(
             rows == [dict(r) for r in again.rows(split)],
             config,
@@ -50,21 +50,21 @@ def check_dataset(
             f"the {split} rows of two sources differ",
             "draw with a seed from the Config, and sort what a file system or a set returns",
         )
-    check_ids(config, found)
+    check_ids(config, rows_by_split)
     if read:
         check_read(config, context, columns or {}, read)
 
 
-def check_rows(config: ComponentConfig, found: Any, split: str) -> list[dict[str, Any]]:
+def check_rows(config: ComponentConfig, returned: Any, split: str) -> list[dict[str, Any]]:
     """A sequence of mappings with text keys."""
     require(
-        isinstance(found, Sequence) and not isinstance(found, str),
+        isinstance(returned, Sequence) and not isinstance(returned, str),
         config,
         "rows(split) returns a sequence",
-        type(found).__name__,
+        type(returned).__name__,
         "return a list, or a class with __len__ and __getitem__",
     )
-    rows: list[Any] = list(found)
+    rows: list[Any] = list(returned)
     for number, row in enumerate(rows):
         require(
             isinstance(row, Mapping) and all(isinstance(k, str) for k in row),
@@ -75,10 +75,10 @@ def check_rows(config: ComponentConfig, found: Any, split: str) -> list[dict[str
     return [dict(r) for r in rows]
 
 
-def check_ids(config: ComponentConfig, found: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+def check_ids(config: ComponentConfig, rows_by_split: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     """No id twice, in a split or across splits."""
     seen: dict[Any, str] = {}
-    for split, rows in found.items():
+    for split, rows in rows_by_split.items():
         for number, row in enumerate(rows):
             if row.get("id") is None:
                 continue

@@ -43,10 +43,10 @@ def check_judge(
         try:
             replies = list(judge.ask(asked))
         except Exception as error:
-            said = f"{type(error).__name__}: {error}"
+            problem = f"{type(error).__name__}: {error}"
             raise AssertionError(
                 f"{type(config).__name__} ('{config.name}'): ask() answers with a status\n"
-                f"  seen: {said}\n  fix: never raise"
+                f"  seen: {problem}\n  fix: never raise"
             ) from error
         require(len(replies) == len(asked), config, "one reply per request", f"{len(replies)} for {len(asked)}")
         require(all(isinstance(r, JudgeReply) for r in replies), config, "replies are JudgeReply", repr(replies[:1]))

@@ -8,7 +8,7 @@ from rlhf_core.testing.config import built, check_config
 from rlhf_core.testing.report import require
 from rlhf_core.testing.samples import make_context
 
-KINDS_OF_LOSS = ("token_advantages", "labels", "pairs", "judged")
+KINDS_OF_LOSS = ("token_advantages", "labels", "pairs", "unpaired")
 
 
 def check_loss(config: ComponentConfig, ctx: BuildContext | None = None, *, clips: bool | None = None) -> None:
@@ -19,7 +19,8 @@ def check_loss(config: ComponentConfig, ctx: BuildContext | None = None, *, clip
     add up to the whole batch's gradient under every reduction; no gradient past the clip; nothing is modified and the
     same batch gives the same loss.
 
-    Losses of judged responses: the gradient raises desirable responses and lowers the others; micro-batches add up.
+    Unpaired losses (single responses, each desirable or not): the gradient raises desirable responses and lowers the
+    others; micro-batches add up.
 
     Pair losses: ``loss_B`` falls as the margin grows from below zero; micro-batches add up; the pairs' weights are left
     to the core.
@@ -34,7 +35,7 @@ def check_loss(config: ComponentConfig, ctx: BuildContext | None = None, *, clip
     """
     check_config(config, "loss")
     require(
-        config.consumes in KINDS_OF_LOSS,
+        config.consumes in (*KINDS_OF_LOSS, "judged"),
         config,
         f"`consumes` is one of {', '.join(KINDS_OF_LOSS)}",
         repr(config.consumes),
@@ -46,10 +47,10 @@ def check_loss(config: ComponentConfig, ctx: BuildContext | None = None, *, clip
 
         check_pair_loss(config, loss)
         return
-    if config.consumes == "judged":
-        from rlhf_core.testing.unpaired_loss import check_judged_loss
+    if config.consumes in ("unpaired", "judged"):  # "judged" is the earlier name
+        from rlhf_core.testing.unpaired_loss import check_unpaired_loss
 
-        check_judged_loss(config, loss)
+        check_unpaired_loss(config, loss)
         return
     from rlhf_core.testing.token_loss import check_past_clip, check_token_loss
 

@@ -37,23 +37,23 @@ def check_monitor(
     check_config(config, "monitor")
     context = ctx or make_context()
     watch(config, context, ODD)
-    said = watch(config, context, healthy)
-    require(not any(said), config, "a monitor is silent on a healthy run", f"it said {said}")
+    warnings = watch(config, context, healthy)
+    require(not any(warnings), config, "a monitor is silent on a healthy run", f"it said {warnings}")
     if alarming:
-        said = watch(config, context, alarming)
-        require(any(said), config, "a monitor speaks on an alarming run", f"nothing after {len(alarming)} steps")
+        warnings = watch(config, context, alarming)
+        require(any(warnings), config, "a monitor warns on an alarming run", f"nothing after {len(alarming)} steps")
 
 
 def watch(config: ComponentConfig, ctx: BuildContext, steps: Sequence[Mapping[str, float]]) -> list[str]:
-    """What a fresh monitor says of successive steps; "" where it says nothing."""
+    """The warnings of a fresh monitor for successive steps; "" where it gives none."""
     monitor: Any = built(config, "monitor", ctx)
-    said: list[str] = []
+    warnings: list[str] = []
     for step, metrics in enumerate(steps, 1):
         given = dict(metrics)
         try:
             answer = monitor.observe(step, given)
         except StopRun as stop:
-            return [*said, stop.reason or "stop"]
+            return [*warnings, stop.reason or "stop"]
         except Exception as error:
             raise AssertionError(
                 f"{type(config).__name__} ('{config.name}'): a monitor takes whatever a step measured\n"
@@ -71,5 +71,5 @@ def watch(config: ComponentConfig, ctx: BuildContext, steps: Sequence[Mapping[st
             "observe() leaves the metrics alone",
             f"{metrics} became {given}",
         )
-        said.append(answer or "")
-    return said
+        warnings.append(answer or "")
+    return warnings

@@ -71,12 +71,12 @@ def check_verifier(
     check_scores(config, score, rows, 0.0)
     if getattr(config, "needs_answer", False):
         blank = replace(rows[0], prompt=replace(rows[0].prompt, answer=None))
-        found = _ask(config, score, [blank])[0]
+        blank_score = _ask(config, score, [blank])[0]
         require(
-            not found.ok,
+            not blank_score.ok,
             config,
             "without a reference answer the score is missing",
-            f"{found}",
+            f"{blank_score}",
             'return Score.failed(ScoreStatus.MISSING, "..."), or set needs_answer = False',
         )
 
@@ -114,7 +114,7 @@ def check_scores(config: ComponentConfig, score: Scorer, samples: Sequence[Sampl
 def _ask(config: ComponentConfig, score: Scorer, samples: Sequence[Sample]) -> list[Score]:
     """Score, and check count and types."""
     try:
-        found = list(score(samples))
+        scores = list(score(samples))
     except Exception as error:
         shown = [s.completion[:40] for s in samples[:3]]
         raise AssertionError(
@@ -122,8 +122,8 @@ def _ask(config: ComponentConfig, score: Scorer, samples: Sequence[Sample]) -> l
             f"  seen: {type(error).__name__}: {error}, for {shown!r}\n"
             f"  fix: return Score.failed(ScoreStatus.ERROR, reason)"
         ) from error
-    require(len(found) == len(samples), config, "there is one score per sample", f"{len(found)} for {len(samples)}")
-    for row in found:
+    require(len(scores) == len(samples), config, "there is one score per sample", f"{len(scores)} for {len(samples)}")
+    for row in scores:
         require(
             isinstance(row, Score),
             config,
@@ -138,7 +138,7 @@ def _ask(config: ComponentConfig, score: Scorer, samples: Sequence[Sample]) -> l
             repr(row),
             "use Score.failed(status, reason)",
         )
-    return found
+    return scores
 
 
 def _same(a: Sequence[Score], b: Sequence[Score], tolerance: float) -> bool:

@@ -64,8 +64,8 @@ def gradient(
         "constant": 8.0 * len(batch.mask_BT),
     }[mode]
     value = reduce_loss(output.loss, batch.mask_BT, mode, denominator or total)
-    (found,) = torch.autograd.grad(value, batch.logprobs_BT, allow_unused=True)
-    return torch.zeros_like(batch.logprobs_BT) if found is None else found, output
+    (gradient,) = torch.autograd.grad(value, batch.logprobs_BT, allow_unused=True)
+    return torch.zeros_like(batch.logprobs_BT) if gradient is None else gradient, output
 
 
 def number(value: Any) -> float:

@@ -66,16 +66,15 @@ def small_run(registry: Registry, config: ComponentConfig, settings: Mapping[str
     group = int(getattr(config, "group_size", 1))
     sizes = {**SMALL, "rollout_batch_size": 2 * group, "train_batch_size": None}
     trainer = {**config.model_dump(mode="json"), **{k: v for k, v in sizes.items() if k in type(config).model_fields}}
-    base: dict[str, Any] = {
-        "seed": 0,
-        "dataset": "pocket/assistant" if getattr(config, "feeds", None) in ("pairs", "judged") else "pocket/arithmetic",
-    }
-    if getattr(config, "feeds", None) == "token_advantages":
+    feeds = getattr(config, "feeds", None)
+    compares = feeds in ("pairs", "unpaired", "judged")
+    base: dict[str, Any] = {"seed": 0, "dataset": "pocket/assistant" if compares else "pocket/arithmetic"}
+    if feeds == "token_advantages":
         base["reward"] = {"name": "verifier", "workers": 1}
-    own = config.companions.get("dataset") if isinstance(config, LoopSettings) else None
+    own_dataset = config.companions.get("dataset") if isinstance(config, LoopSettings) else None
     pocket = {"name": "pocket", "subset": base["dataset"].split("/")[1]}
-    named = isinstance(own, str) and not own.startswith("pocket")
-    base["dataset"] = {**({"name": own} if named else pocket), "limit": 64}
+    named = isinstance(own_dataset, str) and not own_dataset.startswith("pocket")
+    base["dataset"] = {**({"name": own_dataset} if named else pocket), "limit": 64}
     return validate(registry, merge({**base, "trainer": trainer}, settings))
 
 

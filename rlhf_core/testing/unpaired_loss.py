@@ -15,7 +15,7 @@ from rlhf_core.testing.pair_loss import check_output
 from rlhf_core.testing.report import require
 
 
-def make_judged_batch(h_B: torch.Tensor) -> UnpairedBatch:
+def make_unpaired_batch(h_B: torch.Tensor) -> UnpairedBatch:
     """Responses whose log ratio to the reference is ``h_B``; every other one is desirable."""
     level = torch.full((len(h_B),), -20.0, dtype=torch.float64)
     return UnpairedBatch(
@@ -23,9 +23,9 @@ def make_judged_batch(h_B: torch.Tensor) -> UnpairedBatch:
     )
 
 
-def check_judged_loss(config: ComponentConfig, loss: Loss) -> None:
-    """All properties of a loss of judged responses."""
-    batch = make_judged_batch(torch.tensor([-2.0, -1.0, 0.3, 1.5, -0.5], dtype=torch.float64))
+def check_unpaired_loss(config: ComponentConfig, loss: Loss) -> None:
+    """All properties of a loss of single responses."""
+    batch = make_unpaired_batch(torch.tensor([-2.0, -1.0, 0.3, 1.5, -0.5], dtype=torch.float64))
     check_output(config, loss, batch)
     check_pure(config, loss, batch)
     gradient = grad(loss, batch)

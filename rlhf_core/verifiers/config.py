@@ -1,4 +1,4 @@
-"""Configurations of verifiers and the reward that asks them."""
+"""Configurations of verifiers and of the reward that calls them."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ class VerifierRewardConfig(ComponentConfig):
     @property
     def deadline_s(self) -> float:
         """Seconds for one verdict."""
-        own = getattr(self.verifier, "seconds", 0.0)
-        return max(DEADLINE_S, own) if self.timeout_s is None else self.timeout_s
+        needed_s = getattr(self.verifier, "seconds", 0.0)
+        return max(DEADLINE_S, needed_s) if self.timeout_s is None else self.timeout_s
 
     def preflight(self, ctx: BuildContext) -> None:
         """Check that there are reference answers, that every prompt can be judged, and that there is time enough."""

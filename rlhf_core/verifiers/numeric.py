@@ -45,11 +45,11 @@ def stated_number(text: str) -> Stated | None:
     """
     text = plain(text)
     for match in reversed(list(_STATED.finditer(text))):
-        found = numbers(_tail(match[0], text[match.end() : match.end() + TAIL].partition("\n")[0]))
-        if found:
-            return Stated(found[0], True)
-    found = numbers(text)
-    return Stated(found[-1], False) if found else None
+        values = numbers(_tail(match[0], text[match.end() : match.end() + TAIL].partition("\n")[0]))
+        if values:
+            return Stated(values[0], True)
+    values = numbers(text)
+    return Stated(values[-1], False) if values else None
 
 
 def _tail(statement: str, tail: str) -> str:
@@ -81,8 +81,8 @@ def _inside(text: str) -> str:
 
 def numbers(text: str) -> list[Fraction]:
     """Every number of a text, in order."""
-    found = [_value(m) for m in _NUMBER.finditer(text) if len(m[0]) <= MAX_DIGITS]
-    return [f for f in found if f is not None]
+    values = [_value(m) for m in _NUMBER.finditer(text) if len(m[0]) <= MAX_DIGITS]
+    return [v for v in values if v is not None]
 
 
 def _value(match: re.Match[str]) -> Fraction | None:
@@ -117,11 +117,11 @@ class NumericVerifier:
         gold = stated_number(answer)
         if gold is None:
             return Score.failed(ScoreStatus.MISSING, f"the reference answer {answer[:60]!r} holds no number")
-        said = stated_number(sample.completion)
-        right = said is not None and self.equal(said.value, gold.value)
-        parts = {"answer": float(right), "format": float(said is not None and said.explicit)}
+        stated = stated_number(sample.completion)
+        right = stated is not None and self.equal(stated.value, gold.value)
+        parts = {"answer": float(right), "format": float(stated is not None and stated.explicit)}
         weight = self.config.format_weight
-        detail = "no number in the completion" if said is None else f"stated {float_text(said.value)}"
+        detail = "no number in the completion" if stated is None else f"stated {float_text(stated.value)}"
         return Score((1 - weight) * parts["answer"] + weight * parts["format"], parts, detail=detail)
 
     def equal(self, a: Fraction, b: Fraction) -> bool:

@@ -88,23 +88,23 @@ def check_answers(config: VerifierRewardConfig, ctx: BuildContext) -> None:
     if ctx.dry_run and any(s.source.downloads for s in ctx.config.dataset.sources):
         return
     datasets = ctx.datasets or Datasets(ctx.config.dataset, ctx)
-    own = datasets.own_rewards()
-    judged = [
+    source_rewards = datasets.own_rewards()
+    checked_prompts = [
         p
         for split in ("train", "heldout")
         for p in datasets.prompts(split)
-        if own.get(p.source, ctx.config.reward) is config
+        if source_rewards.get(p.source, ctx.config.reward) is config
     ]
     if getattr(config.verifier, "needs_answer", False):
-        answered = {p.source for p in judged if p.answer is not None}
-        for source in dict.fromkeys(p.source for p in judged):
+        answered = {p.source for p in checked_prompts if p.answer is not None}
+        for source in dict.fromkeys(p.source for p in checked_prompts):
             if source not in answered:
                 raise DatasetError(
                     f"dataset '{source}' has no reference answers",
                     why=f"verifier '{config.verifier.name}' compares with them",
                     fix="map the column: dataset.columns={answer: NAME}, or choose another reward",
                 )
-    check_prompts(config.verifier, judged, datasets)
+    check_prompts(config.verifier, checked_prompts, datasets)
 
 
 def check_prompts(verifier: VerifierConfig, prompts: Sequence[Prompt], datasets: Datasets) -> None:
@@ -123,5 +123,5 @@ def check_prompts(verifier: VerifierConfig, prompts: Sequence[Prompt], datasets:
             f"verifier '{verifier.name}' can judge no completion of a prompt",
             why=why,
             where=f"{datasets.where(prompt.id)} ({len(bad)} of {len(prompts)} prompts)",
-            fix="mend or remove the row, map dataset.columns, or choose another verifier",
+            fix="correct or remove the row, map dataset.columns, or choose another verifier",
         )

@@ -65,7 +65,7 @@ def fork_servers(verifier: Verifier, control: socket.socket) -> None:
     """
     gc.collect()
     gc.freeze()
-    own, ended = set(children()), None
+    started_before, ended = set(children()), None
     while True:
         theirs, ours = socket.socketpair()
         parent, pid = os.getpid(), os.fork()
@@ -79,7 +79,7 @@ def fork_servers(verifier: Verifier, control: socket.socket) -> None:
         with theirs:
             socket.send_fds(control, [pack({"ready": pid, "ended": ended})], [theirs.fileno()])
         ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        sweep(own)
+        sweep(started_before)
 
 
 def children() -> list[int]:

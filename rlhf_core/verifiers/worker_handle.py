@@ -119,10 +119,10 @@ class WorkerProcess:
         data, descriptors = b"", list[int]()
         while not data.endswith(b"\n"):
             self._control.settimeout(max(deadline - time.monotonic(), 1e-3))
-            more, found, _, _ = socket.recv_fds(self._control, 1 << 16, 1)
-            if not more:
+            chunk, received, _, _ = socket.recv_fds(self._control, 1 << 16, 1)
+            if not chunk:
                 raise ConnectionResetError("the worker closed its channel")
-            data, descriptors = data + more, descriptors + list(found)
+            data, descriptors = data + chunk, descriptors + list(received)
         reply = json.loads(data)
         if "ready" in reply:
             self.pid, self._buffer, self._fresh = int(reply["ready"]), b"", self._calls
@@ -177,7 +177,7 @@ class WorkerProcess:
             self.drop()
 
     def _renew(self) -> int | None:
-        """Take the process that was forked in place of the last one, which ended thus; or start from nothing."""
+        """Take the process forked in place of the last one and return how that one ended, or start from nothing."""
         try:
             return self._adopt(time.monotonic() + EXIT_GRACE_S).get("ended")
         except (OSError, ValueError):
@@ -205,7 +205,7 @@ class WorkerProcess:
         """How the worker ended, and what it wrote: the first line of a crash, else the last line."""
         if self.process is None:
             return "the pool was closed"
-        heard, said = self._heard, ""
+        output_start, output = self._heard, ""
         if self._forked:
             self.drop()
             code = self._renew()
@@ -214,8 +214,8 @@ class WorkerProcess:
                 self.process.wait(EXIT_GRACE_S)
             code = self.process.returncode
         with contextlib.suppress(ValueError, OSError):
-            said = os.pread(self._stderr.fileno(), 1 << 20, heard).decode(errors="replace")
-        lines = said.strip().splitlines()
+            output = os.pread(self._stderr.fileno(), 1 << 20, output_start).decode(errors="replace")
+        lines = output.strip().splitlines()
         if not self._forked:
             self.kill()
         if code is not None and code < 0:
@@ -292,9 +292,9 @@ def descendants(pid: int) -> list[int]:
         with contextlib.suppress(OSError, ValueError, IndexError):
             parent = int(stat.read_text().rpartition(")")[2].split()[1])
             children.setdefault(parent, []).append(int(stat.parent.name))
-    found, queue = [], [pid]
+    pids, queue = [], [pid]
     while queue:
         below = children.get(queue.pop(), [])
-        found += below
+        pids += below
         queue += below
-    return found
+    return pids

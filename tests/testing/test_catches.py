@@ -68,7 +68,7 @@ FAULTS = [
     (kit.check_monitor, broken.MonitorConfig, "key", "whatever a step measured"),
     (kit.check_monitor, broken.MonitorConfig, "type", "None or a warning"),
     (kit.check_monitor, broken.MonitorConfig, "loud", "silent on a healthy run"),
-    (kit.check_monitor, broken.MonitorConfig, "mute", "speaks on an alarming run"),
+    (kit.check_monitor, broken.MonitorConfig, "mute", "warns on an alarming run"),
     (kit.check_agent, broken.AgentConfig, "seeds", "share a seed"),
     (kit.check_agent, broken.AgentConfig, "random", "same episodes"),
     (kit.check_agent, broken.AgentConfig, "budget", "max_tokens"),
