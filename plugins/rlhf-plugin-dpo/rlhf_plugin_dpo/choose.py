@@ -32,45 +32,50 @@ def choose_pairs(
         (pair, index of the chosen rollout, index of the rejected one) of every prompt that has such a pair, and what
         was dropped by reason: ``pairs_unscored``, ``pairs_tied``, ``pairs_below_margin``, ``pairs_identical``.
     """
-    found: list[tuple[PairItem, int, int]] = []
+    pairs: list[tuple[PairItem, int, int]] = []
     dropped: Counter[str] = Counter()
-    at = 0
+    first = 0
     for group in groups:
-        span = range(at, at + group.group_size)
-        at += group.group_size
-        values = {i: float(scores[i].value or 0.0) for i in span if scores[i].ok}
+        indices = range(first, first + group.group_size)
+        first += group.group_size
+        values = {i: float(scores[i].value or 0.0) for i in indices if scores[i].ok}
         if len(values) < 2:
             dropped["pairs_unscored"] += 1
             continue
         best, worst = max(values, key=lambda i: values[i]), min(values, key=lambda i: values[i])
-        gap = values[best] - values[worst]
-        if gap <= TIE:
-            dropped["pairs_tied"] += 1
-        elif gap <= margin:
-            dropped["pairs_below_margin"] += 1
-        elif rollouts[best].completion_ids == rollouts[worst].completion_ids:
-            dropped["pairs_identical"] += 1
+        if reason := no_pair(values[best] - values[worst], margin, rollouts[best], rollouts[worst]):
+            dropped[reason] += 1
         else:
-            pair = make_pair(
-                f"{iteration}/{group.prompt.id}",
-                group.token_ids,
-                rollouts[best].completion_ids,
-                rollouts[worst].completion_ids,
-            )
-            pair = replace(
-                pair,
-                chosen=replace(pair.chosen, mask=mask_of(rollouts[best])),
-                rejected=replace(pair.rejected, mask=mask_of(rollouts[worst])),
-            )
-            found.append((pair, best, worst))
-    return found, dropped
+            name = f"{iteration}/{group.prompt.id}"
+            pairs.append((pair_of(name, group, rollouts[best], rollouts[worst]), best, worst))
+    return pairs, dropped
+
+
+def no_pair(gap: float, margin: float, best: Rollout, worst: Rollout) -> str:
+    """Why two completions, ``gap`` apart in score, make no pair; "" if they do."""
+    if gap <= TIE:
+        return "pairs_tied"
+    if gap <= margin:
+        return "pairs_below_margin"
+    return "pairs_identical" if best.completion_ids == worst.completion_ids else ""
+
+
+def pair_of(name: str, group: PromptGroup, best: Rollout, worst: Rollout) -> PairItem:
+    """The pair of two completions of one prompt, with the masks of their rollouts."""
+    pair = make_pair(name, group.token_ids, best.completion_ids, worst.completion_ids)
+    return replace(
+        pair,
+        chosen=replace(pair.chosen, mask=mask_of(best)),
+        rejected=replace(pair.rejected, mask=mask_of(worst)),
+    )
 
 
 def summed(logprobs_T: Any, side: Side, ld_alpha: float) -> float:
     """Sum of a side's token logprobs ``[T]`` where the policy chose the token, those of its tail by ``ld_alpha``."""
-    row = np.asarray(logprobs_T, np.float64)
-    row = row if side.mask is None else row * np.asarray(side.mask)
-    return float(row[: side.head].sum() + ld_alpha * row[side.head :].sum())
+    counted_T = np.asarray(logprobs_T, np.float64)
+    if side.mask is not None:
+        counted_T = counted_T * np.asarray(side.mask)
+    return float(counted_T[: side.head].sum() + ld_alpha * counted_T[side.head :].sum())
 
 
 def mask_of(rollout: Rollout) -> tuple[bool, ...] | None:

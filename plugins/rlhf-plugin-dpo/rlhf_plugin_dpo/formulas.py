@@ -1,6 +1,6 @@
 """Every pair loss as a formula over log-probabilities. Suffix: ``_B`` pairs.
 
-``d`` is a difference of scores times nothing yet, ``b`` is beta (with a schedule, one per pair), ``h`` a log ratio to
+``d`` is a difference of scores before beta, ``b`` is beta (with a schedule, one per pair), ``h`` a log ratio to
 the reference policy; see :mod:`rlhf_plugin_dpo.loss_config` for papers and equations.
 """
 

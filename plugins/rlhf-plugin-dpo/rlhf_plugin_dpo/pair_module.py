@@ -1,4 +1,4 @@
-"""Room 5 for pairs: both responses of a pair in one forward, their common prompt read once.
+"""The policy forward for pairs: both responses of a pair in one forward, their common prompt read once.
 
 Suffixes: ``_B`` pairs, ``_S`` sides (chosen and rejected of every pair), ``_T`` completion tokens, right-padded.
 """
@@ -38,9 +38,10 @@ class PairModule(torch.nn.Module):
     def forward(self, items: Sequence[PairItem]) -> PairBatch:
         """Return the batch of a micro-batch, shapes ``[B]``."""
         chosen = [i.chosen for i in items]
-        whole = self.conversation and items[0].nll_scale > 0
-        logprobs_ST = self._logprobs(sides_of(items), 2 if whole else 0)
-        sums_S = self._summed(logprobs_ST, sides_of(items), 2 if whole else 0)
+        with_prompt = self.conversation and items[0].nll_scale > 0
+        prompt_every = 2 if with_prompt else 0
+        logprobs_ST = self._logprobs(sides_of(items), prompt_every)
+        sums_S = self._summed(logprobs_ST, sides_of(items), prompt_every)
         device = sums_S.device
 
         def numbers(values: Sequence[float | int | None]) -> torch.Tensor | None:
@@ -49,7 +50,8 @@ class PairModule(torch.nn.Module):
         nll_B = None
         if items[0].nll_scale > 0:
             scale_B = torch.tensor([i.nll_scale for i in items], device=device)
-            masked_BT = self._masked(logprobs_ST[0::2], chosen, [len(s.prompt_ids) - 1 if whole else 0 for s in chosen])
+            starts = [len(s.prompt_ids) - 1 if with_prompt else 0 for s in chosen]
+            masked_BT = self._masked(logprobs_ST[0::2], chosen, starts)
             nll_B = -masked_BT.sum(-1) * scale_B
         return PairBatch(
             sums_S[0::2],
@@ -64,17 +66,17 @@ class PairModule(torch.nn.Module):
             right_B=numbers([i.right for i in items]),
         )
 
-    def _logprobs(self, sides: Sequence[Side], whole_every: int) -> torch.Tensor:
-        """Logprobs ``[S, T]``, 0 where padded; of every ``whole_every``-th side those of its prompt come first."""
+    def _logprobs(self, sides: Sequence[Side], prompt_every: int) -> torch.Tensor:
+        """Logprobs ``[S, T]``, 0 where padded; those of the prompt come first in every ``prompt_every``-th side."""
         prompts, completions = [s.prompt_ids for s in sides], [s.completion_ids for s in sides]
-        for n in range(0, len(sides) if whole_every else 0, whole_every or 1):
+        for n in range(0, len(sides) if prompt_every else 0, prompt_every or 1):
             prompts[n], completions[n] = prompts[n][:1], (*prompts[n][1:], *completions[n])
         return completion_logprobs(self.model, prompts, completions, **self.paths.options).logprobs_BT
 
-    def _summed(self, logprobs_ST: torch.Tensor, sides: Sequence[Side], whole_every: int) -> torch.Tensor:
+    def _summed(self, logprobs_ST: torch.Tensor, sides: Sequence[Side], prompt_every: int) -> torch.Tensor:
         """Sum of each side's chosen tokens' logprobs, the tail of the longer response weighted by ``ld_alpha``."""
         device, width = logprobs_ST.device, logprobs_ST.shape[1]
-        skip = [len(s.prompt_ids) - 1 if whole_every and n % whole_every == 0 else 0 for n, s in enumerate(sides)]
+        skip = [len(s.prompt_ids) - 1 if prompt_every and n % prompt_every == 0 else 0 for n, s in enumerate(sides)]
         place_ST = torch.arange(width, device=device)[None, :] - torch.tensor(skip, device=device)[:, None]
         head_S1 = torch.tensor([s.head for s in sides], device=device)[:, None]
         weight_ST = (place_ST >= 0) * torch.where(place_ST < head_S1, 1.0, self.ld_alpha)
@@ -94,8 +96,8 @@ class PairModule(torch.nn.Module):
     @torch.no_grad()
     def sums(self, sides: Sequence[Side], micro_batch_size: int) -> list[float]:
         """Summed logprob of each side without gradient; ``micro_batch_size`` counts pairs of sides."""
-        found: list[float] = []
+        sums: list[float] = []
         for start in range(0, len(sides), 2 * micro_batch_size):
-            some = sides[start : start + 2 * micro_batch_size]
-            found += self._summed(self._logprobs(some, 0), some, 0).tolist()
-        return found
+            chunk = sides[start : start + 2 * micro_batch_size]
+            sums += self._summed(self._logprobs(chunk, 0), chunk, 0).tolist()
+        return sums

@@ -1,4 +1,4 @@
-"""Reference logprobs: computed once, before training, and kept in the run's folder."""
+"""Reference logprobs: computed once, before training, and cached in the run's folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def side_logprobs(
         return PairModule(quiet, ld_alpha, paths=paths).sums(sides, micro_batch_size)
 
 
-def kept_logprobs(
+def cached_logprobs(
     model: Any,
     sides: Sequence[Side],
     ctx: BuildContext,
@@ -40,24 +40,36 @@ def kept_logprobs(
 
     All ranks call it before the policy is trained.
     """
-    digest = hashlib.sha256(repr((ctx.config.model.model_dump(mode="json"), ld_alpha, sides)).encode()).hexdigest()[:16]
-    folder = None if ctx.run_dir is None else Path(ctx.run_dir) / FOLDER / f"{split}-{digest}"
+    folder = cache_folder(ctx, split, sides, ld_alpha)
     strategy = ctx.strategy
-    found = _read(folder) if folder is not None and strategy.rank == 0 else None
-    found = strategy.gather_objects(found)[0]
-    if found is not None and len(found) == len(sides):
-        return found
+    rank, world = strategy.rank, strategy.world_size
+    cached = _read(folder) if folder is not None and rank == 0 else None
+    cached = strategy.gather_objects(cached)[0]
+    if cached is not None and len(cached) == len(sides):
+        return cached
     pairs = [sides[n : n + 2] for n in range(0, len(sides), 2)]
-    mine = [s for pair in pairs[strategy.rank :: strategy.world_size] for s in pair]
-    shards = strategy.gather_objects(side_logprobs(model, mine, ld_alpha, paths, micro_batch_size))
-    world = strategy.world_size
-    found = [shards[p % world][2 * (p // world) + n] for p, pair in enumerate(pairs) for n in range(len(pair))]
-    if folder is not None and strategy.rank == 0:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with whole_folder(folder) as aside:
-            data = save({"logprobs": torch.tensor(found, dtype=torch.float64)})
-            (aside / "logprobs.safetensors").write_bytes(data)
-    return found
+    rank_sides = [side for pair in pairs[rank::world] for side in pair]
+    shards = strategy.gather_objects(side_logprobs(model, rank_sides, ld_alpha, paths, micro_batch_size))
+    logprobs = [shards[p % world][2 * (p // world) + n] for p, pair in enumerate(pairs) for n in range(len(pair))]
+    if folder is not None and rank == 0:
+        _write(folder, logprobs)
+    return logprobs
+
+
+def cache_folder(ctx: BuildContext, split: str, sides: Sequence[Side], ld_alpha: float) -> Path | None:
+    """Where the logprobs of these very tokens under this model are kept; None outside a run."""
+    if ctx.run_dir is None:
+        return None
+    decisive = (ctx.config.model.model_dump(mode="json"), ld_alpha, sides)
+    digest = hashlib.sha256(repr(decisive).encode()).hexdigest()[:16]
+    return Path(ctx.run_dir) / FOLDER / f"{split}-{digest}"
+
+
+def _write(folder: Path, logprobs: Sequence[float]) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with whole_folder(folder) as temporary:
+        data = save({"logprobs": torch.tensor(logprobs, dtype=torch.float64)})
+        (temporary / "logprobs.safetensors").write_bytes(data)
 
 
 def _read(folder: Path) -> list[float] | None:

@@ -21,7 +21,7 @@ def beta_scale(schedule: BetaSchedule, step: int, total: int) -> float | None:
     """
     if schedule.kind == "constant":
         return None
-    done = min(1.0, max(0, step - 1) / max(1, total - 1))
+    progress = min(1.0, max(0, step - 1) / max(1, total - 1))
     if schedule.kind == "cosine":
-        done = 0.5 * (1 - math.cos(math.pi * done))
-    return 1 + (schedule.end - 1) * done
+        progress = 0.5 * (1 - math.cos(math.pi * progress))
+    return 1 + (schedule.end - 1) * progress

@@ -12,7 +12,7 @@ from rlhf_core.sdk import Datasets, Formatter, ForwardOptions, load_policy, load
 from rlhf_plugin_dpo.config import DpoConfig
 from rlhf_plugin_dpo.items import Side, encode_pair, length, sides_of
 from rlhf_plugin_dpo.pair_module import PairModule
-from rlhf_plugin_dpo.reference import kept_logprobs
+from rlhf_plugin_dpo.reference import cached_logprobs
 
 
 class PairTask:
@@ -55,16 +55,14 @@ class PairTask:
         limit = min(config.max_length, self.policy.context)
         pairs = self.datasets.pairs(split)
         items = [encode_pair(pair, self.formatter) for pair in pairs]
-        sizes = [(p.id, p.source, length(i)) for p, i in zip(pairs, items)]
-        self.datasets.check_lengths(
-            sizes, limit, f"max_length {config.max_length}, context {self.policy.context}", "raise trainer.max_length"
-        )
-        fitting = [i for i in items if length(i) <= limit]
-        kept = [i for i in fitting if i.chosen.completion_ids != i.rejected.completion_ids]
-        counts.update(
-            +Counter({"pairs_too_long": len(items) - len(fitting), "pairs_identical_tokens": len(fitting) - len(kept)})
-        )
-        return kept
+        sizes = [(pair.id, pair.source, length(item)) for pair, item in zip(pairs, items)]
+        limits = f"max_length {config.max_length}, context {self.policy.context}"
+        self.datasets.check_lengths(sizes, limit, limits, "raise trainer.max_length")
+        fitting = [item for item in items if length(item) <= limit]
+        different = [item for item in fitting if item.chosen.completion_ids != item.rejected.completion_ids]
+        too_long, identical = len(items) - len(fitting), len(fitting) - len(different)
+        counts.update(+Counter({"pairs_too_long": too_long, "pairs_identical_tokens": identical}))
+        return different
 
     def complete(self, split: str, items: Sequence[Any]) -> Sequence[Any]:
         """Give the examples that the run will use their reference logprobs, if the loss looks at them."""
@@ -74,12 +72,10 @@ class PairTask:
         return [item.with_refs(refs[2 * n], refs[2 * n + 1]) for n, item in enumerate(items)]
 
     def _references(self, sides: Sequence[Side], split: str) -> list[float]:
+        if not sides:
+            return []
         config = self.config
-        return (
-            kept_logprobs(self.model, sides, self.ctx, split, config.ld_alpha, self.paths, config.micro_batch_size)
-            if sides
-            else []
-        )
+        return cached_logprobs(self.model, sides, self.ctx, split, config.ld_alpha, self.paths, config.micro_batch_size)
 
     def texts(self, item: Any) -> Mapping[str, str]:
         """Prompt and both responses as the model sees them."""

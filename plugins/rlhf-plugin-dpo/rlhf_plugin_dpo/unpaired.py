@@ -1,4 +1,4 @@
-"""`rlhf train --algo kto`: single responses with a verdict through the core's offline loop."""
+"""`rlhf train --algo kto`: unpaired responses, each desirable or not, through the core's offline loop."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ log = logging.getLogger("rlhf")
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedItem:
-    """A response with its verdict, and the same prompt with another prompt's response."""
+class UnpairedItem:
+    """A response with its label, and the same prompt with another prompt's response."""
 
     name: str
     side: Side
     desirable: bool
-    other: Side
-    """For the estimate of the KL; never trained on."""
+    mismatched: Side
+    """The prompt with another prompt's response, for the estimate of the KL; never trained on."""
     kl: float | None = None
     """That estimate, of the whole batch, in nats per response."""
     beta_scale: float | None = None
@@ -44,7 +44,7 @@ class JudgedItem:
 class UnpairedModule(PairModule):
     """Logprobs of single responses."""
 
-    def forward(self, items: Sequence[JudgedItem]) -> UnpairedBatch:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def forward(self, items: Sequence[UnpairedItem]) -> UnpairedBatch:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Return the batch of a micro-batch, shapes ``[B]``."""
         sides = [i.side for i in items]
         sums_B = self._summed(self._logprobs(sides, 0), sides, 0)
@@ -61,8 +61,8 @@ class UnpairedModule(PairModule):
         )
 
 
-class JudgedTask(PairTask):
-    """Responses with verdicts, each with the reference logprobs of itself and of its stand-in."""
+class UnpairedTask(PairTask):
+    """Responses with labels, each with the reference logprobs of itself and of its mismatched response."""
 
     def __init__(self, config: KtoConfig, ctx: BuildContext) -> None:
         super().__init__(config, ctx)
@@ -75,27 +75,27 @@ class JudgedTask(PairTask):
             DatasetError: all responses are of one kind.
         """
         rows = self.datasets.judged("train")
-        good = sum(r.desirable for r in rows)
-        if good in (0, len(rows)):
+        desirable = sum(row.desirable for row in rows)
+        undesirable = len(rows) - desirable
+        if desirable == 0 or undesirable == 0:
             raise DatasetError(
-                f"all {len(rows)} responses are {'' if good else 'un'}desirable",
+                f"all {len(rows)} responses are {'desirable' if desirable else 'undesirable'}",
                 why="there is nothing to tell apart",
                 fix="give responses of both kinds (column 'label')",
             )
         loss = self.ctx.config.loss
-        ratio = (getattr(loss, "desirable_weight", 1.0) * good) / (
-            getattr(loss, "undesirable_weight", 1.0) * (len(rows) - good)
-        )
+        desirable_weight = getattr(loss, "desirable_weight", 1.0) * desirable
+        ratio = desirable_weight / (getattr(loss, "undesirable_weight", 1.0) * undesirable)
         if not 0.999 <= ratio <= 4 / 3 + 1e-3:
             log.warning(
                 "%d desirable and %d undesirable responses weigh %.2f to 1; between 1 and 1.33 is best (KTO, "
                 "eq. 8): set loss.desirable_weight or loss.undesirable_weight",
-                good,
-                len(rows) - good,
+                desirable,
+                undesirable,
                 ratio,
             )
 
-    def items(self, split: str) -> Sequence[JudgedItem]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def items(self, split: str) -> Sequence[UnpairedItem]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Tokenize; responses over ``max_length`` or the model's context are dropped and counted.
 
         Raises:
@@ -103,25 +103,24 @@ class JudgedTask(PairTask):
         """
         config, rows = self.config, self.datasets.judged(split)
         limit = min(config.max_length, self.policy.context)
-        sides = [
-            Side(self.formatter.encode(r.prompt), ids, len(ids))
-            for r in rows
-            for ids in (self.formatter.encode_completion(r.completion),)
-        ]
-        sizes = [len(s.prompt_ids) + len(s.completion_ids) for s in sides]
+        sides: list[Side] = []
+        for row in rows:
+            completion_ids = self.formatter.encode_completion(row.completion)
+            sides.append(Side(self.formatter.encode(row.prompt), completion_ids, len(completion_ids)))
+        lengths = [len(side.prompt_ids) + len(side.completion_ids) for side in sides]
         self.datasets.check_lengths(
-            [(r.id, r.source, n) for r, n in zip(rows, sizes)],
+            [(row.id, row.source, length) for row, length in zip(rows, lengths)],
             limit,
             f"max_length {config.max_length}, context {self.policy.context}",
             "raise trainer.max_length",
         )
-        kept = [(r, s) for r, s, n in zip(rows, sides, sizes) if n <= limit]
-        self.ctx.session.counts.update(+Counter({"examples_too_long": len(rows) - len(kept)}))
-        others = stand_ins([s for _, s in kept], limit, self.ctx.seed)
-        return [JudgedItem(r.id, s, r.desirable, o) for (r, s), o in zip(kept, others)]
+        fitting = [(row, side) for row, side, length in zip(rows, sides, lengths) if length <= limit]
+        self.ctx.session.counts.update(+Counter({"examples_too_long": len(rows) - len(fitting)}))
+        others = mismatched_sides([side for _, side in fitting], limit, self.ctx.seed)
+        return [UnpairedItem(row.id, side, row.desirable, other) for (row, side), other in zip(fitting, others)]
 
-    def texts(self, item: JudgedItem) -> Mapping[str, str]:
-        """Prompt, response and verdict as the model sees them."""
+    def texts(self, item: UnpairedItem) -> Mapping[str, str]:
+        """Prompt and response as the model sees them, and the label."""
         decode = self.policy.tokenizer.decode
         return {
             "prompt": decode(item.side.prompt_ids),
@@ -129,16 +128,21 @@ class JudgedTask(PairTask):
             "verdict": "desirable" if item.desirable else "undesirable",
         }
 
-    def complete(self, split: str, items: Sequence[JudgedItem]) -> list[JudgedItem]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Give examples their reference logprobs, and where the loss estimates the KL, those of their stand-ins."""
-        own = [i.side for i in items]
-        others = [i.other for i in items] if getattr(self.ctx.config.loss, "uses_kl", False) else []
-        refs = self._references([*own, *others], split)
-        items = [replace(i, side=replace(i.side, ref=ref)) for i, ref in zip(items, refs)]
-        return [replace(i, other=replace(i.other, ref=ref)) for i, ref in zip(items, refs[len(own) :])] or items
+    def complete(self, split: str, items: Sequence[UnpairedItem]) -> list[UnpairedItem]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Give examples their reference logprobs, and where the loss estimates the KL, those of the mismatched ones."""
+        sides = [item.side for item in items]
+        uses_kl = getattr(self.ctx.config.loss, "uses_kl", False)
+        mismatched = [item.mismatched for item in items] if uses_kl else []
+        refs = self._references([*sides, *mismatched], split)
+        items = [replace(item, side=replace(item.side, ref=ref)) for item, ref in zip(items, refs)]
+        if not mismatched:
+            return items
+        return [
+            replace(item, mismatched=replace(item.mismatched, ref=ref)) for item, ref in zip(items, refs[len(sides) :])
+        ]
 
 
-def stand_ins(sides: Sequence[Side], limit: int, seed: int) -> list[Side]:
+def mismatched_sides(sides: Sequence[Side], limit: int, seed: int) -> list[Side]:
     """Each prompt with the response of another example that has another prompt; cut to ``limit`` tokens.
 
     That is the next such example in a seeded permutation: in the order of the rows, where pairs were split up, it
@@ -150,32 +154,35 @@ def stand_ins(sides: Sequence[Side], limit: int, seed: int) -> list[Side]:
         here, after = place % len(order), (place + 1) % len(order)
         differs = sides[order[here]].prompt_ids != sides[order[after]].prompt_ids
         following[here] = after if differs else following.get(after, here)
-    found: dict[int, Side] = {}
+    mismatched: dict[int, Side] = {}
     for place, n in enumerate(order):
         prompt = sides[n].prompt_ids
         ids = sides[order[following[place]]].completion_ids[: max(1, limit - len(prompt))]
-        found[n] = Side(prompt, ids, len(ids))
-    return [found[n] for n in range(len(sides))]
+        mismatched[n] = Side(prompt, ids, len(ids))
+    return [mismatched[n] for n in range(len(sides))]
 
 
-class JudgedTrainer(OfflineTrainer):
+class UnpairedTrainer(OfflineTrainer):
     """The offline loop; every batch gets its estimate of the KL."""
 
     def __init__(self, config: KtoConfig, ctx: BuildContext) -> None:
-        super().__init__(config, ctx, JudgedTask(config, ctx))
+        super().__init__(config, ctx, UnpairedTask(config, ctx))
         self.settings = config
 
     def prepared(self, step: int, items: list[Any]) -> list[Any]:
-        """Beta of the step, and the KL: the mean of ``log pi - log pi_ref`` of the stand-ins over the whole batch,
+        """Beta of the step, and the KL: the mean of ``log pi - log pi_ref`` of the mismatched responses over the batch,
         at least 0, without gradient."""
         scale = beta_scale(self.settings.beta_schedule, step, self.steps)
         kl = self._kl(items) if getattr(self.ctx.config.loss, "uses_kl", False) else None
         return [replace(i, kl=kl, beta_scale=scale) for i in items]
 
-    def _kl(self, items: list[JudgedItem]) -> float:
+    def _kl(self, items: list[UnpairedItem]) -> float:
         strategy = self.strategy
-        mine = [i.other for i in items[strategy.rank :: strategy.world_size]]
+        rank_sides = [item.mismatched for item in items[strategy.rank :: strategy.world_size]]
+        logprobs: list[float] = []
         with strategy.gathered(self.updater.module):
-            own = strategy.unwrap(self.updater.module).sums(mine, self.settings.micro_batch_size) if mine else []
-        total = sum(s - float(o.ref or 0.0) for s, o in zip(own, mine))
+            if rank_sides:
+                module = strategy.unwrap(self.updater.module)
+                logprobs = module.sums(rank_sides, self.settings.micro_batch_size)
+        total = sum(logprob - float(side.ref or 0.0) for logprob, side in zip(logprobs, rank_sides))
         return max(0.0, strategy.sum_over_ranks([total])[0] / len(items))

@@ -1,4 +1,4 @@
-"""`rlhf train --algo kto` and its losses: responses with a verdict each; importing this never imports torch."""
+"""`rlhf train --algo kto` and its losses: responses with a label each; importing this never imports torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class KtoConfig(DpoConfig):
     """
 
     name: str = "kto"
-    component: ClassVar[str] = "rlhf_plugin_dpo.unpaired:JudgedTrainer"
+    component: ClassVar[str] = "rlhf_plugin_dpo.unpaired:UnpairedTrainer"
     feeds: ClassVar[str | None] = "judged"
     companions: ClassVar[Mapping[str, Any]] = {"dataset": "pocket/assistant", "loss": "kto"}
     recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -38,7 +38,7 @@ class KtoConfig(DpoConfig):
     }
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Refuse settings that only pairs heed, besides what ``dpo`` refuses."""
+        """Refuse settings that have an effect on pairs alone, besides what ``dpo`` refuses."""
         super().preflight(ctx)
         for name, idle in (("sft", self.sft.weight > 0), ("ld_alpha", self.ld_alpha != 1)):
             if idle:
@@ -56,7 +56,7 @@ class KtoLossConfig(ComponentConfig):
     """
 
     name: str = "kto"
-    component: ClassVar[str] = "rlhf_plugin_dpo.unpaired_loss:JudgedLoss"
+    component: ClassVar[str] = "rlhf_plugin_dpo.unpaired_loss:UnpairedLoss"
     consumes: ClassVar[str | None] = "judged"
     reference: ClassVar[Need] = "needed"
     uses_kl: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Losses of single responses with a verdict. Suffix: ``_B`` responses."""
+"""Losses of single responses that are desirable or not. Suffix: ``_B`` responses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rlhf_core.api import LossOutput, UnpairedBatch
 from rlhf_plugin_dpo.unpaired_config import KtoLossConfig
 
 
-class JudgedLoss:
+class UnpairedLoss:
     """KTO and the unpaired APO-zero: a value function of the log ratio to the reference policy.
 
     Args:
@@ -20,12 +20,12 @@ class JudgedLoss:
 
     def __call__(self, batch: UnpairedBatch) -> LossOutput:
         """Return ``loss_B`` and its metrics; rewards are ``beta h``."""
-        config, good_B = self.config, batch.desirable_B
+        config, desirable_B = self.config, batch.desirable_B
         beta = config.beta if batch.beta_scale_B is None else config.beta * batch.beta_scale_B
         h_B = batch.logprobs_B if batch.ref_logprobs_B is None else batch.logprobs_B - batch.ref_logprobs_B
         point_B = batch.kl_B if config.uses_kl and batch.kl_B is not None else torch.zeros_like(h_B)
-        sign_B = torch.where(good_B, 1.0, -1.0)
-        weight_B = torch.where(good_B, config.desirable_weight, config.undesirable_weight)
+        sign_B = torch.where(desirable_B, 1.0, -1.0)
+        weight_B = torch.where(desirable_B, config.desirable_weight, config.undesirable_weight)
         loss_B = weight_B * (1 - torch.sigmoid(sign_B * beta * (h_B - point_B)))
         return LossOutput(loss_B, metrics(beta * h_B.detach(), batch))
 

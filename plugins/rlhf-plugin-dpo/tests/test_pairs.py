@@ -1,4 +1,4 @@
-"""Pairs on their way: shared prompts, which rollouts become a pair, what a buffer holds, whose response stands in."""
+"""Pairs on their way: shared prompts, which rollouts become a pair, what a buffer holds, and mismatched responses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rlhf_plugin_dpo.items import PairItem, Side, make_pair, sides_of
 from rlhf_plugin_dpo.loss_config import IpoConfig, SigmoidConfig
 from rlhf_plugin_dpo.pair_module import PairModule
 from rlhf_plugin_dpo.schedule import beta_scale
-from rlhf_plugin_dpo.unpaired import stand_ins
+from rlhf_plugin_dpo.unpaired import mismatched_sides
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def policy() -> LoadedModel:
     return load_policy(ModelConfig())
 
 
-def some(count: int = 3) -> list[PairItem]:
+def make_pairs(count: int = 3) -> list[PairItem]:
     return [
         make_pair(f"p{n}", tuple(range(5, 12 + n)), tuple(range(20, 24 + n)), tuple(range(30, 39 - n)))
         for n in range(count)
@@ -37,27 +37,27 @@ def some(count: int = 3) -> list[PairItem]:
 
 def test_shared_prompts_and_packed_rows_change_nothing(policy: LoadedModel) -> None:
     for alpha in (1.0, 0.25):
-        batches = [PairModule(policy.model, alpha, paths=paths)(some()) for paths in (ALL, PLAIN)]
+        batches = [PairModule(policy.model, alpha, paths=paths)(make_pairs()) for paths in (ALL, PLAIN)]
         torch.testing.assert_close(batches[0].chosen_B, batches[1].chosen_B, atol=1e-4, rtol=0)
-        alone = torch.cat([PairModule(policy.model, alpha)([item]).rejected_B for item in some()])
+        alone = torch.cat([PairModule(policy.model, alpha)([item]).rejected_B for item in make_pairs()])
         torch.testing.assert_close(batches[0].rejected_B, alone, atol=1e-4, rtol=0)
-        sums = PairModule(policy.model, alpha).sums(sides_of(some()), 2)
+        sums = PairModule(policy.model, alpha).sums(sides_of(make_pairs()), 2)
         assert sums[1::2] == pytest.approx(alone.tolist(), abs=1e-4)
 
 
 def test_the_supervised_term_is_a_mean_over_tokens(policy: LoadedModel) -> None:
     for conversation in (False, True):
-        items = with_scales(some(), None, True, conversation)
-        whole = PairModule(policy.model, conversation=conversation)(items)
-        nll = whole.nll_B
+        items = with_scales(make_pairs(), None, True, conversation)
+        batch = PairModule(policy.model, conversation=conversation)(items)
+        nll = batch.nll_B
         assert nll is not None
         ids = [(*i.chosen.prompt_ids, *i.chosen.completion_ids) for i in items]
         losses: list[float] = []
         for item, row in zip(items, ids):
             with torch.no_grad():
                 logits = policy.model(input_ids=torch.tensor([row])).logits[0, :-1]
-            every = torch.nn.functional.cross_entropy(logits, torch.tensor(row[1:]), reduction="none")
-            losses += every[0 if conversation else len(item.chosen.prompt_ids) - 1 :].tolist()
+            token_losses = torch.nn.functional.cross_entropy(logits, torch.tensor(row[1:]), reduction="none")
+            losses += token_losses[0 if conversation else len(item.chosen.prompt_ids) - 1 :].tolist()
         assert float(nll.detach().mean()) == pytest.approx(float(np.mean(losses)), rel=1e-4)
 
 
@@ -87,38 +87,40 @@ def test_best_and_worst_become_a_pair_and_everything_else_is_counted() -> None:
 
 
 def test_a_buffer_keeps_what_it_should_and_every_pair_gets_its_turn() -> None:
-    held = {}
+    names_kept = {}
     for keep in ("current", "rolling", "full"):
         buffer = PairBuffer(keep, 2)  # pyright: ignore[reportArgumentType]
         for n in range(4):
             buffer.add([make_pair(f"{n}/{k}", (1,), (2,), (3,)) for k in range(2)])
-        held[keep] = [i.name for i in buffer.items]
-    assert held == {
+        names_kept[keep] = [i.name for i in buffer.items]
+    assert names_kept == {
         "current": ["3/0", "3/1"],
         "rolling": ["2/0", "2/1", "3/0", "3/1"],
         "full": [f"{n}/{k}" for n in range(4) for k in range(2)],
     }
-    names = [i.name for place in range(4) for i in buffer.draw(4, place, (0, 1))]
-    assert sorted(names[:8]) == sorted(names[8:]) == sorted(held["full"])
+    names = [i.name for update in range(4) for i in buffer.draw(4, update, (0, 1))]
+    assert sorted(names[:8]) == sorted(names[8:]) == sorted(names_kept["full"])
     assert names[:8] != names[8:], "the second epoch has an order of its own"
     assert len(PairBuffer("full", 2).iterations) == 0
     assert len(buffer.draw(100, 0, (0, 1))) == 8
 
 
 def test_packed_pairs_come_back_as_they_were() -> None:
-    masked = replace(some()[0], rejected=replace(some()[0].rejected, mask=(True, False) * 4 + (True,)))
-    items = [*some(), make_pair("r", (4,), (5, 6), (7,)).with_refs(-1.25, -3.5), masked]
+    masked = replace(make_pairs()[0], rejected=replace(make_pairs()[0].rejected, mask=(True, False) * 4 + (True,)))
+    items = [*make_pairs(), make_pair("r", (4,), (5, 6), (7,)).with_refs(-1.25, -3.5), masked]
     assert unpack(pack(items)) == items
     assert unpack(pack([])) == []
 
 
 def test_ranks_decide_who_is_compared() -> None:
-    items = [i.with_refs(*refs) for i, refs in zip(some(), ((-1.0, -4.0), (-5.0, -1.0), (-2.0, -2.0)))]  # 3, -4, 0
+    items = [
+        i.with_refs(*refs) for i, refs in zip(make_pairs(), ((-1.0, -4.0), (-5.0, -1.0), (-2.0, -2.0)))
+    ]  # 3, -4, 0
     ours = [0.0, 1.0, 2.0]  # policy's differences, so ranks 0, 1, 2
-    found = reference_by_rank(items, ours, [0.0] * 3)
-    assert [(i.chosen.ref, i.rejected.ref) for i in found] == [(-5.0, -1.0), (-2.0, -2.0), (-1.0, -4.0)]
-    assert [i.right for i in found] == [0.0, 1.0, 1.0], "of the pairs themselves: -3, 5, 2"
-    assert [i.name for i in found] == ["p0", "p1", "p2"]
+    matched = reference_by_rank(items, ours, [0.0] * 3)
+    assert [(i.chosen.ref, i.rejected.ref) for i in matched] == [(-5.0, -1.0), (-2.0, -2.0), (-1.0, -4.0)]
+    assert [i.right for i in matched] == [0.0, 1.0, 1.0], "of the pairs themselves: -3, 5, 2"
+    assert [i.name for i in matched] == ["p0", "p1", "p2"]
     sorted_sides = sides_by_rank(items, [-1.0, -2.0, -3.0], [-4.0, -9.0, 0.0])  # ratios 0, 3, -1 and 0, -8, 2
     assert [i.rejected.completion_ids for i in sorted_sides] == [items[n].rejected.completion_ids for n in (0, 2, 1)]
     assert [i.right for i in sorted_sides] == [0.5, 1.0, 0.0], "0, 11, -3"
@@ -131,25 +133,27 @@ def test_beta_goes_from_one_to_its_end(kind: str, middle: float) -> None:
     assert beta_scale(BetaSchedule(), 3, 5) is None
 
 
-def test_a_stand_in_is_another_prompts_response() -> None:
+def test_a_mismatched_response_is_another_prompts() -> None:
     sides = [Side((1,), (10,), 1), Side((1,), (11,), 1), Side((2,), (12, 13), 2)]
-    found = stand_ins(sides, 2, 0)
-    assert [(s.prompt_ids, s.completion_ids) for s in found[:2]] == [((1,), (12,))] * 2
-    assert (found[2].prompt_ids, found[2].completion_ids) in (((2,), (10,)), ((2,), (11,)))
-    alone = [Side((1,), (n,), 1) for n in range(20_000)]
-    assert [s.completion_ids for s in stand_ins(alone, 9, 0)] != [], "in a moment, though all have one prompt"
+    mismatched = mismatched_sides(sides, 2, 0)
+    assert [(s.prompt_ids, s.completion_ids) for s in mismatched[:2]] == [((1,), (12,))] * 2
+    assert (mismatched[2].prompt_ids, mismatched[2].completion_ids) in (((2,), (10,)), ((2,), (11,)))
+    one_prompt = [Side((1,), (n,), 1) for n in range(20_000)]
+    assert [s.completion_ids for s in mismatched_sides(one_prompt, 9, 0)] != [], (
+        "in a moment, though all have one prompt"
+    )
 
 
-def test_both_sides_of_pairs_stand_in() -> None:
+def test_both_sides_of_pairs_are_used_as_mismatched_responses() -> None:
     """Rows as pairs give them: desirable (even) and undesirable (odd) responses of one prompt next to each other."""
     sides = [Side((n // 2,), (100 + n,), 1) for n in range(400)]
-    found = stand_ins(sides, 9, 3)
+    mismatched = mismatched_sides(sides, 9, 3)
     assert all(
-        s.prompt_ids == own.prompt_ids and (s.completion_ids[0] - 100) // 2 != own.prompt_ids[0]
-        for s, own in zip(found, sides)
+        other.prompt_ids == side.prompt_ids and (other.completion_ids[0] - 100) // 2 != side.prompt_ids[0]
+        for other, side in zip(mismatched, sides)
     )
-    assert 150 < sum(s.completion_ids[0] % 2 for s in found) < 250
-    assert found == stand_ins(sides, 9, 3) != stand_ins(sides, 9, 4)
+    assert 150 < sum(other.completion_ids[0] % 2 for other in mismatched) < 250
+    assert mismatched == mismatched_sides(sides, 9, 3) != mismatched_sides(sides, 9, 4)
 
 
 def test_tokens_of_an_environment_do_not_count(policy: LoadedModel) -> None:
@@ -160,11 +164,11 @@ def test_tokens_of_an_environment_do_not_count(policy: LoadedModel) -> None:
         logits = policy.model(input_ids=torch.tensor([[5, 6, 7, 20, 21, 22, 23]])).logits[0, 2:-1]
     tokens_T = logits.log_softmax(-1)[range(4), [20, 21, 22, 23]]
     for alpha, weights in ((1.0, [1, 0, 0, 1.0]), (0.25, [1, 0, 0, 0.25])):
-        wanted = float((tokens_T * torch.tensor(weights)).sum())
-        foundry = PairModule(policy.model, alpha)
-        assert float(foundry([masked]).chosen_B.detach()) == pytest.approx(wanted, abs=1e-4)
-        assert foundry.sums(sides_of([masked]), 2)[0] == pytest.approx(wanted, abs=1e-4)
-        assert summed(tokens_T.numpy(), masked.chosen, alpha) == pytest.approx(wanted, abs=1e-4)
+        expected = float((tokens_T * torch.tensor(weights)).sum())
+        module = PairModule(policy.model, alpha)
+        assert float(module([masked]).chosen_B.detach()) == pytest.approx(expected, abs=1e-4)
+        assert module.sums(sides_of([masked]), 2)[0] == pytest.approx(expected, abs=1e-4)
+        assert summed(tokens_T.numpy(), masked.chosen, alpha) == pytest.approx(expected, abs=1e-4)
     batch = PairModule(policy.model, conversation=True)(with_scales([masked], None, True, True))
     assert batch.chosen_lengths_B is not None
     assert batch.nll_B is not None

@@ -68,9 +68,9 @@ class Ran:
         return [{k: v for k, v in row.items() if k != "time"} for row in self.rows]
 
 
-def resumed(whole: Ran, step: int, command: Command, folder: Path) -> Ran:
+def resumed(uninterrupted: Ran, step: int, command: Command, folder: Path) -> Ran:
     """The same run, cut back to the checkpoint of a step and resumed."""
-    shutil.copytree(whole.folder, folder)
+    shutil.copytree(uninterrupted.folder, folder)
     shutil.rmtree(folder / "final")
     (folder / "summary.json").unlink()
     for checkpoint in (folder / "checkpoints").iterdir():
@@ -111,20 +111,24 @@ def test_dpo_learns_and_resumes_bit_for_bit(
         *settings(*SMALL, "trainer.optimizer.learning_rate=1e-3", "trainer.epochs=2", "trainer.eval_samples=2", *extra),
     )
     assert code == 0, err
-    whole = Ran(run)
-    first, last = whole.steps[0], whole.steps[-1]
+    uninterrupted = Ran(run)
+    first, last = uninterrupted.steps[0], uninterrupted.steps[-1]
     assert "loss.name=aot" in extra or first["loss"] == pytest.approx(0.6931, abs=1e-4), "policy is the reference"
     assert abs(first["rewards/chosen"]) < 1e-4
     assert first["accuracy"] == 0.5, "nothing is preferred yet, whatever the rounding, and whoever is compared"
     assert last["accuracy"] > 0.9
     assert last["loss"] < first["loss"]
-    assert whole.summary["evaluation_before"]["eval/kl"] < 1e-6 < whole.summary["evaluation_after"]["eval/kl"]
-    kept = sorted((run / "reference").rglob("*.safetensors"))
-    assert [len(load_file(str(f))["logprobs"]) for f in kept] == [4, 42], "2 held-out pairs and 21 others"
-    again = resumed(whole, 2, command, tmp_path / "again")
-    same(whole, again)
-    assert [f.stat().st_mtime_ns for f in sorted((again.folder / "reference").rglob("*.safetensors"))] == [
-        f.stat().st_mtime_ns for f in kept
+    assert (
+        uninterrupted.summary["evaluation_before"]["eval/kl"]
+        < 1e-6
+        < uninterrupted.summary["evaluation_after"]["eval/kl"]
+    )
+    cached_files = sorted((run / "reference").rglob("*.safetensors"))
+    assert [len(load_file(str(f))["logprobs"]) for f in cached_files] == [4, 42], "2 held-out pairs and 21 others"
+    continued = resumed(uninterrupted, 2, command, tmp_path / "again")
+    same(uninterrupted, continued)
+    assert [f.stat().st_mtime_ns for f in sorted((continued.folder / "reference").rglob("*.safetensors"))] == [
+        f.stat().st_mtime_ns for f in cached_files
     ], "read, not computed again"
 
 
@@ -156,15 +160,15 @@ def test_the_update_does_not_depend_on_the_micro_batch_size(
         )
         assert code == 0, err
         runs.append(Ran(tmp_path / str(size)))
-        (kept,) = (tmp_path / str(size) / "reference").glob("train-*/logprobs.safetensors")
-        assert len(load_file(str(kept))["logprobs"]) < 42, "two steps do not look at all 21 pairs"
+        (cached_file,) = (tmp_path / str(size) / "reference").glob("train-*/logprobs.safetensors")
+        assert len(load_file(str(cached_file))["logprobs"]) < 42, "two steps do not look at all 21 pairs"
     assert runs[0].steps[1]["grad_norm"] == pytest.approx(runs[1].steps[1]["grad_norm"], rel=1e-4)
     assert max(float((runs[0].final[k] - runs[1].final[k]).abs().max()) for k in runs[0].final) < 1e-6
 
 
 @pytest.mark.slow
-def test_kto_learns_from_verdicts(command: Command, tmp_path: Path) -> None:
-    file = tmp_path / "judged.jsonl"
+def test_kto_learns_from_labels(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "labelled.jsonl"
     rows = [
         {
             "id": f"{r['id']}{label}",
@@ -187,12 +191,14 @@ def test_kto_learns_from_verdicts(command: Command, tmp_path: Path) -> None:
         *settings(*SMALL, "trainer.optimizer.learning_rate=1e-3", "trainer.epochs=3"),
     )
     assert code == 0, err
-    whole = Ran(tmp_path / "run")
-    assert whole.steps[0]["kl"] == pytest.approx(0, abs=1e-4)
-    assert max(r["kl"] for r in whole.steps) > 1e-3, "most responses, and so most stand-ins, become likelier"
-    last = [r for r in whole.steps if {"rewards/chosen", "rewards/rejected"} <= r.keys()][-1]
+    uninterrupted = Ran(tmp_path / "run")
+    assert uninterrupted.steps[0]["kl"] == pytest.approx(0, abs=1e-4)
+    assert max(r["kl"] for r in uninterrupted.steps) > 1e-3, (
+        "most responses, and so most mismatched responses, become likelier"
+    )
+    last = [r for r in uninterrupted.steps if {"rewards/chosen", "rewards/rejected"} <= r.keys()][-1]
     assert last["rewards/chosen"] > 0.05 > last["rewards/rejected"] + 0.05
-    same(whole, resumed(whole, 3, command, tmp_path / "again"))
+    same(uninterrupted, resumed(uninterrupted, 3, command, tmp_path / "again"))
 
 
 @pytest.mark.parametrize(
@@ -227,20 +233,22 @@ def test_iterative_dpo_resumes_in_any_phase(step: int, command: Command, tmp_pat
         ),
     )
     assert code == 0, err
-    whole = Ran(tmp_path / "run")
-    assert whole.summary["steps"] == 8
-    assert whole.summary["updates"] == 4
-    rows = whole.summary["iterations"]
+    uninterrupted = Ran(tmp_path / "run")
+    assert uninterrupted.summary["steps"] == 8
+    assert uninterrupted.summary["updates"] == 4
+    rows = uninterrupted.summary["iterations"]
     assert [r["iteration"] for r in rows] == [1.0, 2.0]
     assert rows[0]["buffer"] == rows[0]["pairs"] > 0
     assert rows[1]["buffer"] == rows[0]["pairs"] + rows[1]["pairs"]
     assert rows[0]["kl"] == pytest.approx(0, abs=1e-6)
-    counted = whole.summary["dropped"].get("pairs_tied", 0)
+    counted = uninterrupted.summary["dropped"].get("pairs_tied", 0)
     assert rows[0]["pairs"] + rows[1]["pairs"] + counted == 16, "8 prompts an iteration, a pair or a tie each"
-    assert abs(whole.steps[1]["loss"] - 0.6931) > 1e-3, "the policy moves"
-    for place in (0, 2):
-        assert whole.steps[place]["loss"] == pytest.approx(0.6931, abs=1e-4), "policy and reference are one again"
-    same(whole, resumed(whole, step, command, tmp_path / "again"))
+    assert abs(uninterrupted.steps[1]["loss"] - 0.6931) > 1e-3, "the policy moves"
+    for update in (0, 2):
+        assert uninterrupted.steps[update]["loss"] == pytest.approx(0.6931, abs=1e-4), (
+            "policy and reference are one again"
+        )
+    same(uninterrupted, resumed(uninterrupted, step, command, tmp_path / "again"))
 
 
 REFUSED = [
@@ -260,13 +268,13 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("algo", "bad", "said"), REFUSED, ids=[f"{a}-{b[0]}" for a, b, _ in REFUSED])
+@pytest.mark.parametrize(("algo", "bad", "words"), REFUSED, ids=[f"{a}-{b[0]}" for a, b, _ in REFUSED])
 def test_what_cannot_work_is_refused(
-    algo: str, bad: tuple[str, ...], said: str, command: Command, tmp_path: Path
+    algo: str, bad: tuple[str, ...], words: str, command: Command, tmp_path: Path
 ) -> None:
     code, err = command("train", "--algo", algo, "--run-dir", tmp_path / "run", *settings(*bad))
     assert code == 2
-    assert said in " ".join(err.split())
+    assert words in " ".join(err.split())
     assert not (tmp_path / "run").exists()
 
 
@@ -296,9 +304,9 @@ BAD_ROWS = [
 ]
 
 
-@pytest.mark.parametrize(("algo", "row", "said"), BAD_ROWS, ids=[f"{a}-{s}" for a, _, s in BAD_ROWS])
+@pytest.mark.parametrize(("algo", "row", "words"), BAD_ROWS, ids=[f"{a}-{s}" for a, _, s in BAD_ROWS])
 def test_bad_rows_are_refused_before_the_model_is_loaded(
-    algo: str, row: dict[str, Any], said: str, command: Command, tmp_path: Path
+    algo: str, row: dict[str, Any], words: str, command: Command, tmp_path: Path
 ) -> None:
     file = tmp_path / "bad.jsonl"
     file.write_text("".join(json.dumps({**row, "id": str(n)}) + "\n" for n in range(4)))
@@ -316,5 +324,5 @@ def test_bad_rows_are_refused_before_the_model_is_loaded(
         "dataset.heldout_fraction=0",
     )
     assert code == 2
-    assert said in " ".join(err.split())
+    assert words in " ".join(err.split())
     assert not (tmp_path / "run").exists()

@@ -1,6 +1,6 @@
 """Loss and gradient equal those of TRL 1.16's own trainers, on the same tokens and the same weights.
 
-TRL's loss functions run as they are, on the pocket model; ours runs as in a training step: foundry, batch, loss,
+TRL's loss functions run as they are, on the pocket model; ours runs as in a training step: module, batch, loss,
 reduction. The gradient compared is that of every weight.
 """
 
@@ -24,7 +24,7 @@ from rlhf_core.testing import make_context
 from rlhf_plugin_dpo.batches import PAIRINGS, SftTerm, with_scales
 from rlhf_plugin_dpo.items import PairItem, Side, make_pair, sides_of
 from rlhf_plugin_dpo.pair_module import PairModule
-from rlhf_plugin_dpo.unpaired import JudgedItem, UnpairedModule, stand_ins
+from rlhf_plugin_dpo.unpaired import UnpairedItem, UnpairedModule, mismatched_sides
 
 pytest.importorskip("trl")
 accelerate = pytest.importorskip("accelerate")
@@ -91,8 +91,10 @@ class World:
     def gradient(self, loss: torch.Tensor) -> torch.Tensor:
         """All gradients in one vector."""
         weights = [w for w in self.model.parameters() if w.requires_grad]
-        found = torch.autograd.grad(loss, weights, allow_unused=True)
-        return torch.cat([torch.zeros_like(w).flatten() if g is None else g.flatten() for g, w in zip(found, weights)])
+        gradients = torch.autograd.grad(loss, weights, allow_unused=True)
+        return torch.cat(
+            [torch.zeros_like(w).flatten() if g is None else g.flatten() for g, w in zip(gradients, weights)]
+        )
 
     def ours(
         self, name: str, options: dict[str, Any], *, ld_alpha: float = 1.0, sft: float = 0.0, conversation: bool = False
@@ -103,27 +105,27 @@ class World:
         refs = PairModule(self.reference, ld_alpha).sums(sides_of(self.items), 2)
         items = [i.with_refs(refs[2 * n], refs[2 * n + 1]) for n, i in enumerate(self.items)]
         items = with_scales(items, None, sft > 0, conversation)
-        foundry = PairModule(self.model, ld_alpha, conversation)
+        module = PairModule(self.model, ld_alpha, conversation)
         pairing = PAIRINGS.get(Registry(disabled=()).load("loss", name).pairing)  # pyright: ignore
         if pairing is not None:
-            sums = foundry.sums(sides_of(items), 2)
+            sums = module.sums(sides_of(items), 2)
             items = pairing(items, sums[0::2], sums[1::2])
         parts: list[list[PairItem]] = [items[:3], items[3:]]
-        return sum((loss(foundry(part)).loss.sum() for part in parts), torch.zeros(())) / len(items)
+        return sum((loss(module(part)).loss.sum() for part in parts), torch.zeros(())) / len(items)
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    made = World(tmp_path_factory.mktemp("trl"))
-    yield made
+    created = World(tmp_path_factory.mktemp("trl"))
+    yield created
     accelerate.state.AcceleratorState._reset_state(True)
 
 
 def same(world: World, ours: torch.Tensor, theirs: torch.Tensor) -> None:
     assert float(ours.detach()) == pytest.approx(float(theirs.detach()), rel=2e-5, abs=2e-5)
-    mine, wanted = world.gradient(ours), world.gradient(theirs)
-    assert float(wanted.norm()) > 1e-4, "there is something to compare"
-    assert float((mine - wanted).norm() / wanted.norm()) < 2e-4
+    our_gradient, trl_gradient = world.gradient(ours), world.gradient(theirs)
+    assert float(trl_gradient.norm()) > 1e-4, "there is something to compare"
+    assert float((our_gradient - trl_gradient).norm() / trl_gradient.norm()) < 2e-4
 
 
 ALIKE = [  # our loss, its options, TRL's name for it, its settings
@@ -154,7 +156,7 @@ ALIKE = [  # our loss, its options, TRL's name for it, its settings
 
 def trl_loss(world: World, names: list[str], weights: list[float], **settings: Any) -> torch.Tensor:
     """TRL's own ``_compute_loss`` with these settings."""
-    given = {
+    trainer_attributes = {
         "beta": 0.1,
         "label_smoothing": 0.0,
         "f_divergence_type": "reverse_kl",
@@ -164,8 +166,8 @@ def trl_loss(world: World, names: list[str], weights: list[float], **settings: A
         "loss_weights": weights,
         **settings,
     }
-    world.dpo.args.discopop_tau = given.pop("discopop_tau", 0.05)
-    for name, value in given.items():
+    world.dpo.args.discopop_tau = trainer_attributes.pop("discopop_tau", 0.05)
+    for name, value in trainer_attributes.items():
         assert hasattr(world.dpo, name), f"TRL's trainer has no {name} any more"
         setattr(world.dpo, name, value)
     world.dpo.model.eval()
@@ -197,15 +199,15 @@ def labelled(world: World) -> dict[str, torch.Tensor]:
     """The batch in the form of TRL's CPO and ORPO trainers."""
     batch: dict[str, torch.Tensor] = {}
     for side in ("chosen", "rejected"):
-        found = world.padded(side)
-        batch[f"{side}_input_ids"], batch[f"{side}_attention_mask"] = found["input_ids"], found["attention_mask"]
-        batch[f"{side}_labels"] = found["input_ids"].masked_fill(found["completion_mask"] == 0, -100)
+        inputs = world.padded(side)
+        batch[f"{side}_input_ids"], batch[f"{side}_attention_mask"] = inputs["input_ids"], inputs["attention_mask"]
+        batch[f"{side}_labels"] = inputs["input_ids"].masked_fill(inputs["completion_mask"] == 0, -100)
     return batch
 
 
 def reference_free(cls: type, world: World, **settings: Any) -> torch.Tensor:
     trainer = object.__new__(cls)
-    given = {
+    trainer_attributes = {
         "accelerator": SimpleNamespace(device=torch.device("cpu"), gather_for_metrics=lambda x: x),
         "is_encoder_decoder": False,
         "pad_token_id": 0,
@@ -216,43 +218,43 @@ def reference_free(cls: type, world: World, **settings: Any) -> torch.Tensor:
         "simpo_gamma": 0.5,
         **settings,
     }
-    for name, value in given.items():
+    for name, value in trainer_attributes.items():
         setattr(trainer, name, value)
     return trainer.get_batch_loss_metrics(world.model, labelled(world))[0]
 
 
 def test_cpo_with_its_supervised_term(world: World) -> None:
-    wanted = reference_free(CPOTrainer, world, loss_type="sigmoid", beta=0.1, cpo_alpha=1.0, label_smoothing=0.1)
-    same(world, world.ours("cpo", {"label_smoothing": 0.1}, sft=1.0), wanted)
+    theirs = reference_free(CPOTrainer, world, loss_type="sigmoid", beta=0.1, cpo_alpha=1.0, label_smoothing=0.1)
+    same(world, world.ours("cpo", {"label_smoothing": 0.1}, sft=1.0), theirs)
 
 
 def test_simpo(world: World) -> None:
-    wanted = reference_free(CPOTrainer, world, loss_type="simpo", beta=2.0, cpo_alpha=0.0, simpo_gamma=0.9)
-    same(world, world.ours("simpo", {"gamma": 0.9}), wanted)
+    theirs = reference_free(CPOTrainer, world, loss_type="simpo", beta=2.0, cpo_alpha=0.0, simpo_gamma=0.9)
+    same(world, world.ours("simpo", {"gamma": 0.9}), theirs)
 
 
 def test_orpo_with_its_supervised_term_on_the_whole_conversation(world: World) -> None:
-    wanted = reference_free(ORPOTrainer, world, beta=0.1)
-    same(world, world.ours("orpo", {}, sft=1.0, conversation=True), wanted)
+    theirs = reference_free(ORPOTrainer, world, beta=0.1)
+    same(world, world.ours("orpo", {}, sft=1.0, conversation=True), theirs)
 
 
 @pytest.mark.parametrize(
     ("name", "kl", "weights"), [("kto", True, (1.0, 1.3)), ("apo_zero_unpaired", False, (1.0, 1.0))]
 )
 def test_kto(world: World, name: str, kl: bool, weights: tuple[float, float]) -> None:
-    """Chosen responses are desirable, rejected ones not; both sides use the same stand-ins for the KL."""
+    """Chosen responses are desirable, rejected ones not; both sides use the same mismatched responses for the KL."""
     options = {"desirable_weight": weights[0], "undesirable_weight": weights[1]}
     loss: Any = Registry(disabled=()).load("loss", name)(name=name, **options).build(make_context())
     sides = [i.chosen for i in world.items] + [i.rejected for i in world.items]
-    others = stand_ins(sides, 1000, 1)
+    others = mismatched_sides(sides, 1000, 1)
     ours, theirs = UnpairedModule(world.model), PairModule(world.reference)
     z = max(0.0, sum(ours.sums(others, 2)) / len(sides) - sum(theirs.sums(others, 2)) / len(sides))
     assert z > 0.01, "the KL matters here"
     items = [
-        JudgedItem(str(n), Side(s.prompt_ids, s.completion_ids, s.head, ref), n < len(PAIRS), o, z if kl else None)
+        UnpairedItem(str(n), Side(s.prompt_ids, s.completion_ids, s.head, ref), n < len(PAIRS), o, z if kl else None)
         for n, (s, o, ref) in enumerate(zip(sides, others, theirs.sums(sides, 2)))
     ]
-    mine = sum((loss(ours(part)).loss.sum() for part in (items[:3], items[3:])), torch.zeros(())) / len(items)
+    our_loss = sum((loss(ours(part)).loss.sum() for part in (items[:3], items[3:])), torch.zeros(())) / len(items)
     batch = world.padded("both")
     rows = [(*o.prompt_ids, *o.completion_ids) for o in others]
     width = max(map(len, rows))
@@ -265,7 +267,7 @@ def test_kto(world: World, name: str, kl: bool, weights: tuple[float, float]) ->
         "label": torch.tensor([n < len(PAIRS) for n in range(len(sides))]),
     }
     trainer = object.__new__(KTOTrainer)
-    given = {
+    trainer_attributes = {
         "model": world.dpo.model,
         "ref_model": world.dpo.ref_model,
         "accelerator": world.dpo.accelerator,
@@ -281,7 +283,7 @@ def test_kto(world: World, name: str, kl: bool, weights: tuple[float, float]) ->
         "_total_train_tokens": 0,
         "_tp_size": 1,
     }
-    for key, value in given.items():
+    for key, value in trainer_attributes.items():
         setattr(trainer, key, value)
     world.dpo.model.eval()
-    same(world, mine, trainer._compute_loss(world.dpo.model, batch, False))
+    same(world, our_loss, trainer._compute_loss(world.dpo.model, batch, False))
