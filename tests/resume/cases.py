@@ -33,6 +33,17 @@ SAMPLED = {
     "trainer.eval_samples": 2,
 }
 GRPO = {**SAMPLED, "trainer.steps": 3, "trainer.group_size": 4, "trainer.eval_every": 2}
+KILLED = {
+    "threads": 1,
+    "dataset": "pocket/arithmetic",
+    "reward": "verifier",
+    "trainer.steps": 6,
+    "trainer.rollout_batch_size": 16,
+    "trainer.group_size": 4,
+    "trainer.eval_samples": 4,
+    "trainer.eval_every": 2,
+    "trainer.checkpoint_every": 2,
+}
 SUMS = {**GRPO, "trainer.rollout_batch_size": 8, "dataset": {"name": "jsonl", "path": "DATA/sums.jsonl"}}
 AHEAD = {**GRPO, "trainer.steps": 5, "trainer.eval_samples": 1, "trainer.optimizer.learning_rate": 1e-3}
 PPO = {
@@ -190,5 +201,43 @@ CASES: Mapping[str, Case] = {
     "sft": Case("sft", OFFLINE, (2,)),
     "reward_model": Case("reward_model", {**OFFLINE, "dataset.limit": 64}, (2,)),
     "reward_model-frozen_trunk": Case("reward_model", FROZEN, (5,)),
+    # Six steps and a checkpoint after every other one: what is killed on the way has done work that it must do again.
+    "killed-grpo": Case("grpo", KILLED, ()),
+    "killed-several_updates": Case(
+        "grpo",
+        {
+            **KILLED,
+            "trainer.train_batch_size": 8,
+            "trainer.epochs_per_rollout_batch": 2,
+            "trainer.kl.coefficient": 0.05,
+        },
+        (),
+    ),
+    "killed-lora": Case("grpo", {**KILLED, "model.lora.r": 4}, ()),
+    "killed-ensemble": Case(
+        "grpo",
+        {
+            **KILLED,
+            "dataset": "pocket/assistant",
+            "reward": {"name": "ensemble", "members": 2, "max_pairs": 32, "heldout_pairs": 16, "gate_quantile": 0.9},
+            "trainer.gold_samples": 0,
+        },
+        (),
+    ),
+    "killed-sft": Case(
+        "sft", {"threads": 1, "trainer.max_steps": 12, "trainer.checkpoint_every": 3, "trainer.eval_samples": 8}, ()
+    ),
+    "killed-reward_model": Case(
+        "reward_model",
+        {
+            "threads": 1,
+            "trainer.max_steps": 8,
+            "trainer.checkpoint_every": 2,
+            "trainer.eval_samples": 8,
+            "trainer.batch_size": 8,
+            "dataset.limit": 64,
+        },
+        (),
+    ),
     "prm": Case("prm", {**OFFLINE, "dataset": {"name": "chain_steps", "chains": 12}}, (), (2,)),
 }

@@ -7,10 +7,20 @@ import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
+from rlhf_core.cli.main import main
+
 Tensors = dict[str, torch.Tensor]
+
+
+def train(*arguments: str) -> int:
+    """`rlhf train` in this process."""
+    with pytest.raises(SystemExit) as caught:
+        main(["train", *arguments])
+    return int(caught.value.code or 0)
 
 
 class Left(NamedTuple):
