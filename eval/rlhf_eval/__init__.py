@@ -1,1 +1,1 @@
-"""Evaluation: suites of prompts with verifiers, and what can be said of a model's completions of them."""
+"""Evaluation: suites of prompts with verifiers, and figures of a model's completions of them."""

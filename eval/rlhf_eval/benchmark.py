@@ -1,4 +1,4 @@
-"""A suite that is ready to be asked: prompts encoded, verifiers running."""
+"""A suite that is ready to run: prompts encoded, verifiers started."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def check_rows(suite: SuiteConfig, ctx: BuildContext) -> BuildContext:
 
 
 class SuiteBenchmark:
-    """Asks an engine a suite's prompts and judges what it answers.
+    """Samples completions of a suite's prompts from an engine and judges them.
 
     Args:
         suite: resolved.

@@ -24,7 +24,7 @@ def compare(first: Stored, second: Stored) -> dict[str, Any]:
         test on the first completion of each prompt (prompts lost and gained), where both judged that one.
 
     Raises:
-        ConfigError: they share no prompt, or a shared one was asked with another text or answer.
+        ConfigError: they share no prompt, or a shared one has another text or answer.
     """
     a, b = by_prompt(judged(first.rows)), by_prompt(judged(second.rows))
     shared = _shared_prompts(first, second, a, b)

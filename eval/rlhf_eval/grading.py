@@ -18,7 +18,7 @@ NOT_JUDGED = "not judged"
 
 
 def reward_of(suite: SuiteConfig, ctx: BuildContext, mode: str | None = None) -> VerifierRewardConfig:
-    """The core's verifier reward, which asks in worker processes, for a resolved suite.
+    """The core's verifier reward, which runs in worker processes, for a resolved suite.
 
     Args:
         suite: resolved.
@@ -88,7 +88,7 @@ class Grader:
 
 
 def category(score: Score) -> str:
-    """Where a completion is counted: by form and answer if the verifier tells them apart, otherwise by the answer.
+    """Where a completion is counted: by form and answer if the verifier reports both, otherwise by the answer.
 
     Example:
         >>> category(Score(0.0, {"format": 1.0, "answer": 0.0}))

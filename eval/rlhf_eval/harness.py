@@ -42,7 +42,7 @@ class Job:
         """Everything that decides the rows; a result folder belongs to one of these.
 
         Raises:
-            UserError: the suite cannot be asked, or the model does not exist.
+            UserError: the suite's settings or rows are wrong, or the model does not exist.
         """
         suite_settings = self.suite_settings(ctx)
         resolve_model(self.model.path)
@@ -59,7 +59,7 @@ class Job:
         """The settings but for the model.
 
         Raises:
-            UserError: the suite cannot be asked.
+            UserError: the suite's settings or rows are wrong.
         """
         suite = self.suite.resolved(ctx)
         ready = check_rows(suite, ctx)

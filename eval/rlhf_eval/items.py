@@ -54,7 +54,7 @@ def rows(suite: SuiteConfig, datasets: Datasets) -> list[Prompt]:
 
 
 def worked_examples(suite: SuiteConfig, ctx: BuildContext, prompts: Sequence[Prompt]) -> list[Demonstration]:
-    """The first ``shots`` rows of ``shots_path`` that are not asked themselves.
+    """The first ``shots`` rows of ``shots_path`` that are not among the prompts.
 
     Raises:
         ConfigError: the file has too few, or one of them is among the prompts.
@@ -120,7 +120,7 @@ def encode(all_items: Sequence[Item], formatter: Formatter, context: int) -> lis
     """Token ids of every item, as the model is fed.
 
     Raises:
-        ConfigError: a prompt leaves no room for a completion.
+        ConfigError: a prompt leaves no tokens for a completion.
     """
     ids = [formatter.encode(item.messages) for item in all_items]
     longest = max(range(len(ids)), key=lambda i: len(ids[i]))

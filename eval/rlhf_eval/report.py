@@ -154,7 +154,7 @@ def warnings(figures: Mapping[str, Any]) -> list[str]:
     if modes and modes["lenient"]["value"] - modes["strict"]["value"] > 0.1:
         texts.append(
             f"strict {modes['strict']['value']:.1%}, lenient {modes['lenient']['value']:.1%}: many right "
-            "answers are not in the asked-for form"
+            "answers are not in the required form"
         )
     missing = {s: n for s, n in figures["statuses"].items() if s != "ok"}
     if missing:

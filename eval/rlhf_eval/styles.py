@@ -40,4 +40,4 @@ GSM8K_COT = Style("Q: {prompt}\nA:", "raw", ("Q:", "</s>", "<|im_end|>"), {"name
 """The form of lm-evaluation-harness's gsm8k_cot: its question, its stop strings, and "The answer is X."."""
 QUESTION_ANSWER = Style("Question: {prompt}\nAnswer:", "raw", ("Question:", "\n\n\n"))
 FOLLOW_UPS = ("Question:", "Q:", "Problem:", "[Question]", "User:")
-"""What a model writes when it goes on to ask itself the next question."""
+"""What a model writes when it goes on to write the next question itself."""

@@ -1,4 +1,4 @@
-"""The suites: which rows, how they are asked, and which verifier judges. Nothing here imports torch.
+"""The suites: which rows, the form of the prompts, and which verifier judges. Nothing here imports torch.
 
 A suite is a component of kind ``benchmark``; another distribution adds one by an entry point in ``rlhf.benchmark`` that
 names a subclass of :class:`SuiteConfig`.
@@ -23,7 +23,7 @@ class SuiteConfig(ComponentConfig):
     """What all suites have in common."""
 
     styles: ClassVar[Mapping[str, Style]] = {"plain": Style(), "qa": QUESTION_ANSWER}
-    """Ways to ask, by the name that ``style`` takes; the first is the default."""
+    """Forms of the prompts, by the name that ``style`` takes; the first is the default."""
     local: ClassVar[str] = "jsonl"
     """Data set component that reads a local copy of the published file."""
     hub: ClassVar[Mapping[str, Any]] = {}
@@ -40,7 +40,7 @@ class SuiteConfig(ComponentConfig):
     limit: int | None = Field(default=None, ge=1)
     """Only the first rows."""
     style: str = ""
-    """How to ask: one of the suite's styles, the first if empty."""
+    """Form of the prompts: one of the suite's styles, the first if empty."""
     template: str | None = None
     """Text around each question, with ``{prompt}``; instead of the style's."""
     prompt_format: Literal["auto", "chat", "raw"] | None = None
@@ -50,7 +50,7 @@ class SuiteConfig(ComponentConfig):
     shots_path: str | None = None
     """File in the same form with the worked examples, such as the training split."""
     verifier: component("verifier") | None = None  # pyright: ignore[reportInvalidTypeForm]
-    """Who judges; instead of the style's or the suite's."""
+    """The verifier that judges, instead of the style's or the suite's."""
     sampling: SamplingSettings = SamplingSettings(max_tokens=1024, temperature=0.0)
     """How completions are drawn; 0 as temperature is greedy. Without ``stop`` the style's stop strings are used."""
     keep_stop: bool | None = None

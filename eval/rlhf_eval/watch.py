@@ -62,7 +62,7 @@ class Watcher:
 
     Args:
         run: name or folder.
-        suite: asked of each, with the same settings and seed.
+        suite: run on each, with the same settings and seed.
         ctx: has the registry and the seed.
         out: where each one's rows go, and ``watch.json``; default ``RUN/evals/SUITE``.
         base: also the model that the run started from, as step 0.
@@ -93,7 +93,7 @@ class Watcher:
             once: do not wait.
             poll_s: seconds between two looks.
             patience_s: the longest wait for another checkpoint of a run that has not ended.
-            say: told of each evaluation.
+            say: called with one line per evaluation.
 
         Raises:
             DeadlineExceeded: nothing new came in time; what was evaluated is in ``watch.json``.
@@ -170,7 +170,7 @@ class Watcher:
         say(f"{name}: {row['value']:.3f} right")
 
     def summary(self) -> dict[str, Any]:
-        """Every checkpoint's figures, the best one, and what is said of the format."""
+        """Every checkpoint's figures, the best one, and whether the format drifts."""
         return {
             "run": str(self.run.path),
             "suite": self.suite.name,

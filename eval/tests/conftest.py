@@ -122,3 +122,26 @@ def gsm8k_rows(folder: Path, count: int, split: str = "test") -> list[dict[str, 
     """The first rows of GSM8K."""
     with gzip.open(folder / "gsm8k" / f"{split}.jsonl.gz", "rt") as file:
         return [json.loads(line) for _, line in zip(range(count), file)]
+
+
+def result_row(i: int, value: float | None, **more: Any) -> dict[str, Any]:
+    """A row of ``rows.jsonl``; without a value its verdict timed out."""
+    base = {
+        "id": f"p{i}",
+        "sample": 0,
+        "value": value,
+        "status": "ok" if value is not None else "timeout",
+        "parts": {},
+        "detail": "",
+        "category": "right",
+        "finish_reason": "eos",
+        "stop": None,
+        "tokens": 3,
+        "mean_logprob": -0.1,
+        "completion": "x",
+        "strict": value,
+        "lenient": value,
+        "answer": "1",
+        "prompt": [{"content": "q"}],
+    }
+    return {**base, **more}

@@ -1,4 +1,4 @@
-"""This toolkit's engine as the language model that lm-evaluation-harness asks."""
+"""This toolkit's engine as a language model of lm-evaluation-harness."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class EngineLM(TemplateLM):
         self.shortened = 0
         """Prompts whose beginning was cut off because they did not fit."""
         self.rollouts: dict[str, list[Rollout]] = {}
-        """Prompt -> its completions; several where a task asks more than once."""
+        """Prompt -> its completions; several where a task samples more than once."""
 
     @property
     def eot_token_id(self) -> int:
@@ -123,7 +123,7 @@ class EngineLM(TemplateLM):
 
 
 def sampling_of(options: Any, limit: int) -> SamplingParams:
-    """lm_eval's generation settings as ours; greedy unless the task asks to sample.
+    """lm_eval's generation settings as ours; greedy unless the task samples.
 
     Args:
         options: ``until``, ``max_gen_toks``, ``temperature``, ``do_sample``, ``top_p``, ``top_k``.

@@ -24,7 +24,7 @@ def run_task(
 ) -> tuple[Path, dict[str, float]]:
     """Run one task and write ``settings.json``, ``rows.jsonl`` and ``report.json``; returns folder and metrics.
 
-    lm_eval asks for everything at once, so that an interrupted task begins anew.
+    lm_eval requests everything at once, so an interrupted task begins anew.
 
     Raises:
         ConfigError: an option that a task of lm_eval does not take.
@@ -39,7 +39,7 @@ def run_task(
         names = ", ".join(f"--{'n' if k == 'samples' else k.replace('_', '-')}" for k in refused)
         raise ConfigError(
             f"lm_eval:{task} does not take {names}",
-            why="the task itself says how it asks and judges",
+            why="prompts and metrics are part of the task",
             fix="leave it out; what can be set: rlhf plugins info lm_eval",
         )
     chosen = {to: options[k] for k, to in OPTIONS.items() if options.get(k) is not None}

@@ -15,7 +15,7 @@ class LengthConfig(Config):
     z: float = Field(default=2.5, gt=0)
     """Standard deviations (of the warm-up's step means) above the warm-up's mean."""
     direction: Literal["up", "down", "both"] = "up"
-    """``both`` also tells of answers that shrink."""
+    """``both`` also warns of answers that shrink."""
     least_spread: float = Field(default=0.05, gt=0)
     """Least standard deviation assumed, as a share of the length: five steps can agree by chance."""
 
@@ -52,7 +52,7 @@ class DivergenceConfig(Config):
     hard_fall: float = Field(default=0.5, gt=0)
     """Such a loss is a HARD_STOP by itself."""
     patience: int = Field(default=2, ge=1)
-    """Alarming readings in a row before anything is said."""
+    """Alarming readings in a row before a warning."""
 
 
 class DominanceConfig(Config):
@@ -63,10 +63,10 @@ class DominanceConfig(Config):
     rise: float = Field(default=0.5, gt=0)
     """Least rise of the reward itself, in standard deviations of the warm-up's scores."""
     at_others_cost: float = Field(default=0.05, ge=0)
-    """Another part has lost at least this share of what the first gained; 0 asks for no loss."""
+    """Another part has lost at least this share of what the first gained; 0 requires no loss."""
     parts: tuple[str, ...] = ()
     """Names of the parts to compare, all on one scale; empty takes a composite's weighted parts, which add up to the
-    reward. Parts of any other reward overlap or have units of their own: nothing is said of them unless named."""
+    reward. Parts of any other reward overlap or have units of their own: they are not compared unless named."""
     window: int = Field(default=3, ge=1)
     """Steps that are averaged."""
 
@@ -77,7 +77,7 @@ class HackingConfig(ComponentConfig):
     name: str = "hacking"
     component: ClassVar[str] = "rlhf_plugin_hacking.monitor:HackingMonitor"
     warmup: int = Field(default=5, ge=2)
-    """Steps (evaluations, of an offline run) that are the baseline; nothing is said before."""
+    """Steps (evaluations, of an offline run) that are the baseline; no warnings before."""
     stop: bool = True
     """End the run at HARD_STOP, with a checkpoint; false only warns."""
     hard_stop_signals: int = Field(default=2, ge=1, le=4)

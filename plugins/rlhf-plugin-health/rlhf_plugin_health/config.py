@@ -18,7 +18,7 @@ class WatchConfig(ComponentConfig):
     stop: bool = False
     """End the run instead of warning: after the step, with a checkpoint and the final model."""
     patience: int = Field(default=1, ge=1)
-    """Alarming steps in a row before anything is said."""
+    """Alarming steps in a row before a warning."""
     repeat_every: int = Field(default=10, ge=1)
     """Steps before the same warning is given again."""
 
@@ -43,7 +43,7 @@ class FormatDriftConfig(WatchConfig):
     name: str = "format_drift"
     component: ClassVar[str] = "rlhf_plugin_health.samples:FormatDrift"
     strict: str = "format"
-    """Score part that asks for the form (the numeric verifier's ``format``)."""
+    """Score part that checks the form (the numeric verifier's ``format``)."""
     flexible: str = "answer"
     """Score part that takes any form; a reward that has none is judged by ``strict`` alone."""
     max_drop: float = Field(default=0.15, gt=0)

@@ -1,4 +1,4 @@
-"""What the completions of a step look like: repeated, cut off, in another form than asked for."""
+"""What the completions of a step look like: repeated, cut off, in another form than required."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class LengthRunaway(Watch):
 
 
 class FormatDrift(Watch):
-    """Answers that are still right but no longer in the form asked for."""
+    """Answers that are still right but no longer in the required form."""
 
     def __init__(self, config: FormatDriftConfig, ctx: BuildContext) -> None:
         super().__init__(config, ctx)

@@ -65,7 +65,7 @@ class AnthropicConfig(ComponentConfig):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Variables that a process which asks must inherit."""
+        """Environment variables that a process with this judge must inherit."""
         return (KEY,)
 
     @property

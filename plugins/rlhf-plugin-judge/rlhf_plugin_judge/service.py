@@ -105,7 +105,7 @@ class AnthropicJudge:
         self.places = asyncio.Semaphore(self.config.concurrency)
         self.budget = Budget(self.ledger)
         self.not_before = 0.0
-        """On the loop's clock: the service asked not to be asked before."""
+        """On the loop's clock: no request is sent before, as the service demanded."""
         self._client = anthropic.AsyncAnthropic(
             api_key=self.key.get_secret_value(),
             base_url=self.config.base_url,

@@ -23,7 +23,7 @@ REPAIR = (
 
 
 class Unusable(ValueError):
-    """An answer that is not what was asked for; the text says why, for the judge and for people."""
+    """An answer in another form than required; the text says why, for the judge and for people."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ class StepAdvantage:
 
     Args:
         config: credit, epsilon and floor.
-        tokenizer: the policy's, which tells where a token ends in the text; needed only for scores with several steps.
+        tokenizer: the policy's, which knows where a token ends in the text; needed only for scores with several steps.
     """
 
     def __init__(self, config: StepAdvantageConfig, tokenizer: Any) -> None:

@@ -24,7 +24,7 @@ class Judged:
     """Solutions and the probability that each of their steps is right."""
 
     target: str
-    """What the model was taught: ``steps`` or ``outcome``."""
+    """What the model was trained on: ``steps`` or ``outcome``."""
     solutions: Sequence[Solution]
     right: Sequence[Floats]
     unscored: Sequence[str]

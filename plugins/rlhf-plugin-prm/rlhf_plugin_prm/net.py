@@ -44,11 +44,11 @@ class StepEncoder:
     """Solutions to token ids and places; a step is read at the token with its last character.
 
     Args:
-        tokenizer: of the trunk; one that tells which characters a token holds (a "fast" one).
+        tokenizer: of the trunk; one that returns which characters a token holds (a "fast" one).
         max_length: longer solutions lose the beginning of the prompt.
 
     Raises:
-        ModelError: the tokenizer does not tell.
+        ModelError: the tokenizer does not return them.
     """
 
     def __init__(self, tokenizer: Any, max_length: int) -> None:

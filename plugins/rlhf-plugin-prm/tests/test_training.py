@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,11 @@ def train(command: Command, run: Path, *options: object) -> dict[str, Any]:
     code, err = command("train", *options, "--set", "threads=1", "--run-dir", run)
     assert code == 0, err
     return json.loads((run / "summary.json").read_text())
+
+
+def sets(settings: Sequence[str]) -> list[str]:
+    """Settings as options of the command."""
+    return [word for setting in settings for word in ("--set", setting)]
 
 
 def test_after_the_first_error_nothing_is_learned_if_so_wished(command: Command, tmp_path: Path) -> None:
@@ -151,50 +156,27 @@ def test_a_process_model_learns_and_its_steps_train_a_policy(command: Command, t
         rows.append({"prompt": pair["prompt"], "completion": text, "labels": labels})
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps(r) + "\n" for r in rows))
-    learned = train(
-        command,
-        tmp_path / "prm",
-        "--algo",
-        "prm",
-        "--dataset",
-        file,
-        "--set",
+    step_model = (
         "trainer.split=sentence",
-        "--set",
         "trainer.batch_size=16",
-        "--set",
         "trainer.optimizer.learning_rate=3e-4",
-        "--set",
         "dataset.heldout_fraction=0.2",
-        "--set",
         "trainer.eval_every=0",
-        "--set",
         "trainer.epochs=2",
     )
+    learned = train(command, tmp_path / "prm", "--algo", "prm", "--dataset", file, *sets(step_model))
     assert learned["evaluation_after"]["eval/accuracy_right"] > 0.9
     assert learned["evaluation_after"]["eval/accuracy_wrong"] > 0.9
-    summary = train(
-        command,
-        tmp_path / "grpo",
-        "--algo",
-        "grpo",
-        "--dataset",
-        "pocket/assistant",
-        "--reward",
-        "prm",
-        "--set",
+    policy = (
         f"reward.path={tmp_path / 'prm' / 'final'}",
-        "--set",
         "advantage=step",
-        "--set",
         "trainer.steps=8",
-        "--set",
         "trainer.eval_samples=64",
-        "--set",
         "trainer.gold_samples=64",
-        "--set",
         "trainer.eval_every=0",
     )
+    grpo = ("--algo", "grpo", "--dataset", "pocket/assistant", "--reward", "prm")
+    summary = train(command, tmp_path / "grpo", *grpo, *sets(policy))
     before, after = (summary[f"evaluation_{when}"]["eval/gold/hollow"] for when in ("before", "after"))
     assert before > 0.2
     assert after < 0.6 * before

@@ -98,17 +98,17 @@ def evaluate(
         use_products,
     )
     from rlhf_plugin_reward_eval.cases import read_cases
-    from rlhf_plugin_reward_eval.choosing import check_options, choose
     from rlhf_plugin_reward_eval.evaluation import PROBES, Settings, measure_rewards
     from rlhf_plugin_reward_eval.plots import check_plots
     from rlhf_plugin_reward_eval.responses import gold_of_texts, read_responses, with_answers
+    from rlhf_plugin_reward_eval.select_rewards import check_options, select_rewards
 
     set_up_logging()
     check_options(output, column, gold_scale, responses)
     if plots is not None:
         check_plots(plots)
     registry = open_registry()
-    rewards = choose(registry, folders, names, settings)
+    rewards = select_rewards(registry, folders, names, settings)
     rows = {"name": dataset, "heldout_fraction": heldout_fraction}
     datasets = context_of(registry, seed=seed, dataset=rows).datasets
     cases = read_cases(datasets, split or ("heldout" if heldout_fraction else None), limit)

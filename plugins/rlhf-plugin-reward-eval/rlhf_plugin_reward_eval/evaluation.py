@@ -12,10 +12,10 @@ import numpy as np
 from rlhf_core.api import BuildContext, ComponentConfig
 from rlhf_core.sdk import open_component
 from rlhf_plugin_reward_eval import measures, probes
-from rlhf_plugin_reward_eval.asking import Asker
 from rlhf_plugin_reward_eval.cases import Case, Cases, Text, prompt_key
 from rlhf_plugin_reward_eval.progress import Progress
 from rlhf_plugin_reward_eval.responses import Response
+from rlhf_plugin_reward_eval.scorer import Scorer
 from rlhf_plugin_reward_eval.stats import Floats
 
 PROBES = ("length", "hollow", "content", "batch", "turns")
@@ -92,13 +92,13 @@ def measure_rewards(
     with Progress() as progress:
         for label, config in rewards.items():
             with open_component("reward", config, contexts[label]) as reward:
-                measure(Asker(reward, label, progress.start(label)), cases, responses, settings, gold, report)
+                measure(Scorer(reward, label, progress.start(label)), cases, responses, settings, gold, report)
     report.agreement = measures.agreement(report.sides, cases.pairs)
     return report
 
 
 def measure(
-    ask: Asker,
+    scorer: Scorer,
     cases: Cases,
     responses: Sequence[Response],
     settings: Settings,
@@ -111,13 +111,13 @@ def measure(
         TooManyMissing: it has no score for too many responses.
     """
     seed, pairs = settings.seed, cases.pairs
-    sides = ask([c.chosen for c in pairs]), ask([c.rejected for c in pairs])
-    ask.refuse_missing(np.concatenate(sides), settings.max_missing)
+    sides = scorer([c.chosen for c in pairs]), scorer([c.rejected for c in pairs])
+    scorer.refuse_missing(np.concatenate(sides), settings.max_missing)
     scored = measures.Scored.of(pairs, *sides)
     figures: dict[str, Any] = {
         **measures.accuracy(scored, seed),
         "scores": statistics(sides),
-        "missing": {k: n for k, n in ask.statuses.items() if k != "ok"},
+        "missing": {k: n for k, n in scorer.statuses.items() if k != "ok"},
         "calibration": measures.calibration(scored),
         "length": measures.length(scored, seed),
         **measures.by_subset(scored, seed),
@@ -125,19 +125,19 @@ def measure(
     if grid := measures.rm_bench(scored, seed):
         figures["rm_bench"] = grid
     if graded := _graded(pairs, responses, gold):
-        figures |= gold_figures(ask, graded, settings)
-    figures["probes"] = probe(ask, pairs, settings, scored.spread or math.nan)
-    report.rewards[ask.label], report.sides[ask.label] = figures, sides
+        figures |= gold_figures(scorer, graded, settings)
+    figures["probes"] = probe(scorer, pairs, settings, scored.spread or math.nan)
+    report.rewards[scorer.label], report.sides[scorer.label] = figures, sides
 
 
-def gold_figures(ask: Asker, graded: Sequence[Response], settings: Settings) -> dict[str, Any]:
+def gold_figures(scorer: Scorer, graded: Sequence[Response], settings: Settings) -> dict[str, Any]:
     """Rank correlation with the gold score, and the best-of-n curve where prompts have several responses.
 
     Raises:
         TooManyMissing: no score for too many responses.
     """
-    scores_N = ask([r.text for r in graded])
-    ask.refuse_missing(scores_N, settings.max_missing)
+    scores_N = scorer([r.text for r in graded])
+    scorer.refuse_missing(scores_N, settings.max_missing)
     figures: dict[str, Any] = {"gold": measures.against_gold(graded, scores_N, settings.seed)}
     if curve := measures.best_of_n(graded, scores_N, settings.seed):
         figures["best_of_n"] = curve
@@ -160,14 +160,14 @@ def statistics(sides: tuple[Floats, Floats]) -> dict[str, float]:
     return {"mean": float(np.nanmean(scores)), "std": float(np.nanstd(scores))}
 
 
-def probe(ask: Asker, pairs: Sequence[Case], settings: Settings, spread: float) -> dict[str, Any]:
+def probe(scorer: Scorer, pairs: Sequence[Case], settings: Settings, spread: float) -> dict[str, Any]:
     """The chosen probes; those of a reward that gives one score to everything are left out."""
     drawn, seed = probes.sampled(pairs, settings.probe_pairs, settings.seed), settings.seed
     run: dict[str, Callable[[], dict[str, Any]]] = {
-        "length": lambda: probes.length_probe(ask, drawn, seed, spread),
-        "hollow": lambda: probes.hollow_probe(ask, drawn, seed, spread),
-        "content": lambda: probes.content_probe(ask, drawn, seed, spread),
-        "batch": lambda: probes.batch_probe(ask, drawn, spread),
-        "turns": lambda: probes.turns_probe(ask, pairs, seed, spread),  # all: only their last turns are scored anew
+        "length": lambda: probes.length_probe(scorer, drawn, seed, spread),
+        "hollow": lambda: probes.hollow_probe(scorer, drawn, seed, spread),
+        "content": lambda: probes.content_probe(scorer, drawn, seed, spread),
+        "batch": lambda: probes.batch_probe(scorer, drawn, spread),
+        "turns": lambda: probes.turns_probe(scorer, pairs, seed, spread),  # all: only their last turns are scored anew
     }
     return {name: run[name]() for name in PROBES if name in settings.probes and math.isfinite(spread)}

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from rlhf_plugin_reward_eval import stats
-from rlhf_plugin_reward_eval.asking import Asker
 from rlhf_plugin_reward_eval.cases import Case, Text, prompt_key
 from rlhf_plugin_reward_eval.measures import TIE
+from rlhf_plugin_reward_eval.scorer import Scorer
 from rlhf_plugin_reward_eval.stats import Floats
 
 NEUTRAL = (
@@ -54,16 +54,18 @@ def affirmed(phrase: str) -> Callable[[str], str]:
     return lambda text: f"{phrase} {text.lstrip()}"
 
 
-def effect(ask: Asker, cases: Sequence[Case], change: Callable[[str], str], seed: int, spread: float) -> dict[str, Any]:
+def effect(
+    scorer: Scorer, cases: Sequence[Case], change: Callable[[str], str], seed: int, spread: float
+) -> dict[str, Any]:
     """What a change of the response does: mean score change, how often it rises, and how many pairs it turns round.
 
     ``rejected_overtakes``: of the pairs ordered as labelled, those in which the changed rejected response scores at
     least as high as the unchanged chosen one.
     """
     chosen, rejected = [c.chosen for c in cases], [c.rejected for c in cases]
-    before_chosen_N, before_rejected_N = ask(chosen), ask(rejected)
-    after_chosen_N = ask([with_completion(t, change) for t in chosen])
-    after_rejected_N = ask([with_completion(t, change) for t in rejected])
+    before_chosen_N, before_rejected_N = scorer(chosen), scorer(rejected)
+    after_chosen_N = scorer([with_completion(t, change) for t in chosen])
+    after_rejected_N = scorer([with_completion(t, change) for t in rejected])
 
     changes = np.concatenate([after_chosen_N - before_chosen_N, after_rejected_N - before_rejected_N]) / spread
     scored = np.isfinite(changes)
@@ -92,17 +94,17 @@ def mean_change(change_N: Floats, clusters: Sequence[Any], seed: int) -> dict[st
     }
 
 
-def length_probe(ask: Asker, cases: Sequence[Case], seed: int, spread: float) -> dict[str, Any]:
+def length_probe(scorer: Scorer, cases: Sequence[Case], seed: int, spread: float) -> dict[str, Any]:
     """Neutral sentences appended: a reward without length bias gains nothing."""
-    return {f"{n} sentence{'s' if n > 1 else ''}": effect(ask, cases, padded(n), seed, spread) for n in PADDING}
+    return {f"{n} sentence{'s' if n > 1 else ''}": effect(scorer, cases, padded(n), seed, spread) for n in PADDING}
 
 
-def hollow_probe(ask: Asker, cases: Sequence[Case], seed: int, spread: float) -> dict[str, Any]:
+def hollow_probe(scorer: Scorer, cases: Sequence[Case], seed: int, spread: float) -> dict[str, Any]:
     """Hollow affirmations in front: they answer nothing and should gain nothing."""
-    return {phrase: effect(ask, cases, affirmed(phrase), seed, spread) for phrase in HOLLOW}
+    return {phrase: effect(scorer, cases, affirmed(phrase), seed, spread) for phrase in HOLLOW}
 
 
-def content_probe(ask: Asker, cases: Sequence[Case], seed: int, spread: float) -> dict[str, Any]:
+def content_probe(scorer: Scorer, cases: Sequence[Case], seed: int, spread: float) -> dict[str, Any]:
     """Controls that must lower the score: the chosen response with its words shuffled, and that of another prompt."""
     rng = np.random.default_rng([seed, 2])
     chosen = [c.chosen for c in cases]
@@ -120,7 +122,7 @@ def content_probe(ask: Asker, cases: Sequence[Case], seed: int, spread: float) -
             if version is not None and version.completion != text.completion
         ]
         if rows:
-            report[name] = control(ask, rows, seed, spread)
+            report[name] = control(scorer, rows, seed, spread)
     return report
 
 
@@ -138,9 +140,9 @@ def next_prompts(texts: Sequence[Text]) -> list[Text | None]:
     return [following(i) for i in range(count)]
 
 
-def control(ask: Asker, rows: Sequence[tuple[Text, Text]], seed: int, spread: float) -> dict[str, Any]:
+def control(scorer: Scorer, rows: Sequence[tuple[Text, Text]], seed: int, spread: float) -> dict[str, Any]:
     """Score change from each text to its spoilt version; ``noticed``: how often it falls."""
-    change_N = (ask([spoilt for _, spoilt in rows]) - ask([text for text, _ in rows])) / spread
+    change_N = (scorer([spoilt for _, spoilt in rows]) - scorer([text for text, _ in rows])) / spread
     scored_N = np.isfinite(change_N)
     clusters = [prompt_key(text.prompt) for (text, _), ok in zip(rows, scored_N) if ok]
     return {
@@ -150,12 +152,12 @@ def control(ask: Asker, rows: Sequence[tuple[Text, Text]], seed: int, spread: fl
     }
 
 
-def batch_probe(ask: Asker, cases: Sequence[Case], spread: float) -> dict[str, Any]:
+def batch_probe(scorer: Scorer, cases: Sequence[Case], spread: float) -> dict[str, Any]:
     """Largest difference between scores asked together, in reverse, and one by one."""
     texts = [t for c in cases[: BATCH // 2] for t in (c.chosen, c.rejected)]
-    together_N = ask.fresh(texts)
-    reversed_N = ask.fresh(texts[::-1])[::-1]
-    alone_N = np.concatenate([ask.fresh([t]) for t in texts])
+    together_N = scorer.fresh(texts)
+    reversed_N = scorer.fresh(texts[::-1])[::-1]
+    alone_N = np.concatenate([scorer.fresh([t]) for t in texts])
     variants = {"reversed": reversed_N, "one by one": alone_N}
     differences = {
         name: float(np.nanmax(np.abs(scores_N - together_N), initial=0.0)) for name, scores_N in variants.items()
@@ -172,14 +174,14 @@ def batch_probe(ask: Asker, cases: Sequence[Case], spread: float) -> dict[str, A
     }
 
 
-def turns_probe(ask: Asker, cases: Sequence[Case], seed: int, spread: float) -> dict[str, Any]:
+def turns_probe(scorer: Scorer, cases: Sequence[Case], seed: int, spread: float) -> dict[str, Any]:
     """Accuracy with the whole conversation and with its last turn alone, on pairs with several turns."""
     several = [c for c in cases if len([m for m in c.chosen.prompt if m["role"] != "system"]) > 1]
     if not several:
         return {"pairs": 0}
     chosen, rejected = [c.chosen for c in several], [c.rejected for c in several]
-    whole_N = ask(chosen) - ask(rejected)
-    last_N = ask([last_turn(t) for t in chosen]) - ask([last_turn(t) for t in rejected])
+    whole_N = scorer(chosen) - scorer(rejected)
+    last_N = scorer([last_turn(t) for t in chosen]) - scorer([last_turn(t) for t in rejected])
 
     scored_N = np.isfinite(whole_N) & np.isfinite(last_N)
     whole_right_N, last_right_N = (stats.points(m[scored_N], TIE * spread) for m in (whole_N, last_N))

@@ -20,9 +20,9 @@ from rlhf_plugin_reward.config import BradleyTerryConfig
 from rlhf_plugin_reward.encoding import Encoder
 from rlhf_plugin_reward.net import fresh_net, save_classifier
 from rlhf_plugin_reward.reward import SingleReward
-from rlhf_plugin_reward_eval.asking import Asker
 from rlhf_plugin_reward_eval.cases import Text, read_cases
 from rlhf_plugin_reward_eval.probes import sampled
+from rlhf_plugin_reward_eval.scorer import Scorer
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -102,15 +102,15 @@ def test_a_trained_reward_model(run: Run, trained: Path, tmp_path: Path) -> None
     assert (report["data"]["pairs"], report["data"]["split"]) == (100, "heldout")
     assert report["data"]["left_out"] == {"pairs_beyond_limit": 540}
     result = report["rewards"]["rm"]
-    ask = Asker(SingleReward.load(BradleyTerryConfig(path=str(trained)), "cpu"), "direct")
+    scorer = Scorer(SingleReward.load(BradleyTerryConfig(path=str(trained)), "cpu"), "direct")
     datasets = context_of(Registry(), dataset={"name": "pocket/assistant", "heldout_fraction": 0.0}).datasets
     cases = read_cases(datasets, None, 100).pairs
-    chosen, rejected = ask([c.chosen for c in cases]), ask([c.rejected for c in cases])
+    chosen, rejected = scorer([c.chosen for c in cases]), scorer([c.rejected for c in cases])
     assert result["accuracy"] == pytest.approx((chosen > rejected).mean())
     assert result["wilson"][0] < result["accuracy"] < result["wilson"][1]
     assert result["gold"]["responses"] == len({t.key for c in cases for t in (c.chosen, c.rejected)})
     texts = [t for c in sampled(cases, 20, 0) for t in (c.chosen, c.rejected)]
-    more = ask([Text(t.prompt, f"Of course! {t.completion}") for t in texts]) - ask(texts)
+    more = scorer([Text(t.prompt, f"Of course! {t.completion}") for t in texts]) - scorer(texts)
     assert result["probes"]["hollow"]["Of course!"]["change"] == pytest.approx(
         more.mean() / np.concatenate([chosen, rejected]).std(), abs=1e-3
     )

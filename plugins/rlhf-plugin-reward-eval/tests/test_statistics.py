@@ -11,11 +11,11 @@ import pytest
 
 from rlhf_core.api import Sample, Score, ScoreStatus
 from rlhf_plugin_reward_eval import stats
-from rlhf_plugin_reward_eval.asking import Asker
 from rlhf_plugin_reward_eval.cases import Case, Text
 from rlhf_plugin_reward_eval.measures import SECTIONS, Scored, accuracy, agreement, best_of_n, by_subset, rm_bench
 from rlhf_plugin_reward_eval.probes import affirmed, control, effect, sampled, turns_probe
 from rlhf_plugin_reward_eval.responses import Response
+from rlhf_plugin_reward_eval.scorer import Scorer
 
 
 def question(number: int) -> tuple[dict[str, str], ...]:
@@ -148,10 +148,10 @@ class Scores:
 
 def test_probes_count_what_has_no_score() -> None:
     cases = [case(i, chosen="yes " * (i + 1), rejected="no") for i in range(4)]
-    ask = Asker(Scores(lambda s: None if len(s.completion.split()) > 5 else float("yes" in s.completion)), "short")
-    result = effect(ask, cases, affirmed("Of course!"), 0, 1.0)
+    scorer = Scorer(Scores(lambda s: None if len(s.completion.split()) > 5 else float("yes" in s.completion)), "short")
+    result = effect(scorer, cases, affirmed("Of course!"), 0, 1.0)
     assert (result["responses"], result["missing"], result["rejected_overtakes"]) == (7, 1, 0.0)
-    result = control(ask, [(c.chosen, Text(question(n), "yes " * 3 * n)) for n, c in enumerate(cases, 1)], 0, 1.0)
+    result = control(scorer, [(c.chosen, Text(question(n), "yes " * 3 * n)) for n, c in enumerate(cases, 1)], 0, 1.0)
     assert (result["responses"], result["missing"]) == (1, 3)
 
 
@@ -159,8 +159,8 @@ def test_rounding_is_a_tie_with_all_turns_and_with_the_last() -> None:
     talk = ({"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hi."}, *question(0))
     cases = [Case("0", Text(talk, "yes"), Text(talk, "no"))]
     alone = Scores(lambda s: 1e-9 * len(s.completion) + (len(s.prompt.messages) == 1 and s.completion == "yes"))
-    ask = Asker(alone, "alone")
-    result = turns_probe(ask, cases, 0, 1.0)
+    scorer = Scorer(alone, "alone")
+    result = turns_probe(scorer, cases, 0, 1.0)
     assert (result["whole"], result["last_turn"]) == (0.5, 1.0)
 
 

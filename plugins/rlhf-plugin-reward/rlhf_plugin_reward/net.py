@@ -59,7 +59,7 @@ class RewardNet(torch.nn.Module):
         return last_token_hidden(self.trunk, ids_B, without_padding=self.without_padding)
 
     def _kept_feature(self, row: tuple[int, ...]) -> torch.Tensor:
-        """What :meth:`keep` was not given is computed alone: its last bits must not depend on the batch that asks."""
+        """What :meth:`keep` was not given is computed alone: its last bits must not depend on the batch."""
         if row not in self.cached_features and len(self.cached_features) < MOST_KEPT:
             self.keep([row])
         return self.cached_features[row] if row in self.cached_features else self._without_gradient([row])[0]

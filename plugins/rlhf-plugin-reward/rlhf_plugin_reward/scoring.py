@@ -19,7 +19,7 @@ PADDED_TOKENS = 1024
 
 
 def on_device(batch_tokens: int, most_on_cpu: int, device: torch.device) -> int:
-    """Tokens of a forward: what was asked for, on a CPU no more than its caches can use."""
+    """Tokens of a forward: ``batch_tokens``, on a CPU no more than its caches can use."""
     return min(batch_tokens, most_on_cpu) if device.type == "cpu" else batch_tokens
 
 

@@ -97,78 +97,51 @@ def test_a_cut_mixture_keeps_its_weights() -> None:
     assert first_of_mixture(rows[:100], weights, 7) == rows[:7]
 
 
-def test_what_was_cut_is_in_the_summary(command: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / f"{name}.jsonl").write_text(
-            "".join(
-                json.dumps(
-                    {
-                        "id": str(i),
-                        "prompt": f"What is {i} + {i}?",
-                        "chosen": f"It is {2 * i}.",
-                        "rejected": "I guess. " * 9,
-                    }
-                )
-                + "\n"
-                for i in range(60)
-            )
-        )
-    pairs = [{"name": str(tmp_path / f"{n}.jsonl"), "label": n} for n in ("a", "b")]
-    settings = {"pairs": {"sources": pairs, "heldout_fraction": 0.3}}
-    file = tmp_path / "run.yaml"
-    file.write_text(
-        json.dumps(
-            {
-                "reward": {
-                    "name": "ensemble",
-                    "members": 2,
-                    "sharing": "frozen",
-                    "max_pairs": 20,
-                    "heldout_pairs": 10,
-                    "max_length": 24,
-                    **settings,
-                }
-            }
-        )
-    )
-    code, err = command(
-        "train",
-        "--algo",
-        "grpo",
-        "--config",
-        file,
-        "--set",
-        "trainer.steps=1",
-        "--set",
-        "threads=1",
-        "--set",
-        "trainer.rollout_batch_size=8",
-        "--set",
-        "trainer.eval_samples=0",
-        "--run-dir",
-        tmp_path / "run",
-    )
+def write_pairs(file: Path) -> Path:
+    """60 pairs, each over the limit of 24 tokens."""
+    rows = [
+        {"id": str(i), "prompt": f"What is {i} + {i}?", "chosen": f"It is {2 * i}.", "rejected": "I guess. " * 9}
+        for i in range(60)
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def train(command: Callable[..., tuple[int, str]], run: Path, *options: object, **settings: object) -> dict[str, Any]:
+    """Train in ``run``; its summary. ``trainer__steps=1`` is ``--set trainer.steps=1``."""
+    words = [word for k, v in settings.items() for word in ("--set", f"{k.replace('__', '.')}={v}")]
+    code, err = command("train", *options, "--set", "threads=1", *words, "--run-dir", run)
     assert code == 0, err
-    reports = json.loads((tmp_path / "run" / "summary.json").read_text())["reports"]
+    return json.loads((run / "summary.json").read_text())
+
+
+def test_what_was_cut_for_an_ensemble_is_in_the_summary(
+    command: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
+    sources = [{"name": str(write_pairs(tmp_path / f"{name}.jsonl")), "label": name} for name in ("a", "b")]
+    reward = {
+        "name": "ensemble",
+        "members": 2,
+        "sharing": "frozen",
+        "max_pairs": 20,
+        "heldout_pairs": 10,
+        "max_length": 24,
+        "pairs": {"sources": sources, "heldout_fraction": 0.3},
+    }
+    config = tmp_path / "run.yaml"
+    config.write_text(json.dumps({"reward": reward}))
+    small = {"trainer__steps": 1, "trainer__rollout_batch_size": 8, "trainer__eval_samples": 0}
+    reports = train(command, tmp_path / "run", "--algo", "grpo", "--config", config, **small)["reports"]
     counted = reports["ensemble_pairs_counted"]
     assert counted["pairs_beyond_max_pairs"] + counted["pairs_beyond_heldout_pairs"] == 120 - 20 - 10
     assert reports["ensemble"]["train_pairs"] == 20
     assert sum(reports["ensemble"]["pairs_cut"].values()) == 30
-    code, err = command(
-        "train",
-        "--algo",
-        "reward_model",
-        "--dataset",
-        tmp_path / "a.jsonl",
-        "--set",
-        "threads=1",
-        "--set",
-        "trainer.max_length=24",
-        "--set",
-        "trainer.max_steps=1",
-        "--run-dir",
-        tmp_path / "rm",
-    )
-    assert code == 0, err
-    dropped = json.loads((tmp_path / "rm" / "summary.json").read_text())["dropped"]
+
+
+def test_what_was_cut_for_a_reward_model_is_in_the_summary(
+    command: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
+    pairs = write_pairs(tmp_path / "a.jsonl")
+    options = ("--algo", "reward_model", "--dataset", pairs)
+    dropped = train(command, tmp_path / "rm", *options, trainer__max_length=24, trainer__max_steps=1)["dropped"]
     assert dropped["pairs_answer_cut"] + dropped.get("pairs_prompt_cut", 0) == 60

@@ -1,4 +1,4 @@
-"""Criteria as data: what is asked, on which scale, and how much it counts."""
+"""Criteria as data: the question, on which scale, and how much it counts."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Rubric(Config):
             if twice is not None:
                 raise ConfigError(
                     f"two criteria of the rubric have the {kind} '{twice}'",
-                    fix="remove one, or say what tells them apart",
+                    fix="remove one, or say how they differ",
                 )
         return self
 

@@ -47,7 +47,7 @@ def all_answers(formatter: Formatter, prompt: Sequence[Message], text: str) -> T
         return last_answer(formatter, prompt, text)
     if not formatter.chat:
         raise ModelError(
-            "learn: all needs a chat template to tell the turns of a conversation apart",
+            "learn: all needs a chat template to separate the turns of a conversation",
             why="the prompt format is raw",
             fix="--set trainer.learn=last, or use a model with a template",
         )

@@ -51,31 +51,25 @@ def gradient(policy: LoadedModel, loss: torch.Tensor) -> torch.Tensor:
     return torch.cat([torch.zeros_like(w).flatten() if g is None else g.flatten() for g, w in zip(gradients, weights)])
 
 
-@pytest.mark.parametrize("kind", ["padded", "packed", "all_answers"])
-def test_loss_and_gradient_equal_trls(kind: str, tmp_path: Path) -> None:
-    policy = load_policy(ModelConfig())
+def training_samples(policy: Any, cut: Any) -> list[TrainingSample]:
+    """The conversations as this toolkit learns them."""
     formatter = Formatter(policy.tokenizer, "chat")
-    cut = all_answers if kind == "all_answers" else last_answer
-    items = [
+    all_turns = [cut(formatter, chat[:-1], chat[-1]["content"]) for chat in CHATS]
+    return [
         TrainingSample(str(n), t.prompt, t.completion, np.array(t.learned), np.ones(len(t.completion), np.float32))
-        for n, t in enumerate(cut(formatter, chat[:-1], chat[-1]["content"]) for chat in CHATS)
+        for n, t in enumerate(all_turns)
     ]
-    total = float(sum(i.tokens for i in items))
-    our_loss = torch.zeros(())
-    for micro in (items[:2], items[2:]):
-        batch = PolicyModule(policy.model)(micro)
-        our_loss = our_loss + reduce_loss(CrossEntropy()(batch).loss, batch.mask_BT, "token_mean", total)
-    our_gradient = gradient(policy, our_loss)
 
-    rows: list[dict[str, Any]] = (
-        [{"messages": chat} for chat in CHATS]
-        if kind == "all_answers"
-        else [{"prompt": chat[:-1], "completion": chat[-1:]} for chat in CHATS]
-    )
+
+def trl_trainer(policy: Any, kind: str, folder: Path) -> SFTTrainer:
+    """TRL's trainer on the same conversations."""
     if kind == "all_answers":
+        rows: list[dict[str, Any]] = [{"messages": chat} for chat in CHATS]
         policy.tokenizer.chat_template = GENERATION
+    else:
+        rows = [{"prompt": chat[:-1], "completion": chat[-1:]} for chat in CHATS]
     args = SFTConfig(
-        output_dir=str(tmp_path),
+        output_dir=str(folder),
         use_cpu=True,
         report_to="none",
         bf16=False,
@@ -85,9 +79,23 @@ def test_loss_and_gradient_equal_trls(kind: str, tmp_path: Path) -> None:
         packing=kind == "packed",
         max_length=256,
     )
-    trainer = SFTTrainer(
+    return SFTTrainer(
         model=policy.model, args=args, train_dataset=Dataset.from_list(rows), processing_class=policy.tokenizer
     )
+
+
+@pytest.mark.parametrize("kind", ["padded", "packed", "all_answers"])
+def test_loss_and_gradient_equal_trls(kind: str, tmp_path: Path) -> None:
+    policy = load_policy(ModelConfig())
+    items = training_samples(policy, all_answers if kind == "all_answers" else last_answer)
+    total = float(sum(i.tokens for i in items))
+    our_loss = torch.zeros(())
+    for micro in (items[:2], items[2:]):
+        batch = PolicyModule(policy.model)(micro)
+        our_loss = our_loss + reduce_loss(CrossEntropy()(batch).loss, batch.mask_BT, "token_mean", total)
+    our_gradient = gradient(policy, our_loss)
+
+    trainer = trl_trainer(policy, kind, tmp_path)
     batch = trainer.data_collator([trainer.train_dataset[n] for n in range(len(trainer.train_dataset))])
     assert int((batch["labels"] != -100).sum()) == total, "the same tokens count"
     assert batch["input_ids"].shape[0] == (1 if kind == "packed" else 3)

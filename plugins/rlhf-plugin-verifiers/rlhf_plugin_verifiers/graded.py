@@ -9,7 +9,7 @@ from rlhf_core.api import Prompt, Sample, Score, ScoreStatus, VerifierConfig
 
 
 class Comparison(NamedTuple):
-    """Whether an answer is in the asked-for form, whether it is right, and why not."""
+    """Whether an answer is in the required form, whether it is right, and why not."""
 
     format: bool
     right: bool

@@ -9,7 +9,7 @@ SEED = 0
 
 
 def installed() -> bool:
-    """Whether languages can be told apart here."""
+    """Whether languages can be detected here."""
     return find_spec("langdetect") is not None
 
 

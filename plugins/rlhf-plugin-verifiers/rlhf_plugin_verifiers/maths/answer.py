@@ -84,7 +84,7 @@ def stated_answer(text: str) -> Stated | None:
     """The boxed answer, one stated in another language, or the text itself where it is nothing but a formula.
 
     None where math-verify must look for the answer: "The final answer is X" after the last box, as Minerva's prompt
-    asks for, and texts without a box.
+    requires, and texts without a box.
 
     Example:
         >>> stated_answer("Hence $x = \\boxed{7}$.")

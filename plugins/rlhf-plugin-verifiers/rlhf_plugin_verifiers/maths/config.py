@@ -16,7 +16,7 @@ class MathsConfig(VerifierConfig):
     """What the maths verifiers share: they compare with ``Prompt.answer``, which must parse."""
 
     format_weight: float = Field(default=0.0, ge=0, lt=1)
-    """Share of the value given for the asked-for form alone, right or wrong."""
+    """Share of the value given for the required form alone, right or wrong."""
 
     def check_prompt(self, prompt: Prompt) -> str | None:
         """A reference answer must parse."""

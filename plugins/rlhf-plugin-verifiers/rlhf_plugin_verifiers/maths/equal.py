@@ -45,7 +45,7 @@ def equal(gold: Sequence[Any], stated: Sequence[Any], rules: Rules) -> bool:
 
     Args:
         gold: what :func:`parsed` returned for the reference.
-        said: the same for the completion.
+        stated: the same for the completion.
         rules: precision and what counts as the same.
     """
     return any(_equal(g, s, rules) for g, s in product(gold, stated))

@@ -1,4 +1,4 @@
-"""Whether a reference answer can be compared with at all; asked for every row when a data set loads."""
+"""Whether a reference answer can be compared with at all; checked for every row when a data set loads."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _FOLLOW_UP = re.compile(
     r"(?:[:\]]|\*\*)",
     re.IGNORECASE,
 )
-"""Where a model begins to ask itself the next question, or to write the other side's turn."""
+"""Where a model begins to write the next question, or to write the other side's turn."""
 _DIGIT = re.compile(r"[^\W\D]")
 
 

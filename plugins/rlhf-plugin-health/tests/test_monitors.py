@@ -1,26 +1,18 @@
-"""Each monitor on metrics as runs write them, its memory across a resume, and whole runs of the pocket model."""
+"""Each monitor on metrics as runs write them and its memory across a resume."""
 
 from __future__ import annotations
 
 import json
-import logging
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
-from rlhf_core.api import FinishReason, Rollout, StopRun
+from rlhf_core.api import StopRun
 from rlhf_core.config.base import ComponentConfig
 from rlhf_core.config.load import validate
 from rlhf_core.registry import Registry
-from rlhf_core.runs.jsonl import read_jsonl
 from rlhf_core.testing import check_monitor
 from rlhf_core.testing.samples import make_context
-from rlhf_core.trainers.common.metrics import repeat_metrics
 from rlhf_plugin_health import config as c
 
 Steps = list[dict[str, float]]
@@ -203,114 +195,3 @@ def test_a_setting_is_named_with_its_present_value() -> None:
     warning = run.monitors[0].build(make_context().with_(config=run)).observe(2, {"kl": 3.0})
     assert "--set trainer.optimizer.warmup_steps=30 (now 0)" in warning
     assert "--set trainer.optimizer.eps=1e-05 (now 1e-07)" in warning
-
-
-def rollout(prompt: str, ids: tuple[int, ...], logprob: float, mask: Any = None) -> Rollout:
-    logprobs = np.full(len(ids), logprob, np.float32)
-    return Rollout(prompt, 0, (1,), ids, logprobs, 0, FinishReason.EOS, "x", 1, mask)
-
-
-def test_repeats_are_weighed_against_chance() -> None:
-    sure = [rollout("a", (1, 2), -0.01)] * 4
-    assert repeat_metrics(sure) == {
-        "identical_fraction": 1.0,
-        "repeat_surprise": pytest.approx(0.06 / 4),
-        "commonest_fraction": 1.0,
-    }
-    rare = [rollout("b", (3, 4), -3.0)] * 4  # three repeats at exp(-6)
-    assert repeat_metrics([*sure, *rare]) == {
-        "identical_fraction": 1.0,
-        "repeat_surprise": pytest.approx(18.06 / 8),
-        "commonest_fraction": 0.5,
-    }
-    pair = [rollout("c", (3, 4), -3.0)] * 2 + [rollout("c", (n,), -3.0) for n in range(2)]
-    assert repeat_metrics(pair) == {
-        "identical_fraction": 0.0,
-        "repeat_surprise": pytest.approx((6 - math.log(3)) / 4),
-        "commonest_fraction": 0.5,
-    }
-    tool = rollout("d", (1, 2, 3), -9.0, np.array([True, False, False]))
-    assert repeat_metrics([tool] * 2)["repeat_surprise"] == 4.5, "only the first token was chosen"
-    alone = repeat_metrics([rollout("e", (1,), -1.0)])
-    assert (alone["identical_fraction"], alone["repeat_surprise"]) == (0.0, 0.0)
-    assert set(repeat_metrics([]).values()) == {0.0}
-
-
-@pytest.mark.parametrize("size", [2, 8, 64])
-def test_independent_draws_surprise_nobody(size: int) -> None:
-    """Of distributions from even to sharp."""
-    draw = np.random.default_rng(0)
-    for sharp in (0.0, 0.1, 1.0, 2.0, 4.0, 40.0):
-        logp = -np.log1p(np.arange(500)) * sharp
-        logp -= np.log(np.exp(logp).sum())
-        rollouts = [
-            rollout(str(n), (int(t),), float(logp[t]))
-            for n in range(100)
-            for t in draw.choice(500, size, p=np.exp(logp))
-        ]
-        assert repeat_metrics(rollouts)["repeat_surprise"] < 0.25
-        same = [
-            replace(r, completion_ids=g.completion_ids, logprobs_T=g.logprobs_T)
-            for g in rollouts[::size]
-            for r in [g] * size
-        ]
-        assert (repeat_metrics(same)["repeat_surprise"] > 0.75) is (sharp < 4), "certainty is no fixed seed"
-
-
-QUICK = (
-    "train",
-    "--algo",
-    "grpo",
-    "--reward",
-    "verifier",
-    "--dataset",
-    "pocket/arithmetic",
-    "--set",
-    "threads=1",
-    "--set",
-    "trainer.rollout_batch_size=16",
-    "--set",
-    "trainer.eval_samples=0",
-)
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Mapping[str, Any]]:
-    """Train with these settings; the summary comes back."""
-    from rlhf_core.cli.main import main
-
-    monkeypatch.chdir(tmp_path)
-
-    def train(*settings: str) -> Mapping[str, Any]:
-        words = [w for s in settings for w in ("--set", s)]
-        with pytest.raises(SystemExit) as caught:
-            main([*QUICK, "--run-dir", str(tmp_path / "run"), *words])
-        assert caught.value.code == 0
-        return json.loads((tmp_path / "run" / "summary.json").read_text())
-
-    return train
-
-
-def test_a_healthy_run_is_quiet(run: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "rlhf"):
-        summary = run("trainer.steps=5", "monitors=[health]")
-    assert "monitor_warnings" not in summary["dropped"]
-    assert not [r for r in caplog.records if "Likely cause" in r.getMessage()]
-
-
-def test_a_run_that_explodes_is_stopped_with_a_checkpoint(run: Callable[..., Any], tmp_path: Path) -> None:
-    summary = run(
-        "trainer.steps=40",
-        "monitors=[{name: health, stop: true}]",
-        "trainer.optimizer.learning_rate=0.03",
-        "trainer.optimizer.warmup_steps=0",
-        "trainer.optimizer.eps=1e-12",
-        "trainer.rollout_batch_size=32",
-    )
-    assert summary["status"] == "stopped"
-    assert summary["steps"] < 10
-    assert "kl_spike: kl is " in summary["stop_reason"]
-    assert "--set trainer.optimizer.warmup_steps=30 (now 0)" in summary["stop_reason"]
-    assert "--set trainer.optimizer.eps=1e-05 (now 1e-12)" in summary["stop_reason"]
-    steps = [r["step"] for r in read_jsonl(tmp_path / "run" / "metrics.jsonl") if "tokens_generated" in r]
-    assert (tmp_path / "run" / "checkpoints" / f"step-{steps[-1]:06d}").is_dir()

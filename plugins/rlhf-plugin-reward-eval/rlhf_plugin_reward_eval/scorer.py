@@ -21,7 +21,7 @@ class TooManyMissing(RlhfError):
     """A reward has more missing scores than accepted; exit code 1."""
 
 
-class Asker:
+class Scorer:
     """Scores of one reward.
 
     Args:

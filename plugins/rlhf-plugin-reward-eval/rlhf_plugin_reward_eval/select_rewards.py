@@ -1,4 +1,4 @@
-"""Which rewards are tested, and under which names."""
+"""Which rewards are tested, by the options of the command, and under which labels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlhf_core.api import ComponentConfig, ConfigError
 from rlhf_core.sdk import Registry, check_output, chosen_reward
 
 
-def choose(
+def select_rewards(
     registry: Registry, folders: Sequence[str], names: Sequence[str], settings: Sequence[str]
 ) -> dict[str, ComponentConfig]:
     """Label -> Config, models first.
