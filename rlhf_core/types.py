@@ -30,7 +30,7 @@ class Media:
     path: str = ""
     """Where the file is, relative to the dataset or absolute."""
     sha256: str = ""
-    """Digest of the content, in hex; empty where nobody computed it."""
+    """Digest of the content, in hex; empty where it was not computed."""
     mime: str = ""
 
     def __post_init__(self) -> None:
@@ -285,7 +285,7 @@ class TokenValues:
     values_T1: npt.NDArray[np.float32]
     """The critic's value of the state before each token and, last, of the state after the last one: ``[T + 1]``."""
     ref_T: npt.NDArray[np.float32] | None = None
-    """Logprobs under the reference policy; None when nothing asked for them."""
+    """Logprobs under the reference policy; None when nothing needs them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +317,7 @@ class JudgeRequest:
     max_tokens: int = 512
     temperature: float = 0.0
     seed: int = 0
-    """For judges that can be seeded; it also tells repeated questions at a temperature above 0 apart."""
+    """For judges that can be seeded; it also distinguishes repeated questions at a temperature above 0."""
 
 
 @dataclass(frozen=True, slots=True)

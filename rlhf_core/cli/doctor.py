@@ -149,7 +149,7 @@ def plugins() -> Iterator[Finding]:
 
 
 def abilities() -> Iterator[Finding]:
-    """What plugins find out about this machine (``ComponentConfig.diagnose``); each thing is said once."""
+    """What plugins find out about this machine (``ComponentConfig.diagnose``); each finding once."""
     from rlhf_core.errors import RlhfError
     from rlhf_core.registry import Registry
 

@@ -148,7 +148,7 @@ def load(entries: list[Any], path: str) -> click.Command:
 
 
 def summary_of(entries: list[Any]) -> str:
-    """What distributions say of themselves. Example: ``Benchmarks for language models. (rlhf-eval)``"""
+    """Summaries and names of distributions. Example: ``Benchmarks for language models. (rlhf-eval)``"""
     names = {e.distribution: e.point.dist for e in entries}
     about = {str(dist.metadata["Summary"] or "") for dist in names.values() if dist is not None}
     return " ".join([*(sorted(filter(None, about)) if len(names) == 1 else ()), f"({', '.join(sorted(names))})"])

@@ -1,4 +1,4 @@
-"""The options that say what a run is; `rlhf train` and `rlhf config show` share them."""
+"""The options that define a run; `rlhf train` and `rlhf config show` share them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on, and at its end."""
+"""What the terminal shows during a run and at its end."""
 
 from __future__ import annotations
 

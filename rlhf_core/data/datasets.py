@@ -54,7 +54,7 @@ class Datasets:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of all rows that were asked for so far, held-out ones and texts included."""
+        """Hash of all rows that were read so far, held-out ones and texts included."""
         return fingerprint(row for key in sorted(self._made) for row in self._made[key])
 
     def source_of(self, name: str) -> str:
@@ -64,7 +64,7 @@ class Datasets:
         return self._sources.get(name, "")
 
     def where(self, name: str) -> str:
-        """File and line of a row that was asked for, by its id."""
+        """File and line of a row that was read, by its id."""
         return self._places.get(name, name)
 
     def prompts(self, split: str) -> list[Prompt]:

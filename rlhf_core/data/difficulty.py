@@ -1,4 +1,4 @@
-"""Which prompt comes next, by how the policy has done on each: first the unseen, then those it solves sometimes."""
+"""Which prompt comes next, by the policy's scores on each: first the unseen, then those it solves sometimes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads JSON and Parquet files, and says where a broken row is."""
+"""Reads JSON and Parquet files; errors name the place of a broken row."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class ExampleOrder:
         self._drawn: list[int] = []
 
     def draws(self, first: int, count: int) -> list[int]:
-        """Indices of the draws ``first`` to ``first + count - 1``; the same whatever was asked before."""
+        """Indices of the draws ``first`` to ``first + count - 1``; the same whatever was drawn before."""
         while len(self._drawn) < first + count:
             self._drawn.append(self._next())
         return self._drawn[first : first + count]
@@ -104,7 +104,7 @@ def fingerprint(rows: Iterable[Any]) -> str:
 
 
 def check_fingerprint(what: str, then: str, now: str) -> None:
-    """Refuse to go on with other rows.
+    """Refuse to resume with other rows.
 
     Raises:
         DatasetError: the two differ.

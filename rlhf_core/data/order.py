@@ -79,7 +79,7 @@ class PromptOrder:
         return {source: walk.state_dict() for source, walk in self.walks.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a frontier.
+        """Continue from a frontier.
 
         Raises:
             DatasetError: the prompts are not those that the frontier counts.
@@ -87,7 +87,7 @@ class PromptOrder:
         if set(state) != set(self.walks):
             raise DatasetError(
                 "the dataset's sources changed since the checkpoint",
-                why=f"then {sorted(state)}, now {sorted(self.walks)}",
+                why=f"at the checkpoint {sorted(state)}, now {sorted(self.walks)}",
                 fix="resume with the same dataset, or start a new run from the checkpoint's model",
             )
         for source, walk in self.walks.items():

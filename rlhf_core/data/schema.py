@@ -27,7 +27,7 @@ PROMPT_COLUMNS = ("prompt", "messages", "question", "conversations", "instructio
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One row and where it stands.
+    """One row and its place in the file.
 
     Example:
         Record({"prompt": "Hi"}, 16, "prompts.jsonl, line 17")

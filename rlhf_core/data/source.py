@@ -1,4 +1,4 @@
-"""One dataset of the mixture: its splits, its rows and where they stand."""
+"""One dataset of the mixture: its splits, its rows and their places."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rlhf_core.registry import check_component
 from rlhf_core.types import Message
 
 PLAIN_NAMES = frozenset({"train", "test", "validation", "val", "dev", "data", "dataset", "pairs", "prompts", "main"})
-"""Names that say nothing about which dataset a file belongs to; its folder's name is better."""
+"""Names that do not identify the dataset a file belongs to; its folder's name is better."""
 
 
 class Source:

@@ -15,7 +15,7 @@ Floats = npt.NDArray[np.float64]
 
 
 RELATIVE_FLOOR = 1e-4
-"""A spread below this share of the largest score is rounding, where nobody says otherwise."""
+"""A spread below this share of the largest score is rounding, by default."""
 
 
 def spread(values_N: Floats, relative_floor: float = RELATIVE_FLOOR) -> float:

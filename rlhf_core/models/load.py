@@ -159,7 +159,7 @@ def _check_vocabulary(model: Any, tokenizer: Any, path: str) -> None:
 
 
 def _explain(error: Exception, config: ModelConfig, source: Source, what: str) -> ModelError:
-    """Say which of the usual causes it was."""
+    """The error for the most likely cause."""
     text = str(error).strip()
     why = f"{type(error).__name__}: {text.splitlines()[0][:300]}" if text else type(error).__name__
     if source.gguf and isinstance(error, ImportError):

@@ -102,7 +102,7 @@ class Formatter:
             turns = [{"role": "user", "content": "x"}, {"role": "assistant", "content": mark}]
             try:
                 after = self.tokenizer.apply_chat_template(turns, tokenize=False).rpartition(mark)[2]
-            except Exception as error:  # as in _chat; conversations of this form are what it will be asked for
+            except Exception as error:  # as in _chat; training will use conversations of this form
                 log.info("the chat template does not tell how a turn ends: %s", error)
         if after:
             return tuple(self.tokenizer.encode(after, add_special_tokens=False))
@@ -145,7 +145,7 @@ def plain_ids(tokenizer: Any, text: str) -> tuple[int, ...]:
     """Token ids of a prompt without a chat template, up to where the policy writes."""
     ids = list(tokenizer.encode(text, add_special_tokens=True))
     if ids and ids[-1] == tokenizer.eos_token_id != tokenizer.bos_token_id:
-        ids.pop()  # some tokenizers close every text; the policy must go on from here
+        ids.pop()  # some tokenizers close every text; the policy must continue from here
     return tuple(ids)
 
 

@@ -65,7 +65,7 @@ class Reference:
         save_file(named, str(folder / FILE))
 
     def load(self, folder: Path) -> None:
-        """Put them back, bit for bit.
+        """Restore them, bit for bit.
 
         Raises:
             ModelError: the checkpoint holds none, or another model's.

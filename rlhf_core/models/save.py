@@ -59,7 +59,7 @@ def _delta(module: Any, name: str, adapter: str, full: Mapping[str, Any]) -> Any
 
 
 def load_weights(model: Any, folder: Path) -> None:
-    """Put a checkpoint's weights into a model of the same shape, bit for bit.
+    """Load a checkpoint's weights into a model of the same shape, bit for bit.
 
     Raises:
         ModelError: names are missing or unexpected.

@@ -35,7 +35,7 @@ class Source:
 
 
 def resolve(path: str) -> Source:
-    """Say what ``path`` is, and check a local one for completeness.
+    """Find out what ``path`` is, and check a local one for completeness.
 
     Raises:
         ModelError: a file or folder that does not exist or lacks something; the missing file is named.

@@ -24,7 +24,7 @@ class SingleTurnConfig(ComponentConfig):
 
 
 class SingleTurnAgent:
-    """Asks the engine for every completion in one call."""
+    """Samples every completion in one call of the engine."""
 
     def play(
         self,

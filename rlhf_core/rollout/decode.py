@@ -58,7 +58,7 @@ class Decoder:
         self.stride = 1 if stop or device.type == "cpu" else CUDA_STRIDE
         self.limits = [min(sampling.max_tokens, r.max_tokens or sampling.max_tokens) for r in requests]
         self.entered = self.width = self.most_width = 0
-        self.room = True
+        self.may_enter = True
         self.drawn: dict[int, Drawn] = {}
         self.rows: DecodeState | None = None
         self.cache: Any = None
@@ -70,7 +70,7 @@ class Decoder:
         """Decode until every request has ended or has its ``max_tokens``; results in the order of the requests."""
         since_look = 0
         while self.rows is not None or self.entered < len(self.requests):
-            if self.room:
+            if self.may_enter:
                 self._enter()
             tokens_B, since_look = self._draw(), since_look + 1
             if since_look >= self.stride or (self.count == np.take(self.limits, self.request)).any():
@@ -80,8 +80,8 @@ class Decoder:
         return [self.drawn[i] for i in range(len(self.requests))]
 
     def _enter(self) -> None:
-        """Read the prompts of as many waiting requests as there is room for, and put them beside the others."""
-        count, self.room = self._fitting(), False
+        """Read the prompts of as many waiting requests as fit, and decode them together with the others."""
+        count, self.may_enter = self._fitting(), False
         if not count:
             return
         batch = range(self.entered, self.entered + count)
@@ -112,8 +112,8 @@ class Decoder:
 
     def _fitting(self) -> int:
         """How many waiting requests enter now: a few at a time is not worth a forward, half a group only if it must."""
-        here = 0 if self.rows is None else len(self.rows)
-        if here and (here >= COMPACT_BELOW * self.max_concurrent or not growing(self.cache)):
+        live_rows = 0 if self.rows is None else len(self.rows)
+        if live_rows and (live_rows >= COMPACT_BELOW * self.max_concurrent or not growing(self.cache)):
             return 0
         widths = self._widths()
         count, whole = 0, 0
@@ -148,7 +148,7 @@ class Decoder:
 
     def _draw(self) -> torch.Tensor:
         """Draw a token for every row, finished ones included."""
-        rows = self._there()
+        rows = self._state()
         early = self.count + 1 < self.sampling.min_tokens
         uniform_B = rows.uniforms_BT.gather(1, rows.place())[:, 0]
         if early.all() or not early.any():
@@ -156,20 +156,20 @@ class Decoder:
         else:  # rows that entered later may still have to be kept from ending
             drawn = (rows.tokens_BT.new_empty(len(rows)), rows.logprobs_BT.new_empty(len(rows)))
             for which, banned in ((early, self.ends), (~early, None)):
-                some = torch.from_numpy(np.flatnonzero(which)).to(self.device)
-                for whole, part in zip(drawn, draw(self.logits_BV[some], uniform_B[some], self.sampling, banned)):
-                    whole[some] = part
+                indices = torch.from_numpy(np.flatnonzero(which)).to(self.device)
+                for whole, part in zip(drawn, draw(self.logits_BV[indices], uniform_B[indices], self.sampling, banned)):
+                    whole[indices] = part
         rows.record(*drawn, self.ends)
         self.count = self.count + 1
         return drawn[0]
 
-    def _there(self) -> DecodeState:
+    def _state(self) -> DecodeState:
         assert self.rows is not None
         return self.rows
 
     def _alive(self) -> Mask:
-        """Check stop strings and return which rows go on. On a GPU this waits for the device."""
-        rows = self._there()
+        """Check stop strings and return which rows are unfinished. On a GPU this waits for the device."""
+        rows = self._state()
         length = rows.length_B.cpu().numpy()
         if self.stop:
             tokens_BT = rows.tokens_BT.cpu().numpy()
@@ -189,10 +189,10 @@ class Decoder:
 
     def _leave(self, tokens_B: torch.Tensor, alive: Mask) -> torch.Tensor:
         """Drop finished rows when enough are, or when keeping them would widen the cache; returns the rest's tokens."""
-        rows = self._there()
+        rows = self._state()
         if alive.all() or (alive.mean() >= COMPACT_BELOW and self.width < self.most_width):
             return tokens_B
-        self.room = self.entered < len(self.requests)
+        self.may_enter = self.entered < len(self.requests)
         self.drawn |= rows.results(~alive, self.end_set)
         self.request, self.count, self.held = self.request[alive], self.count[alive], self.held[alive]
         if not alive.any():
@@ -205,7 +205,7 @@ class Decoder:
 
     def _feed(self, tokens_B: torch.Tensor) -> None:
         """Run the drawn tokens."""
-        rows = self._there()
+        rows = self._state()
         mask_BL = None
         if self.held.min() < self.width:
             columns_L = torch.arange(self.width + 1, device=self.device)

@@ -29,7 +29,7 @@ class Drawn:
 
 @dataclass
 class DecodeState:
-    """State on the device; every tensor has one entry per row, and rows come and go together."""
+    """State on the device; every tensor has one entry per row, so rows are added and removed in all of them."""
 
     request_B: torch.Tensor
     """Which request it is, by its place in the order of admission."""

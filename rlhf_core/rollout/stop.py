@@ -10,7 +10,7 @@ MARGIN = 8
 
 
 class StopStrings:
-    """Says whether the newest token completes a stop string.
+    """Detects that the newest token completes a stop string.
 
     Args:
         tokenizer: decodes tokens.

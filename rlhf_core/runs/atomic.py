@@ -25,7 +25,7 @@ TEMPORARY = ".partial-"
 
 
 def _aside(path: Path) -> Path:
-    """Where this process writes what is to appear at ``path``; what dead processes left in that folder goes."""
+    """Where this process writes what is to appear at ``path``; leftovers of dead processes there are removed."""
     here = f"{TEMPORARY}{_place()}-"
     aside = path.with_name(f"{here}{os.getpid()}-{path.name}")
     _remove(aside)
@@ -136,7 +136,7 @@ def _swap(aside: Path, path: Path) -> None:
 
 
 def disk_error(path: Path, error: Exception) -> RunDirError:
-    """Say what a failed write means for the run."""
+    """Explain what a failed write means for the run."""
     return RunDirError(
         f"cannot write '{path}': {getattr(error, 'strerror', None) or error}",
         where=str(path.parent),

@@ -1,4 +1,4 @@
-"""Checkpoints: atomic, pickle-free, complete enough to go on bit for bit."""
+"""Checkpoints: atomic, pickle-free, complete enough to resume bit for bit."""
 
 from __future__ import annotations
 

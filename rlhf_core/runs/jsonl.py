@@ -40,7 +40,7 @@ class JsonlFile:
 
     @classmethod
     def resume(cls, path: Path) -> JsonlFile:
-        """Open a file to go on after its last complete row: a killed writer may have left half of one."""
+        """Open a file to append after its last complete row: a killed writer may have left half of one."""
         return cls(path, path.read_bytes().rfind(b"\n") + 1 if path.is_file() else 0)
 
     def append(self, row: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Runs as they lie on disk, finished or not: plan, summary and metrics, for the commands that look at them."""
+"""Runs on disk, finished or not: plan, summary and metrics, for the commands that show them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class StoredRun:
     summary: Mapping[str, Any] | None
     """What ``summary.json`` holds; None until the run is over."""
     failure: Mapping[str, Any] | None
-    """Status and error, if the run ended early and could still say so."""
+    """Status and error, if the run ended early and could still write them."""
     metrics: tuple[Mapping[str, Any], ...]
     """Rows of ``metrics.jsonl``: steps and evaluations."""
     checkpoints: tuple[int, ...]

@@ -56,7 +56,7 @@ class RunDir:
         self.failure = path / "failure.json"
         self.plan = path / "plan.json"
         self.stop = path / "stop"
-        """Whoever creates this file asks the run to finish its step, save, and stop."""
+        """When this file is created, the run finishes its step, saves, and stops."""
         self._streams: dict[str, JsonlFile] = {}
 
     def create(self, plan: Plan, environment: Mapping[str, Any]) -> None:
@@ -102,7 +102,7 @@ class RunDir:
         return {name: stream.offset() for name, stream in self._streams.items()}
 
     def record_failure(self, status: str, error: BaseException) -> None:
-        """Write why the run ended early, for those who look at it later; the first reason stays."""
+        """Write why the run ended early, for later readers; the first reason stays."""
         if not self.failure.exists() and not self.summary.exists():
             with contextlib.suppress(RunDirError):  # a full disk has been reported already
                 write_json(self.failure, {"status": status, "error": f"{type(error).__name__}: {error}"})

@@ -74,8 +74,8 @@ class LocalStrategy:
         optimizer.load_state_dict(state)
 
     def barrier(self, what: str) -> None:
-        """Nobody to wait for."""
+        """No other rank to wait for."""
 
     def new_group(self, timeout_s: float) -> Collectives:
-        """Nobody to exchange values with."""
+        """No other rank to exchange values with."""
         return RankGroup(self, timeout_s, connect=False)

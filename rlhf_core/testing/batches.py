@@ -1,4 +1,4 @@
-"""What the contracts of all losses ask in the same way, whatever their batches hold."""
+"""Checks that all kinds of losses share, whatever their batches hold."""
 
 from __future__ import annotations
 

@@ -205,6 +205,6 @@ def built(config: ComponentConfig, kind: str, ctx: BuildContext) -> Any:
         except TypeError as error:
             problem = f"{method}{given}: {error}"
         require(
-            not problem, config, f"{method}({', '.join(expected)}) can be called as rlhf_core.protocols says", problem
+            not problem, config, f"{method}({', '.join(expected)}) can be called as in rlhf_core.protocols", problem
         )
     return component

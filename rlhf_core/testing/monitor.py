@@ -38,7 +38,7 @@ def check_monitor(
     context = ctx or make_context()
     watch(config, context, ODD)
     warnings = watch(config, context, healthy)
-    require(not any(warnings), config, "a monitor is silent on a healthy run", f"it said {warnings}")
+    require(not any(warnings), config, "a monitor is silent on a healthy run", f"it warned {warnings}")
     if alarming:
         warnings = watch(config, context, alarming)
         require(any(warnings), config, "a monitor warns on an alarming run", f"nothing after {len(alarming)} steps")

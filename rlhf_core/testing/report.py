@@ -1,4 +1,4 @@
-"""How the kit says what does not hold."""
+"""How the kit reports a property that does not hold."""
 
 from __future__ import annotations
 

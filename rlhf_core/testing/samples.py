@@ -28,7 +28,7 @@ GARBAGE = (
 
 
 class ByteTokenizer:
-    """Stands in for a model's tokenizer: one token per byte."""
+    """A stand-in for a model's tokenizer: one token per byte."""
 
     eos_token_id = 256
 

@@ -26,8 +26,8 @@ class VerifierConfig(ComponentConfig):
     """Whether the verdict compares with ``Prompt.answer``; if so, a dataset without answers is refused."""
 
     def check_prompt(self, prompt: Prompt) -> str | None:
-        """Why no completion of this prompt could be judged (a reference answer that does not parse, say); None if it
-        can. Asked for every row when the data set loads, so it must be quick; the error names file and line.
+        """Why no completion of this prompt could be judged (for example a reference answer that does not parse); None
+        if it can. Called for every row when the dataset loads, so it must be quick; the error names file and line.
         """
         return None
 
@@ -66,7 +66,7 @@ class NumericVerifierConfig(VerifierConfig):
 
 
 class VerifierRewardConfig(ComponentConfig):
-    """Rewards a completion with a verifier's verdict, asked in worker processes that are killed when late."""
+    """Rewards a completion with the verdict of a verifier, which runs in worker processes that are killed when late."""
 
     name: str = "verifier"
     component: ClassVar[str] = "rlhf_core.verifiers.verifier_reward:VerifierReward"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rlhf_core.verifiers.config import NumericVerifierConfig
 
 MAX_DIGITS = 200
-"""Longer numbers are nobody's answer; reading them exactly would only cost time."""
+"""Longer numbers are no answer; reading them exactly would only cost time."""
 
 _PLAIN = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:[eE][+-]?\d{1,2}(?!\d))?|\.\d+"
 _NUMBER = re.compile(
@@ -30,7 +30,7 @@ TAIL = 200
 
 
 class Stated(NamedTuple):
-    """The number that a text states; ``explicit`` if it says that this is the answer."""
+    """The number that a text states; ``explicit`` if it marks it as the answer."""
 
     value: Fraction
     explicit: bool
@@ -62,7 +62,7 @@ def _tail(statement: str, tail: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Undo what LaTeX, Markdown and typography put around numbers."""
+    """Remove what LaTeX, Markdown and typography add around numbers."""
     text = text.replace("\u2212", "-").replace("\\$", "$").replace("\\%", "%").replace("\u00a0", " ")
     text = re.sub(r"(?<=\d)\{,\}(?=\d)", ",", text)
     text = _FRAC.sub(r" \1/\2", text)

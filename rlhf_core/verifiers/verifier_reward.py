@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 from rlhf_core.data.datasets import Datasets
 from rlhf_core.errors import ConfigError, DatasetError
 from rlhf_core.types import Prompt, Sample, Score
-from rlhf_core.verifiers.config import VerifierConfig, VerifierRewardConfig
 from rlhf_core.verifiers.pool import VerifierPool
 from rlhf_core.verifiers.worker_handle import Recycling
 
 if TYPE_CHECKING:
     from rlhf_core.context import BuildContext
     from rlhf_core.registry import Registry
+    from rlhf_core.verifiers.config import VerifierConfig, VerifierRewardConfig
 
 
 class VerifierReward:
-    """Scores completions by asking a verifier in killable worker processes.
+    """Scores completions by a verifier that runs in killable worker processes.
 
     Args:
         config: which verifier, deadline and number of workers.
@@ -60,7 +60,7 @@ def worker_spec(config: VerifierRewardConfig, registry: Registry, run_dir: Path 
 
 
 def check_deadline(config: VerifierRewardConfig) -> None:
-    """Refuse a deadline that kills a verifier before its own deadlines can say what was wrong.
+    """Refuse a deadline that kills a verifier before its own, shorter deadlines can report what was wrong.
 
     Raises:
         ConfigError: names both.
@@ -108,7 +108,7 @@ def check_answers(config: VerifierRewardConfig, ctx: BuildContext) -> None:
 
 
 def check_prompts(verifier: VerifierConfig, prompts: Sequence[Prompt], datasets: Datasets) -> None:
-    """Ask :meth:`VerifierConfig.check_prompt` about every prompt.
+    """Call :meth:`VerifierConfig.check_prompt` for every prompt.
 
     Raises:
         DatasetError: the first that cannot be judged, with file and line, and how many more there are.

@@ -31,7 +31,7 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def main(descriptor: int, parent: int) -> None:
-    """Serve requests from the socket until it closes."""
+    """Answer requests from the socket until it closes."""
     tie_to_parent(parent)
     faulthandler.enable()
     channel = socket.socket(fileno=descriptor)

@@ -1,4 +1,4 @@
-"""The trainer's handle on one worker process: start, ask with a deadline, kill with all its descendants."""
+"""The trainer's handle on one worker process: start, call with a deadline, kill with all its descendants."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BOOT = (
 SECRET = re.compile(r"(^|_)(KEY|TOKEN|SECRET|CREDENTIALS|PASS|PASSWD)$|PASSWORD$", re.IGNORECASE)
 """Names of variables that a worker does not inherit: it reads what a model wrote."""
 EXIT_GRACE_S = 5.0
-"""A SIGKILLed process is gone within milliseconds; this is how long we wait before saying that it is not."""
+"""A SIGKILLed process is gone within milliseconds; after this long an error says that it is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +224,7 @@ class WorkerProcess:
         return how + (f": {lines[-1]}" if lines else "")
 
     def drop(self) -> None:
-        """SIGKILL the process that answers and everything below it; the one that forked it brings another."""
+        """SIGKILL the process that answers and everything below it; the one that forked it starts another."""
         if self.process is None or not self._forked:
             return self.kill()
         below = descendants(self.process.pid)
@@ -260,7 +260,7 @@ class WorkerProcess:
 
 
 def without_secrets(environment: Mapping[str, str], keep: Collection[str] = ()) -> dict[str, str]:
-    """The environment without keys, tokens and passwords, but for those that a verifier asks for.
+    """The environment without keys, tokens and passwords, except those that a verifier names.
 
     Example:
         >>> without_secrets({"PATH": "/bin", "HF_TOKEN": "hf_1", "JUDGE_API_KEY": "k"}, keep=["JUDGE_API_KEY"])

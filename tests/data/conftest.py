@@ -18,7 +18,7 @@ from rlhf_core.registry import Registry
 
 @pytest.fixture(scope="session")
 def datasets() -> Callable[..., Datasets]:
-    """``datasets(name="jsonl", path=...)`` -> the library of such a run."""
+    """``datasets(name="jsonl", path=...)`` -> the Datasets of such a run."""
     registry = Registry(disabled=())
 
     def make(**settings: Any) -> Datasets:

@@ -107,8 +107,8 @@ def test_empty_prompt_of_an_answer(
     datasets: Make, write: Write, kind: str, row: dict[str, Any], system: str | None, refused: Refused
 ) -> None:
     path = write("a.jsonl", [{"prompt": "Hi", "completion": "x", "chosen": "x", "rejected": "y"}, row])
-    library = datasets(name="jsonl", path=path, heldout_fraction=0, system_prompt=system)
-    refused(lambda: getattr(library, kind)("train"), "prompt is empty", f"{path}, line 2")
+    loaded = datasets(name="jsonl", path=path, heldout_fraction=0, system_prompt=system)
+    refused(lambda: getattr(loaded, kind)("train"), "prompt is empty", f"{path}, line 2")
 
 
 def test_malformed_turn(datasets: Make, write: Write, refused: Refused) -> None:

@@ -18,14 +18,14 @@ def test_rows_dropped_while_reading_are_in_the_sessions_counts(
     datasets: Callable[..., Datasets], write: Callable[..., str]
 ) -> None:
     rows = [{"prompt": f"q{i}", "completion": "x" if i else " "} for i in range(20)]
-    library = datasets(name="jsonl", path=write("a.jsonl", rows))
+    loaded = datasets(name="jsonl", path=write("a.jsonl", rows))
 
     def items(split: str) -> list[TrainingSample]:
-        return [TrainingSample(r.id, (1,), (2,), None, None) for r in library.demonstrations(split)]  # type: ignore[arg-type]
+        return [TrainingSample(r.id, (1,), (2,), None, None) for r in loaded.demonstrations(split)]  # type: ignore[arg-type]
 
     session = SimpleNamespace(counts=Counter({"examples_too_long": 1}), parts=ComponentSet())
     ctx = SimpleNamespace(
         session=session, strategy=None, world_size=1, config=None, seed=0, registry=Registry(disabled=())
     )
-    OfflineTrainer(OfflineTrainerConfig(name="x"), ctx, SimpleNamespace(datasets=library, items=items))  # type: ignore
+    OfflineTrainer(OfflineTrainerConfig(name="x"), ctx, SimpleNamespace(datasets=loaded, items=items))  # type: ignore
     assert session.counts == {"examples_too_long": 1, "demonstrations_empty": 1}

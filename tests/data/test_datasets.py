@@ -76,9 +76,9 @@ def test_prompt_forms(datasets: Make, write: Write, row: dict[str, Any], turns: 
 
 
 def test_final_answer_of_a_conversation_is_cut_and_counted(datasets: Make, write: Write) -> None:
-    library = all_of(datasets, write("a.jsonl", [{"messages": [user("Hi"), said("Hello")]}]))
-    assert library.prompts("train")[0].messages == (user("Hi"),)
-    assert library.counts == {"prompts_final_turn_removed": 1}
+    loaded = all_of(datasets, write("a.jsonl", [{"messages": [user("Hi"), said("Hello")]}]))
+    assert loaded.prompts("train")[0].messages == (user("Hi"),)
+    assert loaded.counts == {"prompts_final_turn_removed": 1}
 
 
 PAIR_FORMS = [
@@ -115,9 +115,9 @@ def test_unusable_pairs_are_dropped_and_counted(datasets: Make, write: Write) ->
         {"chosen": [user("x"), said("a")], "rejected": [user("y"), said("b")]},
     ]
     path = write("a.jsonl", [*good, *bad])
-    library = all_of(datasets, path, max_dropped_fraction=0.3)
-    assert len(library.pairs("train")) == len(library.pairs("train")) == 7
-    assert library.counts == {"pairs_identical": 1, "pairs_empty_completion": 1, "pairs_prompt_mismatch": 1}
+    loaded = all_of(datasets, path, max_dropped_fraction=0.3)
+    assert len(loaded.pairs("train")) == len(loaded.pairs("train")) == 7
+    assert loaded.counts == {"pairs_identical": 1, "pairs_empty_completion": 1, "pairs_prompt_mismatch": 1}
     with pytest.raises(DatasetError, match=r"3 of 10 rows of 'a' cannot be used\n.*line 8\n.*are the same"):
         all_of(datasets, path, max_dropped_fraction=0.2).pairs("train")
 
@@ -138,11 +138,22 @@ def test_demonstration_forms(datasets: Make, write: Write, row: dict[str, Any]) 
     assert (demo.prompt, demo.completion) == ((user("Hi"),), "good")
 
 
+def test_unpaired_responses_come_from_labels_and_from_pairs(datasets: Make, write: Write) -> None:
+    rows = [
+        {"id": "a", "prompt": "Hi", "completion": "Go.", "label": False},
+        {"id": "b", "prompt": "Hi", "chosen": "Hello.", "rejected": "No."},
+    ]
+    loaded = all_of(datasets, write("a.jsonl", rows))
+    unpaired = loaded.unpaired("train")
+    assert [(r.completion, r.desirable) for r in unpaired] == [("Go.", False), ("Hello.", True), ("No.", False)]
+    assert loaded.judged("train") == unpaired, "the earlier name"
+
+
 def test_heldout_by_hash_of_id(datasets: Make, write: Write) -> None:
     rows = [{"id": f"r{i}", "prompt": f"p{i}"} for i in range(400)]
-    library = datasets(name="jsonl", path=write("a.jsonl", rows), heldout_fraction=0.1)
-    held = {p.id for p in library.prompts("heldout")}
-    train = {p.id for p in library.prompts("train")}
+    loaded = datasets(name="jsonl", path=write("a.jsonl", rows), heldout_fraction=0.1)
+    held = {p.id for p in loaded.prompts("heldout")}
+    train = {p.id for p in loaded.prompts("train")}
     assert held.isdisjoint(train)
     assert len(held | train) == 400
     assert 20 <= len(held) <= 60
@@ -156,18 +167,18 @@ def test_heldout_by_hash_of_id(datasets: Make, write: Write) -> None:
 
 
 def test_own_heldout_file_is_used_whole(datasets: Make, write: Write) -> None:
-    library = datasets(
+    loaded = datasets(
         name="jsonl",
         path=write("a/train.jsonl", [{"prompt": "t"}] * 50),
         heldout_path=write("a/test.jsonl", [{"prompt": "h"}] * 3),
     )
-    assert [len(library.prompts(s)) for s in ("train", "heldout")] == [50, 3]
+    assert [len(loaded.prompts(s)) for s in ("train", "heldout")] == [50, 3]
 
 
 def test_limit_is_counted(datasets: Make, write: Write) -> None:
-    library = all_of(datasets, write("a.jsonl", [{"prompt": f"p{i}"} for i in range(10)]), limit=4)
-    assert [p.text for p in library.prompts("train")] == ["p0", "p1", "p2", "p3"]
-    assert library.counts == {"rows_beyond_limit": 6}
+    loaded = all_of(datasets, write("a.jsonl", [{"prompt": f"p{i}"} for i in range(10)]), limit=4)
+    assert [p.text for p in loaded.prompts("train")] == ["p0", "p1", "p2", "p3"]
+    assert loaded.counts == {"rows_beyond_limit": 6}
 
 
 def test_parquet_with_values_that_json_lacks(datasets: Make, tmp_path: Path) -> None:
@@ -178,9 +189,9 @@ def test_parquet_with_values_that_json_lacks(datasets: Make, tmp_path: Path) -> 
 
     rows = [{"prompt": "a", "when": datetime.date(2026, 1, 1), "n": 1}]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
-    library = datasets(name="parquet", path=str(tmp_path / "a.parquet"), heldout_fraction=0)
-    assert library.prompts("train")[0].meta == {"n": 1}
-    assert library.counts == {"columns_not_json": 1}
+    loaded = datasets(name="parquet", path=str(tmp_path / "a.parquet"), heldout_fraction=0)
+    assert loaded.prompts("train")[0].meta == {"n": 1}
+    assert loaded.counts == {"columns_not_json": 1}
 
 
 @pytest.mark.parametrize("form", ["folder", "saved", "file"])
@@ -198,43 +209,43 @@ def test_hub_reads_local_copies(
             write(f"set/{split}.jsonl", found)
     path = str(tmp_path / "set" / ("train.jsonl" if form == "file" else ""))
     options = {} if form == "file" else {"heldout_split": "test"}
-    library = datasets(name="hub", path=path, columns={"prompt": "question"}, heldout_fraction=0, **options)
-    assert [(p.text, p.answer) for p in library.prompts("train")] == [(f"train {i}", str(i)) for i in range(5)]
-    assert [p.text for p in library.prompts("heldout")] == ([] if form == "file" else [f"test {i}" for i in range(5)])
+    loaded = datasets(name="hub", path=path, columns={"prompt": "question"}, heldout_fraction=0, **options)
+    assert [(p.text, p.answer) for p in loaded.prompts("train")] == [(f"train {i}", str(i)) for i in range(5)]
+    assert [p.text for p in loaded.prompts("heldout")] == ([] if form == "file" else [f"test {i}" for i in range(5)])
     if form != "file":
         with pytest.raises(DatasetError, match="validation"):
             datasets(name="hub", path=path, split="validation").prompts("train")
 
 
 def test_gold_stays_with_its_source(datasets: Make) -> None:
-    library = datasets(name="pocket", subset="assistant", prompt_template="Please: {prompt}")
-    prompt = library.prompts("heldout")[0]
-    assert library.has_gold(prompt)
+    loaded = datasets(name="pocket", subset="assistant", prompt_template="Please: {prompt}")
+    prompt = loaded.prompts("heldout")[0]
+    assert loaded.has_gold(prompt)
     assert prompt.answer is None
     assert set(prompt.meta) == {"prompt"}  # without the template; nothing of the gold score
-    right = library.demonstrations("heldout")[0]
+    right = loaded.demonstrations("heldout")[0]
     assert right.prompt == prompt.messages
-    good, bad = (library.gold(Sample(prompt, text)) for text in (right.completion, "I do not know that at all."))
+    good, bad = (loaded.gold(Sample(prompt, text)) for text in (right.completion, "I do not know that at all."))
     assert good is not None
     assert bad is not None
     assert good["value"] == 1.0 > bad["value"]
 
 
 def test_sources_without_gold_say_so(datasets: Make, write: Write) -> None:
-    library = all_of(datasets, write("a.jsonl", [{"prompt": "x"}]))
-    (prompt,) = library.prompts("train")
-    assert not library.has_gold(prompt)
-    assert library.gold(Sample(prompt, "x")) is None
+    loaded = all_of(datasets, write("a.jsonl", [{"prompt": "x"}]))
+    (prompt,) = loaded.prompts("train")
+    assert not loaded.has_gold(prompt)
+    assert loaded.gold(Sample(prompt, "x")) is None
 
 
 def test_a_source_may_have_its_own_reward(datasets: Make, write: Write) -> None:
-    library = datasets(
+    loaded = datasets(
         sources=[
             {"name": "jsonl", "path": write("a.jsonl", [{"prompt": "x"}])},
             {"name": "pocket", "subset": "arithmetic", "reward": {"name": "verifier", "timeout_s": 2}},
         ]
     )
-    own = library.own_rewards()
+    own = loaded.own_rewards()
     assert set(own) == {"pocket/arithmetic"}
     assert own["pocket/arithmetic"].model_dump()["timeout_s"] == 2
 
@@ -252,9 +263,9 @@ def transcript_of(prompt: tuple[Any, ...], completion: str) -> str:
 
 def test_real_hh_rlhf(datasets: Make, test_data: Path) -> None:
     path = test_data / "hh_rlhf" / "pairs.jsonl.gz"
-    library = datasets(name="jsonl", path=str(path), heldout_fraction=0)
-    pairs, rows = library.pairs("train"), read(path)
-    assert library.counts == {"pairs_prompt_mismatch": 2, "pairs_empty_completion": 4}
+    loaded = datasets(name="jsonl", path=str(path), heldout_fraction=0)
+    pairs, rows = loaded.pairs("train"), read(path)
+    assert loaded.counts == {"pairs_prompt_mismatch": 2, "pairs_empty_completion": 4}
     assert len(pairs) == len(rows) - 6 == 1706
     for pair in pairs:
         row = rows[int(pair.id.rpartition("/")[2])]
@@ -264,7 +275,7 @@ def test_real_hh_rlhf(datasets: Make, test_data: Path) -> None:
 
 def test_real_gsm8k(datasets: Make, test_data: Path) -> None:
     folder = test_data / "gsm8k"
-    library = datasets(
+    loaded = datasets(
         name="jsonl",
         path=str(folder / "train.jsonl.gz"),
         heldout_path=str(folder / "test.jsonl.gz"),
@@ -273,7 +284,7 @@ def test_real_gsm8k(datasets: Make, test_data: Path) -> None:
     )
     rows = {"train": read(folder / "train.jsonl.gz"), "heldout": read(folder / "test.jsonl.gz")}
     for split, count in (("train", 7473), ("heldout", 1319)):
-        found = library.prompts(split)
+        found = loaded.prompts(split)
         assert len(found) == count
         given = [(r["question"], r["answer"].split("#### ")[1]) for r in rows[split]]
         assert [(p.text, p.answer) for p in found] == given
