@@ -126,7 +126,22 @@ def _show(headline: str, error: Exception) -> None:
 @click.option(
     "--kind",
     required=True,
-    type=Choice(("loss", "advantage", "reward", "verifier", "trainer", "agent", "dataset", "tracker", "monitor")),
+    type=Choice(
+        (
+            "loss",
+            "advantage",
+            "reward",
+            "reward-model",
+            "verifier",
+            "trainer",
+            "loop",
+            "agent",
+            "dataset",
+            "tracker",
+            "monitor",
+            "command",
+        )
+    ),
 )
 @click.option("--dir", "parent", type=click.Path(path_type=Path), default=Path(), help="Where to put the package.")
 def new(name: str, kind: str, parent: Path) -> None:
@@ -146,7 +161,8 @@ def new(name: str, kind: str, parent: Path) -> None:
         )
     folder = write_package(name, kind, parent)
     click.echo(f"wrote {folder}\n  pip install -e {folder}\n  pytest {folder}")
-    click.echo(f"  rlhf plugins info {names_for(name).component}")
+    component = names_for(name).component
+    click.echo(f"  rlhf {component} --help" if kind == "command" else f"  rlhf plugins info {component}")
 
 
 @plugins.command()

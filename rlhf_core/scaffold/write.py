@@ -15,8 +15,17 @@ from rlhf_core.errors import UserError, did_you_mean
 from rlhf_core.scaffold.names import Names, names_for
 
 ENDING = ".tmpl"
-NEEDS = {"loss": "torch", "trainer": "rlhf-plugin-grpo"}
+NEEDS = {
+    "loss": ("torch",),
+    "trainer": ("rlhf-plugin-grpo",),
+    "loop": ("torch",),
+    "reward-model": ("torch", "safetensors"),
+}
 """Distributions that a kind's template imports or names besides the core's small dependencies."""
+ENTRY_POINTS = """[project.entry-points."rlhf.$kind"]
+$component = "$module.config:${stem}Config"
+"""
+"""Of a kind without an ``entry_points.txt``."""
 
 
 def write_package(name: str, kind: str, parent: Path) -> Path:
@@ -92,8 +101,7 @@ def substitutions(names: Names, kind: str) -> dict[str, str]:
     """Values of the templates' ``$words``."""
     major, minor = (int(p) for p in __version__.split(".")[:2])
     core = f"rlhf-core>={major}.{minor},<{major}.{minor + 1}"
-    needs = [core, *([NEEDS[kind]] if kind in NEEDS else [])]
-    readme = Template((templates() / kind / "about.txt").read_text(encoding="utf-8"))
+    needs = [core, *NEEDS.get(kind, ())]
     base = {
         "distribution": names.distribution,
         "module": names.module,
@@ -102,7 +110,27 @@ def substitutions(names: Names, kind: str) -> dict[str, str]:
         "kind": kind,
         "needs": ", ".join(f'"{n}"' for n in needs),
     }
-    about, _, use = readme.substitute(base).partition("\n\n")
-    own = (templates() / kind / f"{kind}.py{ENDING}").is_file()
-    base["component_row"] = f"| `{names.module}/{kind}.py` | the component |\n" if own else ""
-    return {**base, "about": about.strip(), "use": use.strip()}
+    about, _, use = Template(read(kind, "about.txt")).substitute(base).partition("\n\n")
+    entry_points = Template(read(kind, "entry_points.txt") or ENTRY_POINTS).substitute(base)
+    modules = [f for f in files(templates() / kind) if f.name.endswith(f".py{ENDING}") and "test_" not in f.name]
+    rows = "".join(f"| `{names.module}/{f.name.removesuffix(ENDING)}` | {summary(f)} |\n" for f in modules)
+    look = f"rlhf {names.component} --help" if kind == "command" else f"rlhf plugins info {names.component}"
+    more = {
+        "look": look,
+        "about": about.strip(),
+        "use": use.strip(),
+        "entry_points": entry_points.strip(),
+        "modules": rows,
+    }
+    return {**base, **more}
+
+
+def summary(module: Traversable) -> str:
+    """First sentence of a template's docstring."""
+    return module.read_text(encoding="utf-8").splitlines()[0].strip('"').split(". ")[0].rstrip(".")
+
+
+def read(kind: str, name: str) -> str:
+    """A text beside a kind's templates; "" if it has none of that name."""
+    file = templates() / kind / name
+    return file.read_text(encoding="utf-8") if file.is_file() else ""

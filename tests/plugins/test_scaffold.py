@@ -17,7 +17,20 @@ from rlhf_core.scaffold.write import kinds, write_package
 
 from .conftest import call, environment, install
 
-KINDS = ("advantage", "agent", "dataset", "loss", "monitor", "reward", "tracker", "trainer", "verifier")
+KINDS = (
+    "advantage",
+    "agent",
+    "command",
+    "dataset",
+    "loop",
+    "loss",
+    "monitor",
+    "reward",
+    "reward-model",
+    "tracker",
+    "trainer",
+    "verifier",
+)
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +63,16 @@ def test_tests_pass_from_birth(packages: dict[str, Path], other_python: str, tmp
     )
     assert out.returncode == 0, out.stdout[-4000:] + out.stderr[-2000:]
     for kind in KINDS:
-        assert f"test_kit_{kind}.py::test_conforms PASSED" in out.stdout
+        assert f"test_kit_{kind.replace('-', '_')}.py::test_conforms PASSED" in out.stdout
 
 
 def test_installed_components_are_listed_and_described(packages: dict[str, Path], other_python: str) -> None:
     out = call([other_python, "-m", "rlhf_core.cli.main", "plugins", "list"], env=environment())
-    assert all(f"kit_{kind}" in out.stdout and f"rlhf-plugin-kit-{kind}" in out.stdout for kind in KINDS), out.stdout
+    for kind in KINDS:
+        listed = f"kit_{kind.replace('-', '_')}" in out.stdout and f"rlhf-plugin-kit-{kind}" in out.stdout
+        assert listed == (kind != "command"), kind
+    out = call([other_python, "-m", "rlhf_core.cli.main", "kit_command", "--help"], env=environment())
+    assert "one mean for each source" in out.stdout, out.stdout + out.stderr
     out = call([other_python, "-m", "rlhf_core.cli.main", "plugins", "info", "kit_loss"], env=environment())
     assert "max_ratio = 2.0  Importance weights above this count as this." in out.stdout, out.stdout + out.stderr
 
