@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -18,18 +19,23 @@ def config() -> None:
 
 @config.command()
 @run_options
+@click.option("--origin", is_flag=True, help="Where every value came from: option, file, recipe or class.")
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of YAML.")
-def show(files: tuple[str, ...], settings: tuple[str, ...], as_json: bool, **names: Any) -> None:
+def show(files: tuple[str, ...], settings: tuple[str, ...], origin: bool, as_json: bool, **names: Any) -> None:
     """Print every setting that the same options would give `rlhf train`; the output is a config file.
 
     \b
     rlhf config show --algo grpo --reward ensemble > my.yaml
+    rlhf config show --algo grpo --origin
     """
     import yaml
 
     from rlhf_core.cli.common import emit_json
     from rlhf_core.registry import Registry
 
+    if origin:
+        _show_origins(files, settings, names, as_json)
+        return
     data = resolve_options(Registry(), files, settings, names).model_dump(mode="json")
     if data["trainer"].get("gradient_accumulation_steps") is not None:
         del data["trainer"]["micro_batch_size"]  # follows from it; a file that says both is refused
@@ -37,6 +43,25 @@ def show(files: tuple[str, ...], settings: tuple[str, ...], as_json: bool, **nam
         emit_json(data)
     else:
         click.echo(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), nl=False)
+
+
+def _show_origins(files: tuple[str, ...], settings: tuple[str, ...], names: Mapping[str, Any], as_json: bool) -> None:
+    import json
+
+    from rlhf_core.cli.common import emit_json
+    from rlhf_core.cli.options import resolve_labelled_options
+    from rlhf_core.config.origin import origins
+    from rlhf_core.registry import Registry
+
+    rows = origins(resolve_labelled_options(Registry(), files, settings, names))
+    if names.get("unsafe_local_execution"):
+        allowed = "unsafe_local_execution"
+        rows = [r._replace(origin="--unsafe-local-execution") if r.key.endswith(f".{allowed}") else r for r in rows]
+    if as_json:
+        emit_json({row.key: {"value": row.value, "origin": row.origin} for row in rows})
+        return
+    for row in rows:
+        click.echo(f"{row.key} = {json.dumps(row.value, ensure_ascii=False)}   # {row.origin}")
 
 
 @config.command()

@@ -9,6 +9,7 @@ import click
 
 if TYPE_CHECKING:
     from rlhf_core.config.base import Config
+    from rlhf_core.config.load import Resolved
     from rlhf_core.config.run import RunConfig
     from rlhf_core.hooks import HookBus
     from rlhf_core.registry import Registry
@@ -76,10 +77,23 @@ def resolve_options(
     Raises:
         UserError: an unusable key, value or name.
     """
-    from rlhf_core.config.load import resolve
+    return resolve_labelled_options(registry, files, settings, names, base).config
 
-    config = resolve(registry, files=files, settings=settings, sugar=sugar_of(names), base=base)
-    return allow_unsafe(config) if names.get("unsafe_local_execution") else config
+
+def resolve_labelled_options(
+    registry: Registry,
+    files: Iterable[str],
+    settings: Iterable[str],
+    names: Mapping[str, Any],
+    base: Mapping[str, Any] | None = None,
+) -> Resolved:
+    """As :func:`resolve_options`, with where each value came from."""
+    from rlhf_core.config.load import resolve_labelled
+
+    resolved = resolve_labelled(registry, files=files, settings=settings, sugar=sugar_of(names), base=base)
+    if not names.get("unsafe_local_execution"):
+        return resolved
+    return resolved._replace(config=allow_unsafe(resolved.config))
 
 
 def allow_unsafe(config: C) -> C:
