@@ -17,7 +17,7 @@ VerifierField = component("verifier")
 
 
 class SandboxSettings(Config):
-    """What a program may use, and how it is shut in."""
+    """What a program may use, and how it is isolated."""
 
     timeout_s: float = Field(default=5.0, gt=0)
     """Seconds for a program and all its tests."""
@@ -61,26 +61,26 @@ class CodeConfig(VerifierConfig):
 
     @classmethod
     def diagnose(cls) -> str:
-        """Which walls this machine has."""
-        from rlhf_plugin_code.preflight import walls
+        """How this machine isolates programs."""
+        from rlhf_plugin_code.preflight import isolation
 
-        return f"sandbox: {walls(SandboxSettings().model_dump_json())}"
+        return f"sandbox: {isolation(SandboxSettings().model_dump_json())}"
 
     def conditions(self) -> dict[str, str]:
-        """Which walls programs run in.
+        """How programs are isolated.
 
         Raises:
-            ConfigError: this machine has none, and running without was not allowed.
+            ConfigError: this machine offers no isolation, and running without was not allowed.
         """
-        from rlhf_plugin_code.preflight import walls
+        from rlhf_plugin_code.preflight import isolation
 
-        return {"isolation": walls(self.sandbox.model_dump_json())}
+        return {"isolation": isolation(self.sandbox.model_dump_json())}
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Start a sandbox and say which walls it has.
+        """Start a sandbox and print how it isolates programs.
 
         Raises:
-            ConfigError: this machine has none, and running without was not allowed.
+            ConfigError: this machine offers no isolation, and running without was not allowed.
         """
         from rlhf_plugin_code.preflight import announce
 

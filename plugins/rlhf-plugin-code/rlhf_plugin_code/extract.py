@@ -18,8 +18,8 @@ MAX_CHARACTERS = 1 << 20
 
 def blocks(text: str) -> list[str]:
     """Bodies of all Markdown code blocks in Python or in no named language; the last may lack its end."""
-    found = [(m["language"], m["body"]) for m in _FENCE.finditer(text)]
-    return [body for language, body in found if language in PYTHON] or [body for _, body in found]
+    labelled = [(m["language"], m["body"]) for m in _FENCE.finditer(text)]
+    return [body for language, body in labelled if language in PYTHON] or [body for _, body in labelled]
 
 
 def program(text: str, how: str) -> str | None:
@@ -37,12 +37,12 @@ def program(text: str, how: str) -> str | None:
         return None
     if how == "none":
         return text
-    found = blocks(text)
+    bodies = blocks(text)
     if how == "strict":
-        return found[0] if len(found) == 1 else None
-    if not found:
+        return bodies[0] if len(bodies) == 1 else None
+    if not bodies:
         return text
-    return found[-1 if how == "last_block" else 0]
+    return bodies[-1 if how == "last_block" else 0]
 
 
 def split_tests(text: str) -> list[str]:
@@ -79,9 +79,9 @@ def executed(node: ast.AST) -> Iterator[ast.AST]:
 
 def _asserts(node: ast.AST) -> bool:
     """Whether a statement asserts anything; ``assert True`` and ``assert (a, b)`` hold whatever the program does."""
-    wanted = [n.test for n in executed(node) if isinstance(n, ast.Assert)]
+    conditions = [n.test for n in executed(node) if isinstance(n, ast.Assert)]
     return any(
-        not (isinstance(t, ast.Constant) and t.value) and not (isinstance(t, ast.Tuple) and t.elts) for t in wanted
+        not (isinstance(t, ast.Constant) and t.value) and not (isinstance(t, ast.Tuple) and t.elts) for t in conditions
     )
 
 
@@ -99,8 +99,8 @@ def supplied(texts: Sequence[str]) -> set[str]:
 
 def _read(table: symtable.SymbolTable) -> set[str]:
     outermost = table.get_type() == "module"
-    own = {s.get_name() for s in table.get_symbols() if s.is_referenced() and (outermost or s.is_global())}
-    return own.union(*(_read(child) for child in table.get_children()))
+    names = {s.get_name() for s in table.get_symbols() if s.is_referenced() and (outermost or s.is_global())}
+    return names.union(*(_read(child) for child in table.get_children()))
 
 
 def defined(code: str) -> list[str]:

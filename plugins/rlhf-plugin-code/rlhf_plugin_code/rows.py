@@ -62,8 +62,8 @@ def asserts(config: AssertsConfig, prompt: Prompt, names: Sequence[str] = (), se
 
 
 def mbpp(config: AssertsConfig, prompt: Prompt) -> Asserted:
-    """The full data set names its setup otherwise than the sanitized one. What the reference solution defines is asked
-    of the program: row 126 wants a function ``sum``.
+    """The full data set names its setup otherwise than the sanitized one. What the reference solution defines is taken
+    from the program: row 126 wants a function ``sum``.
     """
     names = defined(str(prompt.meta.get("code", "")))
     return asserts(config, prompt, names, prompt.meta.get("test_setup_code"))
@@ -87,32 +87,32 @@ def cases(config: AppsConfig, prompt: Prompt) -> dict[str, Any]:
     Raises:
         BrokenTests: missing or malformed.
     """
-    found = prompt.meta.get(config.column)
+    columns = prompt.meta.get(config.column)
     try:
-        found = json.loads(found) if isinstance(found, str) else dict(found or {})
-        given, wanted = list(found["inputs"]), list(found["outputs"])
+        columns = json.loads(columns) if isinstance(columns, str) else dict(columns or {})
+        inputs, outputs = list(columns["inputs"]), list(columns["outputs"])
     except (ValueError, TypeError, KeyError) as error:
         raise BrokenTests(f"column '{config.column}' is not {{inputs, outputs}}: {error!r}") from error
-    if not given or len(given) != len(wanted):
-        raise BrokenTests(f"{len(given)} inputs and {len(wanted)} outputs")
-    name = found.get("fn_name")
+    if not inputs or len(inputs) != len(outputs):
+        raise BrokenTests(f"{len(inputs)} inputs and {len(outputs)} outputs")
+    name = columns.get("fn_name")
     if name is not None and not (isinstance(name, str) and name.isidentifier()):
         raise BrokenTests(f"fn_name {name!r} is no name")
-    return {"inputs": given[: config.max_tests], "outputs": wanted[: config.max_tests], "fn_name": name}
+    return {"inputs": inputs[: config.max_tests], "outputs": outputs[: config.max_tests], "fn_name": name}
 
 
-def calls(found: Mapping[str, Any]) -> Asserted:
+def calls(columns: Mapping[str, Any]) -> Asserted:
     """The form of APPS with a function: its results are compared on the tests' side.
 
-    The function is asked of the program even where Python has a built-in one of that name.
+    The function is taken from the program even where Python has a built-in one of that name.
     """
-    setup = f"import json\n_cases = json.loads({json.dumps(found)!r})\n{_SAME}"
-    find = _FIND.format(found["fn_name"])
+    setup = f"import json\n_cases = json.loads({json.dumps(columns)!r})\n{_SAME}"
+    find = _FIND.format(columns["fn_name"])
     tests = [
         f"{find}\nassert _same(_target(*_cases['inputs'][{i}]), _cases['outputs'][{i}])"
-        for i in range(len(found["inputs"]))
+        for i in range(len(columns["inputs"]))
     ]
-    return Asserted(setup, tests, [found["fn_name"]])
+    return Asserted(setup, tests, [columns["fn_name"]])
 
 
 _FIND = """try:
@@ -123,10 +123,10 @@ _SAME = '''
 def _plain(value):
     return [_plain(v) for v in value] if isinstance(value, (list, tuple)) else value
 
-def _same(said, wanted):
+def _same(returned, expected):
     """Tuples count as lists; an output wrapped in a list of one, as APPS has them, is unwrapped."""
-    said, wanted = _plain(said), _plain(wanted)
-    return said == wanted or (isinstance(wanted, list) and len(wanted) == 1 and said == wanted[0])
+    returned, expected = _plain(returned), _plain(expected)
+    return returned == expected or (isinstance(expected, list) and len(expected) == 1 and returned == expected[0])
 '''
 
 

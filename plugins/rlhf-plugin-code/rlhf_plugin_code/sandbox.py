@@ -18,12 +18,19 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rlhf_core.api import ConfigError, RlhfError
+from rlhf_core.api import ConfigError
+from rlhf_plugin_code.host import UNSAFE as UNSAFE
+from rlhf_plugin_code.host import describe, installed_packages, interpreter
+from rlhf_plugin_code.request_files import Part, RequestFiles, encode, read
+from rlhf_plugin_code.results import Ended as Ended
+from rlhf_plugin_code.results import Limits as Limits
+from rlhf_plugin_code.results import SandboxError as SandboxError
+from rlhf_plugin_code.results import TestReport as TestReport
+from rlhf_plugin_code.results import report
 
 BOOT = (
     "import json, sys; sys.path.insert(0, sys.argv[1]); from rlhf_plugin_code.inside.zygote import main; "
@@ -33,110 +40,6 @@ START_S, GRACE_S = 30.0, 5.0
 VERDICTS_KB = 1 << 14
 """All verdicts of one program; also what the tests' side may write, however little the program itself may."""
 BUBBLEWRAP = ("--unshare-all", "--die-with-parent", "--new-session", "--dev-bind", "/", "/", "--clearenv")
-UNSAFE = "none: programs run with this user's rights"
-
-
-class SandboxError(RlhfError):
-    """The sandbox itself failed; nothing is known about the program."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one program may use."""
-
-    timeout_s: float = 5.0
-    """Seconds on the clock."""
-    memory_mb: int = 512
-    """Address space of a process, and resident memory of all processes of a program together."""
-    disk_mb: int = 16
-    """Size of the private /tmp, which is in memory."""
-    processes: int = 16
-    """Processes and threads at a time."""
-    output_kb: int = 1024
-    """More output than this, to standard output, standard error or a file, ends the program."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """How a program ended and what it wrote."""
-
-    why: str
-    """``ended``, or what it was killed for: ``time``, ``memory``, ``processes``."""
-    code: int
-    """Exit code; negative: the signal that killed it."""
-    stdout: str
-    stderr: str
-    seconds: float
-    """On the clock, start and clean-up of the room included."""
-    peak_mb: float
-
-    @property
-    def good(self) -> bool:
-        """Whether it ended by itself with exit code 0."""
-        return self.why == "ended" and self.code == 0
-
-
-@dataclass(frozen=True, slots=True)
-class TestReport:
-    """Verdict of every test, in order."""
-
-    passed: tuple[bool, ...]
-    reasons: tuple[str, ...]
-    """Why a test failed; "" where it passed."""
-    late: bool
-    """The program was still at work when its time was over; tests that it kept from running have failed."""
-    broken: str
-    """Why the tests themselves cannot be run; "" if they can."""
-    program: Ended
-
-    __test__ = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """One process of a request: a role, and the descriptors that it gets as 0, 1, 2 and so on."""
-
-    role: str
-    descriptors: tuple[int, ...]
-
-
-@dataclass(slots=True)
-class _Files:
-    """Memory files of one request; closed together."""
-
-    opened: list[int] = field(default_factory=list)
-    lines: tuple[int, ...] = ()
-
-    def new(self, content: bytes = b"") -> int:
-        """An anonymous file in memory."""
-        self.opened.append(os.memfd_create("sandbox"))
-        view = memoryview(content)
-        while view:
-            view = view[os.write(self.opened[-1], view) :]
-        os.lseek(self.opened[-1], 0, os.SEEK_SET)
-        return self.opened[-1]
-
-    def null(self) -> int:
-        """/dev/null."""
-        self.opened.append(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
-        return self.opened[-1]
-
-    def pair(self) -> tuple[int, int]:
-        """Two ends of one line."""
-        self.lines = tuple(end.detach() for end in socket.socketpair())
-        return self.lines[0], self.lines[1]
-
-    def hand_over(self) -> None:
-        """Close our copies of lines: who waits at one end must notice when the other end is gone."""
-        for descriptor in self.lines:
-            os.close(descriptor)
-        self.lines = ()
-
-    def close(self) -> None:
-        """Close what is open."""
-        self.hand_over()
-        for descriptor in self.opened:
-            os.close(descriptor)
 
 
 class Sandbox:
@@ -169,7 +72,7 @@ class Sandbox:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start the zygote with the strongest walls that the machine has; does nothing when it runs."""
+        """Start the zygote with the strongest isolation that the machine has; does nothing when it runs."""
         if self._process is not None:
             return
         refusals: list[str] = []
@@ -261,10 +164,10 @@ class Sandbox:
         return self._alone("command", {"command": list(command), "files": dict(files or {})}, stdin, timeout_s)
 
     def _alone(self, role: str, job: Mapping[str, Any], stdin: str, timeout_s: float | None) -> Ended:
-        files = _Files()
+        files = RequestFiles()
         try:
             out, err = files.new(), files.new()
-            part = _Part(role, (files.new(encode(stdin)), out, err, files.new(json.dumps(job).encode())))
+            part = Part(role, (files.new(encode(stdin)), out, err, files.new(json.dumps(job).encode())))
             reply = self._ask([part], files, timeout_s or self.limits.timeout_s)
             return self._ended(reply, 0, out, err)
         finally:
@@ -289,28 +192,28 @@ class Sandbox:
             timeout_s: for the program and all its tests together.
         """
         seconds = timeout_s or self.limits.timeout_s
-        files = _Files()
+        files = RequestFiles()
         try:
             theirs, its = files.pair()
             out, err, verdicts, complaints = files.new(), files.new(), files.new(), files.new()
             job = {"setup": setup, "tests": list(tests), "timeout_s": seconds, "names": list(names)}
-            judge = _Part(
+            judge = Part(
                 "harness", (files.null(), complaints, complaints, files.new(json.dumps(job).encode()), theirs, verdicts)
             )
-            program = _Part("guest", (files.null(), out, err, files.new(json.dumps({"code": code}).encode()), its))
+            program = Part("guest", (files.null(), out, err, files.new(json.dumps({"code": code}).encode()), its))
             reply = self._ask([judge, program], files, seconds + 1.0)
             ended = self._ended(reply, 1, out, err)
-            said = [json.loads(line) for line in read(verdicts, VERDICTS_KB << 10).splitlines()]
-            return report(said, len(tests), reply, ended, read(complaints, 500).decode(errors="replace"))
+            messages = [json.loads(line) for line in read(verdicts, VERDICTS_KB << 10).splitlines()]
+            return report(messages, len(tests), reply, ended, read(complaints, 500).decode(errors="replace"))
         finally:
             files.close()
 
     def _ended(self, reply: Mapping[str, Any], number: int, out: int, err: int) -> Ended:
-        part, most = reply["parts"][number], self.limits.output_kb << 10
-        texts = [read(d, most).decode(errors="replace") for d in (out, err)]
+        part, max_bytes = reply["parts"][number], self.limits.output_kb << 10
+        texts = [read(d, max_bytes).decode(errors="replace") for d in (out, err)]
         return Ended(reply["why"], part["code"], texts[0], texts[1], reply["seconds"], part["peak_mb"])
 
-    def _ask(self, parts: Sequence[_Part], files: _Files, wall_s: float) -> dict[str, Any]:
+    def _ask(self, parts: Sequence[Part], files: RequestFiles, wall_s: float) -> dict[str, Any]:
         self.start()
         descriptors = sorted({d for part in parts for d in part.descriptors})
         limits = self.limits
@@ -388,58 +291,3 @@ class Sandbox:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def interpreter() -> list[str]:
-    """What a program needs of this interpreter's prefix: its programs, shared libraries and standard library."""
-    found = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib", vars={"platbase": sys.base_exec_prefix})]
-    for prefix in dict.fromkeys((sys.base_prefix, sys.base_exec_prefix)):
-        found += [f"{prefix}/bin", *sorted(map(str, Path(prefix, "lib").glob("*.so*")))]
-    return [p for p in dict.fromkeys(found) if os.path.exists(p)]
-
-
-def installed_packages() -> list[str]:
-    """Folders of installed packages: the base interpreter's, those of a virtual environment, and the system's."""
-    base = {"base": sys.base_prefix, "platbase": sys.base_exec_prefix}
-    found = [sysconfig.get_path(kind, vars=known) for kind in ("purelib", "platlib") for known in (None, base)]
-    found += [str(p) for p in Path("/usr/lib").glob("python3*/*-packages")]
-    return [*dict.fromkeys(found)]
-
-
-def describe(name: str, ready: Mapping[str, Any]) -> str:
-    """What the walls are made of, in one line."""
-    if name == UNSAFE:
-        return UNSAFE
-    landlock = f"landlock {ready['landlock']}" if ready["landlock"] else "no landlock in this kernel"
-    proc = "" if ready["proc"] else ", no /proc (memory is watched per process only)"
-    return f"{name}, seccomp, {landlock}, resource limits{proc}"
-
-
-def report(
-    said: Sequence[Mapping[str, Any]], count: int, reply: Mapping[str, Any], program: Ended, complaint: str
-) -> TestReport:
-    """Read the harness's verdicts; a test without one has failed, unless the tests never came to the program."""
-    broken = next((str(m["broken"]) for m in said if "broken" in m), "")
-    verdicts = {m["test"]: m for m in said if "test" in m}
-    if not broken and not verdicts and not any("asked" in m for m in said):
-        broken = complaint.strip() or ("the tests did not end" if reply["why"] == "time" else "the tests died")
-    reached = [verdicts.get(i, {"ok": False, "why": "not reached"}) for i in range(count)]
-    late = reply["why"] == "time" or any(m.get("late") for m in reached)
-    return TestReport(
-        tuple(bool(m["ok"]) for m in reached), tuple(str(m["why"]) for m in reached), late, broken, program
-    )
-
-
-def read(descriptor: int, most: int) -> bytes:
-    """The first bytes of a memory file."""
-    return os.pread(descriptor, most, 0)
-
-
-def encode(text: str) -> bytes:
-    """UTF-8; lone surrogates, which a model can write, survive."""
-    return text.encode("utf-8", "surrogatepass")
-
-
-def describe_limits(limits: Limits) -> dict[str, Any]:
-    """For the trace."""
-    return asdict(limits)

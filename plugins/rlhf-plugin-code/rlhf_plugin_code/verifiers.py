@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class _Coder:
-    """Finds the program and runs it; a subclass says against what."""
+    """Finds the program and runs it; a subclass decides what it is tested against."""
 
     def __init__(self, config: CodeConfig) -> None:
         self.config = config
@@ -48,10 +48,10 @@ class _Coder:
 
     def against(self, code: str, row: Asserted) -> Score:
         """Run a program and tests."""
-        found = self.sandbox.tests(code, row.tests, setup=row.setup, names=row.names)
-        if found.broken:
-            raise BrokenTests(found.broken)
-        return self.score(found.passed, found.late, explain(found))
+        report = self.sandbox.tests(code, row.tests, setup=row.setup, names=row.names)
+        if report.broken:
+            raise BrokenTests(report.broken)
+        return self.score(report.passed, report.late, explain(report))
 
     def score(self, passed: Sequence[bool], late: bool, detail: str) -> Score:
         """Verdict from one verdict per test."""
@@ -72,7 +72,7 @@ class Asserts(_Coder):
         self.settings = config
 
     def judge(self, code: str, sample: Sample) -> Score:
-        """Run the row's asserts on their side of the wall, the program on its own."""
+        """Run the row's asserts in one process, the program in another."""
         return self.against(self.complete(code, sample), self.settings.row(sample.prompt))
 
     def complete(self, code: str, sample: Sample) -> str:
@@ -89,10 +89,10 @@ class HumanEval(Asserts):
         entry = str(sample.prompt.meta.get("entry_point", ""))
         prompt = str(sample.prompt.meta.get("prompt") or sample.prompt.text)
         begins = re.compile(rf"^(?:async\s+)?def\s+{re.escape(entry)}\s*\(", re.MULTILINE)
-        found = [*begins.finditer(prompt)]
-        if not found:
+        definitions = [*begins.finditer(prompt)]
+        if not definitions:
             return code
-        return behind(prompt[: found[-1].start()], code) if begins.search(code) else prompt + code
+        return behind(prompt[: definitions[-1].start()], code) if begins.search(code) else prompt + code
 
 
 class StdinStdout(_Coder):
@@ -104,20 +104,20 @@ class StdinStdout(_Coder):
 
     def judge(self, code: str, sample: Sample) -> Score:
         """Run the tests until the time is over; those that it does not reach count as failed."""
-        found = cases(self.apps, sample.prompt)
-        if found["fn_name"]:
-            return self.against(code, calls(found))
+        columns = cases(self.apps, sample.prompt)
+        if columns["fn_name"]:
+            return self.against(code, calls(columns))
         passed, late, detail = [], False, ""
         deadline = time.monotonic() + self.config.sandbox.timeout_s
-        for number, (given, wanted) in enumerate(zip(found["inputs"], found["outputs"])):
-            ended = self.sandbox.script(code, lines(given), timeout_s=max(deadline - time.monotonic(), 0.05))
+        for number, (test_input, test_output) in enumerate(zip(columns["inputs"], columns["outputs"])):
+            ended = self.sandbox.script(code, lines(test_input), timeout_s=max(deadline - time.monotonic(), 0.05))
             late = ended.why == "time"
-            passed.append(ended.good and same_output(ended.stdout, lines(wanted), self.apps.tolerance))
+            passed.append(ended.good and same_output(ended.stdout, lines(test_output), self.apps.tolerance))
             if not passed[-1] and not detail:
                 detail = f"test {number + 1}: {how(ended)}"
             if late:
                 break
-        return self.score([*passed, *[False] * (len(found["inputs"]) - len(passed))], late, detail)
+        return self.score([*passed, *[False] * (len(columns["inputs"]) - len(passed))], late, detail)
 
 
 class Program(_Coder):
@@ -135,7 +135,7 @@ class Program(_Coder):
         return super().verify(sample)
 
     def judge(self, code: str, sample: Sample) -> Score:
-        """Run the program; what it prints takes the completion's place before the judge."""
+        """Run the program; the other verifier, or equality, judges what it prints."""
         ended = self.run(code, lines(sample.prompt.meta.get(self.settings.stdin_column) or ""))
         parts = {"format": 1.0, "ran": float(ended.good), "timeout": float(ended.why == "time")}
         if not ended.good:
@@ -167,13 +167,13 @@ def behind(head: str, code: str) -> str:
     return "".join([*first, head, "\n", *(line for line in lines if line not in first)])
 
 
-def explain(found: TestReport) -> str:
+def explain(report: TestReport) -> str:
     """The first test that failed, and why."""
-    for number, (good, why) in enumerate(zip(found.passed, found.reasons)):
-        if not good:
-            said = found.program.stderr.strip().splitlines()
-            end = {"memory": "too much memory", "processes": "too many processes"}.get(found.program.why, "")
-            return f"test {number + 1}: {end or why}" + (f" ({said[-1][:120]})" if said else "")
+    for number, (passed, why) in enumerate(zip(report.passed, report.reasons)):
+        if not passed:
+            stderr_lines = report.program.stderr.strip().splitlines()
+            killed_for = {"memory": "too much memory", "processes": "too many processes"}.get(report.program.why, "")
+            return f"test {number + 1}: {killed_for or why}" + (f" ({stderr_lines[-1][:120]})" if stderr_lines else "")
     return ""
 
 
@@ -182,8 +182,8 @@ def how(ended: Ended) -> str:
     if ended.why != "ended":
         return {"time": "no end in time", "memory": "too much memory"}.get(ended.why, ended.why)
     if ended.code:
-        said = ended.stderr.strip().splitlines()
-        return f"exit code {ended.code}" + (f": {said[-1][:160]}" if said else "")
+        stderr_lines = ended.stderr.strip().splitlines()
+        return f"exit code {ended.code}" + (f": {stderr_lines[-1][:160]}" if stderr_lines else "")
     return f"printed {ended.stdout[:80]!r}"
 
 

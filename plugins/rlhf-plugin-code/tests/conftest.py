@@ -1,4 +1,4 @@
-"""One sandbox for all tests that do not break theirs."""
+"""One sandbox for all tests that do not break theirs, and verifiers that use it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.api import ConfigError, Prompt, Sample
+from rlhf_core.api import BuildContext, ConfigError, Prompt, Sample
+from rlhf_core.registry import Registry
 from rlhf_plugin_code.sandbox import Limits, Sandbox
 
 if sys.platform != "linux":
@@ -18,13 +19,13 @@ if sys.platform != "linux":
 @pytest.fixture(scope="session")
 def sandbox() -> Iterator[Sandbox]:
     """A warm sandbox with short deadlines; tests are skipped where the machine offers no isolation."""
-    made = Sandbox(Limits(timeout_s=3.0, memory_mb=256))
+    warm = Sandbox(Limits(timeout_s=3.0, memory_mb=256))
     try:
-        made.start()
+        warm.start()
     except ConfigError as error:
         pytest.skip(f"no isolation on this machine: {error.why}")
-    yield made
-    made.close()
+    yield warm
+    warm.close()
 
 
 @pytest.fixture(scope="session")
@@ -35,3 +36,18 @@ def sample() -> Callable[..., Sample]:
         return Sample(Prompt("rows/1", ({"role": "user", "content": "Write f."},), answer, "rows", meta), completion)
 
     return make
+
+
+@pytest.fixture(scope="module")
+def verify(sandbox: Sandbox) -> Callable[..., Any]:
+    """``verify(Config(...), sample)`` with the warm sandbox, so that a test costs no start."""
+    registry = Registry(disabled=())
+    ctx = BuildContext(config=None, registry=registry, seed=0)  # pyright: ignore[reportArgumentType]
+
+    def run(config: Any, sample: Sample) -> Any:
+        verifier = config.build(ctx)
+        verifier.close()
+        verifier.sandbox = sandbox
+        return verifier.verify(sample)
+
+    return run

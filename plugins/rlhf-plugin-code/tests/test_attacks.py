@@ -9,7 +9,7 @@ import pytest
 
 from rlhf_core.api import ConfigError
 from rlhf_plugin_code.redteam.__main__ import Neighbour
-from rlhf_plugin_code.redteam.arena import CONTROLS, GROUPS, LIMITS, Arena, NoWalls, arena
+from rlhf_plugin_code.redteam.arena import CONTROLS, GROUPS, LIMITS, Arena, NoIsolation, arena
 from rlhf_plugin_code.sandbox import Sandbox
 
 FAST = {
@@ -53,8 +53,8 @@ def ground() -> Iterator[Arena]:
             pass
     except ConfigError as error:
         pytest.skip(f"no isolation on this machine: {error.why}")
-    with arena(replace(LIMITS, timeout_s=1.0)) as made:
-        yield made
+    with arena(replace(LIMITS, timeout_s=1.0)) as attacked:
+        yield attacked
 
 
 @pytest.mark.parametrize(("group", "name"), [(g, n) for g in FAST for n in FAST[g]])
@@ -70,7 +70,7 @@ def test_there_are_forty_of_them() -> None:
 
 
 def test_the_arena_notices_success(ground: Arena) -> None:
-    """Right answers pass and claims are heard: the attacks fail because of the walls, not because of the arena."""
+    """Right answers pass and claims are heard: the attacks fail because of the isolation, not because of the arena."""
     assert ground._verdict("def f(x): return 5", "assert f(7) == 5")[0] == "a test passed"
     assert ground._claims(ground.sandbox.script("print('WON')"))
     assert ground._claims(ground.sandbox.script(f"print('{ground.secret}')")) == "read the secret"
@@ -80,9 +80,9 @@ def test_the_arena_notices_success(ground: Arena) -> None:
     assert ground._traces() == ""
 
 
-def test_controls_win_without_walls() -> None:
+def test_controls_win_without_isolation() -> None:
     """The same attacks, harmless ones, where nothing stops them: the arena would see a success."""
-    with arena(replace(LIMITS, timeout_s=10.0), NoWalls) as open_ground:
+    with arena(replace(LIMITS, timeout_s=10.0), NoIsolation) as open_ground:
         for name in CONTROLS:
             code = open_ground._fill(GROUPS["escapes"][name])
             if name == "secrets in the environment":  # a program never gets the trainer's; one is planted

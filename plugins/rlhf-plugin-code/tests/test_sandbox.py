@@ -1,4 +1,4 @@
-"""What the walls are, and what a program and its tests may say to each other through them."""
+"""How programs are isolated, and what a program and its tests may say to each other."""
 
 from __future__ import annotations
 
@@ -126,8 +126,8 @@ def test_a_readable_folder_below_tmp_is_seen_and_cannot_be_written() -> None:
             open(os.path.join("/tmp", "mine"), "w").close()
             open({folder!r} + "/module.py", "w")
         """
-        with Sandbox(readable=[folder]) as own:
-            ended = own.script(textwrap.dedent(code))
+        with Sandbox(readable=[folder]) as box:
+            ended = box.script(textwrap.dedent(code))
         assert ended.stdout == "42 True\n", ended.stderr
         assert "Read-only file system" in ended.stderr
 
@@ -140,44 +140,44 @@ def kill(sandbox: Sandbox) -> None:
 
 
 def test_a_killed_sandbox_comes_back() -> None:
-    with Sandbox() as own:
-        kill(own)
-        assert own.script("print(1)").stdout == "1\n"
-        assert own.starts == 2
+    with Sandbox() as box:
+        kill(box)
+        assert box.script("print(1)").stdout == "1\n"
+        assert box.starts == 2
 
 
 def test_a_sandbox_killed_at_work_says_so_and_comes_back() -> None:
-    with Sandbox() as own, ThreadPoolExecutor(1) as pool:
-        pids, asked = processes_below(own), pool.submit(own.script, "import time; time.sleep(60)")
+    with Sandbox() as box, ThreadPoolExecutor(1) as pool:
+        pids, pending = processes_below(box), pool.submit(box.script, "import time; time.sleep(60)")
         time.sleep(0.3)
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         with pytest.raises(SandboxError, match="gave no answer"):
-            asked.result()
-        assert own.script("print(1)").stdout == "1\n"
-        assert own.starts == 2
+            pending.result()
+        assert box.script("print(1)").stdout == "1\n"
+        assert box.starts == 2
 
 
 def test_a_dead_sandbox_costs_forked_processes_nothing() -> None:
     """As in a verifier's worker, whose answering processes are forked with the sandbox that it started."""
-    with Sandbox() as own:
-        kill(own)
+    with Sandbox() as box:
+        kill(box)
         for _ in range(2):
             pid = os.fork()
             if pid == 0:
                 code = 1
                 with contextlib.suppress(BaseException):
-                    code = int(own.script("print(1)").stdout != "1\n")
+                    code = int(box.script("print(1)").stdout != "1\n")
                 os._exit(code)
             assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def test_a_programs_small_output_leaves_room_for_all_verdicts() -> None:
-    with Sandbox(Limits(output_kb=1, timeout_s=20.0)) as own:
-        report = own.tests("def f(x): return x", [f"assert f({n}) == {n + n % 2}, 'a' * 200" for n in range(60)])
+    with Sandbox(Limits(output_kb=1, timeout_s=20.0)) as box:
+        report = box.tests("def f(x): return x", [f"assert f({n}) == {n + n % 2}, 'a' * 200" for n in range(60)])
         assert report.passed == (True, False) * 30
         assert not report.broken
-        assert own.script("print('a' * 2000)").code != 0, "it may not write so much"
+        assert box.script("print('a' * 2000)").code != 0, "it may not write so much"
 
 
 def test_without_isolation_running_is_refused_or_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,19 +205,19 @@ def test_without_isolation_running_is_refused_or_said(monkeypatch: pytest.Monkey
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 def test_inside_bubblewrap_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with Sandbox() as own:
-        assert own.isolation.startswith("bubblewrap and namespaces, seccomp")
-        assert "no /proc" not in own.isolation
-        assert own.script("import os; print(os.getuid(), os.listdir('/tmp'))").stdout == "1000 []\n"
+    with Sandbox() as box:
+        assert box.isolation.startswith("bubblewrap and namespaces, seccomp")
+        assert "no /proc" not in box.isolation
+        assert box.script("import os; print(os.getuid(), os.listdir('/tmp'))").stdout == "1000 []\n"
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_the_filter_is_well_formed_for_both_machines(machine: str) -> None:
     lines = [seccomp.program(machine)[i : i + 8] for i in range(0, len(seccomp.program(machine)), 8)]
-    for place, line in enumerate(lines):
+    for index, line in enumerate(lines):
         code, yes, no = int.from_bytes(line[:2], sys.byteorder), line[2], line[3]
         if code in (seccomp.EQUAL, seccomp.AT_LEAST, seccomp.ANY_BIT):
-            assert place + 1 + max(yes, no) < len(lines)
+            assert index + 1 + max(yes, no) < len(lines)
     assert {"ptrace", "mount", "bpf", "keyctl", "unshare"} <= set(seccomp.DENIED[machine])
     assert len(set(seccomp.DENIED[machine].values())) == len(seccomp.DENIED[machine])
 

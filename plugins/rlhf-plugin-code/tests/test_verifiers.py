@@ -1,4 +1,4 @@
-"""Verdicts of the verifiers of code, on their own and in the pool's workers."""
+"""Verdicts of the verifiers of code on programs that are right, wrong, late or missing."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.api import BuildContext, ConfigError, Sample, Score, ScoreStatus
+from rlhf_core.api import BuildContext, Sample, ScoreStatus
 from rlhf_core.config.data import DatasetSettings
 from rlhf_core.data.datasets import Datasets
 from rlhf_core.registry import Registry
-from rlhf_core.verifiers.config import VerifierRewardConfig
-from rlhf_plugin_code.compare import same_output
 from rlhf_plugin_code.config import AppsConfig, AssertsConfig, HumanEvalConfig, MBPPConfig, ProgramConfig
-from rlhf_plugin_code.extract import program, split_tests
 from rlhf_plugin_code.sandbox import Sandbox
 
 MakeSample = Callable[..., Sample]
@@ -30,26 +27,14 @@ HUMAN = {
 }
 
 
-@pytest.fixture(scope="module")
-def verify(sandbox: Sandbox) -> Verify:
-    """``verify(Config(...), sample)`` with the warm sandbox, so that a test costs no start."""
-    registry = Registry(disabled=())
-    ctx = BuildContext(config=None, registry=registry, seed=0)  # pyright: ignore[reportArgumentType]
-
-    def run(config: Any, sample: Sample) -> Any:
-        verifier = config.build(ctx)
-        verifier.close()
-        verifier.sandbox = sandbox
-        return verifier.verify(sample)
-
-    return run
-
-
 def test_asserts_give_credit_by_test(verify: Verify, sample: MakeSample) -> None:
     tests = ["assert add(1, 2) == 3", "assert add(0, 0) == 0", "assert add(1, 1) == 3", "assert add(2, 2) == 4"]
-    one = sample(f"Sure:\n```python\n{ADD}```\n", tests=tests)
-    assert (verify(AssertsConfig(credit="mean"), one).value, verify(AssertsConfig(), one).value) == (0.75, 0.0)
-    assert verify(AssertsConfig(), one).detail.startswith("test 3: AssertionError")
+    partly_right = sample(f"Sure:\n```python\n{ADD}```\n", tests=tests)
+    assert (verify(AssertsConfig(credit="mean"), partly_right).value, verify(AssertsConfig(), partly_right).value) == (
+        0.75,
+        0.0,
+    )
+    assert verify(AssertsConfig(), partly_right).detail.startswith("test 3: AssertionError")
     assert verify(AssertsConfig(), sample(ADD, tests=tests[:2])).value == 1.0
     text = sample(ADD, tests="x = 3\nassert add(x, 1) == 4\nassert add(x, 2) == 5", test_setup="import math")
     assert verify(AssertsConfig(), text).parts == {"format": 1.0, "tests": 1.0, "timeout": 0.0}
@@ -107,8 +92,8 @@ def test_broken_tests_are_an_error_not_a_verdict(verify: Verify, sample: MakeSam
     ],
 )
 def test_tests_that_no_program_fails_are_refused(sample: MakeSample, tests: Any, why: str | None) -> None:
-    found = AssertsConfig().check_prompt(sample(ADD, tests=tests).prompt)
-    assert found is None if why is None else why in (found or "")
+    refusal = AssertsConfig().check_prompt(sample(ADD, tests=tests).prompt)
+    assert refusal is None if why is None else why in (refusal or "")
 
 
 def test_a_statement_after_the_last_assert_is_no_test_of_its_own(verify: Verify, sample: MakeSample) -> None:
@@ -120,20 +105,20 @@ def test_a_statement_after_the_last_assert_is_no_test_of_its_own(verify: Verify,
 
 @pytest.mark.parametrize("name", ["sum", "same"])
 def test_a_function_named_like_a_built_in_one_is_the_programs(verify: Verify, sample: MakeSample, name: str) -> None:
-    named = {"inputs": [[[1, 2]], [[3, 4]]], "outputs": [3, 7], "fn_name": name}
+    columns = {"inputs": [[[1, 2]], [[3, 4]]], "outputs": [3, 7], "fn_name": name}
     for empty in ("pass", "class Solution:\n    pass"):
-        score = verify(AppsConfig(credit="mean"), sample(empty, input_output=named))
+        score = verify(AppsConfig(credit="mean"), sample(empty, input_output=columns))
         assert (score.value, score.status) == (0.0, ScoreStatus.OK)
-    good = f"def {name}(values):\n    total = 0\n    for v in values: total += v\n    return total"
-    assert verify(AppsConfig(), sample(good, input_output=named)).value == 1.0
+    right = f"def {name}(values):\n    total = 0\n    for v in values: total += v\n    return total"
+    assert verify(AppsConfig(), sample(right, input_output=columns)).value == 1.0
     row = {"test_list": ["assert sum([1, 2]) == 3"], "code": "def sum(values): ..."}
     assert verify(MBPPConfig(), sample("pass", **row)).value == 0.0
-    assert verify(MBPPConfig(), sample(good.replace(name, "sum"), **row)).value == 1.0
+    assert verify(MBPPConfig(), sample(right.replace(name, "sum"), **row)).value == 1.0
 
 
 def test_humaneval_whole_functions_and_continuations(verify: Verify, sample: MakeSample) -> None:
-    whole = sample(f"```python\n{ADD}```", **HUMAN)
-    assert verify(HumanEvalConfig(), whole).value == 1.0
+    complete = sample(f"```python\n{ADD}```", **HUMAN)
+    assert verify(HumanEvalConfig(), complete).value == 1.0
     assert verify(HumanEvalConfig(extract="none"), sample("    return a + b\n", **HUMAN)).value == 1.0
     head = "import math\ndef twice(x):\n    return 2 * x\n\n\n"
     helped = {**HUMAN, "prompt": head + HUMAN["prompt"]}
@@ -155,8 +140,8 @@ def test_humaneval_rows_behind_a_template(verify: Verify, tmp_path: Path) -> Non
         "prompt_template": "Complete this:\n{prompt}\nOnly code.",
     }
     ctx = BuildContext(config=None, registry=registry, seed=0)  # pyright: ignore[reportArgumentType]
-    library = Datasets(DatasetSettings.model_validate(settings, context={"registry": registry}), ctx)
-    prompt = library.prompts("train")[0]
+    datasets = Datasets(DatasetSettings.model_validate(settings, context={"registry": registry}), ctx)
+    prompt = datasets.prompts("train")[0]
     assert prompt.text.startswith("Complete this")
     for code in ("    return math.ceil(a + b)\n", "def add(a, b):\n    return math.ceil(a + b)\n"):
         assert verify(HumanEvalConfig(extract="none"), Sample(prompt, code)).value == 1.0
@@ -164,14 +149,14 @@ def test_humaneval_rows_behind_a_template(verify: Verify, tmp_path: Path) -> Non
 
 def test_apps_by_standard_input_and_by_function(verify: Verify, sample: MakeSample) -> None:
     cases = {"inputs": ["1 2\n", "3 4\n", ["5 6"]], "outputs": ["3\n", "7", ["11"]]}
-    good = "a, b = map(int, input().split())\nprint(a + b)"
-    assert verify(AppsConfig(), sample(good, input_output=json.dumps(cases))).value == 1.0
+    right = "a, b = map(int, input().split())\nprint(a + b)"
+    assert verify(AppsConfig(), sample(right, input_output=json.dumps(cases))).value == 1.0
     partial = verify(AppsConfig(credit="mean"), sample("input(); print(7)", input_output=cases))
     assert (partial.value, partial.detail) == (pytest.approx(1 / 3), "test 1: printed '7\\n'")
-    named = {"inputs": [[1, 2], [3, 4]], "outputs": [[3], 7], "fn_name": "add"}
-    assert verify(AppsConfig(), sample(ADD, input_output=named)).value == 1.0
+    columns = {"inputs": [[1, 2], [3, 4]], "outputs": [[3], 7], "fn_name": "add"}
+    assert verify(AppsConfig(), sample(ADD, input_output=columns)).value == 1.0
     method = "class Solution:\n    def add(self, a, b): return a + b"
-    assert verify(AppsConfig(), sample(method, input_output=named)).value == 1.0
+    assert verify(AppsConfig(), sample(method, input_output=columns)).value == 1.0
     assert verify(AppsConfig(), sample(ADD, input_output={"inputs": [1]})).status is ScoreStatus.ERROR
 
 
@@ -181,10 +166,10 @@ def test_a_programs_output_is_judged(verify: Verify, sample: MakeSample) -> None
     assert verify(ProgramConfig(), sample("print(43)", "42")).value == 0.0
     assert verify(ProgramConfig(command=("bash", "main")), sample("echo $((40 + 2))", "42")).value == 1.0
     registry = Registry(disabled=())
-    judged = ProgramConfig.model_validate({"verifier": "numeric"}, context={"registry": registry})
-    score = verify(judged, sample("print('The answer is 42.')", "42"))
+    numeric = ProgramConfig.model_validate({"verifier": "numeric"}, context={"registry": registry})
+    score = verify(numeric, sample("print('The answer is 42.')", "42"))
     assert (score.value, score.parts["ran"], score.parts["answer"]) == (1.0, 1.0, 1.0)
-    assert verify(judged, sample("raise SystemExit(3)", "42")).value == 0.0
+    assert verify(numeric, sample("raise SystemExit(3)", "42")).value == 0.0
 
 
 def test_a_program_judged_by_another_verifier_keeps_its_contract(sample: MakeSample) -> None:
@@ -200,11 +185,11 @@ def test_a_program_judged_by_another_verifier_keeps_its_contract(sample: MakeSam
     assert [c.needs_answer for c in (ProgramConfig(), numeric, inner)] == [True, True, False]
     assert [c.seconds for c in (ProgramConfig(), inner)] == [7.0, 16.0]
     verifier = inner.build(BuildContext(config=None, registry=registry, seed=0))  # pyright: ignore[reportArgumentType]
-    own, other = verifier.sandbox, verifier.other.sandbox  # pyright: ignore[reportOptionalMemberAccess]
-    assert own.pid
-    assert other.pid
+    sandbox, inner_sandbox = verifier.sandbox, verifier.other.sandbox  # pyright: ignore[reportOptionalMemberAccess]
+    assert sandbox.pid
+    assert inner_sandbox.pid
     verifier.close()
-    assert (own.pid, other.pid) == (0, 0)
+    assert (sandbox.pid, inner_sandbox.pid) == (0, 0)
 
 
 def test_a_program_needs_an_answer(
@@ -214,140 +199,9 @@ def test_a_program_needs_an_answer(
         assert verify(ProgramConfig(), sample(text)).status is ScoreStatus.MISSING
     file = tmp_path / "rows.jsonl"
     file.write_text(json.dumps({"prompt": "p"}) + "\n")
-    code, said = command("train", "--algo", "grpo", "--reward", "program", "--dataset", file, "--dry-run")
+    code, output = command("train", "--algo", "grpo", "--reward", "program", "--dataset", file, "--dry-run")
     assert code == 2
-    assert "no reference answers" in said
-
-
-def in_the_pool(options: dict[str, Any], sample: MakeSample) -> list[Score]:
-    """Verdicts on a right, an endless, a wrong and a right program."""
-    registry = Registry(disabled=())
-    config = VerifierRewardConfig.model_validate(options, context={"registry": registry})
-    reward = config.build(BuildContext(config=None, registry=registry, seed=0))  # pyright: ignore[reportArgumentType]
-    row = {"test_list": ["assert add(1, 2) == 3"], "test_imports": []}
-    try:
-        return reward.score([sample(c, **row) for c in (ADD, "while True: pass", "add = None", ADD)])
-    finally:
-        reward.close()  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def test_in_the_pool_a_late_program_has_a_score(sample: MakeSample) -> None:
-    options = {"verifier": {"name": "mbpp", "sandbox": {"timeout_s": 0.5}}, "workers": 2}
-    scores = in_the_pool(options, sample)
-    assert [s.value for s in scores] == [1.0, 0.0, 0.0, 1.0]
-    assert scores[1].parts["timeout"] == 1.0
-
-
-def test_a_worker_killed_inside_the_sandbox_spoils_nothing(sample: MakeSample) -> None:
-    options = {"verifier": {"name": "mbpp", "sandbox": {"timeout_s": 20.0}}, "workers": 1, "timeout_s": 1.0}
-    scores = in_the_pool(options, sample)
-    assert [s.value for s in scores] == [1.0, None, 0.0, 1.0]
-    assert scores[1].status is ScoreStatus.TIMEOUT
-
-
-def test_a_deadline_below_the_verifiers_own_is_refused(command: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
-    file = tmp_path / "rows.jsonl"
-    file.write_text(json.dumps({"prompt": "p", "test_list": ["assert f()"]}) + "\n")
-    args = (
-        "train",
-        "--algo",
-        "grpo",
-        "--reward",
-        "verifier",
-        "--set",
-        "reward.verifier=mbpp",
-        "--dataset",
-        file,
-        "--dry-run",
-    )
-    code, said = command(*args, "--set", "reward.timeout_s=3")
-    assert code == 2
-    assert "reward.timeout_s" in said
-    code, said = command(*args)
-    assert code == 0, said
-    assert "programs run in: " in said
-    file.write_text(json.dumps({"prompt": "p", "test_list": ["assert f("]}) + "\n")
-    code, said = command(*args)
-    assert code == 2
-    assert "rows.jsonl" in said
-    assert "SyntaxError" in said
-
-
-def test_the_doctor_names_the_walls(sandbox: Sandbox) -> None:
-    from rlhf_core.cli.doctor import abilities
-
-    assert [f.detail for f in abilities() if f.what == "rlhf-plugin-code"] == [f"sandbox: {sandbox.isolation}"]
-
-
-def test_unsafe_execution_is_one_option_away(
-    command: Callable[..., tuple[int, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from rlhf_plugin_code.preflight import walls
-
-    real = Sandbox._try
-    monkeypatch.setattr(
-        Sandbox,
-        "_try",
-        lambda self, prefix, isolated: {"refused": "no namespaces"} if isolated else real(self, prefix, isolated),
-    )
-    walls.cache_clear()
-    file = tmp_path / "rows.jsonl"
-    file.write_text(json.dumps({"prompt": "p", "test_list": ["assert f()"]}) + "\n")
-    args = ("train", "--algo", "grpo", "--reward", "mbpp", "--dataset", file, "--dry-run")
-    code, said = command(*args)
-    assert code == 2
-    assert "this machine offers no isolation" in said
-    code, said = command(*args, "--unsafe-local-execution")
-    assert code == 0
-    assert "programs run in: none: programs run with this user's rights" in said
-    walls.cache_clear()
-
-
-def test_unsafe_execution_reaches_every_sandbox_and_nothing_else() -> None:
-    from rlhf_core.cli.options import resolve_options
-
-    names = {"algo": "grpo", "reward": "mbpp", "unsafe_local_execution": True}
-    rows = "dataset={sources: [{name: pocket/arithmetic, reward: {name: verifier, verifier: mbpp}}]}"
-    config: Any = resolve_options(Registry(), (), (rows,), names)
-    plain: Any = resolve_options(Registry(), (), (rows,), {**names, "unsafe_local_execution": False})
-    for reward in (config.reward, config.dataset.sources[0].reward):
-        assert reward.verifier.sandbox.unsafe_local_execution
-    assert config.trainer == plain.trainer
-    assert not plain.reward.verifier.sandbox.unsafe_local_execution
-    with pytest.raises(ConfigError, match="has no effect"):
-        resolve_options(Registry(), (), ("reward.verifier=numeric",), {**names, "reward": "verifier"})
-
-
-@pytest.mark.parametrize(
-    ("text", "how", "found"),
-    [
-        ("```python\na\n```\nand\n```\nb\n```", "last_block", "b\n"),
-        ("```python\na\n```\nand\n```\nb\n```", "first_block", "a\n"),
-        ("```python\na\n```\nand\n```\nb\n```", "strict", None),
-        ("```bash\nls\n```\n~~~py\nx\n~~~", "strict", "x\n"),
-        ("```python\ncut off", "last_block", "cut off"),
-        ("x = 1", "last_block", "x = 1"),
-        ("x = 1", "strict", None),
-        ("x" * (2 << 20), "none", None),
-        ("", "none", None),
-    ],
-)
-def test_extraction(text: str, how: str, found: str | None) -> None:
-    assert program(text, how) == found
-
-
-def test_small_parts() -> None:
-    assert split_tests("a = 1\nassert f(a)\nfor i in b:\n    assert i\nc = 2") == [
-        "a = 1\nassert f(a)",
-        "for i in b:\n    assert i\nc = 2",
-    ]
-    assert split_tests("assert True, 'never'\nassert f(1) == 2") == ["assert True, 'never'\nassert f(1) == 2"]
-    assert split_tests("def test():\n    assert f(1) == 2") == []
-    assert split_tests("def test():\n    assert f(1) == 2\ntest()") == ["def test():\n    assert f(1) == 2\ntest()"]
-    assert same_output("1 2 \n\n3", "1 2\n3\n", 0.0)
-    assert same_output("0.3333333", "0.33333333", 1e-6)
-    assert not same_output("10000001", "10000002", 1e-6)
-    assert not same_output("nan", "1", 1e-6)
+    assert "no reference answers" in output
 
 
 @pytest.mark.slow
@@ -374,42 +228,6 @@ def test_given_responses_are_scored_by_the_tests_of_their_row(
         for n in (1, 2)
     ]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    code, said = command("reward", "score", "--reward", "asserts", "--input", file, "--output", out)
-    assert code == 0, said
+    code, output = command("reward", "score", "--reward", "asserts", "--input", file, "--output", out)
+    assert code == 0, output
     assert [json.loads(line)["score"] for line in out.read_text().splitlines()] == [1.0, 0.0]
-
-
-@pytest.mark.slow
-def test_a_run_keeps_which_walls_its_programs_ran_in(
-    sandbox: Sandbox, command: Callable[..., tuple[int, str]], tmp_path: Path
-) -> None:
-    file, run = tmp_path / "rows.jsonl", tmp_path / "run"
-    rows = [{"id": i, "prompt": f"Write f{i}.", "tests": [f"assert f{i}(1) == 2"]} for i in range(8)]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    code, said = command(
-        "train",
-        "--algo",
-        "grpo",
-        "--reward",
-        "asserts",
-        "--dataset",
-        file,
-        "--run-dir",
-        run,
-        "--set",
-        "trainer.steps=1",
-        "--set",
-        "trainer.rollout_batch_size=4",
-        "--set",
-        "trainer.group_size=2",
-        "--set",
-        "trainer.sampling.max_tokens=4",
-    )
-    assert code == 0, said
-    assert f"programs run in: {sandbox.isolation}" in said
-    wanted = {"verifier asserts": {"isolation": sandbox.isolation}}
-    assert json.loads((run / "plan.json").read_text())["conditions"] == wanted
-    assert json.loads((run / "summary.json").read_text())["conditions"] == wanted
-    first = json.loads((run / "trace.jsonl").read_text().splitlines()[0])
-    assert first == {"step": 0, "room": "plan", "part": "verifier asserts", "isolation": sandbox.isolation}
-    assert "it has steps 1 to 1" in command("trace", "show", run, "--step", "2")[1]

@@ -131,15 +131,14 @@ def search_with_judge(
     from rlhf_core.sdk import emit_json, quiet_libraries
     from rlhf_plugin_discover.folder import write_plan
 
-    walls = isolation(task)
-    write_plan(folder, task, name, config, walls)
+    write_plan(folder, task, name, config, isolation(task))
     quiet_libraries()
     with ExitStack() as stack:
         judge = config.judge.build(ctx.with_(run_dir=folder, seed=config.seed))
         stack.callback(getattr(judge, "close", lambda: None))
         verifier = make_verifier(task, ctx.registry, config.workers)
         stack.callback(verifier.close)
-        ended, summary = run_rounds(task, config, judge, verifier, folder, walls, say_on_stderr=as_json)
+        ended, summary = run_rounds(task, config, judge, verifier, folder, say_on_stderr=as_json)
     if as_json:
         emit_json({**summary, "run_dir": str(folder)})
         return
@@ -151,22 +150,23 @@ def search_with_judge(
 
 
 def run_rounds(
-    task: Task, config: DiscoverConfig, judge: Any, verifier: Any, folder: Path, walls: str, *, say_on_stderr: bool
+    task: Task, config: DiscoverConfig, judge: Any, verifier: Any, folder: Path, *, say_on_stderr: bool
 ) -> tuple[str, dict[str, Any]]:
     """(why the search ended, its summary); results are written even where it is interrupted."""
     from rlhf_plugin_discover.archive import Journal
     from rlhf_plugin_discover.folder import keep_best, write_results
     from rlhf_plugin_discover.loop import Discovery
 
+    isolated_by = isolation(task)
     journal = Journal(folder)
     search = Discovery(task, config, judge, verifier, journal, lambda line: click.echo(line, err=say_on_stderr))
     search.improved = lambda verdict: keep_best(folder, verdict)
     try:
         ended = search.run()
-        return ended, write_results(folder, task, journal, search.archive, walls, ended)
+        return ended, write_results(folder, task, journal, search.archive, isolated_by, ended)
     except BaseException:
         if search.archive.best:
-            write_results(folder, task, journal, search.archive, walls, "it was interrupted")
+            write_results(folder, task, journal, search.archive, isolated_by, "it was interrupted")
         click.echo(f"kept in {folder}; go on with: rlhf discover --resume {folder}", err=True)
         raise
     finally:

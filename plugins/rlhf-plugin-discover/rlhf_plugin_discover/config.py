@@ -30,7 +30,7 @@ class LeftBehindConfig(VerifierConfig):
     """Seconds that the check itself may take."""
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Load the check, start a sandbox and say which walls it has.
+        """Load the check, start a sandbox and print how it isolates programs.
 
         Raises:
             ConfigError: no such file or function; or there is no isolation here, and running without was not allowed.
@@ -41,14 +41,14 @@ class LeftBehindConfig(VerifierConfig):
         announce(self.sandbox)
 
     def conditions(self) -> dict[str, str]:
-        """Which walls programs run in.
+        """How programs are isolated.
 
         Raises:
-            ConfigError: this machine has none, and running without was not allowed.
+            ConfigError: this machine offers no isolation, and running without was not allowed.
         """
-        from rlhf_plugin_code.preflight import walls
+        from rlhf_plugin_code.preflight import isolation
 
-        return {"isolation": walls(self.sandbox.model_dump_json())}
+        return {"isolation": isolation(self.sandbox.model_dump_json())}
 
     def checker(self) -> Any:
         """The function that judges a value."""

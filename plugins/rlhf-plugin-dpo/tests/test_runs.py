@@ -168,7 +168,7 @@ def test_the_update_does_not_depend_on_the_micro_batch_size(
 
 @pytest.mark.slow
 def test_kto_learns_from_labels(command: Command, tmp_path: Path) -> None:
-    file = tmp_path / "labelled.jsonl"
+    file = tmp_path / "judged.jsonl"
     rows = [
         {
             "id": f"{r['id']}{label}",

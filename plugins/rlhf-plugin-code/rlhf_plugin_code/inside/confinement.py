@@ -68,23 +68,23 @@ def unshare_with_maps() -> None:
     wide = [f"0 0 1\n{GUEST} {NOBODY} 1\n"] * 2 if user == 0 else []
     narrow = [f"{GUEST} {user} 1\n", f"{GUEST} {group} 1\n"]
     ready, done = os.pipe(), os.pipe()
-    own = os.open("/proc/self", os.O_RDONLY | os.O_DIRECTORY)  # right also where /proc counts processes otherwise
+    proc_self = os.open("/proc/self", os.O_RDONLY | os.O_DIRECTORY)  # right also where /proc counts processes otherwise
     helper = os.fork()
     if helper == 0:
         os.close(ready[1])
         os.read(ready[0], 1)
-        good = _write_maps(own, wide) or _write_maps(own, narrow)
-        os.write(done[1], b"1" if good else b"0")
+        mapped = _write_maps(proc_self, wide) or _write_maps(proc_self, narrow)
+        os.write(done[1], b"1" if mapped else b"0")
         os._exit(0)
     try:
         kernel.numbered("unshare", SHARED)
         os.write(ready[1], b"x")
-        good = os.read(done[0], 1) == b"1"
+        mapped = os.read(done[0], 1) == b"1"
     finally:
-        for end in (*ready, *done, own):
+        for end in (*ready, *done, proc_self):
             os.close(end)
         os.waitpid(helper, 0)
-    if not good:
+    if not mapped:
         raise PermissionError("the kernel refuses to map users into a new user namespace")
 
 
@@ -142,13 +142,15 @@ def mount_proc(target: str) -> bool:
 
 def _sources(paths: Sequence[str]) -> dict[str, tuple[int, str | None]]:
     """Path -> open descriptor and, of a symbolic link, its target; paths below others are left out."""
-    found: dict[str, tuple[int, str | None]] = {}
+    sources: dict[str, tuple[int, str | None]] = {}
     for path in sorted(set(paths)):
-        if not os.path.lexists(path) or any(path.startswith(f"{p}/") for p, (_, link) in found.items() if link is None):
+        if not os.path.lexists(path) or any(
+            path.startswith(f"{p}/") for p, (_, link) in sources.items() if link is None
+        ):
             continue
         link = os.readlink(path) if os.path.islink(path) else None
-        found[path] = (os.open(path, os.O_PATH | os.O_CLOEXEC), link)
-    return found
+        sources[path] = (os.open(path, os.O_PATH | os.O_CLOEXEC), link)
+    return sources
 
 
 def _put(path: str, descriptor: int, link: str | None) -> None:
@@ -203,9 +205,9 @@ def confine(limits: Mapping[str, Any], landlock_version: int, filter_lines: byte
 
 def cover_tmp(options: str) -> None:
     """Mount a private /tmp; what is readable below it (an interpreter that was installed there) is still to be seen."""
-    kept = {name: os.open(f"/tmp/{name}", os.O_PATH | os.O_CLOEXEC) for name in os.listdir("/tmp")}
+    visible = {name: os.open(f"/tmp/{name}", os.O_PATH | os.O_CLOEXEC) for name in os.listdir("/tmp")}
     kernel.mount("tmpfs", "/tmp", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, options)
-    for name, descriptor in kept.items():
+    for name, descriptor in visible.items():
         os.mkdir(f"/tmp/{name}")
         kernel.mount(f"/proc/self/fd/{descriptor}", f"/tmp/{name}", None, kernel.MS_BIND | kernel.MS_REC)
         os.close(descriptor)
@@ -213,7 +215,7 @@ def cover_tmp(options: str) -> None:
 
 def set_limits(limits: Mapping[str, Any]) -> None:
     """Resource limits, hard ones: they can be lowered, never raised."""
-    wanted = {
+    values = {
         resource.RLIMIT_AS: limits["memory_mb"] << 20,
         resource.RLIMIT_CPU: limits["cpu_s"],
         resource.RLIMIT_FSIZE: limits["file_kb"] << 10,
@@ -226,8 +228,8 @@ def set_limits(limits: Mapping[str, Any]) -> None:
         resource.RLIMIT_NICE: 0,
     }
     if limits["isolated"]:
-        wanted[resource.RLIMIT_NPROC] = limits["processes"]
-    for kind, value in wanted.items():
+        values[resource.RLIMIT_NPROC] = limits["processes"]
+    for kind, value in values.items():
         hard = resource.getrlimit(kind)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(kind, (value, value))

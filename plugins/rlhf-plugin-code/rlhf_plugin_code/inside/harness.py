@@ -1,6 +1,6 @@
-"""The side of the tests: a process of its own, where the program's names are stand-ins that ask the program.
+"""The side of the tests: a process of its own, where the program's names are proxies that ask the program.
 
-Arguments go to the program, plain data comes back, and every comparison happens here. A stand-in for what is not plain
+Arguments go to the program, plain data comes back, and every comparison happens here. A proxy for what is not plain
 data can be called, indexed, iterated, measured and asked for attributes; it equals nothing but itself and takes part
 in no arithmetic, for that would send the program the very value it is compared with.
 """
@@ -34,7 +34,7 @@ class Wrong(Exception):
 
 
 class Remote:
-    """Stand-in for an object of the program."""
+    """Proxy for an object of the program."""
 
     def __init__(self, ask: Asker, number: int, kind: str) -> None:
         self.__dict__.update(_ask=ask, _number=number, _kind=kind)
@@ -83,7 +83,7 @@ class Asker:
         self.numbers = itertools.count()
 
     def __call__(self, what: str, of: int | None, args: Sequence[Any]) -> Any:
-        """Ask, and return plain data or a stand-in."""
+        """Ask, and return plain data or a proxy."""
         return self.rebuild(self.reply({"ask": what, "of": of, "args": [self.describe(a) for a in args]})["value"])
 
     def call(self, of: int, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
@@ -103,9 +103,9 @@ class Asker:
 
     def describe(self, value: Any) -> Any:
         """An argument as JSON; a function of the tests becomes a number that the program may call back."""
-        return values.describe(value, self._lend)
+        return values.describe(value, self._register)
 
-    def _lend(self, value: Any) -> Any:
+    def _register(self, value: Any) -> Any:
         if isinstance(value, Remote):
             return {"o": value._number}
         if not callable(value):
@@ -126,7 +126,7 @@ class Asker:
             raise Gone(f"the program's answer cannot be read: {type(error).__name__}") from error
 
     def reply(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Send a question and wait; meanwhile the program may call functions that it was lent."""
+        """Send a question and wait; meanwhile the program may call functions among its arguments."""
         self.send(request)
         while True:
             answer = self.receive()
@@ -176,26 +176,26 @@ class Asker:
         line, _, self.buffer = b"".join(chunks).partition(b"\n")
         try:
             answer = json.loads(line)
-            what = answer.get("raise")
+            exception_names = answer.get("raise")
         except Exception as error:
             raise Gone(f"the program's answer cannot be read: {type(error).__name__}") from error
-        if what is not None:
-            again(what, str(answer.get("text", "")))
+        if exception_names is not None:
+            again(exception_names, str(answer.get("text", "")))
         return answer
 
     def _wait(self, event: int) -> None:
         poll = select.poll()
         poll.register(self.channel, event)
-        left = self.deadline - time.monotonic()
-        if left <= 0 or not poll.poll(left * 1000):
+        seconds_left = self.deadline - time.monotonic()
+        if seconds_left <= 0 or not poll.poll(seconds_left * 1000):
             raise Late
 
 
 def again(names: Any, text: str) -> NoReturn:
     """Raise here what was raised there: the nearest built-in exception."""
     names = [str(n) for n in names] if isinstance(names, list) and names else ["Exception"]
-    found = [getattr(builtins, n, None) for n in names]
-    cls = next((c for c in found if isinstance(c, type) and issubclass(c, Exception)), Wrong)
+    candidates = [getattr(builtins, n, None) for n in names]
+    cls = next((c for c in candidates if isinstance(c, type) and issubclass(c, Exception)), Wrong)
     try:
         error = cls(text if names[0] == cls.__name__ else f"{names[0]}: {text}")
     except Exception:  # UnicodeDecodeError and the like want more arguments

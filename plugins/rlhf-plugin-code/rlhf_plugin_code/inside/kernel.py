@@ -37,11 +37,11 @@ def syscall(number: int, *args: int | bytes | ctypes.Array[ctypes.c_char] | ctyp
     Raises:
         OSError: with the kernel's errno.
     """
-    made = [
+    converted = [
         ctypes.c_long(a) if isinstance(a, int) else ctypes.byref(a) if isinstance(a, ctypes.Structure) else a
         for a in args
     ]
-    result = libc.syscall(ctypes.c_long(number), *made)
+    result = libc.syscall(ctypes.c_long(number), *converted)
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))

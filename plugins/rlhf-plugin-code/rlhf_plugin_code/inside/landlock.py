@@ -1,4 +1,4 @@
-"""Landlock: the kernel's own list of folders that a process may use, whatever is mounted and whoever it is."""
+"""Landlock: the kernel's own list of folders that a process may use, whatever is mounted and whichever user runs it."""
 
 from __future__ import annotations
 

@@ -132,22 +132,22 @@ class Zygote:
             self._become(part, [descriptors[i] for i in part["fds"]], limits)
         return Run(pid)
 
-    def _become(self, part: Mapping[str, Any], mine: Sequence[int], limits: Mapping[str, Any]) -> NoReturn:
+    def _become(self, part: Mapping[str, Any], descriptors: Sequence[int], limits: Mapping[str, Any]) -> NoReturn:
         """In the child: keep the given descriptors as 0, 1, 2 ..., give up everything else, and work."""
         code = 125
         try:
-            moved = [os.dup2(d, 100 + i) for i, d in enumerate(mine)]
+            moved = [os.dup2(d, 100 + i) for i, d in enumerate(descriptors)]
             for i, descriptor in enumerate(moved):
                 os.dup2(descriptor, i, inheritable=i < 3)
-            os.closerange(len(mine), 1 << 16)
+            os.closerange(len(descriptors), 1 << 16)
             os.environ.clear()
             os.environ.update(ENVIRONMENT)
             with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
                 file.write("1000")  # when memory runs out, a program goes first
-            own = {**limits, "isolated": self.isolated}
+            own_limits = {**limits, "isolated": self.isolated}
             if part["role"] == "harness":
-                own["file_kb"] = limits["verdicts_kb"]  # the tests' side, however little the program may write
-            confinement.confine(own, self.landlock, self.filter, self.isolated)
+                own_limits["file_kb"] = limits["verdicts_kb"]  # the tests' side, however little the program may write
+            confinement.confine(own_limits, self.landlock, self.filter, self.isolated)
             code = work(part["role"])
         except BaseException as error:
             os.write(2, f"{type(error).__name__}: {error}\n".encode(errors="replace"))
@@ -180,8 +180,8 @@ class Zygote:
         """Processes of all programs; their memory counts as far as they do not share it with this one."""
         if not self.watches or not self.isolated:
             return []
-        mine = os.getpid()
-        return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != mine]
+        zygote = os.getpid()
+        return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != zygote]
 
     def _pages(self, pid: int) -> int:
         try:
@@ -198,19 +198,19 @@ class Zygote:
 
     def _sweep(self) -> None:
         """Without process namespaces: kill what came to this process as a subreaper."""
-        children = f"/proc/self/task/{os.getpid()}/children"
+        children_file = f"/proc/self/task/{os.getpid()}/children"
         while True:
             with contextlib.suppress(ChildProcessError):
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
             try:
-                with open(children) as file:
-                    left = [int(p) for p in file.read().split()]
+                with open(children_file) as file:
+                    children_left = [int(p) for p in file.read().split()]
             except OSError:
                 return
-            if not left:
+            if not children_left:
                 return
-            for pid in left:
+            for pid in children_left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
@@ -253,7 +253,7 @@ def reopen_streams() -> None:
 
 
 def main(descriptor: int, parent: int, settings: Mapping[str, Any]) -> None:
-    """Enter the room and serve. The trusted side is told how strong the walls are, or why there are none."""
+    """Confine this process and serve. Reports to the trusted side how programs are isolated, or why they cannot be."""
     control = socket.socket(fileno=descriptor)
     tie(parent)
     for name in PRELOADED:

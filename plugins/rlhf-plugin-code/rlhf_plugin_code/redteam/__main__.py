@@ -53,8 +53,8 @@ def main(argv: list[str] | None = None) -> int:
     with arena() as ground, Neighbour() as neighbour:
         time.sleep(0.5)
         outcomes = [watched(ground, neighbour, group, name) for group, name in chosen]
-        walls = ground.sandbox.isolation
-    lines = table(outcomes, walls, neighbour)
+        isolation = ground.sandbox.isolation
+    lines = table(outcomes, isolation, neighbour)
     if args.json:
         print(json.dumps([as_row(o) for o in outcomes], indent=1))
     else:
@@ -67,14 +67,14 @@ def main(argv: list[str] | None = None) -> int:
 def watched(ground: Arena, neighbour: Neighbour, group: str, name: str) -> Outcome:
     """One attack, and how slow the neighbour was meanwhile."""
     before = len(neighbour.times)
-    found = ground.attack(group, name)
+    outcome = ground.attack(group, name)
     times = neighbour.times[before:]
-    seen = f"{statistics.median(times) * 1000:.0f} ms" if times else ""
-    print(f"{found.won or 'stopped':20} {name}", file=sys.stderr)
-    return Outcome(found.group, found.name, found.won, found.stopped_by, found.seconds, seen)
+    median = f"{statistics.median(times) * 1000:.0f} ms" if times else ""
+    print(f"{outcome.won or 'stopped':20} {name}", file=sys.stderr)
+    return Outcome(outcome.group, outcome.name, outcome.won, outcome.stopped_by, outcome.seconds, median)
 
 
-def table(outcomes: list[Outcome], walls: str, neighbour: Neighbour) -> list[str]:
+def table(outcomes: list[Outcome], isolation: str, neighbour: Neighbour) -> list[str]:
     """Markdown."""
     won = sum(bool(o.won) for o in outcomes)
     rows = [
@@ -87,13 +87,13 @@ def table(outcomes: list[Outcome], walls: str, neighbour: Neighbour) -> list[str
         "# Attacks on the sandbox",
         "",
         f"`python -m rlhf_plugin_code.redteam --markdown FILE` on Linux "
-        f"{platform.release().split('-')[0]}, Python {platform.python_version()}. Walls: {walls}. Limits: "
+        f"{platform.release().split('-')[0]}, Python {platform.python_version()}. Isolation: {isolation}. Limits: "
         f"{LIMITS.timeout_s:g} s, {LIMITS.memory_mb} MB, {LIMITS.processes} processes.",
         "",
         f"{len(outcomes)} attacks, {won} succeeded. A second sandbox beside them ran {len(neighbour.times)} "
         f"programs with {neighbour.wrong} wrong verdicts, median {middle:.0f} ms each; the last column is its "
         "median during the attack. Seconds are on the clock and include the look around afterwards. Control: the "
-        "attack is seen to succeed where the walls are taken away (`tests/test_attacks.py`); the others have none.",
+        "attack is seen to succeed without isolation (`tests/test_attacks.py`); the others have none.",
         "",
         "| group | attack | succeeded | what it met | control | seconds | neighbour |",
         "|---|---|---|---|---|---|---|",

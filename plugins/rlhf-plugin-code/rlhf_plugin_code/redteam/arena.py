@@ -29,10 +29,10 @@ CONTROLS = (
     "a symbolic link to a secret",
     "a TCP connection to the host",
 )
-"""Harmless attacks that are seen to succeed where there are no walls; the others have no such control."""
+"""Harmless attacks that are seen to succeed where there is no isolation; the others have no such control."""
 
 
-class NoWalls(Sandbox):
+class NoIsolation(Sandbox):
     """Runs programs with this user's rights, to see that an attack would succeed."""
 
     def __init__(self, limits: Limits) -> None:
@@ -93,14 +93,14 @@ class Arena:
         return code
 
     def _claims(self, ended: Ended) -> str:
-        said = ended.stdout + ended.stderr
-        if self.secret in said:
+        output = ended.stdout + ended.stderr
+        if self.secret in output:
             return "read the secret"
         return "claims to have won" if "WON" in ended.stdout else ""
 
     def _verdict(self, code: str, test: str) -> tuple[str, str]:
-        wanted = random.randrange(10**6, 10**9)
-        report = self.sandbox.tests(code, [test.replace("@WANTED@", str(wanted))])
+        expected = random.randrange(10**6, 10**9)
+        report = self.sandbox.tests(code, [test.replace("@WANTED@", str(expected))])
         won = "a test passed" if any(report.passed) else report.broken
         return won, reason(report)
 
@@ -121,9 +121,9 @@ class Arena:
                 pass
         if self.sandbox.starts != 1:
             return "broke the sandbox"
-        left = processes_below(self.sandbox)
-        if len(left) > 2:  # the one that waits outside and the one that forks
-            return f"{len(left) - 2} processes left"
+        pids = processes_below(self.sandbox)
+        if len(pids) > 2:  # the one that waits outside and the one that forks
+            return f"{len(pids) - 2} processes left"
         after = self.sandbox.script("print(sorted(__import__('os').listdir('/tmp')), 6 * 7)")
         return "" if after.stdout == "[] 42\n" else f"changed the next program: {after.stdout[:60]!r}"
 
@@ -135,7 +135,7 @@ def processes_below(sandbox: Sandbox) -> list[int]:
 
 @contextmanager
 def arena(limits: Limits = LIMITS, box: type[Sandbox] = Sandbox) -> Iterator[Arena]:
-    """Everything set up, around a sandbox or, for controls, what has no walls; cleaned away afterwards."""
+    """Everything set up, around a sandbox or, for controls, what isolates nothing; cleaned away afterwards."""
     secret = secrets.token_hex(16)
     os.environ["ARENA_SECRET"] = secret
     victim = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
@@ -171,8 +171,8 @@ def how(ended: Ended) -> str:
             -6: "SIGABRT, alone",
             -7: "SIGBUS, alone",
         }.get(ended.code, f"signal {-ended.code}")
-    said = [line for line in (*ended.stdout.splitlines(), *ended.stderr.splitlines()[-1:]) if line.strip()]
-    kinds = dict.fromkeys(short(line) for line in said)
+    lines = [line for line in (*ended.stdout.splitlines(), *ended.stderr.splitlines()[-1:]) if line.strip()]
+    kinds = dict.fromkeys(short(line) for line in lines)
     return ", ".join(list(kinds)[:3]) or "nothing to be had"
 
 
