@@ -17,7 +17,7 @@ from rlhf_core.api import (
     RolloutRequest,
 )
 from rlhf_core.sdk import component_of, load_sampler, open_registry
-from rlhf_core.testing.config import check_config
+from rlhf_core.testing import check_config
 from rlhf_eval.benchmark import check_rows
 from rlhf_eval.cli import suite_of
 from rlhf_eval.harness import context

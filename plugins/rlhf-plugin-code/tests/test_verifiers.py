@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.api import BuildContext, Sample, ScoreStatus
-from rlhf_core.config.data import DatasetSettings
-from rlhf_core.data.datasets import Datasets
-from rlhf_core.registry import Registry
+from rlhf_core.api import BuildContext, DatasetSettings, Sample, ScoreStatus
+from rlhf_core.sdk import Datasets, Registry
 from rlhf_plugin_code.config import AppsConfig, AssertsConfig, HumanEvalConfig, MBPPConfig, ProgramConfig
 from rlhf_plugin_code.sandbox import Sandbox
 

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from rlhf_core.api import ConfigError, DatasetError, Prompt, RlhfError, Sample, Score, ScoreStatus
-from rlhf_core.registry import Registry
-from rlhf_core.runs.jsonl import read_jsonl
+from rlhf_core.sdk import Registry, read_jsonl
 from rlhf_core.testing import check_reward, make_context, make_samples
 from rlhf_plugin_composite.config import CompositeConfig, PartSettings
 from rlhf_plugin_composite.normalise import Normaliser

@@ -16,7 +16,7 @@ import pytest
 
 from rlhf_core.api import PreferencePair
 from rlhf_core.pocket.data import load_pairs
-from rlhf_core.runs.jsonl import read_jsonl
+from rlhf_core.sdk import read_jsonl
 from rlhf_plugin_datagen.confidence import confidences, top
 
 Command = Callable[..., tuple[int, str]]

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.registry import Registry
-from rlhf_core.runs.jsonl import read_jsonl
+from rlhf_core.sdk import Registry, read_jsonl
 from rlhf_plugin_datagen.outside import open_datasets
 
 Command = Callable[..., tuple[int, str]]

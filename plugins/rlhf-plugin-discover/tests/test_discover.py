@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from rlhf_core.api import Prompt, Sample
-from rlhf_core.registry import Registry
-from rlhf_core.testing.samples import make_context
+from rlhf_core.sdk import Registry
+from rlhf_core.testing import make_context
 from rlhf_core.verifiers.config import NumericVerifierConfig
 from rlhf_plugin_discover.archive import Archive, Journal, Verdict
 from rlhf_plugin_discover.conversation import again, messages, verdict_text

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rlhf_core.api import BuildContext, ConfigError, Prompt, Sample, Score
-from rlhf_core.registry import Registry
+from rlhf_core.sdk import Registry
 from rlhf_core.testing import check_verifier
 from rlhf_plugin_code.config import SandboxSettings
 from rlhf_plugin_discover.baseline import program_of

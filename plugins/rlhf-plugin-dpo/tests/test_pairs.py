@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from rlhf_core.api import FinishReason, ModelConfig, PairBatch, Prompt, PromptGroup, Rollout, Score, ScoreStatus
-from rlhf_core.models.load import LoadedModel, load_policy
 from rlhf_core.policy.forward_options import ALL, PLAIN
+from rlhf_core.sdk import LoadedModel, load_policy
 from rlhf_plugin_dpo.batches import reference_by_rank, sides_by_rank, with_scales
 from rlhf_plugin_dpo.buffer import PairBuffer, pack, unpack
 from rlhf_plugin_dpo.choose import choose_pairs, summed

@@ -17,9 +17,7 @@ import pytest
 import torch
 
 from rlhf_core.api import ModelConfig
-from rlhf_core.models.load import load_policy
-from rlhf_core.models.prompt_format import Formatter
-from rlhf_core.registry import Registry
+from rlhf_core.sdk import Formatter, Registry, load_policy
 from rlhf_core.testing import make_context
 from rlhf_plugin_dpo.batches import PAIRINGS, SftTerm, with_scales
 from rlhf_plugin_dpo.items import PairItem, Side, make_pair, sides_of

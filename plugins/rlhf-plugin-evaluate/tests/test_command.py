@@ -12,10 +12,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from rlhf_core.api import BuildContext, ComponentConfig, JudgeReply, JudgeRequest, ModelConfig
-from rlhf_core.models.load import load_policy
-from rlhf_core.models.save import write_folder
-from rlhf_core.registry import Registry
-from rlhf_core.runs.jsonl import read_jsonl
+from rlhf_core.sdk import Registry, load_policy, read_jsonl, save_model
 from rlhf_plugin_evaluate.comparison import fingerprints as fingerprints_of
 from rlhf_plugin_judge.config import LocalConfig
 
@@ -78,7 +75,7 @@ def nudged(tmp_path: Path) -> Path:
     }
     folder = tmp_path / "nudged"
     folder.mkdir()
-    write_folder(policy.model, policy.tokenizer, folder, weights)
+    save_model(policy.model, policy.tokenizer, folder, weights)
     return folder
 
 

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from rlhf_core.api import ConfigError, Score, ScoreStatus
-from rlhf_core.registry import Registry
-from rlhf_core.testing import make_context
-from rlhf_core.testing.samples import make_rollouts
+from rlhf_core.sdk import Registry
+from rlhf_core.testing import make_context, make_rollouts
 
 REGISTRY = Registry(disabled=())
 NAMES = sorted(e.name for e in REGISTRY.entries("advantage") if e.distribution == "rlhf-plugin-grpo")

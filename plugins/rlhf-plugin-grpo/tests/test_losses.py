@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rlhf_core.api import TokenBatch
-from rlhf_core.registry import Registry
+from rlhf_core.sdk import Registry
 from rlhf_core.testing import make_context
 from rlhf_plugin_grpo.loss import GrpoClip
 

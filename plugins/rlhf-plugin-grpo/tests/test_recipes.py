@@ -9,7 +9,7 @@ import pytest
 from rlhf_core.api import ConfigError
 from rlhf_core.config.load import validate
 from rlhf_core.launch.run import preflight
-from rlhf_core.registry import Registry
+from rlhf_core.sdk import Registry
 
 REGISTRY = Registry(disabled=())
 TRAINERS = sorted(e.name for e in REGISTRY.entries("trainer") if e.distribution == "rlhf-plugin-grpo")

@@ -8,12 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_core.api import Score
-from rlhf_core.models.config import ModelConfig
-from rlhf_core.models.load import load_policy
-from rlhf_core.registry import Registry
-from rlhf_core.testing import make_context
-from rlhf_core.testing.samples import make_rollouts
+from rlhf_core.api import ModelConfig, Score
+from rlhf_core.sdk import Registry, load_policy
+from rlhf_core.testing import make_context, make_rollouts
 
 pytest.importorskip("trl")
 from datasets import Dataset

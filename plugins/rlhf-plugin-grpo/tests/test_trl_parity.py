@@ -18,10 +18,9 @@ import torch
 from rlhf_core.api import TokenBatch
 from rlhf_core.config.load import validate
 from rlhf_core.functional.reduce import reduce_loss
-from rlhf_core.registry import Registry
+from rlhf_core.sdk import Registry, TrainingSample
 from rlhf_core.testing import make_context
 from rlhf_core.trainers.common.policy_module import KLTerm
-from rlhf_core.trainers.common.training_sample import TrainingSample
 from rlhf_core.trainers.online.entropy import EntropyBonus, keep_uncertain
 
 accelerate = pytest.importorskip("accelerate")

@@ -14,8 +14,7 @@ from rlhf_core.config.load import validate
 from rlhf_core.hooks import HookBus, new_manager
 from rlhf_core.launch.run import preflight, run_plan
 from rlhf_core.plan import Plan, make_plan
-from rlhf_core.registry import Registry
-from rlhf_core.runs.jsonl import read_jsonl
+from rlhf_core.sdk import Registry, read_jsonl
 
 
 class OnesConfig(ComponentConfig):

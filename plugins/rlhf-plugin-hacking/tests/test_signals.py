@@ -11,9 +11,8 @@ import pytest
 
 from rlhf_core.api import ConfigError, StopRun
 from rlhf_core.config.load import validate
-from rlhf_core.registry import Registry
-from rlhf_core.testing import check_monitor
-from rlhf_core.testing.samples import make_context
+from rlhf_core.sdk import Registry
+from rlhf_core.testing import check_monitor, make_context
 from rlhf_plugin_hacking.config import HackingConfig
 from rlhf_plugin_hacking.signals import normal_kl
 

@@ -7,12 +7,10 @@ import math
 
 import pytest
 
-from rlhf_core.api import StopRun
-from rlhf_core.config.base import ComponentConfig
+from rlhf_core.api import ComponentConfig, StopRun
 from rlhf_core.config.load import validate
-from rlhf_core.registry import Registry
-from rlhf_core.testing import check_monitor
-from rlhf_core.testing.samples import make_context
+from rlhf_core.sdk import Registry
+from rlhf_core.testing import check_monitor, make_context
 from rlhf_plugin_health import config as c
 
 Steps = list[dict[str, float]]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_core.api import ModelConfig
+from rlhf_core.api import JudgeRequest, ModelConfig, ScoreStatus
 from rlhf_core.testing import check_judge, make_context
-from rlhf_core.types import JudgeRequest, ScoreStatus
 from rlhf_plugin_judge.config import LocalConfig
 
 POCKET = LocalConfig(model=ModelConfig(path="pocket"))

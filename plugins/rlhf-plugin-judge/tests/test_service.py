@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_core.errors import ConfigError
-from rlhf_core.runs.jsonl import read_jsonl
+from rlhf_core.api import ConfigError, JudgeRequest, ScoreStatus
+from rlhf_core.sdk import read_jsonl
 from rlhf_core.testing import check_judge, make_context
-from rlhf_core.types import JudgeRequest, ScoreStatus
 from rlhf_plugin_judge.config import AnthropicConfig
 from rlhf_plugin_judge.ledger import Ledger
 from rlhf_plugin_judge.prices import NANO, Price

@@ -7,11 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from rlhf_core.api import ModelConfig
-from rlhf_core.registry import Registry
+from rlhf_core.api import JudgeReply, ModelConfig, PreferencePair, Prompt, Sample, ScoreStatus, VerifierRewardConfig
+from rlhf_core.sdk import Registry
 from rlhf_core.testing import check_reward, check_verifier, make_context
-from rlhf_core.types import JudgeReply, PreferencePair, Prompt, Sample, ScoreStatus
-from rlhf_core.verifiers.config import VerifierRewardConfig
 from rlhf_plugin_judge.agreement import pair_agreement
 from rlhf_plugin_judge.config import AnthropicConfig, LocalConfig
 from rlhf_plugin_judge.pairwise import Match, PairwiseReward, compare, ring

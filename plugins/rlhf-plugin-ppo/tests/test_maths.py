@@ -20,7 +20,7 @@ from rlhf_core.api import (
     TokenBatch,
     TokenValues,
 )
-from rlhf_core.testing.samples import make_context
+from rlhf_core.testing import make_context
 from rlhf_plugin_ppo.advantage import Gae
 from rlhf_plugin_ppo.config import CriticSettings, GaeConfig, PpoKL
 from rlhf_plugin_ppo.loss import WithValues

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rlhf_core.api import FinishReason, ModelConfig, Rollout, Score
-from rlhf_core.models.load import load_tokenizer
+from rlhf_core.sdk import load_tokenizer
 from rlhf_core.testing import check_advantage, make_context
 from rlhf_plugin_prm.advantage import credited, token_ends
 from rlhf_plugin_prm.reward_config import StepAdvantageConfig

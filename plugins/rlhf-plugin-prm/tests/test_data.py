@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rlhf_core.api import DatasetError, DatasetSettings, JsonlConfig, Prompt, Sample
-from rlhf_core.data.datasets import Datasets
+from rlhf_core.sdk import Datasets
 from rlhf_core.testing import check_dataset, make_context
 from rlhf_plugin_prm.data.chains import check, gold, read_question
 from rlhf_plugin_prm.data.config import ChainStepsConfig, Gsm8kStepsConfig, ProcessBenchConfig

@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from rlhf_core.api import ModelConfig, ModelError, Prompt, Sample, ScoreStatus
-from rlhf_core.models.load import load_policy
+from rlhf_core.sdk import load_policy
 from rlhf_core.testing import check_reward, make_context
 from rlhf_plugin_prm.net import StepEncoder
 from rlhf_plugin_prm.reward import StepReward, aggregate

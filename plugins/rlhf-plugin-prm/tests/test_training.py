@@ -11,10 +11,9 @@ import pytest
 import torch
 
 from rlhf_core.api import ModelConfig
-from rlhf_core.models.load import load_policy
 from rlhf_core.pocket.data import load_pairs
 from rlhf_core.pocket.gold import is_hollow
-from rlhf_core.runs.jsonl import read_jsonl
+from rlhf_core.sdk import load_policy, read_jsonl
 from rlhf_core.testing import check_loss, check_trainer
 from rlhf_plugin_prm.config import OrmConfig, PrmConfig, StepBceConfig
 from rlhf_plugin_prm.loss import StepBatch, StepBce

@@ -12,10 +12,8 @@ import pytest
 import torch
 
 from rlhf_core.api import ModelConfig
-from rlhf_core.models.load import load_policy
 from rlhf_core.pocket.data import load_pairs
-from rlhf_core.registry import Registry
-from rlhf_core.sdk import context_of
+from rlhf_core.sdk import Registry, context_of, load_policy
 from rlhf_plugin_reward.config import BradleyTerryConfig
 from rlhf_plugin_reward.encoding import Encoder
 from rlhf_plugin_reward.net import fresh_net, save_classifier

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel
 
 from rlhf_core.api import ModelConfig, ModelError, PreferencePair
-from rlhf_core.models.load import load_policy
+from rlhf_core.sdk import load_policy
 from rlhf_plugin_reward.config import EnsembleConfig
 from rlhf_plugin_reward.net import load_classifier
 from rlhf_plugin_reward.reward import load_ensemble

@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from rlhf_core.api import FinishReason, ModelConfig, ModelError, PreferencePair, Prompt, Sample
-from rlhf_core.models.load import load_policy
-from rlhf_core.strategy.local import LocalStrategy
+from rlhf_core.sdk import LocalStrategy, load_policy
 from rlhf_plugin_reward.config import BradleyTerryConfig, EnsembleConfig
 from rlhf_plugin_reward.encoding import Encoder, View
 from rlhf_plugin_reward.net import fresh_net, save_classifier

@@ -12,7 +12,7 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from rlhf_core.api import ModelConfig, PreferencePair
-from rlhf_core.models.load import load_policy
+from rlhf_core.sdk import load_policy
 from rlhf_plugin_reward.encoding import Encoder
 from rlhf_plugin_reward.pairs import encode_pairs, first_of_mixture
 

@@ -21,7 +21,7 @@ from rlhf_core.api import (
     Sample,
     ScoreStatus,
 )
-from rlhf_core.models.load import load_policy
+from rlhf_core.sdk import load_policy
 from rlhf_core.testing import check_reward
 from rlhf_plugin_reward.config import BradleyTerryConfig, EnsembleConfig
 from rlhf_plugin_reward.encoding import Encoder

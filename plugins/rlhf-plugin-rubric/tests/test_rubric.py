@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.errors import ConfigError
+from rlhf_core.api import ConfigError, Prompt, Sample, ScoreStatus
 from rlhf_core.testing import check_reward, make_context
-from rlhf_core.types import Prompt, Sample, ScoreStatus
 from rlhf_plugin_judge.config import AnthropicConfig
 from rlhf_plugin_judge.stand_in import Service, StandIn
 from rlhf_plugin_rubric.config import RubricRewardConfig

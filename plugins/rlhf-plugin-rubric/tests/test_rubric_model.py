@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from rlhf_core.api import Prompt, Sample
 from rlhf_core.pocket.data import load_pairs
 from rlhf_core.pocket.gold import is_hollow, words
-from rlhf_core.runs.jsonl import read_jsonl
+from rlhf_core.sdk import read_jsonl
 from rlhf_core.testing import check_reward, make_context
-from rlhf_core.types import Prompt, Sample
 from rlhf_plugin_rubric.config import RubricModelConfig
 from rlhf_plugin_rubric.model import GradeBatch, GradeLoss
 from rlhf_plugin_rubric.rubric import Rubric

@@ -13,10 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_core.api import ModelConfig
 from rlhf_core.cli.main import main
-from rlhf_core.models.load import load_policy
-from rlhf_core.models.prompt_format import Formatter
-from rlhf_core.trainers.common.policy_module import PolicyModule
-from rlhf_core.trainers.common.training_sample import TrainingSample
+from rlhf_core.sdk import Formatter, PolicyModule, TrainingSample, load_policy
 from rlhf_plugin_sft.loss import CrossEntropy
 
 ROWS = [

@@ -11,10 +11,7 @@ import torch
 
 from rlhf_core.api import ModelConfig, ModelError
 from rlhf_core.functional.reduce import reduce_loss
-from rlhf_core.models.load import LoadedModel, load_policy
-from rlhf_core.models.prompt_format import Formatter
-from rlhf_core.trainers.common.policy_module import PolicyModule
-from rlhf_core.trainers.common.training_sample import TrainingSample
+from rlhf_core.sdk import Formatter, LoadedModel, PolicyModule, TrainingSample, load_policy
 from rlhf_plugin_sft.loss import CrossEntropy
 from rlhf_plugin_sft.turns import all_answers, last_answer
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from rlhf_core.api import Prompt, Sample, VerifierRewardConfig
-from rlhf_core.registry import Registry
+from rlhf_core.sdk import Registry
 from rlhf_core.testing import make_context
 from rlhf_core.verifiers.verifier_reward import VerifierReward
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_core.api import Sample, ScoreStatus
-from rlhf_core.data.files import read_json
+from rlhf_core.sdk import read_rows
 from rlhf_core.testing import check_verifier
 from rlhf_plugin_verifiers.instructions.config import IFBenchConfig, IFEvalConfig
 from rlhf_plugin_verifiers.instructions.registry import INSTRUCTIONS, checks
@@ -272,7 +272,7 @@ def test_an_unknown_instruction_is_found_at_start(command: Callable, tmp_path: P
 
 def test_every_row_of_ifeval_and_ifbench_can_be_checked(test_data: Path) -> None:
     files = ("ifeval/input_data.jsonl", "ifbench/IFBench_test.jsonl.gz")
-    every = [row for file in files for row in read_json(str(test_data / file)).rows]
+    every = [row for file in files for row in read_rows(str(test_data / file)).rows]
     assert len(every) == 541 + 300
     assert {i for row in every for i in row["instruction_id_list"]} == set(INSTRUCTIONS)
     assert all(checks(row["instruction_id_list"], row["kwargs"]) for row in every)

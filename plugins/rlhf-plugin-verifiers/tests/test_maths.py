@@ -204,9 +204,9 @@ def test_a_reference_that_does_not_parse_is_found_at_start(command: Callable, tm
 
 @pytest.mark.slow
 def test_agreement_with_other_projects_cases_is_nowhere_below_math_verifys(test_data: Path) -> None:
-    from rlhf_core.data.files import read_json
+    from rlhf_core.sdk import read_rows
     from scripts.studies.verifier_cases import counts, judge
 
-    agreement = counts([judge(row) for row in read_json(str(test_data / "verifier_cases/math.jsonl.gz")).rows])
+    agreement = counts([judge(row) for row in read_rows(str(test_data / "verifier_cases/math.jsonl.gz")).rows])
     assert all(n["ours"] >= n["math_verify"] for n in agreement.values())
     assert agreement["total"] == {"cases": 195, "ours": 194, "math_verify": 172}
