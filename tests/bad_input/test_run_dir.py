@@ -142,15 +142,15 @@ def test_what_is_found_while_the_rooms_are_built_leaves_nothing(rlhf: Rlhf, tmp_
 
 
 def test_a_folder_with_files_that_a_run_would_overwrite(rlhf: Rlhf, quick: tuple[str, ...], tmp_path: Path) -> None:
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    (mine / "config.yaml").write_text("trainer: {steps: 3}\n")
-    (mine / "samples.jsonl").write_text("{}\n")
+    other_run = tmp_path / "mine"
+    other_run.mkdir()
+    (other_run / "config.yaml").write_text("trainer: {steps: 3}\n")
+    (other_run / "samples.jsonl").write_text("{}\n")
     for settings in ((), ("--model", tmp_path / "none")):
-        out = rlhf(*quick, *settings, "--config", mine / "config.yaml", "--run-dir", mine)
+        out = rlhf(*quick, *settings, "--config", other_run / "config.yaml", "--run-dir", other_run)
         assert out.code == 2
-        assert sorted(p.name for p in mine.iterdir()) == ["config.yaml", "samples.jsonl"]
-    assert "files that a run would overwrite: config.yaml, samples.jsonl" in rlhf(*quick, "--run-dir", mine).err
+        assert sorted(p.name for p in other_run.iterdir()) == ["config.yaml", "samples.jsonl"]
+    assert "files that a run would overwrite: config.yaml, samples.jsonl" in rlhf(*quick, "--run-dir", other_run).err
 
 
 def test_of_two_runs_in_one_folder_one_goes_on(tmp_path: Path, quick: tuple[str, ...]) -> None:

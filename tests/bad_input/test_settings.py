@@ -144,7 +144,7 @@ def test_no_algorithm(refused: Refused) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         (("--set", "trainer.rollout_batch_size=8"), "1 prompts per step cannot be shared by 2 processes"),
         (("--set", "strategy=single"), "strategy 'single' cannot run on 2 processes"),
@@ -152,11 +152,11 @@ def test_no_algorithm(refused: Refused) -> None:
     ],
 )
 def test_several_processes_are_refused_before_one_is_started(
-    rlhf: Rlhf, quick: tuple[str, ...], tmp_path: Path, settings: tuple[str, ...], said: str
+    rlhf: Rlhf, quick: tuple[str, ...], tmp_path: Path, settings: tuple[str, ...], message: str
 ) -> None:
     out = rlhf(*quick, "--nproc", "2", "--run-dir", tmp_path / "run", *settings)
     assert out.code == 2
-    assert said in out.err
+    assert message in out.err
     assert not (tmp_path / "run").exists()
 
 

@@ -104,17 +104,17 @@ def test_schema(rlhf: Rlhf) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         (("--kind", "loss", "--name", "grpo_clap"), "did you mean 'grpo_clip'"),
         (("--name", "grpo"), "needs a --kind"),
         (("--kind", "los"), "los"),
     ],
 )
-def test_schema_of_what_does_not_exist(rlhf: Rlhf, args: tuple[str, ...], said: str) -> None:
+def test_schema_of_what_does_not_exist(rlhf: Rlhf, args: tuple[str, ...], message: str) -> None:
     out = rlhf("config", "schema", *args)
     assert out.code == 2
-    assert said in out.err
+    assert message in out.err
 
 
 def test_a_recipe_may_depend_on_the_reward(rlhf: Rlhf) -> None:

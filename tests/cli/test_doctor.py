@@ -20,8 +20,8 @@ def checks(text: str) -> dict[str, dict[str, str]]:
 def test_a_sound_installation(rlhf: Rlhf) -> None:
     out = rlhf("doctor", "--json")
     assert out.code == 0, out.out
-    found = checks(out.out)
-    assert found["torch"]["detail"] == metadata.version("torch")
+    findings = checks(out.out)
+    assert findings["torch"]["detail"] == metadata.version("torch")
     assert {
         "python",
         "gguf",
@@ -33,8 +33,8 @@ def test_a_sound_installation(rlhf: Rlhf) -> None:
         "disk space here",
         "cache folder",
         "settings folder",
-    } <= set(found)
-    assert any(what.startswith("rlhf-plugin-grpo") for what in found)
+    } <= set(findings)
+    assert any(what.startswith("rlhf-plugin-grpo") for what in findings)
     assert not Path("../cache").exists()
     assert "everything needed is in order" in rlhf("doctor").out
 
@@ -49,10 +49,10 @@ def test_a_plugin_that_does_not_import(rlhf: Rlhf, tmp_path: Path, monkeypatch: 
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     out = rlhf("doctor", "--json")
     assert out.code == 1
-    found = checks(out.out)
-    assert found["loss rlhf-plugin-bad/bad"]["state"] == "broken"
-    assert "no_such_module_here" in found["loss rlhf-plugin-bad/bad"]["detail"]
-    assert found["hooks"]["state"] == "broken"
+    findings = checks(out.out)
+    assert findings["loss rlhf-plugin-bad/bad"]["state"] == "broken"
+    assert "no_such_module_here" in findings["loss rlhf-plugin-bad/bad"]["detail"]
+    assert findings["hooks"]["state"] == "broken"
     text = rlhf("doctor").out
     assert "2 broken" in text
     assert "fix: " in text

@@ -47,7 +47,7 @@ def test_prints_prompt_and_completions(rlhf: Rlhf) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         ((), "there is no prompt"),
         (("--prompt", " "), "--prompt is empty"),
@@ -60,10 +60,10 @@ def test_prints_prompt_and_completions(rlhf: Rlhf) -> None:
         (("--prompt", "x", "--temprature", "1"), "--temperature"),
     ],
 )
-def test_wrong_input(rlhf: Rlhf, args: tuple[str, ...], said: str) -> None:
+def test_wrong_input(rlhf: Rlhf, args: tuple[str, ...], message: str) -> None:
     out = rlhf("generate", *args)
     assert out.code == 2
-    assert said in out.err
+    assert message in out.err
     assert "Traceback" not in out.err
 
 

@@ -132,7 +132,7 @@ def test_exit_code_1_without_any_score(rlhf: Rlhf, rows: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         ((), "either --model or --reward"),
         (("--reward", "verifier", "--model", "x"), "either --model or --reward"),
@@ -142,15 +142,15 @@ def test_exit_code_1_without_any_score(rlhf: Rlhf, rows: Path, monkeypatch: pyte
         (("--model", "./nothing"), "'./nothing' holds no reward model"),
     ],
 )
-def test_wrong_options(rlhf: Rlhf, rows: Path, args: tuple[str, ...], said: str) -> None:
+def test_wrong_options(rlhf: Rlhf, rows: Path, args: tuple[str, ...], message: str) -> None:
     out = rlhf("reward", "score", *args, "--input", rows)
     assert out.code == 2
-    assert said in out.err
+    assert message in out.err
     assert "Traceback" not in out.err
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "is empty"),
         ('{"prompt": "x"}\n', "no column 'completion'"),
@@ -159,9 +159,9 @@ def test_wrong_options(rlhf: Rlhf, rows: Path, args: tuple[str, ...], said: str)
         ('{"prompt": "x", "completion": "y"}\n', "no reference answers"),
     ],
 )
-def test_wrong_rows(rlhf: Rlhf, rows: Path, text: str, said: str, tmp_path: Path) -> None:
+def test_wrong_rows(rlhf: Rlhf, rows: Path, text: str, message: str, tmp_path: Path) -> None:
     rows.write_text(text)
     out = rlhf("reward", "score", "--reward", "verifier", "--input", rows, "--output", tmp_path / "scored.jsonl")
     assert out.code == 2
-    assert said in out.err
+    assert message in out.err
     assert not (tmp_path / "scored.jsonl").exists()

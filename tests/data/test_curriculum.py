@@ -76,8 +76,8 @@ def test_equal_values_are_in_a_seeded_order(write: Write) -> None:
 def test_several_sources_each_in_its_order(write: Write, refused: Refused) -> None:
     given = prompts(a=4, b=4)
     path = write("p.jsonl", rows({p.id: (i % 4 + 1) / 5 for i, p in enumerate(given)}))
-    found, _ = apply_curriculum(CurriculumSettings(path=path), given, [], 7)
-    batch = [p.id for p in PromptOrder(found, {"a": 1.0, "b": 1.0}, 0, shuffle=False).take(4)]
+    kept_prompts, _ = apply_curriculum(CurriculumSettings(path=path), given, [], 7)
+    batch = [p.id for p in PromptOrder(kept_prompts, {"a": 1.0, "b": 1.0}, 0, shuffle=False).take(4)]
     assert sorted(batch) == ["a/2", "a/3", "b/2", "b/3"]
     refused(
         lambda: kept(write("q.json", [json.dumps(VALUES)]), given, max_unmatched_fraction=1),
@@ -94,8 +94,8 @@ def test_ids_of_heldout_prompts_match(write: Write) -> None:
 
 def test_ids_that_match_nothing(write: Write, refused: Refused) -> None:
     path = write("p.json", [json.dumps({**{f"{i}": 0.5 for i in range(18)}, "x18": 0.5, "x19": 0.5})])
-    found, counts = apply_curriculum(CurriculumSettings(path=path), prompts(a=20), [], None)
-    assert (len(found), counts) == (18, {"curriculum_ids_unmatched": 2, "curriculum_prompts_unmatched": 2})
+    kept_prompts, counts = apply_curriculum(CurriculumSettings(path=path), prompts(a=20), [], None)
+    assert (len(kept_prompts), counts) == (18, {"curriculum_ids_unmatched": 2, "curriculum_prompts_unmatched": 2})
     refused(
         lambda: kept(path, prompts(a=20), max_unmatched_fraction=0.05),
         "2 of 20 ids",

@@ -245,9 +245,9 @@ def test_a_source_may_have_its_own_reward(datasets: Make, write: Write) -> None:
             {"name": "pocket", "subset": "arithmetic", "reward": {"name": "verifier", "timeout_s": 2}},
         ]
     )
-    own = loaded.own_rewards()
-    assert set(own) == {"pocket/arithmetic"}
-    assert own["pocket/arithmetic"].model_dump()["timeout_s"] == 2
+    rewards = loaded.own_rewards()
+    assert set(rewards) == {"pocket/arithmetic"}
+    assert rewards["pocket/arithmetic"].model_dump()["timeout_s"] == 2
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -284,11 +284,11 @@ def test_real_gsm8k(datasets: Make, test_data: Path) -> None:
     )
     rows = {"train": read(folder / "train.jsonl.gz"), "heldout": read(folder / "test.jsonl.gz")}
     for split, count in (("train", 7473), ("heldout", 1319)):
-        found = loaded.prompts(split)
-        assert len(found) == count
+        prompts = loaded.prompts(split)
+        assert len(prompts) == count
         given = [(r["question"], r["answer"].split("#### ")[1]) for r in rows[split]]
-        assert [(p.text, p.answer) for p in found] == given
-        assert found[17].id == f"gsm8k/{split}/000017"
+        assert [(p.text, p.answer) for p in prompts] == given
+        assert prompts[17].id == f"gsm8k/{split}/000017"
 
 
 def test_real_sharegpt_pairs(datasets: Make, test_data: Path) -> None:

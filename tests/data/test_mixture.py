@@ -99,10 +99,10 @@ def test_an_offline_run_draws_evaluates_and_resumes_by_source(
     assert rlhf("train", "--config", config, "--run-dir", run) == 0
     for row in read_jsonl(run / "trace.jsonl"):
         assert Counter(name[0] for name in row["examples"]) == {"a": 2, "b": 6}
-    found = json.loads((run / "summary.json").read_text())["evaluation_after"]
-    a, b = found["eval/a/loss"], found["eval/b/loss"]
-    assert min(a, b) < found["eval/loss"] < max(a, b)
-    assert abs(found["eval/loss"] - b) < abs(found["eval/loss"] - a), "six of the eight are of source b"
+    evaluation = json.loads((run / "summary.json").read_text())["evaluation_after"]
+    a, b = evaluation["eval/a/loss"], evaluation["eval/b/loss"]
+    assert min(a, b) < evaluation["eval/loss"] < max(a, b)
+    assert abs(evaluation["eval/loss"] - b) < abs(evaluation["eval/loss"] - a), "six of the eight are of source b"
 
     data = tmp_path / "a.jsonl"
     data.write_text(data.read_text().replace("What is 3 + 1?", "What is 3 + 2?"))
@@ -124,8 +124,8 @@ def test_an_online_run_evaluates_by_source(write: Write, tmp_path: Path, capsys:
     config = mixture(write, tmp_path, trainer, reward={"name": "verifier", "workers": 1})
     run = tmp_path / "run"
     assert rlhf("train", "--config", config, "--run-dir", run) == 0
-    found = json.loads((run / "summary.json").read_text())["evaluation_after"]
-    means = [found[f"eval/{key}"] for key in ("reward/mean", "a/reward/mean", "b/reward/mean")]
+    evaluation = json.loads((run / "summary.json").read_text())["evaluation_after"]
+    means = [evaluation[f"eval/{key}"] for key in ("reward/mean", "a/reward/mean", "b/reward/mean")]
     assert means[0] == pytest.approx(0.25 * means[1] + 0.75 * means[2])
 
     held = tmp_path / "b_held.jsonl"

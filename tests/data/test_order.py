@@ -22,8 +22,8 @@ def prompts(**sizes: int) -> list[Prompt]:
     ]
 
 
-def ids(found: Sequence[Prompt]) -> list[str]:
-    return [p.id for p in found]
+def ids(prompts_taken: Sequence[Prompt]) -> list[str]:
+    return [p.id for p in prompts_taken]
 
 
 def test_every_prompt_once_per_epoch_in_a_new_order() -> None:

@@ -40,9 +40,9 @@ def test_one_call_groups_in_order() -> None:
     groups = [PromptGroup(Prompt(f"p{i}", ({"role": "user", "content": "x"},)), (i, i), 3) for i in range(2)]
     engine = Echo()
     agent = SingleTurnConfig().build(None)  # type: ignore[arg-type]
-    found = agent.play(groups, [[1, 2, 3], [4, 5, 6]], engine, SamplingParams(), 9)
+    rollouts = agent.play(groups, [[1, 2, 3], [4, 5, 6]], engine, SamplingParams(), 9)
     assert len(engine.calls) == 1
-    assert [(r.prompt_id, r.group_index, r.prompt_ids, r.seed) for r in found] == [
+    assert [(r.prompt_id, r.group_index, r.prompt_ids, r.seed) for r in rollouts] == [
         (f"p{i}", g, (i, i), 3 * i + g + 1) for i in range(2) for g in range(3)
     ]
-    assert {r.policy_version for r in found} == {9}
+    assert {r.policy_version for r in rollouts} == {9}

@@ -23,11 +23,11 @@ SAMPLING = SamplingParams(max_tokens=decode_step.WORTH_TOKENS + 4, temperature=0
 def sampled(model: Any, tokenizer: Any, fast: bool, monkeypatch: pytest.MonkeyPatch) -> list[Rollout]:
     """What the engine samples; fails if the fast step is not what ``fast`` says."""
     with monkeypatch.context() as patch:
-        made: list[Any] = []
+        steps: list[Any] = []
         step = decode_step.decode_step if fast else lambda _: None
-        patch.setattr(native, "decode_step", lambda m: (made.append(step(m)), made[-1])[1])
+        patch.setattr(native, "decode_step", lambda m: (steps.append(step(m)), steps[-1])[1])
         rollouts = NativeEngine(model, tokenizer, 128, max_concurrent=6).generate(REQUESTS, SAMPLING, 0)
-        assert (made[0] is not None) == fast
+        assert (steps[0] is not None) == fast
     return rollouts
 
 

@@ -37,9 +37,9 @@ def direct(model: Any, prompt: Sequence[int], completion: Sequence[int], tempera
 
 
 def gradients(model: Any) -> list[torch.Tensor]:
-    found = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in model.parameters()]
+    values = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in model.parameters()]
     model.zero_grad()
-    return found
+    return values
 
 
 def truth(
@@ -129,7 +129,7 @@ def test_shared_and_packed_equal_padded_for_any_batch(new_model: Any, data: st.D
 
 
 @pytest.mark.parametrize(
-    ("model", "found"),
+    ("model", "allowed_kernels"),
     [
         ("llama", (True, True, True)),
         ("gpt2", (True, True, True)),
@@ -139,9 +139,9 @@ def test_shared_and_packed_equal_padded_for_any_batch(new_model: Any, data: st.D
     ],
     indirect=["model"],
 )
-def test_structure_is_found_by_trying(model: Any, found: tuple[bool, bool, bool]) -> None:
+def test_structure_is_found_by_trying(model: Any, allowed_kernels: tuple[bool, bool, bool]) -> None:
     """A cap on the logits forbids the split; a recurrent state would leak from sequence to sequence of a row."""
-    assert (structure(model).split, structure(model).share, structure(model).pack) == found
+    assert (structure(model).split, structure(model).share, structure(model).pack) == allowed_kernels
 
 
 def test_a_scaled_head_is_noticed(new_model: Any) -> None:

@@ -48,8 +48,8 @@ def test_without_padding_values_and_gradients_are_those_of_single_sequences(kind
     assert model.config._attn_implementation == NAME
     packed = last_token.last_hidden(model, ROWS)
     assert torch.allclose(packed, alone, atol=1e-5)
-    found = torch.autograd.grad((packed * head).sum(), list(model.parameters()), allow_unused=True)
-    for ours, theirs in zip(found, wanted):
+    gradients = torch.autograd.grad((packed * head).sum(), list(model.parameters()), allow_unused=True)
+    for ours, theirs in zip(gradients, wanted):
         assert ours is None or float((ours - theirs).abs().max()) <= 1e-5 * max(1.0, float(theirs.abs().max()))
     assert torch.allclose(last_token.last_hidden(model, ROWS, without_padding=False), alone, atol=1e-5)
 

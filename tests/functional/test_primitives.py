@@ -65,12 +65,12 @@ def test_entropy_of_known_distributions() -> None:
 
 def test_log_probs_and_entropy_are_those_of_the_models_logits(pocket: Any) -> None:
     batch = run.run_tokenize_prompt_and_output(PROMPTS, OUTPUTS, pocket.tokenizer)
-    found = run.run_get_response_log_probs(pocket.model, batch["input_ids"], batch["labels"], True)
+    output = run.run_get_response_log_probs(pocket.model, batch["input_ids"], batch["labels"], True)
     logp = pocket.model(batch["input_ids"]).logits.log_softmax(-1)
     want = logp.gather(-1, batch["labels"][..., None])[..., 0]
-    torch.testing.assert_close(found["log_probs"], want)
-    torch.testing.assert_close(found["token_entropy"], -(logp.exp() * logp).sum(-1))
-    assert found["log_probs"].requires_grad
+    torch.testing.assert_close(output["log_probs"], want)
+    torch.testing.assert_close(output["token_entropy"], -(logp.exp() * logp).sum(-1))
+    assert output["log_probs"].requires_grad
     assert set(run.run_get_response_log_probs(pocket.model, batch["input_ids"], batch["labels"], False)) == {
         "log_probs"
     }
@@ -78,12 +78,12 @@ def test_log_probs_and_entropy_are_those_of_the_models_logits(pocket: Any) -> No
 
 def test_log_probs_are_those_the_trainers_compute(pocket: Any) -> None:
     batch = run.run_tokenize_prompt_and_output(PROMPTS, OUTPUTS, pocket.tokenizer)
-    found = run.run_get_response_log_probs(pocket.model, batch["input_ids"], batch["labels"], True)
+    output = run.run_get_response_log_probs(pocket.model, batch["input_ids"], batch["labels"], True)
     outputs = [pocket.tokenizer.encode(t, add_special_tokens=False) for t in OUTPUTS]
     trainers = completion_logprobs(pocket.model, [pocket.tokenizer.encode(t) for t in PROMPTS], outputs, entropy=True)
     assert trainers.entropy_BT is not None
-    for mine, theirs in ((found["log_probs"], trainers.logprobs_BT), (found["token_entropy"], trainers.entropy_BT)):
-        torch.testing.assert_close(mine[batch["response_mask"]], theirs[trainers.mask_BT], atol=1e-5, rtol=1e-5)
+    for ours, theirs in ((output["log_probs"], trainers.logprobs_BT), (output["token_entropy"], trainers.entropy_BT)):
+        torch.testing.assert_close(ours[batch["response_mask"]], theirs[trainers.mask_BT], atol=1e-5, rtol=1e-5)
 
 
 VALUES = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 60.0]])
@@ -143,10 +143,10 @@ def test_normalised_rewards_are_the_trainers_advantages() -> None:
     for scale, by_std in (("std", True), ("none", False)):
         config = GroupNormConfig(scale=scale)  # type: ignore[arg-type]
         theirs = GroupNorm(config).estimate(rollouts, [Score(v) for v in values], ids).values
-        mine, _, _ = run.run_compute_group_normalized_rewards(
+        ours, _, _ = run.run_compute_group_normalized_rewards(
             lambda response, truth: {"reward": float(response)}, [str(v) for v in values], ["x"] * 8, 4, 1e-6, by_std
         )
-        torch.testing.assert_close(mine, torch.tensor(theirs, dtype=torch.float32), rtol=0, atol=0)
+        torch.testing.assert_close(ours, torch.tensor(theirs, dtype=torch.float32), rtol=0, atol=0)
 
 
 def test_whole_groups_are_asked_for() -> None:
@@ -163,8 +163,8 @@ ADVANTAGES = torch.tensor([[2.0], [-1.0]])
 
 
 def test_naive_loss() -> None:
-    found = run.run_compute_naive_policy_gradient_loss(ADVANTAGES, torch.tensor(LOGP))
-    assert found.tolist() == [pytest.approx([-2 * LOGP[0][0], -2 * LOGP[0][1]]), pytest.approx(LOGP[1])]
+    output = run.run_compute_naive_policy_gradient_loss(ADVANTAGES, torch.tensor(LOGP))
+    assert output.tolist() == [pytest.approx([-2 * LOGP[0][0], -2 * LOGP[0][1]]), pytest.approx(LOGP[1])]
     with pytest.raises(ValueError, match=r"\[B, 1\]"):
         run.run_compute_naive_policy_gradient_loss(ADVANTAGES[:, 0], torch.tensor(LOGP))
 
@@ -178,10 +178,10 @@ def test_naive_loss() -> None:
 )
 def test_clipped_loss(cliprange: float, loss: Any, clipped: Any) -> None:
     new, old = torch.tensor(LOGP, requires_grad=True), torch.tensor(OLD, requires_grad=True)
-    found, meta = run.run_compute_grpo_clip_loss(ADVANTAGES, new, old, cliprange)
-    torch.testing.assert_close(found, torch.tensor(loss))
+    output, meta = run.run_compute_grpo_clip_loss(ADVANTAGES, new, old, cliprange)
+    torch.testing.assert_close(output, torch.tensor(loss))
     assert meta["clipped"].tolist() == clipped
-    found.sum().backward()
+    output.sum().backward()
     assert old.grad is None
     assert new.grad is not None
     assert (new.grad == 0).tolist() == clipped
@@ -192,10 +192,10 @@ def test_clipped_loss_is_the_trainers() -> None:
     new, old, advantages = torch.randn(4, 6), torch.randn(4, 6), torch.randn(4, 1)
     for low, high in ((0.2, 0.2), (0.2, 0.28)):
         ratio = (new - old).exp()
-        mine, clipped = clipped_surrogate(ratio, advantages, low, high)
+        ours, clipped = clipped_surrogate(ratio, advantages, low, high)
         mask = torch.ones_like(new, dtype=torch.bool)
         theirs = GrpoClip(low, high)(TokenBatch(new, mask, advantages.expand(4, 6), old))
-        torch.testing.assert_close(mine, theirs.loss, rtol=0, atol=0)
+        torch.testing.assert_close(ours, theirs.loss, rtol=0, atol=0)
         assert int(clipped.sum()) == int(theirs.metrics["clip_fraction"][0])
 
 

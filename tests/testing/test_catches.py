@@ -93,10 +93,10 @@ def test_sound_component_passes(check: Callable[..., None], cls: Any) -> None:
 @pytest.mark.usefixtures("light")
 @pytest.mark.parametrize(("check", "cls", "fault", "rule"), FAULTS)
 def test_fault_is_caught(check: Callable[..., None], cls: Any, fault: str, rule: str) -> None:
-    with pytest.raises(AssertionError, match=rule) as found:
+    with pytest.raises(AssertionError, match=rule) as caught:
         check(cls(fault=fault), **(KL if check is kit.check_monitor else {}))
-    assert cls.__name__ in str(found.value)
-    assert "seen: " in str(found.value)
+    assert cls.__name__ in str(caught.value)
+    assert "seen: " in str(caught.value)
 
 
 @pytest.mark.usefixtures("light")

@@ -82,17 +82,17 @@ def naughty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def judge(naughty: Path) -> Iterator[Callable[..., VerifierReward]]:
     """Build rewards around the naughty verifier; they are closed afterwards."""
-    made: list[VerifierReward] = []
+    rewards_built: list[VerifierReward] = []
 
     def make(**options: object) -> VerifierReward:
         registry = Registry(disabled=())
         data = {"verifier": "naughty", "timeout_s": 1.0, "workers": 1, **options}
         config = VerifierRewardConfig.model_validate(data, context={"registry": registry})
-        made.append(config.build(make_context(registry=registry)))
-        return made[-1]
+        rewards_built.append(config.build(make_context(registry=registry)))
+        return rewards_built[-1]
 
     yield make
-    for reward in made:
+    for reward in rewards_built:
         reward.close()
 
 

@@ -49,9 +49,9 @@ MakeSample = Callable[..., Sample]
     ],
 )
 def test_stated_number(text: str, value: float, explicit: bool) -> None:
-    found = stated_number(text)
-    assert found is not None
-    assert (float(found.value), found.explicit) == (value, explicit)
+    stated = stated_number(text)
+    assert stated is not None
+    assert (float(stated.value), stated.explicit) == (value, explicit)
 
 
 @pytest.mark.parametrize("text", ["", "no idea", "3/0", "9" * 5000, "####", r"\boxed{}"])

@@ -50,8 +50,8 @@ def test_the_study_of_many_verifications_recycles_workers() -> None:
     from scripts.studies import verifications
 
     with verifications.distribution():
-        found = verifications.through_pool(verifications.calls(20, 0), 1, 5.0, 100)
-    assert (found["recycle"], found["recycled"]) == (100, 5), "500 warm-up calls and 20"
+        scores = verifications.through_pool(verifications.calls(20, 0), 1, 5.0, 100)
+    assert (scores["recycle"], scores["recycled"]) == (100, 5), "500 warm-up calls and 20"
 
 
 def test_a_worker_has_no_keys_but_those_its_verifier_names(
@@ -59,13 +59,13 @@ def test_a_worker_has_no_keys_but_those_its_verifier_names(
 ) -> None:
     for name in ("OPENAI_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD", "JUDGE_API_KEY", "KEYBOARD"):
         monkeypatch.setenv(name, "x")
-    found = judge().score(
+    scores = judge().score(
         [
             sample(f"variables {names}")
             for names in ("OPENAI_API_KEY HF_TOKEN AWS_SECRET_ACCESS_KEY PGPASSWORD", "JUDGE_API_KEY KEYBOARD PATH")
         ]
     )
-    assert [s.value for s in found] == [0.0, 3.0]
+    assert [s.value for s in scores] == [0.0, 3.0]
 
 
 @pytest.mark.parametrize("call", ["hang", "spin"])
