@@ -116,33 +116,30 @@ def evaluate(
 def _sample(
     job: Job, ctx: BuildContext, folder: ResultFolder, which: Sequence[int], size: int, say: Say, budget_s: float | None
 ) -> None:
+    """Sample and judge the prompts ``which``, chunk by chunk, until the budget is spent."""
     policy, engine = load_sampler(ctx.registry, job.model)
     built = SuiteBenchmark(job.suite.resolved(ctx), ctx.with_(policy=policy))
     began, tokens, correct, count = time.monotonic(), 0, 0, 0
+    total = which[-1] + 1
     try:
-        for at in range(which[0], which[-1] + 1, size):
+        for first in range(which[0], total, size):
+            after = min(first + size, total)
             start = time.monotonic()
-            new_rows = built.rows(range(at, min(at + size, which[-1] + 1)), engine)
-            spent = time.monotonic() - start
-            tokens += sum(r["tokens"] for r in new_rows)
+            new_rows = built.rows(range(first, after), engine)
+            seconds = time.monotonic() - start
+            new_tokens = sum(r["tokens"] for r in new_rows)
+            tokens += new_tokens
             correct += sum(r["value"] is not None and r["value"] >= 1 for r in new_rows)
             count += len(new_rows)
-            folder.append(
-                new_rows,
-                {
-                    "first": at,
-                    "completions": len(new_rows),
-                    "seconds": spent,
-                    "tokens": sum(r["tokens"] for r in new_rows),
-                },
-            )
-            passed = time.monotonic() - began
-            if budget_s is not None and passed > budget_s:
+            times = {"first": first, "completions": len(new_rows), "seconds": seconds, "tokens": new_tokens}
+            folder.append(new_rows, times)
+            elapsed = time.monotonic() - began
+            if budget_s is not None and elapsed > budget_s:
                 say("stopped by --budget; the same command goes on")
                 break
             say(
-                f"{min(at + size, which[-1] + 1)} of {which[-1] + 1} prompts, {correct / count:.3f} right, "
-                f"{tokens / passed:.0f} tokens/s, {passed:.0f} s"
+                f"{after} of {total} prompts, {correct / count:.3f} right, "
+                f"{tokens / elapsed:.0f} tokens/s, {elapsed:.0f} s"
             )
     finally:
         built.close()

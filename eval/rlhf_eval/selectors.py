@@ -94,51 +94,53 @@ def score(
     weights = [weights_digest(path) for path in model_paths(dumped)]
     scorer_digest = hashlib.sha256(json.dumps([dumped, weights], sort_keys=True).encode()).hexdigest()[:16]
     file = f"scores/{re.sub(r'[^A-Za-z0-9_.-]', '-', selector.name)}.jsonl"
-    scored_rows = {
-        (r["id"], r["sample"]): r
-        for r in read_jsonl(folder.path / file)
-        if r["by"] == scorer_digest and r["status"] not in ("error", "timeout")
-    }
-    todo = [r for r in rows if (r["id"], r["sample"]) not in scored_rows]
+    scored_rows: dict[tuple[str, int], Row] = {}
+    for row in read_jsonl(folder.path / file):
+        if row["by"] == scorer_digest and row["status"] not in ("error", "timeout"):
+            scored_rows[_key(row)] = row
+    todo = [row for row in rows if _key(row) not in scored_rows]
     done = 0
     for part in _scored(selector, todo, ctx) if todo else ():
-        scored_rows |= {(row["id"], row["sample"]): {**row, "by": scorer_digest} for row in part}
-        folder.write(file, [scored_rows[r["id"], r["sample"]] for r in rows if (r["id"], r["sample"]) in scored_rows])
+        scored_rows |= {_key(row): {**row, "by": scorer_digest} for row in part}
+        folder.write(file, [scored_rows[_key(row)] for row in rows if _key(row) in scored_rows])
         done += len(part)
         say(f"{selector.name}: {done} of {len(todo)} completions scored")
-    scored = [scored_rows[r["id"], r["sample"]] for r in rows]
+    scored = [scored_rows[_key(row)] for row in rows]
     if not any(row["score"] is not None for row in scored):
         raise RlhfError(
             f"{selector.kind} '{selector.name}' scored none of {len(rows)} completions",
             why=f"first: {scored[0]['status']}: {scored[0]['detail']}",
             fix="fix it, or leave it out",
         )
-    return {(row["id"], row["sample"]): row["score"] for row in scored}
+    return {_key(row): row["score"] for row in scored}
+
+
+def _key(row: Row) -> tuple[str, int]:
+    """A completion: prompt id and sample."""
+    return row["id"], row["sample"]
 
 
 def _scored(selector: Selector, rows: Sequence[Row], ctx: BuildContext) -> Iterator[list[dict[str, Any]]]:
     built = selector.config.build(context_of(ctx.registry, seed=ctx.seed, policy=ctx.policy))
-    ask = _marks if selector.kind == "judge" else _scores
+    score_part = _marks if selector.kind == "judge" else _scores
     try:
         for at in range(0, len(rows), PART):
             part = rows[at : at + PART]
-            yield [
-                {"id": r["id"], "sample": r["sample"], **result}
-                for r, result in zip(part, ask(built, part), strict=True)
-            ]
+            results = score_part(built, part)
+            yield [{"id": r["id"], "sample": r["sample"], **result} for r, result in zip(part, results, strict=True)]
     finally:
         if callable(getattr(built, "close", None)):
             built.close()
 
 
 def _scores(reward: Any, rows: Sequence[Row]) -> list[dict[str, Any]]:
-    scores = reward.score(
-        [
-            Sample(Prompt(r["id"], tuple(r["prompt"]), r["answer"]), r["completion"], FinishReason(r["finish_reason"]))
-            for r in rows
-        ]
-    )
+    scores = reward.score([_sample(row) for row in rows])
     return [{"score": s.value, "status": s.status.value, "detail": s.detail} for s in scores]
+
+
+def _sample(row: Row) -> Sample:
+    prompt = Prompt(row["id"], tuple(row["prompt"]), row["answer"])
+    return Sample(prompt, row["completion"], FinishReason(row["finish_reason"]))
 
 
 def _marks(judge: Any, rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -146,11 +148,10 @@ def _marks(judge: Any, rows: Sequence[Row]) -> list[dict[str, Any]]:
         JudgeRequest(f"{r['id']}#{r['sample']}", ({"role": "user", "content": _question(r)},), JUDGE_SYSTEM, 16)
         for r in rows
     ]
-    return [
-        _mark(reply)
-        for at in range(0, len(requests), JUDGE_BATCH)
-        for reply in judge.ask(requests[at : at + JUDGE_BATCH])
-    ]
+    marks: list[dict[str, Any]] = []
+    for at in range(0, len(requests), JUDGE_BATCH):
+        marks += [_mark(reply) for reply in judge.ask(requests[at : at + JUDGE_BATCH])]
+    return marks
 
 
 def _question(row: Row) -> str:

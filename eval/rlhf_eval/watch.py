@@ -39,22 +39,26 @@ def linked_copy(folder: Path, beside: Path) -> Iterator[Path | None]:
     """
     place = Path(tempfile.mkdtemp(prefix=".held-", dir=beside))
     try:
-        try:
-            for file in sorted(p for p in folder.rglob("*") if p.is_file()):
-                target = place / folder.name / file.relative_to(folder)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                try:
-                    os.link(file, target)
-                except FileNotFoundError:
-                    raise
-                except OSError:
-                    shutil.copy2(file, target)
-        except FileNotFoundError:
-            yield None
-            return
-        yield place / folder.name if (place / folder.name).is_dir() else None
+        yield _link_files(folder, place / folder.name)
     finally:
         shutil.rmtree(place, ignore_errors=True)
+
+
+def _link_files(folder: Path, target: Path) -> Path | None:
+    """Link a folder's files into ``target``, which is returned; None if some vanish meanwhile or there are none."""
+    try:
+        for file in sorted(p for p in folder.rglob("*") if p.is_file()):
+            link = target / file.relative_to(folder)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(file, link)
+            except FileNotFoundError:
+                raise
+            except OSError:
+                shutil.copy2(file, link)
+    except FileNotFoundError:
+        return None
+    return target if target.is_dir() else None
 
 
 class Watcher:

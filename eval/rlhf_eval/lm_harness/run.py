@@ -30,11 +30,8 @@ def run_task(
         ConfigError: an option that a task of lm_eval does not take.
         UserError: no such task, file or model.
     """
-    refused = [
-        k
-        for k, v in options.items()
-        if v is not None and v is not False and v != () and k not in ("settings", *OPTIONS)
-    ]
+    given = [k for k, v in options.items() if v is not None and v is not False and v != ()]
+    refused = [k for k in given if k not in ("settings", *OPTIONS)]
     if refused:
         names = ", ".join(f"--{'n' if k == 'samples' else k.replace('_', '-')}" for k in refused)
         raise ConfigError(

@@ -96,24 +96,23 @@ async def fetch(
         async with asyncio.timeout(judge.config.batch_deadline_s):
             while (await client.messages.batches.retrieve(batch)).processing_status != "ended":
                 await asyncio.sleep(judge.config.batch_poll_s)
-        found: dict[str, JudgeReply] = {}
+        replies: dict[str, JudgeReply] = {}
         async for entry in await client.messages.batches.results(batch):
-            found[entry.custom_id] = one_result(judge, entry)
+            replies[entry.custom_id] = one_result(judge, entry)
     except TimeoutError:
-        return {
-            d: JudgeReply.failed(ScoreStatus.TIMEOUT, f"batch {batch} has not ended; ask again later to fetch it")
-            for d in digests
-        }
+        late = JudgeReply.failed(ScoreStatus.TIMEOUT, f"batch {batch} has not ended; ask again later to fetch it")
+        return dict.fromkeys(digests, late)
     except anthropic.NotFoundError:
         ledger.settle(name, ledger.amounts[name], batch=batch, note="gone; counted as spent")
         return {}
     except (anthropic.APIError, ValueError) as error:
         return {d: JudgeReply.failed(ScoreStatus.ERROR, f"batch {batch}: {judge.say(error)}") for d in digests}
-    for digest, reply in found.items():
+    for digest, reply in replies.items():
         judge.keep(digest, reply)
-    lost = {d: JudgeReply.failed(ScoreStatus.MISSING, f"batch {batch} has no result for it") for d in digests}
-    ledger.settle(name, round(sum(r.cost_usd for r in found.values()) * NANO), batch=batch, answers=len(found))
-    return lost | found
+    spent = round(sum(r.cost_usd for r in replies.values()) * NANO)
+    ledger.settle(name, spent, batch=batch, answers=len(replies))
+    missing = JudgeReply.failed(ScoreStatus.MISSING, f"batch {batch} has no result for it")
+    return dict.fromkeys(digests, missing) | replies
 
 
 def one_result(judge: AnthropicJudge, entry: Any) -> JudgeReply:

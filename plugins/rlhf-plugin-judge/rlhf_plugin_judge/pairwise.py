@@ -38,7 +38,7 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What both orders said; ``share`` is the first response's: 1 won, 0 lost, 0.5 tied or split by position."""
+    """Result of both orders; ``share`` is the first response's: 1 won, 0 lost, 0.5 tied or split by position."""
 
     share: float | None
     flipped: bool = False
@@ -63,15 +63,12 @@ def compare(judge: Judge, matches: Sequence[Match], criterion: str, asking: Aski
 def questions(matches: Sequence[Match], criterion: str, asking: Asking) -> list[JudgeRequest]:
     """Both orders of each match whose responses differ."""
     system = SYSTEM.format(criterion=criterion, data=AS_DATA)
-    return [
-        r
-        for m in matches
-        if m.first != m.second
-        for r in (
-            question(m, m.first, m.second, "ab", system, asking),
-            question(m, m.second, m.first, "ba", system, asking),
-        )
-    ]
+    requests: list[JudgeRequest] = []
+    for match in matches:
+        if match.first != match.second:
+            requests.append(question(match, match.first, match.second, "ab", system, asking))
+            requests.append(question(match, match.second, match.first, "ba", system, asking))
+    return requests
 
 
 def matches_of(pairs: Sequence[PreferencePair]) -> list[Match]:
@@ -110,8 +107,8 @@ def outcome(ab: Verdict[tuple[float, str]], ba: Verdict[tuple[float, str]]) -> O
     """Both orders together; the second one's A is the match's second response."""
     cost = ab.cost_usd + ba.cost_usd
     if ab.value is None or ba.value is None:
-        gone = ab if ab.value is None else ba
-        return Outcome(None, False, gone.status, gone.detail, cost)
+        unanswered = ab if ab.value is None else ba
+        return Outcome(None, False, unanswered.status, unanswered.detail, cost)
     (first, first_why), (second, second_why) = ab.value, ba.value
     return Outcome((first + 1 - second) / 2, first == second != 0.5, cost_usd=cost, why=(first_why, second_why))
 
@@ -134,15 +131,7 @@ class PairwiseReward:
         for i, sample in enumerate(samples):
             groups[sample.prompt.id].append(i)
         pairs = [(rows[i], rows[j]) for rows in groups.values() for i, j in ring(len(rows), self.config.rivals)]
-        matches = [
-            Match(
-                f"{samples[i].prompt.id}:{i}:{j}",
-                samples[i].prompt.messages,
-                samples[i].completion,
-                samples[j].completion,
-            )
-            for i, j in pairs
-        ]
+        matches = [match_of(samples, i, j) for i, j in pairs]
         outcomes = compare(self.judge, matches, self.config.criterion, self.config.asking)
         shares: dict[int, list[tuple[float, bool]]] = defaultdict(list)
         missing: dict[int, Outcome] = {}
@@ -157,6 +146,12 @@ class PairwiseReward:
     def close(self) -> None:
         """Close the judge; idempotent."""
         close_judge(self.judge)
+
+
+def match_of(samples: Sequence[Sample], i: int, j: int) -> Match:
+    """Two completions of one prompt."""
+    prompt = samples[i].prompt
+    return Match(f"{prompt.id}:{i}:{j}", prompt.messages, samples[i].completion, samples[j].completion)
 
 
 def ring(size: int, rivals: int | None) -> list[tuple[int, int]]:

@@ -33,9 +33,8 @@ class Question:
 
 def question_of(request: JudgeRequest, config: AnthropicConfig) -> Question:
     """Write a request down for the service; system turns join the system text."""
-    system = "\n\n".join(
-        clean(t) for t in [request.system, *(m["content"] for m in request.messages if m["role"] == "system")] if t
-    )
+    system_texts = [request.system, *(m["content"] for m in request.messages if m["role"] == "system")]
+    system = "\n\n".join(clean(text) for text in system_texts if text)
     turns = [
         {"role": "assistant" if m["role"] == "assistant" else "user", "content": clean(m["content"])}
         for m in request.messages

@@ -8,7 +8,7 @@ import os
 import random
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import anthropic
@@ -93,11 +93,7 @@ class AnthropicJudge:
             replies |= await ask_batched(self, list(todo.values()))
         else:
             replies |= zip(todo, await together(self._one(q) for q in todo.values()))
-        first: set[str] = set()
-        return [
-            replies[q.digest] if not (q.digest in first or first.add(q.digest)) else again(replies[q.digest])
-            for q in questions
-        ]
+        return in_order(questions, replies)
 
     def _open(self) -> None:
         """A client of this process and its loop."""
@@ -254,7 +250,18 @@ def cached_reply(row: dict[str, Any]) -> JudgeReply:
     )
 
 
-def again(reply: JudgeReply) -> JudgeReply:
+def in_order(questions: Sequence[Question], replies: Mapping[str, JudgeReply]) -> list[JudgeReply]:
+    """One reply per question; only the first of equal questions bears the cost."""
+    answered: set[str] = set()
+    ordered: list[JudgeReply] = []
+    for question in questions:
+        reply = replies[question.digest]
+        ordered.append(repeated(reply) if question.digest in answered else reply)
+        answered.add(question.digest)
+    return ordered
+
+
+def repeated(reply: JudgeReply) -> JudgeReply:
     """The reply to a question that another request of the same call has asked."""
     return JudgeReply(reply.text, reply.status, reply.detail, reply.input_tokens, reply.output_tokens, cached=reply.ok)
 

@@ -89,13 +89,17 @@ def crossed(right: Sequence[Floats], labels: Sequence[int]) -> FirstError | None
 
     None where a kind has fewer than two solutions.
     """
-    kinds = [[n for n, label in enumerate(labels) if (label >= 0) == error] for error in (True, False)]
-    if min(map(len, kinds)) < 2:
+    with_error = [n for n, label in enumerate(labels) if label >= 0]
+    without_error = [n for n, label in enumerate(labels) if label < 0]
+    if min(len(with_error), len(without_error)) < 2:
         return None
-    halves = [sorted(kinds[0][h::2] + kinds[1][h::2]) for h in (0, 1)]
+    halves = [sorted(with_error[half::2] + without_error[half::2]) for half in (0, 1)]
     thresholds = [best([right[i] for i in rows], [labels[i] for i in rows]).threshold for rows in halves]
-    moved = {i: right[i] - thresholds[1 - h] for h, rows in enumerate(halves) for i in rows}
-    result = measure([moved[i] for i in range(len(labels))], labels, 0.0)
+    shifted: dict[int, Floats] = {}
+    for half, rows in enumerate(halves):
+        for i in rows:
+            shifted[i] = right[i] - thresholds[1 - half]
+    result = measure([shifted[i] for i in range(len(labels))], labels, 0.0)
     return FirstError(result.f1, result.found, result.passed, float(np.mean(thresholds)))
 
 
@@ -104,10 +108,11 @@ def by_chance(right: Sequence[Floats], labels: Sequence[int], draws: int = 20) -
 
     Solutions that have no such other are left out; None where only one kind remains.
     """
-    rng, same = np.random.default_rng(0), defaultdict[int, list[int]](list)
+    rng = np.random.default_rng(0)
+    by_steps = defaultdict[int, list[int]](list)
     for n, right_S in enumerate(right):
-        same[len(right_S)].append(n)
-    groups = [rows for rows in same.values() if len(rows) > 1]
+        by_steps[len(right_S)].append(n)
+    groups = [rows for rows in by_steps.values() if len(rows) > 1]
     kept_rows = [n for rows in groups for n in rows]
     if len({labels[n] >= 0 for n in kept_rows}) < 2:
         return None

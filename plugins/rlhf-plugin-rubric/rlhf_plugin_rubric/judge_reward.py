@@ -35,20 +35,21 @@ class RubricReward:
 
     def score(self, samples: Sequence[Sample]) -> list[Score]:
         """One score per sample, each from its own question; without grades for every criterion it has a status."""
-        asking = self.config.asking
-        requests = [
-            JudgeRequest(
-                f"{s.prompt.id}#{i}",
-                ({"role": "user", "content": shown(s)},),
-                self.system,
-                asking.max_tokens,
-                asking.temperature,
-                asking.seed,
-            )
-            for i, s in enumerate(samples)
-        ]
-        verdicts = ask_json(self.judge, requests, self.parse, asking.repair)
+        requests = [self.request(i, s) for i, s in enumerate(samples)]
+        verdicts = ask_json(self.judge, requests, self.parse, self.config.asking.repair)
         return [v.missing if v.value is None else Score(self.rubric.value(v.value), v.value) for v in verdicts]
+
+    def request(self, at: int, sample: Sample) -> JudgeRequest:
+        """The question about one sample."""
+        asking = self.config.asking
+        return JudgeRequest(
+            f"{sample.prompt.id}#{at}",
+            ({"role": "user", "content": shown(sample)},),
+            self.system,
+            asking.max_tokens,
+            asking.temperature,
+            asking.seed,
+        )
 
     def parse(self, answer: dict[str, Any]) -> dict[str, float]:
         """Normalised grades.

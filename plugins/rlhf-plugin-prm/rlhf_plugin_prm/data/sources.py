@@ -143,17 +143,18 @@ def solutions(question: str, answer: str, name: str, carried: int, slip: int, se
             if changed is not None and changed.steps not in by_steps:
                 by_steps[changed.steps] = (f"{kind}-{num_made}", changed)
                 num_made += 1
-    return [
-        {
-            "id": f"{name}/{kind}",
-            "prompt": question,
-            "steps": list(solution.steps),
-            "labels": list(solution.labels),
-            "outcome": solution.outcome,
-            "kind": kind.split("-")[0],
-        }
-        for kind, solution in by_steps.values()
-    ]
+    return [_row(question, f"{name}/{variant}", variant.split("-")[0], s) for variant, s in by_steps.values()]
+
+
+def _row(question: str, name: str, kind: str, solution: Labelled) -> Row:
+    return {
+        "id": name,
+        "prompt": question,
+        "steps": list(solution.steps),
+        "labels": list(solution.labels),
+        "outcome": solution.outcome,
+        "kind": kind,
+    }
 
 
 class ProcessBenchSource:
