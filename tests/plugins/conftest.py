@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from rlhf_core.cli.main import main
+
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -60,8 +62,8 @@ def install(python: str, *packages: Path) -> None:
 class Fakes:
     """Distributions that are a module and a dist-info folder on PYTHONPATH."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder, self.capsys = folder, capsys
 
     def add(self, name: str, entries: str, code: str = "", version: str = "1.0", requires: str = "") -> None:
         """Write the distribution ``name`` with a module of the same name."""
@@ -73,18 +75,33 @@ class Fakes:
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}")
         (info / "entry_points.txt").write_text(entries)
 
+    def variables(self, **extra: str) -> dict[str, str]:
+        """What the command's environment has besides this process's."""
+        return {"RLHF_HOME": str(self.folder / "home"), "RLHF_CACHE": str(self.folder / "cache"), **extra}
+
     def rlhf(self, *args: str, **extra: str) -> subprocess.CompletedProcess[str]:
-        """Run the command where these are installed."""
-        env = environment(
-            PYTHONPATH=str(self.folder),
-            RLHF_HOME=str(self.folder / "home"),
-            RLHF_CACHE=str(self.folder / "cache"),
-            **extra,
-        )
-        command = [sys.executable, "-m", "rlhf_core.cli.main", *args]
-        return call(command, env=env, cwd=self.folder)
+        """Run the command where these are installed, in this process; it forgets what it imported of them."""
+        imported = set(sys.modules)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.syspath_prepend(str(self.folder))
+            patch.chdir(self.folder)
+            for name, value in self.variables(**extra).items():
+                patch.setenv(name, value)
+            self.capsys.readouterr()
+            with pytest.raises(SystemExit) as caught:
+                main(list(args))
+            text = self.capsys.readouterr()
+        for name in set(sys.modules) - imported:
+            if str(getattr(sys.modules[name], "__file__", "")).startswith(str(self.folder)):
+                del sys.modules[name]
+        return subprocess.CompletedProcess(args, int(caught.value.code or 0), text.out, text.err)
+
+    def process(self, *args: str, **extra: str) -> subprocess.CompletedProcess[str]:
+        """Run the command where these are installed, in a process that may be killed."""
+        env = environment(PYTHONPATH=str(self.folder), **self.variables(**extra))
+        return call([sys.executable, "-m", "rlhf_core.cli.main", *args], env=env, cwd=self.folder)
 
 
 @pytest.fixture
-def fakes(tmp_path: Path) -> Fakes:
-    return Fakes(tmp_path)
+def fakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Fakes:
+    return Fakes(tmp_path, capsys)

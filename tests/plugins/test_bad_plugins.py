@@ -125,7 +125,7 @@ def test_unknown_name_gets_the_nearest(fakes: Fakes) -> None:
 def test_a_raising_hook_is_counted_and_a_misspelled_one_is_warned_of(fakes: Fakes) -> None:
     fakes.add("bad-hook", "[rlhf]\nobserver = bad_hook:hooks\n", HOOKS)
     fakes.add("typo-hook", "[rlhf]\nobserver = typo_hook:hooks\n", MISSPELLED)
-    out = fakes.rlhf(*TRAIN, *SHORT)
+    out = fakes.process(*TRAIN, *SHORT)
     assert out.returncode == 0, out.stderr
     summary = json.loads((fakes.folder / "run" / "summary.json").read_text())
     assert summary["status"] == "completed"
@@ -148,7 +148,7 @@ def test_strict_plugins_fails_the_run(fakes: Fakes, code: str, said: str) -> Non
 def test_a_hook_plugin_for_another_core_is_left_out_with_a_warning(fakes: Fakes) -> None:
     code = 'open("imported", "w")\n' + HOOKS
     fakes.add("future-hook", "[rlhf]\nobserver = future_hook:hooks\n", code, requires="rlhf-core>=9")
-    out = fakes.rlhf(*TRAIN, "--dry-run")
+    out = fakes.process(*TRAIN, "--dry-run")
     assert out.returncode == 0, out.stderr
     assert "needs rlhf-core>=9" in out.stderr
     assert not (fakes.folder / "imported").exists()

@@ -205,7 +205,7 @@ def test_kill_and_resume(fakes: Fakes, kind: str) -> None:
     whole, killed = fakes.folder / "whole", fakes.folder / "killed"
     out = fakes.rlhf(*args, "--run-dir", str(whole))
     assert out.returncode == 0, out.stderr
-    assert fakes.rlhf(*args, "--run-dir", str(killed), KILL_IN_STEP="4").returncode == -9
+    assert fakes.process(*args, "--run-dir", str(killed), KILL_IN_STEP="4").returncode == -9
     out = fakes.rlhf("train", "--resume", str(killed))
     assert out.returncode == 0, out.stderr
     expected, found = left_by(whole), left_by(killed)
@@ -229,7 +229,7 @@ def test_a_state_that_the_checkpoint_lacks_is_named(fakes: Fakes) -> None:
     forgetful = MOODS.replace("def state_dict", "def no_state_dict")
     fakes.add("acme-moods", ENTRIES, forgetful)
     run = str(fakes.folder / "run")
-    assert fakes.rlhf("train", *RUNS["offline"], *BOTH, "--run-dir", run, KILL_IN_STEP="4").returncode == -9
+    assert fakes.process("train", *RUNS["offline"], *BOTH, "--run-dir", run, KILL_IN_STEP="4").returncode == -9
     (fakes.folder / "acme_moods.py").write_text(MOODS)
     out = fakes.rlhf("train", "--resume", run)
     assert out.returncode == 2

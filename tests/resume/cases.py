@@ -71,6 +71,7 @@ OFFLINE = {**EVERY, "trainer.max_steps": 4, "trainer.batch_size": 8, "trainer.ev
 PAIRS = {
     **EVERY,
     "dataset": {"name": "jsonl", "path": "DATA/pairs.jsonl"},
+    "dataset.heldout_fraction": 0.25,
     "trainer.batch_size": 8,
     "trainer.eval_every": 0,
     "trainer.eval_samples": 2,
@@ -102,6 +103,7 @@ PARTS = {
         "normalise": "zscore",
     },
 }
+COMPOSITE = {f"reward/part/{part}" for part in ("right/raw", "short/raw", "short/normalised", "short/length")}
 
 
 def ahead(staleness: int, settings: Settings, *, slow: bool = True, algorithm: str = "grpo") -> Case:
@@ -175,10 +177,13 @@ CASES: Mapping[str, Case] = {
         {**GRPO, "reward": {"name": "composite", "parts": PARTS}},
         (),
         (2,),
-        shows=lambda left: "reward/part/short/normalised" in left.at(3),
+        shows=lambda left: left.at(3).keys() >= COMPOSITE,
     ),
     "grpo-monitor": Case(
-        "grpo", {**GRPO, "monitors": [HACKING]}, (2,), shows=lambda left: "hacking/second" in left.at(3)
+        "grpo",
+        {**GRPO, "trainer.steps": 6, "monitors": [HACKING]},
+        (3,),
+        shows=lambda left: "hacking/second" in left.at(6),
     ),
     "grpo-ahead-renewed_reference": ahead(2, {"trainer.kl.coefficient": 0.05, "trainer.kl.sync_every": 2}, slow=False),
     "grpo-ahead-read_again": ahead(4, {"trainer.rollouts.max_reads": 2, "trainer.train_batch_size": 8}),
@@ -191,9 +196,7 @@ CASES: Mapping[str, Case] = {
     "ppo-shared_critic": Case("ppo", {**PPO, "advantage.critic.kind": "shared"}, (), (1,), coefficients_differ),
     "dpo": Case("dpo", PAIRS, (2,)),
     "dpo-lora-aot-sft": Case("dpo", {**PAIRS, "model.lora.r": 4, "loss": "aot", "trainer.sft.weight": 0.5}, (), (2,)),
-    "kto": Case(
-        "kto", {**PAIRS, "dataset": {"name": "jsonl", "path": "DATA/judged.jsonl"}, "trainer.epochs": 3}, (), (3,)
-    ),
+    "kto": Case("kto", {**PAIRS, "dataset.path": "DATA/judged.jsonl", "trainer.epochs": 3}, (), (3,)),
     # Steps 1 and 2 of an iteration are rollout batches, 3 and 4 updates.
     "iterative_dpo": Case(
         "iterative_dpo", ITERATIVE, (5,), (1, 2, 4, 7), shows=lambda left: left.summary["updates"] == 4

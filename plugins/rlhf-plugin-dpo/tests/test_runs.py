@@ -1,15 +1,13 @@
-"""Whole runs of the pocket model: what is learned, kept, resumed and refused."""
+"""Whole runs of the pocket model: what is learned, kept and refused."""
 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from safetensors.torch import load_file
 
 Command = Callable[..., tuple[int, str]]
@@ -64,27 +62,6 @@ class Ran:
         self.steps = [r for r in self.rows if "grad_norm" in r]
         self.final = load_file(str(folder / "final" / "model.safetensors"))
 
-    def without_times(self) -> list[dict[str, Any]]:
-        return [{k: v for k, v in row.items() if k != "time"} for row in self.rows]
-
-
-def resumed(uninterrupted: Ran, step: int, command: Command, folder: Path) -> Ran:
-    """The same run, cut back to the checkpoint of a step and resumed."""
-    shutil.copytree(uninterrupted.folder, folder)
-    shutil.rmtree(folder / "final")
-    (folder / "summary.json").unlink()
-    for checkpoint in (folder / "checkpoints").iterdir():
-        if int(checkpoint.name.removeprefix("step-")) > step:
-            shutil.rmtree(checkpoint)
-    code, err = command("train", "--resume", folder)
-    assert code == 0, err
-    return Ran(folder)
-
-
-def same(a: Ran, b: Ran) -> None:
-    assert a.without_times() == b.without_times()
-    assert all(torch.equal(a.final[k], b.final[k]) for k in a.final)
-
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
@@ -96,9 +73,7 @@ def data(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "extra", [(), pytest.param(("model.lora.r=4", "loss.name=aot", "trainer.sft.weight=0.5"), marks=pytest.mark.slow)]
 )
-def test_dpo_learns_and_resumes_bit_for_bit(
-    extra: tuple[str, ...], command: Command, tmp_path: Path, data: Path
-) -> None:
+def test_dpo_learns(extra: tuple[str, ...], command: Command, tmp_path: Path, data: Path) -> None:
     run = tmp_path / "run"
     code, err = command(
         "train",
@@ -125,11 +100,6 @@ def test_dpo_learns_and_resumes_bit_for_bit(
     )
     cached_files = sorted((run / "reference").rglob("*.safetensors"))
     assert [len(load_file(str(f))["logprobs"]) for f in cached_files] == [4, 42], "2 held-out pairs and 21 others"
-    continued = resumed(uninterrupted, 2, command, tmp_path / "again")
-    same(uninterrupted, continued)
-    assert [f.stat().st_mtime_ns for f in sorted((continued.folder / "reference").rglob("*.safetensors"))] == [
-        f.stat().st_mtime_ns for f in cached_files
-    ], "read, not computed again"
 
 
 @pytest.mark.slow
@@ -198,20 +168,9 @@ def test_kto_learns_from_labels(command: Command, tmp_path: Path) -> None:
     )
     last = [r for r in uninterrupted.steps if {"rewards/chosen", "rewards/rejected"} <= r.keys()][-1]
     assert last["rewards/chosen"] > 0.05 > last["rewards/rejected"] + 0.05
-    same(uninterrupted, resumed(uninterrupted, 3, command, tmp_path / "again"))
 
 
-@pytest.mark.parametrize(
-    "step",
-    [
-        pytest.param(1, marks=pytest.mark.slow),
-        pytest.param(2, marks=pytest.mark.slow),
-        pytest.param(4, marks=pytest.mark.slow),
-        5,
-        pytest.param(7, marks=pytest.mark.slow),
-    ],
-)
-def test_iterative_dpo_resumes_in_any_phase(step: int, command: Command, tmp_path: Path) -> None:
+def test_iterative_dpo_alternates_rollout_batches_and_updates(command: Command, tmp_path: Path) -> None:
     """Steps 1 and 2 of an iteration are rollout batches, 3 and 4 updates."""
     code, err = command(
         "train",
@@ -248,7 +207,6 @@ def test_iterative_dpo_resumes_in_any_phase(step: int, command: Command, tmp_pat
         assert uninterrupted.steps[update]["loss"] == pytest.approx(0.6931, abs=1e-4), (
             "policy and reference are one again"
         )
-    same(uninterrupted, resumed(uninterrupted, step, command, tmp_path / "again"))
 
 
 REFUSED = [

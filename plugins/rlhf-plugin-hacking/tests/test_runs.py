@@ -1,4 +1,4 @@
-"""Whole runs of the pocket model: one that hacks its reward, one that learns; stopped, saved and resumed."""
+"""Whole runs of the pocket model: one that hacks its reward, one that learns; stopped and saved."""
 
 from __future__ import annotations
 
@@ -100,16 +100,6 @@ def test_a_second_reward_that_fails_is_told_and_not_taken_for_agreement(
     assert "divergence sees nothing" in caplog.text
     assert "the service is gone" in caplog.text
     assert [r["hacking/second_missing"] for r in rows(tmp_path / "run") if "hacking/second_missing" in r] == [4]
-
-
-def test_a_resumed_run_measures_what_an_uninterrupted_one_does(tmp_path: Path) -> None:
-    monitor = {**SECOND, "stop": False}
-    train(tmp_path / "whole", monitor, trainer={"steps": 6, "checkpoint_every": 3})
-    train(tmp_path / "cut", monitor, trainer={"steps": 6, "checkpoint_every": 3})
-    for gone in (tmp_path / "cut" / "summary.json", *(tmp_path / "cut" / "checkpoints").glob("step-000006*")):
-        gone.rename(tmp_path / gone.name)
-    train(tmp_path / "cut", monitor, resume=True, trainer={"steps": 6, "checkpoint_every": 3})
-    assert rows(tmp_path / "cut") == rows(tmp_path / "whole")
 
 
 @pytest.mark.slow
