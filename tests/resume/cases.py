@@ -70,7 +70,7 @@ ITERATIVE = {
 OFFLINE = {**EVERY, "trainer.max_steps": 4, "trainer.batch_size": 8, "trainer.eval_every": 2, "trainer.eval_samples": 4}
 PAIRS = {
     **EVERY,
-    "dataset": {"name": "jsonl", "path": "DATA/pairs.jsonl"},
+    "dataset": {"name": "jsonl", "path": "DATA/owners.jsonl"},
     "dataset.heldout_fraction": 0.25,
     "trainer.batch_size": 8,
     "trainer.eval_every": 0,

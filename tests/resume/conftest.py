@@ -33,7 +33,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for x in ((True, False) if n % 2 else (True,))
     ]
     sums = [{"id": n, "prompt": f"What is {n} + 7?", "answer": str(n + 7)} for n in range(14)]
-    for name, rows in (("pairs", pairs), ("judged", judged), ("sums", sums)):
+    for name, rows in (("owners", pairs), ("judged", judged), ("sums", sums)):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     rates = {str(n): 1.0 if n % 2 else 0.02 + n / 50 for n in range(14)}
     (folder / "passes.json").write_text(json.dumps(rates))

@@ -65,7 +65,7 @@ class Ran:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    file = tmp_path / "pairs.jsonl"
+    file = tmp_path / "owners.jsonl"  # the name is part of the ids, by whose hash rows are held out
     file.write_text("".join(json.dumps(row) + "\n" for row in PAIRS))
     return file
 
