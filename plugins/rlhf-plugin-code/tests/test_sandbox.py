@@ -180,7 +180,7 @@ def test_a_programs_small_output_leaves_room_for_all_verdicts() -> None:
         assert box.script("print('a' * 2000)").code != 0, "it may not write so much"
 
 
-def test_without_isolation_running_is_refused_or_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_isolation_running_is_refused_or_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     real = Sandbox._try
 
     def refuse(self: Sandbox, prefix: list[str], isolated: bool) -> dict[str, object]:

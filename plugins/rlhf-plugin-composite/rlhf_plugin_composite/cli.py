@@ -71,15 +71,7 @@ def ablate(
     )
     weightings = [weighting(text, scored.names) for text in weight_options] or grid(scored.names, steps)
     rows = weigh(scored, weightings, hollow_pattern(HollowCheck()))
-    result = {
-        "file": file,
-        "components": scored.names,
-        "responses": len(scored.texts),
-        "left_out": scored.left_out,
-        "prompts": len(set(scored.prompts)),
-        "label": label,
-        "weightings": [r.to_json() for r in rows],
-    }
+    result = {"file": file, **facts(scored), "label": label, "weightings": [row.to_json() for row in rows]}
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
         write_json(output, result)
@@ -89,6 +81,16 @@ def ablate(
     show(scored, rows)
     if output is not None:
         click.echo(f"written to {output}")
+
+
+def facts(scored: Scored) -> dict[str, Any]:
+    """Components and counts of the scored responses."""
+    return {
+        "components": scored.names,
+        "responses": len(scored.texts),
+        "left_out": scored.left_out,
+        "prompts": len(set(scored.prompts)),
+    }
 
 
 def pairs_of(text: str, option: str) -> list[tuple[str, str]]:

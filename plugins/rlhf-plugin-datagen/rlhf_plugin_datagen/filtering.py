@@ -73,16 +73,21 @@ def filter_pairs(
     kept_rows = top(confidences(margins, pairs, by, seed), keep, strata)
     columns = [{} if stratify is None else {stratify: s} for s in strata]
     write_rows(output, [row_of(own_name(datasets, pairs[i]), margins[i], columns[i]) for i in kept_rows])
-    groups, chosen = Counter(strata), Counter(strata[i] for i in kept_rows)
     result = {
         "output": str(output),
         "by": by,
         "keep": keep,
         **summary(margins, kept_rows),
-        "dropped": {k: v for k, v in datasets.counts.items() if v},
-        "strata": {s: {"all": n, "kept": chosen[s]} for s, n in groups.items()} if stratify else {},
+        "dropped": {reason: count for reason, count in datasets.counts.items() if count},
+        "strata": counts_by_stratum(strata, kept_rows) if stratify else {},
     }
     emit_json(result) if as_json else show(result)
+
+
+def counts_by_stratum(strata: Sequence[str], kept_rows: Sequence[int]) -> dict[str, dict[str, int]]:
+    """Stratum -> pairs in it, and how many of them are kept."""
+    kept = Counter(strata[i] for i in kept_rows)
+    return {stratum: {"all": count, "kept": kept[stratum]} for stratum, count in Counter(strata).items()}
 
 
 def scored(

@@ -1,4 +1,4 @@
-"""Preferences judged through the real client of a service that fails: a stand-in here that speaks its API."""
+"""Preferences judged through the real client of a service that fails: a test server that speaks its API."""
 
 from __future__ import annotations
 

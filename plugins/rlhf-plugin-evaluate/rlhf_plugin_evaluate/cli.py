@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rlhf_core.api import Prompt
+    from rlhf_core.sdk import Registry
     from rlhf_plugin_evaluate.comparison import Comparison
     from rlhf_plugin_evaluate.responses import EvaluationSetup
 
@@ -84,8 +85,7 @@ def policies(
     rlhf evaluate policies --baseline pocket --policy dpo=runs/dpo --out runs/compare
     rlhf evaluate policies --baseline runs/sft --policy runs/ppo --policy runs/grpo --reward-model RM --out runs/compare
     """
-    from rlhf_core.api import ModelConfig
-    from rlhf_core.sdk import check_writable, context_of, open_registry, quiet_libraries, set_up_logging
+    from rlhf_core.sdk import check_writable, open_registry, set_up_logging
     from rlhf_plugin_evaluate import comparison
     from rlhf_plugin_evaluate.comparison import BASELINE
 
@@ -110,18 +110,32 @@ def policies(
         judge=comparison.dumped(judge_config),
         weights=comparison.fingerprints(paths, reference_path, reward_config, judge_config),
     )
-    model = ModelConfig(path=paths[BASELINE])
-    ctx = context_of(registry, seed=seed, dataset={"name": dataset}, reward=reward_config, model=model)
-    prompts = comparison.prompts_of(ctx.datasets, split, count)
+    ctx, prompts = prepare(registry, plan, reward_config, judge_config)
+    plan.claim(out)
+    result = run(plan, ctx, prompts, reward_config, judge_config, out)
+    show(result, plan, out, as_json)
+
+
+def prepare(registry: Registry, plan: Comparison, reward_config: Any, judge_config: Any) -> tuple[Any, list[Prompt]]:
+    """(what components are built with, prompts), once everything is checked that can be before anything is written.
+
+    Raises:
+        UserError: the first thing that cannot work.
+    """
+    from rlhf_core.api import ModelConfig
+    from rlhf_core.sdk import context_of, quiet_libraries
+    from rlhf_plugin_evaluate import comparison
+
+    model = ModelConfig(path=plan.policies[comparison.BASELINE])
+    ctx = context_of(registry, seed=plan.seed, dataset={"name": plan.dataset}, reward=reward_config, model=model)
+    prompts = comparison.prompts_of(ctx.datasets, plan.split, plan.prompts)
     comparison.check_comparable(reward_config, judge_config, ctx.datasets, prompts)
     for config in (reward_config, judge_config):
         if config is not None:
             config.preflight(ctx)
     quiet_libraries()
     check_models(plan)
-    plan.claim(out)
-    result = run(plan, ctx, prompts, reward_config, judge_config, out)
-    show(result, plan, out, as_json)
+    return ctx, prompts
 
 
 def check_models(plan: Comparison) -> None:

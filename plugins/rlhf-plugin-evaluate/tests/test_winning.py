@@ -120,7 +120,7 @@ def test_the_judge_sees_the_whole_conversation_and_responses_cannot_speak_to_it(
         assert text.count(f"</{ours}>") == 1
 
 
-def test_prompts_without_an_outcome_are_left_out_and_told() -> None:
+def test_prompts_without_an_outcome_are_left_out_and_counted() -> None:
     ours = [{"tokens": 5, "reward": v} for v in (1.0, 2.0, None)]
     base = [{"tokens": 4, "reward": v} for v in (0.0, 3.0, 1.0)]
     win_rates = against(ours, base, None, 0)
