@@ -37,7 +37,7 @@ TABLE: tuple[Kind, ...] = (
     Kind("benchmark", ("evaluate",), "Benchmark", "", "benchmarks"),
     Kind("monitor", ("observe",), "Monitor", "", "monitors"),
     Kind("tracker", ("log", "close"), "Tracker", "", "trackers"),
-    Kind("study", ("run",)),
+    Kind("study", ("run", "table"), "Study"),
 )
 
 KINDS: tuple[str, ...] = tuple(kind.name for kind in TABLE)

@@ -7,6 +7,7 @@ Losses, engines that take weights and strategies see torch; everything else exch
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from rlhf_core.strategy.protocols import (
@@ -180,6 +181,22 @@ class Benchmark(Protocol):
 
     def evaluate(self, engine: RolloutEngine, policy_version: int) -> Mapping[str, float]:
         """Return metrics by name."""
+        ...
+
+
+@runtime_checkable
+class Study(Protocol):
+    """A measurement that anybody can repeat, seed by seed.
+
+    Optional: ``save(results, folder)`` writes what else there is (plots, CSV) beside ``result.json``.
+    """
+
+    def run(self, seed: int, folder: Path) -> Mapping[str, Any]:
+        """Return the figures of one seed, as JSON values. What is done in ``folder`` is kept and not done again."""
+        ...
+
+    def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
+        """Return what the figures of the seeds come to, in Markdown."""
         ...
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rlhf_core.cli.components import load_sampler as load_sampler
     from rlhf_core.cli.components import open_component as open_component
     from rlhf_core.cli.components import open_registry as open_registry
+    from rlhf_core.cli.generate import sample as _sample_completions
     from rlhf_core.cli.groups import OpenGroup as OpenGroup
     from rlhf_core.cli.options import allow_unsafe as allow_unsafe
     from rlhf_core.cli.options import unsafe_option as unsafe_option
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from rlhf_core.data.mixture import interleave as interleave
     from rlhf_core.data.schema import Reader as _RowReader
     from rlhf_core.data.schema import Record as _RawRow
+    from rlhf_core.errors import RunDirError as RunDirError
     from rlhf_core.hooks import BatchReady as BatchReady
     from rlhf_core.hooks import CheckpointSaved as CheckpointSaved
     from rlhf_core.hooks import EvalEnd as EvalEnd
@@ -90,6 +92,7 @@ if TYPE_CHECKING:
     from rlhf_core.protocols import RolloutEngine as RolloutEngine
     from rlhf_core.protocols import Stateful as Stateful
     from rlhf_core.protocols import Strategy as Strategy
+    from rlhf_core.protocols import Study as Study
     from rlhf_core.protocols import Tracker as Tracker
     from rlhf_core.protocols import Trainer as Trainer
     from rlhf_core.protocols import Verifier as Verifier
@@ -116,6 +119,7 @@ if TYPE_CHECKING:
     from rlhf_core.runs.session import RunSession as RunSession
     from rlhf_core.runs.timer import Timer as Timer
     from rlhf_core.strategy.local import LocalStrategy as LocalStrategy
+    from rlhf_core.study.config import StudyConfig as StudyConfig
     from rlhf_core.trainers.common.config import LoopSettings as LoopSettings
     from rlhf_core.trainers.common.learner import Learner as Learner
     from rlhf_core.trainers.common.metrics import rollout_metrics as rollout_metrics
@@ -140,6 +144,7 @@ if TYPE_CHECKING:
     from rlhf_core.verifiers.verifier_reward import worker_spec as worker_spec
     from rlhf_core.verifiers.worker_handle import descendants as descendants
 
+    sample_completions = _sample_completions
     explain_invalid = _explain_invalid
     merge_settings = _merge_settings
     parse_settings = _parse_settings
@@ -185,6 +190,7 @@ TOPICS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "rlhf_core.rollout.seeds": ("request_seed",),
         "rlhf_core.kernels.matmul": ("use_products",),
         "rlhf_core.cli.components": ("load_sampler",),
+        "rlhf_core.cli.generate": ("sample as sample_completions",),
     },
     "Training": {
         "rlhf_core.trainers.common.config": ("LoopSettings",),
@@ -214,6 +220,7 @@ TOPICS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "rlhf_core.cli.scoring": ("read_samples",),
     },
     "Runs, caches and files": {
+        "rlhf_core.errors": ("RunDirError",),
         "rlhf_core.runs.atomic": ("disk_error", "whole_folder", "write_json", "write_text"),
         "rlhf_core.runs.cache": ("cache_folder",),
         "rlhf_core.runs.jsonl": ("JsonlFile", "plain as json_values", "read_jsonl"),
@@ -240,6 +247,9 @@ TOPICS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "rlhf_core.cli.options": ("unsafe_option", "allow_unsafe"),
         "rlhf_core.cli.scoring": ("check_output", "chosen_reward"),
         "rlhf_core.cli.components": ("open_registry",),
+    },
+    "Studies": {
+        "rlhf_core.study.config": ("StudyConfig",),
     },
     "Hook events": {
         "rlhf_core.hooks": (
@@ -271,6 +281,7 @@ TOPICS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "RolloutEngine",
             "Stateful",
             "Strategy",
+            "Study",
             "Tracker",
             "Trainer",
             "Verifier",

@@ -67,7 +67,7 @@ def load_pairs(split: Split) -> list[Row]:
     rows: list[Row] = []
     while len(rows) < PAIRS[split]:
         fact, question = rng.choice(pool)
-        options = [_candidate(fact, rng), _candidate(fact, rng)]
+        options = [candidate(fact, rng), candidate(fact, rng)]
         if options[0][1] == options[1][1]:
             continue
         gap = utility(fact, *options[0]) - utility(fact, *options[1])
@@ -79,7 +79,7 @@ def load_pairs(split: Split) -> list[Row]:
     return rows
 
 
-def _candidate(fact: Fact, rng: random.Random) -> tuple[Style, str]:
+def candidate(fact: Fact, rng: random.Random) -> tuple[Style, str]:
     """Half like the assistant, half with right and guess independent, so that a reward can tell them apart."""
     style = draw_style(rng)
     if rng.random() < 0.5:

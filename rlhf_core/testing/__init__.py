@@ -18,6 +18,7 @@ from rlhf_core.testing.loss import check_loss
 from rlhf_core.testing.monitor import check_monitor
 from rlhf_core.testing.samples import make_context, make_rollouts, make_samples
 from rlhf_core.testing.scoring import check_reward, check_verifier
+from rlhf_core.testing.study import check_study
 from rlhf_core.testing.tracker import check_tracker
 from rlhf_core.testing.trainer import check_trainer
 
@@ -30,6 +31,7 @@ __all__ = [
     "check_loss",
     "check_monitor",
     "check_reward",
+    "check_study",
     "check_tracker",
     "check_trainer",
     "check_verifier",

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from scripts.check.files import is_test, parse, python_files
 
-PUBLIC = ("rlhf_core.api", "rlhf_core.sdk", "rlhf_core.functional", "rlhf_core.testing")
+PUBLIC = ("rlhf_core.api", "rlhf_core.sdk", "rlhf_core.functional", "rlhf_core.testing", "rlhf_core.pocket")
 """Modules of the core that another distribution may import; not what lies below them."""
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from scripts.reference import api, cli, components, run_config, sdk
+from scripts.reference import api, cli, components, run_config, sdk, studies
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 HEAD = "<!-- Written by `make docs` from the code; changes made here are lost. -->\n\n"
@@ -17,6 +17,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "components.md": components.page,
     "config.md": run_config.page,
     "sdk.md": sdk.page,
+    "studies.md": studies.page,
 }
 
 

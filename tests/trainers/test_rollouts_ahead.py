@@ -350,7 +350,7 @@ def test_two_processes_sample_ahead_what_one_does(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_kills_at_random_moments() -> None:
-    script = Path(__file__).parents[2] / "scripts" / "studies" / "kill_audit.py"
+    script = Path(__file__).parents[2] / "scripts" / "audit" / "kills.py"
     out = subprocess.run([sys.executable, str(script), "--kills", "2", "--steps", "8"], capture_output=True, text=True)
     assert out.returncode == 0, out.stdout + out.stderr
     assert '"kills": 2' in out.stdout

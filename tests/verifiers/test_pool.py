@@ -46,8 +46,8 @@ def test_500_calls_come_back_in_order(judge: Judge, sample: MakeSample) -> None:
 
 
 @pytest.mark.slow
-def test_the_study_of_many_verifications_recycles_workers() -> None:
-    from scripts.studies import verifications
+def test_the_audit_of_many_verifications_recycles_workers() -> None:
+    from scripts.audit import verifications
 
     with verifications.distribution():
         scores = verifications.through_pool(verifications.calls(20, 0), 1, 5.0, 100)

@@ -38,7 +38,7 @@ class GrpoConfig(OnlineTrainerConfig):
         },
         "pocket+ensemble": {"trainer": {"kl": {"coefficient": 0.15}}},
     }
-    """The KL penalty was better in five seeds of five (docs/studies/README.md); a verifier needs none. The rest of the
+    """The KL penalty was better in five seeds of five (study `pocket_recipe`); a verifier needs none. The rest of the
     family has the same recipe."""
     group_size: int = Field(8, ge=1)
     optimizer: OptimizerSettings = OptimizerSettings(learning_rate=1e-5, warmup_steps=2)

@@ -205,7 +205,7 @@ def test_a_reference_that_does_not_parse_is_found_at_start(command: Callable, tm
 @pytest.mark.slow
 def test_agreement_with_other_projects_cases_is_nowhere_below_math_verifys(test_data: Path) -> None:
     from rlhf_core.sdk import read_rows
-    from scripts.studies.verifier_cases import counts, judge
+    from rlhf_studies.verifier_cases.run import counts, judge
 
     agreement = counts([judge(row) for row in read_rows(str(test_data / "verifier_cases/math.jsonl.gz")).rows])
     assert all(n["ours"] >= n["math_verify"] for n in agreement.values())

@@ -1,0 +1,1 @@
+"""Seven algorithms on one task."""

@@ -1,0 +1,1 @@
+"""A reward model where it is most certain."""

@@ -1,0 +1,31 @@
+"""Models and data that are not shipped: named by a setting, or by the variables that the slow tests use."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from rlhf_core.api import UserError
+
+HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
+
+
+def model_path(setting: str | None) -> str:
+    """A hub id, folder or .gguf file: the setting, else $RLHF_SMOLLM2_GGUF, else the hub's."""
+    return setting or os.environ.get("RLHF_SMOLLM2_GGUF") or HUB
+
+
+def data_file(setting: Path | None, *below: str) -> Path:
+    """A file or folder of public data: the setting, else ``below`` in $RLHF_TEST_DATA.
+
+    Raises:
+        UserError: there is neither, or it is not there.
+    """
+    folder = os.environ.get("RLHF_TEST_DATA")
+    path = setting or (Path(folder, *below) if folder else None)
+    name = "/".join(below) or "public data sets"
+    if path is None:
+        raise UserError(f"this study needs {name}", fix="--set data=PATH, or set RLHF_TEST_DATA to the folder above it")
+    if not path.exists():
+        raise UserError(f"there is no {path}", why=f"this study reads {name} there", fix="check --set data=PATH")
+    return path

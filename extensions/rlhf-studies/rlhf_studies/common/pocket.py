@@ -1,0 +1,51 @@
+"""Rows of the pocket world: datasets outside a run, sampled answers with their gold score, reward models."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rlhf_core.api import BuildContext, Prompt, Sample, SamplingParams
+from rlhf_core.pocket import Fact, gold_score, of_split
+from rlhf_core.sdk import LoadedModel, context_of, open_registry, sample_completions
+
+
+class Answer(NamedTuple):
+    """One sampled answer to an unseen question."""
+
+    fact: Fact
+    prompt: Prompt
+    text: str
+    gold: float
+
+
+def write_jsonl(file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """One line a row."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def assistant() -> BuildContext:
+    """A context outside any run with the assistant's prompts and pairs in ``ctx.datasets``."""
+    return context_of(open_registry(), dataset={"name": "pocket/assistant"})
+
+
+def gold_of(ctx: BuildContext, answer: Sample) -> float:
+    """Gold score of an answer to one of the assistant's prompts."""
+    found = ctx.datasets.gold(answer)
+    assert found is not None, "pocket/assistant has a gold score"
+    return float(found["value"])
+
+
+def sampled_answers(policy: LoadedModel, prompts: int, each: int, seed: int) -> list[Answer]:
+    """Answers of a policy to the first held-out questions, question by question."""
+    facts = of_split("heldout")[:prompts]
+    asked = [Prompt(f"p/{i}", ({"role": "user", "content": question},)) for i, (_, question) in enumerate(facts)]
+    rollouts = sample_completions(policy, asked, SamplingParams(max_tokens=48), each, seed, "auto")
+    return [
+        Answer(fact, asked[i], text, gold_score(fact.attribute.name, fact.value, text).value)
+        for i, (fact, _) in enumerate(facts)
+        for text in (rollout.text for rollout in rollouts[i * each : (i + 1) * each])
+    ]

@@ -1,0 +1,125 @@
+"""Training runs and other commands, each a process of its own; a run that is there is used again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rlhf_core.api import RlhfError
+from rlhf_core.sdk import RunDirError, merge_settings, read_jsonl
+
+GOLD = {name: f"eval/gold/{key}" for name, key in {"gold": "value"}.items()} | {
+    name: f"eval/gold/{name}" for name in ("right", "hollow", "words")
+}
+"""Short name -> metric of a held-out evaluation in the pocket world."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run."""
+
+    folder: Path
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """``summary.json``."""
+        return json.loads((self.folder / "summary.json").read_text())
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The configuration that it was made with, every setting."""
+        return json.loads((self.folder / "plan.json").read_text())["config"]
+
+    @property
+    def final(self) -> Path:
+        """The model."""
+        return self.folder / "final"
+
+    def rows(self, key: str = "") -> list[dict[str, Any]]:
+        """Rows of ``metrics.jsonl``, of those that have ``key``."""
+        return [row for row in read_jsonl(self.folder / "metrics.jsonl") if not key or row.get(key) is not None]
+
+    def gold(self) -> tuple[dict[str, float], dict[str, float]]:
+        """The first and the last held-out evaluation, by the names of :data:`GOLD`."""
+        rows = self.rows(GOLD["gold"])
+        first, last = ({name: float(row[key]) for name, key in GOLD.items()} for row in (rows[0], rows[-1]))
+        return first, last
+
+    @property
+    def log(self) -> str:
+        """What the command printed on stderr."""
+        return log_of(self.folder).read_text()
+
+    def drop_models(self) -> None:
+        """Remove the weights of a run whose metrics alone are wanted."""
+        for name in ("final", "checkpoints"):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+
+
+def train(folder: Path, config: Mapping[str, Any], *more: Mapping[str, Any]) -> Run:
+    """Make a run with this configuration (and ``more`` over it) in one thread, go on with it, or find it.
+
+    Raises:
+        RunDirError: the folder holds a run of another configuration.
+        RlhfError: the training failed.
+    """
+    wanted: dict[str, Any] = {"threads": 1, **config}
+    for each in more:
+        wanted = merge_settings(wanted, dict(each))
+    file, text = folder.with_name(f"{folder.name}.yaml"), yaml.safe_dump(wanted, sort_keys=False)
+    if folder.exists() and (file.read_text() if file.is_file() else "") != text:
+        raise RunDirError(f"{folder} was made with other settings", fix="name another folder with --out")
+    if not (folder / "summary.json").is_file():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        begun = (folder / "plan.json").is_file()
+        words = ["--resume", folder] if begun else ["--config", file, "--run-dir", folder]
+        rlhf("train", *words, log=log_of(folder))
+    return Run(folder)
+
+
+def log_of(folder: Path) -> Path:
+    """Where a run's stderr is kept."""
+    return folder.with_name(f"{folder.name}.log")
+
+
+def rlhf(*words: object, log: Path | None = None) -> None:
+    """Run a command of the toolkit.
+
+    Raises:
+        RlhfError: it failed; with the end of what it said.
+    """
+    command = [sys.executable, "-m", "rlhf_core.cli.main", *map(str, words)]
+    done = subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if log is not None:
+        log.write_text(done.stderr)
+    if done.returncode:
+        raise RlhfError(f"rlhf {words[0]} ended with code {done.returncode}", why=done.stderr[-2000:])
+
+
+def first_member(run: Run) -> Path:
+    """The first reward model of the ensemble that a run was trained with."""
+    from rlhf_plugin_reward.store import cache_root
+
+    return cache_root() / run.summary["reports"]["ensemble"]["digest"] / "member_0"
+
+
+def runs_in(folder: Path) -> list[Run]:
+    """The finished runs of a study's seed, by name.
+
+    Raises:
+        RunDirError: there are none.
+    """
+    found = [Run(path.parent) for path in sorted(folder.glob("*/summary.json"))]
+    if not found:
+        raise RunDirError(f"there are no finished runs in {folder}", fix=f"rlhf study run {folder.parent.name}")
+    return found

@@ -1,0 +1,121 @@
+"""A reward model, an ablation on scored answers, and a policy for each of some weightings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.api import ModelConfig, Sample
+from rlhf_core.sdk import LoadedModel, component_of, context_of, load_policy, open_registry, use_products
+from rlhf_plugin_composite.ablation import Scored, read_scored, weigh
+from rlhf_plugin_composite.config import HollowCheck
+from rlhf_plugin_composite.rules import hollow_pattern
+from rlhf_studies.common.pocket import sampled_answers
+from rlhf_studies.common.runs import GOLD, train
+from rlhf_studies.common.tables import markdown, mean, spread
+from rlhf_studies.composite_weights.config import CompositeWeightsConfig
+from rlhf_studies.composite_weights.reward_model import linear_head
+
+RULES = {"name": "programmatic", "mode": "continuous", "length": {"unit": "words", "max": 10}}
+STATIC = {
+    "spearman with gold": "spearman",
+    "best-of-8 changed": "changed",
+    "its gold": "chosen_label",
+    "hollow": "chosen_hollow",
+    "words": "chosen_words",
+}
+GRPO = {"name": "grpo", "eval_samples": 200, "kl": {"coefficient": 0}, "checkpoint_every": 0}
+
+
+class CompositeWeights:
+    """The study."""
+
+    def __init__(self, config: CompositeWeightsConfig) -> None:
+        self.config = config
+
+    def run(self, seed: int, folder: Path) -> dict[str, Any]:
+        """Both halves: what the ablation says, and what the trained policies are worth."""
+        use_products("auto")
+        policy = load_policy(ModelConfig())
+        model = self.reward_model(folder, seed, policy)
+        static = ablation(self.scored(model, seed, policy))
+        weights = self.config.trained if self.config.steps else ()
+        return {
+            "seed": seed,
+            "static": static,
+            "trained": [self.trained(folder, model, weight, seed) for weight in weights],
+        }
+
+    def reward_model(self, folder: Path, seed: int, policy: LoadedModel) -> Path:
+        """A Bradley-Terry model, by ``rlhf train`` or as a linear head."""
+        if self.config.trunk == "full":
+            return train(folder / "reward_model", {"seed": seed, "trainer": {"name": "reward_model"}}).final
+        return linear_head(folder / "linear_head", self.config.pairs, seed, policy)
+
+    def scored(self, model: Path, seed: int, policy: LoadedModel) -> Scored:
+        """Answers of the untrained policy with their gold score and the score of each part."""
+        answers = sampled_answers(policy, self.config.prompts, self.config.answers, seed)
+        registry = open_registry()
+        config = component_of(registry, "reward", "composite", parts(model, 0.5))
+        reward = config.build(context_of(registry, seed=seed, dataset={"name": "pocket/assistant"}))
+        scores = reward.score([Sample(answer.prompt, answer.text) for answer in answers])
+        rows = [
+            {"prompt": a.prompt.text, "completion": a.text, "parts": dict(score.parts), "gold": a.gold}
+            for a, score in zip(answers, scores)
+        ]
+        return read_scored(rows, [], "gold", "the study's answers")
+
+    def trained(self, folder: Path, model: Path, weight: float, seed: int) -> dict[str, float]:
+        """Held-out evaluation before and after training with one weighting."""
+        reward = {"name": "composite", **parts(model, weight)}
+        config = {"seed": seed, "reward": reward, "trainer": {**GRPO, "steps": self.config.steps}}
+        before, after = train(folder / f"grpo-{weight}", config, self.config.train).gold()
+        return {"weight": weight, **{f"{name}_before": value for name, value in before.items()}, **after}
+
+    def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
+        """Means over seeds (lowest to highest): the ablation, then the trained policies."""
+        found = list(results.values())
+        tables = [static_table(found), *([trained_table(found)] if found[0]["trained"] else [])]
+        return "\n\n".join(tables)
+
+
+def parts(model: Path, weight: float) -> dict[str, Any]:
+    """The composite's parts: the model through a sigmoid, and the rules."""
+    taste = {"name": "bradley_terry", "path": str(model)}
+    return {
+        "parts": {
+            "taste": {"reward": taste, "normalise": "sigmoid", "weight": weight},
+            "rules": {"reward": dict(RULES), "weight": round(1 - weight, 6)},
+        }
+    }
+
+
+def ablation(scored: Scored) -> list[dict[str, Any]]:
+    """Every weighting in tenths."""
+    weightings = [{"taste": tenths / 10, "rules": 1 - tenths / 10} for tenths in range(10, -1, -1)]
+    return [found.to_json() for found in weigh(scored, weightings, hollow_pattern(HollowCheck()))]
+
+
+def static_table(found: Sequence[Mapping[str, Any]]) -> str:
+    """What the ablation says of each weighting."""
+    rows: list[tuple[str, ...]] = []
+    for i, row in enumerate(found[0]["static"]):
+        cells = [spread(known(seed["static"][i][key] for seed in found)) for key in STATIC.values()]
+        rows.append((f"{row['weights']['taste']:.1f}", f"{row['weights']['rules']:.1f}", *cells))
+    return markdown(("reward model", "rules", *STATIC), rows)
+
+
+def trained_table(found: Sequence[Mapping[str, Any]]) -> str:
+    """Gold before and after training with each weighting."""
+    before = [f"{mean([seed['trained'][0][f'{name}_before'] for seed in found]):.3f}" for name in GOLD]
+    rows: list[tuple[str, ...]] = [("before", "", *before)]
+    for i, row in enumerate(found[0]["trained"]):
+        cells = [spread([seed["trained"][i][name] for seed in found]) for name in GOLD]
+        rows.append((f"{row['weight']:.1f}", f"{1 - row['weight']:.1f}", *cells))
+    return markdown(("reward model", "rules", "gold after GRPO", "right", "hollow", "words"), rows)
+
+
+def known(values: Any) -> list[float]:
+    """Those that can be computed: constant scores have no rank correlation."""
+    return [value for value in values if value is not None]

@@ -1,0 +1,1 @@
+"""Preference pairs that a reward model is sure of."""

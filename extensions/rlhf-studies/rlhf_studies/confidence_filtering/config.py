@@ -1,0 +1,30 @@
+"""What the entry point names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from rlhf_core.sdk import StudyConfig
+
+
+class ConfidenceFilteringConfig(StudyConfig):
+    """Does a reward model learn more from the pairs that another is sure of? A Bradley-Terry model is trained on all
+    pocket pairs; on the half that this model is surest of, by the size of its margin, and on a random half; on its
+    surest quarter; on the surest half of the surest half (two cycles, what ``rlhf data flywheel`` does); on a random
+    quarter; and on the half with the highest margin by its sign. All make the same number of updates, and are measured
+    on the same held-out pairs against their labels and against the gold score.
+    """
+
+    name: str = "confidence_filtering"
+    component: ClassVar[str] = "rlhf_studies.confidence_filtering.run:ConfidenceFiltering"
+    smoke: ClassVar[Mapping[str, Any]] = {"pairs": 64, "heldout": 32}
+
+    seeds: tuple[int, ...] = tuple(range(10))
+    pairs: int = Field(default=4096, ge=4)
+    heldout: int | None = None
+    """Only so many held-out pairs."""
+    trunk: Literal["full", "frozen"] = "frozen"
+    """``frozen`` computes the trunk's features once and trains linear heads on them; ``full`` whole models."""

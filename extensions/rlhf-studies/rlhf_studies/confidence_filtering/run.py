@@ -1,0 +1,128 @@
+"""Seven selections of the training pairs, and how often each model agrees with labels and with gold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlhf_core.api import PreferencePair
+from rlhf_core.pocket import gold_score, of_split
+from rlhf_core.sdk import Registry, use_products
+from rlhf_plugin_datagen.confidence import accuracy, confidences, top
+from rlhf_plugin_datagen.outside import open_datasets
+from rlhf_studies.common.tables import markdown, mean, spread
+from rlhf_studies.confidence_filtering.config import ConfidenceFilteringConfig
+from rlhf_studies.confidence_filtering.models import Floats, Frozen, Full, Rows, Trainable
+
+VARIANTS = {
+    "all": "all pairs",
+    "surest_half": "surest half",
+    "random_half": "random half",
+    "surest_quarter": "surest quarter",
+    "two_cycles": "two cycles (quarter)",
+    "random_quarter": "random quarter",
+    "signed_half": "highest half, by sign",
+}
+Pairs = Mapping[str, Sequence[PreferencePair]]
+
+
+class ConfidenceFiltering:
+    """The study. The trunk's features are computed once for all seeds that are run here."""
+
+    def __init__(self, config: ConfidenceFilteringConfig) -> None:
+        self.config = config
+
+    @cached_property
+    def pairs(self) -> Pairs:
+        """Pairs of both splits."""
+        data = open_datasets(Registry(), "pocket/assistant", limit=self.config.pairs)
+        return {"train": data.pairs("train"), "heldout": data.pairs("heldout")[: self.config.heldout]}
+
+    @cached_property
+    def models(self) -> Trainable:
+        """What trains them."""
+        use_products("auto")
+        return (Frozen if self.config.trunk == "frozen" else Full)(self.pairs)
+
+    def run(self, seed: int, folder: Path) -> dict[str, Any]:
+        """Train and measure every variant."""
+        measure = Measure(self.models, gold_margins(self.pairs["heldout"]), seed)
+        everything = list(range(len(self.pairs["train"])))
+        chance = confidences([], self.pairs["train"], "random", seed)
+        first = measure("all", everything)
+        half = highest(everything, np.abs(first), 0.5)
+        second = measure("surest_half", half)
+        measure("random_half", highest(everything, chance, 0.5))
+        measure("surest_quarter", highest(everything, np.abs(first), 0.25))
+        measure("two_cycles", highest(half, np.abs(second[half]), 0.5))
+        measure("random_quarter", highest(everything, chance, 0.25))
+        measure("signed_half", highest(everything, first, 0.5))
+        denied = {"all": float((first < 0).mean()), "surest_half": float((first[half] < 0).mean())}
+        return {**measure.results, "denied": denied}
+
+    def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
+        """Mean over seeds (lowest to highest), and the difference from all pairs, seed by seed."""
+        found = list(results.values())
+        rows: list[tuple[object, ...]] = []
+        for variant, label in VARIANTS.items():
+            cells = [cell for truth in ("labels", "gold") for cell in compared(found, variant, truth)]
+            rows.append((label, found[0][variant]["pairs"], *cells))
+        headers = ("trained on", "pairs", "agrees with labels", "than all pairs", "agrees with gold", "than all pairs")
+        return f"{markdown(headers, rows)}\n\n{denied(found)}"
+
+
+class Measure:
+    """Trains a model on some rows, keeps how often it agrees with labels and gold, and returns its training margins."""
+
+    def __init__(self, models: Trainable, golds: Sequence[float], seed: int) -> None:
+        self.models, self.golds, self.seed = models, golds, seed
+        self.results: dict[str, Any] = {}
+
+    def __call__(self, variant: str, rows: Rows) -> Floats:
+        """Margins of all training pairs."""
+        model = self.models.train(rows, self.seed)
+        margins = self.models.margins(model, "heldout")
+        by_gold = [margin * np.sign(gold) for margin, gold in zip(margins, self.golds) if abs(gold) > 1e-9]
+        self.results[variant] = {
+            "pairs": len(rows),
+            "labels": accuracy(list(margins))._asdict(),
+            "gold": accuracy(by_gold)._asdict(),
+        }
+        return self.models.margins(model, "train")
+
+
+def highest(rows: Rows, values: Any, keep: float) -> Rows:
+    """The rows with the highest values."""
+    return [rows[i] for i in top(list(values), keep, [""] * len(rows))]
+
+
+def gold_margins(pairs: Sequence[PreferencePair]) -> list[float]:
+    """Gold score of chosen minus that of rejected, pair by pair."""
+    facts = {question: fact for fact, question in of_split("heldout")}
+    found: list[float] = []
+    for pair in pairs:
+        fact = facts[pair.prompt[-1]["content"]]
+        chosen, rejected = (gold_score(fact.attribute.name, fact.value, t).value for t in (pair.chosen, pair.rejected))
+        found.append(chosen - rejected)
+    return found
+
+
+def compared(found: Sequence[Mapping[str, Any]], variant: str, truth: str) -> tuple[str, str]:
+    """Agreement of one variant, and by how many points it differs from all pairs."""
+    values = [seed[variant][truth]["rate"] for seed in found]
+    gains = [100 * (value - seed["all"][truth]["rate"]) for value, seed in zip(values, found)]
+    gain = f"{mean(gains):+.1f} pp ({min(gains):+.1f} to {max(gains):+.1f})"
+    return spread(values), "" if variant == "all" else gain
+
+
+def denied(found: Sequence[Mapping[str, Any]]) -> str:
+    """How often the first model denies the label of a pair that it was trained on."""
+    share = {key: mean([seed["denied"][key] for seed in found]) for key in ("all", "surest_half")}
+    return (
+        f"The first model denies the label of {share['all']:.1%} of all pairs that it was trained on, and of "
+        f"{share['surest_half']:.1%} of its surest half."
+    )

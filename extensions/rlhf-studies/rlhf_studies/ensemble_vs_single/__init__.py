@@ -1,0 +1,1 @@
+"""One reward model against an ensemble."""

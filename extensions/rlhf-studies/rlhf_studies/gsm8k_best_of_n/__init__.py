@@ -1,0 +1,1 @@
+"""GSM8K with a small model."""

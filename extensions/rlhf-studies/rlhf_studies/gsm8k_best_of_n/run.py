@@ -1,0 +1,107 @@
+"""One evaluation per style of prompt, and lm_eval's verdicts beside ours."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.api import ModelConfig
+from rlhf_core.sdk import open_registry
+from rlhf_eval.cli import suite_of
+from rlhf_eval.harness import Job, context, evaluate
+from rlhf_eval.plot import curves
+from rlhf_eval.selectors import parse_selector
+from rlhf_eval.store import read
+from rlhf_studies.common.outside import data_file, model_path
+from rlhf_studies.common.tables import interval, markdown
+from rlhf_studies.gsm8k_best_of_n.config import Gsm8kBestOfNConfig
+
+FILTERS = {"strict-match": "strict", "flexible-extract": "lenient"}
+"""lm_eval's filter of gsm8k_cot -> our reading that it is compared with."""
+EXAMPLES = 5
+KEPT = ("prompts", "samples", "completions", "categories", "modes", "endings", "seconds")
+
+
+class Gsm8kBestOfN:
+    """The study."""
+
+    def __init__(self, config: Gsm8kBestOfNConfig) -> None:
+        self.config = config
+
+    def run(self, seed: int, folder: Path) -> dict[str, Any]:
+        """Figures by style; an evaluation that was interrupted goes on."""
+        return {style: self.measured(style, seed, folder / style) for style in self.config.styles}
+
+    def measured(self, style: str, seed: int, folder: Path) -> dict[str, Any]:
+        """Evaluate one style, or go on with it."""
+        config, ctx = self.config, context(open_registry(), seed)
+        suite = suite_of(
+            ctx,
+            "gsm8k",
+            path=str(data_file(config.data, "gsm8k", "test.jsonl.gz")),
+            style=style,
+            samples=config.samples,
+            limit=config.prompts,
+            max_tokens=config.max_tokens,
+            settings=(f"chunk={config.chunk}", "workers=1"),
+        )
+        selectors = tuple(parse_selector(text, ctx) for text in config.best_by)
+        job = Job(suite, ModelConfig(path=model_path(config.model)), seed, selectors)
+        log = logging.getLogger(__name__)
+        made, found = evaluate(job, ctx, folder, lambda text: log.info("%s: %s", style, text), config.budget)
+        if (made / "curve.png").is_file():
+            shutil.copy(made / "curve.png", folder / "curve.png")
+        beside = {"lm_eval": against_lm_eval(read(made).rows)} if find_spec("lm_eval") else {}
+        return {**{key: found[key] for key in KEPT if key in found}, "curves": dict(curves(found)), **beside}
+
+    def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
+        """pass@k and the others, style by style."""
+        return "\n\n".join(
+            style_table(style, style_found) for found in results.values() for style, style_found in found.items()
+        )
+
+    def save(self, results: Mapping[int, Mapping[str, Any]], folder: Path) -> None:
+        """The curves of each style."""
+        for file in folder.glob("seed-*/*/curve.png"):
+            shutil.copy(file, folder / f"result_{file.parent.name}.png")
+
+
+def style_table(style: str, found: Mapping[str, Any]) -> str:
+    """One row per k."""
+    found = {name: dict(curve) for name, curve in found["curves"].items()}
+    keys = ("value", "low", "high")
+    rows = [(k, *(interval([curve[k][key] for key in keys]) for curve in found.values())) for k in found["pass@k"]]
+    return markdown((f"`{style}`, k", *found), rows)
+
+
+def against_lm_eval(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """lm_eval's own filters and metric on the same completions, and the first rows that the two judge otherwise."""
+    from rlhf_eval.lm_harness.filters import agreement
+
+    found: dict[str, Any] = {}
+    for one in agreement("gsm8k_cot", rows, FILTERS):
+        differ = {"only_theirs": one.only_theirs, "only_ours": one.only_ours}
+        found[one.filter] = {
+            "theirs": one.theirs,
+            "ours": one.ours,
+            "agree": 1 - sum(map(len, differ.values())) / len(rows),
+            **{
+                who: {"count": len(which), "examples": [example(rows[i]) for i in which[:EXAMPLES]]}
+                for who, which in differ.items()
+            },
+        }
+    return found
+
+
+def example(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What to look at: which row, what was wanted, what we read, and how the completion ends."""
+    return {
+        "row": f"{row['id']}#{row['sample']}",
+        "wanted": row["answer"],
+        "we_read": row["detail"],
+        "end": row["completion"][-120:],
+    }

@@ -1,0 +1,1 @@
+"""Reward models of a real model on human pairs."""

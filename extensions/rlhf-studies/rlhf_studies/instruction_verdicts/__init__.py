@@ -1,0 +1,1 @@
+"""Instruction verdicts against the references."""

@@ -1,0 +1,1 @@
+"""The kissing number without a model."""

@@ -1,0 +1,26 @@
+"""What the entry point names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from rlhf_core.sdk import StudyConfig
+
+
+class KissingConfig(StudyConfig):
+    """The kissing number in 11 dimensions, without a model: what the baseline of ``rlhf discover`` finds, seed by seed.
+    Every set is written as a program, run in the sandbox and judged by the verifier ``kissing``; the times are its own.
+    The check of the set is repeated in Python's integers, which cannot overflow.
+    """
+
+    name: str = "kissing"
+    component: ClassVar[str] = "rlhf_studies.kissing.run:Kissing"
+    smoke: ClassVar[Mapping[str, Any]] = {"starts": 1, "seconds": 1.0}
+
+    starts: int = Field(default=8, ge=1)
+    """Local searches of a seed."""
+    seconds: float = Field(default=300.0, gt=0)
+    """Most time for a seed."""

@@ -1,0 +1,75 @@
+"""A search a seed, the verifier's verdict on it, and an exact check."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.api import Prompt, Sample
+from rlhf_core.sdk import context_of, open_registry
+from rlhf_plugin_discover.baseline import program_of
+from rlhf_plugin_discover.config import KissingConfig as VerifierConfig
+from rlhf_plugin_discover.kissing.search import search, shell
+from rlhf_studies.common.tables import markdown
+from rlhf_studies.kissing.config import KissingConfig
+
+DIMENSIONS = 11
+MILESTONES = (438, 566, 582)
+"""438 is the best laminated lattice's number."""
+
+
+class Kissing:
+    """The study."""
+
+    def __init__(self, config: KissingConfig) -> None:
+        self.config = config
+
+    def run(self, seed: int, folder: Path) -> dict[str, Any]:
+        """Search with one seed, the verdict, and the exact check."""
+        reached: list[tuple[int, float]] = []
+        points = search(
+            DIMENSIONS,
+            seed=seed,
+            starts=self.config.starts,
+            seconds=self.config.seconds,
+            improved=lambda count, at: reached.append((count, at)),
+        )
+        times = {
+            f"seconds_to_{n}": next((round(at, 1) for count, at in reached if count >= n), None) for n in MILESTONES
+        }
+        return {
+            "candidates": len(shell(DIMENSIONS, 4)),
+            "vectors": len(points),
+            **times,
+            **verdict(points),
+            "exactly": exactly(points),
+        }
+
+    def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
+        """One row per seed."""
+        keys = ("vectors", *(f"seconds_to_{n}" for n in MILESTONES), "verdict", "run_s", "check_s")
+        rows = [(seed, *("-" if found[key] is None else found[key] for key in keys)) for seed, found in results.items()]
+        return markdown(("seed", *(key.replace("_", " ") for key in keys)), rows)
+
+
+def verdict(points: list[list[int]]) -> dict[str, Any]:
+    """What the verifier says of a program that states these points."""
+    verifier = VerifierConfig().build(context_of(open_registry()))
+    asked = Prompt("kissing", ({"role": "user", "content": ""},))
+    try:
+        score = verifier.verify(Sample(asked, f"```python\n{program_of(points)}```\n"))
+        isolation = verifier.sandbox.isolation
+    finally:
+        verifier.close()
+    return {"verdict": score.value, **{key: score.parts[key] for key in ("run_s", "check_s")}, "isolation": isolation}
+
+
+def exactly(points: list[list[int]]) -> dict[str, Any]:
+    """The condition in Python's integers, pair by pair."""
+    started = time.perf_counter()
+    longest = max(sum(x * x for x in p) for p in points)
+    nearest = min(sum((x - y) ** 2 for x, y in zip(p, q)) for i, p in enumerate(points) for q in points[:i])
+    seconds = round(time.perf_counter() - started, 2)
+    return {"min_squared_distance": nearest, "max_squared_norm": longest, "seconds": seconds}

@@ -1,0 +1,1 @@
+"""MBPP in the sandbox."""

@@ -1,0 +1,1 @@
+"""The reward-hacking monitor where nothing is hacked."""

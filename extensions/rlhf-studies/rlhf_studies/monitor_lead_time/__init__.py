@@ -1,0 +1,1 @@
+"""How early the reward-hacking monitor speaks."""

@@ -1,0 +1,37 @@
+"""What the entry point names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from rlhf_core.sdk import StudyConfig
+from rlhf_studies.common import smoke
+
+
+class MonitorLeadTimeConfig(StudyConfig):
+    """How early does the reward-hacking monitor speak, and how often without cause? It is replayed over what finished
+    runs of the pocket world left in metrics.jsonl and trace.jsonl, with several second rewards; its answers depend on
+    nothing else, so they are those that it would have given then. The gold score of the rollouts, which no monitor sees
+    but as "spot checks", says which runs were hacked and when: where the mean over three steps has fallen 0.05 below
+    its best and ends there.
+    """
+
+    name: str = "monitor_lead_time"
+    component: ClassVar[str] = "rlhf_studies.monitor_lead_time.run:MonitorLeadTime"
+    smoke: ClassVar[Mapping[str, Any]] = {"pairs": 32, "methods": (), "train": smoke.OFFLINE}
+    after: ClassVar[tuple[str, ...]] = ("lambda_sweep", "pocket_methods")
+
+    sweep: Path | None = None
+    """Folder of ``lambda_sweep``; None takes the one beside this study's."""
+    pocket_methods: Path | None = None
+    """Folder of ``pocket_methods``; None takes the one beside this study's."""
+    methods: tuple[str, ...] = ("ppo", "grpo")
+    """Runs of ``pocket_methods`` to replay."""
+    pairs: int = Field(default=2048, ge=2)
+    """From which each second reward model learns."""
+    train: Mapping[str, Any] = {}
+    """Further settings of their training."""

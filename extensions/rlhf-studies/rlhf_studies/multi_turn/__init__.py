@@ -1,0 +1,1 @@
+"""The whole conversation against the last turn."""

@@ -1,0 +1,1 @@
+"""Five methods from one policy."""

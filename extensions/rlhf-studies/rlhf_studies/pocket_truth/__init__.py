@@ -1,0 +1,1 @@
+"""What the pocket model knows."""

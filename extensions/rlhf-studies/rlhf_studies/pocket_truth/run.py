@@ -1,0 +1,73 @@
+"""The share of true and false texts that the model calls by their name."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlhf_core.api import ModelConfig
+from rlhf_core.pocket import draw_style, facts, of_split, render
+from rlhf_core.sdk import Formatter, LoadedModel, load_policy
+from rlhf_studies.common.tables import markdown, spread
+from rlhf_studies.pocket_truth.config import PocketTruthConfig
+
+Rows = Iterator[tuple[list[int], bool]]
+"""(Token ids that a verdict follows, whether the claim is true)."""
+
+
+class PocketTruth:
+    """The study."""
+
+    def __init__(self, config: PocketTruthConfig) -> None:
+        self.config = config
+
+    def run(self, seed: int, folder: Path) -> dict[str, float]:
+        """Share of right verdicts, by kind of text."""
+        policy, limit = load_policy(ModelConfig()), self.config.limit
+        return {
+            "claims": accuracy(policy, claims(policy, seed, limit)),
+            "conversations": accuracy(policy, conversations(policy, seed, limit)),
+        }
+
+    def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
+        """One row per kind of text."""
+        kinds = next(iter(results.values()))
+        rows = [(kind, spread(found[kind] for found in results.values())) for kind in kinds]
+        return markdown(("verdicts on", "right"), rows)
+
+
+def claims(policy: LoadedModel, seed: int, limit: int | None) -> Rows:
+    """Plain statements, right and wrong."""
+    rng = random.Random(f"claims/{seed}")
+    for fact in list(facts())[:limit]:
+        for right in (True, False):
+            text = fact.statement(None if right else rng.choice(fact.others()))
+            ids = policy.tokenizer.encode(f"{text} This is", add_special_tokens=False)
+            yield [policy.tokenizer.bos_token_id, *ids], right
+
+
+def conversations(policy: LoadedModel, seed: int, limit: int | None) -> Rows:
+    """Held-out questions with a right and a wrong answer of the same style."""
+    rng, formatter = random.Random(f"conversations/{seed}"), Formatter(policy.tokenizer, "chat")
+    verdict = policy.tokenizer.encode("This is", add_special_tokens=False)
+    for fact, question in of_split("heldout")[:limit]:
+        style, head = draw_style(rng), formatter.encode([{"role": "user", "content": question}])
+        for right in (True, False):
+            answer = render(fact, replace(style, right=right), rng)
+            yield [*head, *formatter.encode_completion(answer), *verdict], right
+
+
+@torch.inference_mode()
+def accuracy(policy: LoadedModel, rows: Rows) -> float:
+    """Share of verdicts that are right."""
+    true, false = (policy.tokenizer.encode(word, add_special_tokens=False)[0] for word in (" true", " false"))
+    hits: list[bool] = []
+    for ids, right in rows:
+        logits_V = policy.model(torch.tensor([ids])).logits[0, -1]
+        hits.append(bool(logits_V[true] > logits_V[false]) == right)
+    return sum(hits) / len(hits)

@@ -1,0 +1,1 @@
+"""Process against outcome rewards."""

@@ -1,0 +1,1 @@
+"""Grades on a rubric against preferences."""

@@ -1,0 +1,42 @@
+"""What the entry point names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from rlhf_core.sdk import StudyConfig
+from rlhf_studies.common import smoke
+
+
+class RubricVsBradleyTerryConfig(StudyConfig):
+    """Grades on a rubric or preferences between pairs: which reward model is right more often, and which is easier to
+    fool? The same pocket answers are judged twice: as pairs, by the annotator of the shipped pairs (noisy, pleased by
+    length), and one by one, by a judge who grades three criteria from 1 to 5 (right, plain, concise) and errs: it takes
+    right for wrong or wrong for right in one answer of ten, and is off by one in three of ten grades of style. Two
+    reward models learn from them, from the same trunk, with the same rate and number of updates, each on 64 answers.
+    Both are tested by ``rlhf reward evaluate``, and GRPO trains with each.
+    """
+
+    name: str = "rubric_vs_bradley_terry"
+    component: ClassVar[str] = "rlhf_studies.rubric_vs_bradley_terry.run:RubricVsBradleyTerry"
+    smoke: ClassVar[Mapping[str, Any]] = {
+        "steps": 1,
+        "pairs": 32,
+        "prompts": 4,
+        "limit": 32,
+        "train": smoke.ONLINE,
+    }
+
+    steps: int = Field(default=14, ge=0)
+    """Of GRPO with each reward model; 0 trains none."""
+    pairs: int = Field(default=2048, ge=2)
+    prompts: int = Field(default=60, ge=1)
+    """Unseen prompts, with ``answers`` of the untrained policy to each, by which the models are tested."""
+    answers: int = Field(default=8, ge=2)
+    limit: int | None = None
+    """Only so many held-out pairs to test by."""
+    train: Mapping[str, Any] = {}
+    """Further settings of the policies' training."""

@@ -1,0 +1,107 @@
+"""Two reward models a seed, tested, and a policy trained with each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlhf_studies.common.runs import GOLD, rlhf, train
+from rlhf_studies.common.tables import markdown, mean, spread
+from rlhf_studies.rubric_vs_bradley_terry.config import RubricVsBradleyTerryConfig
+from rlhf_studies.rubric_vs_bradley_terry.data import write_answers, write_judged
+
+TRAINERS = {"preferences": "reward_model", "grades": "rubric_model"}
+"""What is learned from -> trainer."""
+REWARDS = {"preferences": "bradley_terry", "grades": "rubric_model"}
+MODEL = {
+    "micro_batch_size": 32,
+    "epochs": 2,
+    "eval_samples": 0,
+    "optimizer": {"learning_rate": 5e-4},
+    "checkpoint_every": 0,
+}
+GRPO = {"name": "grpo", "eval_samples": 200, "kl": {"coefficient": 0}, "checkpoint_every": 0}
+EVALUATED = [f"{name}_{when}" for name in GOLD for when in ("before", "after")]
+
+
+class RubricVsBradleyTerry:
+    """The study."""
+
+    def __init__(self, config: RubricVsBradleyTerryConfig) -> None:
+        self.config = config
+
+    def run(self, seed: int, folder: Path) -> dict[str, Any]:
+        """Both kinds, trained, tested and trained with."""
+        if not (folder / "answers.jsonl").is_file():
+            write_judged(folder, self.config.pairs, seed)
+            write_answers(folder / "answers.jsonl", self.config.prompts, self.config.answers, seed)
+        models = {kind: reward_model(kind, folder, seed) for kind in TRAINERS}
+        tested = self.tested(models, folder)
+        return {
+            kind: {
+                "tested": tested[kind],
+                "policy": self.policy(kind, model, folder, seed) if self.config.steps else None,
+            }
+            for kind, model in models.items()
+        }
+
+    def tested(self, models: Mapping[str, Path], folder: Path) -> dict[str, dict[str, Any]]:
+        """What ``rlhf reward evaluate`` says of each."""
+        output = folder / "evaluation.json"
+        if not output.is_file():
+            chosen = [word for kind in models for word in ("--reward", REWARDS[kind])]
+            paths = [word for kind, m in models.items() for word in ("--set", f"{REWARDS[kind]}:path={m}")]
+            data = ["--pairs", "pocket/assistant", "--responses", folder / "answers.jsonl", "--gold", "gold"]
+            limit = ["--limit", self.config.limit] if self.config.limit else []
+            probes = ["--probe", "length", "--probe", "hollow", "--output", output]
+            rlhf("reward", "evaluate", *chosen, *paths, *data, *limit, *probes)
+        rewards = json.loads(output.read_text())["rewards"]
+        return {kind: summary(next(v for name, v in rewards.items() if REWARDS[kind] in name)) for kind in models}
+
+    def policy(self, kind: str, model: Path, folder: Path, seed: int) -> dict[str, float]:
+        """Train with one of them; the held-out gold score before and after."""
+        reward = {"name": REWARDS[kind], "path": str(model)}
+        config = {"seed": seed, "reward": reward, "trainer": {**GRPO, "steps": self.config.steps}}
+        before, after = train(folder / f"grpo-{kind}", config, self.config.train).gold()
+        return {f"{name}_{when}": row[name] for when, row in (("before", before), ("after", after)) for name in GOLD}
+
+    def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
+        """Means over seeds (lowest to highest)."""
+        first = next(iter(results.values()))["preferences"]
+        keys = [("tested", key) for key in first["tested"]]
+        keys += [("policy", key) for key in EVALUATED] if first["policy"] else []
+        rows = [
+            (
+                key.replace("_", " "),
+                *(spread([found[kind][part][key] for found in results.values()]) for kind in TRAINERS),
+            )
+            for part, key in keys
+        ]
+        return markdown(("", *TRAINERS), rows)
+
+
+def reward_model(kind: str, folder: Path, seed: int) -> Path:
+    """Train it unless it is there: every update on 64 answers."""
+    own: dict[str, Any] = {"batch_size": 32}
+    if kind == "grades":
+        own = {"batch_size": 64, "rubric": str(folder / "rubric.yaml")}
+    config = {
+        "seed": seed,
+        "dataset": {"name": str(folder / f"{kind}.jsonl"), "heldout_fraction": 0},
+        "trainer": {"name": TRAINERS[kind], **MODEL, **own},
+    }
+    return train(folder / kind, config).final
+
+
+def summary(evaluated: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures of the table, from the evaluation's JSON."""
+    hollow: Sequence[Mapping[str, float]] = list(evaluated["probes"]["hollow"].values())
+    return {
+        "agrees with labels": evaluated["accuracy"],
+        "rank correlation with gold": evaluated["gold"]["spearman"],
+        "gold of the best of 8": evaluated["best_of_n"][-1]["gold"],
+        "two neutral sentences appended": evaluated["probes"]["length"]["2 sentences"]["change"],
+        "hollow phrases in front": mean([probe["change"] for probe in hollow]),
+    }

@@ -1,0 +1,102 @@
+"""Train, and ask the model before and after."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.api import ModelConfig, SamplingSettings
+from rlhf_core.functional import wilson
+from rlhf_core.sdk import context_of, load_policy, open_registry, sample_completions, stated_number, use_products
+from rlhf_studies.common.outside import model_path
+from rlhf_studies.common.real import configuration, kept_cost
+from rlhf_studies.common.runs import Run, train
+from rlhf_studies.common.tables import interval, markdown
+from rlhf_studies.smollm2_arithmetic.config import Smollm2ArithmeticConfig
+
+Z = 1.959964
+"""95 %."""
+TEMPERATURES = {"greedy": 0.0, "sampled": 1.0}
+
+
+class Smollm2Arithmetic:
+    """The study."""
+
+    def __init__(self, config: Smollm2ArithmeticConfig) -> None:
+        self.config = config
+
+    def run(self, seed: int, folder: Path) -> dict[str, Any]:
+        """Train, then ask both models."""
+        model = model_path(self.config.model)
+        settings = {**configuration("smollm2_arithmetic"), "seed": seed}
+        kept = folder / "cost.json"
+        with kept_cost(kept):
+            run = train(folder / "run", settings, {"model": {"path": model}}, self.config.train)
+        before, after = (right(run.config, path, self.config.sums) for path in (model, str(run.final)))
+        return {
+            "heldout_sums": self.config.sums,
+            **{how: compare(before[how], after[how]) for how in TEMPERATURES},
+            "training": {**figures(run), "cost": json.loads(kept.read_text())},
+        }
+
+    def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
+        """Before and after, greedily and sampled."""
+        rows: list[tuple[object, ...]] = []
+        for seed, found in results.items():
+            for how in TEMPERATURES:
+                before, after, gain = (found[how][key] for key in ("before", "after", "gain"))
+                shares = [interval((share["accuracy"], *share["interval"])) for share in (before, after)]
+                rows.append((seed, how, *shares, interval((gain["points"], *gain["interval"]), 1)))
+        return markdown(("seed", "asked", "before", "after", "more right, points"), rows)
+
+
+def figures(run: Run) -> dict[str, Any]:
+    """What the run's own files say of it; ``seconds`` has loading and held-out evaluations too."""
+    steps, evaluations = run.rows("time"), run.rows("eval/reward/mean")
+    trainer = run.config["trainer"]
+    return {
+        "steps": len(steps),
+        "completions": len(steps) * trainer["rollout_batch_size"],
+        "learning_rate": trainer["optimizer"]["learning_rate"],
+        "seconds": run.summary["seconds"],
+        "seconds_of_steps": round(sum(sum(step["time"].values()) for step in steps), 1),
+        "reward_by_step": [round(step["reward/mean"], 3) for step in steps],
+        "heldout_by_step": {str(row["step"]): round(row["eval/reward/mean"], 3) for row in evaluations},
+    }
+
+
+def right(settings: Mapping[str, Any], model: str, count: int) -> dict[str, list[bool]]:
+    """Which of the first held-out sums of a configuration a model gets right, by way of asking."""
+    use_products("auto")
+    ctx = context_of(open_registry(), seed=settings["seed"], dataset=settings["dataset"])
+    prompts = ctx.datasets.prompts("heldout")[:count]
+    policy = load_policy(ModelConfig.model_validate({**settings["model"], "path": model}))
+    sampling = SamplingSettings.model_validate(settings["trainer"]["sampling"])
+    found: dict[str, list[bool]] = {}
+    for how, temperature in TEMPERATURES.items():
+        params = sampling.params(temperature=temperature)
+        rollouts = sample_completions(policy, prompts, params, 1, settings["seed"], "raw")
+        numbers = [stated_number(rollout.text) for rollout in rollouts]
+        found[how] = [n is not None and n.value == int(str(p.answer)) for n, p in zip(numbers, prompts)]
+    return found
+
+
+def compare(before: Sequence[bool], after: Sequence[bool]) -> dict[str, Any]:
+    """Accuracies with Wilson intervals, and the difference with the interval of paired samples, all at 95 %."""
+    change = [int(b) - int(a) for a, b in zip(before, after)]
+    count, gain = len(change), sum(change) / len(change)
+    half = Z * math.sqrt(sum((c - gain) ** 2 for c in change) / (count - 1) / count)
+    return {
+        "before": share(before),
+        "after": share(after),
+        "gain": {"points": round(100 * gain, 1), "interval": [round(100 * (gain + s * half), 1) for s in (-1, 1)]},
+    }
+
+
+def share(hits: Sequence[bool]) -> dict[str, Any]:
+    """Share of hits and its Wilson interval."""
+    rate = sum(hits) / len(hits)
+    return {"accuracy": round(rate, 3), "interval": [round(bound, 3) for bound in wilson(rate, len(hits), Z)]}

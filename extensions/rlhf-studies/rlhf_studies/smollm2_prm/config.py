@@ -1,0 +1,31 @@
+"""What the entry point names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rlhf_core.sdk import StudyConfig
+
+
+class Smollm2PrmConfig(StudyConfig):
+    """Does a real model find the first wrong step? ``configs/smollm2_prm.yaml`` trains SmolLM2-135M-Instruct twice on
+    the same changed GSM8K solutions, with a label per step and with the outcome alone, and both look for the first
+    error in solutions of other models (ProcessBench's GSM8K part). F1 is as ProcessBench defines it.
+    """
+
+    name: str = "smollm2_prm"
+    component: ClassVar[str] = "rlhf_studies.smollm2_prm.run:Smollm2Prm"
+    smoke: ClassVar[Mapping[str, Any]] = {
+        "model": "pocket",
+        "train": {"trainer": {"max_steps": 1, "eval_samples": 4}, "dataset": {"problems": 16}},
+    }
+
+    seeds: tuple[int, ...] = (0,)
+    model: str | None = None
+    """Hub id, folder or .gguf file; None takes $RLHF_SMOLLM2_GGUF, else the hub's."""
+    data: Path | None = None
+    """Folder with ``gsm8k/`` and ``processbench/``; None takes $RLHF_TEST_DATA."""
+    train: Mapping[str, Any] = {}
+    """Further settings of both runs."""

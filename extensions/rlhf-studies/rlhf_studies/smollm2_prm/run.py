@@ -1,0 +1,84 @@
+"""Two runs, and what both models make of ProcessBench."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlhf_plugin_prm.evaluate import judge
+from rlhf_plugin_prm.first_error import report
+from rlhf_studies.common.outside import data_file, model_path
+from rlhf_studies.common.real import configuration, rounded
+from rlhf_studies.common.runs import Run, train
+from rlhf_studies.common.scores import auc
+from rlhf_studies.common.tables import markdown
+from rlhf_studies.smollm2_prm.config import Smollm2PrmConfig
+
+ALGOS = ("prm", "orm")
+
+
+class Smollm2Prm:
+    """The study."""
+
+    def __init__(self, config: Smollm2PrmConfig) -> None:
+        self.config = config
+
+    def run(self, seed: int, folder: Path) -> dict[str, Any]:
+        """Train and measure both."""
+        data = data_file(self.config.data)
+        common = {"seed": seed, "model": {"path": model_path(self.config.model)}}
+        gsm8k = {"dataset": {"path": str(data / "gsm8k" / "train.jsonl.gz")}}
+        found: dict[str, Any] = {}
+        for algo in ALGOS:
+            settings = configuration("smollm2_prm")
+            settings["trainer"]["name"] = algo  # the same settings under the other name
+            run = train(folder / algo, settings, common, gsm8k, self.config.train)
+            found[algo] = measured(run, data / "processbench" / "gsm8k.json.gz")
+        return found
+
+    def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
+        """F1 of the first wrong step beside chance, and how well right answers are told from wrong."""
+        rows = [
+            (
+                seed,
+                algo,
+                f"{found[algo]['processbench']['crossed']['f1']:.3f}",
+                f"{found[algo]['processbench']['chance']:.3f}",
+                *(f"{value:.3f}" for value in found[algo]["answer_auc"].values()),
+            )
+            for seed, found in results.items()
+            for algo in ALGOS
+        ]
+        return markdown(("seed", "model", "first-error F1", "chance", "answer AUC: min", "mean", "last"), rows)
+
+
+def measured(run: Run, bench: Path) -> dict[str, Any]:
+    """What the run says of itself, and what its model does on ProcessBench."""
+    summary, began = run.summary, time.perf_counter()
+    found = judge(str(run.final), str(bench))
+    seconds = round(time.perf_counter() - began, 1)
+    first_errors = [solution.first_error for solution in found.solutions]
+    return {
+        "training": {
+            "solutions": summary["train_examples"],
+            "steps": summary["steps"],
+            "seconds": summary["seconds"],
+            "heldout": {when: rounded(summary[f"evaluation_{when}"]) for when in ("before", "after")},
+        },
+        "processbench": {**report(found.right, first_errors), "unscored": len(found.unscored), "seconds": seconds},
+        "answer_auc": answer_auc(found.right, np.array([solution.outcome for solution in found.solutions])),
+    }
+
+
+def answer_auc(right: Any, outcomes: Any) -> dict[str, float]:
+    """How well each reading of the steps tells right answers from wrong ones."""
+    readings = {
+        "min": np.array([row.min() for row in right]),
+        "mean": np.array([row.mean() for row in right]),
+        "last": np.array([row[-1] for row in right]),
+    }
+    return {how: round(auc(scores[outcomes], scores[~outcomes]), 4) for how, scores in readings.items()}

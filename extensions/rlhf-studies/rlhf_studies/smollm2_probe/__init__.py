@@ -1,0 +1,1 @@
+"""What a real model knows of wrong steps."""

@@ -1,0 +1,1 @@
+"""Credit for each step against credit for the whole."""

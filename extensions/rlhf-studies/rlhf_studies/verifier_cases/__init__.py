@@ -1,0 +1,1 @@
+"""Maths verifiers on other projects' cases."""

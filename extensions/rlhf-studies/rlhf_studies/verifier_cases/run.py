@@ -1,0 +1,91 @@
+"""Our verdict on every case; agreement by source, and each case on which we and its authors differ."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rlhf_core.sdk import read_rows
+from rlhf_plugin_verifiers.maths.choice import chosen_letter
+from rlhf_plugin_verifiers.maths.equal import Rules
+from rlhf_plugin_verifiers.maths.gsm8k import close, gold_number, read_number
+from rlhf_plugin_verifiers.maths.verifier import grade_math
+from rlhf_studies.common.outside import data_file
+from rlhf_studies.common.tables import markdown
+from rlhf_studies.verifier_cases.config import VerifierCasesConfig
+
+
+class Judged(NamedTuple):
+    """One case with both verdicts."""
+
+    source: str
+    test: str
+    gold: str
+    pred: str
+    expected: bool
+    ours: bool
+    math_verify: bool
+
+
+class VerifierCases:
+    """The study."""
+
+    def __init__(self, config: VerifierCasesConfig) -> None:
+        self.config = config
+
+    def run(self, seed: int, folder: Path) -> dict[str, Any]:
+        """Counts by source, and where we differ."""
+        file = data_file(self.config.data, "verifier_cases", "math.jsonl.gz")
+        judged = [judge(row) for row in read_rows(str(file)).rows[: self.config.limit]]
+        return {"counts": counts(judged), "differ": [case._asdict() for case in judged if case.ours != case.expected]}
+
+    def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
+        """The report; every seed gives the same."""
+        found = next(iter(results.values()))
+        rows = [(source, n["cases"], n["ours"], n["math_verify"]) for source, n in found["counts"].items()]
+        differ = [described(Judged(**case)) for case in found["differ"]]
+        text = markdown(("source", "cases", "ours", "math-verify 0.9"), rows)
+        return "\n".join([text, "", "Where we differ from the expected verdict:", "", *differ])
+
+
+def judge(row: Mapping[str, Any]) -> Judged:
+    """Our verdict on one case, with the settings that its authors tested under."""
+    gold, pred = str(row["gold"]), "" if row["pred"] is None else str(row["pred"])
+    source, _, test = row["source"].partition("@")
+    expected, theirs = bool(row["expected"]), row["math_verify_0_9_0"]
+    right = is_right(gold, pred, row.get("options", {}))
+    agrees = theirs is not None and bool(theirs) == expected
+    return Judged(source, test.rpartition("::")[2], gold, pred, expected, right, agrees)
+
+
+def is_right(gold: str, pred: str, options: Mapping[str, Any]) -> bool:
+    """Our verdict on an answer."""
+    kinds = options.get("match_types", options.get("match_type", ["latex", "expr"]))
+    if kinds == ["NativeLetters"]:
+        return chosen_letter(gold) is not None and chosen_letter(gold) == chosen_letter(pred)
+    if options.get("task") == "gsm8k":
+        number, said = gold_number(gold), read_number(pred, "lenient")
+        return number is not None and said is not None and close(said, number)
+    strict, sets = options.get("strict", True), options.get("allow_set_relation_comp", False)
+    return grade_math(pred, gold, Rules(tuple(kinds), options.get("precision", 6), strict, sets)).right
+
+
+def counts(judged: Sequence[Judged]) -> dict[str, dict[str, int]]:
+    """By source: cases, agreements of ours and of math-verify (one that raised does not agree)."""
+    found: dict[str, dict[str, int]] = defaultdict(lambda: {"cases": 0, "ours": 0, "math_verify": 0})
+    for case in judged:
+        for key in (case.source, "total"):
+            found[key]["cases"] += 1
+            found[key]["ours"] += case.ours == case.expected
+            found[key]["math_verify"] += case.math_verify
+    return dict(sorted(found.items(), key=lambda item: (item[0] == "total", item[0])))
+
+
+def described(case: Judged) -> str:
+    """A case on which we differ."""
+    return (
+        f"- `{case.source}` {case.test}: expected {int(case.expected)}, ours {int(case.ours)}\n"
+        f"  - reference `{case.gold[:100]!r}`\n  - answer `{case.pred[:160]!r}`"
+    )

@@ -1,0 +1,108 @@
+"""Every study keeps the kit's promises; the smoke settings of those that need no outside data run."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_core.registry import Registry
+from rlhf_core.testing import check_study
+
+REGISTRY = Registry(disabled=())
+NAMES = [entry.name for entry in REGISTRY.entries("study") if entry.distribution == "rlhf-studies"]
+OUTSIDE = {
+    name
+    for name in NAMES
+    if {"data", "model"} & set(REGISTRY.load("study", name).model_fields) and name != "smollm2_arithmetic"
+}
+"""These read data sets that are not shipped."""
+TESTED = {"lambda_sweep", "arithmetic_algorithms", "smollm2_arithmetic"}
+"""The first runs with those that read its runs, the others have tests of their own."""
+AFTER = {"calibration_top_decile": ["lambda_sweep"], "monitor_lead_time": ["lambda_sweep"]}
+Command = Callable[..., tuple[int, str]]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_conforms(name: str) -> None:
+    cls: Any = REGISTRY.load("study", name)
+    check_study(cls())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", sorted(set(NAMES) - OUTSIDE - TESTED))
+def test_smoke(command: Command, name: str, tmp_path: Path) -> None:
+    code, said = command("study", "run", *AFTER.get(name, []), name, "--smoke", "--out", tmp_path)
+    assert code == 0, said
+    assert (tmp_path / name / "result.md").read_text().startswith("`rlhf study run ")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", sorted(OUTSIDE - {"gsm8k_best_of_n"}))
+def test_smoke_with_outside_data(command: Command, name: str, tmp_path: Path, test_data: Path) -> None:
+    code, said = command("study", "run", name, "--smoke", "--out", tmp_path)
+    assert code == 0, said
+
+
+def test_all_seeds_and_settings_reach_the_record_and_work_is_kept(command: Command, tmp_path: Path) -> None:
+    words = ("study", "run", "pocket_truth", "--set", "limit=2", "--seeds", "0", "1", "--out", tmp_path)
+    assert command(*words)[0] == 0
+    figures = tmp_path / "pocket_truth" / "seed-1" / "figures.json"
+    made = figures.stat().st_mtime_ns
+    assert command(*words)[0] == 0
+    assert figures.stat().st_mtime_ns == made
+    text = (tmp_path / "pocket_truth" / "result.md").read_text()
+    assert text.startswith("`rlhf study run pocket_truth --set limit=2 --seeds 0 1`")
+    code, said = command("study", "run", "pocket_truth", "--out", tmp_path)
+    assert (code, "other settings" in said) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("arithmetic_algorithms", "--set", "algorithms=[gpro]"), "gpro"),
+        (("arithmetic_algorithms", "--set", "step=3"), "steps"),
+        (("arithmetic_algorithms", "--jobs", "0"), "0"),
+        (("arithmetic_algorithms", "--seeds", "one"), "whole numbers"),
+        (("arithmetic_algorithm",), "did you mean 'arithmetic_algorithms'"),
+    ],
+)
+def test_arguments_that_make_no_sense(command: Command, tmp_path: Path, words: tuple[str, ...], says: str) -> None:
+    code, said = command("study", "run", *words, "--out", tmp_path)
+    assert code == 2
+    assert says in said
+    assert not list(tmp_path.glob("arithmetic*"))
+
+
+@pytest.mark.slow
+def test_every_evaluation_is_recorded_and_drawn(command: Command, tmp_path: Path) -> None:
+    words = ("study", "run", "arithmetic_algorithms", "--smoke", "--out", tmp_path)
+    assert command(*words)[0] == 0
+    folder = tmp_path / "arithmetic_algorithms"
+    summary = folder / "seed-0" / "rloo" / "summary.json"
+    made = summary.stat().st_mtime_ns
+    (folder / "seed-0" / "figures.json").unlink()
+    assert command(*words)[0] == 0
+    assert summary.stat().st_mtime_ns == made, "a complete run is not made again"
+    assert not (summary.parent / "final").exists()
+    rows = list(csv.DictReader((folder / "result.csv").open()))
+    assert [(row["algorithm"], row["step"]) for row in rows] == [("rloo", "0"), ("rloo", "1")]
+    assert (folder / "result.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_what_is_recorded_of_a_run(command: Command, tmp_path: Path) -> None:
+    code, said = command("study", "run", "smollm2_arithmetic", "--smoke", "--out", tmp_path)
+    assert code == 0, said
+    result = json.loads((tmp_path / "smollm2_arithmetic" / "result.json").read_text())
+    training = result["seeds"]["0"]["training"]
+    assert (training["steps"], training["completions"], len(training["reward_by_step"])) == (2, 32, 2)
+    assert list(training["heldout_by_step"]) == ["0", "1", "2"]
+    assert training["seconds"] > training["seconds_of_steps"] > 0
+    assert training["cost"]["cpu_seconds"] > 0

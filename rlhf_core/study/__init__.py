@@ -1,0 +1,1 @@
+"""Studies: measurements that anybody can repeat, with their recorded result beside the code (`rlhf study`)."""

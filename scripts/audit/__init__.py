@@ -1,0 +1,1 @@
+"""Audits: does what is promised hold under kills, faults and against a reference? Each is run on its own."""
