@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlhf_core.api import (
     BuildContext,
@@ -17,7 +17,9 @@ from rlhf_core.sdk import Formatter, context_of, request_seed
 from rlhf_eval.grading import Grader, reward_of
 from rlhf_eval.items import Item, encode, items, rows, section, worked_examples
 from rlhf_eval.report import metrics
-from rlhf_eval.suites import SuiteConfig
+
+if TYPE_CHECKING:
+    from rlhf_eval.suites import SuiteConfig
 
 Row = dict[str, Any]
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from rlhf_core.api import BuildContext, Sample, Score, ScoreStatus, VerifierConfig
 from rlhf_core.sdk import component_of
-from rlhf_eval.suites import SuiteConfig
 
 if TYPE_CHECKING:
     from rlhf_core.api import VerifierRewardConfig
+    from rlhf_eval.suites import SuiteConfig
 
 LENIENT = ("lenient", "loose")
 NOT_JUDGED = "not judged"

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.api import BuildContext, ConfigError, Demonstration, Message, Prompt
-from rlhf_core.sdk import Datasets
-from rlhf_eval.suites import SuiteConfig
 
 if TYPE_CHECKING:
-    from rlhf_core.sdk import Formatter
+    from rlhf_core.sdk import Datasets, Formatter
+    from rlhf_eval.suites import SuiteConfig
 
 
 @dataclass(frozen=True, slots=True)

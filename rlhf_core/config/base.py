@@ -56,7 +56,7 @@ class ComponentConfig(Config):
     A class that also has fields made with ``component("judge")`` gives that annotation a name outside the class."""
 
     consumes: ClassVar[str | None] = None
-    """For losses: ``token_advantages``, ``pairs``, ``judged`` or ``labels``; matched to the trainer by the plan."""
+    """For losses: ``token_advantages``, ``pairs``, ``unpaired`` or ``labels``; matched to the trainer by the plan."""
 
     recipe: ClassVar[Mapping[str, Any]] = {}
     """For losses: slot -> settings that its paper goes with, such as a reduction or an advantage. They replace the

@@ -6,10 +6,12 @@ import logging
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlhf_core.api import BuildContext, DatasetError, PluginError
-from rlhf_eval.lm_harness.config import LmEvalConfig
+
+if TYPE_CHECKING:
+    from rlhf_eval.lm_harness.config import LmEvalConfig
 
 log = logging.getLogger("rlhf.eval")
 

@@ -64,7 +64,7 @@ class CodeConfig(VerifierConfig):
         """How this machine isolates programs."""
         from rlhf_plugin_code.preflight import isolation
 
-        return f"sandbox: {isolation(SandboxSettings().model_dump_json())}"
+        return f"sandbox: {isolation(SandboxSettings())}"
 
     def conditions(self) -> dict[str, str]:
         """How programs are isolated.
@@ -74,7 +74,7 @@ class CodeConfig(VerifierConfig):
         """
         from rlhf_plugin_code.preflight import isolation
 
-        return {"isolation": isolation(self.sandbox.model_dump_json())}
+        return {"isolation": isolation(self.sandbox)}
 
     def preflight(self, ctx: BuildContext) -> None:
         """Start a sandbox and print how it isolates programs.

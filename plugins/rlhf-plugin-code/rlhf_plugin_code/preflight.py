@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 from functools import cache
+from typing import TYPE_CHECKING
 
-from rlhf_plugin_code.config import SandboxSettings
+if TYPE_CHECKING:
+    from rlhf_plugin_code.config import SandboxSettings
 
 
 def announce(settings: SandboxSettings) -> None:
@@ -14,12 +16,12 @@ def announce(settings: SandboxSettings) -> None:
     Raises:
         ConfigError: there is no isolation, and running without was not allowed.
     """
-    print(f"programs run in: {isolation(settings.model_dump_json())}", file=sys.stderr)
+    print(f"programs run in: {isolation(settings)}", file=sys.stderr)
 
 
 @cache
-def isolation(settings: str) -> str:
+def isolation(settings: SandboxSettings) -> str:
     """How programs are isolated, found out by running one."""
-    with SandboxSettings.model_validate_json(settings).build() as sandbox:
+    with settings.build() as sandbox:
         sandbox.script("pass", timeout_s=10.0)
         return sandbox.isolation

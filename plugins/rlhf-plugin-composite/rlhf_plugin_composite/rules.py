@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlhf_core.api import BuildContext, Sample, Score
-from rlhf_plugin_composite.config import FormatCheck, HollowCheck, LengthGate, ProgrammaticConfig
+
+if TYPE_CHECKING:
+    from rlhf_plugin_composite.config import FormatCheck, HollowCheck, LengthGate, ProgrammaticConfig
 
 Counter = Callable[[str], int]
 

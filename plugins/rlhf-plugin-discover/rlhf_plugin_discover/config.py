@@ -48,7 +48,7 @@ class LeftBehindConfig(VerifierConfig):
         """
         from rlhf_plugin_code.preflight import isolation
 
-        return {"isolation": isolation(self.sandbox.model_dump_json())}
+        return {"isolation": isolation(self.sandbox)}
 
     def checker(self) -> Any:
         """The function that judges a value."""

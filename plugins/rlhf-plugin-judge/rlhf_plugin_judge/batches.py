@@ -12,12 +12,12 @@ import anthropic
 
 from rlhf_core.api import JudgeReply, ScoreStatus
 from rlhf_plugin_judge.background import together
-from rlhf_plugin_judge.ledger import Ledger
 from rlhf_plugin_judge.prices import NANO
-from rlhf_plugin_judge.question import Question
 from rlhf_plugin_judge.retries import may_have_been_sent, retry_after, wait_before, worth_retrying
 
 if TYPE_CHECKING:
+    from rlhf_plugin_judge.ledger import Ledger
+    from rlhf_plugin_judge.question import Question
     from rlhf_plugin_judge.service import AnthropicJudge
 
 RETRIES = 8

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlhf_core.api import JudgeRequest, Sample, Score
-from rlhf_core.sdk import Judge
-from rlhf_plugin_judge.rewards import JudgeRewardConfig
 from rlhf_plugin_judge.texts import AS_DATA, conversation, tagged
 from rlhf_plugin_judge.verdict import Verdict, ask_json, number
+
+if TYPE_CHECKING:
+    from rlhf_core.sdk import Judge
+    from rlhf_plugin_judge.rewards import JudgeRewardConfig
 
 SYSTEM = """You grade the response of an assistant. {criterion}
 {data}

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
 from rlhf_core.api import JudgeReply, JudgeRequest, Message, ModelError, RolloutRequest, SamplingParams, ScoreStatus
 from rlhf_core.sdk import Formatter, NativeEngine, load_policy
-from rlhf_plugin_judge.config import LocalConfig
 from rlhf_plugin_judge.texts import clean
+
+if TYPE_CHECKING:
+    from rlhf_plugin_judge.config import LocalConfig
 
 
 class LocalJudge:

@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlhf_core.api import JudgeRequest, Message, PreferencePair, Sample, Score, ScoreStatus
-from rlhf_core.sdk import Judge
 from rlhf_plugin_judge.grading import close_judge
-from rlhf_plugin_judge.rewards import Asking, JudgeRewardConfig
 from rlhf_plugin_judge.texts import AS_DATA, conversation, tagged
 from rlhf_plugin_judge.verdict import Unusable, Verdict, ask_json
+
+if TYPE_CHECKING:
+    from rlhf_core.sdk import Judge
+    from rlhf_plugin_judge.rewards import Asking, JudgeRewardConfig
 
 SYSTEM = """You compare two responses of an assistant to the same conversation. {criterion}
 {data}

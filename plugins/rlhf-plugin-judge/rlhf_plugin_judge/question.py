@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rlhf_core.api import JudgeRequest
 from rlhf_plugin_judge.answers import digest
-from rlhf_plugin_judge.config import AnthropicConfig
 from rlhf_plugin_judge.prices import most, most_tokens
 from rlhf_plugin_judge.texts import clean
+
+if TYPE_CHECKING:
+    from rlhf_core.api import JudgeRequest
+    from rlhf_plugin_judge.config import AnthropicConfig
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anthropic
 from pydantic import SecretStr
@@ -18,11 +18,13 @@ from rlhf_core.api import BuildContext, JudgeReply, JudgeRequest, ScoreStatus
 from rlhf_core.sdk import cache_folder
 from rlhf_plugin_judge.answers import Answers
 from rlhf_plugin_judge.background import Background, together
-from rlhf_plugin_judge.config import AnthropicConfig
 from rlhf_plugin_judge.ledger import Budget, Ledger
 from rlhf_plugin_judge.prices import NANO, Tokens, cost
 from rlhf_plugin_judge.question import Question, question_of
 from rlhf_plugin_judge.retries import GAVE_UP, may_have_been_sent, retry_after, wait_before, worth_retrying
+
+if TYPE_CHECKING:
+    from rlhf_plugin_judge.config import AnthropicConfig
 
 
 class AnthropicJudge:

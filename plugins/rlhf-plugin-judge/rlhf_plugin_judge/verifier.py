@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlhf_core.api import JudgeRequest, Sample, Score
-from rlhf_core.sdk import Judge
 from rlhf_plugin_judge.grading import close_judge
-from rlhf_plugin_judge.rewards import JudgeVerifierConfig
 from rlhf_plugin_judge.texts import AS_DATA, conversation, tagged
 from rlhf_plugin_judge.verdict import Unusable, ask_json
+
+if TYPE_CHECKING:
+    from rlhf_core.sdk import Judge
+    from rlhf_plugin_judge.rewards import JudgeVerifierConfig
 
 SYSTEM = """You check the response of an assistant. {criterion}
 {data}

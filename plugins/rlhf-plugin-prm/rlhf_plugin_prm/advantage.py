@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rlhf_core.api import Advantages, Rollout, Score
-from rlhf_plugin_prm.reward_config import StepAdvantageConfig
+
+if TYPE_CHECKING:
+    from rlhf_plugin_prm.reward_config import StepAdvantageConfig
 
 Floats = npt.NDArray[np.float64]
 

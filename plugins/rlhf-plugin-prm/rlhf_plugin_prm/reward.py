@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -10,10 +11,12 @@ import numpy.typing as npt
 from rlhf_core.api import Message, ModelConfig, Sample, Score, ScoreStatus
 from rlhf_core.sdk import context_length
 from rlhf_plugin_prm.net import Ids, StepEncoder, step_probabilities
-from rlhf_plugin_prm.reward_config import Aggregate, PrmRewardConfig
 from rlhf_plugin_prm.steps import Step, split_steps
 from rlhf_plugin_prm.store import load_model
-from rlhf_plugin_reward.net import RewardNet
+
+if TYPE_CHECKING:
+    from rlhf_plugin_prm.reward_config import Aggregate, PrmRewardConfig
+    from rlhf_plugin_reward.net import RewardNet
 
 Floats = npt.NDArray[np.float64]
 StepQuery = tuple[Sequence[Message], str, Sequence[Step]]

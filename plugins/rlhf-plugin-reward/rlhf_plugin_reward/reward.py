@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rlhf_core.api import ModelConfig, ModelError, Sample, Score, ScoreStatus
 from rlhf_core.sdk import context_length
 from rlhf_plugin_reward.aggregate import Floats, aggregate, quality, standardise
-from rlhf_plugin_reward.config import BradleyTerryConfig, EnsembleConfig
 from rlhf_plugin_reward.encoding import Encoder, View, read_view
 from rlhf_plugin_reward.net import RewardNet, load_classifier
 from rlhf_plugin_reward.scoring import score_ids
+
+if TYPE_CHECKING:
+    from rlhf_plugin_reward.config import BradleyTerryConfig, EnsembleConfig
 
 
 class SingleReward:

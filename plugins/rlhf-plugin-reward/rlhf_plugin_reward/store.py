@@ -7,15 +7,17 @@ import json
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import load_file, save_file
 
 from rlhf_core.api import ModelConfig, PreferencePair
 from rlhf_core.sdk import cache_folder, clear_quantizer, load_tokenizer, resolve_model, weights_digest
-from rlhf_plugin_reward.config import EnsembleConfig
 from rlhf_plugin_reward.net import RewardNet, merged
+
+if TYPE_CHECKING:
+    from rlhf_plugin_reward.config import EnsembleConfig
 
 DECIDES = (
     "members",

@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,13 +17,15 @@ import torch
 from rlhf_core.api import LossOutput, ModelError, Sample, Score
 from rlhf_core.sdk import write_json
 from rlhf_plugin_reward.encoding import Encoder, read_view
-from rlhf_plugin_reward.net import RewardNet
 from rlhf_plugin_reward.reward import as_score, encoder_of
 from rlhf_plugin_reward.scoring import score_ids
 from rlhf_plugin_reward.store import load_shared, save_shared
-from rlhf_plugin_rubric.config import RubricModelConfig
-from rlhf_plugin_rubric.graded import GradedItem
 from rlhf_plugin_rubric.rubric import Rubric
+
+if TYPE_CHECKING:
+    from rlhf_plugin_reward.net import RewardNet
+    from rlhf_plugin_rubric.config import RubricModelConfig
+    from rlhf_plugin_rubric.graded import GradedItem
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from rlhf_core.sdk import find_numbers, plain_number, stated_number
-from rlhf_plugin_verifiers.graded import GradedVerifier
-from rlhf_plugin_verifiers.maths.config import Gsm8kConfig
 from rlhf_plugin_verifiers.maths.text import own_part, plain_digits
 from rlhf_plugin_verifiers.maths.verifier import Verdict, answer_verifier
+
+if TYPE_CHECKING:
+    from rlhf_plugin_verifiers.graded import GradedVerifier
+    from rlhf_plugin_verifiers.maths.config import Gsm8kConfig
 
 _STRICT = re.compile(r"The answer is (-?[0-9][0-9,]*(?:\.[0-9]+)?)(?:\.|\s[^.\n]{0,40}\.)")
 _HASH = re.compile(r"####\s*([^\n]{0,60})")

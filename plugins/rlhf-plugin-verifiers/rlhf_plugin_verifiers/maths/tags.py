@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
-from rlhf_plugin_verifiers.graded import GradedVerifier
-from rlhf_plugin_verifiers.maths.config import QuestionOnlyConfig, R1ZeroConfig
 from rlhf_plugin_verifiers.maths.equal import Rules
 from rlhf_plugin_verifiers.maths.verifier import Verdict, answer_verifier, grade_math
+
+if TYPE_CHECKING:
+    from rlhf_plugin_verifiers.graded import GradedVerifier
+    from rlhf_plugin_verifiers.maths.config import QuestionOnlyConfig, R1ZeroConfig
 
 R1_ZERO_PROMPT = (
     "A conversation between User and Assistant. The User takes a question, and the Assistant solves it. The Assistant "

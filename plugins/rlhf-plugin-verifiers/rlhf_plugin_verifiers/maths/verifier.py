@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from rlhf_core.api import Prompt
 from rlhf_plugin_verifiers.graded import Comparison, GradedVerifier
 from rlhf_plugin_verifiers.maths.answer import Stated, boxed_answer, stated_answer
 from rlhf_plugin_verifiers.maths.choice import chosen_letter, only_letter
-from rlhf_plugin_verifiers.maths.config import MathConfig, MathsConfig
 from rlhf_plugin_verifiers.maths.equal import Rules, equal, parsed, same_text
 from rlhf_plugin_verifiers.maths.text import own_part, plain_digits
+
+if TYPE_CHECKING:
+    from rlhf_core.api import Prompt
+    from rlhf_plugin_verifiers.maths.config import MathConfig, MathsConfig
 
 
 class Verdict(NamedTuple):
