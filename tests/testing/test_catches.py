@@ -75,6 +75,7 @@ FAULTS = [
     (kit.check_agent, broken.AgentConfig, "version", "policy version"),
     (kit.check_agent, broken.AgentConfig, "prompt", "token_ids"),
     (kit.check_agent, broken.AgentConfig, "order", "in order"),
+    (kit.check_agent, broken.AgentConfig, "info", "JSON values only"),
 ]
 
 
