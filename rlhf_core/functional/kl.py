@@ -11,7 +11,7 @@ k3        :math:`e^r - 1 - r`     no     low, >= 0         :math:`\nabla KL(\pi_
 ========= ======================= ====== ================= =====================================================
 
 Sources: J. Schulman (2020), "Approximating KL divergence", http://joschu.net/blog/kl-approx.html for the values.
-The gradient column follows from :math:`E_\theta[f(r)\nabla\log\pi_\theta]`; ``tests/engine/test_functional.py``
+The gradient column follows from :math:`E_\theta[f(r)\nabla\log\pi_\theta]`; ``tests/engine/test_kl_and_reductions.py``
 checks every entry against exact enumeration.
 
 So an estimator has two uses. As a *number* (monitoring, or k1 subtracted from the reward, where the policy

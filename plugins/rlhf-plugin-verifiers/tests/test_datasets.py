@@ -88,7 +88,9 @@ def test_reasoning_gym(task: str) -> None:
         assert strict.verify(tagged).parts == {"format": 1.0, "answer": 1.0, "reward": 1.0}
         assert strict.verify(bare).value == 0.0
         assert lenient.verify(bare).value == 1.0
-        assert (strict.verify(Sample(prompt, "<answer>never</answer>")).value or 0.0) < 1.0
+        never = strict.verify(Sample(prompt, "<answer>never</answer>"))
+        assert never.ok
+        assert never.value < 1.0
     check_verifier(GymVerifierConfig(), samples=[Sample(prompts[0], t) for t in ("", "<answer>1</answer>", "((" * 99)])
 
 

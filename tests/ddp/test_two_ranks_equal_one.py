@@ -87,7 +87,6 @@ def test_several_updates_of_a_rollout_batch_on_two_processes_equal_those_of_one(
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_groups_shared_out_by_work_make_the_update_of_one_process(tmp_path: Path) -> None:
     """Micro-batches by tokens: ranks swap groups until each has as much to compute."""
     a, b = weights(
