@@ -65,10 +65,10 @@ class Grader:
         """Columns of each sample's row: value, status, parts, detail, category, and strict and lenient values."""
         scores = self.main.score(samples)
         other_scores = {name: reward.score(samples) for name, reward in self.other_modes.items()}
-        return [
-            self._columns(score, {n: scores_of_mode[i] for n, scores_of_mode in other_scores.items()})
-            for i, score in enumerate(scores)
-        ]
+        columns: list[dict[str, Any]] = []
+        for i, score in enumerate(scores):
+            columns.append(self._columns(score, {name: of_mode[i] for name, of_mode in other_scores.items()}))
+        return columns
 
     def _columns(self, score: Score, other_scores: Mapping[str, Score]) -> dict[str, Any]:
         by_mode = {name: (score if name == self.same else other_scores[name]).value for name in self.modes}

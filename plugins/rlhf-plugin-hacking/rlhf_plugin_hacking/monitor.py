@@ -32,17 +32,15 @@ class HackingMonitor:
 
     def __init__(self, config: HackingConfig, ctx: BuildContext) -> None:
         self.config, self.run, self.session = config, ctx.config, ctx.session
-        kinds = (
-            (config.length, Length),
-            (config.distribution, Distribution),
-            (config.divergence, Divergence),
-            (config.dominance, Dominance),
-        )
-        self.signals: dict[str, Signal] = {
-            kind.__name__.lower(): kind(c, config.warmup, self.change)  # pyright: ignore
-            for c, kind in kinds
-            if c is not None
-        }
+        self.signals: dict[str, Signal] = {}
+        if config.length is not None:
+            self.signals["length"] = Length(config.length, config.warmup, self.change)
+        if config.distribution is not None:
+            self.signals["distribution"] = Distribution(config.distribution, config.warmup, self.change)
+        if config.divergence is not None:
+            self.signals["divergence"] = Divergence(config.divergence, config.warmup, self.change)
+        if config.dominance is not None:
+            self.signals["dominance"] = Dominance(config.dominance, config.warmup, self.change)
         self.fresh: list[tuple[Rollout, Score]] = []
         """Scored since the last step was over."""
         self.evaluated: dict[str, float] = {}
@@ -131,8 +129,8 @@ class HackingMonitor:
             self.session.log_more(step, {f"hacking/{k}": v for k, v in values.items()})
 
     def _message(self, level: Level, findings: Mapping[str, Finding]) -> str:
-        """One message: what was found, the likely cause, what to change."""
-        descriptions = "; ".join(f"{name}: {f.what}" for name, f in findings.items())
+        """One message: the problems, their likely causes, what to change."""
+        descriptions = "; ".join(f"{name}: {f.problem}" for name, f in findings.items())
         causes = "; ".join(dict.fromkeys(f.cause for f in findings.values()))
         changes = ", ".join(dict.fromkeys(c for f in findings.values() for c in f.change))
         return f"{self.config.name} {level.name}: {descriptions}. Likely cause: {causes}. Change: {changes}"

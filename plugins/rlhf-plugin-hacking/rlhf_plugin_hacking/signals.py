@@ -22,7 +22,7 @@ Change = Callable[[str, Any], str]
 class Finding:
     """An alarm."""
 
-    what: str
+    problem: str
     cause: str
     change: tuple[str, ...]
     hard: bool = False

@@ -74,7 +74,7 @@ class Watch(ABC):
         return median(first)
 
     def message(self, problem: str, cause: str, *changes: str) -> str:
-        """A warning: what was found, its likely cause, what to change (see :meth:`change`)."""
+        """A warning: the problem, its likely cause, what to change (see :meth:`change`)."""
         return f"{problem}. Likely cause: {cause}. Change: {', '.join(c for c in changes if c)}"
 
     def change(self, path: str, value: Any) -> str:

@@ -55,10 +55,10 @@ class RewardNet(torch.nn.Module):
     def features(self, ids_B: Sequence[Sequence[int]]) -> torch.Tensor:
         """Last-token hidden states ``[B, H]``; while a head is trained on a frozen trunk, computed once and kept."""
         if self.frozen and not torch.is_inference_mode_enabled():
-            return torch.stack([self._kept_feature(tuple(row)) for row in ids_B]).to(self.head.weight.device)
+            return torch.stack([self._cached_feature(tuple(row)) for row in ids_B]).to(self.head.weight.device)
         return last_token_hidden(self.trunk, ids_B, without_padding=self.without_padding)
 
-    def _kept_feature(self, row: tuple[int, ...]) -> torch.Tensor:
+    def _cached_feature(self, row: tuple[int, ...]) -> torch.Tensor:
         """What :meth:`keep` was not given is computed alone: its last bits must not depend on the batch."""
         if row not in self.cached_features and len(self.cached_features) < MOST_KEPT:
             self.keep([row])
