@@ -86,7 +86,7 @@ def _row(row: Mapping[str, Any], key: str, where: str) -> tuple[str, Any]:
 def apply_curriculum(
     settings: CurriculumSettings, prompts: Sequence[Prompt], held: Sequence[Prompt], seed: int | None
 ) -> tuple[list[Prompt], Counter[str]]:
-    """Keep the training prompts whose value lies in the band, in the order asked for.
+    """Keep the training prompts whose value lies in the band, in the configured order.
 
     Args:
         settings: the file and what to do with it.

@@ -84,7 +84,7 @@ class Reader:
         )
 
     def find(self, record: Record, *columns: str) -> str | None:
-        """The first of our columns whose value the row has."""
+        """The first of these columns that has a value in the row."""
         return next((c for c in columns if record.row.get(self.columns.get(c, c)) is not None), None)
 
     def get(self, record: Record, *columns: str) -> Any:

@@ -113,10 +113,10 @@ class RunDir:
         return (metrics.is_file() and metrics.stat().st_size > 0) or any(self.checkpoints.glob("step-*"))
 
     def discard_unused(self, first_new_folder: Path | None) -> None:
-        """Remove what a new run that never began has written. Only for whoever made it by :meth:`create`.
+        """Remove what a new run that never began has written. Only for the process that called :meth:`create`.
 
         Args:
-            made: topmost folder that the run had to create (`first_missing` before it), None if its folder was there.
+            first_new_folder: topmost folder that the run had to create (from `first_missing`), None if it was there.
         """
         import shutil
 
