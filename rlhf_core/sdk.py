@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from rlhf_core.config.run import RunConfig as RunConfig
     from rlhf_core.contracts import contract_error as contract_error
     from rlhf_core.contracts import score_samples as score_samples
-    from rlhf_core.data.datasets import NOT_META as NOT_META
     from rlhf_core.data.datasets import Datasets as Datasets
     from rlhf_core.data.files import check_file as check_file
     from rlhf_core.data.files import read_json as _read_rows
@@ -137,8 +136,7 @@ if TYPE_CHECKING:
     from rlhf_core.trainers.online.preflight import check_shares as check_shares
     from rlhf_core.trainers.online.report import online_summary as online_summary
     from rlhf_core.trainers.online.report import step_trace as step_trace
-    from rlhf_core.verifiers.numeric import numbers as _find_numbers
-    from rlhf_core.verifiers.numeric import plain as _plain_number
+    from rlhf_core.verifiers.numeric import find_numbers as find_numbers
     from rlhf_core.verifiers.numeric import stated_number as stated_number
     from rlhf_core.verifiers.pool import VerifierPool as VerifierPool
     from rlhf_core.verifiers.verifier_reward import worker_spec as worker_spec
@@ -161,8 +159,6 @@ if TYPE_CHECKING:
     json_values = _json_values
     OfflineTask = _OfflineTask
     measure_kl = _measure_kl
-    find_numbers = _find_numbers
-    plain_number = _plain_number
 
 TOPICS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "Models and tokenizers": {
@@ -213,7 +209,7 @@ TOPICS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "rlhf_core.runs.checkpoint": ("preserved_rng", "seed_everything"),
     },
     "Data": {
-        "rlhf_core.data.datasets": ("Datasets", "NOT_META"),
+        "rlhf_core.data.datasets": ("Datasets",),
         "rlhf_core.data.files": ("check_file", "read_json as read_rows"),
         "rlhf_core.data.mixture": ("interleave",),
         "rlhf_core.data.schema": ("Reader as RowReader", "Record as RawRow"),
@@ -232,7 +228,7 @@ TOPICS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "rlhf_core.verifiers.pool": ("VerifierPool",),
         "rlhf_core.verifiers.verifier_reward": ("worker_spec",),
         "rlhf_core.verifiers.worker_handle": ("descendants",),
-        "rlhf_core.verifiers.numeric": ("numbers as find_numbers", "plain as plain_number", "stated_number"),
+        "rlhf_core.verifiers.numeric": ("find_numbers", "stated_number"),
     },
     "Configuration and registry": {
         "rlhf_core.config.run": ("RunConfig",),

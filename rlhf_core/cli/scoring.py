@@ -77,7 +77,6 @@ def read_samples(file: str) -> tuple[list[Mapping[str, Any]], list[Sample]]:
 
 def _sample(reader: Any, record: Any) -> Sample:
     from rlhf_core.data.conversations import read_demonstration
-    from rlhf_core.data.datasets import NOT_META
     from rlhf_core.data.schema import UnusableRow
     from rlhf_core.errors import DatasetError
     from rlhf_core.types import Prompt, Sample
@@ -90,5 +89,5 @@ def _sample(reader: Any, record: Any) -> Sample:
         raise DatasetError(str(error), where=record.where, fix="each row needs a prompt and a completion") from error
     name = str(record.row.get("id", f"row {record.number + 1}"))
     source = str(record.row.get("source", reader.label))
-    meta, _ = reader.rest(record, (*NOT_META, "completion", "response"))
+    meta, _ = reader.rest(record, "completion", "response")
     return Sample(Prompt(name, prompt, reader.answer(record, None), source, meta), text)

@@ -13,14 +13,13 @@ from rlhf_core.context import BuildContext
 from rlhf_core.data.conversations import read_demonstration, read_pair, read_prompt, read_verdict
 from rlhf_core.data.length_filter import refuse_too_many
 from rlhf_core.data.mixture import fingerprint
-from rlhf_core.data.schema import PROMPT_COLUMNS, Record, UnusableRow
+from rlhf_core.data.schema import Record, UnusableRow
 from rlhf_core.data.source import Source
 from rlhf_core.errors import DatasetError
 from rlhf_core.protocols import GoldScorer
 from rlhf_core.types import Demonstration, Message, PreferencePair, Prompt, Sample, UnpairedPreference
 
 T = TypeVar("T", Prompt, PreferencePair, Demonstration, UnpairedPreference)
-NOT_META = (*PROMPT_COLUMNS, "input", "system", "id", "answer", "chosen", "rejected")
 
 
 class Datasets:
@@ -164,7 +163,7 @@ class Datasets:
         if last["role"] not in ("user", "tool"):
             raise UnusableRow("prompts_last_turn", f"the prompt's last turn is the {last['role']}'s, not the user's")
         answer = source.reader.answer(record, source.settings.answer_pattern)
-        meta, bad = source.reader.rest(record, NOT_META)
+        meta, bad = source.reader.rest(record)
         if bad:
             self.counts["columns_not_json"] = max(self.counts["columns_not_json"], len(bad))
         conversation = source.conversation(turns)

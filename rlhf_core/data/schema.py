@@ -23,6 +23,8 @@ ROLES = {
 }
 PROMPT_COLUMNS = ("prompt", "messages", "question", "conversations", "instruction")
 """Where a prompt is looked for, in this order."""
+KNOWN_COLUMNS = (*PROMPT_COLUMNS, "input", "system", "id", "answer", "chosen", "rejected")
+"""Columns that mean something to every reader; the others are a row's further columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +160,15 @@ class Reader:
             )
         return match[1].strip()
 
-    def rest(self, record: Record, used: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-        """(further columns as JSON values under our names, names of columns that JSON cannot carry)."""
+    def rest(self, record: Record, *used: str) -> tuple[dict[str, Any], list[str]]:
+        """(further columns as JSON values under our names, names of columns that JSON cannot carry).
+
+        Args:
+            record: the row.
+            used: columns that are no further ones either, besides :data:`KNOWN_COLUMNS`.
+        """
         ours = {theirs: name for name, theirs in self.columns.items()}
-        skip = {self.columns.get(c, c) for c in used}
+        skip = {self.columns.get(c, c) for c in (*KNOWN_COLUMNS, *used)}
         rest = {ours.get(name, name): value for name, value in record.row.items() if name not in skip}
         bad = [name for name, value in rest.items() if not is_json(value)]
         return {name: value for name, value in rest.items() if name not in bad}, bad

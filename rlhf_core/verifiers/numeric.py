@@ -79,8 +79,13 @@ def _inside(text: str) -> str:
     return text
 
 
+def find_numbers(text: str) -> list[Fraction]:
+    """Every number of a text, in order, whatever LaTeX, Markdown or typography put around it."""
+    return numbers(plain(text))
+
+
 def numbers(text: str) -> list[Fraction]:
-    """Every number of a text, in order."""
+    """Every number of a plain text, in order."""
     values = [_value(m) for m in _NUMBER.finditer(text) if len(m[0]) <= MAX_DIGITS]
     return [v for v in values if v is not None]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rlhf_core.api import DatasetError, Message, PreferencePair, Prompt
-from rlhf_core.sdk import NOT_META, Datasets, RawRow, RowReader
+from rlhf_core.sdk import Datasets, RawRow, RowReader
 
 STYLES = 3
 """RM-Bench: concise, detailed in plain text, detailed in Markdown."""
@@ -129,7 +129,7 @@ def _case(pair: PreferencePair, reader: RowReader, record: RawRow) -> Case:
 
 def row_of(reader: RowReader, record: RawRow, source: str) -> Prompt:
     """Source, reference answer and further columns of a row, as a training run's prompts have them."""
-    meta, _ = reader.rest(record, (*NOT_META, "completion", "completions", "response"))
+    meta, _ = reader.rest(record, "completion", "completions", "response")
     return Prompt("", (), reader.answer(record, None), source, meta)
 
 

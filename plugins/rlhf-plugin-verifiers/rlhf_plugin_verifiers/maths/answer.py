@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from rlhf_core.sdk import find_numbers, plain_number
+from rlhf_core.sdk import find_numbers
 from rlhf_plugin_verifiers.maths.text import boxes, own_part, plain_digits
 
 MAX_ANSWER = 2000
@@ -98,7 +98,7 @@ def stated_answer(text: str) -> Stated | None:
     if is_formula(text):
         return Stated(text.strip().removesuffix("."), False)
     statement = None if all_boxes else _last(_FOREIGN.finditer(text))
-    values = find_numbers(plain_number(statement[1])) if statement else []
+    values = find_numbers(statement[1]) if statement else []
     return Stated(str(values[0]), False) if values else None
 
 

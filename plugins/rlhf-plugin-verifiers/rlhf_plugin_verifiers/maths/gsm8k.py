@@ -6,7 +6,7 @@ import re
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from rlhf_core.sdk import find_numbers, plain_number, stated_number
+from rlhf_core.sdk import find_numbers, stated_number
 from rlhf_plugin_verifiers.maths.text import own_part, plain_digits
 from rlhf_plugin_verifiers.maths.verifier import Verdict, answer_verifier
 
@@ -43,10 +43,10 @@ def read_number(completion: str, mode: str) -> Fraction | None:
         return strict_number(completion)
     text = plain_digits(own_part(completion))
     if mode == "hash":
-        hash_numbers = [find_numbers(plain_number(m[1])) for m in _HASH.finditer(text)]
+        hash_numbers = [find_numbers(m[1]) for m in _HASH.finditer(text)]
         return next((f[0] for f in reversed(hash_numbers) if f), None)
     if mode == "last":
-        return next(iter(reversed(find_numbers(plain_number(text)))), None)
+        return next(iter(reversed(find_numbers(text))), None)
     stated = stated_number(text)
     return None if stated is None else stated.value
 
