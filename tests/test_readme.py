@@ -27,11 +27,11 @@ def run(code: str, name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]
 
 def test_the_readmes_loss_builds_and_has_the_gradient_of_reinforce(monkeypatch: pytest.MonkeyPatch) -> None:
     config, loss = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    package = ModuleType("readme_plugin")
+    package = ModuleType("rlhf_plugin_my_loss")
     package.__path__ = []
-    monkeypatch.setitem(sys.modules, "readme_plugin", package)
-    run(loss, "readme_plugin.loss", monkeypatch)
-    names = run(f'__package__ = "readme_plugin"\n{config}', "readme_plugin.config", monkeypatch)
+    monkeypatch.setitem(sys.modules, "rlhf_plugin_my_loss", package)
+    run(loss, "rlhf_plugin_my_loss.loss", monkeypatch)
+    names = run(f'__package__ = "rlhf_plugin_my_loss"\n{config}', "rlhf_plugin_my_loss.config", monkeypatch)
     cls = names["MyLossConfig"]
     assert issubclass(cls, ComponentConfig)
     logprobs_BT = torch.zeros(1, 2, requires_grad=True)
