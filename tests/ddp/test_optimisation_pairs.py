@@ -31,7 +31,7 @@ def test_every_pair_with_two_ranks(tmp_path: Path) -> None:
     subprocess.run([*TORCHRUN, str(SCRIPT), str(out)], env=ENV, check=True, timeout=250)
     found = json.loads(out.read_text())
     once, accumulated = found.pop("exchanges"), found.pop("exchanges of three micro-batches")
-    assert accumulated == once > 0, "matrix are exchanged in the last micro-batch only"
+    assert accumulated == once > 0, "gradients are exchanged in the last micro-batch only"
     assert len(found) == len(matrix.OPTIONS) - 1
     assert {pair: d for pair, d in found.items() if d >= 1e-5} == {}
 
