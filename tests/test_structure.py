@@ -33,6 +33,7 @@ def test_repository_passes(check: str) -> None:
         ("imports", "plugins/a/rlhf_plugin_a/x.py", "import rlhf_core.functional.kl\n", "a plugin uses"),
         ("cycles", "rlhf_core/x.py", "def f():\n    from rlhf_core import x\n", "rlhf_core.x -> rlhf_core.x"),
         ("cycles", "plugins/a/rlhf_plugin_a/x.py", "from . import x\n", "rlhf_plugin_a.x -> rlhf_plugin_a.x"),
+        ("imports", "extensions/study/x.py", "from rlhf_core.registry import Registry\n", "a plugin uses"),
         ("sizes", "rlhf_core/x.py", "x = 1\n" * 401, "401 lines"),
         ("paths", "docs/x.md", "see " + "/home" + "/ann/models\n", "absolute path"),
         ("docstrings", "rlhf_core/x.py", '"""Module."""\nclass A:\n    """A."""\n    def b(self): ...\n', "A.b has no"),

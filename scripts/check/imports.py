@@ -16,6 +16,8 @@ from scripts.check.files import is_test, parse, python_files
 
 PUBLIC = ("rlhf_core.api", "rlhf_core.sdk", "rlhf_core.functional", "rlhf_core.testing", "rlhf_core.pocket")
 """Modules of the core that another distribution may import; not what lies below them."""
+OUTSIDE = ("plugins", "eval", "extensions")
+"""Folders whose files are held to this even where no distribution has them."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,10 @@ def check(root: Path) -> list[str]:
         for line, module in imported(parse(file)):
             if where.parts[0] == "rlhf_core":
                 wrong = core_wrong(module, ours)
+            elif owner or where.parts[0] in OUTSIDE:
+                wrong = plugin_wrong(module, owner or Project(root, where.parts[0], frozenset()), ours)
             else:
-                wrong = plugin_wrong(module, owner, ours) if owner else ""
+                wrong = ""
             if wrong:
                 problems.append(f"{where}:{line}: imports {module}{wrong}")
     return problems
