@@ -74,10 +74,10 @@ def check_core_range(entry: Entry) -> None:
     """
     from packaging.specifiers import SpecifierSet
 
-    wanted = core_requirement(entry.point.dist) if entry.point.dist else ""
-    if entry.distribution != CORE and wanted and not SpecifierSet(wanted).contains(__version__, prereleases=True):
+    required = core_requirement(entry.point.dist) if entry.point.dist else ""
+    if entry.distribution != CORE and required and not SpecifierSet(required).contains(__version__, prereleases=True):
         raise PluginError(
-            f"{entry.kind} '{entry.name}' needs rlhf-core{wanted}, but {__version__} is installed",
+            f"{entry.kind} '{entry.name}' needs rlhf-core{required}, but {__version__} is installed",
             where=f"{entry.distribution} {entry.version}",
             fix=f"pip install -U {entry.distribution} rlhf-core",
         )

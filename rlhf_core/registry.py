@@ -37,18 +37,18 @@ class Registry:
         self._frozen = False
 
     @cached_property
-    def _found(self) -> dict[str, list[Entry]]:
-        found: dict[str, list[Entry]] = {kind: [] for kind in KINDS}
+    def _by_kind(self) -> dict[str, list[Entry]]:
+        entries: dict[str, list[Entry]] = {kind: [] for kind in KINDS}
         for dist, point in scan():
             kind = point.group.removeprefix("rlhf.")
-            if not point.group.startswith("rlhf.") or kind not in found:
+            if not point.group.startswith("rlhf.") or kind not in entries:
                 continue
             entry = Entry(kind, point.name, normalise(dist.name), dist.version, point.value, point)
-            if self._wanted(entry):
-                found[kind].append(entry)
-        return {kind: sorted(rows, key=lambda e: (e.name, e.distribution)) for kind, rows in found.items()}
+            if self._enabled(entry):
+                entries[kind].append(entry)
+        return {kind: sorted(rows, key=lambda e: (e.name, e.distribution)) for kind, rows in entries.items()}
 
-    def _wanted(self, entry: Entry) -> bool:
+    def _enabled(self, entry: Entry) -> bool:
         if entry.distribution == CORE:
             return True
         return not self.only_core and entry.distribution not in self.disabled
@@ -56,7 +56,7 @@ class Registry:
     def entries(self, kind: str | None = None) -> list[Entry]:
         """Return all entries of a kind (or of every kind), sorted by name."""
         kinds = KINDS if kind is None else (kind,)
-        return [e for k in kinds for e in self._found[k]]
+        return [e for k in kinds for e in self._by_kind[k]]
 
     def add(self, kind: str, name: str, value: str, *, distribution: str) -> None:
         """Add a component that metadata does not declare; called in ``rlhf_register``, the same in every process.
@@ -86,9 +86,9 @@ class Registry:
             value,
             metadata.EntryPoint(name, value, f"rlhf.{kind}"),
         )
-        rows = self._found[kind]
-        if self._wanted(entry) and entry not in rows:
-            self._found[kind] = sorted([*rows, entry], key=lambda e: (e.name, e.distribution))
+        rows = self._by_kind[kind]
+        if self._enabled(entry) and entry not in rows:
+            self._by_kind[kind] = sorted([*rows, entry], key=lambda e: (e.name, e.distribution))
 
     def freeze(self) -> None:
         """No registration after this; called when the plan is resolved."""
@@ -100,7 +100,7 @@ class Registry:
         Raises:
             PluginError: unknown (with the nearest names) or claimed by two distributions.
         """
-        rows = [e for e in self._found[kind] if name in (e.name, e.qualified)]
+        rows = [e for e in self._by_kind[kind] if name in (e.name, e.qualified)]
         if not rows:
             raise self._unknown(kind, name)
         if len(rows) > 1:
@@ -113,7 +113,7 @@ class Registry:
         return rows[0]
 
     def _unknown(self, kind: str, name: str) -> PluginError:
-        known = [e.name for e in self._found[kind]]
+        known = [e.name for e in self._by_kind[kind]]
         hint = did_you_mean(name, known)
         listing = ", ".join(sorted(set(known))) or "none installed"
         return PluginError(
@@ -185,8 +185,8 @@ def _of_extras(entry: Entry) -> set[str]:
     """Distributions that an entry's distribution needs for its extras only."""
     from packaging.requirements import Requirement
 
-    wanted = [Requirement(line) for line in (entry.point.dist.requires if entry.point.dist else None) or ()]
-    return {normalise(r.name) for r in wanted if r.marker and "extra" in str(r.marker)}
+    requirements = [Requirement(line) for line in (entry.point.dist.requires if entry.point.dist else None) or ()]
+    return {normalise(r.name) for r in requirements if r.marker and "extra" in str(r.marker)}
 
 
 def _raise(_: str) -> None:

@@ -105,8 +105,8 @@ class DatasetSettings(Config):
         if "sources" in value:
             value["sources"] = [_nest(s) for s in value["sources"]]
             return value
-        own = {k: value.pop(k) for k in list(value) if k in cls.model_fields}
-        return {**own, "sources": [_nest(value)]}
+        of_section = {k: value.pop(k) for k in list(value) if k in cls.model_fields}
+        return {**of_section, "sources": [_nest(value)]}
 
 
 def _nest(value: Any) -> Any:

@@ -119,6 +119,6 @@ def _start_ranks(plan: Plan, config: RunConfig, hooks: HookBus, run: RunDir, res
     if code is None:
         flags = {"--resume": resume, "--strict": hooks.strict, "--no-plugins": not hooks.enabled}
         cuda = torch.cuda.is_available() and getattr(config.strategy, "device", "auto") != "cpu"
-        run_ranks(run, plan.world_size, [flag for flag, wanted in flags.items() if wanted], cuda)
+        run_ranks(run, plan.world_size, [flag for flag, is_set in flags.items() if is_set], cuda)
     elif code != 0:
         raise RankFailed(code, {}, run.path)
