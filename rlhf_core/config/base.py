@@ -18,6 +18,17 @@ class Config(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, protected_namespaces=())
 
+    retired: ClassVar[Mapping[str, Any]] = {}
+    """Settings that the class had in an earlier release -> their default then, as in a plan. Plans hold every setting,
+    and those at this value are left out when read; any other is refused as unknown."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_retired(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return {k: v for k, v in value.items() if k not in cls.retired or v != cls.retired[k]}
+
     @model_validator(mode="before")
     @classmethod
     def _keep_section_defaults(cls, value: Any) -> Any:

@@ -8,13 +8,15 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from pydantic import ValidationError
 
+from rlhf_core.config.base import Config
 from rlhf_core.config.load import resolve
 from rlhf_core.errors import PluginError
 from rlhf_core.plan import Plan, make_plan, reload
@@ -64,6 +66,18 @@ def test_a_worker_of_a_fresh_run_refuses_another_value(plan: Plan) -> None:
 def test_another_version_is_refused_on_resume_too(plan: Plan) -> None:
     with pytest.raises(PluginError, match="differs between the plan and this process"):
         reload(Registry(disabled=()), moved(plan, version="0.0.1"), resume=True)
+
+
+class Slimmer(Config):
+    retired: ClassVar[Mapping[str, Any]] = {"train_batch_size": None, "overlong": {"cache": 0.0, "weight": 1.0}}
+    steps: int = 1
+
+
+def test_settings_that_a_class_no_longer_has_are_read_at_their_default_and_no_other() -> None:
+    plan = {"steps": 3, "train_batch_size": None, "overlong": {"cache": 0.0, "weight": 1.0}}
+    assert Slimmer.model_validate(plan) == Slimmer(steps=3)
+    with pytest.raises(ValidationError, match="train_batch_size"):
+        Slimmer.model_validate({**plan, "train_batch_size": 8})
 
 
 def test_a_run_with_a_verifier_goes_on(rlhf: Callable[..., Any], finished_run: Path, tmp_path: Path) -> None:
