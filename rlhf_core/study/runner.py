@@ -159,4 +159,6 @@ def _raise(failed: Mapping[Key, Exception]) -> None:
     if len(failed) == 1 and isinstance(first, UserError):
         raise first
     rows = "; ".join(f"{name}, seed {seed}: {type(e).__name__}: {e}" for (name, seed), e in failed.items())
-    raise RlhfError(f"{len(failed)} seeds failed", why=rows, fix="the same command goes on with them") from first
+    raise RlhfError(
+        f"{len(failed)} seed{'s' * (len(failed) > 1)} failed", why=rows, fix="the same command goes on with them"
+    ) from first

@@ -19,7 +19,10 @@ class Smollm2PrmConfig(StudyConfig):
     component: ClassVar[str] = "rlhf_studies.smollm2_prm.run:Smollm2Prm"
     smoke: ClassVar[Mapping[str, Any]] = {
         "model": "pocket",
-        "train": {"trainer": {"max_steps": 1, "eval_samples": 4}, "dataset": {"problems": 16}},
+        "train": {
+            "trainer": {"max_steps": 1, "eval_samples": 4},
+            "dataset": {"problems": 16, "max_dropped_fraction": 0.9},
+        },
     }
 
     seeds: tuple[int, ...] = (0,)
