@@ -19,6 +19,7 @@ class Smollm2PrmConfig(StudyConfig):
     component: ClassVar[str] = "rlhf_studies.smollm2_prm.run:Smollm2Prm"
     smoke: ClassVar[Mapping[str, Any]] = {
         "model": "pocket",
+        "shortest": 4,
         "train": {
             "trainer": {"max_steps": 1, "eval_samples": 4},
             "dataset": {"problems": 16, "max_dropped_fraction": 0.9},
@@ -30,5 +31,7 @@ class Smollm2PrmConfig(StudyConfig):
     """Hub id, folder or .gguf file; None takes $RLHF_SMOLLM2_GGUF, else the hub's."""
     data: Path | None = None
     """Folder with ``gsm8k/`` and ``processbench/``; None takes $RLHF_TEST_DATA."""
+    shortest: int | None = None
+    """Only so many of ProcessBench's solutions, the shortest."""
     train: Mapping[str, Any] = {}
     """Further settings of both runs."""

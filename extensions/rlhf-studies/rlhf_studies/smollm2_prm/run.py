@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from rlhf_core.sdk import read_rows
 from rlhf_plugin_prm.evaluate import judge
 from rlhf_plugin_prm.first_error import report
 from rlhf_studies.common.outside import data_file, model_path
+from rlhf_studies.common.pocket import write_jsonl
 from rlhf_studies.common.real import configuration, rounded
 from rlhf_studies.common.runs import Run, train
 from rlhf_studies.common.scores import auc
@@ -37,8 +39,17 @@ class Smollm2Prm:
             settings = configuration("smollm2_prm")
             settings["trainer"]["name"] = algo  # the same settings under the other name
             run = train(folder / algo, settings, common, gsm8k, self.config.train)
-            found[algo] = measured(run, data / "processbench" / "gsm8k.json.gz")
+            found[algo] = measured(run, self.bench(data / "processbench" / "gsm8k.json.gz", folder))
         return found
+
+    def bench(self, file: Path, folder: Path) -> Path:
+        """The solutions that are asked about."""
+        if self.config.shortest is None:
+            return file
+        rows = sorted(read_rows(str(file)).rows, key=lambda row: len(row["problem"]) + sum(map(len, row["steps"])))
+        kept = folder / "processbench.jsonl"
+        write_jsonl(kept, rows[: self.config.shortest])
+        return kept
 
     def table(self, results: Mapping[int, Mapping[str, Any]]) -> str:
         """F1 of the first wrong step beside chance, and how well right answers are told from wrong."""
