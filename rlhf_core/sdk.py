@@ -97,6 +97,7 @@ if TYPE_CHECKING:
     from rlhf_core.protocols import Verifier as Verifier
     from rlhf_core.registry import Registry as Registry
     from rlhf_core.registry import check_component as check_component
+    from rlhf_core.rollout_batch import RolloutBatch as RolloutBatch
     from rlhf_core.rollout.native import NativeEngine as NativeEngine
     from rlhf_core.rollout.seeds import request_seed as request_seed
     from rlhf_core.runs.atomic import disk_error as disk_error
@@ -105,6 +106,8 @@ if TYPE_CHECKING:
     from rlhf_core.runs.atomic import write_text as write_text
     from rlhf_core.runs.build_component import build_component as build_component
     from rlhf_core.runs.cache import cache_folder as cache_folder
+    from rlhf_core.runs.checkpoint_manager import Checkpoint as Checkpoint
+    from rlhf_core.runs.events import LiveEvents as LiveEvents
     from rlhf_core.runs.checkpoint import preserved_rng as preserved_rng
     from rlhf_core.runs.checkpoint import seed_everything as seed_everything
     from rlhf_core.runs.jsonl import JsonlFile as JsonlFile
@@ -117,25 +120,29 @@ if TYPE_CHECKING:
     from rlhf_core.runs.run_dir import default_run_dir as default_run_dir
     from rlhf_core.runs.session import RunSession as RunSession
     from rlhf_core.runs.timer import Timer as Timer
+    from rlhf_core.runs.trace import prompt_rows as prompt_rows
     from rlhf_core.strategy.local import LocalStrategy as LocalStrategy
     from rlhf_core.study.config import StudyConfig as StudyConfig
     from rlhf_core.trainers.common.config import LoopSettings as LoopSettings
     from rlhf_core.trainers.common.learner import Learner as Learner
-    from rlhf_core.trainers.common.metrics import rollout_metrics as rollout_metrics
-    from rlhf_core.trainers.common.metrics import score_metrics as score_metrics
+    from rlhf_core.trainers.common.micro_batches import in_order as in_order
     from rlhf_core.trainers.common.policy_evaluator import Evaluation as Evaluation
     from rlhf_core.trainers.common.policy_module import PolicyModule as PolicyModule
+    from rlhf_core.trainers.common.run_loop import LoopSchedule as LoopSchedule
+    from rlhf_core.trainers.common.run_loop import run_loop as run_loop
     from rlhf_core.trainers.common.run_steps import run_steps as run_steps
     from rlhf_core.trainers.common.training_sample import TrainingSample as TrainingSample
     from rlhf_core.trainers.offline.trainer import OfflineTrainer as OfflineTrainer
     from rlhf_core.trainers.offline.trainer import Task as _OfflineTask
-    from rlhf_core.trainers.online.build import OnlineParts as OnlineParts
-    from rlhf_core.trainers.online.collector import RolloutCollector as RolloutCollector
-    from rlhf_core.trainers.online.penalties import measured as _measure_kl
+    from rlhf_core.trainers.online.advantages import measured_kl as _measure_kl
+    from rlhf_core.trainers.online.build import RolloutParts as RolloutParts
+    from rlhf_core.trainers.online.build import build_rollout_parts as build_rollout_parts
+    from rlhf_core.trainers.online.generation import rollout_metrics as rollout_metrics
+    from rlhf_core.trainers.online.inputs import load_inputs as load_inputs
+    from rlhf_core.trainers.online.preflight import check_prompt_shares as check_prompt_shares
     from rlhf_core.trainers.online.preflight import check_reference as check_reference
-    from rlhf_core.trainers.online.preflight import check_shares as check_shares
-    from rlhf_core.trainers.online.report import online_summary as online_summary
-    from rlhf_core.trainers.online.report import step_trace as step_trace
+    from rlhf_core.trainers.online.rewards import score_metrics as score_metrics
+    from rlhf_core.trainers.online.summary import online_summary as online_summary
     from rlhf_core.verifiers.numeric import find_numbers as find_numbers
     from rlhf_core.verifiers.numeric import stated_number as stated_number
     from rlhf_core.verifiers.pool import VerifierPool as VerifierPool
@@ -193,19 +200,26 @@ TOPICS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "rlhf_core.trainers.common.run_steps": ("run_steps",),
         "rlhf_core.runs.build_component": ("build_component",),
         "rlhf_core.trainers.common.learner": ("Learner",),
-        "rlhf_core.trainers.common.metrics": ("rollout_metrics", "score_metrics"),
+        "rlhf_core.trainers.common.micro_batches": ("in_order",),
         "rlhf_core.trainers.common.policy_evaluator": ("Evaluation",),
         "rlhf_core.trainers.common.policy_module": ("PolicyModule",),
+        "rlhf_core.trainers.common.run_loop": ("LoopSchedule", "run_loop"),
         "rlhf_core.trainers.common.training_sample": ("TrainingSample",),
         "rlhf_core.trainers.offline.trainer": ("OfflineTrainer", "Task as OfflineTask"),
-        "rlhf_core.trainers.online.build": ("OnlineParts",),
-        "rlhf_core.trainers.online.collector": ("RolloutCollector",),
-        "rlhf_core.trainers.online.penalties": ("measured as measure_kl",),
-        "rlhf_core.trainers.online.preflight": ("check_reference", "check_shares"),
-        "rlhf_core.trainers.online.report": ("online_summary", "step_trace"),
+        "rlhf_core.trainers.online.advantages": ("measured_kl as measure_kl",),
+        "rlhf_core.trainers.online.build": ("RolloutParts", "build_rollout_parts"),
+        "rlhf_core.trainers.online.generation": ("rollout_metrics",),
+        "rlhf_core.trainers.online.inputs": ("load_inputs",),
+        "rlhf_core.trainers.online.preflight": ("check_prompt_shares", "check_reference"),
+        "rlhf_core.trainers.online.rewards": ("score_metrics",),
+        "rlhf_core.trainers.online.summary": ("online_summary",),
+        "rlhf_core.rollout_batch": ("RolloutBatch",),
         "rlhf_core.strategy.local": ("LocalStrategy",),
         "rlhf_core.runs.session": ("RunSession",),
         "rlhf_core.runs.timer": ("Timer",),
+        "rlhf_core.runs.trace": ("prompt_rows",),
+        "rlhf_core.runs.events": ("LiveEvents",),
+        "rlhf_core.runs.checkpoint_manager": ("Checkpoint",),
         "rlhf_core.runs.checkpoint": ("preserved_rng", "seed_everything"),
     },
     "Data": {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -17,29 +17,30 @@ class SamplerPolicy:
     """
 
     def __init__(self, policy: Any) -> None:
-        self.names = [name for name, p in policy.named_parameters() if p.requires_grad]
         shared = {id(p): p for p in policy.parameters() if not p.requires_grad}
         self.model = copy.deepcopy(policy, shared)
         """To be sampled from. Trained weights stay marked as such, for autocast keeps casts of no others."""
         self.model.eval()
-        parameters = dict(self.model.named_parameters())
-        self._trained = {name: parameters[name] for name in self.names}
-
-    def snapshot(self, policy: Any) -> dict[str, Any]:
-        """The policy's trained weights as they are now, cloned; call it where they are whole."""
-        import torch
-
-        parameters = dict(policy.named_parameters())
-        with torch.no_grad():
-            return {name: parameters[name].detach().clone() for name in self.names}
+        self._trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
 
     def load(self, weights: Mapping[str, Any]) -> None:
-        """Become the version that :meth:`snapshot` returned."""
+        """Let the copy be the version of a :func:`snapshot`."""
         import torch
 
         with torch.no_grad():
             for name, parameter in self._trained.items():
                 parameter.copy_(weights[name])
 
-    take, put = snapshot, load
-    """The earlier names."""
+
+def trained_names(policy: Any) -> list[str]:
+    """Names of the parameters that are trained."""
+    return [name for name, parameter in policy.named_parameters() if parameter.requires_grad]
+
+
+def snapshot(policy: Any, names: Sequence[str]) -> dict[str, Any]:
+    """The policy's weights of these names as they are now, cloned; call it where they are whole."""
+    import torch
+
+    parameters = dict(policy.named_parameters())
+    with torch.no_grad():
+        return {name: parameters[name].detach().clone() for name in names}

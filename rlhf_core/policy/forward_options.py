@@ -40,7 +40,7 @@ class ForwardOptions:
         return [f.name for f in fields(self) if getattr(self, f.name)]
 
     @property
-    def options(self) -> dict[str, bool]:
+    def as_arguments(self) -> dict[str, bool]:
         """As ``completion_logprobs`` takes them."""
         return {"shared_prefix": self.share_prefix, "packed": self.packing, "chunked": self.chunked_head}
 

@@ -20,4 +20,4 @@ def build_component(kind: str, config: ComponentConfig, ctx: BuildContext) -> An
     Raises:
         PluginError: a method of its kind is missing.
     """
-    return ctx.session.parts.build(kind, config, ctx)
+    return ctx.session.components.build(kind, config, ctx)

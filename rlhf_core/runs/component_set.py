@@ -1,4 +1,4 @@
-"""What a run was built of: who each component is, what of it a checkpoint holds, and what has to be closed."""
+"""The components of a run: how each is named, what of it a checkpoint holds, and what has to be closed."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ log = logging.getLogger("rlhf")
 
 
 @dataclass(frozen=True)
-class Part:
+class BuiltComponent:
     """One built component.
 
     Example:
-        Part("reward", "reward/judge", "reward 'judge' (acme-judge 1.2)", component)
+        BuiltComponent("reward", "reward/judge", "reward 'judge' (acme-judge 1.2)", component)
     """
 
     kind: str
@@ -38,7 +38,7 @@ class ComponentSet:
     """Every component of one run, in the order they were built."""
 
     def __init__(self) -> None:
-        self._parts: list[Part] = []
+        self._entries: list[BuiltComponent] = []
 
     def build(self, kind: str, chosen: ComponentConfig, ctx: BuildContext, role: str = "") -> Any:
         """Build a component, check that it has its kind's methods, and remember it.
@@ -57,24 +57,24 @@ class ComponentSet:
         return self.add(kind, built, chosen, ctx, role)
 
     def add(self, kind: str, built: Any, chosen: ComponentConfig, ctx: BuildContext, role: str = "") -> Any:
-        """Remember a component that somebody else built, and return it."""
+        """Remember a component that was built elsewhere, and return it."""
         key = f"{kind}/{role or chosen.name}"
-        taken = sum(p.key.partition("#")[0] == key for p in self._parts)
+        taken = sum(p.key.partition("#")[0] == key for p in self._entries)
         label = f"{kind} '{chosen.name}'" + (f" of source '{role}'" if role else "")
         entries = [e for e in ctx.registry.entries(kind) if chosen.name in (e.name, e.qualified)]
         if len(entries) == 1:
             label += f" ({entries[0].distribution} {entries[0].version})"
-        self._parts.append(Part(kind, f"{key}#{taken + 1}" if taken else key, label, built))
+        self._entries.append(BuiltComponent(kind, f"{key}#{taken + 1}" if taken else key, label, built))
         return built
 
     def attach(self, label: str, component: Any) -> None:
-        """Let something that is no component be closed with them."""
-        self._parts.append(Part("", label, label, component))
+        """Close something that is no component together with them."""
+        self._entries.append(BuiltComponent("", label, label, component))
 
-    def of(self, component: Any) -> Part:
-        """Who a component is; its class's name if it was not built here."""
+    def of(self, component: Any) -> BuiltComponent:
+        """A component's entry; named after its class if it was not built here."""
         name = type(component).__name__
-        return next((p for p in self._parts if p.component is component), Part("", name, name, component))
+        return next((entry for entry in self._entries if entry.component is component), BuiltComponent("", name, name, component))
 
     def label(self, component: Any) -> str:
         """Kind, name, distribution and version of a component. Example: ``reward 'judge' (acme-judge 1.2)``"""
@@ -89,11 +89,11 @@ class ComponentSet:
         from rlhf_core.runs.tree import foreign
 
         states = {p.key: p.component.state_dict() for p in self._stateful()}
-        for part in self._parts:
-            name = foreign(states.get(part.key))
+        for entry in self._entries:
+            name = foreign(states.get(entry.key))
             if name:
                 raise PluginError(
-                    f"state_dict() of {part.label} holds a {name}, which a checkpoint cannot",
+                    f"state_dict() of {entry.label} holds a {name}, which a checkpoint cannot",
                     fix="return plain values, lists, dicts, numpy arrays and tensors only",
                 )
         return states
@@ -104,38 +104,38 @@ class ComponentSet:
         Raises:
             RunDirError: a component keeps a state that the checkpoint does not have.
         """
-        for part in self._stateful():
-            if part.key not in state:
+        for entry in self._stateful():
+            if entry.key not in state:
                 raise RunDirError(
-                    f"the checkpoint has no state of {part.label}",
+                    f"the checkpoint has no state of {entry.label}",
                     why=f"it has {sorted(state)}",
                     fix="resume with the packages that the run was started with",
                 )
-            part.component.load_state_dict(state[part.key])
+            entry.component.load_state_dict(state[entry.key])
 
-    def _stateful(self) -> Iterator[Part]:
+    def _stateful(self) -> Iterator[BuiltComponent]:
         """A reward that is itself a torch module is taken for a frozen network, which its own files hold."""
         import torch
 
-        for part in self._parts:
-            methods = (getattr(part.component, m, None) for m in ("state_dict", "load_state_dict"))
-            frozen = part.kind == "reward" and isinstance(part.component, torch.nn.Module)
+        for entry in self._entries:
+            methods = (getattr(entry.component, m, None) for m in ("state_dict", "load_state_dict"))
+            frozen = entry.kind == "reward" and isinstance(entry.component, torch.nn.Module)
             if all(map(callable, methods)) and not frozen:
-                yield part
+                yield entry
 
     def close(self) -> None:
         """Close what can be closed, last built first; one that fails does not keep the others open. Idempotent."""
-        while self._parts:
-            part = self._parts.pop()
-            close = getattr(part.component, "close", None)
+        while self._entries:
+            entry = self._entries.pop()
+            close = getattr(entry.component, "close", None)
             try:
                 if callable(close):
                     close()
             except Exception as error:
-                log.warning("%s failed to close: %s: %s", part.label, type(error).__name__, error)
+                log.warning("%s failed to close: %s: %s", entry.label, type(error).__name__, error)
 
 
 def register_sources(datasets: Datasets, ctx: BuildContext) -> None:
-    """Add the sources of the run's dataset to its parts."""
+    """Add the sources of the run's dataset to its components."""
     for source in datasets.sources:
-        ctx.session.parts.add("dataset", source.component, source.settings.source, ctx, source.label)
+        ctx.session.components.add("dataset", source.component, source.settings.source, ctx, source.label)

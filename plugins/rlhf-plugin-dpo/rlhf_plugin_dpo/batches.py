@@ -1,4 +1,4 @@
-"""What only the whole batch knows: how much a supervised token weighs, and who has which rank (AOT)."""
+"""What only the whole batch knows: how much a supervised token weighs, and which pair has which rank (AOT)."""
 
 from __future__ import annotations
 
@@ -31,13 +31,14 @@ def reference_by_rank(items: Sequence[PairItem], chosen: Sequence[float], reject
     """
     if items[0].chosen.ref is None:
         return list(items)
-    ours = np.argsort(np.asarray(chosen) - np.asarray(rejected), kind="stable")
+    by_policy = np.argsort(np.asarray(chosen) - np.asarray(rejected), kind="stable")
     refs = [(float(i.chosen.ref or 0.0), float(i.rejected.ref or 0.0)) for i in items]
-    theirs = np.argsort([ref[0] - ref[1] for ref in refs], kind="stable")
-    found = list(items)
-    for mine, partner in zip(ours, theirs):
-        found[mine] = replace(items[mine].with_refs(*refs[partner]), right=ahead(items[mine], chosen, rejected, mine))
-    return found
+    by_reference = np.argsort([ref[0] - ref[1] for ref in refs], kind="stable")
+    matched = list(items)
+    for place, partner in zip(by_policy, by_reference):
+        item = items[place]
+        matched[place] = replace(item.with_refs(*refs[partner]), right=ahead(item, chosen, rejected, place))
+    return matched
 
 
 def sides_by_rank(items: Sequence[PairItem], chosen: Sequence[float], rejected: Sequence[float]) -> list[PairItem]:
@@ -45,13 +46,13 @@ def sides_by_rank(items: Sequence[PairItem], chosen: Sequence[float], rejected: 
 
     Arguments as of :func:`reference_by_rank`.
     """
-    ours = np.argsort([c - (i.chosen.ref or 0.0) for c, i in zip(chosen, items)], kind="stable")
-    theirs = np.argsort([r - (i.rejected.ref or 0.0) for r, i in zip(rejected, items)], kind="stable")
-    found = list(items)
-    for mine, partner in zip(ours, theirs):
-        right = ahead(items[mine], chosen, rejected, mine)
-        found[mine] = replace(items[mine], rejected=items[partner].rejected, right=right)
-    return found
+    by_chosen = np.argsort([c - (i.chosen.ref or 0.0) for c, i in zip(chosen, items)], kind="stable")
+    by_rejected = np.argsort([r - (i.rejected.ref or 0.0) for r, i in zip(rejected, items)], kind="stable")
+    matched = list(items)
+    for place, partner in zip(by_chosen, by_rejected):
+        right = ahead(items[place], chosen, rejected, place)
+        matched[place] = replace(items[place], rejected=items[partner].rejected, right=right)
+    return matched
 
 
 def ahead(item: PairItem, chosen: Sequence[float], rejected: Sequence[float], at: int) -> float:
@@ -64,7 +65,7 @@ PAIRINGS = {"reference_by_rank": reference_by_rank, "sides_by_rank": sides_by_ra
 
 
 def prepare(
-    items: Sequence[PairItem], settings: Any, loss: Any, beta_scale: float | None, updater: Learner
+    items: Sequence[PairItem], settings: Any, loss: Any, beta_scale: float | None, learner: Learner
 ) -> list[PairItem]:
     """A whole batch as its loss is to see it; all ranks call it with the same batch.
 
@@ -73,26 +74,26 @@ def prepare(
         settings: the trainer's ``sft`` and ``micro_batch_size``.
         loss: configuration of the loss.
         beta_scale: see :func:`rlhf_plugin_dpo.schedule.beta_scale`.
-        updater: its module is the pair foundry.
+        learner: its module is the pair module.
     """
     sft = settings.sft
-    found = with_scales(items, beta_scale, sft.weight > 0, sft.weight > 0 and sft.on == "conversation")
+    scaled = with_scales(items, beta_scale, sft.weight > 0, sft.weight > 0 and sft.on == "conversation")
     pairing = PAIRINGS.get(getattr(loss, "pairing", "pairs"))
-    return found if pairing is None else pairing(found, *policy_sums(found, updater, settings.micro_batch_size))
+    return scaled if pairing is None else pairing(scaled, *policy_sums(scaled, learner, settings.micro_batch_size))
 
 
-def policy_sums(items: Sequence[PairItem], updater: Learner, micro_batch_size: int) -> tuple[list[float], list[float]]:
+def policy_sums(items: Sequence[PairItem], learner: Learner, micro_batch_size: int) -> tuple[list[float], list[float]]:
     """Summed logprobs of chosen and rejected under the policy as it is, of the whole batch on every rank."""
-    strategy, world = updater.strategy, updater.strategy.world_size
-    with strategy.gathered(updater.module):
-        foundry: Any = strategy.unwrap(updater.module)
-        own = foundry.sums(sides_of(items[strategy.rank :: world]), micro_batch_size)
-    shards = strategy.gather_objects(own)
+    strategy, world = learner.strategy, learner.strategy.world_size
+    with strategy.gathered(learner.module):
+        module: Any = strategy.unwrap(learner.module)
+        sums = module.sums(sides_of(items[strategy.rank :: world]), micro_batch_size)
+    shards = strategy.gather_objects(sums)
     rows = [shards[n % world][2 * (n // world) : 2 * (n // world) + 2] for n in range(len(items))]
     return [r[0] for r in rows], [r[1] for r in rows]
 
 
-class SftTerm:
+class SupervisedTerm:
     """Adds ``weight`` times the supervised term to any pair loss."""
 
     def __init__(self, loss: Any, weight: float) -> None:

@@ -6,29 +6,55 @@ A step of the session is one rollout batch or one update, so a run can be saved 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
-from rlhf_core.api import BuildContext, PromptGroup, Rollout, Score
+from rlhf_core.api import BuildContext, Rollout, Score
 from rlhf_core.functional import win_rate
 from rlhf_core.sdk import (
     BatchReady,
+    Checkpoint,
     Evaluation,
+    LiveEvents,
+    LoopSchedule,
+    PolicyModule,
+    RolloutBatch,
+    RolloutParts,
     Timer,
+    TrainingSample,
+    build_rollout_parts,
+    in_order,
+    load_inputs,
     measure_kl,
     online_summary,
+    prompt_rows,
     read_jsonl,
     rollout_metrics,
+    run_loop,
     score_metrics,
-    step_trace,
 )
-from rlhf_plugin_dpo.batches import prepare
+from rlhf_plugin_dpo.batches import SupervisedTerm, prepare
 from rlhf_plugin_dpo.buffer import PairBuffer, pack, unpack
 from rlhf_plugin_dpo.choose import choose_pairs, summed
-from rlhf_plugin_dpo.house import PairParts
-from rlhf_plugin_dpo.items import PairItem
+from rlhf_plugin_dpo.items import PairItem, sides_of
 from rlhf_plugin_dpo.iterative_config import IterativeDpoConfig
+from rlhf_plugin_dpo.pair_module import PairModule
 from rlhf_plugin_dpo.schedule import beta_scale
+
+
+@dataclass(frozen=True)
+class CollectedPairs:
+    """Rollouts of all ranks, and the pairs that were made of them."""
+
+    rollouts: Sequence[Rollout]
+    scores: Sequence[Score]
+    pairs: Sequence[PairItem]
+    dropped: Counter[str]
+    """Groups that gave no pair, by reason."""
+    kl_sum: float
+    kl_tokens: float
 
 
 class IterativeTrainer:
@@ -39,16 +65,23 @@ class IterativeTrainer:
         ctx: session, strategy, datasets and the run's configuration.
     """
 
+    parts: RolloutParts
+
     def __init__(self, config: IterativeDpoConfig, ctx: BuildContext) -> None:
-        self.config, self.ctx, self.session, self.strategy = config, ctx, ctx.session, ctx.strategy
-        self.house = PairParts(config, ctx)
+        self.config, self.ctx = config.micro_batches(ctx.world_size), ctx
+        self.session, self.strategy = ctx.session, ctx.strategy
+        self.inputs = load_inputs(self.config, ctx, wants_reference=config.kl.track)
+        conversation = config.sft.weight > 0 and config.sft.on == "conversation"
+        model, options = self.inputs.policy.model, self.inputs.options
+        self.module = PairModule(model, config.ld_alpha, conversation, options)
+        self.policy_module = PolicyModule(model, config.sampling.temperature, options)
+        """How reference logprobs of rollouts are computed: at the sampler's temperature."""
         self.before: Evaluation | None = None
         self.buffer = PairBuffer(config.buffer, config.buffer_iterations)
         self.pending: list[PairItem] = []
         """Pairs of the iteration that is being collected."""
-        self.tally: dict[str, float] = {}
+        self.sums: dict[str, float] = {}
         """Sums over the rollouts of the iteration: reward, scores, kl, tokens, pairs."""
-        self.timed = Timer()
 
     @property
     def length(self) -> int:
@@ -57,94 +90,125 @@ class IterativeTrainer:
 
     def run(self) -> Mapping[str, Any]:
         """Train to the last iteration and return the summary."""
-        with self.session.guard():
-            found = self.session.open(self.config.keep_checkpoints)
-            self.house.furnish(found)
-            start = self._restore(found[1]) if found else 0
-            if found is None:
-                self.before = self._evaluate(0)
-            return self._finish(self._loop(start))
+        config = self.config
+        last = config.steps * self.length
+        return run_loop(self, self.session, LoopSchedule(last, 0, config.checkpoint_every, config.keep_checkpoints))
 
-    def _loop(self, start: int) -> int:
-        """Run the steps; return the last one made, which is an earlier one if a hook or monitor ends the run."""
-        last = self.session.total_steps = self.config.steps * self.length
-        for step in range(start, last + 1):
-            if step > start:
-                self.step(step)
-            if self.session.boundary(step, last, self.config.checkpoint_every, self._save):
-                return step
-        return last
+    def start(self, checkpoint: Checkpoint | None) -> int:
+        """Build the parts; evaluate the policy before training, or go on from the checkpoint."""
+        self.parts = build_rollout_parts(
+            self.config,
+            self.ctx,
+            self.inputs,
+            checkpoint,
+            module=self.module,
+            total_updates=self.config.steps * self.config.updates,
+            wrap_loss=self._with_supervised_term,
+        )
+        if checkpoint is None:
+            self.before = self.evaluate(0)
+            return 0
+        self._restore(checkpoint)
+        return checkpoint.step
+
+    def _with_supervised_term(self, loss: Any) -> Any:
+        weight = self.config.sft.weight
+        return SupervisedTerm(loss, weight) if weight > 0 else loss
 
     def step(self, step: int) -> None:
         """One rollout batch, or one update; the last of an iteration also ends it."""
         iteration, place = divmod(step - 1, self.length)
-        self.timed = Timer()
+        timer = Timer()
         if place < self.config.rollout_batches:
-            metrics = self._collect(step, iteration + 1)
+            metrics = self._collect(step, iteration + 1, timer)
             if place == self.config.rollout_batches - 1:
                 self.buffer.add(self.pending)
                 self.pending = []
         else:
-            metrics = self._learn(step, iteration, place - self.config.rollout_batches)
-        self.session.log_step(step, {"iteration": iteration + 1.0, **metrics}, self.timed.seconds)
+            metrics = self._update(step, iteration, place - self.config.rollout_batches, timer)
+        self.session.metrics.log_step(step, {"iteration": iteration + 1.0, **metrics}, timer.seconds)
         if place == self.length - 1:
             self._end_iteration(step, iteration + 1)
 
-    def _collect(self, step: int, iteration: int) -> dict[str, float]:
-        """Rooms 1 to 3, and the pairs of the rollouts; the same on every rank afterwards."""
-        house = self.house
-        batch = house.intake.draw(step, self.timed)
-        with self.timed("reference"):
-            references = house.reference_logprobs(batch.rollouts)
-            pairs, dropped = self._pairs(batch.mine, batch.rollouts, batch.scores, references, iteration)
-        kl = measure_kl(batch.rollouts, references) if references is not None else (0.0, 0.0)
-        shards = self.strategy.gather_objects((batch.rollouts, batch.scores, pairs, dropped, kl))
-        rollouts = [r for shard in shards for r in shard[0]]
-        scores = [s for shard in shards for s in shard[1]]
-        found = [p for shard in shards for p in shard[2]]
-        self.pending += found
-        counts = sum((shard[3] for shard in shards), Counter[str]())
-        self._count([*scores, *batch.aside_scores], counts)
-        house.court.check([*scores, *batch.aside_scores])
-        kl_sum, tokens = (sum(shard[4][n] for shard in shards) for n in (0, 1))
-        good = [float(s.value or 0.0) for s in scores if s.ok]
-        self._add(reward=sum(good), scores=len(good), kl=kl_sum, tokens=tokens, pairs=len(found))
+    def _collect(self, step: int, iteration: int, timer: Timer) -> dict[str, float]:
+        """Sample and score a rollout batch, and make pairs of it; the same on every rank afterwards."""
+        parts = self.parts
+        batch = parts.collector.collect(step, parts.learner.version, LiveEvents(self.session, step), timer)
+        with timer("reference"):
+            collected = self._pairs_of_all_ranks(batch, iteration)
+        self.pending += collected.pairs
+        every_score = [*collected.scores, *batch.filtered_scores]
+        self._count(every_score, collected.dropped)
+        parts.rewards.check(every_score)
+        scores = [float(s.value or 0.0) for s in collected.scores if s.ok]
+        kl, tokens = collected.kl_sum, collected.kl_tokens
+        self._add(reward=sum(scores), scores=len(scores), kl=kl, tokens=tokens, pairs=len(collected.pairs))
         metrics = {
-            **score_metrics(scores),
-            **rollout_metrics(rollouts),
+            **score_metrics(collected.scores),
+            **rollout_metrics(collected.rollouts),
             **batch.metrics,
-            "pairs": float(len(found)),
-            **{k: float(n) for k, n in counts.items()},
+            "pairs": float(len(collected.pairs)),
+            **{name: float(n) for name, n in collected.dropped.items()},
+            **({"kl": kl / tokens} if tokens else {}),
         }
-        metrics |= {"kl": kl_sum / tokens} if tokens else {}
-        rows = step_trace(batch.groups, rollouts, scores, [None] * len(rollouts), metrics, self.config.trace_prompts)
-        self.session.trace(step, "pairs", [*rows[:-1], {"event": "pairs", "names": [p.name for p in found]}])
+        advantages = [None] * len(collected.rollouts)
+        full = self.config.trace_prompts
+        rows = prompt_rows(batch.groups, collected.rollouts, collected.scores, advantages, full)
+        self.session.trace(step, "pairs", [*rows, {"event": "pairs", "names": [p.name for p in collected.pairs]}])
         return metrics
 
+    def _pairs_of_all_ranks(self, batch: RolloutBatch, iteration: int) -> CollectedPairs:
+        """Each rank makes the pairs of its own groups."""
+        references = self._rollout_references(batch.rollouts)
+        pairs, dropped = self._pairs(batch, references, iteration)
+        kl = measure_kl(batch.rollouts, references) if references is not None else (0.0, 0.0)
+        shards = self.strategy.gather_objects((batch.rollouts, batch.scores, pairs, dropped, kl))
+        return CollectedPairs(
+            rollouts=[r for shard in shards for r in shard[0]],
+            scores=[s for shard in shards for s in shard[1]],
+            pairs=[p for shard in shards for p in shard[2]],
+            dropped=sum((shard[3] for shard in shards), Counter[str]()),
+            kl_sum=sum(shard[4][0] for shard in shards),
+            kl_tokens=sum(shard[4][1] for shard in shards),
+        )
+
+    def _rollout_references(self, rollouts: Sequence[Rollout]) -> list[Any] | None:
+        """Reference logprobs ``[T]`` of each rollout, at the sampler's temperature; None without a reference."""
+        if self.parts.reference is None:
+            return None
+        samples = [TrainingSample.from_rollout(r) for r in rollouts]
+        return self.parts.reference.logprobs(samples, self.policy_module, in_order(self.config.micro_batch_size))
+
     def _pairs(
-        self,
-        groups: list[PromptGroup],
-        rollouts: list[Rollout],
-        scores: list[Score],
-        references: list[Any] | None,
-        iteration: int,
+        self, batch: RolloutBatch, references: Sequence[Any] | None, iteration: int
     ) -> tuple[list[PairItem], Counter[str]]:
         """This rank's pairs, with their reference logprobs at temperature 1, whatever was sampled at."""
-        chosen, dropped = choose_pairs(groups, rollouts, scores, self.config.margin_threshold, iteration)
+        config = self.config
+        groups, rollouts, scores = list(batch.own_groups), list(batch.rollouts), list(batch.scores)
+        chosen, dropped = choose_pairs(groups, rollouts, scores, config.margin_threshold, iteration)
         need = getattr(self.ctx.config.loss, "reference", "optional")
-        if references is None or self.config.reference_free or need == "unused":
+        if references is None or config.reference_free or need == "unused":
             return [pair for pair, _, _ in chosen], dropped
-        if self.config.sampling.temperature != 1:  # ``references`` are at the sampler's
-            return self.house.referenced([pair for pair, _, _ in chosen]), dropped
-        alpha = self.config.ld_alpha
+        if config.sampling.temperature != 1:  # ``references`` are at the sampler's
+            return self._with_references([pair for pair, _, _ in chosen]), dropped
         return [
             pair.with_refs(
-                summed(references[best], pair.chosen, alpha), summed(references[worst], pair.rejected, alpha)
+                summed(references[best], pair.chosen, config.ld_alpha),
+                summed(references[worst], pair.rejected, config.ld_alpha),
             )
             for pair, best, worst in chosen
         ], dropped
 
-    def _count(self, scores: list[Score], dropped: Counter[str]) -> None:
+    def _with_references(self, items: Sequence[PairItem]) -> list[PairItem]:
+        """Pairs with their logprobs under the reference policy as it is now; each rank gives its own, maybe none."""
+        reference, config = self.parts.reference, self.config
+        assert reference is not None
+        with self.parts.whole_weights(), reference.active() as model:
+            module = PairModule(model, config.ld_alpha, paths=self.inputs.options)
+            sums = module.sums(sides_of(items), config.micro_batch_size)
+        return [item.with_refs(*sums[2 * n : 2 * n + 2]) for n, item in enumerate(items)]
+
+    def _count(self, scores: Sequence[Score], dropped: Counter[str]) -> None:
         counts = self.session.counts
         counts.update(dropped)
         counts.update(f"score_{s.status.value}" for s in scores if not s.ok)
@@ -152,119 +216,112 @@ class IterativeTrainer:
 
     def _add(self, **values: float) -> None:
         for name, value in values.items():
-            self.tally[name] = self.tally.get(name, 0.0) + value
+            self.sums[name] = self.sums.get(name, 0.0) + value
 
-    def _learn(self, step: int, iteration: int, place: int) -> dict[str, float]:
+    def _update(self, step: int, iteration: int, place: int, timer: Timer) -> dict[str, float]:
         """One update on pairs of the buffer; none if there are no pairs at all."""
-        config, house = self.config, self.house
+        config, learner = self.config, self.parts.learner
         if not self.buffer.items:
             self.session.counts["updates_without_pairs"] += 1
             return {"updates_without_pairs": 1.0}
-        drawn = self.buffer.draw(config.pair_batch_size, place, (house.seed, iteration))
+        batch = self.buffer.draw(config.pair_batch_size, place, (self.ctx.seed, iteration))
         number = iteration * config.updates + place + 1
         scale = beta_scale(config.beta_schedule, number, config.steps * config.updates)
-        self.session.hooks.fire("rlhf_batch_ready", BatchReady(step, len(drawn), sum(i.tokens for i in drawn)))
-        with self.timed("update"):
-            items = prepare(drawn, config, self.ctx.config.loss, scale, house.updater)
-            metrics = house.updater.update(items[self.strategy.rank :: self.strategy.world_size])
-        self.session.trace(step, "step", [{"event": "update", "examples": [i.name for i in drawn], "metrics": metrics}])
+        self.session.hooks.fire("rlhf_batch_ready", BatchReady(step, len(batch), sum(i.tokens for i in batch)))
+        with timer("update"):
+            items = prepare(batch, config, self.ctx.config.loss, scale, learner)
+            metrics = learner.update(items[self.strategy.rank :: self.strategy.world_size])
+        self.session.trace(step, "step", [{"event": "update", "examples": [i.name for i in batch], "metrics": metrics}])
         return metrics
 
     def _end_iteration(self, step: int, iteration: int) -> None:
         """Measure what the iteration made of the policy, and renew the reference if it is time to."""
-        t = self.tally
+        sums = self.sums
         row = {
             "iteration": float(iteration),
-            "iteration/pairs": t["pairs"],
+            "iteration/pairs": sums["pairs"],
             "iteration/buffer": float(len(self.buffer.items)),
+            **({"iteration/reward": sums["reward"] / sums["scores"]} if sums["scores"] else {}),
+            **({"iteration/kl": sums["kl"] / sums["tokens"]} if sums["tokens"] else {}),
         }
-        row |= {"iteration/reward": t["reward"] / t["scores"]} if t["scores"] else {}
-        row |= {"iteration/kl": t["kl"] / t["tokens"]} if t["tokens"] else {}
-        self.tally = {}
+        self.sums = {}
         every = self.config.eval_every
         if every and iteration % every == 0 and iteration < self.config.steps:
-            self._evaluate(step)
-        row |= (synced := self.house.sync_reference(iteration))
+            self.evaluate(step)
+        synced = {} if self.parts.reference is None else self.parts.reference.sync(iteration)
         if synced and self.config.buffer != "current":
             self._renew_references()
-        self.session.log_eval(step, row)
+        self.session.metrics.log_eval(step, {**row, **synced})
 
     def _renew_references(self) -> None:
-        """Let the pairs that stay in the buffer be compared with the reference policy of the next iteration."""
+        """Compare the pairs that stay in the buffer with the reference policy of the next iteration."""
         items, rank, world = self.buffer.items, self.strategy.rank, self.strategy.world_size
         if items and items[0].chosen.ref is not None:
-            shards = self.strategy.gather_objects(self.house.referenced(items[rank::world]))
+            shards = self.strategy.gather_objects(self._with_references(items[rank::world]))
             self.buffer.replace([shards[n % world][n // world] for n in range(len(items))])
 
-    def _evaluate(self, step: int) -> Evaluation | None:
+    def evaluate(self, step: int) -> Evaluation | None:
         """Held-out completions, their scores and gold scores, against those before training; and the benchmarks."""
-        house, config = self.house, self.config
-        held = config.eval_samples > 0 and house.evaluator.groups
-        if not held and not self.ctx.config.benchmarks:
+        config, parts = self.config, self.parts
+        gold_samples = config.gold_samples if self.inputs.has_gold else 0
+        count = max(config.eval_samples, gold_samples) if config.eval_samples else 0
+        if not parts.evaluator.has_work(count):
             return None
-        count = max(config.eval_samples, config.gold_samples if house.has_gold else 0)
-        with self.strategy.gathered(house.module):
-            found = house.evaluator.run(house.updater.version, count) if held else None
-            benchmarks = house.measure()
-        if found is None:
-            self.session.log_eval(step, benchmarks)
-            return None
-        self.session.counts.update({f"eval_score_{k}": n for k, n in found.missing.items()})
-        wins = against(self.before, found)
-        won = {} if wins is None else {"eval/win_rate": wins}
-        self.session.log_eval(step, {**found.metrics, **benchmarks, **won})
-        self.session.samples(
-            step,
-            [
-                {"prompt_id": g.prompt.id, "prompt": g.prompt.text, "completion": t}
-                for g, t in zip(house.evaluator.groups[:8], found.texts)
-            ],
-        )
-        return found
+        return parts.evaluator.evaluate(step, parts.learner.version, count, partial(_win_metrics, self.before))
 
-    def _save(self, step: int) -> None:
-        if self.session.saved(step):
+    def save(self, step: int) -> None:
+        """Write the checkpoint of a step, unless it is there."""
+        if self.parts.checkpoint.saved(step):
             return
-        state = {
-            "house": self.house.state_dict(),
-            "before": self.before.state() if self.before else None,
-            "buffer": self.buffer.state_dict(),
-            "pending": pack(self.pending),
-            "tally": dict(self.tally),
-        }
-        self.session.checkpoint(step, state, self.house.policy.model, self.house.writer())
+        before = self.before.state() if self.before else None
+        pairs = {"buffer": self.buffer.state_dict(), "pending": pack(self.pending)}
+        self.parts.checkpoint.save(step, {"before": before, **pairs, "sums": dict(self.sums)})
 
-    def _restore(self, state: dict[str, Any]) -> int:
-        self.house.load_state_dict(state["house"])
-        self.before = Evaluation(**state["before"]) if state["before"] else None
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        state = checkpoint.state
+        self.parts.checkpoint.load_state_dict(state["online"])
+        self.before = Evaluation.from_state(state["before"])
         self.buffer.load_state_dict(state["buffer"])
-        self.pending, self.tally = unpack(state["pending"]), dict(state["tally"])
-        self.session.restore(state)
-        return int(state["step"])
+        self.pending = unpack(state["pending"])
+        self.sums = dict(state["sums"] if "sums" in state else state["tally"])  # its name in version 0.1
+        self.parts.checkpoint.restore_components(checkpoint)
 
-    def _finish(self, step: int) -> dict[str, Any]:
-        after = self._evaluate(step)
-        self.session.write_final(self.house.policy.model, self.house.write_final)
+    def finish(self, step: int) -> Mapping[str, Any]:
+        """Evaluate, write the final model and the summary."""
+        after = self.evaluate(step)
+        self.parts.checkpoint.write_final()
         rows = [r for r in read_jsonl(self.session.dir.path / "metrics.jsonl") if "iteration/pairs" in r]
-        own = {
-            "steps": step,
-            "iterations": [{k.removeprefix("iteration/"): v for k, v in r.items()} for r in rows],
-            "win_rate": against(self.before, after),
-        }
-        return self.session.finish({**online_summary(cast(Any, self), after, self.session.stop_reason()), **own})
+        summary = online_summary(
+            self.session,
+            algo=self.config.name,
+            updates=self.parts.learner.version,
+            seed=self.ctx.seed,
+            groups=self.parts.evaluator.groups,
+            before=self.before,
+            after=after,
+            reports=self.ctx.report,
+        )
+        iterations = [{k.removeprefix("iteration/"): v for k, v in r.items()} for r in rows]
+        more = {"steps": step, "iterations": iterations, "win_rate": win_rate_over(self.before, after)}
+        return self.session.finish({**summary, **more})
 
     def close(self) -> None:
         """Close every component of the run."""
         self.session.close()
 
 
-def against(before: Evaluation | None, now: Evaluation | None) -> float | None:
+def _win_metrics(before: Evaluation | None, now: Evaluation) -> dict[str, float]:
+    wins = win_rate_over(before, now)
+    return {} if wins is None else {"eval/win_rate": wins}
+
+
+def win_rate_over(before: Evaluation | None, now: Evaluation | None) -> float | None:
     """Win rate over the start: by the gold score where there is one, else by the run's reward; ties count half.
 
     Prompts without both scores are left out; None if none is left.
     """
     if before is None or now is None:
         return None
-    ours, theirs = (now.golds, before.golds) if now.golds and before.golds else (now.scores, before.scores)
-    pairs = [(a, b) for a, b in zip(ours or (), theirs or ()) if a is not None and b is not None]
+    after_values, before_values = (now.golds, before.golds) if now.golds and before.golds else (now.scores, before.scores)
+    pairs = [(a, b) for a, b in zip(after_values or (), before_values or ()) if a is not None and b is not None]
     return win_rate([a for a, _ in pairs], [b for _, b in pairs]).rate if pairs else None

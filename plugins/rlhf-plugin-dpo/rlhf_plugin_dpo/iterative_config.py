@@ -5,30 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from rlhf_core.api import BuildContext, ConfigError, OnlineTrainerConfig, OptimizerSettings
+from rlhf_core.api import BuildContext, ConfigError, OptimizerSettings, RolloutTrainerConfig
 from rlhf_plugin_dpo.config import BetaSchedule, SftTerm, check_pairs
 
-UNUSED = (
-    "train_batch_size",
-    "epochs_per_rollout_batch",
-    "target_kl",
-    "entropy_coefficient",
-    "entropy_quantile",
-    "overlong",
-    "mask_truncated",
-    "drop_constant_groups",
-    "rollouts",
-    "importance",
-    "gradient_accumulation_steps",
-    "micro_batch_tokens",
-    "self_check",
-)
-"""Settings of the on-policy loop that mean nothing to pairs."""
+OF_TOKEN_LOSSES = {
+    "train_batch_size": None,
+    "epochs_per_rollout_batch": 1,
+    "target_kl": None,
+    "entropy_coefficient": 0.0,
+    "entropy_quantile": 1.0,
+    "overlong": {"cache": 0.0, "weight": 1.0},
+    "mask_truncated": False,
+    "drop_constant_groups": True,
+    "rollouts": {"max_staleness": 0, "max_reads": 1, "capacity": None, "timeout_s": 3600.0},
+    "importance": {"mode": None, "level": "token", "cap": 2.0, "low": None, "old_policy": "start_of_step"},
+    "micro_batch_tokens": None,
+    "self_check": True,
+}
+"""Settings of trainers whose loss sees tokens, with the values that plans of version 0.1 hold for this one."""
+KL_OF_TOKEN_LOSSES = {"coefficient": 0.0, "estimator": "k3", "where": "loss"}
 
 
-class IterativeDpoConfig(OnlineTrainerConfig):
+class IterativeDpoConfig(RolloutTrainerConfig):
     """Sample, score, take the best and the worst of each prompt as a pair, update on pairs, and again.
 
     Xu et al. 2023 (iterative DPO), Guo et al. 2024 (online DPO).
@@ -80,6 +80,23 @@ class IterativeDpoConfig(OnlineTrainerConfig):
     checkpoint_every: int = Field(default=10, ge=0)
     """Rollout batches and updates between checkpoints; 0 keeps only the last."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_token_settings(cls, value: Any) -> Any:
+        """Say why a setting of token losses has no effect here; plans of version 0.1 hold all of them, unset."""
+        if not isinstance(value, dict):
+            return value
+        for name, unset in OF_TOKEN_LOSSES.items():
+            if value.get(name, unset) != unset:
+                raise _no_effect(f"trainer.{name}", "its updates see pairs, not advantages of tokens", "leave it out")
+        kl = value.get("kl")
+        if isinstance(kl, dict):
+            if kl.get("coefficient"):
+                why = "loss.beta holds the policy to the reference"
+                raise _no_effect("trainer.kl.coefficient", why, "leave it out, and raise loss.beta")
+            value = {**value, "kl": {k: v for k, v in kl.items() if k not in KL_OF_TOKEN_LOSSES}}
+        return {k: v for k, v in value.items() if k not in OF_TOKEN_LOSSES}
+
     def sequences_per_update(self) -> int:
         """Pairs of one optimizer update."""
         return self.pair_batch_size
@@ -91,12 +108,12 @@ class IterativeDpoConfig(OnlineTrainerConfig):
 
     def preflight(self, ctx: BuildContext) -> None:
         """Check the pieces against each other before anything is loaded."""
-        from rlhf_core.sdk import check_reference, check_shares
+        from rlhf_core.sdk import check_prompt_shares, check_reference
 
         check_pairs(self, ctx)
         check_iterative(self, ctx)
         check_reference(self, ctx)
-        check_shares(self, ctx.world_size)
+        check_prompt_shares(self, ctx.world_size)
 
 
 def check_iterative(config: IterativeDpoConfig, ctx: BuildContext) -> None:
@@ -116,20 +133,6 @@ def check_iterative(config: IterativeDpoConfig, ctx: BuildContext) -> None:
             why="it learns from pairs, not from advantages",
             fix="leave it out",
         )
-    fields = type(config).model_fields
-    idle = [n for n in UNUSED if getattr(config, n) != fields[n].default]
-    if idle:
-        raise ConfigError(
-            f"trainer.{idle[0]} has no effect with algorithm 'iterative_dpo'",
-            why="its updates see pairs, not advantages of tokens",
-            fix="leave it out",
-        )
-    if config.kl.coefficient > 0:
-        raise ConfigError(
-            "trainer.kl.coefficient has no effect with algorithm 'iterative_dpo'",
-            why="loss.beta holds the policy to the reference",
-            fix="leave it out, and raise loss.beta",
-        )
     need = getattr(ctx.config.loss, "reference", "optional")
     if not config.kl.track and need != "unused" and not config.reference_free:
         assert ctx.config.loss is not None
@@ -142,8 +145,12 @@ def check_iterative(config: IterativeDpoConfig, ctx: BuildContext) -> None:
             "temperature 0 samples the same completion for the whole group: there would be no pairs",
             fix="--set trainer.sampling.temperature=1.0",
         )
-    if config.buffer != "rolling" and config.buffer_iterations != fields["buffer_iterations"].default:
+    if config.buffer != "rolling" and config.buffer_iterations != type(config).model_fields["buffer_iterations"].default:
         raise ConfigError(
             f"trainer.buffer_iterations has no effect with buffer {config.buffer}",
             fix="--set trainer.buffer=rolling, or leave it out",
         )
+
+
+def _no_effect(setting: str, why: str, fix: str) -> ConfigError:
+    return ConfigError(f"{setting} has no effect with algorithm 'iterative_dpo'", why=why, fix=fix)

@@ -6,7 +6,7 @@ from typing import Any
 
 from rlhf_core.api import BuildContext
 from rlhf_core.sdk import OfflineTrainer
-from rlhf_plugin_dpo.batches import SftTerm, prepare
+from rlhf_plugin_dpo.batches import SupervisedTerm, prepare
 from rlhf_plugin_dpo.config import DpoConfig
 from rlhf_plugin_dpo.schedule import beta_scale
 from rlhf_plugin_dpo.task import PairTask
@@ -23,9 +23,9 @@ class PairTrainer(OfflineTrainer):
     def loss(self) -> Any:
         """The run's loss, with the supervised term if one is asked for."""
         loss = super().loss()
-        return SftTerm(loss, self.settings.sft.weight) if self.settings.sft.weight > 0 else loss
+        return SupervisedTerm(loss, self.settings.sft.weight) if self.settings.sft.weight > 0 else loss
 
     def prepared(self, step: int, items: list[Any]) -> list[Any]:
         """Beta of the step, weight of the supervised tokens, and AOT's partners."""
         scale = beta_scale(self.settings.beta_schedule, step, self.steps)
-        return prepare(items, self.settings, self.ctx.config.loss, scale, self.updater)
+        return prepare(items, self.settings, self.ctx.config.loss, scale, self.learner)

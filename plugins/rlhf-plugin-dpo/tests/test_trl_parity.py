@@ -19,7 +19,7 @@ import torch
 from rlhf_core.api import ModelConfig
 from rlhf_core.sdk import Formatter, Registry, load_policy
 from rlhf_core.testing import make_context
-from rlhf_plugin_dpo.batches import PAIRINGS, SftTerm, with_scales
+from rlhf_plugin_dpo.batches import PAIRINGS, SupervisedTerm, with_scales
 from rlhf_plugin_dpo.items import PairItem, Side, make_pair, sides_of
 from rlhf_plugin_dpo.pair_module import PairModule
 from rlhf_plugin_dpo.unpaired import UnpairedItem, UnpairedModule, mismatched_sides
@@ -99,7 +99,7 @@ class World:
     ) -> torch.Tensor:
         """Our loss over the batch, in micro-batches of 3 and 1, as the core reduces it."""
         loss: Any = Registry(disabled=()).load("loss", name)(name=name, **options).build(make_context())
-        loss = SftTerm(loss, sft) if sft else loss
+        loss = SupervisedTerm(loss, sft) if sft else loss
         refs = PairModule(self.reference, ld_alpha).sums(sides_of(self.items), 2)
         items = [i.with_refs(refs[2 * n], refs[2 * n + 1]) for n, i in enumerate(self.items)]
         items = with_scales(items, None, sft > 0, conversation)

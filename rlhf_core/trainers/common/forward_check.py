@@ -2,26 +2,31 @@
 
 Each optimisation is tested against every model in the toolkit's own tests, but a user's model may be none of those
 (other attention code, a patched layer, another version of a library). A wrong gradient learns something, slowly and
-silently, so that it is compared once, on a few items of the run's own first batch.
+silently, so that it is compared once, on a few samples of the run's own first batch.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
 
 from rlhf_core.functional.logprobs import selected_logprobs
-from rlhf_core.kernels.padded import padded_logits
 from rlhf_core.policy.forward import completion_logprobs
 from rlhf_core.policy.forward_options import ForwardOptions
+from rlhf_core.kernels.padded import padded_logits
+from rlhf_core.policy.structure import compute_dtype
+from rlhf_core.protocols import Strategy
+from rlhf_core.trainers.common.policy_module import PolicyModule
 from rlhf_core.trainers.common.training_sample import TrainingSample
 
 log = logging.getLogger("rlhf.models")
-ITEMS = 4
-"""Items compared: two of each of two prompts."""
+COMPARED = 4
+"""Samples compared: two of each of two prompts."""
 NATS = {torch.float32: 1e-3, torch.bfloat16: 0.3}
 """Largest difference of a logprob that rounding explains, by the number type of the forward."""
 GRADIENT = {torch.float32: 1e-3, torch.bfloat16: 0.3}
@@ -51,21 +56,21 @@ class Result:
     gradient: list[torch.Tensor]
 
 
-def choose(items: Sequence[TrainingSample]) -> list[TrainingSample]:
+def choose_samples(samples: Sequence[TrainingSample]) -> list[TrainingSample]:
     """Shortest and longest completion of each of two prompts: sharing, padding and neighbours all show."""
     prompts: dict[tuple[int, ...], list[TrainingSample]] = {}
-    for item in items:
-        if item.completion_ids:
-            prompts.setdefault(item.prompt_ids, []).append(item)
-    rows = [sorted(group, key=lambda i: len(i.completion_ids)) for group in list(prompts.values())[: ITEMS // 2]]
+    for sample in samples:
+        if sample.completion_ids:
+            prompts.setdefault(sample.prompt_ids, []).append(sample)
+    rows = [sorted(group, key=lambda i: len(i.completion_ids)) for group in list(prompts.values())[: COMPARED // 2]]
     return [item for row in rows for item in (row[:1] if len(row) == 1 else [row[0], row[-1]])]
 
 
-def self_check(
+def forward_check(
     model: torch.nn.Module,
-    items: Sequence[TrainingSample],
+    samples: Sequence[TrainingSample],
     temperature: float,
-    paths: ForwardOptions,
+    options: ForwardOptions,
     dtype: torch.dtype = torch.float32,
     gradient: bool = True,
 ) -> list[Finding]:
@@ -73,23 +78,23 @@ def self_check(
 
     Args:
         model: the policy; its weights are whole, its ``grad`` stays as it is.
-        items: a few, see :func:`choose`.
+        samples: a few, see :func:`choose_samples`.
         temperature: of the sampler.
-        paths: what is on.
+        options: what is on.
         dtype: of the forward, which decides what is rounding.
         gradient: compare gradients too.
     """
-    if not items or not paths.names:
+    if not samples or not options.names:
         return []
-    plain = _compute(model, items, temperature, None, gradient)
-    together = _compare("all together", plain, _compute(model, items, temperature, paths, gradient))
+    plain = _compute(model, samples, temperature, None, gradient)
+    together = _compare("all together", plain, _compute(model, samples, temperature, options, gradient))
     if _agrees(together, dtype):
         return []
     alone = [
-        _compare(name, plain, _compute(model, items, temperature, paths.alone(name), gradient)) for name in paths.names
+        _compare(name, plain, _compute(model, samples, temperature, options.alone(name), gradient)) for name in options.names
     ]
     wrong = [finding for finding in alone if not _agrees(finding, dtype)]
-    return wrong or [Finding(name, together.nats, together.gradient) for name in paths.names]
+    return wrong or [Finding(name, together.nats, together.gradient) for name in options.names]
 
 
 def _agrees(finding: Finding, dtype: torch.dtype) -> bool:
@@ -105,20 +110,20 @@ def _compare(name: str, plain: Result, other: Result) -> Finding:
 
 def _compute(
     model: torch.nn.Module,
-    items: Sequence[TrainingSample],
+    samples: Sequence[TrainingSample],
     temperature: float,
-    paths: ForwardOptions | None,
+    options: ForwardOptions | None,
     gradient: bool,
 ) -> Result:
     """Logprobs, and the gradient of a sum that weighs every token differently; None is the model's own forward."""
-    prompts, completions = [i.prompt_ids for i in items], [i.completion_ids for i in items]
+    prompts, completions = [i.prompt_ids for i in samples], [i.completion_ids for i in samples]
     with torch.set_grad_enabled(gradient):
-        if paths is None:
+        if options is None:
             targets_N = [t for c in completions for t in c]
             logits_NV = padded_logits(model, prompts, completions)
             logprobs_N = selected_logprobs(logits_NV, torch.tensor(targets_N, device=logits_NV.device), temperature)
         else:
-            out = completion_logprobs(model, prompts, completions, temperature=temperature, **paths.options)
+            out = completion_logprobs(model, prompts, completions, temperature=temperature, **options.as_arguments)
             logprobs_N = out.logprobs_BT[out.mask_BT]
         if not gradient:
             return Result(logprobs_N, [])
@@ -128,14 +133,61 @@ def _compute(
     return Result(logprobs_N.detach(), [torch.zeros_like(p) if g is None else g for p, g in zip(learning, grads)])
 
 
+class ForwardCheck:
+    """Compares the optimised forward with the plain one, once a run; every rank switches off what differs on any.
+
+    With a strategy that shards the weights, logprobs are compared and gradients are not.
+
+    Args:
+        module: the policy; its forward options are changed.
+        strategy: gathers what every rank found.
+        whole_weights: context in which the policy's weights are whole on every rank.
+        counts: what was switched off is counted here.
+        done: nothing is compared.
+    """
+
+    def __init__(
+        self,
+        module: PolicyModule,
+        strategy: Strategy,
+        whole_weights: Callable[[], AbstractContextManager[None]],
+        counts: Counter[str],
+        *,
+        done: bool,
+    ) -> None:
+        self.module, self.strategy, self.whole_weights = module, strategy, whole_weights
+        self.counts, self.done = counts, done
+
+    def __call__(self, samples: Sequence[TrainingSample]) -> None:
+        """Compare on a few of this rank's samples; all ranks call it together."""
+        if self.done:
+            return
+        model, options = self.module.model, self.module.options
+        with self.whole_weights():
+            findings = forward_check(
+                model,
+                choose_samples(samples),
+                self.module.temperature,
+                options,
+                compute_dtype(model),
+                gradient=not self.strategy.sharded,
+            )
+        by_name = {f.name: f for rank in self.strategy.gather_objects(findings) for f in rank}
+        if self.strategy.rank == 0:
+            warn(list(by_name.values()))
+        self.counts.update({f"switched_off_{name}": 1 for name in by_name})
+        self.module.options = options.without(*by_name)
+        self.done = True
+
+
 def warn(findings: Sequence[Finding]) -> None:
     """Say what was switched off."""
-    for found in findings:
+    for finding in findings:
         log.warning(
-            "self-check: trainer.%s changes this model's results (logprobs by up to %.2g nats, gradient by %.2g of its "
-            "norm) and is switched off for this run. The run goes on with the plain computation; a bug report with the "
-            "model's name would help",
-            found.name,
-            found.nats,
-            found.gradient,
+            "forward check: trainer.%s changes this model's results (logprobs by up to %.2g nats, gradient by %.2g of "
+            "its norm) and is switched off for this run. The run goes on with the plain computation; a bug report with "
+            "the model's name would help",
+            finding.name,
+            finding.nats,
+            finding.gradient,
         )

@@ -1,4 +1,4 @@
-"""The workshop: micro-batches in, one optimizer update out. Knows neither algorithm nor data.
+"""Micro-batches in, one optimizer update out. Knows neither algorithm nor data.
 
 The loss is divided by a *global* denominator counted before any forward, so the update does not depend
 on micro-batch size, on what was skipped, or on the number of processes.
@@ -25,11 +25,13 @@ Sums = defaultdict[str, float]
 """Metric -> sum over micro-batches."""
 MetricSums = dict[str, tuple[float, float]]
 """Metric -> (sum, weight) over micro-batches and ranks."""
+Observe = Callable[[Sequence[Any], Any, LossOutput], None]
+"""(Samples, what the loss consumed, what it returned) of one micro-batch."""
 COUNTS = ("train/tokens", "updates_skipped")
 """Added over updates; every other metric is a weighted mean."""
 
 
-class Item(Protocol):
+class Sample(Protocol):
     """One training example of a batch."""
 
     @property
@@ -39,7 +41,7 @@ class Item(Protocol):
 
     @property
     def name(self) -> str:
-        """Who it is, for error messages."""
+        """Identifier shown in errors."""
         ...
 
 
@@ -47,7 +49,7 @@ class Learner:
     """Owns the optimizer and makes updates.
 
     Args:
-        module: prepared by the strategy; ``module(items)`` returns the batch that the loss consumes.
+        module: prepared by the strategy; ``module(samples)`` returns the batch that the loss consumes.
         loss: unreduced loss.
         strategy: ranks, gradients, clipping.
         settings: optimizer, reduction, micro-batch size.
@@ -55,7 +57,7 @@ class Learner:
         critic_updates: the first of them, in which the policy gets no update; its schedule has the rest.
         critic: part of the module that is no part of the policy ``module.model``; its gradient is clipped apart.
         critic_rate: its learning rate; None takes the optimizer's.
-        cut: makes micro-batches; None takes ``settings.micro_batch_size`` items each, in order.
+        micro_batcher: makes micro-batches; None takes ``settings.micro_batch_size`` samples each, in order.
     """
 
     def __init__(
@@ -67,30 +69,35 @@ class Learner:
         total_updates: int,
         critic: torch.nn.Module | None = None,
         critic_rate: float | None = None,
-        cut: MicroBatcher | None = None,
+        micro_batcher: MicroBatcher | None = None,
         critic_updates: int = 0,
     ) -> None:
         self.module, self.loss, self.strategy, self.settings = module, loss, strategy, settings
         self.critic = critic
-        self.cut = cut or in_order(settings.micro_batch_size)
-        self.critic_only = False
-        """The policy gets no update, whatever its gradient (critic warm-up)."""
-        self.held = 0
-        """Updates made so; the policy's learning-rate schedule begins after them."""
+        self.micro_batcher = micro_batcher or in_order(settings.micro_batch_size)
+        self.critic_only_updates = 0
+        """Updates so far in which only the critic learned; the policy's schedule begins after them."""
         self.optimizer = make_optimizer(module, settings.optimizer, critic, critic_rate)
         self._factor = lr_factor(settings.optimizer, total_updates - critic_updates)
         self._critic_factor = lr_factor(settings.optimizer, total_updates)
         self.version = 0
         """Updates made so far: the policy version."""
-        self.watch: Callable[[Sequence[Any], Any, LossOutput], None] | None = None
-        """Told each micro-batch of an update: its items, what the loss consumed, what it returned."""
 
-    def update(self, items: Sequence[Any], totals: tuple[float, float] | None = None) -> dict[str, float]:
-        """Make one optimizer update from this rank's items.
+    def update(
+        self,
+        samples: Sequence[Any],
+        totals: tuple[float, float] | None = None,
+        *,
+        critic_only: bool = False,
+        observe: Observe | None = None,
+    ) -> dict[str, float]:
+        """Make one optimizer update from this rank's samples.
 
         Args:
-            items: examples to run; items that cannot contribute a gradient may already be left out.
-            totals: (tokens, sequences) of this rank counted *before* anything was left out; None counts ``items``.
+            samples: what to run; those that cannot contribute a gradient may already be left out.
+            totals: (tokens, sequences) of this rank counted *before* anything was left out; None counts ``samples``.
+            critic_only: the policy gets no update, whatever its gradient (critic warm-up).
+            observe: called with each micro-batch: its samples, what the loss consumed, what it returned.
 
         Returns:
             Metrics summed over micro-batches and ranks, then divided by their weights.
@@ -98,52 +105,61 @@ class Learner:
         Raises:
             TrainingDiverged: a loss or the gradient norm is not finite; weights are unchanged.
         """
-        return means([self.update_rows(items, totals)])
+        return means([self.update_sums(samples, totals, critic_only=critic_only, observe=observe)])
 
-    def update_rows(self, items: Sequence[Any], totals: tuple[float, float] | None = None) -> MetricSums:
+    def update_sums(
+        self,
+        samples: Sequence[Any],
+        totals: tuple[float, float] | None = None,
+        *,
+        critic_only: bool = False,
+        observe: Observe | None = None,
+    ) -> MetricSums:
         """:meth:`update`, with the metrics not yet divided, so that several updates can be averaged exactly."""
-        local = totals or (float(sum(i.tokens for i in items)), float(len(items)))
-        tokens, sequences, present = self.strategy.sum_over_ranks([*local, float(len(items))])
+        local = totals or (float(sum(i.tokens for i in samples)), float(len(samples)))
+        tokens, sequences, present = self.strategy.sum_over_ranks([*local, float(len(samples))])
         if present == 0:
             return {"updates_skipped": (1.0, 1.0), "train/tokens": (tokens, 1.0)}
-        factor = 0.0 if self.critic_only else self._factor(self.version - self.held)
+        factor = 0.0 if critic_only else self._factor(self.version - self.critic_only_updates)
         rate = set_learning_rate(self.optimizer, self.settings.optimizer, factor, self._critic_factor(self.version))
-        sums = self._accumulate(items, tokens, sequences)
-        norms = self._clip()
+        sums = self._accumulate(samples, tokens, sequences, observe)
+        norms = self._clip(critic_only)
         for name, norm in norms.items():
             if not math.isfinite(norm):
                 self.optimizer.zero_grad(set_to_none=True)
-                raise diverged(f"{name.replace('grad_norm', 'gradient norm').replace('_', ' ')} is {norm}", items)
+                raise diverged(f"{name.replace('grad_norm', 'gradient norm').replace('_', ' ')} is {norm}", samples)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.version += 1
-        self.held += self.critic_only
+        self.critic_only_updates += critic_only
         core = {"learning_rate": (rate, 1.0), "train/tokens": (tokens, 1.0)}
         return {**self._over_ranks(sums), **{k: (v, 1.0) for k, v in norms.items()}, **core}
 
-    def _clip(self) -> dict[str, float]:
+    def _clip(self, critic_only: bool) -> dict[str, float]:
         """Clip the gradient, that of a critic apart from the policy's; return the norms as they were."""
         limit = self.settings.optimizer.max_grad_norm
         if self.critic is None:
             return {"grad_norm": self.strategy.clip_grad_norm(self.module, limit)}
         policy = self.strategy.unwrap(self.module).get_submodule("model")
         norms = {"critic_grad_norm": self.strategy.clip_grad_norm(self.critic, limit)}
-        if not self.critic_only:
+        if not critic_only:
             return {"grad_norm": self.strategy.clip_grad_norm(policy, limit), **norms}
         for parameter in policy.parameters():
             parameter.grad = None
         return norms
 
-    def _accumulate(self, items: Sequence[Any], tokens: float, sequences: float) -> MetricSums:
-        micros = [[items[i] for i in part] for part in self.cut(items)]
+    def _accumulate(
+        self, samples: Sequence[Any], tokens: float, sequences: float, observe: Observe | None
+    ) -> MetricSums:
+        micros = [[samples[i] for i in part] for part in self.micro_batcher(samples)]
         count = self.strategy.max_over_ranks(len(micros))
-        spare = next(i for i in self.strategy.gather_objects(items[0] if items else None) if i is not None)
+        spare = next(i for i in self.strategy.gather_objects(samples[0] if samples else None) if i is not None)
         sums: Sums = defaultdict(float)
         weights: Sums = defaultdict(float)
         for n in range(count):
             with self.strategy.accumulate(self.module, last=n == count - 1):
                 if n < len(micros):
-                    self._micro(micros[n], tokens, sequences, sums, weights)
+                    self._micro(micros[n], tokens, sequences, sums, weights, observe)
                 else:
                     self._idle(spare, tokens, sequences)
         weights["loss"] = 1.0 / self.strategy.world_size
@@ -155,12 +171,20 @@ class Learner:
         batch = self.module([spare])
         self.strategy.backward(self.reduce(self.loss(batch).loss, batch, tokens, sequences) * 0.0)
 
-    def _micro(self, micro: Sequence[Any], tokens: float, sequences: float, sums: Sums, weights: Sums) -> None:
+    def _micro(
+        self,
+        micro: Sequence[Any],
+        tokens: float,
+        sequences: float,
+        sums: Sums,
+        weights: Sums,
+        observe: Observe | None,
+    ) -> None:
         """Forward and backward of one micro-batch."""
         batch = self.module(micro)
         out = self.loss(batch)
-        if self.watch is not None:
-            self.watch(micro, batch, out)
+        if observe is not None:
+            observe(micro, batch, out)
         value = self.reduce(out.loss, batch, tokens, sequences)
         number = float(value.detach())
         if not math.isfinite(number):
@@ -183,19 +207,19 @@ class Learner:
         return reduce_loss(loss, batch.mask_BT, mode, denominator)
 
     @torch.no_grad()
-    def measure(self, items: Sequence[Any]) -> dict[str, float]:
-        """Loss and metrics of this rank's items without an update, reduced like a batch over all ranks."""
-        local = [float(sum(i.tokens for i in items)), float(len(items))]
+    def measure(self, samples: Sequence[Any]) -> dict[str, float]:
+        """Loss and metrics of this rank's samples without an update, reduced like a batch over all ranks."""
+        local = [float(sum(i.tokens for i in samples)), float(len(samples))]
         tokens, sequences = self.strategy.sum_over_ranks(local)
         sums: Sums = defaultdict(float)
         weights: Sums = defaultdict(float)
         with self.strategy.gathered(self.module):
-            for part in self.cut(items):
-                batch = self.strategy.unwrap(self.module)([items[i] for i in part])
+            for part in self.micro_batcher(samples):
+                batch = self.strategy.unwrap(self.module)([samples[i] for i in part])
                 out = self.loss(batch)
                 loss = self.reduce(out.loss, batch, tokens, sequences)
                 add(sums, weights, {"loss": (loss, 0.0), **core_metrics(batch), **out.metrics})
-        sums["loss"] += 0.0  # a rank without items takes part too
+        sums["loss"] += 0.0  # a rank without samples takes part too
         weights["loss"] = 1.0 / self.strategy.world_size
         return means([self._over_ranks({k: (sums[k], weights[k]) for k in sums})])
 
@@ -212,13 +236,13 @@ class Learner:
         return {
             "optimizer": self.strategy.optimizer_state(self.module, self.optimizer),
             "version": self.version,
-            "held": self.held,
+            "critic_only_updates": self.critic_only_updates,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore them."""
         self.strategy.load_optimizer_state(self.module, self.optimizer, state["optimizer"])
-        self.version, self.held = state["version"], state["held"]
+        self.version, self.critic_only_updates = state["version"], state["critic_only_updates"]
 
 
 def means(updates: Sequence[MetricSums]) -> dict[str, float]:
@@ -257,12 +281,12 @@ def core_metrics(batch: Any) -> dict[str, tuple[float, float]]:
     return rows
 
 
-def diverged(what: str, items: Sequence[Any]) -> TrainingDiverged:
+def diverged(what: str, samples: Sequence[Any]) -> TrainingDiverged:
     """The error for a loss or gradient that is not finite, naming the batch."""
-    names = ", ".join(i.name for i in items[:8]) + (f" and {len(items) - 8} more" if len(items) > 8 else "")
+    names = ", ".join(i.name for i in samples[:8]) + (f" and {len(samples) - 8} more" if len(samples) > 8 else "")
     return TrainingDiverged(
         what,
-        where=f"batch of {len(items)}: {names}",
+        where=f"batch of {len(samples)}: {names}",
         why="no update was made; the last complete checkpoint is kept",
         fix="lower trainer.optimizer.learning_rate, add warm-up, or look at these rows in trace.jsonl",
     )

@@ -1,50 +1,83 @@
 """Cuts a batch into micro-batches, and shares groups out to ranks, by what they cost.
 
 The update is the same however a batch is cut (it is divided by a global denominator), so that cutting is only about
-memory and time: a budget of positions bounds the first, equal flops per micro-batch and rank serves the second.
+memory and time: a budget of positions bounds the first, equal work per micro-batch and rank serves the second.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from rlhf_core.policy.forward_options import ForwardOptions
 from rlhf_core.trainers.common.training_sample import TrainingSample
 
+if TYPE_CHECKING:
+    from rlhf_core.trainers.common.policy_module import PolicyModule
+
 MicroBatcher = Callable[[Sequence[Any]], list[list[int]]]
-"""Items -> indices of each micro-batch."""
+"""Samples -> indices of each micro-batch."""
 
 
 def in_order(size: int) -> MicroBatcher:
-    """MicroBatcher into ``size`` sequences each, as they come."""
-    return lambda items: [list(range(i, min(i + size, len(items)))) for i in range(0, len(items), size)]
+    """Micro-batches of ``size`` sequences each, as they come."""
+    return lambda samples: [list(range(i, min(i + size, len(samples)))) for i in range(0, len(samples), size)]
 
 
-def positions(items: Sequence[TrainingSample], paths: ForwardOptions) -> int:
-    """Positions that one forward over the items computes, padding included."""
-    prompts = [len(p) for p in {i.prompt_ids for i in items}] if paths.share_prefix else []
-    own = [len(i.completion_ids) if paths.share_prefix else len(i.prompt_ids) + len(i.completion_ids) for i in items]
-    if paths.packing:
-        return sum(prompts) + sum(own)
-    return len(prompts) * max(prompts, default=0) + len(own) * max(own, default=0)
+class PolicyMicroBatcher:
+    """Cuts the samples of one policy by sequences, or by the positions that its forward computes for them.
+
+    Args:
+        module: the policy; its forward options decide what a sample costs.
+        micro_batch_size: sequences, where there is no budget.
+        budget: positions of one forward, or None.
+        width: of the model's hidden states.
+    """
+
+    def __init__(self, module: PolicyModule, micro_batch_size: int, budget: int | None, width: int) -> None:
+        self.module, self.budget, self.width = module, budget, width
+        self._in_order = in_order(micro_batch_size)
+
+    def __call__(self, samples: Sequence[TrainingSample]) -> list[list[int]]:
+        """Indices of each micro-batch."""
+        if self.budget is None:
+            return self._in_order(samples)
+        return by_tokens(samples, self.budget, self.module.options, self.width)
+
+    def share(self, groups: Sequence[Sequence[TrainingSample]], world_size: int) -> list[list[int]]:
+        """Which groups each rank trains on: in equal numbers, or of equal work where there is a budget."""
+        if self.budget is None:
+            return [part.tolist() for part in np.array_split(np.arange(len(groups)), world_size)]
+        costs = [flops(group, self.module.options.share_prefix, self.width) for group in groups]
+        return balance(costs, world_size)
 
 
-def flops(items: Sequence[TrainingSample], share_prefix: bool, width: int) -> float:
-    """Cost of the items in tokens: FLOPs, over those that one token costs outside of attention.
+def positions(samples: Sequence[TrainingSample], options: ForwardOptions) -> int:
+    """Positions that one forward over the samples computes, padding included."""
+    prompts = [len(p) for p in {s.prompt_ids for s in samples}] if options.share_prefix else []
+    rows = [len(s.completion_ids) + (0 if options.share_prefix else len(s.prompt_ids)) for s in samples]
+    if options.packing:
+        return sum(prompts) + sum(rows)
+    return len(prompts) * max(prompts, default=0) + len(rows) * max(rows, default=0)
+
+
+def flops(samples: Sequence[TrainingSample], share_prefix: bool, width: int) -> float:
+    """Cost of the samples in tokens: FLOPs, over those that one token costs outside of attention.
 
     Per layer a token costs about 24 H^2 FLOPs in matrix products and 4 H for each token that it sees (H = ``width``),
     so that n tokens and m pairs cost ``n + m / (6 H)`` (Kaplan et al. 2020, table 1).
     """
     tokens = pairs = 0
-    seen: set[tuple[int, ...]] = set()
-    for item in items:
-        before, own = len(item.prompt_ids), len(item.completion_ids)
-        if not share_prefix or item.prompt_ids not in seen:
-            tokens, pairs = tokens + before, pairs + before * before // 2
-            seen.add(item.prompt_ids)
-        tokens, pairs = tokens + own, pairs + own * before + own * own // 2
+    seen_prompts: set[tuple[int, ...]] = set()
+    for sample in samples:
+        prompt, completion = len(sample.prompt_ids), len(sample.completion_ids)
+        if not share_prefix or sample.prompt_ids not in seen_prompts:
+            tokens, pairs = tokens + prompt, pairs + prompt * prompt // 2
+            seen_prompts.add(sample.prompt_ids)
+        tokens, pairs = tokens + completion, pairs + completion * prompt + completion * completion // 2
     return tokens + pairs / (6 * width)
 
 
@@ -65,39 +98,39 @@ def balance(costs: Sequence[float], count: int) -> list[list[int]]:
     return [sorted(part) for part in parts]
 
 
-def by_tokens(items: Sequence[TrainingSample], budget: int, paths: ForwardOptions, width: int) -> list[list[int]]:
+def by_tokens(samples: Sequence[TrainingSample], budget: int, options: ForwardOptions, width: int) -> list[list[int]]:
     """Micro-batches of at most ``budget`` positions and nearly equal flops; completions of a prompt stay together.
 
     A sequence is never cut: one longer than the budget is a micro-batch of its own.
 
     Args:
-        items: to be cut.
+        samples: to be cut.
         budget: positions of one forward, padding included.
-        paths: optimisations of the forward, on which the positions depend.
+        options: optimisations of the forward, on which the positions depend.
         width: of the model's hidden states.
     """
-    units = _units(items, budget, paths)
-    if not paths.packing:
-        return _filled(items, units, budget, paths)
-    costs = [flops([items[i] for i in unit], paths.share_prefix, width) for unit in units]
-    total = positions(items, paths)
+    units = _units(samples, budget, options)
+    if not options.packing:
+        return _filled(samples, units, budget, options)
+    costs = [flops([samples[i] for i in unit], options.share_prefix, width) for unit in units]
+    total = positions(samples, options)
     for count in range(min(len(units), max(1, -(-total // budget))), len(units) + 1):
         parts = [sorted(i for n in part for i in units[n]) for part in balance(costs, count)]
-        if count == len(units) or all(positions([items[i] for i in part], paths) <= budget for part in parts):
+        if count == len(units) or all(positions([samples[i] for i in part], options) <= budget for part in parts):
             return parts
     return []
 
 
-def _units(items: Sequence[TrainingSample], budget: int, paths: ForwardOptions) -> list[list[int]]:
+def _units(samples: Sequence[TrainingSample], budget: int, options: ForwardOptions) -> list[list[int]]:
     """Completions of a prompt, by length, as many as fit the budget."""
     prompts: dict[tuple[int, ...], list[int]] = {}
-    for n, item in enumerate(items):
+    for n, item in enumerate(samples):
         prompts.setdefault(item.prompt_ids, []).append(n)
     units: list[list[int]] = []
     for group in prompts.values():
         unit: list[int] = []
-        for n in sorted(group, key=lambda n: len(items[n].completion_ids)):
-            if unit and positions([items[i] for i in [*unit, n]], paths) > budget:
+        for n in sorted(group, key=lambda n: len(samples[n].completion_ids)):
+            if unit and positions([samples[i] for i in [*unit, n]], options) > budget:
                 units.append(unit)
                 unit = []
             unit.append(n)
@@ -106,14 +139,14 @@ def _units(items: Sequence[TrainingSample], budget: int, paths: ForwardOptions) 
 
 
 def _filled(
-    items: Sequence[TrainingSample], units: list[list[int]], budget: int, paths: ForwardOptions
+    samples: Sequence[TrainingSample], units: list[list[int]], budget: int, options: ForwardOptions
 ) -> list[list[int]]:
     """Padded rows: neighbours in length share a micro-batch, as many as fit."""
     parts: list[list[int]] = []
-    units = sorted(units, key=lambda u: max(len(items[i].completion_ids) for i in u))
+    units = sorted(units, key=lambda u: max(len(samples[i].completion_ids) for i in u))
     for unit in units:
         joined = [*parts[-1], *unit] if parts else unit
-        if parts and positions([items[i] for i in joined], paths) <= budget:
+        if parts and positions([samples[i] for i in joined], options) <= budget:
             parts[-1] = joined
         else:
             parts.append(list(unit))

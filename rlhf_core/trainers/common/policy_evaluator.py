@@ -1,18 +1,25 @@
-"""Held-out evaluation during training: fixed prompts, fixed seeds, one completion each."""
+"""Held-out evaluation during training: fixed prompts, fixed seeds, one completion each; and the run's benchmarks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from rlhf_core.data.datasets import Datasets
 from rlhf_core.data.mixture import by_source
-from rlhf_core.protocols import Strategy
-from rlhf_core.trainers.common.metrics import gold_rows, mean, rollout_metrics, score_metrics
-from rlhf_core.trainers.online.generation import RolloutGenerator
-from rlhf_core.trainers.online.rewards import RewardManager
-from rlhf_core.types import PromptGroup, SamplingParams, ScoreStatus
+from rlhf_core.functional.comparison import win_rate
+from rlhf_core.functional.statistics import mean
+from rlhf_core.protocols import Benchmark
+from rlhf_core.runs.session import RunSession
+from rlhf_core.trainers.online.generation import RolloutGenerator, rollout_metrics
+from rlhf_core.trainers.online.rewards import RewardManager, score_metrics
+from rlhf_core.types import Prompt, PromptGroup, Rollout, Sample, SamplingParams, ScoreStatus
+
+SAMPLES_KEPT = 8
+"""Completions per evaluation in ``samples.jsonl``."""
 
 
 @dataclass(frozen=True)
@@ -28,51 +35,95 @@ class Evaluation:
     @property
     def missing(self) -> dict[str, int]:
         """Status -> how many completions have no score because of it."""
-        found = {s.value: int(self.metrics.get(f"eval/reward/{s.value}", 0)) for s in ScoreStatus}
-        return {status: count for status, count in found.items() if count}
+        counts = {s.value: int(self.metrics.get(f"eval/reward/{s.value}", 0)) for s in ScoreStatus}
+        return {status: count for status, count in counts.items() if count}
 
     def state(self) -> dict[str, Any]:
         """JSON values for a checkpoint."""
         return {"metrics": dict(self.metrics), "texts": self.texts, "golds": self.golds, "scores": self.scores}
 
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any] | None) -> Evaluation | None:
+        """Undo :meth:`state`; None stays None."""
+        return cls(**state) if state else None
 
-class Evaluator:
-    """Samples the held-out prompts and scores them.
+
+class PolicyEvaluator:
+    """Samples the held-out prompts and scores them; every rank takes its share.
 
     Args:
-        groups: held-out prompts, group size 1; every rank takes its share.
+        generator: samples.
+        rewards: score what was sampled.
+        datasets: for gold scores.
+        groups: held-out prompts, group size 1.
+        sampling: of held-out completions.
+        benchmarks: of the run; on rank 0 only.
+        whole_weights: context in which the weights that are sampled from are whole on every rank.
+        session: records.
+        has_benchmarks: whether there are any on any rank.
     """
 
     def __init__(
         self,
-        studio: RolloutGenerator,
-        court: RewardManager,
+        generator: RolloutGenerator,
+        rewards: RewardManager,
         datasets: Datasets,
         groups: Sequence[PromptGroup],
         sampling: SamplingParams,
-        strategy: Strategy,
+        benchmarks: Sequence[Benchmark],
+        whole_weights: Callable[[], AbstractContextManager[None]],
+        session: RunSession,
+        *,
+        has_benchmarks: bool,
     ) -> None:
-        self.studio, self.court, self.datasets = studio, court, datasets
-        self.groups, self.sampling, self.strategy = list(groups), sampling, strategy
+        self.generator, self.rewards, self.datasets = generator, rewards, datasets
+        self.groups, self.sampling, self.benchmarks = list(groups), sampling, list(benchmarks)
+        self.whole_weights, self.session, self.has_benchmarks = whole_weights, session, has_benchmarks
+
+    def has_work(self, count: int) -> bool:
+        """Whether an evaluation on ``count`` prompts measures anything."""
+        return bool(count and self.groups) or self.has_benchmarks
+
+    def evaluate(
+        self,
+        step: int,
+        version: int,
+        count: int,
+        more: Callable[[Evaluation], Mapping[str, float]] = lambda evaluation: {},
+    ) -> Evaluation | None:
+        """Evaluate the policy and record the result; all ranks call it together.
+
+        Args:
+            step: the last step made.
+            version: of the policy.
+            count: held-out prompts; 0 runs the benchmarks only.
+            more: further metrics of the evaluation, recorded with it.
+        """
+        with self.whole_weights():
+            evaluation = self.run(version, count) if count and self.groups else None
+            benchmark_metrics = self._run_benchmarks(version)
+        if evaluation is None:
+            self.session.metrics.log_eval(step, benchmark_metrics)
+            return None
+        self.session.counts.update({f"eval_score_{status}": n for status, n in evaluation.missing.items()})
+        self.session.metrics.log_eval(step, {**evaluation.metrics, **benchmark_metrics, **more(evaluation)})
+        self.session.samples(step, sample_rows(self.groups, evaluation))
+        return evaluation
 
     def run(self, version: int, count: int) -> Evaluation:
         """Evaluate on the first ``count`` prompts; the same seeds every time, so that runs can be compared.
 
         Of a mixture, each source's scores are reported as well, under ``eval/LABEL/``.
         """
-        mine = self.groups[:count][self.strategy.rank :: self.strategy.world_size]
-        rollouts = self.studio.sample(mine, self.sampling, version, tag="eval") if mine else []
-        prompts = [g.prompt for g in mine]
-        scores = self.court.score(prompts, rollouts)
+        strategy = self.session.strategy
+        share = self.groups[:count][strategy.rank :: strategy.world_size]
+        rollouts = self.generator.sample(share, self.sampling, version, tag="eval") if share else []
+        prompts = [g.prompt for g in share]
+        scores = self.rewards.score(prompts, rollouts)
         golds = gold_rows(self.datasets, prompts, rollouts)
-        shards = self.strategy.gather_objects(list(zip(rollouts, scores, golds)))
-        rows = interleave(shards)
+        rows = interleave_ranks(strategy.gather_objects(list(zip(rollouts, scores, golds))))
         metrics = {**score_metrics([r[1] for r in rows], "reward"), **rollout_metrics([r[0] for r in rows])}
-        metrics |= gold_metrics(rows, "gold")
-        places = by_source([g.prompt.source for g in self.groups[: len(rows)]])
-        for source, found in places.items() if len(places) > 1 else ():
-            own = [rows[i] for i in found]
-            metrics |= {**score_metrics([r[1] for r in own], f"{source}/reward"), **gold_metrics(own, f"{source}/gold")}
+        metrics |= gold_metrics(rows, "gold") | self._by_source(rows)
         have_gold = bool(rows) and all(r[2] is not None for r in rows)
         return Evaluation(
             {f"eval/{k}": v for k, v in metrics.items()},
@@ -81,6 +132,61 @@ class Evaluator:
             [r[1].value if r[1].ok else None for r in rows],
         )
 
+    def _by_source(self, rows: Sequence[Any]) -> dict[str, float]:
+        """Scores and gold scores of each source, where there are several."""
+        places_by_source = by_source([g.prompt.source for g in self.groups[: len(rows)]])
+        metrics: dict[str, float] = {}
+        for source, places in places_by_source.items() if len(places_by_source) > 1 else ():
+            source_rows = [rows[place] for place in places]
+            metrics |= score_metrics([r[1] for r in source_rows], f"{source}/reward")
+            metrics |= gold_metrics(source_rows, f"{source}/gold")
+        return metrics
+
+    def _run_benchmarks(self, version: int) -> dict[str, float]:
+        """Metrics of every benchmark, ``eval/NAME/...``; one that fails is counted and left out."""
+        metrics: dict[str, float] = {}
+        for benchmark in self.benchmarks:
+            entry = self.session.components.of(benchmark)
+            evaluate = partial(benchmark.evaluate, self.generator.engine, version)
+            result = self.session.hooks.call(f"evaluate() of {entry.label}", f"{entry.key}:evaluate", evaluate) or {}
+            name = entry.key.removeprefix("benchmark/")
+            metrics |= {f"eval/{name}/{key}": float(value) for key, value in result.items()}
+        return metrics
+
+
+def sample_rows(groups: Sequence[PromptGroup], evaluation: Evaluation) -> list[dict[str, str]]:
+    """Rows for ``samples.jsonl``: the first prompts with their completions."""
+    return [
+        {"prompt_id": g.prompt.id, "prompt": g.prompt.text, "completion": text}
+        for g, text in zip(groups[:SAMPLES_KEPT], evaluation.texts)
+    ]
+
+
+def before_and_after(
+    groups: Sequence[PromptGroup], before: Evaluation | None, after: Evaluation | None
+) -> dict[str, Any]:
+    """For the summary: win rate by the gold score over the start of the run, and examples."""
+    if before is None or after is None:
+        return {}
+    rows = list(zip(groups, before.texts, after.texts))[:3]
+    examples = [{"prompt": g.prompt.text, "before": text_before, "after": text} for g, text_before, text in rows]
+    if before.golds is None or after.golds is None:
+        return {"examples": examples}
+    wins = win_rate(after.golds, before.golds)
+    return {
+        "gold_win_rate": wins.rate,
+        "gold_win_rate_interval": [wins.low, wins.high],
+        "gold_win_rate_prompts": wins.n,
+        "examples": examples,
+    }
+
+
+def gold_rows(
+    datasets: Datasets, prompts: Sequence[Prompt], rollouts: Sequence[Rollout]
+) -> list[Mapping[str, Any] | None]:
+    """The dataset's gold score of each completion, None where it has none."""
+    return [datasets.gold(Sample(p, r.text, r.finish_reason)) for p, r in zip(prompts, rollouts)]
+
 
 def gold_metrics(rows: Sequence[Any], prefix: str) -> dict[str, float]:
     """Means of the gold score and its parts; nothing unless every one of the (rollout, score, gold) rows has one."""
@@ -88,10 +194,12 @@ def gold_metrics(rows: Sequence[Any], prefix: str) -> dict[str, float]:
     if not golds or any(g is None for g in golds):
         return {}
     return {
-        f"{prefix}/{name}": mean([float(g[name]) for g in golds]) for name in golds[0] if all(name in g for g in golds)
+        f"{prefix}/{name}": mean([float(g[name]) for g in golds])
+        for name in golds[0]
+        if all(name in g for g in golds)
     }
 
 
-def interleave(shards: Sequence[Sequence[Any]]) -> list[Any]:
+def interleave_ranks(shards: Sequence[Sequence[Any]]) -> list[Any]:
     """Undo ``rows[rank::world_size]``."""
     return [shards[i % len(shards)][i // len(shards)] for i in range(sum(len(s) for s in shards))]

@@ -11,7 +11,12 @@ from rlhf_core.context import BuildContext
 from rlhf_core.models.load import LoadedModel
 from rlhf_core.models.save import load_weights, write_folder
 from rlhf_core.protocols import Stateful
+from rlhf_core.runs.checkpoint_manager import Checkpoint
 from rlhf_core.trainers.common.config import LoopSettings
+from rlhf_core.trainers.common.run_loop import LoopSchedule, run_loop
+
+MakeStep = Callable[[int], Mapping[str, float]]
+Evaluate = Callable[[int], Mapping[str, float]]
 
 
 def run_steps(
@@ -20,9 +25,9 @@ def run_steps(
     policy: LoadedModel,
     steps: int,
     learner: Callable[[], Stateful],
-    step: Callable[[int], Mapping[str, float]],
-    evaluate: Callable[[int], Mapping[str, float]] | None = None,
-) -> dict[str, Any]:
+    step: MakeStep,
+    evaluate: Evaluate | None = None,
+) -> Mapping[str, Any]:
     """Run steps 1 to ``steps``, or what is left of them when a run is resumed, and write the model to ``final/``.
 
     Metrics of a step, times, checkpoints (every ``settings.checkpoint_every`` steps and at the last), Ctrl-C,
@@ -45,56 +50,73 @@ def run_steps(
     Raises:
         RunDirError: a checkpoint or the final model cannot be read or written.
     """
-    session, save = ctx.session, partial(write_folder, policy.model, policy.tokenizer)
-    with session.guard():
-        checkpoint = session.open(settings.keep_checkpoints)
-        if checkpoint:
-            load_weights(policy.model, checkpoint[0] / "model")
-        updates = learner()
-        if checkpoint:
-            updates.load_state_dict(checkpoint[1]["learner"])
-            session.restore(checkpoint[1])
-        last = first = int(checkpoint[1]["step"]) if checkpoint else 0
-        session.total_steps = steps
-        before = checkpoint[1]["before"] if checkpoint else _evaluated(ctx, evaluate, 0)
+    trainer = _StepsOfCaller(ctx, settings, policy, learner, step, evaluate)
+    schedule = LoopSchedule(steps, settings.eval_every, settings.checkpoint_every, settings.keep_checkpoints)
+    return run_loop(trainer, ctx.session, schedule)
 
-        def write(done: int) -> None:
-            if not session.saved(done):
-                state = {"learner": updates.state_dict(), "before": before}
-                session.checkpoint(done, state, policy.model, save)
 
-        for last in range(first, steps + 1):
-            if last > first:
-                began = time.perf_counter()
-                metrics = step(last)
-                session.log_step(last, metrics, {"step": time.perf_counter() - began})
-                if settings.eval_every and last % settings.eval_every == 0 and last < steps:
-                    _evaluated(ctx, evaluate, last)
-            if session.boundary(last, steps, settings.checkpoint_every, write):
-                break
-        after = _evaluated(ctx, evaluate, last)
-        session.write_final(policy.model, partial(save, merge=True))
-        reason = session.stop_reason()
-        return session.finish(
+class _StepsOfCaller:
+    """See :class:`rlhf_core.trainers.common.run_loop.Stepper`; arguments as of :func:`run_steps`."""
+
+    learner: Stateful
+
+    def __init__(
+        self,
+        ctx: BuildContext,
+        settings: LoopSettings,
+        policy: LoadedModel,
+        make_learner: Callable[[], Stateful],
+        make_step: MakeStep,
+        measure: Evaluate | None,
+    ) -> None:
+        self.ctx, self.settings, self.policy, self.session = ctx, settings, policy, ctx.session
+        self.make_learner, self.make_step, self.measure = make_learner, make_step, measure
+        self.write = partial(write_folder, policy.model, policy.tokenizer)
+        self.before: dict[str, float] | None = None
+
+    def start(self, checkpoint: Checkpoint | None) -> int:
+        if checkpoint is None:
+            self.learner = self.make_learner()
+            self.before = self.evaluate(0)
+            return 0
+        load_weights(self.policy.model, checkpoint.model)
+        self.learner = self.make_learner()
+        self.learner.load_state_dict(checkpoint.state["learner"])
+        self.before = checkpoint.state["before"]
+        self.session.checkpoints.restore(checkpoint)
+        return checkpoint.step
+
+    def step(self, step: int) -> None:
+        began = time.perf_counter()
+        metrics = self.make_step(step)
+        self.session.metrics.log_step(step, metrics, {"step": time.perf_counter() - began})
+
+    def evaluate(self, step: int) -> dict[str, float] | None:
+        metrics = dict(self.measure(step)) if self.measure else {}
+        if metrics:
+            self.session.metrics.log_eval(step, metrics)
+        return metrics or None
+
+    def save(self, step: int) -> None:
+        if not self.session.checkpoints.saved(step):
+            state = {"learner": self.learner.state_dict(), "before": self.before}
+            self.session.checkpoints.save(step, state, self.policy.model, self.write)
+
+    def finish(self, step: int) -> Mapping[str, Any]:
+        after = self.evaluate(step)
+        self.session.checkpoints.write_final(self.policy.model, partial(self.write, merge=True))
+        reason = self.session.stop_reason()
+        return self.session.finish(
             {
                 "status": "completed" if reason is None else "stopped",
                 "stop_reason": reason,
-                "algo": settings.name,
-                "steps": last,
-                "seed": ctx.seed,
-                "seconds": round(time.monotonic() - session.started, 3),
-                "evaluation_before": before,
+                "algo": self.settings.name,
+                "steps": step,
+                "seed": self.ctx.seed,
+                "seconds": round(time.monotonic() - self.session.started, 3),
+                "evaluation_before": self.before,
                 "evaluation_after": after,
                 "final_model": "final",
-                "reports": dict(ctx.report),
+                "reports": dict(self.ctx.report),
             }
         )
-
-
-def _evaluated(
-    ctx: BuildContext, evaluate: Callable[[int], Mapping[str, float]] | None, step: int
-) -> dict[str, float] | None:
-    metrics = dict(evaluate(step)) if evaluate else {}
-    if metrics:
-        ctx.session.log_eval(step, metrics)
-    return metrics or None

@@ -1,4 +1,7 @@
-"""One completion on its way into the foundry."""
+"""One completion with everything that its loss needs.
+
+Suffix: ``_T`` completion tokens of one sample.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +19,51 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class TrainingSample:
-    """A completion with everything its loss needs; arrays have shape ``[T]``."""
+    """A completion on its way into the update; arrays have shape ``[T]``.
+
+    Example:
+        TrainingSample("gsm8k/3#0", prompt_ids=(1, 7), completion_ids=(5, 2), mask_T=np.array([True, True]),
+                       advantages_T=np.array([0.5, 0.5], np.float32))
+    """
 
     name: str
     prompt_ids: tuple[int, ...]
     completion_ids: tuple[int, ...]
     mask_T: npt.NDArray[np.bool_]
+    """True where the token counts in the loss."""
     advantages_T: Floats
     behaviour_T: Floats | None = None
+    """Logprobs under the policy that sampled, from the engine."""
     old_T: Floats | None = None
+    """Logprobs that the loss's ratio is relative to."""
     ref_T: Floats | None = None
+    """Logprobs under the reference policy."""
     old_values_T: Floats | None = None
     returns_T: Floats | None = None
+
+    @classmethod
+    def from_rollout(
+        cls, rollout: Rollout, *, advantage: float | Floats = 0.0, mask_truncated: bool = False
+    ) -> TrainingSample:
+        """The sample of one rollout.
+
+        Args:
+            rollout: token ids, mask and behaviour logprobs.
+            advantage: of every token, or one number for all.
+            mask_truncated: no token of a completion that ran into ``max_tokens`` counts.
+        """
+        count = len(rollout.completion_ids)
+        mask_T = np.ones(count, bool) if rollout.mask_T is None else rollout.mask_T.copy()
+        if mask_truncated and rollout.finish_reason is FinishReason.LENGTH:
+            mask_T[:] = False
+        return cls(
+            name=f"{rollout.prompt_id}#{rollout.group_index}",
+            prompt_ids=rollout.prompt_ids,
+            completion_ids=rollout.completion_ids,
+            mask_T=mask_T,
+            advantages_T=_per_token(advantage, count),
+            behaviour_T=rollout.logprobs_T,
+        )
 
     @property
     def tokens(self) -> int:
@@ -35,39 +71,32 @@ class TrainingSample:
         return int(self.mask_T.sum())
 
     @property
-    def flat(self) -> bool:
+    def zero_advantage(self) -> bool:
         """True if every advantage is zero: no policy gradient comes from it."""
         return not np.any(self.advantages_T)
 
     def with_(self, **changes: Floats) -> TrainingSample:
-        """Return a copy with the given arrays."""
+        """A copy with the given arrays."""
         return replace(self, **changes)
 
-
-def make_item(rollout: Rollout, advantage: float | Floats, mask_truncated: bool) -> TrainingSample:
-    """Build the item of one rollout; a scalar advantage is spread over its tokens."""
-    count = len(rollout.completion_ids)
-    mask = np.ones(count, bool) if rollout.mask_T is None else rollout.mask_T.copy()
-    if mask_truncated and rollout.finish_reason is FinishReason.LENGTH:
-        mask[:] = False
-    values = np.broadcast_to(np.asarray(advantage, np.float32), (count,)).copy()
-    return TrainingSample(
-        f"{rollout.prompt_id}#{rollout.group_index}",
-        rollout.prompt_ids,
-        rollout.completion_ids,
-        mask,
-        values,
-        rollout.logprobs_T,
-    )
+    def with_advantage(self, advantage: float | Floats) -> TrainingSample:
+        """A copy with these advantages; one number is spread over the tokens."""
+        return replace(self, advantages_T=_per_token(advantage, len(self.completion_ids)))
 
 
-def by_group(items: Sequence[TrainingSample | None], groups: Sequence[PromptGroup]) -> list[list[TrainingSample]]:
-    """Cut items that lie group by group; a completion without a score (None) is left out of its group."""
-    rest = iter(items)
-    return [[i for i in islice(rest, g.group_size) if i is not None] for g in groups]
+def _per_token(advantage: float | Floats, count: int) -> Floats:
+    return np.broadcast_to(np.asarray(advantage, np.float32), (count,)).copy()
 
 
-def regrouped(items: Sequence[TrainingSample], like: Sequence[Sequence[TrainingSample]]) -> list[list[TrainingSample]]:
-    """Cut items that lie group by group as ``like`` is cut."""
-    rest = iter(items)
-    return [[next(rest) for _ in g] for g in like]
+def by_group(samples: Sequence[TrainingSample | None], groups: Sequence[PromptGroup]) -> list[list[TrainingSample]]:
+    """Cut samples that lie group by group; a completion without a score (None) is left out of its group."""
+    rest = iter(samples)
+    return [[s for s in islice(rest, g.group_size) if s is not None] for g in groups]
+
+
+def regrouped(
+    samples: Sequence[TrainingSample], like: Sequence[Sequence[TrainingSample]]
+) -> list[list[TrainingSample]]:
+    """Cut samples that lie group by group as ``like`` is cut."""
+    rest = iter(samples)
+    return [[next(rest) for _ in group] for group in like]

@@ -6,7 +6,7 @@ Suffix: ``_T`` completion tokens of one rollout.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,20 +15,24 @@ from rlhf_core.context import BuildContext
 from rlhf_core.data.datasets import Datasets
 from rlhf_core.data.length_filter import admit
 from rlhf_core.data.mixture import interleave
-from rlhf_core.functional.comparison import win_rate
 from rlhf_core.functional.kl import kl_value
 from rlhf_core.models.load import LoadedModel
 from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.models.reference import Reference
-from rlhf_core.trainers.common.config import PolicyTrainerConfig
-from rlhf_core.trainers.common.metrics import gold_rows, rollout_metrics, score_metrics
 from rlhf_core.trainers.common.micro_batches import in_order
-from rlhf_core.trainers.common.policy_evaluator import Evaluation, gold_metrics
-from rlhf_core.trainers.common.policy_evaluator import interleave as undo_shares
+from rlhf_core.trainers.common.policy_evaluator import (
+    Evaluation,
+    before_and_after,
+    gold_metrics,
+    gold_rows,
+    interleave_ranks,
+    sample_rows,
+)
 from rlhf_core.trainers.common.policy_module import PolicyModule
-from rlhf_core.trainers.common.training_sample import make_item
-from rlhf_core.trainers.online.generation import RolloutGenerator
-from rlhf_core.trainers.online.rewards import RewardManager
+from rlhf_core.trainers.common.training_sample import TrainingSample
+from rlhf_core.trainers.offline.config import PolicyTrainerConfig
+from rlhf_core.trainers.online.generation import RolloutGenerator, rollout_metrics
+from rlhf_core.trainers.online.rewards import RewardManager, score_metrics
 from rlhf_core.types import PromptGroup, Rollout, Score
 
 
@@ -40,7 +44,17 @@ class PolicyTask(Protocol):
     datasets: Datasets
 
 
-class Sampled:
+class SampledRow(NamedTuple):
+    """One held-out completion."""
+
+    rollout: Rollout
+    score: Score | None
+    gold: Mapping[str, Any] | None
+    reference_T: npt.NDArray[np.float32] | None
+    """Logprobs under the reference policy; None where nothing asks for them."""
+
+
+class PolicySamples:
     """Samples one completion per held-out prompt, the same seeds every time.
 
     Args:
@@ -50,13 +64,20 @@ class Sampled:
     """
 
     def __init__(self, config: PolicyTrainerConfig, ctx: BuildContext, task: PolicyTask) -> None:
-        self.config, self.strategy, self.policy, self.datasets = config, ctx.strategy, task.policy, task.datasets
-        self.session, parts = ctx.session, ctx.session.parts
-        own = ctx.with_(policy=task.policy, datasets=task.datasets)
-        settings, prompts = task.datasets.settings, task.datasets.prompts("heldout")
+        self.config, self.strategy, self.session = config, ctx.strategy, ctx.session
+        self.policy, self.datasets = task.policy, task.datasets
         self.sampling = config.sampling.params()
-        kept, dropped = admit(
-            prompts,
+        self.groups = self._groups(task)
+        self.generator, self.rewards = self._build(ctx.with_(policy=task.policy, datasets=task.datasets))
+        self.reference = Reference.of(task.policy.model) if config.track_kl else None
+        self.before: Evaluation | None = None
+        self.after: Evaluation | None = None
+
+    def _groups(self, task: PolicyTask) -> list[PromptGroup]:
+        """The held-out prompts that fit, sources in turn."""
+        settings = task.datasets.settings
+        prompts, dropped = admit(
+            task.datasets.prompts("heldout"),
             lambda p: task.formatter.encode(p.messages),
             limit=settings.max_prompt_tokens,
             context=task.policy.context,
@@ -64,78 +85,62 @@ class Sampled:
             max_dropped_fraction=settings.max_dropped_fraction,
         )
         task.datasets.counts.update(dropped)
-        order = interleave([p.source for p in kept], task.datasets.weights)[: config.sample_prompts]
-        self.groups = [PromptGroup(kept[i], task.formatter.encode(kept[i].messages), 1) for i in order]
-        run = ctx.config
+        order = interleave([p.source for p in prompts], task.datasets.weights)[: self.config.sample_prompts]
+        return [PromptGroup(prompts[i], task.formatter.encode(prompts[i].messages), 1) for i in order]
+
+    def _build(self, ctx: BuildContext) -> tuple[RolloutGenerator, RewardManager | None]:
+        run, components = ctx.config, ctx.session.components
         assert run.rollout is not None, "the defaults name a rollout engine"
         assert run.agent is not None, "the defaults name an agent"
-        self.studio = RolloutGenerator(
-            parts.build("agent", run.agent, own), parts.build("rollout", run.rollout, own), ctx.seed, parts.label
-        )
-        self.court = (
-            None
-            if run.reward is None
-            else RewardManager(parts.build("reward", run.reward, own), {}, config.max_missing_fraction, parts.label)
-        )
-        self.reference = Reference.of(task.policy.model) if config.track_kl else None
-        self.before: Evaluation | None = None
-        self.after: Evaluation | None = None
+        agent = components.build("agent", run.agent, ctx)
+        engine = components.build("rollout", run.rollout, ctx)
+        generator = RolloutGenerator(agent, engine, ctx.seed, components.label)
+        if run.reward is None:
+            return generator, None
+        reward = components.build("reward", run.reward, ctx)
+        return generator, RewardManager(reward, {}, self.config.max_missing_fraction, components.label)
 
     def run(self, step: int, version: int, module: Any) -> dict[str, float]:
         """Sample, measure and remember; metrics begin with ``eval/``. All ranks call it."""
         if not self.groups:
             return {}
         with self.strategy.gathered(module):
-            rows = self._rows(version)
-        rollouts: list[Rollout] = [r[0] for r in rows]
-        metrics = {**rollout_metrics(rollouts), **gold_metrics(rows, "gold"), **kl_metrics(rollouts, rows)}
-        metrics |= score_metrics([r[1] for r in rows if r[1] is not None])
-        golds = [float(r[2]["value"]) for r in rows] if all(r[2] is not None for r in rows) else None
-        found = Evaluation({f"eval/{k}": v for k, v in metrics.items()}, [r.text for r in rollouts], golds)
-        self.session.counts.update({f"eval_score_{k}": n for k, n in found.missing.items()})
-        self.before, self.after = (found if step == 0 else self.before), found
-        self.session.samples(
-            step,
-            [
-                {"prompt_id": g.prompt.id, "prompt": g.prompt.text, "completion": t}
-                for g, t in zip(self.groups[:8], found.texts)
-            ],
+            rows = self._sample(version)
+        rollouts = [row.rollout for row in rows]
+        metrics = {**rollout_metrics(rollouts), **gold_metrics(rows, "gold"), **kl_metrics(rows)}
+        metrics |= score_metrics([row.score for row in rows if row.score is not None])
+        golds = [float(row.gold["value"]) for row in rows if row.gold is not None]
+        evaluation = Evaluation(
+            {f"eval/{k}": v for k, v in metrics.items()},
+            [r.text for r in rollouts],
+            golds if len(golds) == len(rows) else None,
         )
-        return dict(found.metrics)
+        self.session.counts.update({f"eval_score_{status}": n for status, n in evaluation.missing.items()})
+        self.before, self.after = (evaluation if step == 0 else self.before), evaluation
+        self.session.samples(step, sample_rows(self.groups, evaluation))
+        return dict(evaluation.metrics)
 
-    def _rows(self, version: int) -> list[tuple[Rollout, Score | None, Any, npt.NDArray[np.float32] | None]]:
-        """(rollout, score, gold, reference logprobs) of every prompt, in order, over all ranks."""
-        mine = self.groups[self.strategy.rank :: self.strategy.world_size]
-        prompts = [g.prompt for g in mine]
-        rollouts = self.studio.sample(mine, self.sampling, version, tag="eval") if mine else []
-        scores: list[Any] = [None] * len(mine) if self.court is None else self.court.score(prompts, rollouts)
+    def _sample(self, version: int) -> list[SampledRow]:
+        """One row per prompt, in order, over all ranks."""
+        share = self.groups[self.strategy.rank :: self.strategy.world_size]
+        prompts = [g.prompt for g in share]
+        rollouts = self.generator.sample(share, self.sampling, version, tag="eval") if share else []
+        scores = [None] * len(share) if self.rewards is None else self.rewards.score(prompts, rollouts)
         golds = gold_rows(self.datasets, prompts, rollouts)
-        return undo_shares(self.strategy.gather_objects(list(zip(rollouts, scores, golds, self._references(rollouts)))))
+        rows = [SampledRow(*row) for row in zip(rollouts, scores, golds, self._references(rollouts))]
+        return interleave_ranks(self.strategy.gather_objects(rows))
 
-    def _references(self, rollouts: Sequence[Rollout]) -> list[Any]:
+    def _references(self, rollouts: Sequence[Rollout]) -> Sequence[npt.NDArray[np.float32] | None]:
         if self.reference is None or not rollouts or self.sampling.temperature == 0:
             return [None] * len(rollouts)
+        samples = [TrainingSample.from_rollout(r) for r in rollouts]
         with self.reference.active() as model:
-            room = PolicyModule(model, self.sampling.temperature)
-            return room.logprobs([make_item(r, 0.0, False) for r in rollouts], in_order(self.config.micro_batch_size))
+            module = PolicyModule(model, self.sampling.temperature)
+            return module.logprobs(samples, in_order(self.config.micro_batch_size))
 
     def summary(self) -> dict[str, Any]:
         """Win rate by the gold score over the start, and examples, as of an on-policy run."""
-        before, after = self.before, self.after
-        if before is None or after is None:
-            return {}
-        rows = zip(self.groups, before.texts, after.texts)
-        found: dict[str, Any] = {
-            "examples": [{"prompt": g.prompt.text, "before": b, "after": a} for g, b, a in list(rows)[:3]]
-        }
-        if before.golds is not None and after.golds is not None:
-            wins = win_rate(after.golds, before.golds)
-            found |= {
-                "gold_win_rate": wins.rate,
-                "gold_win_rate_interval": [wins.low, wins.high],
-                "gold_win_rate_prompts": wins.n,
-            }
-        return found
+        return before_and_after(self.groups, self.before, self.after)
 
     def state_dict(self) -> dict[str, Any]:
         """The evaluation before training."""
@@ -143,18 +148,17 @@ class Sampled:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore it."""
-        self.before = Evaluation(**state["before"]) if state["before"] else None
+        self.before = Evaluation.from_state(state["before"])
 
 
-def kl_metrics(rollouts: Sequence[Rollout], rows: Sequence[Any]) -> dict[str, float]:
-    """KL(policy || reference) of sampled completions: ``kl`` per token by k3, ``kl_completion`` summed by k1, in nats.
+def kl_metrics(rows: Sequence[SampledRow]) -> dict[str, float]:
+    """KL(policy || reference) of sampled completions, in nats: ``kl`` per token by k3, ``kl_completion`` summed by k1.
 
-    Args:
-        rollouts: with the policy's own logprobs.
-        rows: the last entry of each are its reference logprobs, None where nobody asked.
+    Empty where nobody asked for reference logprobs.
     """
-    if not rollouts or any(r[-1] is None for r in rows):
+    pairs = [(row.rollout.logprobs_T, row.reference_T) for row in rows if row.reference_T is not None]
+    if not rows or len(pairs) < len(rows):
         return {}
-    k3 = np.concatenate([kl_value(r.logprobs_T, row[-1]) for r, row in zip(rollouts, rows)])
-    k1 = [float((r.logprobs_T - row[-1]).sum()) for r, row in zip(rollouts, rows)]
+    k3 = np.concatenate([kl_value(logprobs_T, reference_T) for logprobs_T, reference_T in pairs])
+    k1 = [float((logprobs_T - reference_T).sum()) for logprobs_T, reference_T in pairs]
     return {"kl": float(k3.mean()), "kl_completion": float(np.mean(k1))}

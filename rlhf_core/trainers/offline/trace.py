@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,26 +11,21 @@ from rlhf_core.batches import LossOutput, PairBatch
 
 if TYPE_CHECKING:
     from rlhf_core.protocols import Strategy
-    from rlhf_core.trainers.common.learner import Learner
 
 Row = dict[str, Any]
 
 
-@contextmanager
-def watched(updater: Learner) -> Iterator[dict[str, Row]]:
-    """Collect what each example of an update costs, by name; of several heads per example nothing."""
-    seen: dict[str, Row] = {}
+class ExampleRecorder:
+    """Collects what each example of an update costs, by name; of several heads per example nothing."""
 
-    def watch(items: Sequence[Any], batch: Any, out: LossOutput) -> None:
+    def __init__(self) -> None:
+        self.rows: dict[str, Row] = {}
+
+    def __call__(self, samples: Sequence[Any], batch: Any, out: LossOutput) -> None:
+        """See ``observe`` of :meth:`rlhf_core.trainers.common.learner.Learner.update`."""
         rows = figures(batch, out.loss.detach())
-        if len(rows) == len(items):
-            seen.update(zip((i.name for i in items), rows))
-
-    updater.watch = watch
-    try:
-        yield seen
-    finally:
-        updater.watch = None
+        if len(rows) == len(samples):
+            self.rows.update(zip((s.name for s in samples), rows))
 
 
 def figures(batch: Any, loss: torch.Tensor) -> list[Row]:
@@ -54,17 +48,17 @@ def figures(batch: Any, loss: torch.Tensor) -> list[Row]:
     return rows
 
 
-def example_rows(task: Any, batch: Sequence[Any], seen: Mapping[str, Row], strategy: Strategy, texts: int) -> list[Row]:
+def example_rows(task: Any, batch: Sequence[Any], recorded: Mapping[str, Row], strategy: Strategy, texts: int) -> list[Row]:
     """Rows of one step's examples, in the order of the batch.
 
     Args:
         task: its optional ``texts(item)`` gives the texts of an example by name.
         batch: the examples of all ranks.
-        seen: what this rank's examples cost.
+        recorded: what this rank's examples cost.
         strategy: collects those of the others.
         texts: how many examples bring their texts.
     """
-    costs = {name: row for rank in strategy.gather_objects(dict(seen)) for name, row in rank.items()}
+    costs = {name: row for rank in strategy.gather_objects(dict(recorded)) for name, row in rank.items()}
     describe = getattr(task, "texts", None)
     rows: list[Row] = []
     for n, item in enumerate(batch):

@@ -1,4 +1,4 @@
-"""The offline door: demonstrations or pairs through the same update room, checkpoints and streams."""
+"""The offline loop: demonstrations or pairs through the learner, checkpoints and streams of an on-policy run."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from rlhf_core.context import BuildContext
 from rlhf_core.data.datasets import Datasets
 from rlhf_core.data.mixture import ExampleOrder, by_source, check_fingerprint, interleave
 from rlhf_core.errors import DatasetError
+from rlhf_core.functional.statistics import mean
 from rlhf_core.protocols import Loss
+from rlhf_core.runs.checkpoint_manager import Checkpoint
 from rlhf_core.runs.component_set import register_sources
 from rlhf_core.runs.jsonl import read_jsonl
-from rlhf_core.trainers.common.config import OfflineTrainerConfig, PolicyTrainerConfig
 from rlhf_core.trainers.common.learner import Learner
-from rlhf_core.trainers.common.metrics import mean
-from rlhf_core.trainers.offline.policy_samples import PolicyTask, Sampled
-from rlhf_core.trainers.offline.trace import example_rows, watched
+from rlhf_core.trainers.common.run_loop import LoopSchedule, run_loop
+from rlhf_core.trainers.offline.config import OfflineTrainerConfig, PolicyTrainerConfig
+from rlhf_core.trainers.offline.policy_samples import PolicySamples, PolicyTask
+from rlhf_core.trainers.offline.trace import ExampleRecorder, example_rows
 
 
 class Task(Protocol):
@@ -69,51 +71,57 @@ class OfflineTrainer:
         task: examples, forward and saving.
     """
 
+    learner: Learner
+
     def __init__(self, config: OfflineTrainerConfig, ctx: BuildContext, task: Task) -> None:
         self.config, self.ctx, self.task = config.micro_batches(ctx.world_size), ctx, task
         self.session, self.strategy = ctx.session, ctx.strategy
-        self.train_items, held = list(task.items("train")), list(task.items("heldout"))
+        self.train_items, held_items = list(task.items("train")), list(task.items("heldout"))
         datasets = getattr(task, "datasets", None)
         self.datasets = datasets if isinstance(datasets, Datasets) else None
         if self.datasets:
             self.session.counts.update(self.datasets.counts)  # a resumed run replaces them by its checkpoint's
             register_sources(self.datasets, ctx)
-        self.held_items = [held[i] for i in interleave(self._sources(held), self._weights)][: config.eval_samples]
+        order = interleave(self._sources(held_items), self._weights)
+        self.held_items = [held_items[i] for i in order][: config.eval_samples]
         if not self.train_items:
             raise DatasetError("no example is left to train on", fix="raise trainer.max_length or check the dataset")
         self.data = self.datasets.fingerprint if self.datasets else ""
         shuffle = self.datasets.settings.shuffle if self.datasets else True
         self.order = ExampleOrder(self._sources(self.train_items), self._weights, ctx.seed, shuffle)
         self.draws = max(1, round(len(self.train_items) * config.epochs))
-        full = math.ceil(self.draws / config.batch_size)
-        self.steps = self.session.total_steps = min(full, config.max_steps or full)
-        self._complete()
+        updates = math.ceil(self.draws / config.batch_size)
+        self.steps = self.session.metrics.total_steps = min(updates, config.max_steps or updates)
+        self._complete_items()
         self.before: dict[str, float] | None = None
-        self.sampled: Sampled | None = None
+        self.samples: PolicySamples | None = None
         if isinstance(config, PolicyTrainerConfig) and config.sample_prompts > 0:
-            self.sampled = Sampled(config, ctx, cast(PolicyTask, task))
+            self.samples = PolicySamples(config, ctx, cast(PolicyTask, task))
 
     def run(self) -> Mapping[str, Any]:
         """Train and return the summary."""
-        with self.session.guard():
-            found = self.session.open(self.config.keep_checkpoints)
-            if found:
-                check_fingerprint("dataset", found[1]["data"], self.data)
-                self.task.load_model(found[0] / "model")
-            module = self.strategy.prepare(self.task.module)
-            self.updater = Learner(module, self.loss(), self.strategy, self.config, self.steps)
-            start = 0
-            if found:
-                self.updater.load_state_dict(found[1]["updater"])
-                self.before, start = found[1]["before"], int(found[1]["step"])
-                if self.sampled:
-                    self.sampled.load_state_dict(found[1]["sampled"])
-                self.session.restore(found[1])
-            else:
-                self.before = self._evaluate(0)
-            return self._finish(self._loop(start))
+        config = self.config
+        schedule = LoopSchedule(self.steps, config.eval_every, config.checkpoint_every, config.keep_checkpoints)
+        return run_loop(self, self.session, schedule)
 
-    def _complete(self) -> None:
+    def start(self, checkpoint: Checkpoint | None) -> int:
+        """Prepare module, loss and optimizer; evaluate before training, or go on from the checkpoint."""
+        if checkpoint is not None:
+            check_fingerprint("dataset", checkpoint.state["data"], self.data)
+            self.task.load_model(checkpoint.model)
+        module = self.strategy.prepare(self.task.module)
+        self.learner = Learner(module, self.loss(), self.strategy, self.config, self.steps)
+        if checkpoint is None:
+            self.before = self.evaluate(0)
+            return 0
+        self.learner.load_state_dict(checkpoint.state["learner"])
+        self.before = checkpoint.state["before"]
+        if self.samples:
+            self.samples.load_state_dict(checkpoint.state["sampled"])
+        self.session.checkpoints.restore(checkpoint)
+        return checkpoint.step
+
+    def _complete_items(self) -> None:
         complete = getattr(self.task, "complete", None)
         if complete is None:
             return
@@ -126,7 +134,7 @@ class OfflineTrainer:
         """The run's loss; a trainer may put a term of its own around it."""
         chosen = self.ctx.config.loss
         assert chosen is not None, "a trainer's companions name its loss"
-        return self.session.parts.build("loss", chosen, self.ctx)
+        return self.session.components.build("loss", chosen, self.ctx)
 
     def prepared(self, step: int, items: list[Any]) -> list[Any]:
         """A whole batch (of all ranks) as the loss is to see it; a trainer may add what only the batch knows.
@@ -137,30 +145,22 @@ class OfflineTrainer:
         """
         return items
 
-    def _loop(self, start: int) -> int:
-        """Run the steps; return the last one made, which is an earlier one if a hook or monitor ends the run."""
-        for step in range(start, self.steps + 1):
-            if step > start:
-                self._step(step)
-                if self.config.eval_every and step % self.config.eval_every == 0 and step < self.steps:
-                    self._evaluate(step)
-            if self.session.boundary(step, self.steps, self.config.checkpoint_every, self._save):
-                return step
-        return self.steps
-
-    def _step(self, step: int) -> None:
+    def step(self, step: int) -> None:
+        """One update."""
         began = time.perf_counter()
         batch = [self.train_items[i] for i in self.batch(step)]
         tokens = sum(i.tokens for i in batch)
         self.session.hooks.fire("rlhf_batch_ready", hk.BatchReady(step, len(batch), tokens))
-        mine = self.prepared(step, batch)[self.strategy.rank :: self.strategy.world_size]
-        with watched(self.updater) as seen:
-            metrics = self.updater.update(mine)
-        rows = example_rows(self.task, batch, seen, self.strategy, self.config.trace_prompts)
-        self.session.trace(
-            step, "step", [{"event": "update", "examples": [i.name for i in batch], "rows": rows, "metrics": metrics}]
-        )
-        self.session.log_step(step, metrics, {"update": time.perf_counter() - began})
+        recorder = ExampleRecorder()
+        metrics = self.learner.update(self._share(self.prepared(step, batch)), observe=recorder)
+        rows = example_rows(self.task, batch, recorder.rows, self.strategy, self.config.trace_prompts)
+        row = {"event": "update", "examples": [i.name for i in batch], "rows": rows, "metrics": metrics}
+        self.session.trace(step, "step", [row])
+        self.session.metrics.log_step(step, metrics, {"update": time.perf_counter() - began})
+
+    def _share(self, items: list[Any]) -> list[Any]:
+        """This rank's."""
+        return items[self.strategy.rank :: self.strategy.world_size]
 
     def batch(self, step: int) -> list[int]:
         """Indices of one step's examples: sources by weight, each walked in fresh seeded permutations.
@@ -179,40 +179,43 @@ class OfflineTrainer:
         """Source of each item, known by its name; a task without the run's datasets has one source."""
         return [self.datasets.source_of(i.name) if self.datasets else "" for i in items]
 
-    def _evaluate(self, step: int) -> dict[str, float] | None:
+    def evaluate(self, step: int) -> dict[str, float] | None:
+        """Measure and record; None where nothing is measured."""
         metrics = self.evaluation(step)
         if metrics:
-            self.session.log_eval(step, metrics)
+            self.session.metrics.log_eval(step, metrics)
         return metrics or None
 
     def evaluation(self, step: int) -> dict[str, float]:
         """Held-out metrics after a step, under names that begin with ``eval/``; {} without held-out examples."""
-        sampled = self.sampled.run(step, self.updater.version, self.updater.module) if self.sampled else {}
+        sampled = self.samples.run(step, self.learner.version, self.learner.module) if self.samples else {}
         if not self.held_items:
             return sampled
         metrics = self._measure("eval", self.held_items, step)
-        rows = by_source(self._sources(self.held_items))
-        for source, places in rows.items() if len(rows) > 1 else ():
+        places_by_source = by_source(self._sources(self.held_items))
+        for source, places in places_by_source.items() if len(places_by_source) > 1 else ():
             metrics |= self._measure(f"eval/{source}", [self.held_items[i] for i in places], step)
         return metrics | sampled
 
     def _measure(self, prefix: str, items: list[Any], step: int) -> dict[str, float]:
-        mine = self.prepared(step, items)[self.strategy.rank :: self.strategy.world_size]
-        return {f"{prefix}/{k}": v for k, v in self.updater.measure(mine).items()}
+        share = self._share(self.prepared(step, items))
+        return {f"{prefix}/{k}": v for k, v in self.learner.measure(share).items()}
 
-    def _save(self, step: int) -> None:
-        if not self.session.saved(step):
+    def save(self, step: int) -> None:
+        """Write the checkpoint of a step, unless it is there."""
+        if not self.session.checkpoints.saved(step):
             state = {
-                "updater": self.updater.state_dict(),
+                "learner": self.learner.state_dict(),
                 "before": self.before,
                 "data": self.data,
-                "sampled": self.sampled.state_dict() if self.sampled else None,
+                "sampled": self.samples.state_dict() if self.samples else None,
             }
-            self.session.checkpoint(step, state, self.task.model, self.task.write_model)
+            self.session.checkpoints.save(step, state, self.task.model, self.task.write_model)
 
-    def _finish(self, step: int) -> dict[str, Any]:
-        after = self._evaluate(step)
-        self.session.write_final(self.task.model, self.task.write_final)
+    def finish(self, step: int) -> dict[str, Any]:
+        """Evaluate, write the final model and the summary."""
+        after = self.evaluate(step)
+        self.session.checkpoints.write_final(self.task.model, self.task.write_final)
         rows = [r for r in read_jsonl(self.session.dir.path / "metrics.jsonl") if "grad_norm" in r]
         losses = [float(r["loss"]) for r in rows]
         reason = self.session.stop_reason()
@@ -222,7 +225,7 @@ class OfflineTrainer:
                 "stop_reason": reason,
                 "algo": self.config.name,
                 "steps": len(rows),
-                "updates": self.updater.version,
+                "updates": self.learner.version,
                 "seed": self.ctx.seed,
                 "seconds": round(time.monotonic() - self.session.started, 3),
                 "train_examples": len(self.train_items),
@@ -240,7 +243,7 @@ class OfflineTrainer:
 
     def more_summary(self) -> dict[str, Any]:
         """What a trainer adds to the summary."""
-        return self.sampled.summary() if self.sampled else {}
+        return self.samples.summary() if self.samples else {}
 
     def close(self) -> None:
         """Close every component of the run."""

@@ -1,13 +1,16 @@
-"""Completions from the current policy."""
+"""Completions from the current policy, and metrics of them."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 
 from rlhf_core.contracts import Label, ValidatedEngine, check_rollouts, class_name, requested
+from rlhf_core.functional.statistics import mean
 from rlhf_core.protocols import Agent, RolloutEngine
 from rlhf_core.rollout.seeds import request_seed
-from rlhf_core.types import PromptGroup, Rollout, SamplingParams
+from rlhf_core.types import FinishReason, PromptGroup, Rollout, SamplingParams
 
 
 class RolloutGenerator:
@@ -37,3 +40,57 @@ class RolloutGenerator:
         assert distinct == sum(g.group_size for g in groups), "two requests of a batch share a seed"
         rollouts = self.agent.play(groups, seeds, self.engine, sampling, version)
         return check_rollouts(rollouts, requested(groups), self.agent_label)
+
+
+def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Lengths, how completions ended, and how often they repeat."""
+    lengths = [len(r.completion_ids) for r in rollouts]
+    truncated = [float(r.finish_reason is FinishReason.LENGTH) for r in rollouts]
+    return {
+        "completion_length/mean": mean([float(n) for n in lengths]),
+        "completion_length/max": float(max(lengths, default=0)),
+        "completion_length/min": float(min(lengths, default=0)),
+        "truncated_fraction": mean(truncated),
+        "tokens_generated": float(sum(lengths)),
+        **repeat_metrics(rollouts),
+    }
+
+
+def repeat_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """How much repeats, and how much of it is no chance.
+
+    Returns:
+        ``identical_fraction``: prompts all of whose completions are the same, of those that have several.
+        ``repeat_surprise``: how improbable the repetitions are if completions are drawn independently from the
+        behaviour policy, in nats per completion of a prompt that has several. At most about 0.2 however sure or
+        unsure the policy is; larger where unlikely completions come again, as with one seed for all.
+        ``commonest_fraction``: the commonest completion, whatever its prompt.
+    """
+    groups: dict[str, list[Rollout]] = {}
+    for rollout in rollouts:
+        groups.setdefault(rollout.prompt_id, []).append(rollout)
+    several = [g for g in groups.values() if len(g) > 1]
+    equal = sum(len({r.completion_ids for r in g}) == 1 for g in several)
+    surprise = sum(_surprise(g) for g in several)
+    commonest = max(Counter(r.completion_ids for r in rollouts).values(), default=0)
+    return {
+        "identical_fraction": equal / max(1, len(several)),
+        "repeat_surprise": surprise / max(1, sum(map(len, several))),
+        "commonest_fraction": commonest / max(1, len(rollouts)),
+    }
+
+
+def _surprise(group: Sequence[Rollout]) -> float:
+    """k copies among n draws: the first is free, so about ``C(n - 1, k - 1) p^(k - 1)``."""
+    count = Counter(r.completion_ids for r in group)
+    logprobs = {r.completion_ids: _logprob(r) for r in group}
+    chances = [
+        math.log(math.comb(len(group) - 1, k - 1)) + (k - 1) * logprobs[ids] for ids, k in count.items() if k > 1
+    ]
+    return sum(max(0.0, -chance) for chance in chances)
+
+
+def _logprob(rollout: Rollout) -> float:
+    """Of what the policy chose; tool output is the same for everybody."""
+    chosen = rollout.logprobs_T if rollout.mask_T is None else rollout.logprobs_T[rollout.mask_T]
+    return float(chosen.sum())

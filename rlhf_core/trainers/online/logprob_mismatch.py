@@ -1,4 +1,4 @@
-"""Drift canary: on the first batch of every run, do engine and trainer mean the same logprobs?"""
+"""On the first batch of every run: do engine and trainer mean the same logprobs?"""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ def mismatch_warning(metrics: Mapping[str, float]) -> str | None:
         f"the rollout engine's logprobs differ from the trainer's by {gap:.3f} nats per token on the first batch "
         f"(at most {TOLERANCE} expected): importance ratios will be wrong. Likely causes: another sampling temperature "
         "or truncation in the engine (trainer.sampling), stale engine weights, dropout left on, or a different dtype "
-        "(model.dtype). What cannot be mended can be corrected for: trainer.importance.mode=truncate"
+        "(model.dtype). What cannot be fixed can be corrected for: trainer.importance.mode=truncate"
     )

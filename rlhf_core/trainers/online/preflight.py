@@ -9,7 +9,7 @@ from rlhf_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from rlhf_core.context import BuildContext
-    from rlhf_core.trainers.common.config import OfflineTrainerConfig, OnlineTrainerConfig
+    from rlhf_core.trainers.online.config import OnlineTrainerConfig, RolloutTrainerConfig
 
 
 def check_online(config: OnlineTrainerConfig, ctx: BuildContext) -> None:
@@ -42,7 +42,8 @@ def check_online(config: OnlineTrainerConfig, ctx: BuildContext) -> None:
         )
     check_sampling(config)
     check_reference(config, ctx)
-    check_shares(config, ctx.world_size)
+    check_prompt_shares(config, ctx.world_size)
+    check_update_shares(config, ctx.world_size)
 
 
 def check_groups(config: OnlineTrainerConfig, ctx: BuildContext) -> None:
@@ -91,54 +92,36 @@ def check_sampling(config: OnlineTrainerConfig) -> None:
         )
 
 
-def check_reference(config: OnlineTrainerConfig, ctx: BuildContext) -> None:
-    """A reference policy that is to be renewed can be, and somebody reads it."""
+def check_reference(config: RolloutTrainerConfig, ctx: BuildContext) -> None:
+    """A reference policy that is to be renewed can be, and something uses it."""
     if config.kl.sync_every and ctx.config.model.lora is not None:
         raise ConfigError(
             f"trainer.kl.sync_every {config.kl.sync_every} cannot be combined with model.lora",
             why="with LoRA the reference policy is the adapter switched off; there is no copy to renew",
             fix="leave one of them out",
         )
-    if config.kl.sync_every and config.kl.coefficient == 0 and not config.kl.track:
+    if config.kl.sync_every and getattr(config.kl, "coefficient", 0) == 0 and not config.kl.track:
         raise ConfigError(
             "trainer.kl.sync_every renews a reference policy that nothing reads",
             fix="--set trainer.kl.coefficient=0.01, or leave sync_every out",
         )
 
 
-def check_shares(config: OnlineTrainerConfig, world_size: int) -> None:
-    """Prompts and whole groups can be shared out to the ranks."""
+def check_prompt_shares(config: RolloutTrainerConfig, world_size: int) -> None:
+    """Every process gets as many prompts."""
     if config.prompts_per_step % world_size:
         raise ConfigError(
             f"{config.prompts_per_step} prompts per step cannot be shared by {world_size} processes",
             fix=f"make rollout_batch_size a multiple of {config.group_size * world_size}",
         )
-    size = config.train_batch_size or config.rollout_batch_size
+
+
+def check_update_shares(config: OnlineTrainerConfig, world_size: int) -> None:
+    """Every process gets as many whole groups of an update."""
+    size = config.sequences_per_update()
     if size % (config.group_size * world_size):
         raise ConfigError(
             f"train_batch_size {size} cannot be shared by {world_size} processes in whole groups of "
             f"{config.group_size}",
             fix=f"make train_batch_size a multiple of {config.group_size * world_size}",
         )
-
-
-def check_offline(config: OfflineTrainerConfig, ctx: BuildContext) -> None:
-    """Refuse what only an on-policy run heeds.
-
-    Raises:
-        ConfigError: with the setting to leave out.
-    """
-    config.micro_batches(ctx.world_size)
-    if ctx.config.benchmarks:
-        raise ConfigError(
-            f"benchmarks have no effect with algorithm '{config.name}'",
-            why="only an on-policy run samples completions as it goes",
-            fix="leave them out; `rlhf eval watch RUN SUITE` evaluates its checkpoints",
-        )
-    for name in ("curriculum", "difficulty"):
-        if getattr(ctx.config.dataset, name) is not None:
-            raise ConfigError(
-                f"dataset.{name} has no effect with algorithm '{config.name}'",
-                why="only an on-policy run chooses its prompts by it",
-                fix=f"leave dataset.{name} out",
-            )

@@ -41,3 +41,7 @@ class PromptLoader:
     def groups(self, prompts: Sequence[Prompt], group_size: int) -> list[PromptGroup]:
         """Tokenize prompts."""
         return [PromptGroup(p, self.encode(p), group_size) for p in prompts]
+
+    def by_name(self) -> dict[tuple[str, str], Prompt]:
+        """(Source, id) -> prompt, of every prompt of the run."""
+        return {(source, p.id): p for source, walk in self.order.walks.items() for p in walk.prompts}

@@ -1,12 +1,17 @@
-"""Scores of rollouts, each by the reward of its source."""
+"""Scores of rollouts, each by the reward of its source, and what is subtracted from them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from rlhf_core.contracts import Label, class_name, score_samples
 from rlhf_core.errors import ScoreError
+from rlhf_core.functional.kl import kl_value
+from rlhf_core.functional.statistics import mean
 from rlhf_core.protocols import RewardModel
+from rlhf_core.trainers.online.config import KLSettings, OverlongSettings
 from rlhf_core.types import Prompt, Rollout, Sample, Score, ScoreStatus
 
 
@@ -31,15 +36,18 @@ class RewardManager:
         Raises:
             PluginError: a reward returned something else than one ``Score`` per sample.
         """
+        rows_by_reward: dict[int, list[int]] = {}
+        for row, prompt in enumerate(prompts):
+            rows_by_reward.setdefault(id(self._reward_of(prompt)), []).append(row)
         scores: dict[int, Score] = {}
-        by_reward: dict[int, list[int]] = {}
-        rewards = {id(r): r for r in (self.default, *self.by_source.values())}
-        for i, prompt in enumerate(prompts):
-            by_reward.setdefault(id(self.by_source.get(prompt.source, self.default)), []).append(i)
-        for key, rows in by_reward.items():
-            samples = [Sample(prompts[i], rollouts[i].text, rollouts[i].finish_reason) for i in rows]
-            scores |= zip(rows, score_samples(rewards[key], samples, self.label(rewards[key])))
-        return [scores[i] for i in range(len(rollouts))]
+        for rows in rows_by_reward.values():
+            reward = self._reward_of(prompts[rows[0]])
+            samples = [Sample(prompts[row], rollouts[row].text, rollouts[row].finish_reason) for row in rows]
+            scores |= zip(rows, score_samples(reward, samples, self.label(reward)))
+        return [scores[row] for row in range(len(rollouts))]
+
+    def _reward_of(self, prompt: Prompt) -> RewardModel:
+        return self.by_source.get(prompt.source, self.default)
 
     def check(self, scores: Sequence[Score]) -> None:
         """Fail loudly when too many scores are missing (deliberate gating does not count).
@@ -54,5 +62,48 @@ class RewardManager:
             raise ScoreError(
                 f"{len(bad)} of {len(scores)} scores are missing",
                 why=f"first: {first.status}: {first.detail}",
-                fix="mend the reward, or raise trainer.max_missing_fraction",
+                fix="fix the reward, or raise trainer.max_missing_fraction",
             )
+
+
+def apply_kl_penalty(score: Score, rollout: Rollout, reference_T: Any, settings: KLSettings) -> Score:
+    """Subtract the completion's summed KL estimate from its score; the part ``kl`` stays visible.
+
+    Tokens that the policy did not choose (``Rollout.mask_T``) are not charged.
+    """
+    if not score.ok or score.value is None:
+        return score
+    kl = float(policy_tokens(rollout, kl_value(rollout.logprobs_T, reference_T, settings.estimator)).sum())
+    return replace(score, value=score.value - settings.coefficient * kl, parts={**score.parts, "kl": kl})
+
+
+def apply_overlong_penalty(score: Score, rollout: Rollout, max_tokens: int, settings: OverlongSettings) -> Score:
+    r"""Subtract DAPO's soft overlong penalty (Yu et al. 2025, eq. 13); the part ``overlong`` stays visible.
+
+    With L tokens that the policy chose and a cache of C tokens before ``max_tokens`` M:
+    :math:`w \cdot \mathrm{clip}((L - (M - C)) / C, 0, 1)`.
+    """
+    cache = settings.tokens(max_tokens)
+    if not cache or not score.ok or score.value is None:
+        return score
+    length = len(policy_tokens(rollout, rollout.logprobs_T))
+    over = settings.weight * min(1.0, max(0.0, (length - (max_tokens - cache)) / cache))
+    return replace(score, value=score.value - over, parts={**score.parts, "overlong": -over})
+
+
+def policy_tokens(rollout: Rollout, values_T: Any) -> Any:
+    """The values of the tokens that the policy chose."""
+    return values_T if rollout.mask_T is None else values_T[rollout.mask_T]
+
+
+def score_metrics(scores: Sequence[Score], prefix: str = "reward") -> dict[str, float]:
+    """Mean and spread of the scores that exist (left out if none does), parts' means, and counts of the missing."""
+    good = [float(s.value) for s in scores if s.ok and s.value is not None]
+    centre = mean(good)
+    rows = {f"{prefix}/mean": centre, f"{prefix}/std": mean([(v - centre) ** 2 for v in good]) ** 0.5} if good else {}
+    names = sorted({n for s in scores for n in s.parts})
+    rows |= {f"{prefix}/part/{n}": mean([s.parts[n] for s in scores if n in s.parts]) for n in names}
+    for status in ScoreStatus:
+        if status is not ScoreStatus.OK and any(s.status is status for s in scores):
+            rows[f"{prefix}/{status.value}"] = float(sum(s.status is status for s in scores))
+    return rows

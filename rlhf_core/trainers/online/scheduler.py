@@ -1,160 +1,171 @@
-"""Hands the loop its rollout batches: sampled when they are asked for, or ahead, by a thread (ADR 0009)."""
+"""Which rollout batch is sampled with which policy version, and learned from in which step (ADR 0009)."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
+from rlhf_core.rollout_batch import RolloutBatch
+from rlhf_core.runs.events import LiveEvents, replay
+from rlhf_core.runs.session import RunSession
 from rlhf_core.runs.timer import Timer
-from rlhf_core.strategy.group import RankGroup
-from rlhf_core.trainers.common.config import OnlineTrainerConfig
-from rlhf_core.trainers.online.batch_codec import pack, unpack
-from rlhf_core.trainers.online.collector import RolloutBatch, RolloutCollector
-from rlhf_core.trainers.online.events import EventSink, LiveEvents
+from rlhf_core.trainers.online.collector import RolloutCollector
+from rlhf_core.trainers.online.rollout_batch_state import batch_state, read_batch
 from rlhf_core.trainers.online.rollout_buffer import BufferEntry, RolloutBuffer
 from rlhf_core.trainers.online.rollout_worker import RolloutWorker
+from rlhf_core.trainers.online.weight_sync import WeightSync
+from rlhf_core.types import Prompt, PromptGroup
 
-if TYPE_CHECKING:
-    from rlhf_core.runs.session import RunSession
-    from rlhf_core.trainers.online.build import OnlineParts
+
+class ScheduledBatch(NamedTuple):
+    """What a step learns from."""
+
+    batch: RolloutBatch
+    first_read: bool
+    """No earlier step has learned from it; what was sampled and scored is counted once."""
+    metrics: dict[str, float]
+    """How stale it is, and what waits; empty for a synchronous run."""
 
 
 class RolloutScheduler:
-    """The schedule: which batch is sampled with which version, and learned from in which step.
-
-    It moves at one point only, the beginning of a step: what has been read or become too stale leaves the buffer, and
-    what there is room for is ordered with the weights as they are then. With room for C batches beside the one that is
-    learned from, batch k is sampled with the weights of the end of step k - 1 - C. How long anything takes decides
-    nothing, so two runs are equal, and a run without room is the synchronous one.
+    """The schedule moves at one point only, the beginning of a step: what has been read or become too stale leaves the
+    buffer, and what there is room for is requested with the weights as they are then. With room for C batches beside
+    the one that is learned from, batch k is sampled with the weights of the end of step k - 1 - C. How long anything
+    takes decides nothing, so two runs are equal, and a run without room is the synchronous one.
 
     Args:
-        house: furnished.
-        config: the trainer's settings.
-        session: counts, trace and hooks.
+        collector: makes batches.
+        buffer: those that wait.
+        worker: makes them ahead, in a thread; None makes each when it is needed.
+        weight_sync: brings the policy's weights to what samples.
+        session: counts, trace, hooks and ranks.
+        steps: of the run.
     """
 
-    def __init__(self, house: OnlineParts, config: OnlineTrainerConfig, session: RunSession) -> None:
-        self.house, self.config, self.session = house, config, session
-        capacity = config.rollouts.ahead(config.updates_per_step)
-        self.buffer = RolloutBuffer(config.rollouts, capacity)
-        self.evicted = 0
-        """Prompts whose batch became too stale before it was read, when the version last moved."""
-        self.intake, self.producer = house.intake, None
-        if house.copy is not None:
-            timeout = config.rollouts.timeout_s
-            channel = RankGroup(house.strategy, timeout, house.intake.shares)
-            self.intake = RolloutCollector(house, config, session, channel)
-            self.producer = RolloutWorker(self._draw, house.copy, timeout)
-            session.parts.attach("the rollout producer", self.producer)
+    def __init__(
+        self,
+        collector: RolloutCollector,
+        buffer: RolloutBuffer,
+        worker: RolloutWorker | None,
+        weight_sync: WeightSync,
+        session: RunSession,
+        steps: int,
+    ) -> None:
+        self.collector, self.buffer, self.worker, self.weight_sync = collector, buffer, worker, weight_sync
+        self.session, self.steps = session, steps
 
-    def _draw(self, number: int, timed: Timer, tell: EventSink, version: int) -> RolloutBatch:
-        return self.intake.draw(number, timed, tell=tell, version=version)
-
-    def next(self, step: int, timed: Timer) -> tuple[BufferEntry, RolloutBatch]:
+    def next(self, step: int, version: int, timer: Timer) -> ScheduledBatch:
         """The batch that this step learns from; all ranks call it together.
+
+        Args:
+            step: about to be made.
+            version: of the policy now.
+            timer: adds to the step's times.
 
         Raises:
             DeadlineExceeded: it was not there in time.
             ScoreError: too many scores are missing.
         """
-        version = self.house.updater.version
-        self._move(step, version)
-        wanted = self.buffer.wanted(self.config.steps - step + 1)
-        weights = self._weights() if wanted and self.producer is not None else {}
-        for slot in [self.buffer.add(version) for _ in range(wanted)]:
-            if self.producer is not None:
-                self.producer.order(slot.number, version, weights)
+        evicted_prompts = self._evict(step, version)
+        self._request(step, version, timer)
+        entry = self.buffer.read()
+        with timer("learner_wait") if self.worker is not None else contextlib.nullcontext():
+            entry = self._finished(entry)
+        assert entry.batch is not None
+        if entry.reads == 1:
+            replay(entry.batch.events, LiveEvents(self.session, step))
+        return ScheduledBatch(entry.batch, entry.reads == 1, self._metrics(entry, version, evicted_prompts))
+
+    def _request(self, step: int, version: int, timer: Timer) -> None:
+        """Ask for as many batches as there is room for; without a worker they are made here."""
+        count = self.buffer.num_to_request(self.steps - step + 1)
+        weights = self.weight_sync.snapshot() if count and self.worker is not None else {}
+        for _ in range(count):
+            number = self.buffer.add(version).number
+            if self.worker is not None:
+                self.worker.request(number, version, weights)
             else:
-                slot.batch = self.intake.draw(slot.number, timed, tell=LiveEvents(self.session, step))
-        slot = self.buffer.oldest()
-        with timed("learner_wait") if self.producer is not None else contextlib.nullcontext():
-            batch = self._finished(slot)
-        slot.reads += 1
-        batch.notes.read_out(LiveEvents(self.session, step))
-        return slot, batch
+                self.weight_sync.sync(version)
+                batch = self.collector.collect(number, version, LiveEvents(self.session, step), timer)
+                self.buffer.deliver(number, batch)
 
-    def _move(self, step: int, version: int) -> None:
-        """Let go of what is read or too stale; prompts that nobody has learned from come next, and what was counted
-        and traced while their batch was made is told all the same."""
+    def _evict(self, step: int, version: int) -> int:
+        """Let go of what is read or too stale; return how many prompts are to be sampled again.
+
+        What was counted and traced while an evicted batch was made is recorded all the same.
+        """
         if self.buffer.stale_unread(version):
-            self.settle()  # the data order may only be touched where nothing is being sampled
-        retired = self.buffer.move(version)
-        groups = [g for s in retired.unread for g in drawn(s.batch)]
-        if groups:  # then we have settled
-            self.house.library.put_back(groups)
-        for batch in (s.batch for s in retired.unread if s.batch is not None):
-            batch.notes.read_out(LiveEvents(self.session, step), hooks=False)  # nobody will train on its rollouts
+            self.drain()  # the data order may only be touched where nothing is being sampled
+        evicted = self.buffer.evict_stale(version)
+        batches = [entry.batch for entry in evicted.unread if entry.batch is not None]
+        groups = [group for batch in batches for group in _all_groups(batch)]
+        if groups:
+            self.collector.prompts.put_back(groups)
+        for batch in batches:
+            replay(batch.events, LiveEvents(self.session, step), hooks=False)  # nobody will train on its rollouts
             missing = [s.status.value for s in batch.scores if not s.ok]
-            for rank in self.house.strategy.gather_objects(missing):
+            for rank in self.session.strategy.gather_objects(missing):
                 self.session.counts.update(f"evicted_score_{status}" for status in rank)
-        found = {"prompts_evicted": len(groups), "reads_evicted": retired.reads}
-        self.session.counts.update({k: n for k, n in found.items() if n})
-        self.evicted = len(groups)
+        counts = {"prompts_evicted": len(groups), "reads_evicted": evicted.reads}
+        self.session.counts.update({name: n for name, n in counts.items() if n})
+        return len(groups)
 
-    def _weights(self) -> Mapping[str, Any]:
-        house = self.house
-        assert house.copy is not None
-        with house.strategy.gathered(house.module):
-            return house.copy.take(house.policy.model)
+    def _finished(self, entry: BufferEntry) -> BufferEntry:
+        if entry.batch is not None:
+            return entry
+        assert self.worker is not None
+        return self.buffer.deliver(entry.number, self.worker.wait(entry.number, entry.version))
 
-    def _finished(self, slot: BufferEntry) -> RolloutBatch:
-        if slot.batch is None:
-            assert self.producer is not None
-            slot.batch = self.producer.wait(slot.number, slot.version)
-        return slot.batch
-
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Wait until nothing is being sampled."""
-        for slot in self.buffer.unfinished():
-            self._finished(slot)
+        for entry in self.buffer.unfinished():
+            self._finished(entry)
 
-    def lend(self) -> None:
-        """Let whoever samples next in the learner's own thread find the policy as it is now."""
-        self.settle()
-        if self.house.copy is not None:
-            self.house.copy.put(self._weights())
+    def sync_policy(self, version: int) -> None:
+        """Let what samples next in this thread (an evaluation) have the policy as it is now."""
+        self.drain()
+        self.weight_sync.sync(version)
 
-    def metrics(self, slot: BufferEntry) -> dict[str, float]:
-        """How stale the batch of a step is, and what waits; nothing for a synchronous run."""
-        if not self.config.rollouts.max_staleness:
+    def _metrics(self, entry: BufferEntry, version: int, evicted_prompts: int) -> dict[str, float]:
+        if not self.buffer.max_staleness:
             return {}
-        staleness = float(self.house.updater.version - slot.version)
+        staleness = float(version - entry.version)
         return {
             "staleness/mean": staleness,
             "staleness/max": staleness,
-            "buffer/batches": len(self.buffer.slots) - 1.0,
-            "buffer/reads": float(slot.reads),
-            "buffer/evicted": float(self.evicted),
+            "buffer/batches": len(self.buffer.entries) - 1.0,
+            "buffer/reads": float(entry.reads),
+            "buffer/evicted": float(evicted_prompts),
         }
 
     def state_dict(self) -> dict[str, Any]:
         """Every finished batch that is still to be read, this rank's share; unfinished ones are waited for."""
-        self.settle()
-        slots = [
-            {"number": s.number, "version": s.version, "reads": s.reads, "batch": pack(self._finished(s))}
-            for s in self.buffer.to_keep()
-        ]
-        return {
-            "last": self.buffer.last,
-            "slots": slots,
-            "returned": [[p.source, p.id] for p in self.house.library.returned],
-        }
+        self.drain()
+        entries = []
+        for entry in self.buffer.readable():
+            assert entry.batch is not None
+            batch = replace(entry.batch, events=()) if entry.reads else entry.batch
+            row = {"number": entry.number, "version": entry.version, "reads": entry.reads}
+            entries.append({**row, "batch": batch_state(batch)})
+        returned = [[p.source, p.id] for p in self.collector.prompts.returned]
+        return {"last": self.buffer.last, "entries": entries, "returned": returned}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with them."""
-        walks = self.house.library.order.walks
-        prompts = {(source, p.id): p for source, walk in walks.items() for p in walk.prompts}
+        prompts = self.collector.prompts.by_name()
+
+        def find(source: str, prompt_id: str) -> Prompt:
+            return prompts[source, prompt_id]
+
         self.buffer.last = state["last"]
-        self.buffer.slots = [
-            BufferEntry(
-                s["number"], s["version"], s["reads"], unpack(s["batch"], lambda source, name: prompts[source, name])
-            )
-            for s in state["slots"]
+        self.buffer.entries = [
+            BufferEntry(e["number"], e["version"], e["reads"], read_batch(e["batch"], find)) for e in state["entries"]
         ]
-        self.house.library.returned = [prompts[source, name] for source, name in state["returned"]]
+        self.collector.prompts.returned = [find(source, prompt_id) for source, prompt_id in state["returned"]]
 
 
-def drawn(batch: RolloutBatch | None) -> list[Any]:
-    """The groups that a batch took from the library."""
-    return [] if batch is None else [*batch.groups, *(s.group for s in batch.aside)]
+def _all_groups(batch: RolloutBatch) -> list[PromptGroup]:
+    """The groups whose prompts a batch took."""
+    return [*batch.groups, *(filtered.group for filtered in batch.filtered)]

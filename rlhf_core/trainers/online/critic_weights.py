@@ -1,16 +1,14 @@
-"""A critic beside the policy: its weights in a checkpoint, and what it says in training items."""
+"""The weights of a critic beside the policy, in a checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from rlhf_core.errors import ModelError
-from rlhf_core.trainers.common.training_sample import TrainingSample
-from rlhf_core.types import Advantages, TokenValues
 
 FILE = "critic.safetensors"
 
@@ -46,26 +44,3 @@ def load_critic(critic: torch.nn.Module, folder: Path) -> None:
             fix="resume with the settings it was made with",
         )
     critic.load_state_dict(state, strict=False)
-
-
-def with_returns(
-    items: Sequence[TrainingSample | None], tokens: Sequence[TokenValues] | None, estimate: Advantages, first: int
-) -> list[TrainingSample | None]:
-    """Give items what the critic said and is to learn.
-
-    Args:
-        items: this rank's.
-        tokens: this rank's; None without a critic.
-        estimate: of all ranks.
-        first: place of this rank's first item in it.
-    """
-    if tokens is None or estimate.returns is None:
-        return list(items)
-    rows = list[TrainingSample | None]()
-    for n, item in enumerate(items):
-        returns_T = estimate.returns[first + n]
-        values_T = tokens[n].values_T1[:-1]
-        rows.append(
-            item if item is None or returns_T is None else item.with_(old_values_T=values_T, returns_T=returns_T)
-        )
-    return rows

@@ -1,4 +1,7 @@
-"""Importance correction in the loop: a wrapper of the policy's loss, and its metrics."""
+"""Terms that the loop adds to a policy's loss: KL to the reference policy, entropy bonus, importance correction.
+
+Each wraps a loss and returns an unreduced one, so the core reduces all terms alike.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,46 @@ import torch
 
 from rlhf_core.batches import LossOutput, TokenBatch
 from rlhf_core.functional.importance import effective_sample_size, importance_weights
+from rlhf_core.functional.kl import kl_loss
 from rlhf_core.protocols import Loss
 from rlhf_core.trainers.online.rollout_config import ImportanceSettings
 
-SQUARE = "importance/mean_square"
+MEAN_SQUARE = "importance/mean_square"
 """Kept until :func:`with_sample_size` makes an effective sample size of it, which is no mean over micro-batches."""
+
+
+class KLTerm:
+    """Adds ``coefficient * KL(policy || reference)`` per token to any token loss.
+
+    From the second update of a rollout batch on, the tokens come from an older policy: the term is weighted by the
+    importance ratio to ``batch.old_logprobs_BT``.
+    """
+
+    def __init__(self, loss: Loss, coefficient: float, estimator: str) -> None:
+        self.loss, self.coefficient, self.estimator = loss, coefficient, estimator
+
+    def __call__(self, batch: TokenBatch) -> LossOutput:
+        """Return the loss with its KL term; ``batch.ref_logprobs_BT`` must be there."""
+        out = self.loss(batch)
+        assert batch.ref_logprobs_BT is not None, "KL in the loss needs reference logprobs"
+        term = kl_loss(batch.logprobs_BT, batch.ref_logprobs_BT, self.estimator, old_logprobs_BT=batch.old_logprobs_BT)
+        return LossOutput(out.loss + self.coefficient * term, out.metrics)
+
+
+class EntropyBonus:
+    """``loss_BT - coefficient * H_BT`` (Williams and Peng 1991): the gradient flows through the entropy.
+
+    The bonus is reduced with the loss, as in every other term: a mean per token under ``token_mean``.
+    """
+
+    def __init__(self, loss: Loss, coefficient: float) -> None:
+        self.loss, self.coefficient = loss, coefficient
+
+    def __call__(self, batch: TokenBatch) -> LossOutput:
+        """Return the loss with its bonus; ``batch.entropy_BT`` must be there, with gradient."""
+        out = self.loss(batch)
+        assert batch.entropy_BT is not None, "an entropy bonus needs entropies"
+        return LossOutput(out.loss - self.coefficient * batch.entropy_BT, out.metrics)
 
 
 class ImportanceCorrection:
@@ -53,7 +91,7 @@ class ImportanceCorrection:
 
         metrics = {
             "importance/mean_ratio": (total(ratios), count),
-            SQUARE: (total(ratios.double() ** 2), count),
+            MEAN_SQUARE: (total(ratios.double() ** 2), count),
             "importance/clipped_fraction": (total((weights != ratios).float()), count),
         }
         return LossOutput(out.loss * weights, {**out.metrics, **metrics})
@@ -61,7 +99,7 @@ class ImportanceCorrection:
 
 def with_sample_size(metrics: dict[str, float]) -> dict[str, float]:
     """Replace the mean square by ``importance/ess``, the effective sample size as a share of the samples."""
-    if SQUARE not in metrics:
+    if MEAN_SQUARE not in metrics:
         return metrics
-    rest = {k: v for k, v in metrics.items() if k != SQUARE}
-    return {**rest, "importance/ess": effective_sample_size(metrics["importance/mean_ratio"], metrics[SQUARE])}
+    rest = {k: v for k, v in metrics.items() if k != MEAN_SQUARE}
+    return {**rest, "importance/ess": effective_sample_size(metrics["importance/mean_ratio"], metrics[MEAN_SQUARE])}

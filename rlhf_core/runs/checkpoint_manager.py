@@ -1,0 +1,140 @@
+"""Checkpoints of a run over all ranks, and its final model."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rlhf_core import hooks as hk
+from rlhf_core.protocols import Strategy
+from rlhf_core.runs.atomic import whole_folder
+from rlhf_core.runs.checkpoint import CheckpointStore, rng_state, set_rng_state
+from rlhf_core.runs.component_set import ComponentSet
+from rlhf_core.runs.old_states import upgraded_state
+from rlhf_core.runs.run_dir import RunDir
+from rlhf_core.runs.tree import save_tree
+
+if TYPE_CHECKING:
+    import torch
+
+WriteModel = Callable[[Path, Mapping[str, Any]], None]
+"""Fills a folder with a model whose weights are given by name."""
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint to go on from."""
+
+    path: Path
+    state: dict[str, Any]
+
+    @property
+    def model(self) -> Path:
+        """Folder of its weights, in Hugging Face form."""
+        return self.path / "model"
+
+    @property
+    def step(self) -> int:
+        """Steps finished."""
+        return int(self.state["step"])
+
+
+class CheckpointManager:
+    """Saves what every rank has, restores it, and writes ``final/``.
+
+    Args:
+        run_dir: the run's folder.
+        strategy: ranks; gathers weights.
+        hooks: listeners; their error counts are part of a checkpoint.
+        components: their states are part of a checkpoint.
+        counts: part of a checkpoint.
+    """
+
+    def __init__(
+        self, run_dir: RunDir, strategy: Strategy, hooks: hk.HookBus, components: ComponentSet, counts: Counter[str]
+    ) -> None:
+        self.dir, self.strategy, self.hooks = run_dir, strategy, hooks
+        self.components, self.counts = components, counts
+        self._store = CheckpointStore(run_dir.checkpoints)
+
+    def keep(self, count: int) -> None:
+        """How many of the newest checkpoints stay on disk."""
+        self._store.keep = count
+
+    def latest(self) -> Checkpoint | None:
+        """The newest checkpoint, this rank's shard included; None if there is none.
+
+        Raises:
+            RunDirError: it cannot be read.
+        """
+        newest = self._store.latest(self.strategy.rank)
+        return None if newest is None else Checkpoint(newest[0], upgraded_state(newest[1]))
+
+    def saved(self, step: int) -> bool:
+        """True if this step's checkpoint is on disk."""
+        return step in self._store.steps()
+
+    def save(
+        self,
+        step: int,
+        state: dict[str, Any],
+        model: torch.nn.Module,
+        write_model: WriteModel,
+        rank_state: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Save a checkpoint after ``step`` steps: streams, and every rank's random numbers and component states.
+
+        Args:
+            step: steps finished.
+            state: the trainer's own; with a sharded strategy that of every rank is kept.
+            model: what ``write_model`` gets the weights of, gathered from all ranks.
+            write_model: fills a folder with them.
+            rank_state: what only this rank has; kept for each, beside its random numbers, in ``state["ranks"]``.
+        """
+        this_rank = {
+            **(rank_state or {}),
+            "rng": rng_state(),
+            "components": self.components.state_dict(),
+            "hook_errors": dict(self.hooks.errors),
+        }
+        ranks, weights = self.strategy.gather_objects(this_rank), self.strategy.full_state(model)
+        writes = self.strategy.rank == 0
+        with self._store.writing(step) if writes else contextlib.nullcontext() as folder:
+            if self.strategy.sharded:
+                save_tree(self.strategy.gather_objects(folder)[0], f"shard-{self.strategy.rank}", state)
+                self.strategy.barrier(f"every rank writing its part of the checkpoint of step {step}")
+            if folder is not None:
+                write_model(folder / "model", weights)
+                shared = {} if self.strategy.sharded else state
+                facts = {"step": step, "ranks": ranks, "counts": dict(self.counts), "offsets": self.dir.offsets()}
+                save_tree(folder, "state", {**shared, **facts})
+        if writes:
+            self.hooks.fire("rlhf_checkpoint_saved", hk.CheckpointSaved(step, self._store.path(step)))
+        self.strategy.barrier(f"rank 0 writing the checkpoint of step {step}")
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go on with a checkpoint's component states and random numbers.
+
+        Building a component may draw random numbers, so this comes after everything is built.
+
+        Raises:
+            RunDirError: a component keeps a state that the checkpoint does not have.
+        """
+        this_rank = checkpoint.state["ranks"][self.strategy.rank]
+        self.components.load_state_dict(this_rank["components"])
+        self.hooks.errors = Counter(this_rank["hook_errors"])
+        set_rng_state(this_rank["rng"])
+
+    def write_final(self, model: torch.nn.Module, write: WriteModel) -> None:
+        """Let rank 0 write ``final/`` from the gathered weights; it appears only once it is whole.
+
+        Raises:
+            RunDirError: the disk is full; the last checkpoint is kept.
+        """
+        weights = self.strategy.full_state(model)
+        if self.strategy.rank == 0:
+            with whole_folder(self.dir.final) as folder:
+                write(folder, weights)
+        self.strategy.barrier("rank 0 writing the final model")

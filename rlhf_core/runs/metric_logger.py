@@ -1,0 +1,76 @@
+"""Metrics of a run: written to ``metrics.jsonl``, sent to trackers, shown to monitors and hooks."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from rlhf_core import hooks as hk
+from rlhf_core.protocols import Monitor, Tracker
+from rlhf_core.runs.component_set import ComponentSet
+from rlhf_core.runs.run_dir import RunDir
+
+log = logging.getLogger("rlhf")
+Progress = Callable[[int, int | None, Mapping[str, float]], None]
+"""Step, steps in all where known, metrics."""
+
+
+class MetricLogger:
+    """Only the rank that writes appends to files and shows progress; trackers, monitors and hooks see every rank's.
+
+    Args:
+        run_dir: the run's folder.
+        hooks: listeners.
+        components: names trackers and monitors in messages.
+        counts: warnings of monitors are counted here.
+        writes: whether this rank writes.
+    """
+
+    def __init__(
+        self, run_dir: RunDir, hooks: hk.HookBus, components: ComponentSet, counts: Counter[str], *, writes: bool
+    ) -> None:
+        self.dir, self.hooks, self.components, self.counts, self.writes = run_dir, hooks, components, counts, writes
+        self.trackers: list[Tracker] = []
+        self.monitors: list[Monitor] = []
+        self.total_steps: int | None = None
+        """Steps that the trainer expects to make, once it knows."""
+        self.progress: Progress = lambda step, total, metrics: None
+
+    def log_step(self, step: int, metrics: Mapping[str, float], seconds: Mapping[str, float]) -> None:
+        """Write one step's metrics, then call trackers, hooks and monitors. Times are kept apart."""
+        if self.writes:
+            self.dir.append("metrics", {"step": step, **metrics, "time": dict(seconds)})
+        self._track(step, {**metrics, **{f"time/{k}": v for k, v in seconds.items()}})
+        if self.writes:
+            self.progress(step, self.total_steps, {**metrics, **seconds})
+        event = hk.StepEnd(step, dict(metrics))
+        self.hooks.fire("rlhf_step_end", event)
+        for monitor in self.monitors:
+            self._observe(monitor, step, event.metrics)
+
+    def _observe(self, monitor: Monitor, step: int, metrics: Mapping[str, float]) -> None:
+        entry = self.components.of(monitor)
+        observe = partial(monitor.observe, step, metrics)
+        warning = self.hooks.call(f"observe() of {entry.label}", f"{entry.key}:observe", observe)
+        if warning:
+            self.counts["monitor_warnings"] += 1
+            log.warning("step %d: %s", step, warning)
+
+    def log_eval(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write a held-out evaluation."""
+        self.log_more(step, metrics)
+        self.hooks.fire("rlhf_eval_end", hk.EvalEnd(step, dict(metrics)))
+
+    def log_more(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write what a monitor measures besides a step's metrics: a row of its own; no hook is called."""
+        if self.writes:
+            self.dir.append("metrics", {"step": step, **metrics})
+        self._track(step, metrics)
+
+    def _track(self, step: int, metrics: Mapping[str, float]) -> None:
+        for tracker in self.trackers:
+            entry = self.components.of(tracker)
+            record = partial(tracker.log, step, dict(metrics))
+            self.hooks.call(f"log() of {entry.label}", f"{entry.key}:log", record)

@@ -1,0 +1,69 @@
+"""Rows of ``trace.jsonl``: every prompt through the stages of an on-policy step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlhf_core.rollout_batch import RolloutGroup
+from rlhf_core.types import PromptGroup, Rollout, Score
+
+
+def prompt_rows(
+    groups: Sequence[PromptGroup],
+    rollouts: Sequence[Rollout],
+    scores: Sequence[Score],
+    advantages: Sequence[Any],
+    full: int,
+) -> list[dict[str, Any]]:
+    """One row per prompt: its completions with scores and advantages; tokens for the first ``full`` prompts."""
+    rows: list[dict[str, Any]] = []
+    start = 0
+    for n, group in enumerate(groups):
+        places = range(start, start + group.group_size)
+        start += group.group_size
+        rows.append(
+            {
+                "event": "prompt",
+                "prompt_id": group.prompt.id,
+                "source": group.prompt.source,
+                "prompt": group.prompt.text,
+                **({"prompt_ids": list(group.token_ids)} if n < full else {}),
+                "completions": [_completion(rollouts[i], scores[i], advantages[i], n < full) for i in places],
+            }
+        )
+    return rows
+
+
+def update_row(metrics: Mapping[str, float]) -> dict[str, Any]:
+    """The row of a step's update."""
+    return {"event": "update", "metrics": dict(metrics)}
+
+
+def filtered_rows(groups: Sequence[RolloutGroup]) -> list[dict[str, Any]]:
+    """Rows of groups that are not trained on, without tokens."""
+    rollouts = [r for g in groups for r in g.rollouts]
+    scores = [s for g in groups for s in g.scores]
+    rows = prompt_rows([g.group for g in groups], rollouts, scores, [None] * len(rollouts), 0)
+    return [{**row, "event": "set_aside"} for row in rows]
+
+
+def _completion(rollout: Rollout, score: Score, advantage: Any, full: bool) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "text": rollout.text,
+        "finish_reason": rollout.finish_reason.value,
+        "tokens": len(rollout.completion_ids),
+        "policy_version": rollout.policy_version,
+        "seed": rollout.seed,
+        "score": score.value,
+        "status": score.status.value,
+        "parts": dict(score.parts),
+        "advantage": None if advantage is None else float(np.mean(advantage)),
+    }
+    if score.detail:
+        row["detail"] = score.detail
+    if full:
+        row |= {"completion_ids": list(rollout.completion_ids), "logprobs": rollout.logprobs_T}
+    return row

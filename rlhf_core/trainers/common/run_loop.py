@@ -1,0 +1,72 @@
+"""The loop around the steps of any trainer: start or resume, step, evaluate, save, finish."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from rlhf_core.runs.checkpoint_manager import Checkpoint
+from rlhf_core.runs.session import RunSession
+
+
+class Stepper(Protocol):
+    """A trainer whose steps :func:`run_loop` walks through."""
+
+    def start(self, checkpoint: Checkpoint | None) -> int:
+        """Build what is expensive, go on from the checkpoint if there is one; return the last step made."""
+        ...
+
+    def step(self, step: int) -> None:
+        """Make one step."""
+        ...
+
+    def evaluate(self, step: int) -> object:
+        """Evaluate between two steps."""
+        ...
+
+    def save(self, step: int) -> None:
+        """Write the checkpoint of a step, unless it is there."""
+        ...
+
+    def finish(self, step: int) -> Mapping[str, Any]:
+        """Evaluate, write the final model and the summary."""
+        ...
+
+
+@dataclass(frozen=True)
+class LoopSchedule:
+    """How long the loop is, and what comes between its steps."""
+
+    last_step: int
+    eval_every: int
+    """Steps between evaluations; 0 for none."""
+    checkpoint_every: int
+    """Steps between checkpoints; 0 for the last only."""
+    keep_checkpoints: int
+
+
+def run_loop(trainer: Stepper, session: RunSession, schedule: LoopSchedule) -> Mapping[str, Any]:
+    """Train to the last step and return the summary.
+
+    Raises:
+        Interrupted: the user pressed Ctrl-C; everything is saved.
+    """
+    with session.guard():
+        checkpoint = session.open(schedule.keep_checkpoints)
+        first = trainer.start(checkpoint)
+        return trainer.finish(_walk(trainer, session, schedule, first))
+
+
+def _walk(trainer: Stepper, session: RunSession, schedule: LoopSchedule, first: int) -> int:
+    """Make the steps; return the last one made, which is an earlier one if a hook or monitor ends the run."""
+    last, eval_every = schedule.last_step, schedule.eval_every
+    session.metrics.total_steps = last
+    for step in range(first, last + 1):
+        if step > first:
+            trainer.step(step)
+            if eval_every and step % eval_every == 0 and step < last:
+                trainer.evaluate(step)
+        if session.boundary(step, last, schedule.checkpoint_every, trainer.save):
+            return step
+    return last

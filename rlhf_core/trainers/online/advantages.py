@@ -1,0 +1,209 @@
+"""From scores to advantages: reference logprobs, critic values, penalties, the estimator.
+
+Suffix: ``_T`` completion tokens of one rollout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlhf_core.contracts import check_advantages, check_returns
+from rlhf_core.functional.kl import kl_value
+from rlhf_core.models.reference import Reference
+from rlhf_core.protocols import Strategy
+from rlhf_core.rollout_batch import RolloutBatch
+from rlhf_core.trainers.common.micro_batches import MicroBatcher
+from rlhf_core.trainers.common.policy_module import PolicyModule
+from rlhf_core.trainers.common.training_sample import Floats, TrainingSample, by_group
+from rlhf_core.trainers.online.config import OnlineTrainerConfig
+from rlhf_core.trainers.online.rewards import apply_kl_penalty, apply_overlong_penalty, policy_tokens
+from rlhf_core.types import Advantages, Rollout, Score, TokenValues
+
+WholeWeights = Callable[[], AbstractContextManager[None]]
+"""Context in which the policy's weights are whole on every rank."""
+
+
+class ReferencePolicy:
+    """The reference policy beside the one that is trained.
+
+    Args:
+        reference: a frozen copy, or the adapter switched off.
+        policy: being trained.
+        whole_weights: of the policy.
+        sync_every: steps after which the policy becomes the reference; 0 never.
+    """
+
+    def __init__(self, reference: Reference, policy: Any, whole_weights: WholeWeights, sync_every: int) -> None:
+        self.reference, self.policy, self.whole_weights = reference, policy, whole_weights
+        self.sync_every = sync_every
+
+    def active(self) -> AbstractContextManager[Any]:
+        """Context that yields the model that computes reference logprobs; all ranks enter it together."""
+        return self.reference.active()
+
+    def weights(self) -> AbstractContextManager[None]:
+        """Context in which that model's weights are whole on every rank."""
+        return self.whole_weights() if self.reference.adapter else nullcontext()
+
+    def logprobs(
+        self, samples: Sequence[TrainingSample], module: PolicyModule, micro_batcher: MicroBatcher
+    ) -> list[Floats]:
+        """Logprobs ``[T]`` of each completion, at the temperature and with the forward options of ``module``."""
+        with self.weights(), self.active() as model:
+            return PolicyModule(model, module.temperature, module.options).logprobs(samples, micro_batcher)
+
+    def sync(self, step: int) -> dict[str, float]:
+        """Become the policy as it is now, if this step ends so; return a metric that says it."""
+        if self.sync_every == 0 or step % self.sync_every:
+            return {}
+        with self.whole_weights():
+            self.reference.sync(self.policy)
+        return {"reference_synced": 1.0}
+
+
+@dataclass(frozen=True)
+class ForwardResults:
+    """What forwards without gradient give for this rank's completions, before any update."""
+
+    references: Sequence[Floats] | None
+    """Logprobs under the reference policy; None where nothing asks for them."""
+    values: Sequence[TokenValues] | None
+    """The critic's; None without one."""
+
+
+@dataclass(frozen=True)
+class ScoredRollouts:
+    """Completions of all ranks with their scores, penalties subtracted."""
+
+    rollouts: Sequence[Rollout]
+    scores: Sequence[Score]
+    filtered_scores: Sequence[Score]
+    values: Sequence[TokenValues] | None
+
+    @property
+    def every_score(self) -> list[Score]:
+        """Those of filtered groups too."""
+        return [*self.scores, *self.filtered_scores]
+
+
+class AdvantageStep:
+    """Turns a rollout batch into advantages, over the completions of all ranks.
+
+    Args:
+        estimator: the run's advantage.
+        label: names it in errors.
+        reference: None where nothing asks for it.
+        module: the policy, with the critic if the estimator has one.
+        micro_batcher: cuts the forwards without gradient.
+        strategy: gathers what every rank has.
+        whole_weights: of the policy.
+        config: KL and length penalties.
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        label: str,
+        reference: ReferencePolicy | None,
+        module: PolicyModule,
+        micro_batcher: MicroBatcher,
+        strategy: Strategy,
+        whole_weights: WholeWeights,
+        config: OnlineTrainerConfig,
+    ) -> None:
+        self.estimator, self.label, self.reference, self.module = estimator, label, reference, module
+        self.micro_batcher, self.strategy, self.whole_weights = micro_batcher, strategy, whole_weights
+        self.config = config
+
+    def forward(self, samples: Sequence[TrainingSample]) -> ForwardResults:
+        """Reference logprobs and critic values of this rank's completions."""
+        references = None
+        if self.reference is not None:
+            references = self.reference.logprobs(samples, self.module, self.micro_batcher)
+        if self.module.critic is None:
+            return ForwardResults(references, None)
+        with self.whole_weights():
+            values = self.module.values(samples, self.micro_batcher)
+        rows = references if references is not None else [None] * len(values)
+        return ForwardResults(references, [TokenValues(row, ref) for row, ref in zip(values, rows)])
+
+    def score(self, batch: RolloutBatch, forward: ForwardResults) -> ScoredRollouts:
+        """Subtract the penalties, and bring every rank's completions together. An estimator with a critic charges the
+        KL itself, token by token."""
+        config, scores = self.config, list(batch.scores)
+        penalised = config.kl.where == "reward" and config.kl.coefficient > 0
+        if penalised and forward.references is not None and forward.values is None:
+            rows = zip(scores, batch.rollouts, forward.references)
+            scores = [apply_kl_penalty(score, rollout, ref_T, config.kl) for score, rollout, ref_T in rows]
+        scores = self._without_overlong(scores, batch.rollouts)
+        shards = self.strategy.gather_objects((batch.rollouts, scores, forward.values))
+        return ScoredRollouts(
+            rollouts=[r for shard in shards for r in shard[0]],
+            scores=[s for shard in shards for s in shard[1]],
+            filtered_scores=self._without_overlong(batch.filtered_scores, batch.filtered_rollouts),
+            values=None if forward.values is None else [v for shard in shards for v in shard[2]],
+        )
+
+    def _without_overlong(self, scores: Sequence[Score], rollouts: Sequence[Rollout]) -> list[Score]:
+        limit, settings = self.config.sampling.max_tokens, self.config.overlong
+        return [apply_overlong_penalty(score, rollout, limit, settings) for score, rollout in zip(scores, rollouts)]
+
+    def estimate(self, scored: ScoredRollouts, group_ids: Sequence[int]) -> Advantages:
+        """One advantage per completion of all ranks; the estimator is not called for none.
+
+        Raises:
+            PluginError: the estimator returned something else.
+        """
+        rollouts = scored.rollouts
+        if not rollouts:
+            return Advantages([])
+        arguments = (list(rollouts), list(scored.scores), list(group_ids))
+        if scored.values is None:
+            return check_advantages(self.estimator.estimate(*arguments), rollouts, self.label)
+        advantages = check_advantages(self.estimator.estimate(*arguments, scored.values), rollouts, self.label)
+        return check_returns(advantages, rollouts, self.label)
+
+
+def with_advantages(
+    samples: Sequence[TrainingSample], batch: RolloutBatch, advantages: Advantages, forward: ForwardResults
+) -> list[list[TrainingSample]]:
+    """This rank's samples with what their loss needs, group by group; those without a score are left out.
+
+    Args:
+        samples: one per completion of this rank.
+        batch: its groups.
+        advantages: of all ranks.
+        forward: reference logprobs and critic values of this rank.
+    """
+    trained: list[TrainingSample | None] = []
+    for n, sample in enumerate(samples):
+        advantage = advantages.values[batch.offset + n]
+        if advantage is None:
+            trained.append(None)
+            continue
+        sample = sample.with_advantage(advantage)
+        if forward.references is not None:
+            sample = sample.with_(ref_T=forward.references[n])
+        returns_T = None if advantages.returns is None else advantages.returns[batch.offset + n]
+        if forward.values is not None and returns_T is not None:
+            sample = sample.with_(old_values_T=forward.values[n].values_T1[:-1], returns_T=returns_T)
+        trained.append(sample)
+    return by_group(trained, batch.own_groups)
+
+
+def measured_kl(rollouts: Sequence[Rollout], references: Sequence[Any]) -> tuple[float, float]:
+    """KL(policy that sampled || reference): k3 of every token that the policy chose, summed, and their number.
+
+    It needs no forward: the engine's logprobs are compared with the reference's, so every rollout counts, those of
+    constant groups too.
+    """
+    rows = [
+        policy_tokens(rollout, kl_value(rollout.logprobs_T, ref_T, "k3"))
+        for rollout, ref_T in zip(rollouts, references, strict=True)
+    ]
+    return float(sum(float(row.sum(dtype=np.float64)) for row in rows)), float(sum(len(row) for row in rows))

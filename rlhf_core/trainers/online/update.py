@@ -1,0 +1,177 @@
+"""All optimizer updates of one rollout batch."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from rlhf_core import hooks as hk
+from rlhf_core.loss_terms import with_sample_size
+from rlhf_core.protocols import Strategy
+from rlhf_core.runs.session import RunSession
+from rlhf_core.trainers.common.learner import Learner, MetricSums, means
+from rlhf_core.trainers.common.micro_batches import PolicyMicroBatcher
+from rlhf_core.trainers.common.policy_module import PolicyModule
+from rlhf_core.trainers.common.training_sample import TrainingSample, regrouped
+from rlhf_core.trainers.online.advantages import WholeWeights
+from rlhf_core.trainers.online.config import OnlineTrainerConfig
+from rlhf_core.trainers.online.entropy import keep_uncertain
+from rlhf_core.trainers.online.logprob_mismatch import mismatch_warning
+
+log = logging.getLogger("rlhf")
+Groups = list[list[TrainingSample]]
+"""Samples, group by group."""
+
+
+class UpdateStep:
+    """Cuts a rollout batch into optimizer batches and updates the policy on each.
+
+    Args:
+        learner: makes one update.
+        module: the policy; old logprobs come from it.
+        micro_batcher: cuts forwards, and shares groups out to ranks.
+        strategy: ranks.
+        whole_weights: of the policy.
+        config: batch sizes and what is left out.
+        session: hooks and counts.
+        seed: of the order of optimizer batches.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        module: PolicyModule,
+        micro_batcher: PolicyMicroBatcher,
+        strategy: Strategy,
+        whole_weights: WholeWeights,
+        config: OnlineTrainerConfig,
+        session: RunSession,
+        seed: int,
+    ) -> None:
+        self.learner, self.module, self.micro_batcher, self.strategy = learner, module, micro_batcher, strategy
+        self.whole_weights, self.config, self.session, self.seed = whole_weights, config, session, seed
+        self.checked_mismatch = False
+        """Engine and trainer were compared on the run's first batch."""
+
+    def __call__(self, step: int, groups: Groups, sampled_by: int, *, critic_only: bool = False) -> dict[str, float]:
+        """Update on one rollout batch; all ranks call it together.
+
+        Args:
+            step: the step.
+            groups: this rank's.
+            sampled_by: policy version that sampled them.
+            critic_only: the policy gets no update.
+
+        Returns:
+            Each metric's weighted mean over the updates, over the sequences that were run; counts are added.
+            ``drift/`` is that of the update made with the very weights that sampled.
+        """
+        groups, metrics = self._measure(groups)
+        samples = [s for group in groups for s in group]
+        event = hk.BatchReady(step, len(samples), sum(s.tokens for s in samples))
+        self.session.hooks.fire("rlhf_batch_ready", event)
+        updates: list[MetricSums] = []
+        for batch in self._batches(step, groups):
+            sums = self._update(batch, sampled_by, critic_only)
+            updates.append(sums)
+            if self._too_far(sums, len(updates)):
+                break
+        return {**with_sample_size(means(updates)), **metrics}
+
+    def _update(self, batch: Sequence[TrainingSample], sampled_by: int, critic_only: bool) -> MetricSums:
+        """One update; what cannot contribute a gradient is counted in the denominators and not run."""
+        totals = (float(sum(s.tokens for s in batch)), float(sum(s.tokens > 0 for s in batch)))
+        on_policy = self.learner.version == sampled_by
+        sums = self.learner.update_sums(self._with_gradient(batch), totals, critic_only=critic_only)
+        if not on_policy:
+            return {name: value for name, value in sums.items() if not name.startswith("drift/")}
+        if not self.checked_mismatch:
+            self._check_mismatch(means([sums]))
+        return sums
+
+    def _measure(self, groups: Groups) -> tuple[Groups, dict[str, float]]:
+        """What is measured once per rollout batch, before any update: old logprobs, and which tokens are uncertain."""
+        config, several, choose = self.config, self.config.updates_per_step > 1, self.config.entropy_quantile < 1
+        samples = [s for group in groups for s in group]
+        if config.importance.old_policy == "behaviour":
+            assert all(s.behaviour_T is not None for s in samples), "an engine's logprobs come with every rollout"
+            samples, several = [s.with_(old_T=s.behaviour_T) for s in samples if s.behaviour_T is not None], False
+        if not several and not choose:
+            return regrouped(samples, groups), {}
+        with self.whole_weights():
+            old, entropies = self.module.measure(samples, self.micro_batcher, entropy=choose)
+        metrics: dict[str, float] = {}
+        if several:
+            samples = [s.with_(old_T=old_T) for s, old_T in zip(samples, old)]
+        if choose:
+            samples, metrics = keep_uncertain(samples, entropies, config.entropy_quantile, self.strategy)
+        return regrouped(samples, groups), metrics
+
+    def _too_far(self, sums: MetricSums, made: int) -> bool:
+        """Whether the policy has left the one that sampled by more than ``target_kl``, with updates still to come."""
+        limit, left = self.config.target_kl, self.config.updates_per_step - made
+        total, weight = sums.get("approx_kl", (0.0, 0.0))
+        if limit is None or not left or not weight or total / weight <= limit:
+            return False
+        self.session.counts["updates_beyond_target_kl"] += left
+        return True
+
+    def _with_gradient(self, samples: Sequence[TrainingSample]) -> list[TrainingSample]:
+        """The samples that can contribute a gradient."""
+        return [s for s in samples if s.tokens and not (self._drops_zero_advantages and s.zero_advantage)]
+
+    @property
+    def _drops_zero_advantages(self) -> bool:
+        config = self.config
+        kl_in_loss = config.kl.where == "loss" and config.kl.coefficient > 0
+        other_terms = kl_in_loss or config.entropy_coefficient != 0 or self.module.critic is not None
+        return config.drop_constant_groups and not other_terms
+
+    def _batches(self, step: int, groups: Groups) -> Iterator[list[TrainingSample]]:
+        """This rank's share of every optimizer batch.
+
+        With several batches the groups of *all* ranks are permuted (anew in every epoch), cut into batches, and each
+        batch is shared out, so that the process count changes no batch. With micro-batches by tokens a single batch is
+        shared out anew too, by the work of what is left to train on.
+        """
+        epochs, rank = self.config.epochs_per_rollout_batch, self.strategy.rank
+        batches_per_epoch = self.config.updates_per_step // epochs
+        if batches_per_epoch == 1 and self.config.micro_batch_tokens is None:
+            yield from [[s for group in groups for s in group]] * epochs
+            return
+        groups = [group for shard in self.strategy.gather_objects(groups) for group in shard]
+        for epoch in range(epochs):
+            order = np.arange(len(groups))
+            if batches_per_epoch > 1:
+                order = np.random.default_rng([self.seed, step, epoch]).permutation(len(groups))
+            for places in np.array_split(order, batches_per_epoch):
+                batch = [groups[place] for place in np.sort(places)]
+                work = [self._with_gradient(group) for group in batch]
+                share = self.micro_batcher.share(work, self.strategy.world_size)[rank]
+                yield [s for place in share for s in batch[place]]
+
+    def _check_mismatch(self, metrics: Mapping[str, float]) -> None:
+        """Warn once if the engine's and the trainer's logprobs disagree on the first batch."""
+        self.checked_mismatch = "drift/mean_abs" in metrics
+        warning = mismatch_warning(metrics)
+        if warning:
+            self.session.counts["drift_warnings"] += 1
+            log.warning("%s", warning)
+
+
+def group_counts(values: Sequence[object], scores_ok: Sequence[bool], group_ids: Sequence[int]) -> dict[str, int]:
+    """Count groups that teach nothing: equal scores, or (under another name) too few scores to compare.
+
+    Args:
+        values: advantages of the completions of all ranks, None where there is none.
+        scores_ok: whether each has a score.
+        group_ids: the group of each.
+    """
+    alive = {g for g, v in zip(group_ids, values) if v is not None and np.any(v)}
+    size, scored = Counter(group_ids), Counter(g for g, ok in zip(group_ids, scores_ok) if ok)
+    without_signal = [g for g in size if g not in alive]
+    unscored = sum(scored[g] < min(2, size[g]) for g in without_signal)
+    return {"constant_groups": len(without_signal) - unscored, "unscored_groups": unscored}

@@ -1,0 +1,56 @@
+"""Brings the policy's weights to what samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+from rlhf_core.models.sampler_policy import SamplerPolicy, snapshot, trained_names
+
+Tensors = Mapping[str, Any]
+"""Name -> tensor of every trained weight."""
+
+
+class WeightSync:
+    """Copies the policy's trained weights to the sampler's copy, or hands them to an engine that keeps its own.
+
+    An engine may have ``update_weights(version, tensors)``; it is called before the first batch of each version. One
+    that samples from the policy itself needs nothing.
+
+    Args:
+        policy: being trained.
+        whole_weights: context in which its weights are whole on every rank.
+        sampler: a copy to sample from while the policy is trained; None samples from the policy itself.
+        engine: the rollout engine.
+    """
+
+    def __init__(
+        self,
+        policy: Any,
+        whole_weights: Callable[[], AbstractContextManager[None]],
+        sampler: SamplerPolicy | None,
+        engine: Any,
+    ) -> None:
+        self.policy, self.whole_weights, self.sampler = policy, whole_weights, sampler
+        self._names = trained_names(policy)
+        self._update_weights = getattr(engine, "update_weights", None)
+        self._published: int | None = None
+
+    def snapshot(self) -> Tensors:
+        """The trained weights as they are now, cloned."""
+        with self.whole_weights():
+            return snapshot(self.policy, self._names)
+
+    def load(self, version: int, weights: Tensors) -> None:
+        """Let what samples have the weights of :meth:`snapshot`."""
+        if self.sampler is not None:
+            self.sampler.load(weights)
+        if self._update_weights is not None and version != self._published:
+            self._update_weights(version, weights)
+        self._published = version
+
+    def sync(self, version: int) -> None:
+        """Let what samples have the policy's weights as they are now."""
+        if self.sampler is not None or (self._update_weights is not None and version != self._published):
+            self.load(version, self.snapshot())
