@@ -27,12 +27,13 @@ if TYPE_CHECKING:
     from rlhf_core.errors import UserError as UserError
     from rlhf_core.hooks import hookimpl as hookimpl
     from rlhf_core.models.config import ModelConfig as ModelConfig
-    from rlhf_core.trainers.common.config import KLSettings as KLSettings
-    from rlhf_core.trainers.common.config import OfflineTrainerConfig as OfflineTrainerConfig
-    from rlhf_core.trainers.common.config import OnlineTrainerConfig as OnlineTrainerConfig
     from rlhf_core.trainers.common.config import OptimizerSettings as OptimizerSettings
-    from rlhf_core.trainers.common.config import PolicyTrainerConfig as PolicyTrainerConfig
     from rlhf_core.trainers.common.config import SamplingSettings as SamplingSettings
+    from rlhf_core.trainers.offline.config import OfflineTrainerConfig as OfflineTrainerConfig
+    from rlhf_core.trainers.offline.config import PolicyTrainerConfig as PolicyTrainerConfig
+    from rlhf_core.trainers.online.config import KLSettings as KLSettings
+    from rlhf_core.trainers.online.config import OnlineTrainerConfig as OnlineTrainerConfig
+    from rlhf_core.trainers.online.config import RolloutTrainerConfig as RolloutTrainerConfig
     from rlhf_core.types import Advantages as Advantages
     from rlhf_core.types import Demonstration as Demonstration
     from rlhf_core.types import FinishReason as FinishReason
@@ -74,14 +75,9 @@ _HOMES = {
     ),
     "rlhf_core.hooks": ("hookimpl",),
     "rlhf_core.models.config": ("ModelConfig",),
-    "rlhf_core.trainers.common.config": (
-        "KLSettings",
-        "OfflineTrainerConfig",
-        "OnlineTrainerConfig",
-        "OptimizerSettings",
-        "PolicyTrainerConfig",
-        "SamplingSettings",
-    ),
+    "rlhf_core.trainers.common.config": ("OptimizerSettings", "SamplingSettings"),
+    "rlhf_core.trainers.offline.config": ("OfflineTrainerConfig", "PolicyTrainerConfig"),
+    "rlhf_core.trainers.online.config": ("KLSettings", "OnlineTrainerConfig", "RolloutTrainerConfig"),
     "rlhf_core.types": (
         "Advantages",
         "Demonstration",

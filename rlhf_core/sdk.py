@@ -97,19 +97,19 @@ if TYPE_CHECKING:
     from rlhf_core.protocols import Verifier as Verifier
     from rlhf_core.registry import Registry as Registry
     from rlhf_core.registry import check_component as check_component
-    from rlhf_core.rollout_batch import RolloutBatch as RolloutBatch
     from rlhf_core.rollout.native import NativeEngine as NativeEngine
     from rlhf_core.rollout.seeds import request_seed as request_seed
+    from rlhf_core.rollout_batch import RolloutBatch as RolloutBatch
     from rlhf_core.runs.atomic import disk_error as disk_error
     from rlhf_core.runs.atomic import whole_folder as whole_folder
     from rlhf_core.runs.atomic import write_json as write_json
     from rlhf_core.runs.atomic import write_text as write_text
     from rlhf_core.runs.build_component import build_component as build_component
     from rlhf_core.runs.cache import cache_folder as cache_folder
-    from rlhf_core.runs.checkpoint_manager import Checkpoint as Checkpoint
-    from rlhf_core.runs.events import LiveEvents as LiveEvents
     from rlhf_core.runs.checkpoint import preserved_rng as preserved_rng
     from rlhf_core.runs.checkpoint import seed_everything as seed_everything
+    from rlhf_core.runs.checkpoint_manager import Checkpoint as Checkpoint
+    from rlhf_core.runs.events import LiveEvents as LiveEvents
     from rlhf_core.runs.jsonl import JsonlFile as JsonlFile
     from rlhf_core.runs.jsonl import plain as _json_values
     from rlhf_core.runs.jsonl import read_jsonl as read_jsonl

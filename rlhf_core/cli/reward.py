@@ -79,7 +79,7 @@ def _row(row: Mapping[str, Any], one: Score) -> dict[str, Any]:
 def _summary(name: str, scores: Sequence[Score]) -> dict[str, Any]:
     from collections import Counter
 
-    from rlhf_core.trainers.common.metrics import mean
+    from rlhf_core.functional.statistics import mean
 
     good = [float(s.value) for s in scores if s.ok and s.value is not None]
     return {

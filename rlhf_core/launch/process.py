@@ -59,8 +59,8 @@ def run_plan(
         check_component("trainer", trainer, config.trainer.name)
         closing.callback(getattr(trainer, "close", lambda: None))
         if rank == 0:
-            session.trackers = [session.parts.build("tracker", t, ctx) for t in config.trackers]
-        session.monitors = [session.parts.build("monitor", m, ctx) for m in config.monitors]
+            session.metrics.trackers = [session.components.build("tracker", t, ctx) for t in config.trackers]
+        session.metrics.monitors = [session.components.build("monitor", m, ctx) for m in config.monitors]
         return trainer.run()
 
 

@@ -74,7 +74,10 @@ class ComponentSet:
     def of(self, component: Any) -> BuiltComponent:
         """A component's entry; named after its class if it was not built here."""
         name = type(component).__name__
-        return next((entry for entry in self._entries if entry.component is component), BuiltComponent("", name, name, component))
+        return next(
+            (entry for entry in self._entries if entry.component is component),
+            BuiltComponent("", name, name, component),
+        )
 
     def label(self, component: Any) -> str:
         """Kind, name, distribution and version of a component. Example: ``reward 'judge' (acme-judge 1.2)``"""

@@ -61,7 +61,7 @@ def once(model: Any, prompts: Sequence[Any], completions: Sequence[Any], paths: 
     ctypes.CDLL(None).malloc_trim(0)  # what earlier turns left is not there to be used unseen
     Path("/proc/self/clear_refs").write_text("5")
     before, wall, cpu = memory_mb("VmRSS"), time.perf_counter(), time.process_time()
-    out = completion_logprobs(model, prompts, completions, entropy=True, **paths.options)
+    out = completion_logprobs(model, prompts, completions, entropy=True, **paths.as_arguments)
     logprobs = out.logprobs_BT[out.mask_BT]
     (logprobs * torch.cos(torch.arange(len(logprobs)))).mean().backward()
     row = {"cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall, "mb": memory_mb("VmHWM") - before}

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rlhf_core.trainers.online.penalties import charge
 
 from rlhf_core.batches import TokenBatch
 from rlhf_core.errors import ConfigError
@@ -19,7 +20,6 @@ from rlhf_core.functional.reduce import masked_mean, masked_normalize, masked_su
 from rlhf_core.kernels.chunked_head import head_logprobs
 from rlhf_core.trainers.common.config import KLSettings
 from rlhf_core.trainers.common.policy_module import KLTerm
-from rlhf_core.trainers.online.penalties import charge
 from rlhf_core.types import FinishReason, Rollout, Score
 from rlhf_plugin_grpo.loss import GrpoClip
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rlhf_core.trainers.online.penalties import charge_length
 
 from rlhf_core.registry import Registry
 from rlhf_core.runs.jsonl import read_jsonl
@@ -15,7 +16,6 @@ from rlhf_core.testing.samples import make_rollout
 from rlhf_core.trainers.common.config import OnlineTrainerConfig, OverlongSettings
 from rlhf_core.trainers.common.training_sample import TrainingSample, make_item
 from rlhf_core.trainers.online.entropy import keep_uncertain
-from rlhf_core.trainers.online.penalties import charge_length
 from rlhf_core.types import Score, ScoreStatus
 
 from .conftest import ONLINE, Train

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from rlhf_core.trainers.online.batch_codec import pack, unpack
+from rlhf_core.trainers.online.events import EventLog
+from rlhf_core.trainers.online.rollout_group import RolloutGroup
 
 from rlhf_core.data.order import PromptOrder
-from rlhf_core.trainers.online.batch_codec import pack, unpack
 from rlhf_core.trainers.online.collector import RolloutBatch
-from rlhf_core.trainers.online.events import EventLog
 from rlhf_core.trainers.online.prompts import PromptLoader
 from rlhf_core.trainers.online.rollout_buffer import RolloutBuffer
 from rlhf_core.trainers.online.rollout_config import RolloutSettings

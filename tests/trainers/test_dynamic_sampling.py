@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rlhf_core.trainers.online.rollout_group import RolloutGroup
 from safetensors.torch import load_file
 
 from rlhf_core.runs.jsonl import read_jsonl
-from rlhf_core.trainers.online.rollout_group import RolloutGroup
 from rlhf_core.types import Prompt, PromptGroup, Sample, Score, ScoreStatus
 from rlhf_core.verifiers.verifier_reward import VerifierReward
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rlhf_core.trainers.online.penalties import charge, measured
 from safetensors.torch import load_file
 
 from rlhf_core.functional.kl import kl_value
@@ -17,7 +18,6 @@ from rlhf_core.pocket import weights_path
 from rlhf_core.runs.jsonl import read_jsonl
 from rlhf_core.trainers.common.config import KLSettings
 from rlhf_core.trainers.common.learner import Learner, MetricSums
-from rlhf_core.trainers.online.penalties import charge, measured
 from rlhf_core.types import FinishReason, Rollout, Sample, Score, ScoreStatus
 from rlhf_core.verifiers.verifier_reward import VerifierReward
 

@@ -322,6 +322,7 @@ def win_rate_over(before: Evaluation | None, now: Evaluation | None) -> float | 
     """
     if before is None or now is None:
         return None
-    after_values, before_values = (now.golds, before.golds) if now.golds and before.golds else (now.scores, before.scores)
-    pairs = [(a, b) for a, b in zip(after_values or (), before_values or ()) if a is not None and b is not None]
+    have_golds = now.golds and before.golds
+    rows = zip(now.golds or (), before.golds or ()) if have_golds else zip(now.scores or (), before.scores or ())
+    pairs = [(a, b) for a, b in rows if a is not None and b is not None]
     return win_rate([a for a, _ in pairs], [b for _, b in pairs]).rate if pairs else None

@@ -145,7 +145,10 @@ def check_iterative(config: IterativeDpoConfig, ctx: BuildContext) -> None:
             "temperature 0 samples the same completion for the whole group: there would be no pairs",
             fix="--set trainer.sampling.temperature=1.0",
         )
-    if config.buffer != "rolling" and config.buffer_iterations != type(config).model_fields["buffer_iterations"].default:
+    if (
+        config.buffer != "rolling"
+        and config.buffer_iterations != type(config).model_fields["buffer_iterations"].default
+    ):
         raise ConfigError(
             f"trainer.buffer_iterations has no effect with buffer {config.buffer}",
             fix="--set trainer.buffer=rolling, or leave it out",

@@ -180,9 +180,9 @@ class UnpairedTrainer(OfflineTrainer):
         strategy = self.strategy
         rank_sides = [item.mismatched for item in items[strategy.rank :: strategy.world_size]]
         logprobs: list[float] = []
-        with strategy.gathered(self.updater.module):
+        with strategy.gathered(self.learner.module):
             if rank_sides:
-                module = strategy.unwrap(self.updater.module)
+                module = strategy.unwrap(self.learner.module)
                 logprobs = module.sums(rank_sides, self.settings.micro_batch_size)
         total = sum(logprob - float(side.ref or 0.0) for logprob, side in zip(logprobs, rank_sides))
         return max(0.0, strategy.sum_over_ranks([total])[0] / len(items))

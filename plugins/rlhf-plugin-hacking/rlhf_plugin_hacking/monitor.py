@@ -126,7 +126,7 @@ class HackingMonitor:
 
     def _write(self, step: int, values: Mapping[str, float]) -> None:
         if self.session is not None:
-            self.session.log_more(step, {f"hacking/{k}": v for k, v in values.items()})
+            self.session.metrics.log_more(step, {f"hacking/{k}": v for k, v in values.items()})
 
     def _message(self, level: Level, findings: Mapping[str, Finding]) -> str:
         """One message: the problems, their likely causes, what to change."""

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import torch
 
 from rlhf_core.functional.logprobs import selected_logprobs
+from rlhf_core.kernels.padded import padded_logits
 from rlhf_core.policy.forward import completion_logprobs
 from rlhf_core.policy.forward_options import ForwardOptions
-from rlhf_core.kernels.padded import padded_logits
 from rlhf_core.policy.structure import compute_dtype
 from rlhf_core.protocols import Strategy
 from rlhf_core.trainers.common.policy_module import PolicyModule
@@ -91,7 +91,8 @@ def forward_check(
     if _agrees(together, dtype):
         return []
     alone = [
-        _compare(name, plain, _compute(model, samples, temperature, options.alone(name), gradient)) for name in options.names
+        _compare(name, plain, _compute(model, samples, temperature, options.alone(name), gradient))
+        for name in options.names
     ]
     wrong = [finding for finding in alone if not _agrees(finding, dtype)]
     return wrong or [Finding(name, together.nats, together.gradient) for name in options.names]

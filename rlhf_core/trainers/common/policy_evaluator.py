@@ -194,9 +194,7 @@ def gold_metrics(rows: Sequence[Any], prefix: str) -> dict[str, float]:
     if not golds or any(g is None for g in golds):
         return {}
     return {
-        f"{prefix}/{name}": mean([float(g[name]) for g in golds])
-        for name in golds[0]
-        if all(name in g for g in golds)
+        f"{prefix}/{name}": mean([float(g[name]) for g in golds]) for name in golds[0] if all(name in g for g in golds)
     }
 
 

@@ -48,7 +48,9 @@ def figures(batch: Any, loss: torch.Tensor) -> list[Row]:
     return rows
 
 
-def example_rows(task: Any, batch: Sequence[Any], recorded: Mapping[str, Row], strategy: Strategy, texts: int) -> list[Row]:
+def example_rows(
+    task: Any, batch: Sequence[Any], recorded: Mapping[str, Row], strategy: Strategy, texts: int
+) -> list[Row]:
     """Rows of one step's examples, in the order of the batch.
 
     Args:

@@ -107,9 +107,7 @@ def build_online(
     return OnlineParts(
         scheduler=_build_scheduler(config, ctx, inputs, generator, rewards, whole_weights, sampler),
         rewards=rewards,
-        advantages=AdvantageStep(
-            estimator, label, reference, module, micro_batcher, strategy, whole_weights, config
-        ),
+        advantages=AdvantageStep(estimator, label, reference, module, micro_batcher, strategy, whole_weights, config),
         forward_check=forward_check,
         update=UpdateStep(learner, module, micro_batcher, strategy, whole_weights, config, session, ctx.seed),
         reference=reference,

@@ -31,9 +31,7 @@ class PolicyWeights:
         synced_reference: None where the reference stays what it was before training.
     """
 
-    def __init__(
-        self, policy: LoadedModel, critic: torch.nn.Module | None, synced_reference: Reference | None
-    ) -> None:
+    def __init__(self, policy: LoadedModel, critic: torch.nn.Module | None, synced_reference: Reference | None) -> None:
         self.policy, self.critic, self.synced_reference = policy, critic, synced_reference
 
     def load(self, checkpoint: Checkpoint) -> None:
@@ -115,7 +113,9 @@ class OnlineCheckpoint:
     def state_dict(self) -> dict[str, Any]:
         """Optimizer, data position and forward options."""
         check = self.forward_check
-        options = {} if check is None else {"forward_options": check.module.options.state(), "forward_checked": check.done}
+        options = (
+            {} if check is None else {"forward_options": check.module.options.state(), "forward_checked": check.done}
+        )
         return {
             "learner": self.learner.state_dict(),
             "prompt_order": self.prompts.order.state_dict(),

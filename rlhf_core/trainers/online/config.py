@@ -174,8 +174,8 @@ class OnlineTrainerConfig(RolloutTrainerConfig):
     sequences: nearly equal work in each and on each process, a prompt's completions together, no sequence cut (one
     that is longer gets a micro-batch of its own)."""
     self_check: bool = True
-    """Compare prefix sharing, packing and the chunked head with the plain computation on the first batch, and switch off
-    what differs, with a warning."""
+    """Compare prefix sharing, packing and the chunked head with the plain computation on the first batch; what differs
+    is switched off, with a warning."""
 
     @model_validator(mode="after")
     def _sizes(self) -> OnlineTrainerConfig:

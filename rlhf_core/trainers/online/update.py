@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -162,7 +163,7 @@ class UpdateStep:
             log.warning("%s", warning)
 
 
-def group_counts(values: Sequence[object], scores_ok: Sequence[bool], group_ids: Sequence[int]) -> dict[str, int]:
+def group_counts(values: Sequence[Any], scores_ok: Sequence[bool], group_ids: Sequence[int]) -> dict[str, int]:
     """Count groups that teach nothing: equal scores, or (under another name) too few scores to compare.
 
     Args:
