@@ -125,7 +125,7 @@ class RolloutEngine(Protocol):
 
 
 @runtime_checkable
-class WeightSync(Protocol):
+class WeightReceiver(Protocol):
     """Optional for a rollout engine that holds its own copy of the policy's weights (another process, another device).
 
     An engine without it samples from the policy object that it was built with.
@@ -136,7 +136,8 @@ class WeightSync(Protocol):
 
         Args:
             version: the policy version that they are, as ``generate`` will name it.
-            tensors: whole weights by parameter name, adapters merged; on any device, and not to be changed or kept.
+            tensors: whole trained weights by parameter name (with LoRA those of the adapter); on any device, and not to
+                be changed or kept.
         """
         ...
 
@@ -271,5 +272,5 @@ __all__ = [
     "Tracker",
     "Trainer",
     "Verifier",
-    "WeightSync",
+    "WeightReceiver",
 ]

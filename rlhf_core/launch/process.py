@@ -50,7 +50,8 @@ def run_plan(
         check_writable(run_dir)
     strategy = _build_strategy(config, ctx)
     session = RunSession(RunDir(run_dir), plan, strategy, hooks, resume=resume, environment=environment())
-    session.say, session.progress = say or session.say, progress or session.progress
+    session.say = say or session.say
+    session.metrics.progress = progress or session.metrics.progress
     ctx = ctx.with_(strategy=strategy, session=session)
     with contextlib.ExitStack() as closing:
         closing.callback(getattr(strategy, "close", lambda: None))

@@ -13,7 +13,6 @@ from rlhf_core.trainers.online.collector import RolloutBatch
 from rlhf_core.trainers.online.prompts import PromptLoader
 from rlhf_core.trainers.online.rollout_buffer import RolloutBuffer
 from rlhf_core.trainers.online.rollout_config import RolloutSettings
-from rlhf_core.trainers.online.rollout_group import RolloutGroup
 from rlhf_core.types import FinishReason, Prompt, PromptGroup, Rollout, Score, ScoreStatus, Segment
 
 

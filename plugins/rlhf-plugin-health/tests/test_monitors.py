@@ -6,7 +6,6 @@ import json
 import math
 
 import pytest
-from rlhf_core.trainers.common.metrics import repeat_metrics
 
 from rlhf_core.api import ComponentConfig, StopRun
 from rlhf_core.config.load import validate

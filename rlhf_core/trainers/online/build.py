@@ -16,7 +16,7 @@ from rlhf_core.models.sampler_policy import SamplerPolicy
 from rlhf_core.policy.structure import base_model
 from rlhf_core.protocols import CriticAdvantage, Loss, RolloutEngine
 from rlhf_core.runs.checkpoint_manager import Checkpoint
-from rlhf_core.strategy.group import RankGroup
+from rlhf_core.strategy.group import new_group
 from rlhf_core.trainers.common.forward_check import ForwardCheck
 from rlhf_core.trainers.common.learner import Learner
 from rlhf_core.trainers.common.micro_batches import PolicyMicroBatcher
@@ -274,7 +274,7 @@ def _build_scheduler(
         collector = RolloutCollector(inputs.prompts, generator, rewards, ctx.strategy, settings, whole_weights)
         return RolloutScheduler(collector, buffer, None, weight_sync, session, config.steps)
     timeout = config.rollouts.timeout_s
-    comm = RankGroup(ctx.strategy, timeout, settings.shares_groups)
+    comm = new_group(ctx.strategy, timeout, settings.shares_groups)
     collector = RolloutCollector(inputs.prompts, generator, rewards, comm, settings, nullcontext)
     worker = RolloutWorker(collector.collect, weight_sync, sampler.model, timeout)
     session.components.attach("the rollout worker", worker)

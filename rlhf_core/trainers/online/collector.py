@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
+from rlhf_core.protocols import Collectives
 from rlhf_core.rollout_batch import RolloutBatch, RolloutGroup
 from rlhf_core.runs.events import EventSink
 from rlhf_core.runs.timer import Timer
@@ -21,21 +22,6 @@ from rlhf_core.trainers.online.rewards import RewardManager
 from rlhf_core.types import PromptGroup, SamplingParams
 
 T = TypeVar("T")
-
-
-class Comm(Protocol):
-    """What collecting needs of the ranks: a strategy has it, and so has a group of its own for a second thread."""
-
-    rank: int
-    world_size: int
-
-    def gather_objects(self, value: Any) -> list[Any]:
-        """Every rank's plain value, in rank order."""
-        ...
-
-    def max_over_ranks(self, value: int) -> int:
-        """Largest value over ranks."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -77,7 +63,7 @@ class RolloutCollector:
         prompts: PromptLoader,
         generator: RolloutGenerator,
         rewards: RewardManager,
-        comm: Comm,
+        comm: Collectives,
         settings: CollectorSettings,
         whole_weights: Callable[[], AbstractContextManager[None]],
     ) -> None:
