@@ -22,6 +22,8 @@ class SamplerPolicy:
         """To be sampled from. Trained weights stay marked as such, for autocast keeps casts of no others."""
         self.model.eval()
         self._trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        self.names = list(self._trained)
+        """Of the weights that are trained."""
 
     def load(self, weights: Mapping[str, Any]) -> None:
         """Let the copy be the version of a :func:`snapshot`."""

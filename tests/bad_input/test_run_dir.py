@@ -81,16 +81,16 @@ def test_resuming_a_damaged_plan(rlhf: Rlhf, finished_run: Path, tmp_path: Path)
 def test_disk_full_at_a_checkpoint(
     rlhf: Rlhf, quick: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rlhf_core.runs import session
+    from rlhf_core.runs import checkpoint_manager
 
-    real = session.save_tree
+    real = checkpoint_manager.save_tree
 
     def full(folder: Path, name: str, tree: Any) -> None:
         if tree["step"] == 3:
             raise OSError(errno.ENOSPC, "No space left on device")
         real(folder, name, tree)
 
-    monkeypatch.setattr(session, "save_tree", full)
+    monkeypatch.setattr(checkpoint_manager, "save_tree", full)
     run = tmp_path / "run"
     out = rlhf(*quick, "--run-dir", run, "--set", "trainer.checkpoint_every=1")
     assert out.code == 2

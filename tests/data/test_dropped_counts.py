@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from rlhf_core.data.datasets import Datasets
 from rlhf_core.registry import Registry
 from rlhf_core.runs.component_set import ComponentSet
-from rlhf_core.trainers.common.config import OfflineTrainerConfig
 from rlhf_core.trainers.common.training_sample import TrainingSample
+from rlhf_core.trainers.offline.config import OfflineTrainerConfig
 from rlhf_core.trainers.offline.trainer import OfflineTrainer
 
 

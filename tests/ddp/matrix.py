@@ -22,11 +22,11 @@ from rlhf_core.models.load import LoadedModel, load_policy
 from rlhf_core.policy.forward_options import PLAIN, ForwardOptions
 from rlhf_core.strategy.accelerated import AcceleratedStrategy
 from rlhf_core.strategy.local import LocalStrategy
-from rlhf_core.trainers.common.config import OnlineTrainerConfig
 from rlhf_core.trainers.common.learner import Learner
 from rlhf_core.trainers.common.micro_batches import MicroBatcher, by_tokens, in_order
 from rlhf_core.trainers.common.policy_module import PolicyModule
 from rlhf_core.trainers.common.training_sample import TrainingSample
+from rlhf_core.trainers.online.config import OnlineTrainerConfig
 from rlhf_plugin_grpo.loss import GrpoClip
 
 PATHS = ("packing", "share_prefix", "chunked_head")

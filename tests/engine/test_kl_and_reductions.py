@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rlhf_core.trainers.online.penalties import charge
 
 from rlhf_core.batches import TokenBatch
 from rlhf_core.errors import ConfigError
@@ -18,8 +17,9 @@ from rlhf_core.functional.kl import kl_loss, kl_value
 from rlhf_core.functional.logprobs import entropy, selected_logprobs
 from rlhf_core.functional.reduce import masked_mean, masked_normalize, masked_sum, reduce_loss
 from rlhf_core.kernels.chunked_head import head_logprobs
-from rlhf_core.trainers.common.config import KLSettings
-from rlhf_core.trainers.common.policy_module import KLTerm
+from rlhf_core.loss_terms import KLTerm
+from rlhf_core.trainers.online.config import KLSettings
+from rlhf_core.trainers.online.rewards import apply_kl_penalty
 from rlhf_core.types import FinishReason, Rollout, Score
 from rlhf_plugin_grpo.loss import GrpoClip
 
@@ -141,7 +141,9 @@ def test_kl_of_whole_completions() -> None:
     charged: list[float] = []
     for row, r in zip(logp.detach(), ref):
         done = Rollout("p", 0, (1,), (5, 6), row.numpy(), 0, FinishReason.EOS, "x", 1)
-        score = charge(Score(0.0), done, r.numpy(), KLSettings(coefficient=1.0, estimator="k1", where="reward"))
+        score = apply_kl_penalty(
+            Score(0.0), done, r.numpy(), KLSettings(coefficient=1.0, estimator="k1", where="reward")
+        )
         charged.append(float(score.value or 0.0))
     policy_gradient = (weight * torch.tensor(charged, dtype=torch.float64) * logp.sum(1)).sum()
     torch.testing.assert_close(gradient(policy_gradient), -gradient(whole))

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from safetensors.torch import load_file
 
 from rlhf_core.runs.jsonl import read_jsonl
-from rlhf_core.trainers.common.config import AdaptiveSampling
+from rlhf_core.trainers.online.config import AdaptiveSampling
 
 ADAPTIVE = {"k_success": 2, "k_failure": 1, "max_completions": 10, "chunk_size": 4}
 BASE = {

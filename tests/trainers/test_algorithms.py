@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rlhf_core.trainers.online.penalties import charge_length
 
 from rlhf_core.registry import Registry
 from rlhf_core.runs.jsonl import read_jsonl
 from rlhf_core.strategy.local import LocalStrategy
 from rlhf_core.testing.samples import make_rollout
-from rlhf_core.trainers.common.config import OnlineTrainerConfig, OverlongSettings
-from rlhf_core.trainers.common.training_sample import TrainingSample, make_item
+from rlhf_core.trainers.common.training_sample import TrainingSample
+from rlhf_core.trainers.online.config import OnlineTrainerConfig, OverlongSettings
 from rlhf_core.trainers.online.entropy import keep_uncertain
+from rlhf_core.trainers.online.rewards import apply_overlong_penalty
 from rlhf_core.types import Score, ScoreStatus
 
 from .conftest import ONLINE, Train
@@ -96,7 +96,7 @@ class Ranks(LocalStrategy):
 
 def test_the_entropy_quantile_is_that_of_all_ranks_and_of_chosen_tokens_only() -> None:
     rng = np.random.default_rng(0)
-    items = [make_item(make_rollout(0, g, 4 + g), 1.0, mask_truncated=False) for g in range(4)]
+    items = [TrainingSample.from_rollout(make_rollout(0, g, 4 + g), advantage=1.0) for g in range(4)]
     entropies = [rng.random(i.tokens).astype(np.float32) for i in items]
     items[1] = TrainingSample(
         items[1].name,
@@ -131,14 +131,14 @@ def test_the_entropy_quantile_is_that_of_all_ranks_and_of_chosen_tokens_only() -
 )
 def test_the_overlong_penalty_grows_over_the_last_tokens(length: int, cache: float, penalty: float) -> None:
     settings = OverlongSettings(cache=cache, weight=3)
-    score = charge_length(Score(2.0, {"a": 1.0}), make_rollout(0, 0, length), 12, settings)
+    score = apply_overlong_penalty(Score(2.0, {"a": 1.0}), make_rollout(0, 0, length), 12, settings)
     assert score.value == pytest.approx(2.0 - 3 * penalty)
     assert score.parts == ({"a": 1.0} if not cache else {"a": 1.0, "overlong": pytest.approx(-3 * penalty)})
 
 
 def test_a_missing_score_is_not_charged_and_an_impossible_cache_is_refused() -> None:
     missing = Score.failed(ScoreStatus.TIMEOUT, "slow")
-    assert charge_length(missing, make_rollout(0, 0, 12), 12, OverlongSettings(cache=4)) is missing
+    assert apply_overlong_penalty(missing, make_rollout(0, 0, 12), 12, OverlongSettings(cache=4)) is missing
     with pytest.raises(ValueError, match="longer than max_tokens 64"):
         OnlineTrainerConfig(name="t", overlong=OverlongSettings(cache=65))
 

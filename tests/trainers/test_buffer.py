@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
-from rlhf_core.trainers.online.batch_codec import pack, unpack
-from rlhf_core.trainers.online.events import EventLog
-from rlhf_core.trainers.online.rollout_group import RolloutGroup
 
 from rlhf_core.data.order import PromptOrder
-from rlhf_core.trainers.online.collector import RolloutBatch
+from rlhf_core.rollout_batch import RolloutBatch, RolloutGroup
+from rlhf_core.runs.events import EventLog
+from rlhf_core.runs.tree import load_tree, save_tree
 from rlhf_core.trainers.online.prompts import PromptLoader
+from rlhf_core.trainers.online.rollout_batch_state import batch_state, read_batch
 from rlhf_core.trainers.online.rollout_buffer import RolloutBuffer
 from rlhf_core.trainers.online.rollout_config import RolloutSettings
 from rlhf_core.types import FinishReason, Prompt, PromptGroup, Rollout, Score, ScoreStatus, Segment
@@ -25,17 +27,16 @@ def batch() -> RolloutBatch:
 
 
 def walk(buffer: RolloutBuffer, steps: int, updates: int = 1) -> list[tuple[int, int, int, int]]:
-    """(RolloutBatch, its staleness, batches evicted, batches waiting) of each step; every order is filled at once."""
-    found: list[tuple[int, int, int, int]] = []
+    """(Batch, its staleness, batches evicted, batches waiting) of each step; every request is answered at once."""
+    rows: list[tuple[int, int, int, int]] = []
     for step in range(steps):
         version = step * updates
-        retired = buffer.move(version)
-        for _ in range(buffer.wanted(steps - step)):
-            buffer.add(version).batch = batch()
-        slot = buffer.oldest()
-        slot.reads += 1
-        found.append((slot.number, version - slot.version, len(retired.unread), len(buffer.slots) - 1))
-    return found
+        evicted = buffer.evict_stale(version)
+        for _ in range(buffer.num_to_request(steps - step)):
+            buffer.deliver(buffer.add(version).number, batch())
+        entry = buffer.read()
+        rows.append((entry.number, version - entry.version, len(evicted.unread), len(buffer.entries) - 1))
+    return rows
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ def test_oldest_first_one_version_late() -> None:
     assert rows == [(1, 0, 0, 1), (2, 1, 0, 1), (3, 1, 0, 1), (4, 1, 0, 1), (5, 1, 0, 0)]
 
 
-def test_the_last_steps_order_nothing_that_nobody_would_read() -> None:
+def test_the_last_steps_request_nothing_that_nobody_would_read() -> None:
     buffer = RolloutBuffer(RolloutSettings(max_staleness=9, max_reads=2), 4)
     rows = walk(buffer, 7)
     assert buffer.last == 4, "seven reads of at most two each"
@@ -78,36 +79,36 @@ def test_the_last_steps_order_nothing_that_nobody_would_read() -> None:
 def test_what_is_too_stale_goes_when_the_version_moves() -> None:
     buffer = RolloutBuffer(RolloutSettings(max_staleness=2, capacity=3), 3)
     for _ in range(4):
-        buffer.add(0).batch = batch()
-    buffer.oldest().reads = 1
-    assert [s.number for s in buffer.move(2).unread] == []
-    assert [s.number for s in buffer.slots] == [2, 3, 4]
+        buffer.deliver(buffer.add(0).number, batch())
+    buffer.read()
+    assert [e.number for e in buffer.evict_stale(2).unread] == []
+    assert [e.number for e in buffer.entries] == [2, 3, 4]
     buffer.add(2)
-    retired = buffer.move(3)
-    assert [s.number for s in retired.unread] == [2, 3, 4]
-    assert [s.number for s in buffer.slots] == [5], "an unfinished one stays"
-    assert buffer.wanted(9) == 3
+    evicted = buffer.evict_stale(3)
+    assert [e.number for e in evicted.unread] == [2, 3, 4]
+    assert [e.number for e in buffer.entries] == [5], "an unfinished one stays"
+    assert buffer.num_to_request(9) == 3
 
 
 def test_reads_that_staleness_forbids_are_counted() -> None:
     buffer = RolloutBuffer(RolloutSettings(max_staleness=1, max_reads=4, capacity=0), 0)
-    slot = buffer.add(0)
-    slot.reads = 1
-    assert buffer.move(1).reads == 0
-    retired = buffer.move(2)
-    assert (retired.reads, retired.unread) == (3, ())
+    buffer.add(0)
+    buffer.read()
+    assert buffer.evict_stale(1).reads == 0
+    evicted = buffer.evict_stale(2)
+    assert (evicted.reads, evicted.unread) == (3, ())
 
 
 def test_prompts_that_come_back_come_first_and_never_twice_in_a_batch() -> None:
-    found = [prompt(f"p{n}") for n in range(6)]
-    library = PromptLoader(PromptOrder(found, {"a": 1.0}, 0, shuffle=False), lambda p: (1,), 2)
-    first, second = library.take(2), library.take(2)
-    library.put_back([*first, *second, *first])
-    ids = [[g.prompt.id for g in library.take(3)] for _ in range(3)]
+    prompts = [prompt(f"p{n}") for n in range(6)]
+    loader = PromptLoader(PromptOrder(prompts, {"a": 1.0}, 0, shuffle=False), lambda p: (1,), 2)
+    first, second = loader.take(2), loader.take(2)
+    loader.put_back([*first, *second, *first])
+    ids = [[g.prompt.id for g in loader.take(3)] for _ in range(3)]
     assert ids == [["p0", "p1", "p2"], ["p3", "p0", "p1"], ["p4", "p5", "p0"]]
 
 
-def test_a_batch_on_the_shelf_and_back() -> None:
+def test_a_batch_in_a_checkpoint_and_back(tmp_path: Path) -> None:
     ask = prompt("x")
     group = PromptGroup(ask, (1, 2), 2)
     rollouts = [
@@ -128,18 +129,19 @@ def test_a_batch_on_the_shelf_and_back() -> None:
         for n in range(2)
     ]
     scores = [Score(0.25, {"a": 1.0}), Score.failed(ScoreStatus.TIMEOUT, "slow")]
-    notes = EventLog()
-    notes.rollouts(rollouts)
-    notes.rewards(rollouts, scores)
-    notes.count({"n": 2})
-    notes.trace("refill", [{"event": "set_aside"}])
+    log = EventLog()
+    log.rollouts(rollouts)
+    log.rewards(rollouts, scores)
+    log.count({"n": 2})
+    log.trace("dynamic_sampling", [{"event": "set_aside"}])
     whole = RolloutBatch(
-        [group], [group], rollouts, scores, 4, [RolloutGroup(group, rollouts, scores)], {"m": 1.0}, 3, notes
+        [group], [group], rollouts, scores, 4, [RolloutGroup(group, rollouts, scores)], {"m": 1.0}, 3, log.events
     )
-    tree = pack(whole)
-    assert len(tree["shelf"]["rollouts"]) == 2, "each once"
-    back = unpack(tree, lambda source, name: {("a", "x"): ask}[source, name])
-    assert (back.groups, back.mine, back.scores, back.offset, back.metrics, back.version) == (
+    tree = batch_state(whole)
+    assert len(tree["tables"]["Rollout"]) == 2, "each once"
+    save_tree(tmp_path, "batch", tree)
+    back = read_batch(load_tree(tmp_path, "batch"), lambda source, name: {("a", "x"): ask}[source, name])
+    assert (back.groups, back.own_groups, back.scores, back.offset, back.metrics, back.version) == (
         [group],
         [group],
         scores,
@@ -153,6 +155,6 @@ def test_a_batch_on_the_shelf_and_back() -> None:
         assert (one.finish_reason, one.seed, one.policy_version) == (two.finish_reason, two.seed, two.policy_version)
         assert (one.mask_T is None) == (two.mask_T is None)
         assert (one.info, one.segments) == (two.info, two.segments)
-    assert back.aside[0].rollouts[1] is back.rollouts[1]
-    assert [method for method, _ in back.notes.rows] == ["rollouts", "rewards", "count", "trace"]
-    assert back.notes.rows[1][1][0][1] is back.rollouts[1]
+    assert back.filtered[0].rollouts[1] is back.rollouts[1]
+    assert [method for method, _ in back.events] == ["rollouts", "rewards", "count", "trace"]
+    assert back.events[1][1][0][1] is back.rollouts[1]

@@ -118,7 +118,7 @@ def test_bad_file_is_refused_before_the_model_loads(
     if text is not None:
         path.write_text(text)
     monkeypatch.setattr(
-        "rlhf_core.trainers.online.build.load_policy", lambda config: pytest.fail("the model was loaded")
+        "rlhf_core.trainers.online.inputs.load_policy", lambda config: pytest.fail("the model was loaded")
     )
     out = rlhf(*quick, "--set", f"dataset.curriculum.path={path}", "--run-dir", tmp_path / "run")
     assert out.code == 2, out.err

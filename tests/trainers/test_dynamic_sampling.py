@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rlhf_core.trainers.online.rollout_group import RolloutGroup
 from safetensors.torch import load_file
 
+from rlhf_core.rollout_batch import RolloutGroup
 from rlhf_core.runs.jsonl import read_jsonl
 from rlhf_core.types import Prompt, PromptGroup, Sample, Score, ScoreStatus
 from rlhf_core.verifiers.verifier_reward import VerifierReward
@@ -66,7 +66,7 @@ def test_every_group_of_the_batch_teaches(train: Any, tmp_path: Path) -> None:
         done = [c for r in mine for c in r["completions"]]
         assert row["tokens_generated"] == sum(c["tokens"] for c in done)
         assert row["reward/mean"] == pytest.approx(np.mean([c["score"] for c in done]))
-        assert row["refill/set_aside"] == len(mine) - 4
+        assert row["dynamic_sampling/set_aside"] == len(mine) - 4
         assert row["train/tokens"] == sum(c["tokens"] for r in mine if r["event"] == "prompt" for c in r["completions"])
         assert row["drift/mean_abs"] < 1e-4
     seeds = [c["seed"] for r in (*kept, *aside) for c in r["completions"]]
@@ -79,7 +79,7 @@ def test_rounds_are_bounded_and_the_step_trains_on_what_there_is(train: Any, tmp
     assert len(kept) + len(aside) == 12
     assert 0 < len(kept) < 12
     assert summary["dropped"]["groups_not_refilled"] == len(aside)
-    assert [r["refill/missing"] for r in steps(tmp_path / "run")] == [
+    assert [r["dynamic_sampling/missing"] for r in steps(tmp_path / "run")] == [
         sum(r["step"] == n for r in aside) for n in (1, 2, 3)
     ]
 
@@ -195,4 +195,4 @@ def test_two_processes_sample_and_keep_what_one_does(tmp_path: Path) -> None:
 def test_what_teaches(found: list[float | None], teaches: bool) -> None:
     scores = [Score.failed(ScoreStatus.TIMEOUT, "slow") if v is None else Score(v) for v in found]
     group = PromptGroup(Prompt("a/1", ({"role": "user", "content": "x"},)), (1,), len(found))
-    assert RolloutGroup(group, [], scores).teaches is teaches
+    assert RolloutGroup(group, [], scores).has_signal is teaches

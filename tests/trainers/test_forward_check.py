@@ -15,9 +15,9 @@ from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.policy.forward_options import ForwardOptions
 from rlhf_core.policy.structure import structure
-from rlhf_core.trainers.common.config import OnlineTrainerConfig
-from rlhf_core.trainers.common.forward_check import choose, self_check
+from rlhf_core.trainers.common.forward_check import choose_samples, forward_check
 from rlhf_core.trainers.common.training_sample import TrainingSample
+from rlhf_core.trainers.online.config import OnlineTrainerConfig
 
 from .conftest import ONLINE, Train
 
@@ -52,16 +52,16 @@ def items() -> list[TrainingSample]:
 
 def test_all_is_well_on_a_sound_model() -> None:
     policy = load_policy(ModelConfig()).model
-    chosen = choose(items())
+    chosen = choose_samples(items())
     assert [i.name for i in chosen] == ["i0", "i4", "i1", "i5"]
-    assert self_check(policy, chosen, 0.8, ForwardOptions()) == []
+    assert forward_check(policy, chosen, 0.8, ForwardOptions()) == []
     assert all(p.grad is None for p in policy.parameters())
 
 
 def test_only_what_differs_is_found(leak: None) -> None:
     policy = load_policy(ModelConfig()).model
     assert structure(policy).pack
-    found = self_check(policy, choose(items()), 1.0, ForwardOptions())
+    found = forward_check(policy, choose_samples(items()), 1.0, ForwardOptions())
     assert [f.name for f in found] == ["packing"]
     assert found[0].nats > 0.1
     assert found[0].gradient > 0.01
@@ -72,7 +72,7 @@ def test_a_wrong_gradient_is_found_where_logprobs_agree(monkeypatch: pytest.Monk
 
     real = chunked_head._logit_gradient
     monkeypatch.setattr(chunked_head, "_logit_gradient", lambda *args: real(*args) * 1.1)
-    found = self_check(load_policy(ModelConfig()).model, choose(items()), 1.0, ForwardOptions())
+    found = forward_check(load_policy(ModelConfig()).model, choose_samples(items()), 1.0, ForwardOptions())
     assert [f.name for f in found] == ["chunked_head"]
     assert found[0].nats < 1e-4
     assert found[0].gradient == pytest.approx(0.1, abs=0.01)

@@ -13,12 +13,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlhf_core.batches import LossOutput, TokenBatch
 from rlhf_core.errors import TrainingDiverged
+from rlhf_core.loss_terms import KLTerm
 from rlhf_core.policy.forward_options import ForwardOptions
 from rlhf_core.strategy.local import LocalStrategy
-from rlhf_core.trainers.common.config import OnlineTrainerConfig
 from rlhf_core.trainers.common.learner import Learner
-from rlhf_core.trainers.common.policy_module import KLTerm, PolicyModule
+from rlhf_core.trainers.common.policy_module import PolicyModule
 from rlhf_core.trainers.common.training_sample import TrainingSample
+from rlhf_core.trainers.online.config import OnlineTrainerConfig
 from rlhf_plugin_grpo.loss import GrpoClip
 
 REDUCTIONS = ("token_mean", "sequence_mean", "constant")
@@ -75,7 +76,7 @@ def gradient(
     settings = OnlineTrainerConfig(name="t", micro_batch_size=micro, reduction=reduction)  # type: ignore[arg-type]
     loss = GrpoClip(0.2, 0.2) if kl == 0 else KLTerm(GrpoClip(0.2, 0.2), kl, "k3")
     totals = (float(sum(i.tokens for i in rows)), float(len(rows)))
-    kept = [i for i in rows if not i.flat] if drop else rows
+    kept = [i for i in rows if not i.zero_advantage] if drop else rows
     Learner(PolicyModule(model(), 1.0, ForwardOptions(share_prefix=share)), loss, strategy, settings, 1).update(
         kept, totals
     )
@@ -117,16 +118,16 @@ def test_nan_names_the_batch_and_leaves_the_weights() -> None:
     policy = model()
     before = {k: v.clone() for k, v in policy.state_dict().items()}
     config = OnlineTrainerConfig(name="t", micro_batch_size=4)
-    updater = Learner(PolicyModule(policy), Broken(), LocalStrategy(), config, 1)
+    learner = Learner(PolicyModule(policy), Broken(), LocalStrategy(), config, 1)
     with pytest.raises(TrainingDiverged, match=r"loss is nan[\s\S]*i0, i1, i2, i3"):
-        updater.update(items())
+        learner.update(items())
     assert all(torch.equal(before[k], v) for k, v in policy.state_dict().items())
 
 
 def test_no_gradient_no_step() -> None:
     policy = model()
     before = policy.state_dict()["lm_head.weight"].clone()
-    updater = Learner(PolicyModule(policy), GrpoClip(0.2, 0.2), LocalStrategy(), OnlineTrainerConfig(name="t"), 1)
-    assert updater.update([], (10.0, 2.0))["updates_skipped"] == 1.0
-    assert updater.version == 0
+    learner = Learner(PolicyModule(policy), GrpoClip(0.2, 0.2), LocalStrategy(), OnlineTrainerConfig(name="t"), 1)
+    assert learner.update([], (10.0, 2.0))["updates_skipped"] == 1.0
+    assert learner.version == 0
     assert torch.equal(before, policy.state_dict()["lm_head.weight"])

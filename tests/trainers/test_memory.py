@@ -14,11 +14,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from rlhf_core.kernels.chunked_head import CHUNK_BYTES
 from rlhf_core.policy.forward_options import ALL, ForwardOptions
 from rlhf_core.strategy.local import LocalStrategy
-from rlhf_core.trainers.common.config import OnlineTrainerConfig
 from rlhf_core.trainers.common.learner import Learner
 from rlhf_core.trainers.common.micro_batches import in_order
 from rlhf_core.trainers.common.policy_module import PolicyModule
 from rlhf_core.trainers.common.training_sample import TrainingSample
+from rlhf_core.trainers.online.config import OnlineTrainerConfig
 from rlhf_plugin_grpo.loss import GrpoClip
 
 VOCABULARY, TOKENS, COMPLETIONS = 40_000, 80, 6
@@ -58,11 +58,11 @@ def largest(paths: ForwardOptions) -> dict[str, int]:
         for i in range(COMPLETIONS)
     ]
     room = PolicyModule(model, 1.0, paths)
-    updater = Learner(room, GrpoClip(0.2, 0.2), LocalStrategy(), OnlineTrainerConfig(name="t"), 1)
+    learner = Learner(room, GrpoClip(0.2, 0.2), LocalStrategy(), OnlineTrainerConfig(name="t"), 1)
     room([rows[0]])  # examines the model
     found: dict[str, int] = {}
     with Largest() as update:
-        updater.update(rows)
+        learner.update(rows)
     with Largest() as measure:
         room.measure(rows, in_order(COMPLETIONS), entropy=True)
     found["update"], found["measure"] = update.numel, measure.numel

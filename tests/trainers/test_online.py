@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rlhf_core.trainers.online.penalties import charge, measured
 from safetensors.torch import load_file
 
 from rlhf_core.functional.kl import kl_value
 from rlhf_core.pocket import weights_path
 from rlhf_core.runs.jsonl import read_jsonl
-from rlhf_core.trainers.common.config import KLSettings
 from rlhf_core.trainers.common.learner import Learner, MetricSums
+from rlhf_core.trainers.online.advantages import measured_kl
+from rlhf_core.trainers.online.config import KLSettings
+from rlhf_core.trainers.online.rewards import apply_kl_penalty
 from rlhf_core.types import FinishReason, Rollout, Sample, Score, ScoreStatus
 from rlhf_core.verifiers.verifier_reward import VerifierReward
 
@@ -52,13 +53,13 @@ def train(rlhf: Callable[..., Any], quick: tuple[str, ...], tmp_path: Path) -> T
 
 
 def test_metrics_cover_every_update_of_a_step(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, seen = Learner.update_rows, list[MetricSums]()
+    real, seen = Learner.update_sums, list[MetricSums]()
 
-    def remember(self: Learner, *args: Any) -> MetricSums:
-        seen.append(real(self, *args))
+    def remember(self: Learner, *args: Any, **kwargs: Any) -> MetricSums:
+        seen.append(real(self, *args, **kwargs))
         return seen[-1]
 
-    monkeypatch.setattr(Learner, "update_rows", remember)
+    monkeypatch.setattr(Learner, "update_sums", remember)
     run = train(
         "trainer.rollout_batch_size=32",
         "trainer.train_batch_size=16",
@@ -101,15 +102,15 @@ def rollout(mask_T: Sequence[bool] | None) -> Rollout:
 def test_kl_of_tokens_that_the_policy_did_not_choose_is_not_charged() -> None:
     reference = np.array([-0.7, -9.0, -1.5], np.float32)
     settings = KLSettings(coefficient=0.1, estimator="k1", where="reward")
-    whole = charge(Score(1.0), rollout(None), reference, settings)
-    chosen = charge(Score(1.0), rollout([True, False, True]), reference, settings)
+    whole = apply_kl_penalty(Score(1.0), rollout(None), reference, settings)
+    chosen = apply_kl_penalty(Score(1.0), rollout([True, False, True]), reference, settings)
     assert (whole.parts["kl"], whole.value) == (pytest.approx(7.7), pytest.approx(1 - 0.77))
     assert (chosen.parts["kl"], chosen.value) == (pytest.approx(-0.3), pytest.approx(1.03))
-    total, tokens = measured([rollout(None), rollout([True, False, True])], [reference, reference])
+    total, tokens = measured_kl([rollout(None), rollout([True, False, True])], [reference, reference])
     each = kl_value(rollout(None).logprobs_T, reference, "k3")
     assert (total, tokens) == (pytest.approx(float(2 * each.sum() - each[1])), 5)
     missing = Score.failed(ScoreStatus.TIMEOUT, "slow")
-    assert charge(missing, rollout(None), reference, settings) is missing
+    assert apply_kl_penalty(missing, rollout(None), reference, settings) is missing
 
 
 def test_groups_without_scores_are_not_called_constant(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,14 @@ from rlhf_core.errors import DeadlineExceeded
 from rlhf_core.launch.run import set_up_torch
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
-from rlhf_core.models.sampler_policy import SamplerPolicy
+from rlhf_core.models.sampler_policy import SamplerPolicy, snapshot
 from rlhf_core.registry import Registry
 from rlhf_core.rollout.native import NativeEngine
 from rlhf_core.runs.jsonl import read_jsonl
 from rlhf_core.trainers.online.rewards import RewardManager
 from rlhf_core.trainers.online.rollout_buffer import RolloutBuffer
 from rlhf_core.trainers.online.rollout_worker import RolloutWorker
+from rlhf_core.trainers.online.weight_sync import WeightSync
 
 from .conftest import ONLINE, StopsAt, Train
 
@@ -87,8 +89,8 @@ def versions(train: Train, run: str = "run") -> list[set[int]]:
     ]
 
 
-def producers() -> list[threading.Thread]:
-    return [t for t in threading.enumerate() if t.name == "rollout producer"]
+def workers() -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if t.name == "rollout worker"]
 
 
 def test_a_thread_that_may_not_be_ahead_is_the_synchronous_run(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,10 +145,10 @@ def test_resume_with_batches_in_flight_is_exact(train: Train, change: dict[str, 
     train(ONLINE, change=merged, run="whole")
     train(ONLINE, StopsAt(3), change=merged)
     kept = read_state(train.folder / "run" / "checkpoints" / "step-000003")
-    assert kept["ranks"][0]["rollouts"]["slots"], "something was in flight"
+    assert kept["ranks"][0]["scheduler"]["entries"], "something was in flight"
     train(ONLINE, resume=True)
     same(train, "whole", "run")
-    assert not producers()
+    assert not workers()
 
 
 def read_state(folder: Path) -> dict[str, Any]:
@@ -180,10 +182,10 @@ def test_what_a_batch_set_aside_is_told_although_it_became_too_stale(train: Trai
             checkpoint_every=0,
         ),
     )
-    steps = [r for r in rows(train, "run") if "refill/set_aside" in r]
+    steps = [r for r in rows(train, "run") if "dynamic_sampling/set_aside" in r]
     assert summary["dropped"]["prompts_evicted"] > 0
     aside = [r for r in read_jsonl(train.folder / "run" / "trace.jsonl") if r["event"] == "set_aside"]
-    assert len(aside) == summary["dropped"]["groups_set_aside"] > sum(r["refill/set_aside"] for r in steps)
+    assert len(aside) == summary["dropped"]["groups_set_aside"] > sum(r["dynamic_sampling/set_aside"] for r in steps)
 
 
 def test_a_batch_may_be_read_again(train: Train) -> None:
@@ -209,7 +211,7 @@ def test_a_batch_may_be_read_again(train: Train) -> None:
     assert ["rollout" in t for t in times] == [True, False, True, False], "sampled once"
 
 
-def test_what_the_producer_raises_ends_the_run(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_worker_raises_ends_the_run(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     generate = NativeEngine.generate
 
@@ -222,7 +224,7 @@ def test_what_the_producer_raises_ends_the_run(train: Train, monkeypatch: pytest
     monkeypatch.setattr(NativeEngine, "generate", breaks)
     with pytest.raises(OSError, match="socket is gone"):
         train(ONLINE, change=settings(5, rollouts={"max_staleness": 2}, eval_samples=0))
-    assert not producers()
+    assert not workers()
     assert [r["step"] for r in rows(train, "run")] == [1, 2], "what was sampled before is learned from"
 
 
@@ -267,13 +269,14 @@ def test_a_wait_has_a_deadline_and_a_name_and_a_decode_can_be_cancelled() -> Non
             begun.set()
             copy.model(torch.tensor([[1, 2, 3]]))
 
-    producer = RolloutWorker(decodes_for_ever, copy, timeout_s=0.3)
-    producer.order(7, 12, copy.take(policy.model))
+    weight_sync = WeightSync(policy.model, nullcontext, copy, engine=None)
+    worker = RolloutWorker(decodes_for_ever, weight_sync, copy.model, timeout_s=0.3)
+    worker.request(7, 12, weight_sync.snapshot())
     with pytest.raises(DeadlineExceeded, match=r"rollout batch 7 \(policy version 12\) was not there after"):
-        producer.wait(7, 12)
+        worker.wait(7, 12)
     assert begun.is_set()
-    producer.close()
-    assert not producers()
+    worker.close()
+    assert not workers()
 
 
 def test_a_copy_shares_what_is_not_trained_and_follows_what_is() -> None:
@@ -288,15 +291,15 @@ def test_a_copy_shares_what_is_not_trained_and_follows_what_is() -> None:
     with torch.no_grad():
         for name in copy.names:
             theirs[name].normal_()
-    taken = copy.take(policy)
+    taken = snapshot(policy, copy.names)
     assert not any(mine[n].equal(theirs[n]) for n in copy.names)
-    copy.put(taken)
+    copy.load(taken)
     assert all(mine[n].equal(theirs[n]) for n in copy.names)
 
 
 @pytest.mark.slow
 def test_two_processes_sample_ahead_what_one_does(tmp_path: Path) -> None:
-    """With refill, so that the producers of the ranks talk to each other while the learners do."""
+    """With dynamic sampling, so that the workers of the ranks talk to each other while the learners do."""
     options = [
         "--algo",
         "grpo",

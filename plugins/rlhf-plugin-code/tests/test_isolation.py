@@ -91,5 +91,5 @@ def test_a_run_keeps_how_its_programs_were_isolated(
     assert json.loads((run / "plan.json").read_text())["conditions"] == expected
     assert json.loads((run / "summary.json").read_text())["conditions"] == expected
     first = json.loads((run / "trace.jsonl").read_text().splitlines()[0])
-    assert first == {"step": 0, "room": "plan", "part": "verifier asserts", "isolation": sandbox.isolation}
+    assert first == {"step": 0, "stage": "plan", "part": "verifier asserts", "isolation": sandbox.isolation}
     assert "it has steps 1 to 1" in command("trace", "show", run, "--step", "2")[1]

@@ -18,10 +18,10 @@ import torch
 from rlhf_core.api import TokenBatch
 from rlhf_core.config.load import validate
 from rlhf_core.functional.reduce import reduce_loss
+from rlhf_core.loss_terms import EntropyBonus, KLTerm
 from rlhf_core.sdk import Registry, TrainingSample
 from rlhf_core.testing import make_context
-from rlhf_core.trainers.common.policy_module import KLTerm
-from rlhf_core.trainers.online.entropy import EntropyBonus, keep_uncertain
+from rlhf_core.trainers.online.entropy import keep_uncertain
 
 accelerate = pytest.importorskip("accelerate")
 trl = pytest.importorskip("trl")
