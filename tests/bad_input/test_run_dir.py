@@ -98,7 +98,7 @@ def test_disk_full_at_a_checkpoint(
     assert "the last complete checkpoint is kept" in out.err
     assert "Traceback" not in out.err
     assert sorted(p.name for p in (run / "checkpoints").iterdir()) == ["step-000001", "step-000002"]
-    monkeypatch.setattr(session, "save_tree", real)
+    monkeypatch.setattr(checkpoint_manager, "save_tree", real)
     resumed = rlhf("train", "--resume", run, "--json")
     assert (resumed.code, json.loads(resumed.out)["steps"]) == (0, 3)
 
