@@ -17,7 +17,7 @@ def run(check: str, root: Path = ROOT) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
 
 
-@pytest.mark.parametrize("check", ["imports", "sizes", "paths", "docstrings", "configs"])
+@pytest.mark.parametrize("check", ["imports", "cycles", "sizes", "paths", "docstrings", "configs"])
 def test_repository_passes(check: str) -> None:
     out = run(check)
     assert out.returncode == 0, out.stdout + out.stderr

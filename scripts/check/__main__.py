@@ -18,21 +18,18 @@ CHECKS: Mapping[str, Callable[[Path], list[str]]] = {
     "configs": configs.check,
 }
 
-ON_REQUEST = ("cycles",)
-"""Checks that run only when named: the trainers' settings and the online trainer still import each other."""
-
 
 def main(argv: list[str] | None = None) -> int:
     """Print the problems of every selected check and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m scripts.check", description=__doc__)
-    parser.add_argument("names", nargs="*", help=f"from: {', '.join(CHECKS)}; default all but {', '.join(ON_REQUEST)}")
+    parser.add_argument("names", nargs="*", help=f"from: {', '.join(CHECKS)}; default all")
     parser.add_argument("--root", type=Path, default=Path(__file__).parents[2])
     args = parser.parse_args(argv)
     unknown = [n for n in args.names if n not in CHECKS]
     if unknown:
         parser.error(f"unknown check {', '.join(unknown)}; there are: {', '.join(CHECKS)}")
     total = 0
-    for name in args.names or [n for n in CHECKS if n not in ON_REQUEST]:
+    for name in args.names or CHECKS:
         problems = CHECKS[name](args.root.resolve())
         total += len(problems)
         print(f"{name}: {len(problems) or 'no'} problem{'s' * (len(problems) != 1)}", *problems, sep="\n  ")

@@ -19,9 +19,13 @@ def announce(settings: SandboxSettings) -> None:
     print(f"programs run in: {isolation(settings)}", file=sys.stderr)
 
 
-@cache
 def isolation(settings: SandboxSettings) -> str:
-    """How programs are isolated, found out by running one."""
-    with settings.build() as sandbox:
+    """How programs are isolated, found out once per process and kind of sandbox by running one."""
+    return _isolation(type(settings), settings.model_dump_json())
+
+
+@cache
+def _isolation(kind: type[SandboxSettings], settings_json: str) -> str:
+    with kind.model_validate_json(settings_json).build() as sandbox:
         sandbox.script("pass", timeout_s=10.0)
         return sandbox.isolation

@@ -23,7 +23,7 @@ def test_the_doctor_says_how_programs_are_isolated(sandbox: Sandbox) -> None:
 def test_unsafe_execution_is_one_option_away(
     command: Callable[..., tuple[int, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rlhf_plugin_code.preflight import isolation
+    from rlhf_plugin_code import preflight
 
     real = Sandbox._try
     monkeypatch.setattr(
@@ -31,7 +31,7 @@ def test_unsafe_execution_is_one_option_away(
         "_try",
         lambda self, prefix, isolated: {"refused": "no namespaces"} if isolated else real(self, prefix, isolated),
     )
-    isolation.cache_clear()
+    preflight._isolation.cache_clear()
     file = tmp_path / "rows.jsonl"
     file.write_text(json.dumps({"prompt": "p", "test_list": ["assert f()"]}) + "\n")
     args = ("train", "--algo", "grpo", "--reward", "mbpp", "--dataset", file, "--dry-run")
@@ -41,7 +41,7 @@ def test_unsafe_execution_is_one_option_away(
     code, output = command(*args, "--unsafe-local-execution")
     assert code == 0
     assert "programs run in: none: programs run with this user's rights" in output
-    isolation.cache_clear()
+    preflight._isolation.cache_clear()
 
 
 def test_unsafe_execution_reaches_every_sandbox_and_nothing_else() -> None:

@@ -13,7 +13,6 @@ from rlhf_core.trainers.online.rollout_config import ImportanceSettings, Rollout
 
 if TYPE_CHECKING:
     from rlhf_core.context import BuildContext
-    from rlhf_core.protocols import Trainer
 
 
 class ReferenceSettings(Config):
@@ -147,6 +146,7 @@ class RolloutTrainerConfig(LoopSettings):
 class OnlineTrainerConfig(RolloutTrainerConfig):
     """The on-policy loop: sample, score, estimate advantages, update."""
 
+    component: ClassVar[str] = "rlhf_core.trainers.online.trainer:OnlineTrainer"
     feeds: ClassVar[str | None] = "token_advantages"
 
     train_batch_size: int | None = Field(default=None, ge=1)
@@ -219,9 +219,3 @@ class OnlineTrainerConfig(RolloutTrainerConfig):
         from rlhf_core.trainers.online.preflight import check_online
 
         check_online(self, ctx)
-
-    def build(self, ctx: BuildContext) -> Trainer:
-        """Return the online trainer."""
-        from rlhf_core.trainers.online.trainer import OnlineTrainer
-
-        return OnlineTrainer(self, ctx)
