@@ -29,6 +29,8 @@ LONG = [
     "--set",
     "threads=1",
     "--set",
+    "reward.workers=1",
+    "--set",
     "trainer.steps=200",
     "--set",
     "trainer.rollout_batch_size=16",
