@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -104,21 +103,6 @@ def test_together_with_refill_and_several_updates(train: Any, tmp_path: Path) ->
     for row in steps(tmp_path / "run"):
         tokens = sum(c["tokens"] for r in kept if r["step"] == row["step"] for c in r["completions"])
         assert row["train/tokens"] == 2 * tokens, "two epochs"
-
-
-def test_resume_equals_uninterrupted(train: Any, tmp_path: Path) -> None:
-    base = {**BASE, "dataset": {**BASE["dataset"], "difficulty": {}}}  # type: ignore[dict-item]
-    train(base, run="whole")
-    shutil.copytree(tmp_path / "whole", tmp_path / "run")
-    (tmp_path / "run" / "summary.json").unlink()
-    shutil.rmtree(tmp_path / "run" / "final")
-    for folder in sorted((tmp_path / "run" / "checkpoints").iterdir())[1:]:
-        shutil.rmtree(folder)
-    train(base, resume=True)
-    assert steps(tmp_path / "run") == steps(tmp_path / "whole")
-    assert (tmp_path / "run" / "trace.jsonl").read_text() == (tmp_path / "whole" / "trace.jsonl").read_text()
-    a, b = (load_file(tmp_path / n / "final" / "model.safetensors") for n in ("run", "whole"))
-    assert all(a[k].equal(b[k]) for k in a)
 
 
 @pytest.mark.slow

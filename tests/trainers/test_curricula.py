@@ -56,23 +56,6 @@ def test_easy_first_by_a_file(train: Any, data: Path) -> None:
     assert "curriculum_ids_unmatched" not in summary["dropped"], "held-out ids match"
 
 
-@pytest.mark.parametrize("dataset", [{"difficulty": {"explore": 0.2}}, {"curriculum": {"order": "hard_first"}}])
-def test_resume_goes_on_with_the_same_prompts(train: Any, data: Path, dataset: dict[str, Any]) -> None:
-    if "curriculum" in dataset:
-        dataset = {"curriculum": {**dataset["curriculum"], "path": str(data / "passes.json")}}
-    steps = 9 if "difficulty" in dataset else 3
-    train(base(data, steps, **dataset), run="whole")
-    train(base(data, steps, **dataset), run="run")
-    (data / "run" / "summary.json").unlink()
-    for folder in sorted((data / "run" / "checkpoints").iterdir())[steps // 2 :]:
-        for file in sorted(folder.rglob("*"), reverse=True):
-            file.rmdir() if file.is_dir() else file.unlink()
-        folder.rmdir()
-    train(base(data), resume=True, run="run")
-    assert drawn(data / "run") == drawn(data / "whole")
-    assert len(drawn(data / "run")) == 2 * steps
-
-
 def test_resume_with_other_pass_rates_is_refused(train: Any, data: Path) -> None:
     from rlhf_core.errors import DatasetError
 

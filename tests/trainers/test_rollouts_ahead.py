@@ -1,4 +1,4 @@
-"""Rollouts sampled ahead of the learner: decided by counts alone, exact under resume, nothing lost or twice."""
+"""Rollouts sampled ahead of the learner: decided by counts alone, nothing lost or twice."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from rlhf_core.trainers.online.rollout_buffer import RolloutBuffer
 from rlhf_core.trainers.online.rollout_worker import RolloutWorker
 from rlhf_core.trainers.online.weight_sync import WeightSync
 
-from .conftest import ONLINE, StopsAt, Train
+from .conftest import ONLINE, Train
 
 LATER = ("staleness/", "buffer/", "importance/")
 
@@ -120,41 +120,6 @@ def test_the_clock_decides_nothing(train: Train, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(RewardManager, "score", late)
     train(ONLINE, change=change, run="slow")
     same(train, "quick", "slow")
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"rollouts": {"max_staleness": 2}, "kl": {"coefficient": 0.05, "sync_every": 2}},
-        pytest.param({"rollouts": {"max_staleness": 4, "max_reads": 2}, "train_batch_size": 8}, marks=pytest.mark.slow),
-        pytest.param({"rollouts": {"max_staleness": 1}, "dynamic_sampling": {"max_rounds": 3}}, marks=pytest.mark.slow),
-        pytest.param(
-            {"rollouts": {"max_staleness": 1}, "adaptive_sampling": {"max_completions": 8}}, marks=pytest.mark.slow
-        ),
-        pytest.param({"rollouts": {"max_staleness": 1}, "model": {"lora": {"r": 4}}}, marks=pytest.mark.slow),
-        pytest.param({"rollouts": {"max_staleness": 2}, "name": "ppo"}, marks=pytest.mark.slow),
-        pytest.param({"rollouts": {"max_staleness": 2, "capacity": 2}, "train_batch_size": 8}, marks=pytest.mark.slow),
-    ],
-)
-def test_resume_with_batches_in_flight_is_exact(train: Train, change: dict[str, Any]) -> None:
-    merged = settings(5, **{k: v for k, v in change.items() if k != "model"})
-    merged |= {"model": change["model"]} if "model" in change else {}
-    if change.get("name") == "ppo":
-        merged |= {"advantage": {"name": "gae"}, "loss": {"name": "ppo_clip"}}
-        merged["trainer"] |= {"train_batch_size": 16}
-    train(ONLINE, change=merged, run="whole")
-    train(ONLINE, StopsAt(3), change=merged)
-    kept = read_state(train.folder / "run" / "checkpoints" / "step-000003")
-    assert kept["ranks"][0]["scheduler"]["entries"], "something was in flight"
-    train(ONLINE, resume=True)
-    same(train, "whole", "run")
-    assert not workers()
-
-
-def read_state(folder: Path) -> dict[str, Any]:
-    from rlhf_core.runs.tree import load_tree
-
-    return load_tree(folder, "state")
 
 
 def test_what_is_too_stale_is_thrown_away_and_its_prompts_come_again(train: Train) -> None:
