@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from rlhf_core.errors import ModelError
-from rlhf_core.types import Message
+from rlhf_core.types import Message, Prompt
 
 log = logging.getLogger("rlhf.models")
 
@@ -52,6 +52,10 @@ class Formatter:
         if self.chat:
             return self._chat(messages)
         return plain_ids(self.tokenizer, "\n".join(m["content"] for m in messages))
+
+    def encode_prompt(self, prompt: Prompt) -> tuple[int, ...]:
+        """Token ids of a prompt, exactly as the policy is fed."""
+        return self.encode(prompt.messages)
 
     def _chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
         try:

@@ -13,8 +13,8 @@ from rlhf_core.runs.events import EventLog
 from rlhf_core.runs.tree import load_tree, save_tree
 from rlhf_core.trainers.online.prompts import PromptLoader
 from rlhf_core.trainers.online.rollout_batch_state import batch_state, read_batch
-from rlhf_core.trainers.online.rollout_buffer import RolloutBuffer
 from rlhf_core.trainers.online.rollout_config import RolloutSettings
+from rlhf_core.trainers.online.scheduler import RolloutBuffer
 from rlhf_core.types import FinishReason, Prompt, PromptGroup, Rollout, Score, ScoreStatus, Segment
 
 

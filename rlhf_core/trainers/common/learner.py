@@ -17,9 +17,8 @@ from rlhf_core.batches import LossOutput
 from rlhf_core.errors import TrainingDiverged
 from rlhf_core.functional.reduce import reduce_loss
 from rlhf_core.protocols import Loss, Strategy
-from rlhf_core.trainers.common.config import LoopSettings
+from rlhf_core.trainers.common.config import LoopSettings, OptimizerSettings
 from rlhf_core.trainers.common.micro_batches import MicroBatcher, in_order
-from rlhf_core.trainers.common.optimizer import lr_factor, make_optimizer, set_learning_rate
 
 Sums = defaultdict[str, float]
 """Metric -> sum over micro-batches."""
@@ -290,3 +289,54 @@ def diverged(what: str, samples: Sequence[Any]) -> TrainingDiverged:
         why="no update was made; the last complete checkpoint is kept",
         fix="lower trainer.optimizer.learning_rate, add warm-up, or look at these rows in trace.jsonl",
     )
+
+
+def make_optimizer(
+    module: torch.nn.Module,
+    settings: OptimizerSettings,
+    critic: torch.nn.Module | None = None,
+    critic_rate: float | None = None,
+) -> torch.optim.AdamW:
+    """AdamW over the trainable parameters; weight decay only on matrices, as usual.
+
+    A critic, a part of the module, learns with ``critic_rate`` if one is given, and on a schedule of its own.
+    """
+    of_critic = set() if critic is None else set(critic.parameters())
+    groups: list[dict[str, Any]] = []
+    for rate, is_critic in ((settings.learning_rate, False), (critic_rate or settings.learning_rate, True)):
+        trained = [p for p in module.parameters() if p.requires_grad and (p in of_critic) is is_critic]
+        extra = {"base_lr": rate, "apart": is_critic}  # saved with the optimizer's state
+        groups += [
+            {"params": [p for p in trained if p.ndim >= 2], "weight_decay": settings.weight_decay, **extra},
+            {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0, **extra},
+        ]
+    return torch.optim.AdamW(
+        [g for g in groups if g["params"]], lr=settings.learning_rate, betas=settings.betas, eps=settings.eps
+    )
+
+
+def lr_factor(settings: OptimizerSettings, total: int) -> Callable[[int], float]:
+    """Return update number (from 0) -> factor on the learning rate.
+
+    The first update already has a rate above 0: ``(n + 1) / warmup_steps``.
+    """
+
+    def factor(n: int) -> float:
+        if n < settings.warmup_steps:
+            return (n + 1) / settings.warmup_steps
+        if settings.schedule == "constant":
+            return 1.0
+        left = max(1, total - settings.warmup_steps)
+        done = min(1.0, (n - settings.warmup_steps) / left)
+        return 1.0 - done if settings.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
+
+    return factor
+
+
+def set_learning_rate(
+    optimizer: torch.optim.Optimizer, settings: OptimizerSettings, factor: float, critic_factor: float = 1.0
+) -> float:
+    """Set the learning rates of the next update, and return the policy's; a critic has its own factor."""
+    for group in optimizer.param_groups:
+        group["lr"] = group["base_lr"] * (critic_factor if group["apart"] else factor)
+    return settings.learning_rate * factor

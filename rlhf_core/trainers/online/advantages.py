@@ -151,6 +151,8 @@ class AdvantageStep:
 
     def _without_overlong(self, scores: Sequence[Score], rollouts: Sequence[Rollout]) -> list[Score]:
         limit, settings = self.config.sampling.max_tokens, self.config.overlong
+        if not settings.cache:
+            return list(scores)
         return [apply_overlong_penalty(score, rollout, limit, settings) for score, rollout in zip(scores, rollouts)]
 
     def estimate(self, scored: ScoredRollouts, group_ids: Sequence[int]) -> Advantages:

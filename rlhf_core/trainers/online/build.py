@@ -29,9 +29,8 @@ from rlhf_core.trainers.online.config import OnlineTrainerConfig, RolloutTrainer
 from rlhf_core.trainers.online.generation import RolloutGenerator
 from rlhf_core.trainers.online.inputs import OnlineInputs
 from rlhf_core.trainers.online.rewards import RewardManager
-from rlhf_core.trainers.online.rollout_buffer import RolloutBuffer
 from rlhf_core.trainers.online.rollout_worker import RolloutWorker
-from rlhf_core.trainers.online.scheduler import RolloutScheduler
+from rlhf_core.trainers.online.scheduler import RolloutBuffer, RolloutScheduler
 from rlhf_core.trainers.online.update import UpdateStep
 from rlhf_core.trainers.online.weight_sync import WeightSync
 
@@ -45,16 +44,13 @@ class OnlineParts:
     advantages: AdvantageStep
     forward_check: ForwardCheck
     update: UpdateStep
+    learner: Learner
+    """Owns the optimizer and the policy version."""
     reference: ReferencePolicy | None
     evaluator: PolicyEvaluator
     checkpoint: OnlineCheckpoint
     critic_warmup_steps: int
     """Steps in which only the critic learns."""
-
-    @property
-    def learner(self) -> Learner:
-        """Owns the optimizer and the policy version."""
-        return self.update.learner
 
 
 def build_online(
@@ -110,6 +106,7 @@ def build_online(
         advantages=AdvantageStep(estimator, label, reference, module, micro_batcher, strategy, whole_weights, config),
         forward_check=forward_check,
         update=UpdateStep(learner, module, micro_batcher, strategy, whole_weights, config, session, ctx.seed),
+        learner=learner,
         reference=reference,
         evaluator=evaluator,
         checkpoint=OnlineCheckpoint(

@@ -63,9 +63,7 @@ def load_inputs(config: RolloutTrainerConfig, ctx: BuildContext, *, wants_refere
     if warning := template_warning(formatter, end_ids(policy.model, policy.tokenizer)):
         log.warning("%s", warning)
 
-    def encode(prompt: Prompt) -> tuple[int, ...]:
-        return formatter.encode(prompt.messages)
-
+    encode = formatter.encode_prompt
     train = _fitting(train, encode, config, datasets, policy, "sampling")
     held = _fitting(held, encode, config, datasets, policy, "eval_sampling")
     policy.model.to(ctx.strategy.device)

@@ -54,6 +54,7 @@ class UpdateStep:
     ) -> None:
         self.learner, self.module, self.micro_batcher, self.strategy = learner, module, micro_batcher, strategy
         self.whole_weights, self.config, self.session, self.seed = whole_weights, config, session, seed
+        self.updates_per_step = config.updates_per_step
         self.checked_mismatch = False
         """Engine and trainer were compared on the run's first batch."""
 
@@ -95,7 +96,7 @@ class UpdateStep:
 
     def _measure(self, groups: Groups) -> tuple[Groups, dict[str, float]]:
         """What is measured once per rollout batch, before any update: old logprobs, and which tokens are uncertain."""
-        config, several, choose = self.config, self.config.updates_per_step > 1, self.config.entropy_quantile < 1
+        config, several, choose = self.config, self.updates_per_step > 1, self.config.entropy_quantile < 1
         samples = [s for group in groups for s in group]
         if config.importance.old_policy == "behaviour":
             assert all(s.behaviour_T is not None for s in samples), "an engine's logprobs come with every rollout"
@@ -113,7 +114,7 @@ class UpdateStep:
 
     def _too_far(self, sums: MetricSums, made: int) -> bool:
         """Whether the policy has left the one that sampled by more than ``target_kl``, with updates still to come."""
-        limit, left = self.config.target_kl, self.config.updates_per_step - made
+        limit, left = self.config.target_kl, self.updates_per_step - made
         total, weight = sums.get("approx_kl", (0.0, 0.0))
         if limit is None or not left or not weight or total / weight <= limit:
             return False
@@ -139,7 +140,7 @@ class UpdateStep:
         shared out anew too, by the work of what is left to train on.
         """
         epochs, rank = self.config.epochs_per_rollout_batch, self.strategy.rank
-        batches_per_epoch = self.config.updates_per_step // epochs
+        batches_per_epoch = self.updates_per_step // epochs
         if batches_per_epoch == 1 and self.config.micro_batch_tokens is None:
             yield from [[s for group in groups for s in group]] * epochs
             return

@@ -36,6 +36,8 @@ class WeightSync:
         self._names = trained_names(policy)
         self._update_weights = getattr(engine, "update_weights", None)
         self._published: int | None = None
+        self.needed = sampler is not None or self._update_weights is not None
+        """False where the engine samples from the policy itself."""
 
     def snapshot(self) -> Tensors:
         """The trained weights as they are now, cloned."""
