@@ -14,7 +14,6 @@ HEAD = "<!-- Written by `make docs` from the code; changes made here are lost. -
 PAGES: Mapping[str, Callable[[], str]] = {
     "api.md": api.page,
     "cli.md": cli.page,
-    "components.md": components.page,
     "config.md": run_config.page,
     "sdk.md": sdk.page,
     "studies.md": studies.page,
@@ -26,14 +25,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m scripts.reference", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a page would change")
     check = parser.parse_args().check
-    pages = {FOLDER / name: HEAD + make() for name, make in PAGES.items()}
+    texts = {**{name: make() for name, make in PAGES.items()}, **components.pages()}
+    pages = {FOLDER / name: HEAD + text for name, text in texts.items()}
     stale = [f for f, text in pages.items() if not f.exists() or f.read_text() != text]
     for file in stale:
-        print(f"{'out of date' if check else 'wrote'}: docs/reference/{file.name}")
+        print(f"{'out of date' if check else 'wrote'}: docs/reference/{file.relative_to(FOLDER)}")
         if not check:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(pages[file])
-    return 1 if check and stale else 0
+    gone = [file for file in FOLDER.rglob("*.md") if file not in pages]
+    for file in gone:
+        print(f"{'of nothing any more' if check else 'removed'}: docs/reference/{file.relative_to(FOLDER)}")
+        if not check:
+            file.unlink()
+    return 1 if check and (stale or gone) else 0
 
 
 sys.exit(main())

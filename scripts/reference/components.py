@@ -1,31 +1,76 @@
-"""docs/reference/components.md: every component of this repository's distributions, with its settings."""
+"""docs/reference/components.md, one line per component, and a page per kind with all settings."""
 
 from __future__ import annotations
 
 import inspect
+import re
+from collections.abc import Mapping
+from typing import Any
 
+from rlhf_core.config.base import ComponentConfig
+from rlhf_core.entry_points import Entry
 from rlhf_core.registry import KINDS, Registry
 from scripts.reference.fields import table
 
 INTRO = """# Components
 
-Every component that this repository ships, by kind. A plugin of yours appears in `rlhf plugins list`.
+Every component that this repository ships, by kind; a link leads to its settings. A plugin of yours appears in
+`rlhf plugins list`, its settings in `rlhf plugins info NAME`.
 """
+NOT_HERE = ("study",)
+"""Kinds with a page of their own."""
+FOLDED_FROM = 12
+"""Longer tables are folded, so that a kind's components can be skimmed."""
 
 
-def page() -> str:
-    """Return the page."""
+def pages() -> Mapping[str, str]:
+    """File name -> text: the index, and one page per kind."""
     registry = Registry(disabled=())
-    parts = [INTRO]
+    texts: dict[str, str] = {}
+    index: list[str] = []
+    counts: dict[str, int] = {}
     for kind in KINDS:
         entries = [e for e in registry.entries(kind) if e.distribution.startswith("rlhf-")]
-        if entries:
-            parts.append(f"\n## {kind}\n")
-        for entry in entries:
-            config = registry.load(kind, entry.qualified)
-            about = inspect.cleandoc(config.__doc__ or "")
-            parts.append(
-                f"\n### {entry.name}\n\n{about}\n\nFrom `{entry.distribution}`.\n\n"
-                + table(config, skip=frozenset({"name"}))
-            )
-    return "".join(parts)
+        if not entries or kind in NOT_HERE:
+            continue
+        counts[kind] = len(entries)
+        components = [(entry, registry.load(kind, entry.qualified)) for entry in entries]
+        index.append(f"\n## {kind}\n\n| name | what | from |\n|---|---|---|\n")
+        index += [index_row(entry, config) for entry, config in components]
+        parts = [f"# {title(kind)}\n\n[All kinds](../components.md)\n"]
+        parts += [section(entry, config) for entry, config in components]
+        texts[f"components/{kind}.md"] = "".join(parts)
+    index.append("\n## study\n\n[Studies](studies.md) have a page of their own.\n")
+    kinds = " · ".join(f"[{kind}](#{kind}) ({count})" for kind, count in counts.items())
+    return {"components.md": f"{INTRO}\n{kinds} · [study](#study)\n{''.join(index)}", **texts}
+
+
+def title(kind: str) -> str:
+    """The heading of a kind's page. Example: ``Components: loss``"""
+    return f"Components: {kind}"
+
+
+def index_row(entry: Entry, config: type[ComponentConfig]) -> str:
+    """Name, first sentence and distribution of one component."""
+    link = f"components/{entry.kind}.md#{anchor(entry.name)}"
+    return f"| [{entry.name}]({link}) | {first_sentence(config)} | {entry.distribution} |\n"
+
+
+def section(entry: Entry, config: type[ComponentConfig]) -> str:
+    """One component with its docstring and settings."""
+    about, settings = inspect.cleandoc(config.__doc__ or ""), table(config, skip=frozenset({"name"}))
+    count = max(0, settings.count("\n") - 2)
+    if count > FOLDED_FROM:
+        settings = f"<details><summary>{count} settings</summary>\n\n{settings}\n</details>\n"
+    return f"\n## {entry.name}\n\n{about}\n\nFrom `{entry.distribution}`.\n\n{settings}"
+
+
+def first_sentence(thing: Any) -> str:
+    """Of a docstring's first paragraph, in one line."""
+    paragraph = " ".join(inspect.cleandoc(thing.__doc__ or "").split("\n\n")[0].split())
+    return re.split(r"(?<!Dr\.)(?<=[.!?]) (?=[A-Z`])", paragraph)[0].replace("|", "\\|")
+
+
+def anchor(heading: str) -> str:
+    """As the usual renderers of Markdown make it. Example: ``pocket/assistant`` -> ``pocketassistant``"""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")

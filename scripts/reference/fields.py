@@ -47,6 +47,7 @@ def spell(field: FieldInfo) -> str:
     text = kind.__name__ if isinstance(kind, type) and not hasattr(kind, "__args__") else str(kind)
     if "ComponentConfig" in text:
         text = "components" if text.startswith("tuple") else "component"
+    text = re.sub(r"(?:typing\.)?Annotated\[(\w+), FieldInfo\([^\]]*\]\)\]", r"\1", text)
     text = re.sub(r"\b\w+(\.\w+)*\.(?=[A-Z])", "", text).replace(" | None", "").replace("|", "\\|")
     signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
     limits = [f"{signs[key]} {getattr(m, key):g}" for m in field.metadata for key in signs if hasattr(m, key)]
