@@ -24,7 +24,7 @@ class BuildContext:
     seed: int
     run_dir: Path | None = None
     session: Any = None
-    """The run's :class:`rlhf_core.runs.session.Session`."""
+    """The run's :class:`rlhf_core.runs.session.RunSession`."""
     rank: int = 0
     world_size: int = 1
     policy: Any = None

@@ -41,7 +41,7 @@ def contract_error(who: str, found: str, expected: str) -> PluginError:
     return PluginError(
         f"{who} returned {found}",
         why=f"expected {expected}",
-        fix="mend the plugin (rlhf_core.testing has the checks), or choose another",
+        fix="fix the plugin (rlhf_core.testing has the checks), or choose another",
     )
 
 

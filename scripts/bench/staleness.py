@@ -1,4 +1,4 @@
-"""Seconds per step against how stale rollouts may be: synchronous, and with a producer beside the learner.
+"""Seconds per step against how stale rollouts may be: synchronous, and with a worker that samples beside the learner.
 
 The pocket recipe with the numeric verifier (32 prompts x 8 completions a step), and, where ``RLHF_SMOLLM2_GGUF`` names
 the model's file, SmolLM2-135M on 4 x 8 completions of 32 tokens. Each with one and with two threads per operation: a
@@ -23,7 +23,7 @@ REPEATS = int(os.environ.get("RLHF_BENCH_REPEATS", "3"))
 STEPS = 12
 SETTLED = 5
 """Steps left out: the first batches are all sampled before there is anything to overlap with."""
-ROOMS = ("step", "rollout", "reward", "update", "learner_wait", "producer_wait")
+TIMES = ("step", "rollout", "reward", "update", "learner_wait", "worker_wait")
 POCKET = ["--dataset", "pocket/arithmetic"]
 SMOLLM2 = [
     *POCKET,
@@ -39,7 +39,7 @@ SMOLLM2 = [
 
 
 def run() -> dict[str, Any]:
-    """Median seconds per step and room by model, threads and staleness."""
+    """Median seconds of each part of a step by model, threads and staleness."""
     cases = {"pocket": POCKET}
     if file := os.environ.get("RLHF_SMOLLM2_GGUF"):
         cases["smollm2"] = [*SMOLLM2, "--model", file]
@@ -51,7 +51,7 @@ def run() -> dict[str, Any]:
             for threads, staleness in keys:
                 found[threads, staleness] += measure(options, threads, staleness)
         for (threads, staleness), rows in found.items():
-            medians = {room: round(statistics.median(r.get(room, 0.0) for r in rows), 3) for room in ROOMS}
+            medians = {name: round(statistics.median(r.get(name, 0.0) for r in rows), 3) for name in TIMES}
             results[f"{name}, threads {threads}, max_staleness {staleness}"] = medians
     return results
 

@@ -109,13 +109,13 @@ def local_copies(name: str, model: str | None, data: Path | None) -> list[str]:
 
 def figures(summary: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What is worth recording of a run; no text of the datasets."""
-    rooms = {room: round(sum(s["time"].get(room, 0.0) for s in steps) / len(steps), 2) for room in steps[0]["time"]}
+    seconds = {part: round(sum(s["time"].get(part, 0.0) for s in steps) / len(steps), 2) for part in steps[0]["time"]}
     rewards = [round(s["reward/mean"], 4) for s in steps]
     before, after = summary.get("evaluation_before") or {}, summary.get("evaluation_after") or {}
     return {
         "steps": len(steps),
         "completions": int(summary["dropped"].get("scores_ok", 0)),
-        "seconds_per_step": rooms,
+        "seconds_per_step": seconds,
         "tokens_generated": summary["tokens_generated"],
         "reward_by_step": rewards,
         "drift_mean_abs_first_step": steps[0].get("drift/mean_abs"),

@@ -1,4 +1,4 @@
-"""Each property of the conformance kit catches a component that breaks it, and passes the same one mended."""
+"""Each property of the conformance kit catches a component that breaks it, and passes the same one fixed."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class AdaptiveSampling(Config):
 
 
 class RolloutTrainerConfig(LoopSettings):
-    """A trainer that samples completions of prompts and scores them: what every such algorithm can be told."""
+    """A trainer that samples completions of prompts and scores them: the settings of every such algorithm."""
 
     steps: int = Field(default=100, ge=1)
     """Rollout batches."""

@@ -24,7 +24,7 @@ class RolloutSettings(Config):
     """Steps that train on the same rollout batch, one after another, each with advantages, old and reference logprobs
     of its own. Reads that ``max_staleness`` forbids are left out and counted (``reads_evicted``)."""
     capacity: int | None = Field(default=None, ge=0)
-    """Rollout batches that may lie ready or be in the making beyond the one that is learned from; the producer waits
+    """Rollout batches that may lie ready or be in the making beyond the one that is learned from; the worker waits
     where there are so many. None takes the most that can never become too stale. More pays only if steps often make
     fewer updates than they could (``target_kl``, ``dynamic_sampling``); what becomes too stale before it is read is
     thrown away when the version moves, counted (``prompts_evicted``), and its prompts are sampled again."""
