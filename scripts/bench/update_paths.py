@@ -55,13 +55,13 @@ def memory_mb(field: str) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith(field)) / 1024
 
 
-def once(model: Any, prompts: Sequence[Any], completions: Sequence[Any], paths: ForwardOptions) -> dict[str, Any]:
+def once(model: Any, prompts: Sequence[Any], completions: Sequence[Any], options: ForwardOptions) -> dict[str, Any]:
     """Time, memory, logprobs and gradient of one forward and backward."""
     model.zero_grad(set_to_none=True)
     ctypes.CDLL(None).malloc_trim(0)  # what earlier turns left is not there to be used unseen
     Path("/proc/self/clear_refs").write_text("5")
     before, wall, cpu = memory_mb("VmRSS"), time.perf_counter(), time.process_time()
-    out = completion_logprobs(model, prompts, completions, entropy=True, **paths.as_arguments)
+    out = completion_logprobs(model, prompts, completions, entropy=True, **options.as_arguments)
     logprobs = out.logprobs_BT[out.mask_BT]
     (logprobs * torch.cos(torch.arange(len(logprobs)))).mean().backward()
     row = {"cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall, "mb": memory_mb("VmHWM") - before}
@@ -89,8 +89,8 @@ def measure(path: str, rounds: int, only: Sequence[str] = (*VARIANTS, *EXTRA)) -
     rows: dict[str, list[dict[str, Any]]] = {}
     truth: dict[str, Any] = {}
 
-    def turn(name: str, paths: ForwardOptions) -> None:
-        row = once(model, prompts, completions, paths)
+    def turn(name: str, options: ForwardOptions) -> None:
+        row = once(model, prompts, completions, options)
         got = {k: row.pop(k) for k in ("logprobs", "gradient")}
         if not truth:
             truth.update(got)

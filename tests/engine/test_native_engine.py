@@ -84,7 +84,7 @@ def test_a_batch_token_limit_is_kept(model: Any, tokenizer: Any, monkeypatch: py
 @kinds
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_logprobs_are_the_trainers(model: Any, tokenizer: Any, temperature: float) -> None:
-    """The drift canary's claim: below 1e-4 nats in float32, with early EOS banned too."""
+    """What the logprob mismatch check expects: below 1e-4 nats in float32, with early EOS banned too."""
     sampling = SamplingParams(max_tokens=20, min_tokens=8, temperature=temperature)
     rollouts = NativeEngine(model, tokenizer, 128).generate(requests(), sampling, 0)
     with torch.no_grad():

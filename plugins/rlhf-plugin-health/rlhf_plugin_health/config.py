@@ -115,7 +115,7 @@ class LengthRunawayConfig(WatchConfig):
 
 
 class RatioDriftConfig(WatchConfig):
-    """Behaviour and trainer log-probabilities differ, at any step (the core's canary looks at the first only)."""
+    """Behaviour and trainer log-probabilities differ, at any step (the core compares them on the first batch only)."""
 
     name: str = "ratio_drift"
     component: ClassVar[str] = "rlhf_plugin_health.update:RatioDrift"
