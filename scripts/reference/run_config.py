@@ -9,9 +9,10 @@ from scripts.reference.fields import table
 
 INTRO = """# Configuration of a run
 
-Defaults < YAML files from left to right < `--set a.b=c`. An unknown key is refused, with the nearest known one. A
-component is a name (`reward: ensemble`) or a mapping (`reward: {name: ensemble, ...}`) with the settings listed in
-[components](components.md).
+Defaults of the classes < the algorithm's recipe < YAML files from left to right < short options such as `--reward` <
+`--set a.b=c`. `rlhf config show --origin` says where each value came from. An unknown key is refused, with the nearest
+known one. A component is a name (`reward: ensemble`) or a mapping (`reward: {name: ensemble, ...}`) with the settings
+listed in [components](components.md).
 """
 
 

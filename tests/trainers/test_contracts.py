@@ -146,10 +146,10 @@ def test_rollouts(change: Change, said: str) -> None:
         def generate(self, requests: Any, sampling: Any, policy_version: int) -> Any:
             return change(play(requests))
 
-    door = ValidatedEngine(Engine(), "rollout 'x' (acme 1.0)")
-    assert door.context == 77
+    validated = ValidatedEngine(Engine(), "rollout 'x' (acme 1.0)")
+    assert validated.context == 77
     with pytest.raises(PluginError, match=rf"(?s)rollout 'x' \(acme 1.0\) returned .*{said}"):
-        door.generate(REQUESTS, SamplingParams(), 0)
+        validated.generate(REQUESTS, SamplingParams(), 0)
 
 
 def test_rollouts_that_are_right() -> None:
