@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from rlhf_core.trainers.offline.config import PolicyTrainerConfig as PolicyTrainerConfig
     from rlhf_core.trainers.online.config import KLSettings as KLSettings
     from rlhf_core.trainers.online.config import OnlineTrainerConfig as OnlineTrainerConfig
+    from rlhf_core.trainers.online.config import ReferenceSettings as ReferenceSettings
     from rlhf_core.trainers.online.config import RolloutTrainerConfig as RolloutTrainerConfig
     from rlhf_core.types import Advantages as Advantages
     from rlhf_core.types import Demonstration as Demonstration
@@ -77,7 +78,12 @@ _HOMES = {
     "rlhf_core.models.config": ("ModelConfig",),
     "rlhf_core.trainers.common.config": ("OptimizerSettings", "SamplingSettings"),
     "rlhf_core.trainers.offline.config": ("OfflineTrainerConfig", "PolicyTrainerConfig"),
-    "rlhf_core.trainers.online.config": ("KLSettings", "OnlineTrainerConfig", "RolloutTrainerConfig"),
+    "rlhf_core.trainers.online.config": (
+        "KLSettings",
+        "OnlineTrainerConfig",
+        "ReferenceSettings",
+        "RolloutTrainerConfig",
+    ),
     "rlhf_core.types": (
         "Advantages",
         "Demonstration",

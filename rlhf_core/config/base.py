@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from rlhf_core.config.construct import construct
+from rlhf_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from rlhf_core.context import BuildContext
@@ -20,13 +21,18 @@ class Config(BaseModel):
 
     retired: ClassVar[Mapping[str, Any]] = {}
     """Settings that the class had in an earlier release -> their default then, as in a plan. Plans hold every setting,
-    and those at this value are left out when read; any other is refused as unknown."""
+    and those at this value are left out when read; any other is refused."""
+    retired_why: ClassVar[str] = ""
+    """Why those settings would have no effect, for the message; without it they are refused as unknown."""
 
     @model_validator(mode="before")
     @classmethod
     def _drop_retired(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
+        set_by_user = [k for k, v in value.items() if k in cls.retired and v != cls.retired[k]]
+        if set_by_user and cls.retired_why:
+            raise ConfigError(f"{set_by_user[0]} has no effect here", why=cls.retired_why, fix="leave it out")
         return {k: v for k, v in value.items() if k not in cls.retired or v != cls.retired[k]}
 
     @model_validator(mode="before")

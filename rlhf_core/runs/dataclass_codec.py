@@ -21,10 +21,11 @@ class Encoder:
 
     Args:
         leaves: class -> function that names an instance instead of writing its fields (a prompt by source and id).
+        classes: an instance of a subclass of one of these is written as one of these.
     """
 
-    def __init__(self, leaves: Mapping[type, Leaf]) -> None:
-        self.leaves = leaves
+    def __init__(self, leaves: Mapping[type, Leaf], classes: Sequence[type] = ()) -> None:
+        self.leaves, self.classes = leaves, classes
         self.tables: dict[str, list[dict[str, Any]]] = {}
         self._rows: dict[int, int] = {}
         self._alive: list[Any] = []
@@ -32,8 +33,9 @@ class Encoder:
 
     def encode(self, value: Any) -> Any:
         """The value as a tree of plain values, arrays and references."""
-        if type(value) in self.leaves:
-            return {"leaf": [type(value).__name__, self.leaves[type(value)](value)]}
+        leaf = next((cls for cls in self.leaves if isinstance(value, cls)), None)
+        if leaf is not None:
+            return {"leaf": [leaf.__name__, self.leaves[leaf](value)]}
         if is_dataclass(value) and not isinstance(value, type):
             return self._reference(value)
         if isinstance(value, enum.Enum):
@@ -47,9 +49,10 @@ class Encoder:
         return value
 
     def _reference(self, instance: Any) -> dict[str, Any]:
-        kind = type(instance).__name__
+        cls = next((cls for cls in type(instance).__mro__ if cls in self.classes), type(instance))
+        kind = cls.__name__
         if id(instance) not in self._rows:
-            row = {field.name: self.encode(getattr(instance, field.name)) for field in fields(instance)}
+            row = {field.name: self.encode(getattr(instance, field.name)) for field in fields(cls)}
             table = self.tables.setdefault(kind, [])
             self._rows[id(instance)] = len(table)
             table.append(row)
@@ -57,9 +60,9 @@ class Encoder:
         return {"ref": [kind, self._rows[id(instance)]]}
 
 
-def encode(value: Any, leaves: Mapping[type, Leaf]) -> dict[str, Any]:
+def encode(value: Any, leaves: Mapping[type, Leaf], classes: Sequence[type] = ()) -> dict[str, Any]:
     """``{"tables": ..., "value": ...}`` of a value; see :class:`Encoder`."""
-    encoder = Encoder(leaves)
+    encoder = Encoder(leaves, classes)
     encoded = encoder.encode(value)
     return {"tables": encoder.tables, "value": encoded}
 

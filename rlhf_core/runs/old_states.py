@@ -18,14 +18,15 @@ METRICS = ("refill/", "dynamic_sampling/")
 
 def upgraded_state(state: Mapping[str, Any]) -> dict[str, Any]:
     """The state of a checkpoint with today's keys; one that has them already is returned as it is."""
+    if "parts" not in next(iter(state["ranks"]), {}):
+        return dict(state)
     upgraded = _renamed(state, TRAINER)
     if isinstance(upgraded.get("online"), Mapping):
         upgraded["online"] = _renamed(upgraded["online"], ONLINE)
         upgraded["online"]["learner"] = _renamed(upgraded["online"]["learner"], LEARNER)
     if isinstance(upgraded.get("learner"), Mapping):
         upgraded["learner"] = _renamed(upgraded["learner"], LEARNER)
-    if "ranks" in upgraded:
-        upgraded["ranks"] = [_rank(rank) for rank in upgraded["ranks"]]
+    upgraded["ranks"] = [_rank(rank) for rank in upgraded["ranks"]]
     return upgraded
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 class Timer:
-    """``with watch("rollout"): ...`` adds the seconds that it took to ``watch.seconds["rollout"]``."""
+    """``with timer("rollout"): ...`` adds the seconds that it took to ``timer.seconds["rollout"]``."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}

@@ -64,6 +64,8 @@ def _completion(rollout: Rollout, score: Score, advantage: Any, full: bool) -> d
     }
     if score.detail:
         row["detail"] = score.detail
+    if rollout.info:
+        row["info"] = dict(rollout.info)
     if full:
         row |= {"completion_ids": list(rollout.completion_ids), "logprobs": rollout.logprobs_T}
     return row

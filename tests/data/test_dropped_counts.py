@@ -23,7 +23,11 @@ def test_rows_dropped_while_reading_are_in_the_sessions_counts(
     def items(split: str) -> list[TrainingSample]:
         return [TrainingSample(r.id, (1,), (2,), None, None) for r in loaded.demonstrations(split)]  # type: ignore[arg-type]
 
-    session = SimpleNamespace(counts=Counter({"examples_too_long": 1}), parts=ComponentSet())
+    session = SimpleNamespace(
+        counts=Counter({"examples_too_long": 1}),
+        components=ComponentSet(),
+        metrics=SimpleNamespace(total_steps=None),
+    )
     ctx = SimpleNamespace(
         session=session, strategy=None, world_size=1, config=None, seed=0, registry=Registry(disabled=())
     )

@@ -87,11 +87,13 @@ def gradient(options: frozenset[str], path: str = "pocket", strategy: Any = None
     paths = ForwardOptions(**{name: name in options for name in PATHS})
     module = strategy.prepare(PolicyModule(loaded.model, 1.0, paths))
     rows = items()
-    mine = rows if strategy.world_size == 1 else (rows[:5] if strategy.rank == 0 else rows[5:])
-    cut: MicroBatcher = in_order(2 if "accumulation" in options else len(rows))
+    share = rows if strategy.world_size == 1 else (rows[:5] if strategy.rank == 0 else rows[5:])
+    micro_batcher: MicroBatcher = in_order(2 if "accumulation" in options else len(rows))
     if "by_tokens" in options:
-        cut = functools.partial(_by_tokens, paths)
-    Learner(module, GrpoClip(0.2, 0.2), strategy, OnlineTrainerConfig(name="t"), 1, cut=cut).update(mine)
+        micro_batcher = functools.partial(_by_tokens, paths)
+    Learner(module, GrpoClip(0.2, 0.2), strategy, OnlineTrainerConfig(name="t"), 1, micro_batcher=micro_batcher).update(
+        share
+    )
     return found
 
 

@@ -65,8 +65,15 @@ def test_keys_have_their_new_names() -> None:
     assert state["online"]["forward_options"] == {"packing": True}
     assert (state["online"]["forward_checked"], state["checked_mismatch"], state["step"]) == (True, True, 4)
     assert state["ranks"][0]["components"] == {"reward/x": {"n": 1}}
-    assert upgraded_state({"updater": {"held": 0}, "data": "d"}) == {"learner": {"critic_only_updates": 0}, "data": "d"}
+    offline = {"updater": {"held": 0}, "data": "d", "ranks": [{"parts": {}}]}
+    assert upgraded_state(offline) == {
+        "learner": {"critic_only_updates": 0},
+        "data": "d",
+        "ranks": [{"components": {}}],
+    }
     assert upgraded_state(state) == state, "today's are left alone"
+    others = {"updater": 1, "held": 2, "ranks": [{"components": {}, "rollouts": 3}]}
+    assert upgraded_state(others) == others, "so are those of a trainer that has keys of these names"
 
 
 def test_a_batch_in_flight_is_read(tmp_path: Path) -> None:

@@ -98,15 +98,15 @@ def test_nothing_is_left_out_whatever_another_rank_makes() -> None:
     for strategy in (LocalStrategy(), Another()):
         gradient = captured(strategy)
         module = strategy.prepare(PolicyModule(load_policy(ModelConfig()).model, 1.0, ALL))
-        updater = Learner(
+        learner = Learner(
             module,
             GrpoClip(0.2, 0.2),
             strategy,
             OnlineTrainerConfig(name="t"),
             1,
-            cut=lambda items: by_tokens(items, 520, ALL, WIDTH),
+            micro_batcher=lambda items: by_tokens(items, 520, ALL, WIDTH),
         )
-        updater.update(rows)
+        learner.update(rows)
         found.append(gradient)
     assert max(float((found[0][k] - found[1][k]).abs().max()) for k in found[0]) < 1e-6
 

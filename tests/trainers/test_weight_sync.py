@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from rlhf_core.models.sampler_policy import SamplerPolicy
+from rlhf_core.models.sampler_policy import SamplerPolicy, trained_names
 from rlhf_core.trainers.online.weight_sync import WeightSync
 
 
@@ -32,7 +32,7 @@ def policy() -> torch.nn.Module:
 
 def test_an_engine_that_keeps_weights_gets_each_version_once() -> None:
     model, engine = policy(), EngineWithWeights()
-    weight_sync = WeightSync(model, nullcontext, None, engine)
+    weight_sync = WeightSync(model, nullcontext, None, engine, trained_names(model))
     assert weight_sync.needed
     weight_sync.sync(0)
     weight_sync.sync(0)
@@ -49,17 +49,17 @@ def test_an_engine_that_keeps_weights_gets_each_version_once() -> None:
 def test_a_copy_of_the_policy_follows_it() -> None:
     model: Any = policy()
     sampler = SamplerPolicy(model)
-    weight_sync = WeightSync(model, nullcontext, sampler, engine=object())
+    weight_sync = WeightSync(model, nullcontext, sampler, object(), trained_names(model))
     with torch.no_grad():
         model[0].weight.add_(1.0)
     weights = weight_sync.snapshot()
     with torch.no_grad():
         model[0].weight.add_(1.0)
     weight_sync.load(1, weights)
-    assert torch.equal(sampler.model[0].weight, model[0].weight - 1.0)
+    assert torch.allclose(sampler.model[0].weight, model[0].weight - 1.0)
     weight_sync.sync(2)
     assert torch.equal(sampler.model[0].weight, model[0].weight)
 
 
 def test_an_engine_over_the_policy_itself_needs_nothing() -> None:
-    assert not WeightSync(policy(), nullcontext, None, engine=object()).needed
+    assert not WeightSync(policy(), nullcontext, None, object(), []).needed

@@ -133,6 +133,7 @@ class IterativeTrainer:
     def _collect(self, step: int, iteration: int, timer: Timer) -> dict[str, float]:
         """Sample and score a rollout batch, and make pairs of it; the same on every rank afterwards."""
         parts = self.parts
+        parts.weight_sync.sync(parts.learner.version)
         batch = parts.collector.collect(step, parts.learner.version, LiveEvents(self.session, step), timer)
         with timer("reference"):
             collected = self._pairs_of_all_ranks(batch, iteration)
@@ -267,6 +268,7 @@ class IterativeTrainer:
         count = max(config.eval_samples, gold_samples) if config.eval_samples else 0
         if not parts.evaluator.has_work(count):
             return None
+        parts.weight_sync.sync(parts.learner.version)
         return parts.evaluator.evaluate(step, parts.learner.version, count, partial(_win_metrics, self.before))
 
     def save(self, step: int) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from rlhf_core.api import BuildContext, ConfigError, OptimizerSettings, RolloutTrainerConfig
+from rlhf_core.api import BuildContext, ConfigError, OptimizerSettings, ReferenceSettings, RolloutTrainerConfig
 from rlhf_plugin_dpo.config import BetaSchedule, SftTerm, check_pairs
 
 OF_TOKEN_LOSSES = {
@@ -25,7 +25,13 @@ OF_TOKEN_LOSSES = {
     "self_check": True,
 }
 """Settings of trainers whose loss sees tokens, with the values that plans of version 0.1 hold for this one."""
-KL_OF_TOKEN_LOSSES = {"coefficient": 0.0, "estimator": "k3", "where": "loss"}
+
+
+class PairReference(ReferenceSettings):
+    """The reference policy; ``loss.beta`` holds the policy to it."""
+
+    retired: ClassVar[Mapping[str, Any]] = {"coefficient": 0.0, "estimator": "k3", "where": "loss"}
+    retired_why: ClassVar[str] = "loss.beta holds the policy to the reference; raise it instead"
 
 
 class IterativeDpoConfig(RolloutTrainerConfig):
@@ -53,6 +59,9 @@ class IterativeDpoConfig(RolloutTrainerConfig):
             }
         }
     }
+    retired: ClassVar[Mapping[str, Any]] = OF_TOKEN_LOSSES
+    retired_why: ClassVar[str] = "the updates of iterative_dpo see pairs, not advantages of tokens"
+    kl: PairReference = PairReference()  # pyright: ignore[reportIncompatibleVariableOverride]
     steps: int = Field(default=5, ge=1)
     """Iterations."""
     group_size: int = Field(default=8, ge=2)
@@ -80,36 +89,15 @@ class IterativeDpoConfig(RolloutTrainerConfig):
     checkpoint_every: int = Field(default=10, ge=0)
     """Rollout batches and updates between checkpoints; 0 keeps only the last."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _without_token_settings(cls, value: Any) -> Any:
-        """Say why a setting of token losses has no effect here; plans of version 0.1 hold all of them, unset."""
-        if not isinstance(value, dict):
-            return value
-        for name, unset in OF_TOKEN_LOSSES.items():
-            if value.get(name, unset) != unset:
-                raise _no_effect(f"trainer.{name}", "its updates see pairs, not advantages of tokens", "leave it out")
-        kl = value.get("kl")
-        if isinstance(kl, dict):
-            if kl.get("coefficient"):
-                why = "loss.beta holds the policy to the reference"
-                raise _no_effect("trainer.kl.coefficient", why, "leave it out, and raise loss.beta")
-            value = {**value, "kl": {k: v for k, v in kl.items() if k not in KL_OF_TOKEN_LOSSES}}
-        return {k: v for k, v in value.items() if k not in OF_TOKEN_LOSSES}
-
     def sequences_per_update(self) -> int:
         """Pairs of one optimizer update."""
         return self.pair_batch_size
-
-    @property
-    def updates_per_step(self) -> int:
-        """Optimizer updates of one iteration."""
-        return self.updates
 
     def preflight(self, ctx: BuildContext) -> None:
         """Check the pieces against each other before anything is loaded."""
         from rlhf_core.sdk import check_prompt_shares, check_reference
 
+        self.micro_batches(ctx.world_size)
         check_pairs(self, ctx)
         check_iterative(self, ctx)
         check_reference(self, ctx)
@@ -153,7 +141,3 @@ def check_iterative(config: IterativeDpoConfig, ctx: BuildContext) -> None:
             f"trainer.buffer_iterations has no effect with buffer {config.buffer}",
             fix="--set trainer.buffer=rolling, or leave it out",
         )
-
-
-def _no_effect(setting: str, why: str, fix: str) -> ConfigError:
-    return ConfigError(f"{setting} has no effect with algorithm 'iterative_dpo'", why=why, fix=fix)

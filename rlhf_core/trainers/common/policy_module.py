@@ -129,6 +129,6 @@ class PolicyModule(torch.nn.Module):
 
 
 def _rows(values_BT: torch.Tensor, samples: Sequence[TrainingSample]) -> list[Floats]:
-    """MicroBatcher a grid into one array ``[T]`` per item."""
+    """Cut a grid into one array ``[T]`` per item."""
     grid = values_BT.float().cpu().numpy()
     return [grid[n, : len(i.completion_ids)].copy() for n, i in enumerate(samples)]

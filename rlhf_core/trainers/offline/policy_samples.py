@@ -6,6 +6,7 @@ Suffix: ``_T`` completion tokens of one rollout.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -19,6 +20,7 @@ from rlhf_core.functional.kl import kl_value
 from rlhf_core.models.load import LoadedModel
 from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.models.reference import Reference
+from rlhf_core.models.sampler_policy import trained_names
 from rlhf_core.trainers.common.micro_batches import in_order
 from rlhf_core.trainers.common.policy_evaluator import (
     Evaluation,
@@ -33,6 +35,7 @@ from rlhf_core.trainers.common.training_sample import TrainingSample
 from rlhf_core.trainers.offline.config import PolicyTrainerConfig
 from rlhf_core.trainers.online.generation import RolloutGenerator, rollout_metrics
 from rlhf_core.trainers.online.rewards import RewardManager, score_metrics
+from rlhf_core.trainers.online.weight_sync import WeightSync
 from rlhf_core.types import PromptGroup, Rollout, Score
 
 
@@ -70,6 +73,7 @@ class PolicySamples:
         self.groups = self._groups(task)
         self.generator, self.rewards = self._build(ctx.with_(policy=task.policy, datasets=task.datasets))
         self.reference = Reference.of(task.policy.model) if config.track_kl else None
+        self.trained = trained_names(task.policy.model)
         self.before: Evaluation | None = None
         self.after: Evaluation | None = None
 
@@ -78,7 +82,7 @@ class PolicySamples:
         settings = task.datasets.settings
         prompts, dropped = admit(
             task.datasets.prompts("heldout"),
-            lambda p: task.formatter.encode(p.messages),
+            task.formatter.encode_prompt,
             limit=settings.max_prompt_tokens,
             context=task.policy.context,
             max_tokens=self.sampling.max_tokens,
@@ -86,7 +90,7 @@ class PolicySamples:
         )
         task.datasets.counts.update(dropped)
         order = interleave([p.source for p in prompts], task.datasets.weights)[: self.config.sample_prompts]
-        return [PromptGroup(prompts[i], task.formatter.encode(prompts[i].messages), 1) for i in order]
+        return [PromptGroup(prompts[i], task.formatter.encode_prompt(prompts[i]), 1) for i in order]
 
     def _build(self, ctx: BuildContext) -> tuple[RolloutGenerator, RewardManager | None]:
         run, components = ctx.config, ctx.session.components
@@ -104,7 +108,9 @@ class PolicySamples:
         """Sample, measure and remember; metrics begin with ``eval/``. All ranks call it."""
         if not self.groups:
             return {}
-        with self.strategy.gathered(module):
+        whole_weights = partial(self.strategy.gathered, module)
+        WeightSync(self.policy.model, whole_weights, None, self.generator.engine, self.trained).sync(version)
+        with whole_weights():
             rows = self._sample(version)
         rollouts = [row.rollout for row in rows]
         metrics = {**rollout_metrics(rollouts), **gold_metrics(rows, "gold"), **kl_metrics(rows)}

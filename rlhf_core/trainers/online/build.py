@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,7 +12,7 @@ import torch
 
 from rlhf_core.context import BuildContext
 from rlhf_core.loss_terms import EntropyBonus, ImportanceCorrection, KLTerm
-from rlhf_core.models.sampler_policy import SamplerPolicy
+from rlhf_core.models.sampler_policy import SamplerPolicy, trained_names
 from rlhf_core.policy.structure import base_model
 from rlhf_core.protocols import CriticAdvantage, Loss, RolloutEngine
 from rlhf_core.runs.checkpoint_manager import Checkpoint
@@ -66,6 +66,7 @@ def build_online(
     """
     ctx = ctx.with_(policy=inputs.policy, datasets=inputs.datasets)
     session, strategy, model = ctx.session, ctx.strategy, inputs.policy.model
+    names = trained_names(model)
     batches_ahead = config.rollouts.ahead(config.updates_per_step)
     sampler = SamplerPolicy(model) if batches_ahead else None
     engine = build_engine(ctx, inputs, sampler)
@@ -101,7 +102,7 @@ def build_online(
     forward_check = ForwardCheck(module, strategy, whole_weights, session.counts, done=not config.self_check)
     label = session.components.label(estimator)
     return OnlineParts(
-        scheduler=_build_scheduler(config, ctx, inputs, generator, rewards, whole_weights, sampler),
+        scheduler=_build_scheduler(config, ctx, inputs, generator, rewards, whole_weights, sampler, names),
         rewards=rewards,
         advantages=AdvantageStep(estimator, label, reference, module, micro_batcher, strategy, whole_weights, config),
         forward_check=forward_check,
@@ -127,6 +128,8 @@ class RolloutParts:
     evaluator: PolicyEvaluator
     checkpoint: OnlineCheckpoint
     whole_weights: WholeWeights
+    weight_sync: WeightSync
+    """To be synced before rollouts are collected or the policy is evaluated."""
 
 
 def build_rollout_parts(
@@ -152,6 +155,7 @@ def build_rollout_parts(
     """
     ctx = ctx.with_(policy=inputs.policy, datasets=inputs.datasets)
     session, strategy = ctx.session, ctx.strategy
+    names = trained_names(inputs.policy.model)
     generator, rewards = build_sampling(config, ctx, inputs, build_engine(ctx, inputs))
     loss = wrap_loss(build(ctx, "loss"))
     weights = PolicyWeights(inputs.policy, None, inputs.reference if config.kl.sync_every else None)
@@ -171,6 +175,7 @@ def build_rollout_parts(
         evaluator=evaluator,
         checkpoint=OnlineCheckpoint(session.checkpoints, strategy, weights, learner, inputs.prompts, inputs.held),
         whole_weights=whole_weights,
+        weight_sync=WeightSync(inputs.policy.model, whole_weights, None, generator.engine, names),
     )
 
 
@@ -262,10 +267,11 @@ def _build_scheduler(
     rewards: RewardManager,
     whole_weights: WholeWeights,
     sampler: SamplerPolicy | None,
+    names: Sequence[str],
 ) -> RolloutScheduler:
     """Sampling and learning in turn, or sampling ahead in a thread that has its own way to the other ranks."""
     settings, session = collector_settings(config, inputs), ctx.session
-    weight_sync = WeightSync(inputs.policy.model, whole_weights, sampler, generator.engine)
+    weight_sync = WeightSync(inputs.policy.model, whole_weights, sampler, generator.engine, names)
     buffer = RolloutBuffer(config.rollouts, config.rollouts.ahead(config.updates_per_step))
     if sampler is None:
         collector = RolloutCollector(inputs.prompts, generator, rewards, ctx.strategy, settings, whole_weights)

@@ -16,7 +16,7 @@ CLASSES = (RolloutBatch, RolloutGroup, PromptGroup, Rollout, Segment, Score, Fin
 
 def batch_state(batch: RolloutBatch) -> dict[str, Any]:
     """A batch as a tree that :mod:`rlhf_core.runs.tree` can save."""
-    return encode(batch, {Prompt: lambda prompt: (prompt.source, prompt.id)})
+    return encode(batch, {Prompt: lambda prompt: (prompt.source, prompt.id)}, CLASSES)
 
 
 def read_batch(state: Mapping[str, Any], find: FindPrompt) -> RolloutBatch:

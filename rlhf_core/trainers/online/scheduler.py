@@ -125,7 +125,9 @@ class ScheduledBatch(NamedTuple):
 
 
 class RolloutScheduler:
-    """The schedule moves at one point only, the beginning of a step: what has been read or become too stale leaves the
+    """Decides what is sampled ahead, and what is learned from.
+
+    The schedule moves at one point only, the beginning of a step: what has been read or become too stale leaves the
     buffer, and what there is room for is requested with the weights as they are then. With room for C batches beside
     the one that is learned from, batch k is sampled with the weights of the end of step k - 1 - C. How long anything
     takes decides nothing, so two runs are equal, and a run without room is the synchronous one.
@@ -242,7 +244,7 @@ class RolloutScheduler:
         entries = []
         for entry in self.buffer.readable():
             assert entry.batch is not None
-            batch = replace(entry.batch, events=()) if entry.reads else entry.batch
+            batch = replace(entry.batch, seconds={}, events=() if entry.reads else entry.batch.events)
             row = {"number": entry.number, "version": entry.version, "reads": entry.reads}
             entries.append({**row, "batch": batch_state(batch)})
         returned = [[p.source, p.id] for p in self.collector.prompts.returned]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from rlhf_core.models.sampler_policy import SamplerPolicy, snapshot, trained_names
+from rlhf_core.models.sampler_policy import SamplerPolicy, snapshot
 
 Tensors = Mapping[str, Any]
 """Name -> tensor of every trained weight."""
@@ -23,6 +23,7 @@ class WeightSync:
         whole_weights: context in which its weights are whole on every rank.
         sampler: a copy to sample from while the policy is trained; None samples from the policy itself.
         engine: the rollout engine.
+        names: of the trained weights, before a strategy wrapped the policy.
     """
 
     def __init__(
@@ -31,9 +32,10 @@ class WeightSync:
         whole_weights: Callable[[], AbstractContextManager[None]],
         sampler: SamplerPolicy | None,
         engine: Any,
+        names: Sequence[str],
     ) -> None:
         self.policy, self.whole_weights, self.sampler = policy, whole_weights, sampler
-        self._names = trained_names(policy)
+        self._names = list(names)
         self._update_weights = getattr(engine, "update_weights", None)
         self._published: int | None = None
         self.needed = sampler is not None or self._update_weights is not None
