@@ -30,58 +30,62 @@ def class_name(component: object) -> str:
     return type(component).__name__
 
 
-def contract_error(who: str, found: str, expected: str) -> PluginError:
+def contract_error(component: str, returned: str, expected: str) -> PluginError:
     """The error for a component that does not keep its contract.
 
     Args:
-        who: kind, name, distribution and version.
-        found: what it returned.
+        component: kind, name, distribution and version.
+        returned: what it returned.
         expected: what it should have returned.
     """
     return PluginError(
-        f"{who} returned {found}",
+        f"{component} returned {returned}",
         why=f"expected {expected}",
         fix="fix the plugin (rlhf_core.testing has the checks), or choose another",
     )
 
 
-def score_samples(reward: RewardModel, samples: Sequence[Sample], who: str = "") -> Sequence[Score]:
+def score_samples(reward: RewardModel, samples: Sequence[Sample], label: str = "") -> Sequence[Score]:
     """Score samples; an exception becomes status ``error`` for each sample, never 0.0.
 
     Args:
         reward: what scores.
         samples: what is scored.
-        who: names the reward in errors; its class's name if empty.
+        label: names the reward in errors; its class's name if empty.
 
     Raises:
         PluginError: it returned something else than one ``Score`` per sample.
     """
-    who = who or type(reward).__name__
+    label = label or type(reward).__name__
     try:
-        found: Any = reward.score(samples)
-        scores = list(found) if isinstance(found, Iterable) else found
+        answer: Any = reward.score(samples)
+        scores = list(answer) if isinstance(answer, Iterable) else answer
     except Exception as error:
         return [Score.failed(ScoreStatus.ERROR, f"{type(error).__name__}: {error}")] * len(samples)
     if not isinstance(scores, list):
-        raise contract_error(who, f"{scores!r:.80}", f"a list of {len(samples)} Scores")
+        raise contract_error(label, f"{scores!r:.80}", f"a list of {len(samples)} Scores")
     if len(scores) != len(samples):
-        raise contract_error(who, f"{len(scores)} scores for {len(samples)} samples", "one Score per sample, in order")
+        raise contract_error(
+            label, f"{len(scores)} scores for {len(samples)} samples", "one Score per sample, in order"
+        )
     for sample, score in zip(samples, scores):
         if not isinstance(score, Score):
-            raise contract_error(who, f"{type(score).__name__} {score!r:.80} for '{sample.prompt.id}'", "a Score")
+            raise contract_error(label, f"{type(score).__name__} {score!r:.80} for '{sample.prompt.id}'", "a Score")
     return scores
 
 
-def check_advantages(estimate: Any, rollouts: Sequence[Rollout], who: str) -> Advantages:
+def check_advantages(estimate: Any, rollouts: Sequence[Rollout], label: str) -> Advantages:
     """Return what an estimator returned, if it is one finite advantage (or None) per rollout or token.
 
     Raises:
         PluginError: it is not; names the first rollout concerned.
     """
     if not isinstance(estimate, Advantages):
-        raise contract_error(who, f"{type(estimate).__name__} {estimate!r:.80}", "an Advantages")
+        raise contract_error(label, f"{type(estimate).__name__} {estimate!r:.80}", "an Advantages")
     if len(estimate.values) != len(rollouts):
-        raise contract_error(who, f"{len(estimate.values)} advantages for {len(rollouts)} rollouts", "one per rollout")
+        raise contract_error(
+            label, f"{len(estimate.values)} advantages for {len(rollouts)} rollouts", "one per rollout"
+        )
     for rollout, value in zip(rollouts, estimate.values):
         if value is None:
             continue
@@ -89,61 +93,65 @@ def check_advantages(estimate: Any, rollouts: Sequence[Rollout], who: str) -> Ad
         try:
             array = np.asarray(value, np.float32)
         except (TypeError, ValueError) as error:
-            raise contract_error(who, f"{value!r:.80} for {name}", "numbers") from error
+            raise contract_error(label, f"{value!r:.80} for {name}", "numbers") from error
         if array.shape not in ((), (count,)):
             raise contract_error(
-                who, f"an advantage of shape {array.shape} for {name}", f"a number, or shape ({count},)"
+                label, f"an advantage of shape {array.shape} for {name}", f"a number, or shape ({count},)"
             )
         if not np.isfinite(array).all():
-            raise contract_error(who, f"{value!r:.80} for {name}", "finite numbers, or None where the score is missing")
+            raise contract_error(
+                label, f"{value!r:.80} for {name}", "finite numbers, or None where the score is missing"
+            )
     return estimate
 
 
-def check_returns(estimate: Advantages, rollouts: Sequence[Rollout], who: str) -> Advantages:
+def check_returns(estimate: Advantages, rollouts: Sequence[Rollout], label: str) -> Advantages:
     """Return what an estimator with a critic returned, if every advantage comes with finite returns ``[T]``.
 
     Raises:
         PluginError: one does not; names the first rollout concerned.
     """
     if estimate.returns is None or len(estimate.returns) != len(rollouts):
-        raise contract_error(who, "no returns for its critic", "Advantages.returns, one array per rollout")
+        raise contract_error(label, "no returns for its critic", "Advantages.returns, one array per rollout")
     for rollout, value, row in zip(rollouts, estimate.values, estimate.returns):
         shape = (len(rollout.completion_ids),)
         if value is not None and (row is None or np.shape(row) != shape or not np.isfinite(row).all()):
             raise contract_error(
-                who,
+                label,
                 f"returns {row!r:.80} for {rollout.prompt_id}#{rollout.group_index}",
                 f"finite numbers of shape {shape}",
             )
     return estimate
 
 
-def check_rollouts(found: Any, names: Sequence[tuple[str, int]], who: str) -> list[Rollout]:
+def check_rollouts(answer: Any, names: Sequence[tuple[str, int]], label: str) -> list[Rollout]:
     """Return rollouts, if they are those of ``names`` (prompt id, group index), in that order, each with its logprobs.
 
     Raises:
         PluginError: they are not; names the first one concerned.
     """
-    if not isinstance(found, Sequence) or len(found) != len(names):
-        number = f"{len(found)} rollouts" if isinstance(found, Sequence) else f"{type(found).__name__} {found!r:.80}"
-        raise contract_error(who, f"{number} for {len(names)} requests", "a list with one Rollout per request")
-    for (prompt_id, index), rollout in zip(names, found):
+    if not isinstance(answer, Sequence) or len(answer) != len(names):
+        number = (
+            f"{len(answer)} rollouts" if isinstance(answer, Sequence) else f"{type(answer).__name__} {answer!r:.80}"
+        )
+        raise contract_error(label, f"{number} for {len(names)} requests", "a list with one Rollout per request")
+    for (prompt_id, index), rollout in zip(names, answer):
         name = f"{prompt_id}#{index}"
         if not isinstance(rollout, Rollout):
-            raise contract_error(who, f"{type(rollout).__name__} {rollout!r:.80} for {name}", "a Rollout")
+            raise contract_error(label, f"{type(rollout).__name__} {rollout!r:.80} for {name}", "a Rollout")
         if (rollout.prompt_id, rollout.group_index) != (prompt_id, index):
             raise contract_error(
-                who,
+                label,
                 f"the rollout of {rollout.prompt_id}#{rollout.group_index} in the place of {name}",
                 "rollouts in the order of the requests",
             )
         if np.shape(rollout.logprobs_T) != (len(rollout.completion_ids),) or not np.isfinite(rollout.logprobs_T).all():
             raise contract_error(
-                who,
+                label,
                 f"logprobs {rollout.logprobs_T!r:.80} for the {len(rollout.completion_ids)} tokens of {name}",
                 "a finite log-probability of each sampled token",
             )
-    return list(found)
+    return list(answer)
 
 
 def requested(groups: Sequence[PromptGroup]) -> list[tuple[str, int]]:
@@ -154,8 +162,8 @@ def requested(groups: Sequence[PromptGroup]) -> list[tuple[str, int]]:
 class ValidatedEngine:
     """A rollout engine whose every answer is checked; everything else is the engine's own."""
 
-    def __init__(self, engine: RolloutEngine, who: str) -> None:
-        self.engine, self.who = engine, who
+    def __init__(self, engine: RolloutEngine, label: str) -> None:
+        self.engine, self.label = engine, label
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)
@@ -169,14 +177,14 @@ class ValidatedEngine:
             PluginError: the engine returned something else.
         """
         try:
-            found: Any = self.engine.generate(requests, sampling, policy_version)
+            answer: Any = self.engine.generate(requests, sampling, policy_version)
         except MalformedRollout as error:
-            raise contract_error(self.who, f"a {error}", "one log-probability per sampled token") from error
-        rollouts = check_rollouts(found, [(r.prompt_id, r.group_index) for r in requests], self.who)
+            raise contract_error(self.label, f"a {error}", "one log-probability per sampled token") from error
+        rollouts = check_rollouts(answer, [(r.prompt_id, r.group_index) for r in requests], self.label)
         for request, rollout in zip(requests, rollouts):
             if tuple(rollout.prompt_ids) != tuple(request.prompt_ids):
                 raise contract_error(
-                    self.who,
+                    self.label,
                     f"a rollout of {request.prompt_id}#{request.group_index} with other prompt tokens than asked for",
                     "the request's prompt_ids",
                 )

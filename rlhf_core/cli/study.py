@@ -50,8 +50,8 @@ def list_(as_json: bool) -> None:
 
     rows: list[dict[str, Any]] = []
     for entry in Registry().entries("study"):
-        found = recorded(entry)
-        rows.append({**entry.describe(), "question": found.question, "recorded": bool(found.table)})
+        record = recorded(entry)
+        rows.append({**entry.describe(), "question": record.question, "recorded": bool(record.table)})
     if as_json:
         emit_json(rows)
     elif not rows:
@@ -71,15 +71,15 @@ def show(name: str, as_json: bool) -> None:
     from rlhf_core.registry import Registry
     from rlhf_core.study.record import recorded
 
-    found = recorded(Registry().find("study", name))
+    record = recorded(Registry().find("study", name))
     if as_json:
-        file = found.folder / "result.json" if found.folder else None
+        file = record.folder / "result.json" if record.folder else None
         if file is None or not file.is_file():
             raise RunDirError(f"nothing is recorded of '{name}'", fix=f"rlhf study run {name}")
         click.echo(file.read_text().rstrip())
         return
     missing = f"Nothing is recorded yet: rlhf study run {name}"
-    click.echo("\n\n".join(filter(None, (found.question, found.verdict, found.table or missing))))
+    click.echo("\n\n".join(filter(None, (record.question, record.verdict, record.table or missing))))
 
 
 @study.command(cls=SeedsCommand)

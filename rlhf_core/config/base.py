@@ -32,7 +32,9 @@ class Config(BaseModel):
             return value
         set_by_user = [k for k, v in value.items() if k in cls.retired and v != cls.retired[k]]
         if set_by_user and cls.retired_why:
-            raise ConfigError(f"{set_by_user[0]} has no effect here", why=cls.retired_why, fix="leave it out")
+            name = cls.model_fields["name"].default if "name" in cls.model_fields else ""
+            owner = f" with '{name}'" if isinstance(name, str) and name else ""
+            raise ConfigError(f"{set_by_user[0]} has no effect{owner}", why=cls.retired_why, fix="leave it out")
         return {k: v for k, v in value.items() if k not in cls.retired or v != cls.retired[k]}
 
     @model_validator(mode="before")

@@ -65,11 +65,6 @@ class RunSession:
         """True on the rank that writes."""
         return self.strategy.rank == 0
 
-    @property
-    def parts(self) -> ComponentSet:
-        """The earlier name of :attr:`components`."""
-        return self.components
-
     def open(self, keep: int) -> Checkpoint | None:
         """Create or reopen the run directory; return the checkpoint to go on from, if resuming.
 

@@ -2,7 +2,7 @@
 
     python -m scripts.check.run_digests --out FOLDER --record docs/bench/run_digests.json   # with the code as it was
     python -m scripts.check.run_digests --out OTHER --compare docs/bench/run_digests.json   # with the code as it is
-    python -m scripts.check.run_digests --out OTHER --resume FOLDER --compare FILE          # old runs, resumed half way
+    python -m scripts.check.run_digests --out OTHER --resume FOLDER --compare FILE          # old runs, cut back
 
 A digest covers ``metrics.jsonl`` and ``summary.json`` without their times, and the final weights. It belongs to one
 machine: processors and versions of torch round differently, so that record and comparison are made on the same one.
@@ -21,86 +21,47 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+Settings = Mapping[str, object]
+
+
+def case(algo: str, *options: str, settings: Settings) -> tuple[str, ...]:
+    """Arguments of ``rlhf train`` after ``--algo``."""
+    return (algo, *options, *(word for key, value in settings.items() for word in ("--set", f"trainer.{key}={value}")))
+
+
 ENSEMBLE = ("--reward", "ensemble")
-SHORT = (
-    "--set",
-    "trainer.steps=4",
-    "--set",
-    "trainer.checkpoint_every=2",
-    "--set",
-    "trainer.eval_every=2",
-    "--set",
-    "trainer.gold_samples=24",
-    "--set",
-    "trainer.eval_samples=24",
-)
-OFFLINE = (
-    "--set",
-    "trainer.max_steps=4",
-    "--set",
-    "trainer.checkpoint_every=2",
-    "--set",
-    "trainer.eval_every=2",
-    "--set",
-    "trainer.eval_samples=24",
-)
 VERIFIER = ("--reward", "verifier", "--dataset", "pocket/arithmetic")
+EVALUATION: Settings = {"eval_samples": 24, "checkpoint_every": 2}
+ONLINE: Settings = {"steps": 4, "eval_every": 2, "gold_samples": 24, **EVALUATION}
+OFFLINE: Settings = {"max_steps": 4, "eval_every": 2, **EVALUATION}
+SEVERAL_UPDATES: Settings = {
+    "train_batch_size": 32,
+    "epochs_per_rollout_batch": 2,
+    "entropy_quantile": 0.5,
+    "entropy_coefficient": 0.001,
+    "kl.where": "reward",
+    "kl.estimator": "k1",
+    "kl.sync_every": 2,
+}
+DAPO: Settings = {**ONLINE, "rollout_batch_size": 32}
+ITERATIVE: Settings = {"steps": 2, "gold_samples": 24, **EVALUATION}
 CASES: Mapping[str, tuple[str, ...]] = {
-    "grpo_default": ("grpo", *ENSEMBLE),
-    "grpo": ("grpo", *ENSEMBLE, *SHORT),
-    "grpo_ahead": ("grpo", *ENSEMBLE, *SHORT, "--set", "trainer.rollouts.max_staleness=1"),
-    "grpo_verifier": ("grpo", *VERIFIER, *SHORT, "--set", "trainer.micro_batch_tokens=1024"),
-    "grpo_several_updates": (
-        "grpo",
-        *ENSEMBLE,
-        *SHORT,
-        "--set",
-        "trainer.train_batch_size=32",
-        "--set",
-        "trainer.epochs_per_rollout_batch=2",
-        "--set",
-        "trainer.entropy_quantile=0.5",
-        "--set",
-        "trainer.entropy_coefficient=0.001",
-        "--set",
-        "trainer.kl.where=reward",
-        "--set",
-        "trainer.kl.estimator=k1",
-        "--set",
-        "trainer.kl.sync_every=2",
-    ),
-    "ppo": ("ppo", *ENSEMBLE, *SHORT),
-    "dapo": ("dapo", *VERIFIER, *SHORT, "--set", "trainer.rollout_batch_size=32"),
-    "dapo_ahead": (
-        "dapo",
-        *VERIFIER,
-        *SHORT,
-        "--set",
-        "trainer.rollout_batch_size=32",
-        "--set",
-        "trainer.rollouts.max_staleness=4",
-    ),
-    "iterative_dpo": (
-        "iterative_dpo",
-        *ENSEMBLE,
-        "--set",
-        "trainer.steps=2",
-        "--set",
-        "trainer.checkpoint_every=2",
-        "--set",
-        "trainer.gold_samples=24",
-        "--set",
-        "trainer.eval_samples=24",
-    ),
-    "dpo": ("dpo", *OFFLINE),
-    "sft": ("sft", *OFFLINE),
-    "reward_model": ("reward_model", *OFFLINE),
-    "prm": ("prm", *OFFLINE),
+    "grpo_default": case("grpo", *ENSEMBLE, settings={}),
+    "grpo": case("grpo", *ENSEMBLE, settings=ONLINE),
+    "grpo_ahead": case("grpo", *ENSEMBLE, settings={**ONLINE, "rollouts.max_staleness": 1}),
+    "grpo_verifier": case("grpo", *VERIFIER, settings={**ONLINE, "micro_batch_tokens": 1024}),
+    "grpo_several_updates": case("grpo", *ENSEMBLE, settings={**ONLINE, **SEVERAL_UPDATES}),
+    "ppo": case("ppo", *ENSEMBLE, settings=ONLINE),
+    "dapo": case("dapo", *VERIFIER, settings=DAPO),
+    "dapo_ahead": case("dapo", *VERIFIER, settings={**DAPO, "rollouts.max_staleness": 4}),
+    "iterative_dpo": case("iterative_dpo", *ENSEMBLE, settings=ITERATIVE),
+    "dpo": case("dpo", settings=OFFLINE),
+    "sft": case("sft", settings=OFFLINE),
+    "reward_model": case("reward_model", settings=OFFLINE),
+    "prm": case("prm", settings=OFFLINE),
 }
 RENAMED = {"refill/": "dynamic_sampling/"}
 """Prefixes of metrics: as they were -> as they are."""
-HALF_WAY = 2
-"""Checkpoint that ``--resume`` goes on from."""
 
 
 def main() -> int:
@@ -109,14 +70,11 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="folder for the runs; those that are there are kept")
     parser.add_argument("--record", type=Path, help="write the digests here")
     parser.add_argument("--compare", type=Path, help="compare the digests with these")
-    parser.add_argument("--resume", type=Path, help="go on with the runs of this folder, cut back to half way")
+    parser.add_argument("--resume", type=Path, help="go on with the runs of this folder, cut back to an earlier step")
     parser.add_argument("--only", nargs="+", choices=list(CASES), default=list(CASES))
     args = parser.parse_args()
-    digests = {
-        name: digest_of(run_case(name, args.out.resolve(), args.resume))
-        for name in args.only
-        if args.resume is None or (args.resume / name / "checkpoints" / step_folder()).is_dir()
-    }
+    names = [name for name in args.only if args.resume is None or checkpoints(args.resume / name)]
+    digests = {name: digest_of(run_case(name, args.out.resolve(), args.resume)) for name in names}
     if args.record:
         args.record.write_text(json.dumps(digests, indent=1, sort_keys=True) + "\n")
     differing = compare(digests, json.loads(args.compare.read_text())) if args.compare else []
@@ -124,9 +82,9 @@ def main() -> int:
     return 1 if differing else 0
 
 
-def step_folder(step: int = HALF_WAY) -> str:
-    """Name of a checkpoint's folder."""
-    return f"step-{step:06d}"
+def checkpoints(folder: Path) -> list[Path]:
+    """Checkpoints of a run that come before its last, oldest first."""
+    return sorted((folder / "checkpoints").glob("step-*"))[:-1]
 
 
 def run_case(name: str, out: Path, resume: Path | None) -> Path:
@@ -151,12 +109,13 @@ def run_case(name: str, out: Path, resume: Path | None) -> Path:
 
 
 def cut_back(folder: Path) -> None:
-    """Make a finished run look like one that was killed just after its half-way checkpoint."""
+    """Make a finished run look like one that was killed just after the oldest checkpoint that it still has."""
     for file in ("summary.json", "failure.json"):
         (folder / file).unlink(missing_ok=True)
     shutil.rmtree(folder / "final", ignore_errors=True)
+    oldest = checkpoints(folder)[0]
     for checkpoint in (folder / "checkpoints").iterdir():
-        if checkpoint.name > step_folder():
+        if checkpoint != oldest:
             shutil.rmtree(checkpoint)
 
 

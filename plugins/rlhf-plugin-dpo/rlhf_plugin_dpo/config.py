@@ -33,7 +33,24 @@ class BetaSchedule(Config):
     """Factor on beta at the last step; it begins with 1."""
 
 
-class DpoConfig(PolicyTrainerConfig):
+class PreferenceTrainerConfig(PolicyTrainerConfig):
+    """What every trainer that learns from given preferences can be told, whether they are pairs or not."""
+
+    optimizer: OptimizerSettings = OptimizerSettings(learning_rate=1e-6, warmup_steps=10, schedule="linear")
+    sample_prompts: int = Field(default=64, ge=0)
+    reference_free: bool = False
+    """Count every text as equally likely under the reference policy."""
+    beta_schedule: BetaSchedule = BetaSchedule()
+    share_prefix: bool = True
+    """Read the prompt that two responses have in common once."""
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Refuse combinations in which a setting would have no effect, or a loss no meaning."""
+        super().preflight(ctx)
+        check_preferences(self, ctx)
+
+
+class DpoConfig(PreferenceTrainerConfig):
     """Learn from preference pairs without a reward model (Rafailov et al. 2023); the loss says which method."""
 
     name: str = "dpo"
@@ -54,25 +71,18 @@ class DpoConfig(PolicyTrainerConfig):
             }
         }
     }
-    optimizer: OptimizerSettings = OptimizerSettings(learning_rate=1e-6, warmup_steps=10, schedule="linear")
-    sample_prompts: int = Field(default=64, ge=0)
-    reference_free: bool = False
-    """Count every text as equally likely under the reference policy."""
     sft: SftTerm = SftTerm()
-    beta_schedule: BetaSchedule = BetaSchedule()
     ld_alpha: float = Field(default=1.0, ge=0, le=1)
     """Weight of the log-probabilities of the tokens by which one response is longer than the other (Liu et al. 2024,
     LD-DPO); 1 is plain DPO, 0 ignores them."""
-    share_prefix: bool = True
-    """Read the prompt that both responses of a pair have in common once."""
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Refuse combinations in which a setting would have no effect, or a loss no meaning."""
+        """Refuse a supervised term that has no effect, besides what every preference trainer refuses."""
         super().preflight(ctx)
-        check_pairs(self, ctx)
+        check_supervised_term(self.sft)
 
 
-def check_pairs(config: Any, ctx: BuildContext) -> None:
+def check_preferences(config: Any, ctx: BuildContext) -> None:
     """The loss and the settings around it fit each other.
 
     Raises:
@@ -91,11 +101,6 @@ def check_pairs(config: Any, ctx: BuildContext) -> None:
         raise ConfigError(
             f"trainer.reference_free has no effect: loss '{loss.name}' never looks at a reference", fix="leave it out"
         )
-    if config.sft.on == "conversation" and config.sft.weight == 0:
-        raise ConfigError(
-            "trainer.sft.on has no effect while trainer.sft.weight is 0",
-            fix="--set trainer.sft.weight=1, or leave it out",
-        )
     schedule = config.beta_schedule
     if (schedule.kind == "constant") != (schedule.end == 1.0):
         raise ConfigError(
@@ -104,3 +109,16 @@ def check_pairs(config: Any, ctx: BuildContext) -> None:
         )
     if schedule.kind != "constant" and not hasattr(loss, "beta"):
         raise ConfigError(f"trainer.beta_schedule has no effect: loss '{loss.name}' has no beta", fix="leave it out")
+
+
+def check_supervised_term(sft: SftTerm) -> None:
+    """Where it applies is given only where it has a weight.
+
+    Raises:
+        ConfigError: with the setting to change.
+    """
+    if sft.on == "conversation" and sft.weight == 0:
+        raise ConfigError(
+            "trainer.sft.on has no effect while trainer.sft.weight is 0",
+            fix="--set trainer.sft.weight=1, or leave it out",
+        )

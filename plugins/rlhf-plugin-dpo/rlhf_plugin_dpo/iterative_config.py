@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from rlhf_core.api import BuildContext, ConfigError, OptimizerSettings, ReferenceSettings, RolloutTrainerConfig
-from rlhf_plugin_dpo.config import BetaSchedule, SftTerm, check_pairs
+from rlhf_plugin_dpo.config import BetaSchedule, SftTerm, check_preferences, check_supervised_term
 
 OF_TOKEN_LOSSES = {
     "train_batch_size": None,
@@ -98,7 +98,8 @@ class IterativeDpoConfig(RolloutTrainerConfig):
         from rlhf_core.sdk import check_prompt_shares, check_reference
 
         self.micro_batches(ctx.world_size)
-        check_pairs(self, ctx)
+        check_preferences(self, ctx)
+        check_supervised_term(self.sft)
         check_iterative(self, ctx)
         check_reference(self, ctx)
         check_prompt_shares(self, ctx.world_size)

@@ -9,7 +9,7 @@ from typing import Any
 
 from rlhf_core.api import BuildContext
 from rlhf_core.sdk import Datasets, Formatter, ForwardOptions, load_policy, load_weights, save_model, seed_everything
-from rlhf_plugin_dpo.config import DpoConfig
+from rlhf_plugin_dpo.config import PreferenceTrainerConfig
 from rlhf_plugin_dpo.items import Side, encode_pair, length, sides_of
 from rlhf_plugin_dpo.pair_module import PairModule
 from rlhf_plugin_dpo.reference import cached_logprobs
@@ -18,11 +18,19 @@ from rlhf_plugin_dpo.reference import cached_logprobs
 class PairTask:
     """Tokenizes the pairs and gives those that the run will use their reference logprobs, once, before training.
 
+    Args:
+        config: sizes and settings.
+        ctx: session, strategy and the run's configuration.
+        ld_alpha: see :class:`rlhf_plugin_dpo.pair_module.PairModule`.
+        conversation: likewise.
+
     Raises:
         DatasetError: too many pairs with an empty side, equal sides or different prompts.
     """
 
-    def __init__(self, config: DpoConfig, ctx: BuildContext) -> None:
+    def __init__(
+        self, config: PreferenceTrainerConfig, ctx: BuildContext, ld_alpha: float = 1.0, conversation: bool = False
+    ) -> None:
         seed_everything(ctx.seed)
         self.config, self.ctx = config, ctx
         self.datasets = Datasets(ctx.config.dataset, ctx)
@@ -31,9 +39,9 @@ class PairTask:
         self.policy.model.to(ctx.strategy.device)
         self.formatter = Formatter(self.policy.tokenizer, ctx.config.model.prompt_format)
         self.model = self.policy.model
-        self.conversation = config.sft.weight > 0 and config.sft.on == "conversation"
+        self.ld_alpha = ld_alpha
         self.paths = ForwardOptions(share_prefix=config.share_prefix)
-        self.module = PairModule(self.model, config.ld_alpha, self.conversation, self.paths)
+        self.module = PairModule(self.model, ld_alpha, conversation, self.paths)
 
     def check_rows(self) -> None:
         """Find bad rows before the model is loaded."""
@@ -74,8 +82,8 @@ class PairTask:
     def _references(self, sides: Sequence[Side], split: str) -> list[float]:
         if not sides:
             return []
-        config = self.config
-        return cached_logprobs(self.model, sides, self.ctx, split, config.ld_alpha, self.paths, config.micro_batch_size)
+        size = self.config.micro_batch_size
+        return cached_logprobs(self.model, sides, self.ctx, split, self.ld_alpha, self.paths, size)
 
     def texts(self, item: Any) -> Mapping[str, str]:
         """Prompt and both responses as the model sees them."""

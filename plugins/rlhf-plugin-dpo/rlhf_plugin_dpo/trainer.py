@@ -16,7 +16,8 @@ class PairTrainer(OfflineTrainer):
     """The offline loop; every batch gets what only the whole of it knows."""
 
     def __init__(self, config: DpoConfig, ctx: BuildContext) -> None:
-        self.pairs = PairTask(config, ctx)
+        conversation = config.sft.weight > 0 and config.sft.on == "conversation"
+        self.pairs = PairTask(config, ctx, config.ld_alpha, conversation)
         super().__init__(config, ctx, self.pairs)
         self.settings = config
 

@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from rlhf_core.api import BuildContext, ComponentConfig, ConfigError
-from rlhf_plugin_dpo.config import DpoConfig
+from rlhf_core.api import ComponentConfig
+from rlhf_plugin_dpo.config import PreferenceTrainerConfig
 from rlhf_plugin_dpo.loss_config import Need
 
 
-class KtoConfig(DpoConfig):
+class KtoConfig(PreferenceTrainerConfig):
     """Learn from single responses that are desirable or not (Ethayarajh et al. 2024, KTO).
 
     Rows have ``prompt``, ``completion`` and ``label`` (true or false); a preference pair counts as one of each.
@@ -20,6 +20,8 @@ class KtoConfig(DpoConfig):
 
     name: str = "kto"
     component: ClassVar[str] = "rlhf_plugin_dpo.unpaired:UnpairedTrainer"
+    retired: ClassVar[Mapping[str, Any]] = {"sft": {"weight": 0.0, "on": "completion"}, "ld_alpha": 1.0}
+    retired_why: ClassVar[str] = "it compares the two responses of a pair, and here there is one"
     feeds: ClassVar[str | None] = "judged"
     companions: ClassVar[Mapping[str, Any]] = {"dataset": "pocket/assistant", "loss": "kto"}
     recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -36,17 +38,6 @@ class KtoConfig(DpoConfig):
             }
         }
     }
-
-    def preflight(self, ctx: BuildContext) -> None:
-        """Refuse settings that have an effect on pairs alone, besides what ``dpo`` refuses."""
-        super().preflight(ctx)
-        for name, idle in (("sft", self.sft.weight > 0), ("ld_alpha", self.ld_alpha != 1)):
-            if idle:
-                raise ConfigError(
-                    f"trainer.{name} has no effect with algorithm '{self.name}'",
-                    why="it compares the two responses of a pair, and here there is one",
-                    fix="leave it out, or --algo dpo",
-                )
 
 
 class KtoLossConfig(ComponentConfig):

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from rlhf_core.api import BuildContext, ComponentConfig, ConfigError, OptimizerSettings
+from rlhf_core.api import BuildContext, ComponentConfig, OptimizerSettings
 from rlhf_plugin_prm.steps import Split
-from rlhf_plugin_reward.config import RewardModelConfig
+from rlhf_plugin_reward.config import RewardTrainerConfig
 
 if TYPE_CHECKING:
     from rlhf_plugin_prm.loss import StepBce
@@ -30,7 +30,7 @@ class StepBceConfig(ComponentConfig):
         return StepBce(self.wrong_weight)
 
 
-class PrmConfig(RewardModelConfig):
+class PrmConfig(RewardTrainerConfig):
     """Train a process reward model: is each step of a solution right, judged at the step's last token?
 
     Rows have ``prompt``; ``steps`` (a list) or ``completion`` (cut by ``split``); and ``labels`` (right or wrong, one
@@ -39,6 +39,8 @@ class PrmConfig(RewardModelConfig):
 
     name: str = "prm"
     component: ClassVar[str] = "rlhf_plugin_prm.task:build_trainer"
+    retired: ClassVar[Mapping[str, Any]] = {"truncation": "left", "turns": "all"}
+    retired_why: ClassVar[str] = "of a solution with steps only the prompt's beginning may be cut"
     target: ClassVar[Literal["steps", "outcome"]] = "steps"
     feeds: ClassVar[str | None] = "labels"
     companions: ClassVar[Mapping[str, Any]] = {"dataset": "chain_steps", "loss": "step_bce"}
@@ -47,17 +49,6 @@ class PrmConfig(RewardModelConfig):
     """Where a completion is cut into steps: lines, paragraphs, "Step n", or sentences. Saved with the model."""
     after_first_error: Literal["keep", "ignore"] = "keep"
     """``ignore`` learns nothing from the steps after a solution's first wrong one."""
-
-    def preflight(self, ctx: BuildContext) -> None:
-        """Refuse settings that only apply to pairwise reward models, besides what they refuse."""
-        super().preflight(ctx)
-        for name, plain in (("truncation", "left"), ("turns", "all")):
-            if getattr(self, name) != plain:
-                raise ConfigError(
-                    f"trainer.{name} has no effect with algorithm '{self.name}'",
-                    why="of a solution with steps only the prompt's beginning may be cut",
-                    fix=f"leave trainer.{name} out",
-                )
 
 
 class OrmConfig(PrmConfig):

@@ -41,13 +41,9 @@ class BradleyTerryLossConfig(ComponentConfig):
         return BradleyTerry(self.label_smoothing, self.centring)
 
 
-class RewardModelConfig(OfflineTrainerConfig):
-    """Train one reward model on preference pairs."""
+class RewardTrainerConfig(OfflineTrainerConfig):
+    """What every trainer of a head on a language model's trunk can be told."""
 
-    name: str = "reward_model"
-    component: ClassVar[str] = "rlhf_plugin_reward.task:build_trainer"
-    feeds: ClassVar[str | None] = "pairs"
-    companions: ClassVar[Mapping[str, Any]] = {"dataset": "pocket/assistant", "loss": "bradley_terry"}
     optimizer: OptimizerSettings = OptimizerSettings(learning_rate=3e-4, warmup_steps=10, schedule="cosine")
     batch_size: int = Field(default=64, ge=1)
     micro_batch_size: int = Field(default=64, ge=1)
@@ -56,10 +52,6 @@ class RewardModelConfig(OfflineTrainerConfig):
     """Which part of the trunk learns; the head always does. With ``model.lora`` it is those adapters."""
     max_length: int = Field(default=1024, ge=2)
     """Tokens of a conversation; what exceeds it is cut off and counted."""
-    truncation: Literal["left", "right"] = "left"
-    """``left`` cuts the beginning of the prompt first, ``right`` the end of the answer. Saved with the model."""
-    turns: Literal["all", "last"] = "all"
-    """Score whole conversations, or the ``last`` user turn (and system turn) with the answer. Saved with the model."""
 
     def preflight(self, ctx: BuildContext) -> None:
         """Refuse two sets of adapters, and adapters that would not learn."""
@@ -69,6 +61,19 @@ class RewardModelConfig(OfflineTrainerConfig):
                 f"model.lora and trainer.train_trunk={self.train_trunk} exclude each other",
                 fix="drop one: model.lora alone trains its adapters and the head",
             )
+
+
+class RewardModelConfig(RewardTrainerConfig):
+    """Train one reward model on preference pairs."""
+
+    name: str = "reward_model"
+    component: ClassVar[str] = "rlhf_plugin_reward.task:build_trainer"
+    feeds: ClassVar[str | None] = "pairs"
+    companions: ClassVar[Mapping[str, Any]] = {"dataset": "pocket/assistant", "loss": "bradley_terry"}
+    truncation: Literal["left", "right"] = "left"
+    """``left`` cuts the beginning of the prompt first, ``right`` the end of the answer. Saved with the model."""
+    turns: Literal["all", "last"] = "all"
+    """Score whole conversations, or the ``last`` user turn (and system turn) with the answer. Saved with the model."""
 
 
 class BradleyTerryConfig(ComponentConfig):

@@ -85,16 +85,11 @@ def build_online(
     whole_weights = partial(strategy.gathered, prepared)
     width = int(base_model(model).config.get_text_config().hidden_size)
     micro_batcher = PolicyMicroBatcher(module, config.micro_batch_size, config.micro_batch_tokens, width)
+    warmup_steps = critic.warmup_steps if critic else 0
+    critic_rate = critic.learning_rate if critic else None
+    updates, each = config.steps * config.updates_per_step, config.updates_per_step
     learner = Learner(
-        prepared,
-        loss,
-        strategy,
-        config,
-        config.steps * config.updates_per_step,
-        module.critic,
-        critic.learning_rate if critic else None,
-        micro_batcher,
-        critic.warmup_steps * config.updates_per_step if critic else 0,
+        prepared, loss, strategy, config, updates, module.critic, critic_rate, micro_batcher, warmup_steps * each
     )
     evaluator = build_evaluator(config, ctx, inputs, generator, rewards, whole_weights)
     session.counts.update({} if checkpoint else inputs.datasets.counts)
@@ -113,7 +108,7 @@ def build_online(
         checkpoint=OnlineCheckpoint(
             session.checkpoints, strategy, weights, learner, inputs.prompts, inputs.held, forward_check
         ),
-        critic_warmup_steps=critic.warmup_steps if critic else 0,
+        critic_warmup_steps=warmup_steps,
     )
 
 
@@ -187,14 +182,13 @@ def build(ctx: BuildContext, kind: str) -> Any:
 def build_engine(ctx: BuildContext, inputs: OnlineInputs, sampler: SamplerPolicy | None = None) -> RolloutEngine:
     """The rollout engine, over the policy itself or over a copy of it."""
     policy = inputs.policy if sampler is None else replace(inputs.policy, model=sampler.model)
-    return build(ctx.with_(policy=policy, datasets=inputs.datasets), "rollout")
+    return build(ctx.with_(policy=policy), "rollout")
 
 
 def build_sampling(
     config: RolloutTrainerConfig, ctx: BuildContext, inputs: OnlineInputs, engine: RolloutEngine
 ) -> tuple[RolloutGenerator, RewardManager]:
     """What samples completions, and what scores them."""
-    ctx = ctx.with_(policy=inputs.policy, datasets=inputs.datasets)
     components = ctx.session.components
     generator = RolloutGenerator(build(ctx, "agent"), engine, ctx.seed, components.label)
     default = build(ctx, "reward")
@@ -213,7 +207,6 @@ def build_evaluator(
     whole_weights: WholeWeights,
 ) -> PolicyEvaluator:
     """Held-out prompts and, on rank 0, the benchmarks."""
-    ctx = ctx.with_(policy=inputs.policy, datasets=inputs.datasets)
     chosen = ctx.config.benchmarks if ctx.strategy.rank == 0 else ()
     return PolicyEvaluator(
         generator,
