@@ -101,6 +101,10 @@ def make_plan(registry: Registry, config: RunConfig, world_size: int) -> Plan:
     )
 
 
+EARLIER_NAMES = {"judged": "unpaired"}
+"""Of what a trainer feeds its loss -> today's."""
+
+
 def check_fit(config: RunConfig) -> None:
     """Match ``Loss.consumes`` to what the trainer feeds.
 
@@ -111,7 +115,7 @@ def check_fit(config: RunConfig) -> None:
     if config.loss is None or feeds is None:
         return
     wants = config.loss.consumes
-    if wants is not None and wants != feeds:
+    if wants is not None and EARLIER_NAMES.get(wants, wants) != EARLIER_NAMES.get(feeds, feeds):
         raise PluginError(
             f"loss '{config.loss.name}' consumes {wants}, but trainer '{config.trainer.name}' feeds {feeds}",
             fix=f"choose a loss that consumes {feeds}: rlhf plugins list --kind loss",
