@@ -18,7 +18,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 COMMANDS = {
     "run": ("rlhf_eval.cli:run", "Evaluate a model on a suite; `rlhf eval SUITE` is short for it."),
     "suites": ("rlhf_eval.cli:suites", "List the suites and the styles of their prompts."),
-    "compare": ("rlhf_eval.cli_compare:compare", "Two evaluations on the same prompts: paired bootstrap, McNemar."),
+    "compare": (
+        "rlhf_eval.cli_compare:compare",
+        "Two evaluations on the same prompts: difference with its interval, McNemar.",
+    ),
     "watch": ("rlhf_eval.cli_watch:watch", "Evaluate every checkpoint of a run, finished or still running."),
 }
 

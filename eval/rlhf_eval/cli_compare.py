@@ -14,7 +14,7 @@ import click
 def compare(first: Path, second: Path, as_json: bool) -> None:
     """Compare two evaluations prompt by prompt: is SECOND better than FIRST, or is it chance?
 
-    Means over the samples of each prompt, the paired bootstrap's 95 % interval of their difference, and McNemar's exact
+    Means over the samples of each prompt, the 95 % interval of their difference over prompts, and McNemar's exact
     test on each prompt's first completion.
 
     \b
@@ -42,7 +42,7 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
         f"\n{comparison['prompts']} prompts in both ({comparison['only_first']} only in the first, "
         f"{comparison['only_second']} only in the second)"
     )
-    click.echo(f"difference: {interval(comparison['difference'])}, paired bootstrap")
+    click.echo(f"difference: {interval(comparison['difference'])}")
     flips = comparison["mcnemar"]
     click.echo(
         f"first completions of {flips['prompts']} prompts: {flips['lost']} lost, {flips['gained']} gained; "

@@ -20,7 +20,7 @@ def compare(first: Stored, second: Stored) -> dict[str, Any]:
     """Difference of two evaluations over the prompts that both judged.
 
     Returns:
-        JSON values: both means, their difference with the paired bootstrap's interval over prompts, and McNemar's exact
+        JSON values: both means, their difference with its 95 % interval over prompts, and McNemar's exact
         test on the first completion of each prompt (prompts lost and gained), where both judged that one.
 
     Raises:
@@ -98,8 +98,6 @@ def verdict(comparison: Mapping[str, Any]) -> str:
     if low > 0 or high < 0:
         return f"the second is {'better' if low > 0 else 'worse'}: the interval of the difference excludes 0"
     widest = max(abs(low), abs(high))
-    if widest == 0:
-        return f"no prompt of {comparison['prompts']} came out otherwise; that shows little unless they are many"
     return f"no difference shows on these prompts; one of up to {widest:.3f} would not have shown either"
 
 

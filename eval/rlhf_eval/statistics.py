@@ -6,18 +6,18 @@ Suffixes: ``_N`` samples of one prompt, ``_P`` prompts.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from rlhf_core.functional import wilson
+from rlhf_core.functional import t_quantile, wilson
 
 Floats = npt.NDArray[np.float64]
-RESAMPLES = 4000
-"""Bootstrap samples; the same seed each time, so that a report is the same each time."""
+PRIOR_PROMPTS = 0.1
+"""Weight of what is known beforehand about the spread of prompts; see :func:`mean_interval`."""
 VOTE_DRAWS = 2000
 """Subsets for majority voting: all of them if there are no more, otherwise so many drawn ones."""
 
@@ -113,37 +113,54 @@ def _winner(counts_SA: Floats, right_A: Floats) -> float:
 
 
 def mean_interval(values_P: Sequence[float]) -> Interval:
-    """Mean over prompts: Wilson's interval if every value is 0 or 1, otherwise the bootstrap's over prompts.
+    """Mean over prompts with an interval that covers it about 95 times in 100, also with few prompts.
 
-    Samples of one prompt are not independent, so prompts are what is drawn.
+    Samples of one prompt are not independent, so prompts are what is counted. Wilson's interval if every value is 0 or
+    1; Wilson's with the effective number of prompts and Student's quantile for other shares (Korn and Graubard 1998,
+    Survey Methodology 24, 193); Student's for values beyond [0, 1].
     """
     values = np.asarray(values_P, float)
     if len(values) == 0:
         return Interval(math.nan, math.nan, math.nan)
+    mean = float(values.mean())
     if np.isin(values, (0.0, 1.0)).all():
-        share = float(values.mean())
-        return Interval(share, *wilson(share, len(values)))
-    return bootstrap(len(values), lambda rows: values[rows].mean(-1))
+        return Interval(mean, *wilson(mean, len(values)))
+    if values.min() < 0 or values.max() > 1:
+        return Interval(mean, *_student(values))
+    return Interval(mean, *_score_interval(values))
 
 
-def bootstrap(count: int, statistic: Callable[[npt.NDArray[np.int64]], Floats]) -> Interval:
-    """Percentile interval of a statistic over prompts (Efron 1979).
+def _student(values: Floats) -> tuple[float, float]:
+    """Student's interval of a mean; infinite for a single value."""
+    count = len(values)
+    if count < 2:
+        return -math.inf, math.inf
+    half = t_quantile(count - 1) * float(values.std(ddof=1)) / math.sqrt(count)
+    return float(values.mean()) - half, float(values.mean()) + half
 
-    Args:
-        count: prompts.
-        statistic: of row numbers ``[..., P]``, one value for each leading index.
+
+def _score_interval(values: Floats) -> tuple[float, float]:
+    """Wilson's interval of the mean of values in [0, 1].
+
+    The values count as as many right-or-wrong cases as have the same standard error; values that are all the same say
+    nothing about it, and count as they are. A tenth of a right-or-wrong prompt is added to the variance: where most
+    prompts are alike, a few of them show too little of it (coverage 0.92 without it, at 8 prompts of which most fail).
     """
-    rng = np.random.default_rng(0)
-    step = max(1, 2_000_000 // count)
-    resampled = [
-        statistic(rng.integers(0, count, (min(step, RESAMPLES - at), count))) for at in range(0, RESAMPLES, step)
-    ]
-    low, high = np.quantile(np.concatenate(resampled), (0.025, 0.975))
-    return Interval(float(statistic(np.arange(count)[None])[0]), float(low), float(high))
+    count, mean = len(values), float(values.mean())
+    if count < 2 or np.ptp(values) < 1e-9:
+        return wilson(mean, count, t_quantile(count - 1)) if count > 1 else (0.0, 1.0)
+    middle = (float(values.sum()) + 0.5) / (count + 1)
+    squares = float(((values - mean) ** 2).sum()) + PRIOR_PROMPTS * middle * (1 - middle)
+    variance = squares / (count - 1 + PRIOR_PROMPTS)
+    return wilson(mean, mean * (1 - mean) * count / variance, t_quantile(count - 1))
 
 
 def paired_difference(first_P: Sequence[float], second_P: Sequence[float]) -> Interval:
-    """Mean of ``second - first`` over the same prompts, with the bootstrap's interval over prompts.
+    """Mean of ``second - first`` over the same prompts, with an interval that covers it also with few prompts.
+
+    Where every prompt was lost, kept or gained as a whole: Bonett and Price 2012 (J. Educ. Behav. Stat. 37, 479),
+    which adds one prompt that was lost and one that was gained. Otherwise as in :func:`mean_interval`, the differences
+    moved from [-1, 1] to [0, 1].
 
     Raises:
         ValueError: not of one length, or empty.
@@ -151,7 +168,16 @@ def paired_difference(first_P: Sequence[float], second_P: Sequence[float]) -> In
     if len(first_P) != len(second_P) or not len(first_P):
         raise ValueError(f"{len(first_P)} and {len(second_P)} values cannot be paired")
     gain_P = np.asarray(second_P, float) - np.asarray(first_P, float)
-    return bootstrap(len(gain_P), lambda rows: gain_P[rows].mean(-1))
+    mean = float(gain_P.mean())
+    if np.abs(gain_P).max() > 1:
+        return Interval(mean, *_student(gain_P))
+    if np.isin(gain_P, (-1.0, 0.0, 1.0)).all():
+        count = len(gain_P) + 2
+        centre = float(gain_P.sum()) / count
+        half = 1.959964 * math.sqrt((float((gain_P**2).sum()) + 2) / count - centre**2) / math.sqrt(count)
+        return Interval(mean, max(-1.0, min(mean, centre - half)), min(1.0, max(mean, centre + half)))
+    low, high = _score_interval((gain_P + 1) / 2)
+    return Interval(mean, 2 * low - 1, 2 * high - 1)
 
 
 def mcnemar(lost: int, gained: int) -> float:

@@ -53,15 +53,51 @@ def test_mcnemar_is_the_exact_binomial_test() -> None:
         assert st.mcnemar(lost, gained) == pytest.approx(min(1.0, scipy_p))
 
 
-def test_a_bootstrap_interval_holds_the_truth_about_as_often_as_it_says() -> None:
-    rng = np.random.default_rng(1)
-    inside = 0
-    for _ in range(60):
-        interval = st.mean_interval(rng.beta(2, 3, 80))
-        inside += interval.low <= 0.4 <= interval.high
-    assert 52 <= inside <= 60
+POPULATIONS = {
+    "even": lambda rng, size: rng.beta(2, 3, size),
+    "easy or hard": lambda rng, size: rng.binomial(16, rng.beta(0.5, 0.5, size)) / 16,
+    "mostly wrong": lambda rng, size: rng.binomial(16, rng.beta(0.3, 1.2, size)) / 16,
+    "right or wrong": lambda rng, size: (rng.random(size) < 0.3).astype(float),
+}
+MEANS = {"even": 0.4, "easy or hard": 0.5, "mostly wrong": 0.2, "right or wrong": 0.3}
+
+
+@pytest.mark.parametrize("prompts", [8, 30])
+@pytest.mark.parametrize("population", POPULATIONS)
+def test_the_interval_of_a_mean_covers_it_95_times_in_100(population: str, prompts: int) -> None:
+    values_RP = POPULATIONS[population](np.random.default_rng(1), (2500, prompts))
+    intervals = [st.mean_interval(row) for row in values_RP]
+    covered = np.mean([i.low <= MEANS[population] <= i.high for i in intervals])
+    assert 0.93 <= covered <= 0.97
+    assert all(0 <= i.low <= i.value <= i.high <= 1 for i in intervals)
+
+
+@pytest.mark.parametrize("prompts", [8, 30])
+@pytest.mark.parametrize("samples", [1, 4])
+def test_the_interval_of_a_paired_difference_covers_it(samples: int, prompts: int) -> None:
+    rng = np.random.default_rng(2)
+    rates = rng.beta(2, 3, (2500, prompts))
+    first, second = (rng.binomial(samples, r) / samples for r in (rates, rates + 0.1 * (1 - rates)))
+    intervals = [st.paired_difference(a, b) for a, b in zip(first, second)]
+    covered = np.mean([i.low <= 0.06 <= i.high for i in intervals])
+    assert 0.93 <= covered <= (0.97 if samples > 1 else 0.985)  # three values at one sample: coarse, on the safe side
+
+
+def test_values_that_are_all_the_same_leave_doubt() -> None:
+    """Eight prompts cannot show that there is no ninth that differs."""
+    assert st.mean_interval([0.0] * 8) == pytest.approx((0, 0, 0.324), abs=1e-3)
+    low, high = st.mean_interval([0.5] * 8)[1:]
+    assert low < 0.3 < 0.7 < high
     same = st.paired_difference([0.2, 0.4, 1.0], [0.2, 0.4, 1.0])
-    assert same == (0.0, 0.0, 0.0)
+    assert same.value == 0
+    assert same.high == -same.low > 0.3
+    assert st.paired_difference([0.0] * 400, [0.0] * 400).high < 0.01
+
+
+def test_rewards_beyond_shares_have_students_interval() -> None:
+    values = [-3.0, 5.5, 2.0, 7.0, 1.0]
+    t = stats.t.interval(0.95, 4, np.mean(values), stats.sem(values))
+    assert st.mean_interval(values)[1:] == pytest.approx(t, rel=1e-3)
 
 
 def test_too_few_samples_are_refused() -> None:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from rlhf_core.functional.responses import compute_entropy as compute_entropy
     from rlhf_core.functional.responses import get_response_log_probs as get_response_log_probs
     from rlhf_core.functional.responses import tokenize_prompt_and_output as tokenize_prompt_and_output
+    from rlhf_core.functional.shares import percentile_tails as percentile_tails
+    from rlhf_core.functional.shares import t_quantile as t_quantile
     from rlhf_core.functional.shares import wilson as wilson
     from rlhf_core.functional.steps import grpo_microbatch_train_step as grpo_microbatch_train_step
     from rlhf_core.functional.steps import sft_microbatch_train_step as sft_microbatch_train_step
@@ -37,7 +39,7 @@ _HOMES = {
     "rank_correlation": ("spearman",),
     "reduce": ("masked_mean", "masked_normalize", "masked_sum"),
     "responses": ("compute_entropy", "get_response_log_probs", "tokenize_prompt_and_output"),
-    "shares": ("wilson",),
+    "shares": ("percentile_tails", "t_quantile", "wilson"),
     "steps": ("grpo_microbatch_train_step", "sft_microbatch_train_step"),
     "surrogate": (
         "clipped_surrogate",

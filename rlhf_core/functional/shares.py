@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 
 
-def wilson(share: float, count: int, z: float = 1.959964) -> tuple[float, float]:
+def wilson(share: float, count: float, z: float = 1.959964) -> tuple[float, float]:
     r"""Score interval of a share: the :math:`p` with :math:`|\hat p - p| \le z \sqrt{p (1 - p) / n}`.
 
     Sensible also where nothing or everything is right, and for few cases (Wilson 1927, J. Am. Stat. Assoc. 22, 209).
 
     Args:
         share: in [0, 1]; halves, as of ties, are allowed.
-        count: of independent cases.
+        count: of independent cases; an effective number need not be whole.
         z: quantile of the normal distribution; 95 % by default.
 
     Returns:
@@ -30,3 +30,45 @@ def wilson(share: float, count: int, z: float = 1.959964) -> tuple[float, float]
     centre = (share + square / 2) / (1 + square)
     half = z / (1 + square) * math.sqrt((share * (1 - share) + square / 4) / count)
     return 0.0 if share == 0 else max(0.0, centre - half), 1.0 if share == 1 else min(1.0, centre + half)
+
+
+_FEW = (12.7062, 4.30265, 3.18245)
+
+
+def t_quantile(degrees: int) -> float:
+    """97.5 % quantile of Student's t: how many standard errors a 95 % interval of a mean reaches to each side.
+
+    Cornish and Fisher's expansion (Abramowitz and Stegun 26.7.5), within 0.001; infinite without a degree of freedom.
+
+    Example:
+        >>> round(t_quantile(7), 2)
+        2.36
+    """
+    if degrees < 1:
+        return math.inf
+    if degrees <= len(_FEW):
+        return _FEW[degrees - 1]
+    z = 1.959964
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return z + sum(term / degrees**i for i, term in enumerate(terms, 1))
+
+
+def percentile_tails(count: int) -> tuple[float, float]:
+    """Quantiles of a percentile bootstrap over ``count`` cases that make its interval as wide as Student's.
+
+    The plain 2.5 % and 97.5 % are too narrow for few cases (85 % coverage at 8), because a bootstrap sample varies less
+    than the cases do (Hesterberg 2015, Am. Stat. 69, 371, "expanded percentile interval").
+
+    Example:
+        >>> [round(tail, 4) for tail in percentile_tails(8)]
+        [0.0057, 0.9943]
+    """
+    if count < 2:
+        return 0.0, 1.0
+    tail = 0.5 * math.erfc(t_quantile(count - 1) * math.sqrt(count / (count - 1)) / math.sqrt(2))
+    return tail, 1 - tail

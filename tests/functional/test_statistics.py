@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import rlhf_core.functional
-from rlhf_core.functional import spearman, wilson
+from rlhf_core.functional import percentile_tails, spearman, t_quantile, wilson
 from rlhf_core.functional.rank_correlation import ranks
 
 
@@ -49,3 +49,16 @@ def test_names_for_type_checkers_are_the_names_at_run_time_and_bring_no_torch() 
     assert all(callable(getattr(rlhf_core.functional, name)) for name in shown)
     code = "import sys; from rlhf_core.functional import spearman, wilson; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_t_quantiles_and_the_tails_that_make_a_bootstrap_as_wide() -> None:
+    tabled = {1: 12.7062, 2: 4.3027, 3: 3.1824, 4: 2.7764, 7: 2.3646, 30: 2.0423, 1000: 1.9623}
+    for degrees, quantile in tabled.items():
+        assert t_quantile(degrees) == pytest.approx(quantile, rel=1e-3)
+    for count in (8, 20, 50):
+        low, high = percentile_tails(count)
+        values = np.random.default_rng(count).normal(size=count)
+        means = values[np.random.default_rng(1).integers(0, count, (40_000, count))].mean(1)
+        half = np.diff(np.quantile(means, (low, high)))[0] / 2
+        assert half == pytest.approx(t_quantile(count - 1) * values.std(ddof=1) / math.sqrt(count), rel=0.06)
+    assert percentile_tails(1) == (0.0, 1.0)

@@ -98,7 +98,7 @@ def search_baseline(
     task: Task, ctx: BuildContext, run_dir: Path | None, seconds: float, seed: int, as_json: bool
 ) -> None:
     """Run the task's own search, print what it found, and end with exit code 1 where that is not valid."""
-    from rlhf_core.sdk import emit_json, write_json, write_text
+    from rlhf_core.sdk import default_run_dir, emit_json, write_json, write_text
     from rlhf_plugin_discover.baseline import run_baseline
     from rlhf_plugin_discover.folder import new_folder
 
@@ -109,11 +109,11 @@ def search_baseline(
     finally:
         verifier.close()
     result["isolation"] = isolation(task)
-    if folder is not None:
-        write_text(folder / "best.py", code)
-        write_json(folder / "summary.json", result)
+    folder = folder or new_folder(default_run_dir(f"discover-{task.name}-baseline"))
+    write_text(folder / "best.py", code)
+    write_json(folder / "summary.json", result)
     if as_json:
-        emit_json(result)
+        emit_json({**result, "run_dir": str(folder)})
     elif result["valid"]:
         click.echo(
             f"{result['best']:g} {task.settings.unit}, valid: found in {result['search_s']:.1f} s; the verifier "
@@ -121,6 +121,7 @@ def search_baseline(
         )
     else:
         click.echo(f"nothing valid: {result['detail']}")
+    click.echo(f"in {folder}: best.py, summary.json", err=as_json)
     raise SystemExit(0 if result["valid"] else 1)
 
 

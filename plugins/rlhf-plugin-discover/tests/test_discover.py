@@ -362,6 +362,16 @@ def test_a_torn_line_is_cut_off(tmp_path: Path) -> None:
     journal.close()
 
 
+def test_the_baseline_keeps_its_result_without_a_run_dir(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    dimensions = ("--set", "verifier.dimensions=4")
+    assert command("discover", "kissing", "--baseline", "--seconds", "0.2", *QUICK, *dimensions)[0] == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert summary(folder)["best"] == len(points(folder)) == 24
+
+
 @pytest.mark.slow
 def test_the_baseline_is_far_above_the_best_laminated_lattice(command: Command, tmp_path: Path) -> None:
     assert "kissing" in shipped()

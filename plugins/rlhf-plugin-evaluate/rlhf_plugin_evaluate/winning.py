@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rlhf_core.functional import win_rate
+from rlhf_core.functional import percentile_tails, t_quantile, win_rate
 
 Floats = npt.NDArray[np.float64]
 RIDGE = 0.5
@@ -70,7 +70,7 @@ def length_controlled(
     draw = np.random.default_rng([seed, 17])
     picks = (draw.integers(0, len(rows), len(rows)) for _ in range(resamples))
     several = [_intercept(won_N[i], gap_N[i]) for i in picks]
-    low, high = np.quantile(several, [0.025, 0.975])
+    low, high = np.quantile(several, percentile_tails(len(rows)))
     return Rate(_intercept(won_N, gap_N), float(low), float(high), len(rows))
 
 
@@ -92,8 +92,8 @@ def _intercept(won_N: Floats, gap_N: Floats) -> float:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Mean, and its 95 % interval by the normal approximation."""
+    """Mean, and Student's 95 % interval of it."""
     array = np.asarray(values, np.float64)
     centre = float(array.mean())
-    half = 1.959964 * float(array.std(ddof=1)) / len(array) ** 0.5 if len(array) > 1 else 0.0
+    half = t_quantile(len(array) - 1) * float(array.std(ddof=1)) / len(array) ** 0.5 if len(array) > 1 else 0.0
     return centre, centre - half, centre + half

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rlhf_core.functional import wilson
+from rlhf_core.functional import percentile_tails, wilson
 
 Floats = npt.NDArray[np.float64]
 RESAMPLES = 1000
@@ -32,6 +32,8 @@ def bootstrap(
     resamples: int = RESAMPLES,
 ) -> Interval:
     """Percentile bootstrap over clusters (Efron and Tibshirani 1993): rows of one prompt are drawn together.
+
+    Its tails are those of :func:`rlhf_core.functional.percentile_tails`, so that few prompts do not look like many.
 
     Args:
         statistic: from the rows drawn to the figure.
@@ -55,7 +57,7 @@ def bootstrap(
     values = np.array([v for v in statistics_R if math.isfinite(v)])
     if len(values) < resamples / 2:
         return Interval(math.nan, math.nan)
-    low, high = np.quantile(values, [0.025, 0.975])
+    low, high = np.quantile(values, percentile_tails(len(groups)))
     return Interval(float(low), float(high))
 
 
