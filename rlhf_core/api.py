@@ -25,6 +25,16 @@ if TYPE_CHECKING:
     from rlhf_core.errors import RlhfError as RlhfError
     from rlhf_core.errors import StopRun as StopRun
     from rlhf_core.errors import UserError as UserError
+    from rlhf_core.hooks import BatchReady as BatchReady
+    from rlhf_core.hooks import CheckpointSaved as CheckpointSaved
+    from rlhf_core.hooks import EvalEnd as EvalEnd
+    from rlhf_core.hooks import Launch as Launch
+    from rlhf_core.hooks import PlanResolved as PlanResolved
+    from rlhf_core.hooks import RewardsReady as RewardsReady
+    from rlhf_core.hooks import RolloutsReady as RolloutsReady
+    from rlhf_core.hooks import RunEnd as RunEnd
+    from rlhf_core.hooks import RunStart as RunStart
+    from rlhf_core.hooks import StepEnd as StepEnd
     from rlhf_core.hooks import hookimpl as hookimpl
     from rlhf_core.models.config import ModelConfig as ModelConfig
     from rlhf_core.trainers.common.config import OptimizerSettings as OptimizerSettings
@@ -74,7 +84,19 @@ _HOMES = {
         "StopRun",
         "UserError",
     ),
-    "rlhf_core.hooks": ("hookimpl",),
+    "rlhf_core.hooks": (
+        "BatchReady",
+        "CheckpointSaved",
+        "EvalEnd",
+        "Launch",
+        "PlanResolved",
+        "RewardsReady",
+        "RolloutsReady",
+        "RunEnd",
+        "RunStart",
+        "StepEnd",
+        "hookimpl",
+    ),
     "rlhf_core.models.config": ("ModelConfig",),
     "rlhf_core.trainers.common.config": ("OptimizerSettings", "SamplingSettings"),
     "rlhf_core.trainers.offline.config": ("OfflineTrainerConfig", "PolicyTrainerConfig"),

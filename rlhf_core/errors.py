@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class RlhfError(Exception):
@@ -73,3 +74,12 @@ def did_you_mean(name: str, known: Iterable[str], limit: int = 3) -> str:
     """
     near = difflib.get_close_matches(name, list(known), n=limit, cutoff=0.6)
     return f"did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
+
+
+def disk_error(path: Path, error: Exception) -> RunDirError:
+    """Explain what a failed write means for the run."""
+    return RunDirError(
+        f"cannot write '{path}': {getattr(error, 'strerror', None) or error}",
+        where=str(path.parent),
+        fix="free some space or choose another --run-dir; the last complete checkpoint is kept",
+    )

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from rlhf_core.sdk import shorten, table
+from rlhf_core.sdk import table
 from rlhf_eval.plot import curves
 from rlhf_eval.report import warnings
 
@@ -66,3 +66,9 @@ def show_failures(rows: Sequence[Row], count: int) -> None:
                 f" [{row['finish_reason']}]"
             )
             click.echo(f"    ... {shorten(end[-300:], 200)}" if len(end) > 200 else f"    {shorten(end, 200)}")
+
+
+def shorten(text: str, width: int) -> str:
+    """One line of at most ``width`` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= width else line[: width - 3] + "..."

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.api import BuildContext, ConfigError, DeadlineExceeded, ModelConfig
-from rlhf_core.sdk import StoredRun, find_run, read_run, weights_digest, write_json
+from rlhf_core.sdk import StoredRun, find_run, weights_digest, write_json
 from rlhf_eval.harness import Job, evaluate
 from rlhf_eval.store import ResultFolder
 from rlhf_eval.suites import SuiteConfig
@@ -109,7 +109,7 @@ class Watcher:
             self._evaluate("start", ModelConfig(**self.start, **self.model), say)
         last = time.monotonic()
         while True:
-            run = read_run(self.run.path)  # before looking, so that nothing is missed between the two
+            run = find_run(str(self.run.path))  # before looking, so that nothing is missed between the two
             new = [(name, path) for name, path in models(run).items() if name not in visited]
             for name, path in new:
                 visited.add(name)

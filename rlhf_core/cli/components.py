@@ -39,15 +39,15 @@ def component_of(
     """
     from pydantic import ValidationError
 
-    from rlhf_core.config.errors import explain
-    from rlhf_core.config.load import merge, parse_sets
+    from rlhf_core.config.errors import explain_invalid
+    from rlhf_core.config.load import merge_settings, parse_settings
 
     cls = registry.load(kind, name)
-    chosen = merge(dict(options or {}), parse_sets(settings))
+    chosen = merge_settings(dict(options or {}), parse_settings(settings))
     try:
         return cls.model_validate({**chosen, "name": registry.find(kind, name).name}, context={"registry": registry})
     except ValidationError as error:
-        raise explain(error, cls, where=f"{kind} '{name}'") from error
+        raise explain_invalid(error, cls, where=f"{kind} '{name}'") from error
 
 
 def context_of(
@@ -77,7 +77,7 @@ def context_of(
     from pydantic import ValidationError
 
     from rlhf_core.config.data import DatasetSettings
-    from rlhf_core.config.errors import explain
+    from rlhf_core.config.errors import explain_invalid
     from rlhf_core.config.run import RunConfig
     from rlhf_core.context import BuildContext
     from rlhf_core.data.datasets import Datasets
@@ -90,7 +90,7 @@ def context_of(
     try:
         rows = DatasetSettings.model_validate(dict(dataset), context={"registry": registry})
     except ValidationError as error:
-        raise explain(error, DatasetSettings, where="dataset") from error
+        raise explain_invalid(error, DatasetSettings, where="dataset") from error
     ctx = ctx.with_(config=config.model_copy(update={"dataset": rows}))
     return ctx.with_(datasets=Datasets(rows, ctx))
 
@@ -126,10 +126,10 @@ def load_sampler(registry: Registry, model: ModelConfig, rollout: str = "native"
     """
     import torch
 
-    from rlhf_core.kernels.matmul import use_products
+    from rlhf_core.kernels.matmul import use_matmul_backend
     from rlhf_core.models.load import load_policy
 
-    use_products("auto")
+    use_matmul_backend("auto")
     policy = load_policy(model)
     policy.model.to("cuda" if torch.cuda.is_available() else "cpu")
     chosen = component_of(registry, "rollout", rollout)

@@ -113,10 +113,10 @@ def devices() -> Iterator[Finding]:
 def pocket_model() -> Iterator[Finding]:
     """The model that ships with the package."""
     from rlhf_core.errors import RlhfError
-    from rlhf_core.models.sources import resolve
+    from rlhf_core.models.sources import resolve_model
 
     try:
-        yield Finding("pocket model", "ok", resolve("pocket").place)
+        yield Finding("pocket model", "ok", resolve_model("pocket").place)
     except RlhfError as error:
         yield Finding("pocket model", "broken", error.what, error.fix)
 

@@ -58,7 +58,7 @@ def generate(
     """
     from rlhf_core.cli.common import emit_json, quiet_libraries, set_up_logging
     from rlhf_core.errors import ConfigError
-    from rlhf_core.kernels.matmul import use_products
+    from rlhf_core.kernels.matmul import use_matmul_backend
     from rlhf_core.models.config import ModelConfig
     from rlhf_core.models.load import load_policy
     from rlhf_core.types import SamplingParams
@@ -68,7 +68,7 @@ def generate(
         raise ConfigError(f"--min-tokens {min_tokens} is above --max-tokens {max_tokens}", fix="lower it")
     prompts = prompts_of(texts, file)
     quiet_libraries()
-    use_products("auto")
+    use_matmul_backend("auto")
     policy = load_policy(ModelConfig(path=model, prompt_format=prompt_format))
     sampling = SamplingParams(
         max_tokens=max_tokens,
@@ -78,7 +78,7 @@ def generate(
         top_k=top_k,
         stop=tuple(stop),
     )
-    rollouts = sample(policy, prompts, sampling, n, seed, prompt_format)
+    rollouts = sample_completions(policy, prompts, sampling, n, seed, prompt_format)
     rows = [_row(p, rollouts[i * n : i * n + n]) for i, p in enumerate(prompts)]
     if as_json:
         emit_json(rows)
@@ -94,8 +94,8 @@ def prompts_of(texts: Sequence[str], file: str | None) -> list[Prompt]:
         ConfigError: there is none, or one is empty.
         DatasetError: the file is missing or a row of it has no prompt.
     """
-    from rlhf_core.data.files import read_json
-    from rlhf_core.data.schema import Reader, Record
+    from rlhf_core.data.files import read_rows
+    from rlhf_core.data.schema import RawRow, RowReader
     from rlhf_core.errors import ConfigError, DatasetError
     from rlhf_core.types import Prompt
 
@@ -105,17 +105,17 @@ def prompts_of(texts: Sequence[str], file: str | None) -> list[Prompt]:
         raise ConfigError("--prompt is empty", fix='--prompt "What is 2 + 3?"')
     prompts = [Prompt(f"prompt/{i}", ({"role": "user", "content": t},)) for i, t in enumerate(texts)]
     if file:
-        rows, places = read_json(file)
-        reader = Reader(Path(file).name, {}, mapped=False)
+        rows, places = read_rows(file)
+        reader = RowReader(Path(file).name, {}, mapped=False)
         for i, (row, place) in enumerate(zip(rows, places)):
-            record = Record(row, i, f"{file}, {place}")
+            record = RawRow(row, i, f"{file}, {place}")
             prompts.append(Prompt(str(row.get("id", f"{Path(file).stem}/{i}")), reader.prompt(record)))
             if not prompts[-1].text.strip():
                 raise DatasetError("a prompt is empty", where=record.where, fix="fill or remove that row")
     return prompts
 
 
-def sample(
+def sample_completions(
     policy: LoadedModel, prompts: Sequence[Prompt], sampling: SamplingParams, n: int, seed: int, prompt_format: str
 ) -> list[Rollout]:
     """``n`` rollouts per prompt, prompt by prompt.

@@ -46,7 +46,7 @@ def score(
     from rlhf_core.cli.components import context_of, open_component, open_registry
     from rlhf_core.cli.scoring import check_output, chosen_reward, read_samples
     from rlhf_core.contracts import score_samples
-    from rlhf_core.kernels.matmul import use_products
+    from rlhf_core.kernels.matmul import use_matmul_backend
 
     set_up_logging()
     registry = open_registry()
@@ -57,7 +57,7 @@ def score(
     ctx = context_of(registry, seed=seed, dataset=dataset, reward=chosen)
     chosen.preflight(ctx)
     quiet_libraries()
-    use_products("auto")
+    use_matmul_backend("auto")
     with open_component("reward", chosen, ctx) as one:
         scores = score_samples(one, samples, f"reward '{chosen.name}'")
     scored = [_row(row, one) for row, one in zip(rows, scores)]
@@ -95,10 +95,10 @@ def _write(output: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     import json
 
     from rlhf_core.runs.atomic import write_text
-    from rlhf_core.runs.jsonl import plain
+    from rlhf_core.runs.jsonl import json_values
 
     output.parent.mkdir(parents=True, exist_ok=True)
-    write_text(output, "".join(json.dumps(plain(row), ensure_ascii=False) + "\n" for row in rows))
+    write_text(output, "".join(json.dumps(json_values(row), ensure_ascii=False) + "\n" for row in rows))
 
 
 def _print(result: Mapping[str, Any], samples: Sequence[Sample], scores: Sequence[Score], output: Path | None) -> None:

@@ -37,13 +37,13 @@ def chosen_reward(registry: Registry, folder: str | None, name: str | None, sett
     """
     from pydantic import ValidationError
 
-    from rlhf_core.config.errors import explain
-    from rlhf_core.config.load import parse_sets
+    from rlhf_core.config.errors import explain_invalid
+    from rlhf_core.config.load import parse_settings
     from rlhf_core.errors import ConfigError
 
     if (folder is None) == (name is None):
         raise ConfigError("say which reward: either --model or --reward", fix="--model FOLDER, or --reward NAME")
-    options: dict[str, Any] = parse_sets(settings)
+    options: dict[str, Any] = parse_settings(settings)
     if folder is not None:
         name = "ensemble" if (Path(folder).expanduser() / "ensemble.json").is_file() else "bradley_terry"
         options["path"] = folder
@@ -57,7 +57,7 @@ def chosen_reward(registry: Registry, folder: str | None, name: str | None, sett
         reward_name = registry.find("reward", str(name)).name
         return cls.model_validate({**options, "name": reward_name}, context={"registry": registry})
     except ValidationError as error:
-        raise explain(error, cls, where=f"reward '{name}'") from error
+        raise explain_invalid(error, cls, where=f"reward '{name}'") from error
 
 
 def read_samples(file: str) -> tuple[list[Mapping[str, Any]], list[Sample]]:
@@ -66,12 +66,12 @@ def read_samples(file: str) -> tuple[list[Mapping[str, Any]], list[Sample]]:
     Raises:
         DatasetError: missing or empty file, or a row without prompt or completion (named with its line).
     """
-    from rlhf_core.data.files import read_json
-    from rlhf_core.data.schema import Reader, Record
+    from rlhf_core.data.files import read_rows
+    from rlhf_core.data.schema import RawRow, RowReader
 
-    rows, places = read_json(file)
-    reader = Reader(Path(file).name, {}, mapped=False)
-    records = [Record(row, i, f"{file}, {place}") for i, (row, place) in enumerate(zip(rows, places))]
+    rows, places = read_rows(file)
+    reader = RowReader(Path(file).name, {}, mapped=False)
+    records = [RawRow(row, i, f"{file}, {place}") for i, (row, place) in enumerate(zip(rows, places))]
     return rows, [_sample(reader, record) for record in records]
 
 

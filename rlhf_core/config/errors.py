@@ -10,7 +10,9 @@ from pydantic import BaseModel, ValidationError
 from rlhf_core.errors import ConfigError, RlhfError, did_you_mean
 
 
-def explain(error: ValidationError, model: type[BaseModel], where: str = "", also: Iterable[str] = ()) -> RlhfError:
+def explain_invalid(
+    error: ValidationError, model: type[BaseModel], where: str = "", also: Iterable[str] = ()
+) -> RlhfError:
     """Return the error to raise: the toolkit's own if one was raised inside, else a ConfigError.
 
     All problems are listed, each with its dotted key; an unknown key names its nearest neighbour.

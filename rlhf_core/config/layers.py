@@ -35,21 +35,21 @@ def plain(labelled: Any) -> Any:
     return labelled
 
 
-def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def merge_settings(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Merge mappings deeply; ``over`` wins. A component given another ``name`` replaces the whole mapping."""
     merged = dict(base)
     for key, value in over.items():
         lower, upper = as_mapping(key, merged.get(key)), as_mapping(key, value)
         both = isinstance(lower, dict) and isinstance(upper, dict)
-        merged[key] = merge(lower, upper) if both and same_component(lower, upper) else upper
+        merged[key] = merge_settings(lower, upper) if both and same_component(lower, upper) else upper
     return merged
 
 
 def fill(data: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """Give each key that ``data`` leaves open its default.
 
-    Unlike in :func:`merge` a null is open, too, defaults for a component of another name are left out, and so are those
-    of a data set where ``data`` lists its sources.
+    Unlike in :func:`merge_settings` a null is open, too, defaults for a component of another name are left out, and so
+    are those of a data set where ``data`` lists its sources.
     """
     filled = dict(data)
     for key, value in defaults.items():
@@ -57,7 +57,7 @@ def fill(data: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]
         if plain(upper) is None:
             filled[key] = lower
         elif isinstance(upper, dict) and isinstance(lower, dict) and "sources" not in upper:
-            filled[key] = merge(lower, upper) if same_component(lower, upper) else upper
+            filled[key] = merge_settings(lower, upper) if same_component(lower, upper) else upper
     return filled
 
 

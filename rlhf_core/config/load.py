@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from rlhf_core.config.data import spell_dataset
-from rlhf_core.config.errors import explain
+from rlhf_core.config.errors import explain_invalid
 from rlhf_core.config.layers import as_mapping, fill, label, plain
-from rlhf_core.config.layers import merge as merge
+from rlhf_core.config.layers import merge_settings as merge_settings
 from rlhf_core.config.read import numbers
-from rlhf_core.config.read import parse_sets as parse_sets
+from rlhf_core.config.read import parse_settings as parse_settings
 from rlhf_core.config.read import read_yaml as read_yaml
 from rlhf_core.config.recipe import algorithm_recipe
 from rlhf_core.config.run import RunConfig
@@ -69,14 +69,14 @@ def resolve_labelled(
     """As :func:`resolve`, with where each value came from."""
     user: dict[str, Any] = {}
     for path in files:
-        user = merge(user, label(numbers(read_yaml(path)), f"config {path}"))
+        user = merge_settings(user, label(numbers(read_yaml(path)), f"config {path}"))
     for key, value in (sugar or {}).items():
-        user = merge(user, {key: label(value, OPTION_OF_KEY.get(key, f"--{key}"))})
-    user = merge(user, label(parse_sets(settings), "--set"))
+        user = merge_settings(user, {key: label(value, OPTION_OF_KEY.get(key, f"--{key}"))})
+    user = merge_settings(user, label(parse_settings(settings), "--set"))
     check_micro_batches(plain(user))
     if base is not None and "name" not in (as_mapping("trainer", user.get("trainer")) or {}):
         kept = {key: value for key, value in base.items() if key != "dataset" or not _names_sources(user.get(key))}
-        user = merge(label(kept, "plan of the run"), user)
+        user = merge_settings(label(kept, "plan of the run"), user)
     return _validate(registry, user)
 
 
@@ -100,7 +100,7 @@ def _validate(registry: Registry, user: Mapping[str, Any]) -> Resolved:
     try:
         return Resolved(RunConfig.model_validate(plain(settings), context={"registry": registry}), settings)
     except ValidationError as error:
-        raise explain(error, RunConfig) from error
+        raise explain_invalid(error, RunConfig) from error
 
 
 def check_micro_batches(user: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from rlhf_core.config.layers import merge
+from rlhf_core.config.layers import merge_settings
 from rlhf_core.errors import ConfigError
 
 
@@ -31,7 +31,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     return data
 
 
-def parse_sets(settings: Iterable[str]) -> dict[str, Any]:
+def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
     """Turn ``["a.b=1", "c=x"]`` into ``{"a": {"b": 1}, "c": "x"}``; values are YAML.
 
     Raises:
@@ -51,7 +51,7 @@ def parse_sets(settings: Iterable[str]) -> dict[str, Any]:
         first, *rest = key.strip().split(".")
         for part in reversed(rest):
             value = {part: value}
-        out = merge(out, {first: value})
+        out = merge_settings(out, {first: value})
     return out
 
 

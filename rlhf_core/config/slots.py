@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, SerializeAsAny, ValidationError, ValidationInfo
 
 from rlhf_core.config.base import ComponentConfig
-from rlhf_core.config.errors import explain
+from rlhf_core.config.errors import explain_invalid
 from rlhf_core.errors import PluginError
 
 
@@ -37,7 +37,9 @@ class _Resolve:
         try:
             return cls.model_validate(value, context=info.context)
         except ValidationError as error:
-            raise explain(error, cls, where=f"{self.kind} '{value['name']}'", also=tuple(self.beside())) from error
+            raise explain_invalid(
+                error, cls, where=f"{self.kind} '{value['name']}'", also=tuple(self.beside())
+            ) from error
 
 
 def component(kind: str, beside: Callable[[], Collection[str]] = tuple) -> Any:

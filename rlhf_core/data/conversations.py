@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from rlhf_core.data.schema import PROMPT_COLUMNS, Reader, Record, UnusableRow
+from rlhf_core.data.schema import PROMPT_COLUMNS, RawRow, RowReader, UnusableRow
 from rlhf_core.errors import DatasetError
 from rlhf_core.types import Message
 
@@ -14,7 +14,7 @@ _TURN = re.compile(r"\n\n(Human|Assistant):")
 _START = re.compile(r"\s*Human:")
 
 
-def read_pair(reader: Reader, record: Record) -> tuple[tuple[Message, ...], str, str]:
+def read_pair(reader: RowReader, record: RawRow) -> tuple[tuple[Message, ...], str, str]:
     """(prompt, chosen, rejected) from text columns, whole conversations, ShareGPT, or Human/Assistant transcripts.
 
     Raises:
@@ -37,7 +37,7 @@ def read_pair(reader: Reader, record: Record) -> tuple[tuple[Message, ...], str,
     return chosen[0] or prompt_turns, chosen[1], rejected[1]
 
 
-def read_verdict(reader: Reader, record: Record) -> bool:
+def read_verdict(reader: RowReader, record: RawRow) -> bool:
     """Whether a response is desirable: column ``label``, true or false, 1 or 0.
 
     Raises:
@@ -54,7 +54,7 @@ def read_verdict(reader: Reader, record: Record) -> bool:
     return text in ("true", "1", "1.0")
 
 
-def read_demonstration(reader: Reader, record: Record) -> Side:
+def read_demonstration(reader: RowReader, record: RawRow) -> Side:
     """(prompt, completion) from a prompt with a completion, a conversation, or a pair's chosen side.
 
     Raises:
@@ -76,7 +76,7 @@ def read_demonstration(reader: Reader, record: Record) -> Side:
     return side
 
 
-def read_prompt(reader: Reader, record: Record) -> tuple[tuple[Message, ...], bool]:
+def read_prompt(reader: RowReader, record: RawRow) -> tuple[tuple[Message, ...], bool]:
     """(conversation up to the policy's turn, whether a final answer was cut off).
 
     Rows of preference data serve as prompts too: the turns that both sides share.
@@ -89,7 +89,7 @@ def read_prompt(reader: Reader, record: Record) -> tuple[tuple[Message, ...], bo
     return turns, False
 
 
-def _side(reader: Reader, record: Record, value: Any) -> Side:
+def _side(reader: RowReader, record: RawRow, value: Any) -> Side:
     """One side of a pair: (turns before the last, last turn)."""
     if isinstance(value, str):
         return transcript(value) if _START.match(value) and _TURN.search(value) else ((), value)

@@ -13,7 +13,7 @@ from rlhf_core.context import BuildContext
 from rlhf_core.data.conversations import read_demonstration, read_pair, read_prompt, read_verdict
 from rlhf_core.data.length_filter import refuse_too_many
 from rlhf_core.data.mixture import fingerprint
-from rlhf_core.data.schema import Record, UnusableRow
+from rlhf_core.data.schema import RawRow, UnusableRow
 from rlhf_core.data.source import Source
 from rlhf_core.errors import DatasetError
 from rlhf_core.protocols import GoldScorer
@@ -102,7 +102,7 @@ class Datasets:
         return self._collect("demonstrations", split, self._demonstration)
 
     def _collect(
-        self, kind: str, split: str, make: Callable[[Source, Record, str], T | list[T]], what: str = ""
+        self, kind: str, split: str, make: Callable[[Source, RawRow, str], T | list[T]], what: str = ""
     ) -> list[T]:
         """Rows of a kind, read once; ``what`` names what is made of them if that is something else."""
         key = (what or kind, split)
@@ -118,10 +118,10 @@ class Datasets:
         return list(self._made[key])
 
     def _items(
-        self, source: Source, kind: str, split: str, make: Callable[[Source, Record, str], T | list[T]]
+        self, source: Source, kind: str, split: str, make: Callable[[Source, RawRow, str], T | list[T]]
     ) -> list[T]:
         items_by_id: dict[str, tuple[T, str]] = {}
-        dropped: list[tuple[Record, UnusableRow]] = []
+        dropped: list[tuple[RawRow, UnusableRow]] = []
         records = source.records(kind, split, self.counts)
         for record in records:
             try:
@@ -141,7 +141,7 @@ class Datasets:
         self._check_dropped(source, len(records), dropped)
         return [row[0] for row in items_by_id.values()]
 
-    def _check_dropped(self, source: Source, total: int, dropped: Sequence[tuple[Record, UnusableRow]]) -> None:
+    def _check_dropped(self, source: Source, total: int, dropped: Sequence[tuple[RawRow, UnusableRow]]) -> None:
         reasons = Counter(error.reason for _, error in dropped)
         self.counts.update(reasons)
         if dropped and (len(dropped) == total or len(dropped) > self.settings.max_dropped_fraction * total):
@@ -154,7 +154,7 @@ class Datasets:
                 fix="correct the data or dataset.columns, or allow more with dataset.max_dropped_fraction",
             )
 
-    def _prompt(self, source: Source, record: Record, split: str) -> Prompt:
+    def _prompt(self, source: Source, record: RawRow, split: str) -> Prompt:
         turns, cut = read_prompt(source.reader, record)
         if cut:
             self.counts["prompts_final_turn_removed"] += 1
@@ -171,7 +171,7 @@ class Datasets:
             meta = {"prompt": last["content"], **meta}  # as the row has it: a verifier may need it without the template
         return Prompt(source.name(record, split), conversation, answer, source.label, meta)
 
-    def _pair(self, source: Source, record: Record, split: str) -> PreferencePair:
+    def _pair(self, source: Source, record: RawRow, split: str) -> PreferencePair:
         prompt, chosen, rejected = read_pair(source.reader, record)
         check_filled(prompt, record)
         margin = source.reader.get(record, "margin")
@@ -182,7 +182,7 @@ class Datasets:
         name = source.name(record, split)
         return PreferencePair(name, source.conversation(prompt), chosen, rejected, size, source.label)
 
-    def _unpaired(self, source: Source, record: Record, split: str) -> list[UnpairedPreference]:
+    def _unpaired(self, source: Source, record: RawRow, split: str) -> list[UnpairedPreference]:
         name = source.name(record, split)
         if source.reader.find(record, "chosen") and not source.reader.find(record, "label"):
             pair = self._pair(source, record, split)
@@ -195,7 +195,7 @@ class Datasets:
         check_filled(prompt, record)
         return [UnpairedPreference(name, source.conversation(prompt), text, verdict, source.label)]
 
-    def _demonstration(self, source: Source, record: Record, split: str) -> Demonstration:
+    def _demonstration(self, source: Source, record: RawRow, split: str) -> Demonstration:
         prompt, text = read_demonstration(source.reader, record)
         check_filled(prompt, record)
         return Demonstration(source.name(record, split), source.conversation(prompt), text, source.label)
@@ -228,7 +228,7 @@ class Datasets:
         return next(s for s in self.sources if s.label == prompt.source)
 
 
-def check_filled(turns: Sequence[Message], record: Record) -> None:
+def check_filled(turns: Sequence[Message], record: RawRow) -> None:
     """Refuse a row without a prompt.
 
     Raises:

@@ -47,7 +47,7 @@ def check_file(path: str, what: str = "dataset", setting: str = "--dataset") -> 
     raise DatasetError(f"{what} '{path}' does not exist", fix=near or f"check {setting}")
 
 
-def read_json(path: str) -> FileRows:
+def read_rows(path: str) -> FileRows:
     """Read JSON lines or one JSON array; ``.gz`` is unpacked.
 
     Raises:
@@ -58,7 +58,7 @@ def read_json(path: str) -> FileRows:
 
 
 def parse_json(text: str, path: str, what: str = "dataset") -> FileRows:
-    """Rows of a text; arguments and errors as in :func:`read_json`."""
+    """Rows of a text; arguments and errors as in :func:`read_rows`."""
     return _not_empty(_array(text, path) if text.lstrip()[:1] == "[" else _lines(text, path), path, what)
 
 

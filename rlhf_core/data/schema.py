@@ -28,7 +28,7 @@ KNOWN_COLUMNS = (*PROMPT_COLUMNS, "input", "system", "id", "answer", "chosen", "
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class RawRow:
     """One row and its place in the file.
 
     Example:
@@ -49,7 +49,7 @@ class UnusableRow(Exception):
         super().__init__(text)
 
 
-class Reader:
+class RowReader:
     """Reads the columns of one source's rows under our names.
 
     Args:
@@ -61,7 +61,7 @@ class Reader:
     def __init__(self, label: str, columns: Mapping[str, str], *, mapped: bool = True) -> None:
         self.label, self.columns, self.mapped = label, dict(columns), mapped
 
-    def check_columns(self, records: Sequence[Record]) -> None:
+    def check_columns(self, records: Sequence[RawRow]) -> None:
         """Refuse mapped columns that the first row lacks.
 
         Raises:
@@ -71,7 +71,7 @@ class Reader:
             if records and theirs not in records[0].row:
                 raise self.missing(theirs, records[0], f"dataset.columns maps '{ours}' to it; ")
 
-    def missing(self, column: str, record: Record, why: str = "") -> DatasetError:
+    def missing(self, column: str, record: RawRow, why: str = "") -> DatasetError:
         """The error for a column that is not there."""
         known = sorted(map(str, record.row))
         fix = did_you_mean(column, known) or (
@@ -85,23 +85,23 @@ class Reader:
             fix=fix,
         )
 
-    def find(self, record: Record, *columns: str) -> str | None:
+    def find(self, record: RawRow, *columns: str) -> str | None:
         """The first of these columns that has a value in the row."""
         return next((c for c in columns if record.row.get(self.columns.get(c, c)) is not None), None)
 
-    def get(self, record: Record, *columns: str) -> Any:
+    def get(self, record: RawRow, *columns: str) -> Any:
         """Value of the first of our columns that the row has, None if none."""
         column = self.find(record, *columns)
         return None if column is None else record.row[self.columns.get(column, column)]
 
-    def need(self, record: Record, *columns: str) -> Any:
+    def need(self, record: RawRow, *columns: str) -> Any:
         """Like :meth:`get`, but absence is an error that names the row."""
         value = self.get(record, *columns)
         if value is None:
             raise self.missing(self.columns.get(columns[0], columns[0]), record)
         return value
 
-    def prompt(self, record: Record) -> tuple[Message, ...]:
+    def prompt(self, record: RawRow) -> tuple[Message, ...]:
         """A prompt given as text or as a list of turns, its system turn and its ``input`` included."""
         column = self.find(record, *PROMPT_COLUMNS)
         value = self.need(record, *PROMPT_COLUMNS)
@@ -116,7 +116,7 @@ class Reader:
             turns = ({"role": "system", "content": system}, *turns)
         return turns
 
-    def messages(self, turns: Any, record: Record) -> tuple[Message, ...]:
+    def messages(self, turns: Any, record: RawRow) -> tuple[Message, ...]:
         """Normalise OpenAI and ShareGPT turns.
 
         Raises:
@@ -127,7 +127,7 @@ class Reader:
             raise DatasetError("a conversation has no turns", where=record.where, fix="remove or fill that row")
         return normalised
 
-    def _turn(self, turn: Any, record: Record) -> Message:
+    def _turn(self, turn: Any, record: RawRow) -> Message:
         role, content = None, None
         if isinstance(turn, Mapping):
             role = ROLES.get(str(turn.get("role", turn.get("from", ""))).lower())
@@ -140,7 +140,7 @@ class Reader:
             )
         return {"role": role, "content": content}
 
-    def answer(self, record: Record, pattern: str | None) -> str | None:
+    def answer(self, record: RawRow, pattern: str | None) -> str | None:
         """Reference answer, cut out by ``pattern`` when given.
 
         Raises:
@@ -160,7 +160,7 @@ class Reader:
             )
         return match[1].strip()
 
-    def rest(self, record: Record, *used: str) -> tuple[dict[str, Any], list[str]]:
+    def rest(self, record: RawRow, *used: str) -> tuple[dict[str, Any], list[str]]:
         """(further columns as JSON values under our names, names of columns that JSON cannot carry).
 
         Args:

@@ -11,7 +11,7 @@ from typing import Any
 from rlhf_core.config.base import ComponentConfig
 from rlhf_core.config.data import DatasetSettings, SourceSettings
 from rlhf_core.context import BuildContext
-from rlhf_core.data.schema import Reader, Record
+from rlhf_core.data.schema import RawRow, RowReader
 from rlhf_core.errors import DatasetError
 from rlhf_core.protocols import DatasetSource
 from rlhf_core.registry import check_component
@@ -40,10 +40,10 @@ class Source:
         check_pattern(self.label, settings.answer_pattern)
         self.component: DatasetSource = settings.source.build(ctx)
         check_component("dataset", self.component, settings.source.name)
-        self.reader = Reader(self.label, settings.columns)
-        self._read: dict[tuple[str, str], list[Record]] = {}
+        self.reader = RowReader(self.label, settings.columns)
+        self._read: dict[tuple[str, str], list[RawRow]] = {}
 
-    def records(self, kind: str, split: str, counts: Counter[str]) -> list[Record]:
+    def records(self, kind: str, split: str, counts: Counter[str]) -> list[RawRow]:
         """Rows of ``train`` or ``heldout``; set aside by a hash of their id where the source has no held-out split.
 
         Args:
@@ -61,18 +61,18 @@ class Source:
             counts["rows_beyond_limit"] += len(rows) - limit
         return rows[:limit]
 
-    def _all(self, kind: str, split: str) -> list[Record]:
+    def _all(self, kind: str, split: str) -> list[RawRow]:
         kind = kind if hasattr(self.component, kind) else "rows"
         if (kind, split) not in self._read:
             read = getattr(self.component, kind)
-            self._read[kind, split] = [Record(row, n, self._where(split, n)) for n, row in enumerate(read(split))]
+            self._read[kind, split] = [RawRow(row, n, self._where(split, n)) for n, row in enumerate(read(split))]
         return self._read[kind, split]
 
     def _where(self, split: str, number: int) -> str:
         place = getattr(self.component, "where", None)
         return str(place(split, number)) if callable(place) else f"dataset '{self.label}', {split} row {number + 1}"
 
-    def _held_out(self, record: Record) -> bool:
+    def _held_out(self, record: RawRow) -> bool:
         row_id = self.reader.get(record, "id")
         key = record.number if row_id is None else row_id
         return random.Random(f"{self.label}/{key}").random() < self.shared.heldout_fraction
@@ -86,7 +86,7 @@ class Source:
             messages = ({"role": "system", "content": self.shared.system_prompt}, *messages)
         return messages
 
-    def name(self, record: Record, split: str) -> str:
+    def name(self, record: RawRow, split: str) -> str:
         """Unique id of a row: ``label/its own id``, or ``label/split/000017``."""
         row_id = self.reader.get(record, "id")
         return f"{self.label}/{row_id}" if row_id is not None else f"{self.label}/{split}/{record.number:06d}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.data.files import FileRows, index_rows, read_json, read_parquet
+from rlhf_core.data.files import FileRows, index_rows, read_parquet, read_rows
 from rlhf_core.errors import DatasetError
 from rlhf_core.types import Sample
 
@@ -22,7 +22,7 @@ class JsonSource:
         config: the files.
     """
 
-    read: Callable[[str], FileRows] = staticmethod(read_json)
+    read: Callable[[str], FileRows] = staticmethod(read_rows)
     """Reader of one file."""
 
     def __init__(self, config: JsonlConfig) -> None:

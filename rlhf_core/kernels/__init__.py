@@ -5,10 +5,10 @@ Each file has one function that callers use and a plain equivalent that computes
 ================== ================================================ ==========================================
 file               fast                                             plain equivalent
 ================== ================================================ ==========================================
-matmul             ``use_products("onednn")``                       ``use_products("torch")``
+matmul             ``use_matmul_backend("onednn")``                 ``use_matmul_backend("torch")``
 packing            ``packed_hidden``                                ``padded.padded_hidden``
 prefix_sharing     ``shared_hidden``                                ``padded.padded_hidden``
-last_token         ``last_hidden``                                  ``padded_last``, same file
+last_token         ``last_token_hidden``                            ``padded_last``, same file
 chunked_head       ``head_logprobs``                                ``plain_head_logprobs``, same file
 decode_step        ``decode_step``                                  ``plain_step``, same file
 kv_cache           ``make_cache``                                   ``transformers.DynamicCache``

@@ -26,9 +26,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from rlhf_core.kernels.agreement import tolerance
+from rlhf_core.kernels.agreement import rounding_tolerance
 from rlhf_core.kernels.kv_cache import growing, make_cache
-from rlhf_core.kernels.split import splits
+from rlhf_core.kernels.split import has_linear_head
 from rlhf_core.kernels.trunk_and_head import TrunkAndHead, base_model, compute_dtype, take_apart
 
 log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ def decode_step(model: Any) -> DecodeStep | None:
     if device.type != "cpu" or not torch.backends.mkldnn.is_available() or _agrees.get(base) is False:
         return None
     try:
-        if not splits(model):
+        if not has_linear_head(model):
             return None
         step = DecodeStep(model)
         if base is not model or base not in _agrees:
@@ -144,7 +144,7 @@ def _agree(model: Any, step: DecodeStep) -> bool:
         return one_step(next_B1, mask_BL, positions_B1, cache)
 
     want, got = run(partial(plain_step, model, parts)).float(), run(step).float()
-    return bool((got - want).abs().max() <= tolerance(model) * want.abs().max().clamp(min=1e-6))
+    return bool((got - want).abs().max() <= rounding_tolerance(model) * want.abs().max().clamp(min=1e-6))
 
 
 @dataclass(frozen=True)

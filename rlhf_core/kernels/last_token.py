@@ -19,7 +19,7 @@ import torch
 
 from rlhf_core.kernels import packing
 from rlhf_core.kernels.agreement import agree
-from rlhf_core.kernels.padded import Ids, pad
+from rlhf_core.kernels.padded import Ids, pad_rows
 from rlhf_core.kernels.trunk_and_head import base_model, quiet
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ WORTH_SHARING = 4
 _known: weakref.WeakKeyDictionary[torch.nn.Module, bool] = weakref.WeakKeyDictionary()
 
 
-def last_hidden(trunk: torch.nn.Module, ids_B: Ids, *, without_padding: bool = True) -> torch.Tensor:
+def last_token_hidden(trunk: torch.nn.Module, ids_B: Ids, *, without_padding: bool = True) -> torch.Tensor:
     """Return ``hidden_BH``, with gradient; it depends on nothing but each row's own tokens (beyond rounding).
 
     Args:
@@ -50,7 +50,7 @@ def last_hidden(trunk: torch.nn.Module, ids_B: Ids, *, without_padding: bool = T
 def padded_last(trunk: torch.nn.Module, ids_B: Ids) -> torch.Tensor:
     """The plain equivalent of :func:`packed_last`: one padded forward."""
     device = next(trunk.parameters()).device
-    ids_BL, mask_BL = pad(ids_B, device)
+    ids_BL, mask_BL = pad_rows(ids_B, device)
     hidden_BLH = trunk(input_ids=ids_BL, attention_mask=mask_BL, use_cache=False).last_hidden_state
     return hidden_BLH[torch.arange(len(ids_B), device=device), mask_BL.sum(1) - 1]
 

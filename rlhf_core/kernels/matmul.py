@@ -30,7 +30,7 @@ BLOCK_ROWS = 2048
 _installed: list[torch.library.Library] = []
 
 
-def use_products(kind: Products) -> bool:
+def use_matmul_backend(kind: Products) -> bool:
     """Choose which library multiplies float32 matrices on the CPU, for the whole process.
 
     Args:
@@ -146,4 +146,4 @@ def _agrees() -> bool:
     return worst < 1e-3
 
 
-__all__ = ["Products", "use_products"]
+__all__ = ["Products", "use_matmul_backend"]

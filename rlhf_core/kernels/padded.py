@@ -23,7 +23,7 @@ def pad_right(rows: Ids, device: torch.device) -> torch.Tensor:
     return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows], dtype=torch.long, device=device)
 
 
-def pad(rows: Ids, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def pad_rows(rows: Ids, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Right-pad; return ``(ids_BL, mask_BL)``, the mask int64 and made from the lengths."""
     ids_BL = pad_right(rows, device)
     sizes_B = torch.tensor([len(row) for row in rows], device=device)

@@ -19,7 +19,7 @@ from rlhf_core.kernels.trunk_and_head import base_model, quiet, take_apart
 _known: weakref.WeakKeyDictionary[torch.nn.Module, bool] = weakref.WeakKeyDictionary()
 
 
-def splits(model: torch.nn.Module) -> bool:
+def has_linear_head(model: torch.nn.Module) -> bool:
     """Whether ``head(trunk(ids))`` are the model's logits; the first call per model runs two short forwards."""
     base = base_model(model)
     if base not in _known:

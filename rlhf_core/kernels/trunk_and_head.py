@@ -22,7 +22,7 @@ class TrunkAndHead:
     trunk: Any
     """Tokens to hidden states."""
     head: Any
-    """Hidden states to logits. Some models do more to the logits (:func:`rlhf_core.kernels.split.splits`)."""
+    """Hidden states to logits. Some models do more to the logits (:func:`rlhf_core.kernels.split.has_linear_head`)."""
 
 
 def take_apart(model: Any) -> TrunkAndHead | None:
@@ -36,9 +36,9 @@ def take_apart(model: Any) -> TrunkAndHead | None:
 
 
 def trunk_and_head(model: Any) -> TrunkAndHead:
-    """As :func:`take_apart`, for a model of which ``splits(model)`` is known to hold."""
+    """As :func:`take_apart`, for a model of which ``has_linear_head(model)`` is known to hold."""
     parts = take_apart(model)
-    assert parts is not None, f"{type(base_model(model)).__name__} does not split; call splits(model) first"
+    assert parts is not None, f"{type(base_model(model)).__name__} does not split; call has_linear_head(model) first"
     return parts
 
 

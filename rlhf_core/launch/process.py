@@ -76,9 +76,9 @@ def set_up_torch(config: RunConfig) -> None:
     """Threads, matrix products and determinism."""
     import torch
 
-    from rlhf_core.kernels.matmul import use_products
+    from rlhf_core.kernels.matmul import use_matmul_backend
 
-    use_products(config.matmul)
+    use_matmul_backend(config.matmul)
     if config.threads:
         torch.set_num_threads(config.threads)
     elif "OMP_NUM_THREADS" not in os.environ and not torch.cuda.is_available():

@@ -10,7 +10,7 @@ from typing import Any
 
 from rlhf_core.errors import ModelError
 from rlhf_core.models.config import ModelConfig
-from rlhf_core.models.sources import Source, check_folder, resolve
+from rlhf_core.models.sources import Source, check_folder, resolve_model
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def load_policy(config: ModelConfig) -> LoadedModel:
         ModelError: not found, incomplete (the missing file is named), unreadable, without a tokenizer, or the hub
             cannot be reached.
     """
-    source = resolve(config.path)
+    source = resolve_model(config.path)
     tokenizer = load_tokenizer(config)
     model = _load_model(config, source)
     _check_vocabulary(model, tokenizer, config.path)
@@ -66,7 +66,7 @@ def load_tokenizer(config: ModelConfig) -> Any:
     """
     from transformers import AutoTokenizer
 
-    source = resolve(config.path)
+    source = resolve_model(config.path)
     try:
         tokenizer = AutoTokenizer.from_pretrained(source.place, **_options(config, source))
     except Exception as error:  # a tokenizer file can fail in as many ways as there are tokenizers
@@ -90,7 +90,7 @@ def _load_model(config: ModelConfig, source: Source) -> Any:
     except Exception as error:
         raise _explain(error, config, source, "model") from error
     _check_head(model, config.path)
-    clear_quantizer(model)
+    clear_quantization_config(model)
     return model
 
 
@@ -128,7 +128,7 @@ def torch_dtype(name: str) -> Any:
     return getattr(torch, name)
 
 
-def clear_quantizer(model: Any) -> None:
+def clear_quantization_config(model: Any) -> None:
     """Drop the marks that a GGUF file leaves: the weights are ordinary floats now and are to be saved as such."""
     for owner, name in ((model.config, "quantization_config"), (model, "hf_quantizer"), (model, "quantization_method")):
         if hasattr(owner, name):
@@ -203,7 +203,7 @@ def _explain(error: Exception, config: ModelConfig, source: Source, what: str) -
 __all__ = [
     "LoadedModel",
     "check_folder",
-    "clear_quantizer",
+    "clear_quantization_config",
     "context_length",
     "load_policy",
     "load_tokenizer",

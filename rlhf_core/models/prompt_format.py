@@ -51,7 +51,7 @@ class Formatter:
         """
         if self.chat:
             return self._chat(messages)
-        return plain_ids(self.tokenizer, "\n".join(m["content"] for m in messages))
+        return encode_raw_prompt(self.tokenizer, "\n".join(m["content"] for m in messages))
 
     def encode_prompt(self, prompt: Prompt) -> tuple[int, ...]:
         """Token ids of a prompt, exactly as the policy is fed."""
@@ -145,7 +145,7 @@ def template_warning(formatter: Formatter, ends: Sequence[int]) -> str:
     )
 
 
-def plain_ids(tokenizer: Any, text: str) -> tuple[int, ...]:
+def encode_raw_prompt(tokenizer: Any, text: str) -> tuple[int, ...]:
     """Token ids of a prompt without a chat template, up to where the policy writes."""
     ids = list(tokenizer.encode(text, add_special_tokens=True))
     if ids and ids[-1] == tokenizer.eos_token_id != tokenizer.bos_token_id:

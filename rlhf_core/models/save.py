@@ -15,7 +15,7 @@ def is_peft(model: Any) -> bool:
     return hasattr(model, "peft_config") and hasattr(model, "merge_and_unload")
 
 
-def write_folder(
+def save_model(
     model: Any, tokenizer: Any, folder: Path, weights: Mapping[str, Any] | None = None, *, merge: bool = False
 ) -> None:
     """Write weights, config and tokenizer; with ``merge`` adapters are folded into the weights.

@@ -34,7 +34,7 @@ class Source:
         return str(Path(self.place) / self.gguf) if self.gguf else self.place
 
 
-def resolve(path: str) -> Source:
+def resolve_model(path: str) -> Source:
     """Find out what ``path`` is, and check a local one for completeness.
 
     Raises:
@@ -127,17 +127,17 @@ def check_folder(folder: Path) -> Path:
     return folder
 
 
-def paths_in(settings: Mapping[str, Any] | Sequence[Any]) -> Iterator[str]:
+def model_paths(settings: Mapping[str, Any] | Sequence[Any]) -> Iterator[str]:
     """Every ``path`` among settings, at any depth, such as that of a judge's model or of a composite reward's part."""
     rows = settings.items() if isinstance(settings, Mapping) else enumerate(settings)
     for key, value in rows:
         if key == "path" and isinstance(value, str) and value:
             yield value
         elif isinstance(value, Mapping | list | tuple):
-            yield from paths_in(cast("Mapping[str, Any] | Sequence[Any]", value))
+            yield from model_paths(cast("Mapping[str, Any] | Sequence[Any]", value))
 
 
-def weights_print(path: str) -> str:
+def weights_digest(path: str) -> str:
     """Hash of every file of a local model, an ensemble's members and trunk included; "" for a hub id or ``pocket``.
 
     So that other weights under the same name are noticed, a merged adapter or a trained head as well.

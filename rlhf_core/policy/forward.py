@@ -19,7 +19,7 @@ from rlhf_core.kernels.chunked_head import (
     plain_head_logprobs,
 )
 from rlhf_core.kernels.packing import packed_hidden
-from rlhf_core.kernels.padded import Ids, pad, padded_hidden, padded_logits
+from rlhf_core.kernels.padded import Ids, pad_rows, padded_hidden, padded_logits
 from rlhf_core.kernels.prefix_sharing import distinct, shared_hidden
 from rlhf_core.kernels.trunk_and_head import TrunkAndHead, checkpointing, take_apart, trunk_and_head
 from rlhf_core.policy.structure import structure
@@ -137,4 +137,4 @@ def _grid(values_N: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
     return values_N.new_zeros(mask_BT.shape).masked_scatter(mask_BT, values_N)
 
 
-__all__ = ["CompletionLogprobs", "TrunkAndHead", "completion_hidden", "completion_logprobs", "pad", "take_apart"]
+__all__ = ["CompletionLogprobs", "TrunkAndHead", "completion_hidden", "completion_logprobs", "pad_rows", "take_apart"]

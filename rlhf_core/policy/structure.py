@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import torch
 
 from rlhf_core.kernels import packing
-from rlhf_core.kernels.agreement import agree, tolerance
+from rlhf_core.kernels.agreement import agree, rounding_tolerance
 from rlhf_core.kernels.padded import padded_hidden
 from rlhf_core.kernels.prefix_sharing import shared_hidden
-from rlhf_core.kernels.split import probe_ids, splits
+from rlhf_core.kernels.split import has_linear_head, probe_ids
 from rlhf_core.kernels.trunk_and_head import (
     TrunkAndHead,
     base_model,
@@ -58,7 +58,7 @@ def structure(model: torch.nn.Module) -> Structure:
 
 def _examine(model: torch.nn.Module) -> Structure:
     with torch.no_grad(), quiet(model):
-        split = splits(model)
+        split = has_linear_head(model)
         share = split and _shareable(model) and _shared_agrees(model)
         pack = split and _pack_agrees(model)
     if not split:
@@ -124,8 +124,8 @@ __all__ = [
     "checkpointing",
     "compute_dtype",
     "quiet",
+    "rounding_tolerance",
     "structure",
     "take_apart",
-    "tolerance",
     "trunk_and_head",
 ]

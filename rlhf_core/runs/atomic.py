@@ -18,8 +18,8 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from rlhf_core.errors import RunDirError
-from rlhf_core.runs.jsonl import plain
+from rlhf_core.errors import disk_error
+from rlhf_core.runs.jsonl import json_values
 
 TEMPORARY = ".partial-"
 
@@ -90,7 +90,7 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write JSON atomically, keys in the given order."""
-    write_text(path, json.dumps(plain(value), indent=2, ensure_ascii=False) + "\n")
+    write_text(path, json.dumps(json_values(value), indent=2, ensure_ascii=False) + "\n")
 
 
 @contextlib.contextmanager
@@ -133,12 +133,3 @@ def _swap(aside: Path, path: Path) -> None:
                 raise  # else another process put its own there just now
     _remove(old)
     fsync_folder(path.parent)
-
-
-def disk_error(path: Path, error: Exception) -> RunDirError:
-    """Explain what a failed write means for the run."""
-    return RunDirError(
-        f"cannot write '{path}': {getattr(error, 'strerror', None) or error}",
-        where=str(path.parent),
-        fix="free some space or choose another --run-dir; the last complete checkpoint is kept",
-    )

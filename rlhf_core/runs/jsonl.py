@@ -9,15 +9,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
+from rlhf_core.errors import disk_error
 
-def plain(value: Any) -> Any:
+
+def json_values(value: Any) -> Any:
     """Turn numpy scalars and arrays, enums and non-finite floats into JSON values."""
     if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items()}
+        return {str(k): json_values(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(v) for v in value]
+        return [json_values(v) for v in value]
     if hasattr(value, "tolist"):
-        return plain(value.tolist())
+        return json_values(value.tolist())
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
@@ -44,14 +46,29 @@ class JsonlFile:
         return cls(path, path.read_bytes().rfind(b"\n") + 1 if path.is_file() else 0)
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Write one row; in the operating system's hands when this returns."""
-        self._file.write(json.dumps(plain(row), ensure_ascii=False) + "\n")
-        self._file.flush()
+        """Write one row; in the operating system's hands when this returns.
+
+        Raises:
+            RunDirError: the disk is full.
+        """
+        line = json.dumps(json_values(row), ensure_ascii=False) + "\n"
+        try:
+            self._file.write(line)
+            self._file.flush()
+        except OSError as error:
+            raise disk_error(self.path, error) from error
 
     def offset(self) -> int:
-        """Length in bytes after making the file durable."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        """Length in bytes after making the file durable.
+
+        Raises:
+            RunDirError: the disk is full.
+        """
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise disk_error(self.path, error) from error
         return self.path.stat().st_size
 
     def close(self) -> None:

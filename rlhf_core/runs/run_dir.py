@@ -11,9 +11,9 @@ from typing import Any
 
 import yaml
 
-from rlhf_core.errors import RunDirError
+from rlhf_core.errors import RunDirError, disk_error
 from rlhf_core.plan import Plan
-from rlhf_core.runs.atomic import TEMPORARY, disk_error, write_json, write_text
+from rlhf_core.runs.atomic import TEMPORARY, write_json, write_text
 from rlhf_core.runs.jsonl import JsonlFile
 
 STREAMS = ("metrics", "trace", "samples")
@@ -92,10 +92,7 @@ class RunDir:
         Raises:
             RunDirError: the disk is full.
         """
-        try:
-            self._streams[stream].append(row)
-        except OSError as error:
-            raise disk_error(self.path / f"{stream}.jsonl", error) from error
+        self._streams[stream].append(row)
 
     def offsets(self) -> dict[str, int]:
         """Durable length of each stream."""

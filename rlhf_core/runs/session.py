@@ -18,6 +18,7 @@ from rlhf_core.protocols import Strategy
 from rlhf_core.runs.atomic import write_json
 from rlhf_core.runs.checkpoint_manager import Checkpoint, CheckpointManager
 from rlhf_core.runs.component_set import ComponentSet
+from rlhf_core.runs.events import LiveEvents
 from rlhf_core.runs.metric_logger import MetricLogger
 from rlhf_core.runs.run_dir import RunDir
 
@@ -96,6 +97,10 @@ class RunSession:
         """Append one row per prompt or event to ``trace.jsonl``."""
         for row in rows if self.main else ():
             self.dir.append("trace", {"step": step, "stage": stage, **row})
+
+    def rollout_events(self, step: int) -> LiveEvents:
+        """Where the collector of a step's rollout batch reports to: hooks, counts and trace of this run."""
+        return LiveEvents(self, step)
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Append completions to ``samples.jsonl``."""

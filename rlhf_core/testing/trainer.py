@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.config.base import ComponentConfig
-from rlhf_core.config.load import merge, validate
+from rlhf_core.config.load import merge_settings, validate
 from rlhf_core.config.run import RunConfig
 from rlhf_core.errors import RlhfError
 from rlhf_core.registry import Registry
@@ -75,7 +75,7 @@ def small_run(registry: Registry, config: ComponentConfig, settings: Mapping[str
     pocket = {"name": "pocket", "subset": base["dataset"].split("/")[1]}
     named = isinstance(own_dataset, str) and not own_dataset.startswith("pocket")
     base["dataset"] = {**({"name": own_dataset} if named else pocket), "limit": 64}
-    return validate(registry, merge({**base, "trainer": trainer}, settings))
+    return validate(registry, merge_settings({**base, "trainer": trainer}, settings))
 
 
 def check_run(config: ComponentConfig, registry: Registry, run: RunConfig, folder: Path) -> None:

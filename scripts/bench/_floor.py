@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from rlhf_core.kernels.matmul import use_products
+from rlhf_core.kernels.matmul import use_matmul_backend
 from scripts.bench._grpo_work import Work
 
 ROWS, INPUTS, OUTPUTS = 2048, 1536, 1536
@@ -24,7 +24,7 @@ def peak(dtype: str, threads: int, kind: str) -> float:
     """Operations per second of a large matrix product, the best of five; ``kind`` says who multiplies."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    on = use_products("onednn" if kind == "onednn" else "torch")
+    on = use_matmul_backend("onednn" if kind == "onednn" else "torch")
     a, b = (torch.randn(*shape).to(getattr(torch, dtype)) for shape in ((ROWS, INPUTS), (INPUTS, OUTPUTS)))
     taken: list[float] = []
     for _ in range(6):
@@ -33,7 +33,7 @@ def peak(dtype: str, threads: int, kind: str) -> float:
         taken.append(time.perf_counter() - start)
     torch.set_num_threads(before)
     if on:
-        use_products("torch")
+        use_matmul_backend("torch")
     return 2.0 * ROWS * INPUTS * OUTPUTS / min(taken[1:])
 
 

@@ -102,12 +102,12 @@ def as_folder(model: Path | str) -> Path:
         return Path(model).resolve()
     from rlhf_core.models.config import ModelConfig
     from rlhf_core.models.load import load_policy
-    from rlhf_core.models.save import write_folder
+    from rlhf_core.models.save import save_model
 
     loaded = load_policy(ModelConfig(path=str(model)))
     scratch = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, scratch)
-    write_folder(loaded.model, loaded.tokenizer, Path(scratch) / "model")
+    save_model(loaded.model, loaded.tokenizer, Path(scratch) / "model")
     return Path(scratch) / "model"
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import torch
 
-from rlhf_core.kernels.matmul import use_products
+from rlhf_core.kernels.matmul import use_matmul_backend
 
 LAYERS = {"projection": (576, 576), "up": (576, 1536), "down": (1536, 576), "head": (576, 49152)}
 
@@ -40,11 +40,11 @@ def run() -> dict[str, dict[str, float]]:
     """By who multiplies, rows and layer."""
     results: dict[str, dict[str, float]] = {}
     for kind in ("torch", "onednn"):
-        if use_products(kind) == (kind == "onednn"):
+        if use_matmul_backend(kind) == (kind == "onednn"):
             for rows in (8, 32, 512):
                 for name, (inputs, outputs) in LAYERS.items():
                     if rows == 512 and name == "head":
                         continue  # the update multiplies by the head in chunks
                     results[f"{kind} {rows} x {name}"] = operations_per_second(rows, inputs, outputs)
-    use_products("torch")
+    use_matmul_backend("torch")
     return results

@@ -55,7 +55,7 @@ class Contest:
         from trl.trainer.reward_trainer import RewardTrainer
 
         from rlhf_core.data.conversations import transcript
-        from rlhf_core.data.files import read_json
+        from rlhf_core.data.files import read_rows
         from rlhf_core.models.config import ModelConfig
         from rlhf_core.models.load import load_policy
         from rlhf_plugin_reward.config import BradleyTerryConfig
@@ -68,7 +68,7 @@ class Contest:
         self.ours = SingleReward.load(BradleyTerryConfig(path=str(folder / "rm"), max_length=MAX_LENGTH), "cpu")
         self.talks: list[tuple[Any, str]] = []
         self.tokens = 0
-        for row in read_json(str(data / "hh_rlhf" / "pairs.jsonl.gz")).rows:
+        for row in read_rows(str(data / "hh_rlhf" / "pairs.jsonl.gz")).rows:
             sides = [transcript(row[side]) for side in ("chosen", "rejected")]
             ids = [self.ours.encoder.sides(*side) for side in sides]
             if len(self.talks) < 2 * pairs and all(len(p) + len(a) <= MAX_LENGTH for p, a in ids):
@@ -99,16 +99,16 @@ class Contest:
     def score(self, kind: Any = "auto", without_padding: bool = True, warm_up: bool = False) -> list[float]:
         """Our scores, from texts; ``warm_up``: of one pair, so that what is found out once per model is."""
         from rlhf_core.api import Prompt, Sample
-        from rlhf_core.kernels.matmul import use_products
+        from rlhf_core.kernels.matmul import use_matmul_backend
 
-        use_products(kind)
+        use_matmul_backend(kind)
         self.ours.net.without_padding = without_padding
         try:
             scores = self.ours.score(
                 [Sample(Prompt("p", prompt), text) for prompt, text in (self.talks[:2] if warm_up else self.talks)]
             )
         finally:
-            use_products("torch")
+            use_matmul_backend("torch")
         return [float(s.value) for s in scores if s.value is not None]
 
     def evaluate(self) -> list[float]:

@@ -63,12 +63,12 @@ class Contest:
 
     def native(self, kind: Any = "auto", places: int = 256, refill: bool = True, packed: bool = True) -> int:
         """Our engine."""
-        from rlhf_core.kernels.matmul import use_products
+        from rlhf_core.kernels.matmul import use_matmul_backend
         from rlhf_core.rollout import decode, native
         from rlhf_core.rollout.native import NativeEngine
         from rlhf_core.types import RolloutRequest, SamplingParams
 
-        use_products(kind)
+        use_matmul_backend(kind)
         requests = [
             RolloutRequest(str(i // self.work.group), tuple(ids), i % self.work.group, i, n)
             for i, (ids, n) in enumerate(zip(self.ids, self.lengths, strict=True))
@@ -82,7 +82,7 @@ class Contest:
             )
         finally:
             decode.growing, native.decode_step = growing, decode_step
-            use_products("torch")
+            use_matmul_backend("torch")
         return sum(len(r.completion_ids) for r in rollouts)
 
     def generate(self) -> int:

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlhf_core.kernels.matmul import use_products
+from rlhf_core.kernels.matmul import use_matmul_backend
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy, wake_checkpointing
 from rlhf_core.models.precision import set_precision
@@ -81,7 +81,7 @@ EXTRA = ("packed + shared, checkpointed", "packed + shared, bf16")
 
 def measure(path: str, rounds: int, only: Sequence[str] = (*VARIANTS, *EXTRA)) -> dict[str, Any]:
     """Medians and errors of the variants, and their speed over padding; ``only`` holds "padded"."""
-    use_products("auto")
+    use_matmul_backend("auto")
     torch.set_num_threads(1)
     model: Any = load_policy(ModelConfig(path=path)).model
     prompts, completions = batch(int(model.config.vocab_size), "pocket" if path == "pocket" else "other")

@@ -23,7 +23,7 @@ from rlhf_core.policy.forward_options import PLAIN, ForwardOptions
 from rlhf_core.strategy.accelerated import AcceleratedStrategy
 from rlhf_core.strategy.local import LocalStrategy
 from rlhf_core.trainers.common.learner import Learner
-from rlhf_core.trainers.common.micro_batches import MicroBatcher, by_tokens, in_order
+from rlhf_core.trainers.common.micro_batches import MicroBatcher, by_tokens, micro_batches_of_size
 from rlhf_core.trainers.common.policy_module import PolicyModule
 from rlhf_core.trainers.common.training_sample import TrainingSample
 from rlhf_core.trainers.online.config import OnlineTrainerConfig
@@ -88,7 +88,7 @@ def gradient(options: frozenset[str], path: str = "pocket", strategy: Any = None
     module = strategy.prepare(PolicyModule(loaded.model, 1.0, paths))
     rows = items()
     share = rows if strategy.world_size == 1 else (rows[:5] if strategy.rank == 0 else rows[5:])
-    micro_batcher: MicroBatcher = in_order(2 if "accumulation" in options else len(rows))
+    micro_batcher: MicroBatcher = micro_batches_of_size(2 if "accumulation" in options else len(rows))
     if "by_tokens" in options:
         micro_batcher = functools.partial(_by_tokens, paths)
     Learner(module, GrpoClip(0.2, 0.2), strategy, OnlineTrainerConfig(name="t"), 1, micro_batcher=micro_batcher).update(

@@ -273,4 +273,4 @@ def test_errors_say_what_is_wrong(model: Any, prompts: Any, completions: Any, te
 
 
 def test_public_names() -> None:
-    assert {"completion_logprobs", "take_apart", "pad"} <= set(forward.__all__)
+    assert {"completion_logprobs", "take_apart", "pad_rows"} <= set(forward.__all__)

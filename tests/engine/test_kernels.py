@@ -17,7 +17,7 @@ from rlhf_core.kernels.kv_cache import growing, join_caches, make_cache, select_
 from rlhf_core.kernels.packing import packed_hidden
 from rlhf_core.kernels.padded import padded_hidden, padded_logits, predicting
 from rlhf_core.kernels.prefix_sharing import shared_hidden
-from rlhf_core.kernels.split import splits
+from rlhf_core.kernels.split import has_linear_head
 from rlhf_core.kernels.trunk_and_head import take_apart, trunk_and_head
 from rlhf_core.policy.structure import structure
 
@@ -74,7 +74,7 @@ def test_chunked_head_equals_the_plain_one(model: Any) -> None:
 @pytest.mark.parametrize("model", ["llama", "gemma2"], indirect=True)
 def test_plain_step_continues_a_sequence(model: Any) -> None:
     """With the whole logits of a model that does not split, and token by token of one that does."""
-    parts = take_apart(model) if splits(model) else None
+    parts = take_apart(model) if has_linear_head(model) else None
     assert (parts is None) == (type(model).__name__ == "Gemma2ForCausalLM")
     ids_BL = torch.tensor([[5, 6, 7, 8], [1, 2, 3, 4]])
     want_BLV, cache = model(input_ids=ids_BL).logits, make_cache(model.config)

@@ -46,12 +46,12 @@ def test_without_padding_values_and_gradients_are_those_of_single_sequences(kind
     wanted = torch.autograd.grad((alone * head).sum(), list(model.parameters()), allow_unused=True)
     assert last_token.can_pack(model)
     assert model.config._attn_implementation == NAME
-    packed = last_token.last_hidden(model, ROWS)
+    packed = last_token.last_token_hidden(model, ROWS)
     assert torch.allclose(packed, alone, atol=1e-5)
     gradients = torch.autograd.grad((packed * head).sum(), list(model.parameters()), allow_unused=True)
     for ours, theirs in zip(gradients, wanted):
         assert ours is None or float((ours - theirs).abs().max()) <= 1e-5 * max(1.0, float(theirs.abs().max()))
-    assert torch.allclose(last_token.last_hidden(model, ROWS, without_padding=False), alone, atol=1e-5)
+    assert torch.allclose(last_token.last_token_hidden(model, ROWS, without_padding=False), alone, atol=1e-5)
 
 
 def test_a_trunk_that_looks_both_ways_is_padded() -> None:
@@ -60,7 +60,7 @@ def test_a_trunk_that_looks_both_ways_is_padded() -> None:
     assert not last_token.can_pack(model)
     assert model.config._attn_implementation == before
     assert torch.allclose(
-        last_token.last_hidden(model, ROWS)[2], last_token.padded_last(model, [ROWS[2]])[0], atol=1e-5
+        last_token.last_token_hidden(model, ROWS)[2], last_token.padded_last(model, [ROWS[2]])[0], atol=1e-5
     )
 
 
@@ -68,7 +68,7 @@ def test_common_beginnings_are_computed_once() -> None:
     model, seen = load_policy(ModelConfig()).model.model, []
     last_token.can_pack(model)
     model.embed_tokens.register_forward_hook(lambda module, args, out: seen.append(args[0].numel()))
-    last_token.last_hidden(model, [(*SHARED, 7, 8), (*SHARED, 9)])
+    last_token.last_token_hidden(model, [(*SHARED, 7, 8), (*SHARED, 9)])
     assert seen == [len(SHARED) + 3]
 
 
@@ -99,12 +99,12 @@ def test_what_is_shared(rows: Any, wanted: list[int]) -> None:
 
 def test_attention_that_somebody_else_sets_is_respected() -> None:
     model = trunk()
-    wanted = last_token.last_hidden(model, ROWS)
+    wanted = last_token.last_token_hidden(model, ROWS)
     model.set_attn_implementation("sdpa")
     assert not last_token.can_pack(model)
-    assert torch.allclose(last_token.last_hidden(model, ROWS), wanted, atol=1e-5)
+    assert torch.allclose(last_token.last_token_hidden(model, ROWS), wanted, atol=1e-5)
 
 
 def test_an_empty_sequence_is_refused() -> None:
     with pytest.raises(ValueError, match="no tokens"):
-        last_token.last_hidden(trunk(), [(1, 2), ()])
+        last_token.last_token_hidden(trunk(), [(1, 2), ()])

@@ -21,7 +21,7 @@ from rlhf_core.models.load import load_policy, load_tokenizer
 from rlhf_core.models.lora import add_lora
 from rlhf_core.models.prompt_format import Formatter, end_ids
 from rlhf_core.models.reference import Reference
-from rlhf_core.models.save import load_weights, write_folder
+from rlhf_core.models.save import load_weights, save_model
 from rlhf_core.policy.forward import completion_logprobs
 
 TEMPLATE = (
@@ -33,7 +33,7 @@ USER = ({"role": "user", "content": "the cat"},)
 
 @pytest.fixture
 def folder(tmp_path: Path, model: Any, tokenizer: Any) -> Path:
-    write_folder(model, tokenizer, tmp_path / "model")
+    save_model(model, tokenizer, tmp_path / "model")
     return tmp_path / "model"
 
 
@@ -146,7 +146,7 @@ def test_gguf_loads_and_saves_as_an_ordinary_model(tmp_path: Path) -> None:
     loaded = load_policy(ModelConfig(path=file))
     assert getattr(loaded.model.config, "quantization_config", None) is None
     assert {p.dtype for p in loaded.model.parameters()} == {torch.float32}
-    write_folder(loaded.model, loaded.tokenizer, tmp_path, merge=True)
+    save_model(loaded.model, loaded.tokenizer, tmp_path, merge=True)
     again = AutoModelForCausalLM.from_pretrained(tmp_path, use_safetensors=True)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     ids = torch.tensor([tokenizer("The capital of France is")["input_ids"]])
@@ -211,7 +211,7 @@ def test_adapters_are_merged_into_a_plain_model(new_model: Any, tokenizer: Any, 
     adapted = add_lora(new_model(kind), LoraSettings(r=4))
     train_a_little(adapted)
     state = {k: v.clone() for k, v in adapted.state_dict().items()}
-    write_folder(adapted, tokenizer, tmp_path, merge=True)
+    save_model(adapted, tokenizer, tmp_path, merge=True)
     assert all(torch.equal(v, state[k]) for k, v in adapted.state_dict().items()), "saving changed the model"
     plain = AutoModelForCausalLM.from_pretrained(tmp_path)
     torch.testing.assert_close(logits(plain), logits(adapted), atol=1e-5, rtol=1e-5)
@@ -225,7 +225,7 @@ def test_checkpoint_weights_come_back_bit_for_bit(new_model: Any, tokenizer: Any
     base = {k: v.clone() for k, v in model.state_dict().items()}
     model = add_lora(model, lora) if lora else model
     train_a_little(model)
-    write_folder(model, tokenizer, tmp_path)
+    save_model(model, tokenizer, tmp_path)
     fresh = new_model("llama")
     fresh.load_state_dict(base)
     fresh = add_lora(fresh, lora) if lora else fresh

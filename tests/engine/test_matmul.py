@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rlhf_core.kernels import matmul
-from rlhf_core.kernels.matmul import use_products
+from rlhf_core.kernels.matmul import use_matmul_backend
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason
 def _leave_torch_alone() -> Iterator[None]:
     before = bool(matmul._installed)
     yield
-    use_products("onednn" if before else "torch")
+    use_matmul_backend("onednn" if before else "torch")
 
 
 def rand(*shape: int) -> torch.Tensor:
@@ -68,7 +68,7 @@ LAYOUTS = {
 def test_every_product_is_the_one_in_double_precision(kind: matmul.Products, layout: str) -> None:
     a, b = LAYOUTS[layout]
     want = [product(a, b) for product in PRODUCTS]
-    assert use_products(kind) == (kind == "onednn")
+    assert use_matmul_backend(kind) == (kind == "onednn")
     for product, exact in zip(PRODUCTS, want, strict=True):
         got = product(a.float(), b.float())
         torch.testing.assert_close(got.double(), exact, atol=1e-3, rtol=1e-5, msg=product.__name__)
@@ -77,10 +77,10 @@ def test_every_product_is_the_one_in_double_precision(kind: matmul.Products, lay
 def test_large_products_go_to_onednn_and_small_ones_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     product = matmul._product
-    use_products("torch")
+    use_matmul_backend("torch")
     monkeypatch.setattr(matmul, "_product", lambda a, b, *bias: (sizes.append(len(a)), product(a, b, *bias))[1])
     monkeypatch.setattr(matmul, "_agrees", lambda: True)
-    assert use_products("onednn")
+    assert use_matmul_backend("onednn")
     layer, x = torch.nn.Linear(300, 200), torch.ones(64, 300, requires_grad=True)
     layer(x).sum().backward()
     assert sizes == [64, 64, 200], "forward, gradient of the input, gradient of the weight"
@@ -88,14 +88,14 @@ def test_large_products_go_to_onednn_and_small_ones_do_not(monkeypatch: pytest.M
     rand(64, 300).mm(rand(300, 200))
     torch.nn.Linear(8, 8)(torch.ones(64, 8))
     assert len(sizes) == 3, "a vector, float64 and a small product are torch's"
-    use_products("torch")
+    use_matmul_backend("torch")
     layer(x)
     assert len(sizes) == 3
 
 
 def test_gradients_equal_torchs() -> None:
     def gradients(kind: matmul.Products) -> list[torch.Tensor]:
-        use_products(kind)
+        use_matmul_backend(kind)
         torch.manual_seed(0)
         net = torch.nn.Sequential(torch.nn.Linear(200, 300), torch.nn.GELU(), torch.nn.Linear(300, 150))
         net(rand(6, 16, 200).float()).square().mean().backward()
@@ -107,15 +107,15 @@ def test_gradients_equal_torchs() -> None:
 
 
 def test_what_torch_refuses_is_refused_in_torchs_words() -> None:
-    use_products("onednn")
+    use_matmul_backend("onednn")
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
         torch.mm(torch.ones(400, 300), torch.ones(299, 400))
 
 
 def test_wrong_results_keep_it_off(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    use_products("torch")
+    use_matmul_backend("torch")
     monkeypatch.setattr(matmul, "_product", lambda a, b, bias=None: torch.zeros(a.shape[0], b.shape[1]))
-    assert not use_products("onednn")
+    assert not use_matmul_backend("onednn")
     assert "differ from torch's" in caplog.text
 
 
@@ -126,4 +126,4 @@ def test_wrong_results_keep_it_off(monkeypatch: pytest.MonkeyPatch, caplog: pyte
 def test_the_processor_decides(monkeypatch: pytest.MonkeyPatch, maker: str, capability: str, gains: bool) -> None:
     monkeypatch.setattr(matmul, "_vendor", lambda: maker)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    assert use_products("auto") is gains
+    assert use_matmul_backend("auto") is gains

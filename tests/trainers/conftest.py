@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rlhf_core.api import StopRun, hookimpl
-from rlhf_core.config.load import merge, validate
+from rlhf_core.config.load import merge_settings, validate
 from rlhf_core.hooks import HookBus, new_manager
 from rlhf_core.launch.run import plan_run, preflight, run_plan
 from rlhf_core.plan import Plan, reload
@@ -49,7 +49,7 @@ class Train:
             plan = Plan.read(self.folder / run / "plan.json")
             config = reload(registry, plan)
         else:
-            config = validate(registry, merge({"threads": 1, **base}, change or {}))
+            config = validate(registry, merge_settings({"threads": 1, **base}, change or {}))
             plan = plan_run(registry, self.bus, config, 1)
             preflight(registry, config, 1)
         return run_plan(plan, config, registry, self.bus, self.folder / run, resume=resume)

@@ -161,7 +161,7 @@ def test_the_offline_trainer_closes_its_own(train: Train) -> None:
 def test_a_disk_that_is_full_at_the_end(train: Train, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     from rlhf_core.models import save
 
-    real = save.write_folder
+    real = save.save_model
 
     def full(model: Any, tokenizer: Any, folder: Path, weights: Any, *, merge: bool = False) -> None:
         real(model, tokenizer, folder, weights, merge=merge)

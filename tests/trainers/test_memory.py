@@ -15,7 +15,7 @@ from rlhf_core.kernels.chunked_head import CHUNK_BYTES
 from rlhf_core.policy.forward_options import ALL, ForwardOptions
 from rlhf_core.strategy.local import LocalStrategy
 from rlhf_core.trainers.common.learner import Learner
-from rlhf_core.trainers.common.micro_batches import in_order
+from rlhf_core.trainers.common.micro_batches import micro_batches_of_size
 from rlhf_core.trainers.common.policy_module import PolicyModule
 from rlhf_core.trainers.common.training_sample import TrainingSample
 from rlhf_core.trainers.online.config import OnlineTrainerConfig
@@ -64,7 +64,7 @@ def largest(paths: ForwardOptions) -> dict[str, int]:
     with Largest() as update:
         learner.update(rows)
     with Largest() as measure:
-        room.measure(rows, in_order(COMPLETIONS), entropy=True)
+        room.measure(rows, micro_batches_of_size(COMPLETIONS), entropy=True)
     found["update"], found["measure"] = update.numel, measure.numel
     return found
 

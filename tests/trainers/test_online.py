@@ -16,7 +16,7 @@ from rlhf_core.functional.kl import kl_value
 from rlhf_core.pocket import weights_path
 from rlhf_core.runs.jsonl import read_jsonl
 from rlhf_core.trainers.common.learner import Learner, MetricSums
-from rlhf_core.trainers.online.advantages import measured_kl
+from rlhf_core.trainers.online.advantages import measure_kl
 from rlhf_core.trainers.online.config import KLSettings
 from rlhf_core.trainers.online.rewards import apply_kl_penalty
 from rlhf_core.types import FinishReason, Rollout, Sample, Score, ScoreStatus
@@ -106,7 +106,7 @@ def test_kl_of_tokens_that_the_policy_did_not_choose_is_not_charged() -> None:
     chosen = apply_kl_penalty(Score(1.0), rollout([True, False, True]), reference, settings)
     assert (whole.parts["kl"], whole.value) == (pytest.approx(7.7), pytest.approx(1 - 0.77))
     assert (chosen.parts["kl"], chosen.value) == (pytest.approx(-0.3), pytest.approx(1.03))
-    total, tokens = measured_kl([rollout(None), rollout([True, False, True])], [reference, reference])
+    total, tokens = measure_kl([rollout(None), rollout([True, False, True])], [reference, reference])
     each = kl_value(rollout(None).logprobs_T, reference, "k3")
     assert (total, tokens) == (pytest.approx(float(2 * each.sum() - each[1])), 5)
     missing = Score.failed(ScoreStatus.TIMEOUT, "slow")

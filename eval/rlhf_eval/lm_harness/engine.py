@@ -10,7 +10,7 @@ from lm_eval.api.instance import Instance  # pyright: ignore[reportMissingImport
 from lm_eval.api.model import TemplateLM  # pyright: ignore[reportMissingImports]
 
 from rlhf_core.api import FinishReason, Rollout, RolloutRequest, SamplingParams
-from rlhf_core.sdk import plain_ids, request_seed
+from rlhf_core.sdk import encode_raw_prompt, request_seed
 
 
 class EngineLM(TemplateLM):
@@ -79,7 +79,7 @@ class EngineLM(TemplateLM):
         return [completions[i] for i in range(len(requests))]
 
     def _request(self, i: int, context: str, sampling: SamplingParams) -> RolloutRequest:
-        ids, context_size = plain_ids(self.tokenizer, context), self.policy.context
+        ids, context_size = encode_raw_prompt(self.tokenizer, context), self.policy.context
         limit = min(sampling.max_tokens, context_size - 1)
         if len(ids) + limit > context_size:
             if len(ids) >= context_size:  # lm_eval keeps the end of a prompt that is too long

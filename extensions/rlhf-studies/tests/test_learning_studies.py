@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 import yaml
 
-from rlhf_core.config.load import merge, resolve
+from rlhf_core.config.load import merge_settings, resolve
 from rlhf_core.registry import Registry
 from rlhf_studies.arithmetic_algorithms.config import Algorithm, ArithmeticAlgorithmsConfig
 from rlhf_studies.arithmetic_algorithms.run import ArithmeticAlgorithms, Point, summarise
@@ -22,7 +22,7 @@ from rlhf_studies.smollm2_arithmetic.run import compare
 def test_the_settings_of_an_algorithm_are_its_own_but_for_what_is_shared(algorithm: str, tmp_path: Path) -> None:
     layers = ArithmeticAlgorithms(ArithmeticAlgorithmsConfig()).settings(algorithm, 3)
     file = tmp_path / "run.yaml"
-    file.write_text(yaml.safe_dump(reduce(merge, map(dict, layers))))
+    file.write_text(yaml.safe_dump(reduce(merge_settings, map(dict, layers))))
     config = resolve(Registry(disabled=()), files=[file])
     assert config.trainer.name == algorithm
     assert config.seed == 3

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.api import ConfigError, DatasetError
-from rlhf_core.sdk import JsonlFile, disk_error, read_rows, write_json
+from rlhf_core.sdk import JsonlFile, read_rows, write_json
 
 
 class Store:
@@ -54,13 +54,10 @@ class Store:
             RunDirError: the disk is full.
         """
         for file, written, new in zip(self._files, (self.rows, self.left_out), (rows, left_out)):
-            try:
-                for row in new:
-                    file.append(row)
-                if new:
-                    file.offset()
-            except OSError as error:
-                raise disk_error(file.path, error) from error
+            for row in new:
+                file.append(row)
+            if new:
+                file.offset()
             written += [dict(r) for r in new]
         self.done |= {str(r["id"]): r for r in (*rows, *left_out)}
 

@@ -11,29 +11,27 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from rlhf_core.api import BuildContext, Rollout, Score
+from rlhf_core.api import BatchReady, BuildContext, Rollout, Score
 from rlhf_core.functional import win_rate
 from rlhf_core.sdk import (
-    BatchReady,
     Checkpoint,
     Evaluation,
-    LiveEvents,
     LoopSchedule,
     PolicyModule,
     RolloutBatch,
-    RolloutParts,
+    RolloutTrainingParts,
     Timer,
     TrainingSample,
-    build_rollout_parts,
-    in_order,
-    load_inputs,
+    build_rollout_training,
+    load_online_inputs,
     measure_kl,
-    online_summary,
+    micro_batches_of_size,
     prompt_rows,
     read_jsonl,
     rollout_metrics,
     run_loop,
     score_metrics,
+    summarize_online_run,
 )
 from rlhf_plugin_dpo.batches import SupervisedTerm, prepare
 from rlhf_plugin_dpo.buffer import PairBuffer, pack, unpack
@@ -65,12 +63,12 @@ class IterativeTrainer:
         ctx: session, strategy, datasets and the run's configuration.
     """
 
-    parts: RolloutParts
+    parts: RolloutTrainingParts
 
     def __init__(self, config: IterativeDpoConfig, ctx: BuildContext) -> None:
         self.config, self.ctx = config.micro_batches(ctx.world_size), ctx
         self.session, self.strategy = ctx.session, ctx.strategy
-        self.inputs = load_inputs(self.config, ctx, wants_reference=config.kl.track)
+        self.inputs = load_online_inputs(self.config, ctx, wants_reference=config.kl.track)
         conversation = config.sft.weight > 0 and config.sft.on == "conversation"
         model, options = self.inputs.policy.model, self.inputs.options
         self.module = PairModule(model, config.ld_alpha, conversation, options)
@@ -96,7 +94,7 @@ class IterativeTrainer:
 
     def start(self, checkpoint: Checkpoint | None) -> int:
         """Build the parts; evaluate the policy before training, or go on from the checkpoint."""
-        self.parts = build_rollout_parts(
+        self.parts = build_rollout_training(
             self.config,
             self.ctx,
             self.inputs,
@@ -134,7 +132,7 @@ class IterativeTrainer:
         """Sample and score a rollout batch, and make pairs of it; the same on every rank afterwards."""
         parts = self.parts
         parts.weight_sync.sync(parts.learner.version)
-        batch = parts.collector.collect(step, parts.learner.version, LiveEvents(self.session, step), timer)
+        batch = parts.collector.collect(step, parts.learner.version, self.session.rollout_events(step), timer)
         with timer("reference"):
             collected = self._pairs_of_all_ranks(batch, iteration)
         self.pending += collected.pairs
@@ -178,7 +176,9 @@ class IterativeTrainer:
         if self.parts.reference is None:
             return None
         samples = [TrainingSample.from_rollout(r) for r in rollouts]
-        return self.parts.reference.logprobs(samples, self.policy_module, in_order(self.config.micro_batch_size))
+        return self.parts.reference.logprobs(
+            samples, self.policy_module, micro_batches_of_size(self.config.micro_batch_size)
+        )
 
     def _pairs(
         self, batch: RolloutBatch, references: Sequence[Any] | None, iteration: int
@@ -293,7 +293,7 @@ class IterativeTrainer:
         after = self.evaluate(step)
         self.parts.checkpoint.write_final()
         rows = [r for r in read_jsonl(self.session.dir.path / "metrics.jsonl") if "iteration/pairs" in r]
-        summary = online_summary(
+        summary = summarize_online_run(
             self.session,
             algo=self.config.name,
             updates=self.parts.learner.version,

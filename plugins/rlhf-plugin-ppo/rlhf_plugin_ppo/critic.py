@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from rlhf_core.api import BuildContext, ModelError
-from rlhf_core.sdk import LoadedModel, load_policy, pad_rows, splits, take_apart
+from rlhf_core.sdk import LoadedModel, has_linear_head, load_policy, pad_rows, take_apart
 from rlhf_plugin_ppo.config import CriticSettings
 
 Ids = Sequence[Sequence[int]]
@@ -66,7 +66,7 @@ def make_critic(settings: CriticSettings, ctx: BuildContext) -> Critic:
     policy: LoadedModel = ctx.policy
     device = next(policy.model.parameters()).device
     if settings.kind == "shared":
-        if not splits(policy.model):
+        if not has_linear_head(policy.model):
             raise ModelError(
                 f"model '{policy.source}' has no hidden states that a shared critic could use",
                 fix="--set advantage.critic.kind=separate",

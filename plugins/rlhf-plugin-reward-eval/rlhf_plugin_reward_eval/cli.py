@@ -95,7 +95,7 @@ def evaluate(
         open_registry,
         quiet_libraries,
         set_up_logging,
-        use_products,
+        use_matmul_backend,
     )
     from rlhf_plugin_reward_eval.cases import read_cases
     from rlhf_plugin_reward_eval.evaluation import PROBES, Settings, measure_rewards
@@ -123,7 +123,7 @@ def evaluate(
     chosen_probes = tuple(p for p in probes if p != "none") if probes else PROBES
     measured = Settings(chosen_probes, probe_pairs, max_missing, seed)
     gold = None if graded else gold_of_texts(datasets, dataset)
-    use_products("auto")
+    use_matmul_backend("auto")
     report = measure_rewards(rewards, contexts, cases, graded, measured, gold)
     _finish(report, output, plots, as_json)
 

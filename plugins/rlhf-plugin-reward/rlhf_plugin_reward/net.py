@@ -18,10 +18,10 @@ from rlhf_core.sdk import (
     LoadedModel,
     base_model,
     can_pack,
-    clear_quantizer,
-    forward_tolerance,
+    clear_quantization_config,
     last_token_hidden,
     load_tokenizer,
+    rounding_tolerance,
     take_apart,
 )
 from rlhf_plugin_reward.encoding import View, write_view
@@ -140,7 +140,7 @@ def save_classifier(
     whole = {k.removeprefix("trunk."): v for k, v in weights.items() if k.startswith("trunk.")}
     getattr(model, model.base_model_prefix).load_state_dict(whole if trunk is net.trunk else trunk.state_dict())
     head_of(model).weight.data.copy_(weights["head.weight"].detach())
-    clear_quantizer(model)
+    clear_quantization_config(model)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     write_view(view or View(), folder)
@@ -200,7 +200,7 @@ def load_classifier(path: str) -> tuple[RewardNet, Any]:
             fix="give a sequence classifier that was trained with num_labels=1",
         )
     check_vocabulary(model, tokenizer, path)
-    clear_quantizer(model)
+    clear_quantization_config(model)
     net = RewardNet(getattr(model, model.base_model_prefix), head_of(model)).eval()
     check_pooling(net, model.eval(), tokenizer, path)
     return net, tokenizer
@@ -248,7 +248,7 @@ def check_pooling(net: RewardNet, model: Any, tokenizer: Any, path: str) -> None
     device = net.head.weight.device
     model_score = float(model(input_ids=torch.tensor([ids], device=device)).logits[0, 0])
     head_score = float(net([ids])[0, 0])
-    if not abs(head_score - model_score) <= forward_tolerance(model) * max(1.0, abs(model_score)):
+    if not abs(head_score - model_score) <= rounding_tolerance(model) * max(1.0, abs(model_score)):
         raise ModelError(
             f"reward model '{path}' does not score by a linear head on the last token",
             why=f"{type(model).__name__} gives a probe text {model_score:.4g}, "

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rlhf_core.api import ModelConfig, PreferencePair
-from rlhf_core.sdk import cache_folder, clear_quantizer, load_tokenizer, resolve_model, weights_digest
+from rlhf_core.sdk import cache_folder, clear_quantization_config, load_tokenizer, resolve_model, weights_digest
 from rlhf_plugin_reward.net import RewardNet, merged
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def tokenizer_digest(base: ModelConfig) -> str:
 def save_shared(net: RewardNet, tokenizer: Any, folder: Path) -> None:
     """Write a trunk (adapters folded in) and its stacked heads."""
     trunk = merged(net.trunk)
-    clear_quantizer(trunk)
+    clear_quantization_config(trunk)
     trunk.save_pretrained(folder / "trunk")
     tokenizer.save_pretrained(folder / "trunk")
     save_file({"heads": net.head.weight.detach().contiguous()}, str(folder / "heads.safetensors"))

@@ -18,7 +18,7 @@ from rlhf_core.errors import TrainingDiverged
 from rlhf_core.functional.reduce import reduce_loss
 from rlhf_core.protocols import Loss, Strategy
 from rlhf_core.trainers.common.config import LoopSettings, OptimizerSettings
-from rlhf_core.trainers.common.micro_batches import MicroBatcher, in_order
+from rlhf_core.trainers.common.micro_batches import MicroBatcher, micro_batches_of_size
 
 Sums = defaultdict[str, float]
 """Metric -> sum over micro-batches."""
@@ -73,7 +73,7 @@ class Learner:
     ) -> None:
         self.module, self.loss, self.strategy, self.settings = module, loss, strategy, settings
         self.critic = critic
-        self.micro_batcher = micro_batcher or in_order(settings.micro_batch_size)
+        self.micro_batcher = micro_batcher or micro_batches_of_size(settings.micro_batch_size)
         self.critic_only_updates = 0
         """Updates so far in which only the critic learned; the policy's schedule begins after them."""
         self.optimizer = make_optimizer(module, settings.optimizer, critic, critic_rate)

@@ -22,7 +22,7 @@ MicroBatcher = Callable[[Sequence[Any]], list[list[int]]]
 """Samples -> indices of each micro-batch."""
 
 
-def in_order(size: int) -> MicroBatcher:
+def micro_batches_of_size(size: int) -> MicroBatcher:
     """Micro-batches of ``size`` sequences each, as they come."""
     return lambda samples: [list(range(i, min(i + size, len(samples)))) for i in range(0, len(samples), size)]
 
@@ -39,7 +39,7 @@ class PolicyMicroBatcher:
 
     def __init__(self, module: PolicyModule, micro_batch_size: int, budget: int | None, width: int) -> None:
         self.module, self.budget, self.width = module, budget, width
-        self._in_order = in_order(micro_batch_size)
+        self._in_order = micro_batches_of_size(micro_batch_size)
 
     def __call__(self, samples: Sequence[TrainingSample]) -> list[list[int]]:
         """Indices of each micro-batch."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from rlhf_core.context import BuildContext
 from rlhf_core.models.load import LoadedModel
-from rlhf_core.models.save import load_weights, write_folder
+from rlhf_core.models.save import load_weights, save_model
 from rlhf_core.protocols import Stateful
 from rlhf_core.runs.checkpoint_manager import Checkpoint
 from rlhf_core.trainers.common.config import LoopSettings
@@ -71,7 +71,7 @@ class _StepsOfCaller:
     ) -> None:
         self.ctx, self.settings, self.policy, self.session = ctx, settings, policy, ctx.session
         self.make_learner, self.make_step, self.measure = make_learner, make_step, measure
-        self.write = partial(write_folder, policy.model, policy.tokenizer)
+        self.write = partial(save_model, policy.model, policy.tokenizer)
         self.before: dict[str, float] | None = None
 
     def start(self, checkpoint: Checkpoint | None) -> int:

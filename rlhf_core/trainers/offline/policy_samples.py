@@ -21,7 +21,7 @@ from rlhf_core.models.load import LoadedModel
 from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.models.reference import Reference
 from rlhf_core.models.sampler_policy import trained_names
-from rlhf_core.trainers.common.micro_batches import in_order
+from rlhf_core.trainers.common.micro_batches import micro_batches_of_size
 from rlhf_core.trainers.common.policy_evaluator import (
     Evaluation,
     before_and_after,
@@ -142,7 +142,7 @@ class PolicySamples:
         samples = [TrainingSample.from_rollout(r) for r in rollouts]
         with self.reference.active() as model:
             module = PolicyModule(model, self.sampling.temperature)
-            return module.logprobs(samples, in_order(self.config.micro_batch_size))
+            return module.logprobs(samples, micro_batches_of_size(self.config.micro_batch_size))
 
     def summary(self) -> dict[str, Any]:
         """Win rate by the gold score over the start, and examples, as of an on-policy run."""

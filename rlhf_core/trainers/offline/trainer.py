@@ -27,7 +27,7 @@ from rlhf_core.trainers.offline.policy_samples import PolicySamples, PolicyTask
 from rlhf_core.trainers.offline.trace import ExampleRecorder, example_rows
 
 
-class Task(Protocol):
+class OfflineTask(Protocol):
     """What makes an offline run SFT, reward modelling, or a preference loss.
 
     A task may also have ``texts(item)``, which gives an example's texts by name (``rlhf trace show`` then shows them),
@@ -73,7 +73,7 @@ class OfflineTrainer:
 
     learner: Learner
 
-    def __init__(self, config: OfflineTrainerConfig, ctx: BuildContext, task: Task) -> None:
+    def __init__(self, config: OfflineTrainerConfig, ctx: BuildContext, task: OfflineTask) -> None:
         self.config, self.ctx, self.task = config.micro_batches(ctx.world_size), ctx, task
         self.session, self.strategy = ctx.session, ctx.strategy
         self.train_items, held_items = list(task.items("train")), list(task.items("heldout"))

@@ -198,7 +198,7 @@ def with_advantages(
     return by_group(trained, batch.own_groups)
 
 
-def measured_kl(rollouts: Sequence[Rollout], references: Sequence[Any]) -> tuple[float, float]:
+def measure_kl(rollouts: Sequence[Rollout], references: Sequence[Any]) -> tuple[float, float]:
     """KL(policy that sampled || reference): k3 of every token that the policy chose, summed, and their number.
 
     It needs no forward: the engine's logprobs are compared with the reference's, so every rollout counts, those of

@@ -113,7 +113,7 @@ def build_online(
 
 
 @dataclass(frozen=True)
-class RolloutParts:
+class RolloutTrainingParts:
     """What a trainer with a loss of its own kind (pairs, say) needs to learn from rollouts of its policy."""
 
     collector: RolloutCollector
@@ -127,7 +127,7 @@ class RolloutParts:
     """To be synced before rollouts are collected or the policy is evaluated."""
 
 
-def build_rollout_parts(
+def build_rollout_training(
     config: RolloutTrainerConfig,
     ctx: BuildContext,
     inputs: OnlineInputs,
@@ -136,7 +136,7 @@ def build_rollout_parts(
     module: torch.nn.Module,
     total_updates: int,
     wrap_loss: Callable[[Loss], Loss] = lambda loss: loss,
-) -> RolloutParts:
+) -> RolloutTrainingParts:
     """Build engine, rewards, loss and optimizer around a module of the caller, and load the checkpoint's weights.
 
     Args:
@@ -162,7 +162,7 @@ def build_rollout_parts(
     evaluator = build_evaluator(config, ctx, inputs, generator, rewards, whole_weights)
     session.counts.update({} if checkpoint else inputs.datasets.counts)
     settings = collector_settings(config, inputs)
-    return RolloutParts(
+    return RolloutTrainingParts(
         collector=RolloutCollector(inputs.prompts, generator, rewards, strategy, settings, whole_weights),
         rewards=rewards,
         learner=learner,

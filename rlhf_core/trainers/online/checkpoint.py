@@ -11,7 +11,7 @@ import torch
 from rlhf_core.data.mixture import check_fingerprint, fingerprint
 from rlhf_core.models.load import LoadedModel
 from rlhf_core.models.reference import Reference
-from rlhf_core.models.save import load_weights, write_folder
+from rlhf_core.models.save import load_weights, save_model
 from rlhf_core.policy.forward_options import ForwardOptions
 from rlhf_core.protocols import Strategy
 from rlhf_core.runs.checkpoint_manager import Checkpoint, CheckpointManager, WriteModel
@@ -51,7 +51,7 @@ class PolicyWeights:
         critic_weights = None if critic is None else strategy.full_state(critic)
 
         def write(folder: Path, weights: Mapping[str, Any]) -> None:
-            write_folder(self.policy.model, self.policy.tokenizer, folder, weights)
+            save_model(self.policy.model, self.policy.tokenizer, folder, weights)
             if critic is not None and critic_weights is not None:
                 save_critic(critic, critic_weights, folder.parent)
             if self.synced_reference is not None:
@@ -61,7 +61,7 @@ class PolicyWeights:
 
     def write_final(self, folder: Path, weights: Mapping[str, Any]) -> None:
         """Write the final model in plain Hugging Face form, adapters merged."""
-        write_folder(self.policy.model, self.policy.tokenizer, folder, weights, merge=True)
+        save_model(self.policy.model, self.policy.tokenizer, folder, weights, merge=True)
 
 
 class OnlineCheckpoint:

@@ -43,7 +43,7 @@ class OnlineInputs:
     """The held-out prompts have a gold score."""
 
 
-def load_inputs(config: RolloutTrainerConfig, ctx: BuildContext, *, wants_reference: bool) -> OnlineInputs:
+def load_online_inputs(config: RolloutTrainerConfig, ctx: BuildContext, *, wants_reference: bool) -> OnlineInputs:
     """Load data and policy.
 
     Args:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from rlhf_core.rollout_batch import RolloutBatch
-from rlhf_core.runs.events import LiveEvents, replay
+from rlhf_core.runs.events import replay
 from rlhf_core.runs.session import RunSession
 from rlhf_core.runs.timer import Timer
 from rlhf_core.trainers.online.collector import RolloutCollector
@@ -172,7 +172,7 @@ class RolloutScheduler:
             entry = self._finished(entry)
         assert entry.batch is not None
         if entry.reads == 1:
-            replay(entry.batch.events, LiveEvents(self.session, step))
+            replay(entry.batch.events, self.session.rollout_events(step))
         return ScheduledBatch(entry.batch, entry.reads == 1, self._metrics(entry, version, evicted_prompts))
 
     def _request(self, step: int, version: int, timer: Timer) -> None:
@@ -186,7 +186,7 @@ class RolloutScheduler:
             else:
                 if self.weight_sync.needed:
                     self.weight_sync.sync(version)
-                batch = self.collector.collect(number, version, LiveEvents(self.session, step), timer)
+                batch = self.collector.collect(number, version, self.session.rollout_events(step), timer)
                 self.buffer.deliver(number, batch)
 
     def _evict(self, step: int, version: int) -> int:
@@ -202,7 +202,7 @@ class RolloutScheduler:
         if groups:
             self.collector.prompts.put_back(groups)
         for batch in batches:
-            replay(batch.events, LiveEvents(self.session, step), hooks=False)  # nobody will train on its rollouts
+            replay(batch.events, self.session.rollout_events(step), hooks=False)  # nobody will train on its rollouts
             missing = [s.status.value for s in batch.scores if not s.ok]
             for rank in self.session.strategy.gather_objects(missing):
                 self.session.counts.update(f"evicted_score_{status}" for status in rank)

@@ -13,7 +13,7 @@ from rlhf_core.trainers.common.policy_evaluator import Evaluation, before_and_af
 from rlhf_core.types import PromptGroup
 
 
-def online_summary(
+def summarize_online_run(
     session: RunSession,
     *,
     algo: str,

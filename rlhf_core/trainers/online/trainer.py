@@ -22,14 +22,14 @@ from rlhf_core.runs.trace import prompt_rows, update_row
 from rlhf_core.trainers.common.policy_evaluator import Evaluation
 from rlhf_core.trainers.common.run_loop import LoopSchedule, run_loop
 from rlhf_core.trainers.common.training_sample import TrainingSample
-from rlhf_core.trainers.online.advantages import ForwardResults, ScoredRollouts, measured_kl, with_advantages
+from rlhf_core.trainers.online.advantages import ForwardResults, ScoredRollouts, measure_kl, with_advantages
 from rlhf_core.trainers.online.build import OnlineParts, build_online
 from rlhf_core.trainers.online.config import OnlineTrainerConfig
 from rlhf_core.trainers.online.generation import rollout_metrics
-from rlhf_core.trainers.online.inputs import load_inputs
+from rlhf_core.trainers.online.inputs import load_online_inputs
 from rlhf_core.trainers.online.rewards import score_metrics
 from rlhf_core.trainers.online.scheduler import ScheduledBatch
-from rlhf_core.trainers.online.summary import online_summary
+from rlhf_core.trainers.online.summary import summarize_online_run
 from rlhf_core.trainers.online.update import group_counts
 from rlhf_core.types import Advantages, FinishReason, Rollout
 
@@ -48,7 +48,7 @@ class OnlineTrainer:
         self.config, self.ctx = config.micro_batches(ctx.world_size), ctx
         self.session, self.strategy = ctx.session, ctx.strategy
         wants_reference = config.kl.coefficient > 0 or config.kl.track
-        self.inputs = load_inputs(self.config, ctx, wants_reference=wants_reference)
+        self.inputs = load_online_inputs(self.config, ctx, wants_reference=wants_reference)
         self.before: Evaluation | None = None
 
     def run(self) -> Mapping[str, Any]:
@@ -128,7 +128,7 @@ class OnlineTrainer:
         """KL(policy that sampled || reference) per token, k3, over every rollout of all ranks."""
         if references is None:
             return {}
-        total, tokens = self.strategy.sum_over_ranks(measured_kl(rollouts, references))
+        total, tokens = self.strategy.sum_over_ranks(measure_kl(rollouts, references))
         return {"kl": total / tokens} if tokens else {}
 
     def start(self, checkpoint: Checkpoint | None) -> int:
@@ -168,7 +168,7 @@ class OnlineTrainer:
         """Evaluate, write the final model and the summary."""
         after = self.evaluate(step, final=True)
         self.parts.checkpoint.write_final()
-        summary = online_summary(
+        summary = summarize_online_run(
             self.session,
             algo=self.config.name,
             updates=self.parts.learner.version,

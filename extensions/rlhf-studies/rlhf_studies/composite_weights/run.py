@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.api import ModelConfig, Sample
-from rlhf_core.sdk import LoadedModel, component_of, context_of, load_policy, open_registry, use_products
+from rlhf_core.sdk import LoadedModel, component_of, context_of, load_policy, open_registry, use_matmul_backend
 from rlhf_plugin_composite.ablation import Scored, read_scored, weigh
 from rlhf_plugin_composite.config import HollowCheck
 from rlhf_plugin_composite.rules import hollow_pattern
@@ -36,7 +36,7 @@ class CompositeWeights:
 
     def run(self, seed: int, folder: Path) -> dict[str, Any]:
         """Both halves: what the ablation says, and what the trained policies are worth."""
-        use_products("auto")
+        use_matmul_backend("auto")
         policy = load_policy(ModelConfig())
         model = self.reward_model(folder, seed, policy)
         static = ablation(self.scored(model, seed, policy))

@@ -11,7 +11,7 @@ import numpy as np
 
 from rlhf_core.api import PreferencePair
 from rlhf_core.pocket import gold_score, of_split
-from rlhf_core.sdk import Registry, use_products
+from rlhf_core.sdk import Registry, use_matmul_backend
 from rlhf_plugin_datagen.confidence import accuracy, confidences, top
 from rlhf_plugin_datagen.outside import open_datasets
 from rlhf_studies.common.tables import markdown, mean, spread
@@ -45,7 +45,7 @@ class ConfidenceFiltering:
     @cached_property
     def models(self) -> Trainable:
         """What trains them."""
-        use_products("auto")
+        use_matmul_backend("auto")
         return (Frozen if self.config.trunk == "frozen" else Full)(self.pairs)
 
     def run(self, seed: int, folder: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from rlhf_core.api import ModelConfig, SamplingSettings
 from rlhf_core.functional import wilson
-from rlhf_core.sdk import context_of, load_policy, open_registry, sample_completions, stated_number, use_products
+from rlhf_core.sdk import context_of, load_policy, open_registry, sample_completions, stated_number, use_matmul_backend
 from rlhf_studies.common.outside import model_path
 from rlhf_studies.common.real import configuration, kept_cost
 from rlhf_studies.common.runs import Run, train
@@ -70,7 +70,7 @@ def figures(run: Run) -> dict[str, Any]:
 
 def right(settings: Mapping[str, Any], model: str, count: int) -> dict[str, list[bool]]:
     """Which of the first held-out sums of a configuration a model gets right, by way of asking."""
-    use_products("auto")
+    use_matmul_backend("auto")
     ctx = context_of(open_registry(), seed=settings["seed"], dataset=settings["dataset"])
     prompts = ctx.datasets.prompts("heldout")[:count]
     policy = load_policy(ModelConfig.model_validate({**settings["model"], "path": model}))

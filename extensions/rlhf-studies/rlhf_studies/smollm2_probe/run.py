@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from rlhf_core.api import DatasetSettings, ModelConfig
-from rlhf_core.sdk import Datasets, load_policy, pad_rows, use_products
+from rlhf_core.sdk import Datasets, load_policy, pad_rows, use_matmul_backend
 from rlhf_plugin_prm.data.config import Gsm8kStepsConfig, ProcessBenchConfig
 from rlhf_plugin_prm.evaluate import nowhere
 from rlhf_plugin_prm.examples import Solution, read_solutions
@@ -41,7 +41,7 @@ class Smollm2Probe:
         train = rows(Gsm8kStepsConfig(path=gsm8k, problems=self.config.problems))
         bench = rows(ProcessBenchConfig(path=str(data / "processbench" / "gsm8k.json.gz")))
         asked = [bench[n] for n in np.linspace(0, len(bench) - 1, self.config.solutions).round().astype(int)]
-        use_products("auto")
+        use_matmul_backend("auto")
         path = model_path(self.config.model)  # a GGUF file is unpacked in float32 only
         policy = load_policy(ModelConfig(path=path, max_context=CONTEXT))
         trunk = trunk_of(policy).to(getattr(torch, self.config.dtype))

@@ -11,12 +11,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.sdk import descendants
 from rlhf_plugin_code.redteam import escapes, resources, verdicts
 from rlhf_plugin_code.sandbox import UNSAFE, Ended, Limits, Sandbox, TestReport
 
@@ -130,7 +129,15 @@ class Arena:
 
 def processes_below(sandbox: Sandbox) -> list[int]:
     """Processes of a sandbox, its own two included."""
-    return sorted([sandbox.pid, *descendants(sandbox.pid)])
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(stat.parent.name))
+    pids = [sandbox.pid]
+    for pid in pids:  # grows: children of children
+        pids += children.get(pid, [])
+    return sorted(pids)
 
 
 @contextmanager
