@@ -8,9 +8,12 @@ import types
 from pathlib import Path
 
 import pytest
+import torch
 
+from scripts.bench import _processor
 from scripts.bench.__main__ import RECORD, measure, names
 from scripts.bench._grpo_work import CASES, find
+from scripts.bench.step_time import table
 
 
 def test_an_interrupted_record_goes_on(
@@ -50,7 +53,30 @@ def test_an_interrupted_record_goes_on(
         measure("toy", tmp_path, "ghi", again=True)
     cases = json.loads((tmp_path / "toy.json").read_text())["cases"]
     assert [(c["commit"], c["results"]["tokens"]) for c in cases.values()] == [("def", 4), ("def", 5)]
-    assert all(c["machine"]["cores"] for c in cases.values())
+    for machine in (c["machine"] for c in cases.values()):
+        assert machine["cores"]
+        assert machine["processor"].endswith(torch.backends.cpu.get_cpu_capability())
+        assert machine["product_gflops_of_one_core"]["torch"] > 0
+
+
+def test_a_processor_is_named_with_its_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Virtual machines call several generations by one name."""
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("vendor_id\t: X\ncpu family\t: 25\nmodel\t\t: 17\nmodel name\t: AMD EPYC\n")
+    monkeypatch.setattr(_processor, "CPUINFO", cpuinfo)
+    assert _processor.processor().startswith("AMD EPYC (family 25, model 17), ")
+
+
+def test_a_table_of_ratios_names_the_processor_and_the_speed_of_a_product() -> None:
+    side = {"median_seconds": 1.0, "share_of_floor": {"rollout": 0.4, "update": 0.6}}
+    result = {
+        "processor": "AMD EPYC (family 25, model 17), AVX512",
+        "product_gflops": {"torch": 199.0, "onednn": 383.0},
+    }
+    result |= {"ours": side, "trl": side, "speedup_vs_trl": 1.0, "speedup_of_parts": {"rollout": 1.0, "update": 1.0}}
+    lines = table({"a": {**result, "peak_rss_of_trl": 1.0, "work": "w"}}).splitlines()
+    assert "processor: AMD EPYC (family 25, model 17), AVX512" in lines
+    assert "torch 199, onednn 383" in lines[-1]
 
 
 def test_what_is_recorded_exists_and_both_sides_can_find_their_work() -> None:

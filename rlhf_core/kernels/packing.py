@@ -44,6 +44,7 @@ class Segments(torch.Tensor):
     """Stands where the attention mask would, and carries the segments of the row."""
 
     segments: tuple[Segment, ...]
+    """In the order in which they lie, without a gap; a prompt is one of them."""
 
 
 @dataclass(frozen=True)
@@ -144,33 +145,44 @@ def attend(
     if unknown or options.get("dropout"):
         raise NotImplementedError(f"packed attention has no {', '.join(unknown) or 'dropout'}")
     window = options.get("sliding_window")
-    rows = [_attend_segment(query, key, value, segment, options.get("scaling"), window) for segment in mask.segments]
-    return torch.cat(rows, dim=2).transpose(1, 2).contiguous(), None
+    lengths = [stop - start for start, stop in (segment.own for segment in mask.segments)]
+    # A slice of the row would get a gradient as long as the row, for every segment; split gives each its own length.
+    queries, keys, values = (row.split(lengths, dim=2) for row in (query, key, value))
+    number = {segment.own: n for n, segment in enumerate(mask.segments)}
+    out: list[torch.Tensor] = []
+    for n, segment in enumerate(mask.segments):
+        seen = [n] if segment.prompt[0] == segment.prompt[1] else [number[segment.prompt], n]
+        out.append(
+            _attend_segment(
+                queries[n], [keys[i] for i in seen], [values[i] for i in seen], options.get("scaling"), window
+            )
+        )
+    return torch.cat(out, dim=2).transpose(1, 2).contiguous(), None
 
 
 def _attend_segment(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    segment: Segment,
+    query_SD: torch.Tensor,
+    keys: list[torch.Tensor],
+    values: list[torch.Tensor],
     scaling: float | None,
     window: int | None,
 ) -> torch.Tensor:
-    """Attention of one segment ``[1, A, S, D]`` to its prompt and itself."""
-    (start, stop), (first, last) = segment.own, segment.prompt
-    query_SD, keys, values = query[:, :, start:stop], key[:, :, start:stop], value[:, :, start:stop]
-    before = last - first
-    if before:
-        keys = torch.cat([key[:, :, first:last], keys], dim=2)
-        values = torch.cat([value[:, :, first:last], values], dim=2)
-    grouped = query.shape[1] != key.shape[1]
-    reach = None if window is None or window >= before + stop - start else window
+    """Attention of one segment ``[1, A, S, D]`` to its prompt, if there is one, and itself."""
+    key_KD, value_KD = (row[0] if len(row) == 1 else torch.cat(row, dim=2) for row in (keys, values))
+    own, seen = query_SD.shape[2], key_KD.shape[2]
+    before = seen - own
+    grouped = query_SD.shape[1] != key_KD.shape[1]
+    reach = None if window is None or window >= seen else window
     if not before and reach is None:
-        return F.scaled_dot_product_attention(query_SD, keys, values, is_causal=True, scale=scaling, enable_gqa=grouped)
-    mask_SK = torch.ones((stop - start, before + stop - start), dtype=torch.bool, device=key.device).tril_(before)
+        return F.scaled_dot_product_attention(
+            query_SD, key_KD, value_KD, is_causal=True, scale=scaling, enable_gqa=grouped
+        )
+    mask_SK = torch.ones((own, seen), dtype=torch.bool, device=key_KD.device).tril_(before)
     if reach is not None:
         mask_SK = mask_SK.triu_(before - reach + 1)
-    return F.scaled_dot_product_attention(query_SD, keys, values, attn_mask=mask_SK, scale=scaling, enable_gqa=grouped)
+    return F.scaled_dot_product_attention(
+        query_SD, key_KD, value_KD, attn_mask=mask_SK, scale=scaling, enable_gqa=grouped
+    )
 
 
 def register() -> None:

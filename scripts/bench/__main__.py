@@ -18,11 +18,13 @@ import platform
 import subprocess
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from rlhf_core.plan import library_versions
+from scripts.bench._processor import processor, product_gflops
 
 ROOT = Path(__file__).parents[2]
 RECORD = ("step_time", "pocket_step", "rollout", "cost_curves")
@@ -33,10 +35,16 @@ def names() -> list[str]:
     return sorted(m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)]) if not m.name.startswith("_"))
 
 
+@cache
 def machine() -> dict[str, Any]:
-    """What the numbers depend on besides the code."""
-    system = f"{platform.system()} {platform.machine()}"
-    return {"system": system, "cores": os.cpu_count(), "versions": library_versions()}
+    """What the numbers depend on besides the code; the speed of a matrix product is measured, once."""
+    return {
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": os.cpu_count(),
+        "processor": processor(),
+        "product_gflops_of_one_core": product_gflops(),
+        "versions": library_versions(),
+    }
 
 
 def commit() -> str:

@@ -8,25 +8,12 @@ Processor time is measured, so other programs hardly matter; the best of five.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 import torch
 
 from rlhf_core.kernels.matmul import use_matmul_backend
+from scripts.bench._processor import cpu_seconds
 
 LAYERS = {"projection": (576, 576), "up": (576, 1536), "down": (1536, 576), "head": (576, 49152)}
-
-
-def cpu_seconds(work: Callable[[], object], repeats: int = 5) -> float:
-    """The least processor time of all threads, the first call not counted."""
-    work()
-    taken: list[float] = []
-    for _ in range(repeats):
-        start = time.process_time()
-        work()
-        taken.append(time.process_time() - start)
-    return min(taken)
 
 
 def operations_per_second(rows: int, inputs: int, outputs: int) -> dict[str, float]:

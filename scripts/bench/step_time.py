@@ -6,7 +6,8 @@ No KL term, AdamW, micro-batches of 8 completions, two threads. Completions have
 one table: in ours a request has its own ``max_tokens`` and the end of the text is banned, in TRL's the end is
 impossible before and certain at the row's last token. What differs is how the work is done, which is the question.
 Ours is ``rlhf train`` itself (``_grpo_ours.py``); TRL's settings are in ``_grpo_trl.py``; ``_sides.py`` takes turns,
-``_floor.py`` says what the share of the floor is. Prints a table; ``python -m scripts.bench step_time`` records JSON.
+``_floor.py`` says what the share of the floor is. The ratio depends on the processor, whose name and whose matrix
+products' speed stand beside it. Prints a table; ``python -m scripts.bench step_time`` records JSON.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 from scripts.bench._floor import operations, peaks, shares
 from scripts.bench._grpo_work import find
+from scripts.bench._processor import processor
 from scripts.bench._sides import as_folder, compare, smollm2
 
 RUNS = {"a": 3, "b": 1, "c": 2, "d": 2, "e": 3, "f": 2}
@@ -35,7 +37,7 @@ def measure(case: str, model: Path | str, runs: int, threads: int = THREADS) -> 
     result = compare(case, folder, runs, threads)
     after = peaks(work.dtype, threads)
     best = {kind: max(before[kind], after[kind]) for kind in before}
-    result |= {"product_gflops": best, "operations_g": operations(work, folder)}
+    result |= {"processor": processor(), "product_gflops": best, "operations_g": operations(work, folder)}
     for side in ("ours", "trl"):
         parts = result[side]["parts_median_seconds"]
         result[side]["share_of_floor"] = shares(work, folder, max(best.values()), parts)
@@ -50,13 +52,17 @@ def cases() -> dict[str, Callable[[], dict[str, Any]]]:
 
 def table(results: dict[str, dict[str, Any]]) -> str:
     """The figures that matter, a case a line."""
-    lines = ["case   ours s   TRL s  times  rollout  update  memory  floor: rollout update  work"]
+    lines = [
+        "case   ours s   TRL s  times  rollout  update  memory  floor: rollout update  GFLOP/s of a product  work",
+        *dict.fromkeys(f"processor: {r['processor']}" for r in results.values()),
+    ]
     for case, r in results.items():
         part, floor = r["speedup_of_parts"], r["ours"]["share_of_floor"]
         lines.append(
             f"{case:5}{r['ours']['median_seconds']:8.2f}{r['trl']['median_seconds']:8.2f}{r['speedup_vs_trl']:7.2f}"
             f"{part['rollout']:9.2f}{part['update']:8.2f}{r['peak_rss_of_trl']:8.2f}"
-            f"{floor['rollout']:15.0%}{floor['update']:7.0%}  {r['work']}"
+            f"{floor['rollout']:15.0%}{floor['update']:7.0%}  "
+            f"{', '.join(f'{kind} {speed:.0f}' for kind, speed in r['product_gflops'].items()):20}  {r['work']}"
         )
     return "\n".join(lines)
 

@@ -49,9 +49,12 @@ class Critic(torch.nn.Module):
         rows = [[*p, *c[:-1]] for p, c in zip(prompts, completions, strict=True)]
         ids_BL, _ = pad_rows(rows, self.bias.device)
         hidden_BLH = self.trunk(input_ids=ids_BL, use_cache=False).last_hidden_state
-        return torch.cat(
-            [hidden_BLH[b, len(p) - 1 : len(p) - 1 + len(c)] for b, (p, c) in enumerate(zip(prompts, completions))]
+        first_B, size_B = (
+            torch.tensor([len(r) for r in rows], device=ids_BL.device) for rows in (prompts, completions)
         )
+        place_BL = torch.arange(ids_BL.shape[1], device=ids_BL.device)[None, :] - (first_B[:, None] - 1)
+        # one selection: a slice for each row would get a gradient as large as all rows
+        return hidden_BLH[(place_BL >= 0) & (place_BL < size_B[:, None])]
 
 
 def make_critic(settings: CriticSettings, ctx: BuildContext) -> Critic:
