@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -26,20 +27,46 @@ def test_data() -> Path:
     return Path(folder)
 
 
+class Ran(NamedTuple):
+    """What one call of the command did."""
+
+    code: int
+    out: str
+    err: str
+
+
 @pytest.fixture
-def command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str]]:
-    """``command("train", ...)``: exit code and stderr of `rlhf` in this process, with empty caches."""
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+    """``call("runs", "list")``: `rlhf` itself, in this process, with empty caches."""
     from rlhf_core.cli.main import main
 
     monkeypatch.setenv("RLHF_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("RLHF_HOME", str(tmp_path / "home"))
 
-    def run(*args: object) -> tuple[int, str]:
+    def run(*args: object) -> Ran:
         capsys.readouterr()
         with pytest.raises(SystemExit) as caught:
             main([str(a) for a in args])
-        return int(caught.value.code or 0), capsys.readouterr().err
+        text = capsys.readouterr()
+        return Ran(int(caught.value.code or 0), text.out, text.err)
+
+    return run
+
+
+@pytest.fixture
+def rlhf(call: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
+    """``call``, inside an empty folder."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return call
+
+
+@pytest.fixture
+def command(call: Callable[..., Ran]) -> Callable[..., tuple[int, str]]:
+    """``command("train", ...)``: exit code and stderr of ``call``."""
+
+    def run(*args: object) -> tuple[int, str]:
+        ran = call(*args)
+        return ran.code, ran.err
 
     return run

@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-
-
-class Ran(NamedTuple):
-    """What one call of the command did."""
-
-    code: int
-    out: str
-    err: str
-
 
 QUICK = (
     "train",
@@ -35,26 +24,6 @@ QUICK = (
     "trainer.eval_samples=4",
 )
 """A training run of a few seconds."""
-
-
-@pytest.fixture
-def rlhf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
-    """``rlhf("runs", "list")``: the command itself, in this process, inside an empty folder and with empty caches."""
-    from rlhf_core.cli.main import main
-
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setenv("RLHF_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("RLHF_HOME", str(tmp_path / "home"))
-
-    def run(*args: object) -> Ran:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as caught:
-            main([str(a) for a in args])
-        text = capsys.readouterr()
-        return Ran(int(caught.value.code or 0), text.out, text.err)
-
-    return run
 
 
 @pytest.fixture(scope="session")

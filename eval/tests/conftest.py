@@ -6,7 +6,7 @@ import gzip
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -28,35 +28,8 @@ BENCHMARK = (
 )
 
 
-class Ran(NamedTuple):
-    """What one call of the command did."""
-
-    code: int
-    out: str
-    err: str
-
-
 @pytest.fixture
-def rlhf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
-    """``rlhf("eval", "suites")`` inside an empty folder and with empty caches."""
-    from rlhf_core.cli.main import main
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("RLHF_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("RLHF_HOME", str(tmp_path / "home"))
-
-    def run(*args: object) -> Ran:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as caught:
-            main([str(a) for a in args])
-        text = capsys.readouterr()
-        return Ran(int(caught.value.code or 0), text.out, text.err)
-
-    return run
-
-
-@pytest.fixture
-def arithmetic(rlhf: Callable[..., Ran]) -> Callable[..., dict[str, Any]]:
+def arithmetic(rlhf: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
     """``arithmetic("--n", 4)``: the report of an evaluation of the pocket model on sums."""
 
     def run(*args: object) -> dict[str, Any]:

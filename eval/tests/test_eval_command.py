@@ -17,10 +17,10 @@ from rlhf_eval.cli import suite_of
 from rlhf_eval.harness import context
 from rlhf_eval.watch import Watcher, linked_copy
 
-from .conftest import ARITHMETIC, BENCHMARK, Ran
+from .conftest import ARITHMETIC, BENCHMARK
 
 Arithmetic = Callable[..., dict[str, Any]]
-Rlhf = Callable[..., Ran]
+Rlhf = Callable[..., Any]
 
 
 def jsonl(path: Path) -> list[dict[str, Any]]:

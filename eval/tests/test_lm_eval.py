@@ -16,7 +16,7 @@ from rlhf_core.api import ModelConfig, RolloutRequest, SamplingParams
 from rlhf_core.sdk import component_of, context_of, load_sampler, open_registry
 from rlhf_eval.harness import context
 
-from .conftest import Ran, gsm8k_rows
+from .conftest import gsm8k_rows
 
 pytest.importorskip("lm_eval")
 pytestmark = pytest.mark.slow
@@ -52,7 +52,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_task_gives_what_our_suite_gives_on_the_same_prompts(
-    rlhf: Callable[..., Ran], write: Write, tasks: Path
+    rlhf: Callable[..., Any], write: Write, tasks: Path
 ) -> None:
     data = write("sums.jsonl", sums())
     task = ("eval", "lm_eval:sums", "--data", data, "--set", f"include_path={tasks}")
@@ -161,7 +161,7 @@ def test_filters_read_our_rows_as_lm_eval_reads_its_own() -> None:
     assert (flexible.theirs, flexible.only_theirs, flexible.only_ours) == (2 / 3, [], [])
 
 
-def test_what_a_task_does_not_take_is_refused(rlhf: Callable[..., Ran]) -> None:
+def test_what_a_task_does_not_take_is_refused(rlhf: Callable[..., Any]) -> None:
     for options, message in (
         (("lm_eval:gsm8k_cto",), "gsm8k_cot"),
         (("lm_eval:gsm8k_cot", "--n", 4), "does not take --n"),

@@ -26,8 +26,6 @@ from rlhf_eval.styles import R1_ZERO
 from rlhf_eval.suites import Gsm8kSuite, MbppSuite, SuiteConfig
 from rlhf_plugin_verifiers.maths.tags import R1_ZERO_PROMPT
 
-from .conftest import Ran
-
 Write = Callable[[str, Sequence[Mapping[str, Any]]], Path]
 ROWS = [
     {"question": f"What is {n} + 1?", "answer": f"{n} + 1 = <<{n}+1={n + 1}>>{n + 1}\n#### {n + 1}"} for n in range(6)
@@ -118,7 +116,7 @@ def test_unsafe_execution_is_for_suites_that_run_programs() -> None:
     ],
 )
 def test_bad_input_is_named_before_a_model_is_loaded(
-    rlhf: Callable[..., Ran], write: Write, options: tuple[str, ...], named: str, monkeypatch: pytest.MonkeyPatch
+    rlhf: Callable[..., Any], write: Write, options: tuple[str, ...], named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = {
         "rows": write("rows.jsonl", ROWS),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,17 @@ from rlhf_core.launch.run import plan_run, preflight, run_plan
 from rlhf_core.plan import Plan, reload
 from rlhf_core.registry import Registry
 
-ONLINE = {
+ONLINE: dict[str, Any] = {
     "trainer": {"name": "grpo", "steps": 3, "rollout_batch_size": 8, "group_size": 4, "eval_samples": 4},
     "reward": {"name": "verifier", "workers": 1},
     "dataset": {"name": "pocket", "subset": "arithmetic"},
 }
+GROUPS = {
+    **ONLINE,
+    "trainer": {**ONLINE["trainer"], "eval_samples": 2, "checkpoint_every": 1, "keep_checkpoints": 9},
+    "reward": {"name": "verifier", "workers": 1, "timeout_s": 60},  # a busy machine is no late verifier
+}
+"""For what decides which groups a batch holds."""
 OFFLINE = {"trainer": {"name": "sft", "max_steps": 3, "batch_size": 4, "micro_batch_size": 4, "eval_samples": 4}}
 
 
@@ -53,6 +61,33 @@ class Train:
             plan = plan_run(registry, self.bus, config, 1)
             preflight(registry, config, 1)
         return run_plan(plan, config, registry, self.bus, self.folder / run, resume=resume)
+
+
+def with_trainer(base: Mapping[str, Any], **trainer: Any) -> dict[str, Any]:
+    """The settings with other ones of the trainer."""
+    return {**base, "trainer": {**base["trainer"], **trainer}}
+
+
+def one_and_two_processes(folder: Path, *trainer: str) -> list[Path]:
+    """Folders of the same run made by one process and by two; ``trainer`` are its settings, ``key=value``."""
+    settings = [
+        "threads=1",
+        *(f"trainer.{s}" for s in ("group_size=4", "eval_samples=2", "optimizer.eps=1e-3", *trainer)),
+    ]
+    words = ["--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic"]
+    words += [word for setting in settings for word in ("--set", setting)]
+    for n in ("1", "2"):
+        command = [sys.executable, "-m", "rlhf_core.cli.main", "train", *words, "--nproc", n]
+        subprocess.run([*command, "--run-dir", str(folder / n)], check=True, timeout=250, capture_output=True)
+    return [folder / "1", folder / "2"]
+
+
+def largest_difference(a: Path, b: Path) -> float:
+    """Between the final weights of two runs."""
+    from safetensors.torch import load_file
+
+    one, two = (load_file(run / "final" / "model.safetensors") for run in (a, b))
+    return max(float((one[name] - two[name]).abs().max()) for name in one)
 
 
 class StopsAt:

@@ -3,38 +3,24 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from pydantic import ValidationError
-from safetensors.torch import load_file
 
 from rlhf_core.runs.jsonl import read_jsonl
 from rlhf_core.trainers.online.config import AdaptiveSampling
 
+from .conftest import GROUPS, largest_difference, one_and_two_processes, with_trainer
+
 ADAPTIVE = {"k_success": 2, "k_failure": 1, "max_completions": 10, "chunk_size": 4}
-BASE = {
-    "trainer": {
-        "name": "grpo",
-        "steps": 3,
-        "rollout_batch_size": 32,
-        "group_size": 4,
-        "eval_samples": 2,
-        "checkpoint_every": 1,
-        "keep_checkpoints": 9,
-        "adaptive_sampling": ADAPTIVE,
-    },
-    "reward": {"name": "verifier", "workers": 1},
-    "dataset": {"name": "pocket", "subset": "arithmetic"},
-}
+BASE = with_trainer(GROUPS, rollout_batch_size=32, adaptive_sampling=ADAPTIVE)
 
 
 def changed(**trainer: Any) -> dict[str, Any]:
-    return {**BASE, "trainer": {**BASE["trainer"], **trainer}}  # type: ignore[dict-item]
+    return with_trainer(BASE, **trainer)
 
 
 def rows(run: Path, event: str = "prompt") -> list[dict[str, Any]]:
@@ -107,47 +93,11 @@ def test_together_with_refill_and_several_updates(train: Any, tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_two_processes_draw_what_one_does(tmp_path: Path) -> None:
-    options = [
-        "--algo",
-        "grpo",
-        "--reward",
-        "verifier",
-        "--dataset",
-        "pocket/arithmetic",
-        "--set",
-        "threads=1",
-        *(
-            w
-            for s in (
-                "steps=1",
-                "rollout_batch_size=24",
-                "group_size=4",
-                "eval_samples=2",
-                "optimizer.eps=1e-3",
-                f"adaptive_sampling={json.dumps(ADAPTIVE)}",
-            )
-            for w in ("--set", f"trainer.{s}")
-        ),
-    ]
-    for n in ("1", "2"):
-        command = [
-            sys.executable,
-            "-m",
-            "rlhf_core.cli.main",
-            "train",
-            *options,
-            "--nproc",
-            n,
-            "--run-dir",
-            str(tmp_path / n),
-        ]
-        subprocess.run(command, check=True, timeout=250, capture_output=True)
-    one, two = (
-        [(r["prompt_id"], [c["text"] for c in r["completions"]]) for r in rows(tmp_path / n)] for n in ("1", "2")
-    )
+    settings = ("steps=1", "rollout_batch_size=24", f"adaptive_sampling={json.dumps(ADAPTIVE)}")
+    runs = one_and_two_processes(tmp_path, *settings)
+    one, two = ([(r["prompt_id"], [c["text"] for c in r["completions"]]) for r in rows(run)] for run in runs)
     assert one == two
-    a, b = (load_file(tmp_path / n / "final" / "model.safetensors") for n in ("1", "2"))
-    assert max(float((a[k] - b[k]).abs().max()) for k in a) < 1e-6
+    assert largest_difference(*runs) < 1e-6
 
 
 @pytest.mark.parametrize(

@@ -3,39 +3,25 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.torch import load_file
 
 from rlhf_core.rollout_batch import RolloutGroup
 from rlhf_core.runs.jsonl import read_jsonl
 from rlhf_core.types import Prompt, PromptGroup, Sample, Score, ScoreStatus
 from rlhf_core.verifiers.verifier_reward import VerifierReward
 
-BASE = {
-    "trainer": {
-        "name": "grpo",
-        "steps": 3,
-        "rollout_batch_size": 16,
-        "group_size": 4,
-        "eval_samples": 2,
-        "checkpoint_every": 1,
-        "keep_checkpoints": 9,
-        "dynamic_sampling": {"max_rounds": 8},
-    },
-    "reward": {"name": "verifier", "workers": 1, "timeout_s": 60},  # a busy machine is no late verifier
-    "dataset": {"name": "pocket", "subset": "arithmetic"},
-}
+from .conftest import GROUPS, largest_difference, one_and_two_processes, with_trainer
+
+BASE = with_trainer(GROUPS, rollout_batch_size=16, dynamic_sampling={"max_rounds": 8})
 
 
 def changed(**trainer: Any) -> dict[str, Any]:
-    return {**BASE, "trainer": {**BASE["trainer"], **trainer}}  # type: ignore[dict-item]
+    return with_trainer(BASE, **trainer)
 
 
 def rows(run: Path, event: str) -> list[dict[str, Any]]:
@@ -114,50 +100,12 @@ def test_missing_scores_stop_the_run_in_the_first_round(train: Any, monkeypatch:
 
 @pytest.mark.slow
 def test_two_processes_sample_and_keep_what_one_does(tmp_path: Path) -> None:
-    options = [
-        "--algo",
-        "grpo",
-        "--reward",
-        "verifier",
-        "--dataset",
-        "pocket/arithmetic",
-        "--set",
-        "threads=1",
-        *(
-            w
-            for s in (
-                "steps=1",
-                "rollout_batch_size=16",
-                "group_size=4",
-                "eval_samples=2",
-                "optimizer.eps=1e-3",
-                "dynamic_sampling.max_rounds=2",
-            )
-            for w in ("--set", f"trainer.{s}")
-        ),
-    ]
-    for n in ("1", "2"):
-        command = [
-            sys.executable,
-            "-m",
-            "rlhf_core.cli.main",
-            "train",
-            *options,
-            "--nproc",
-            n,
-            "--run-dir",
-            str(tmp_path / n),
-        ]
-        subprocess.run(command, check=True, timeout=250, capture_output=True)
+    runs = one_and_two_processes(tmp_path, "steps=1", "rollout_batch_size=16", "dynamic_sampling.max_rounds=2")
     for event in ("prompt", "set_aside"):
-        one, two = (
-            [(r["prompt_id"], [c["text"] for c in r["completions"]]) for r in rows(tmp_path / n, event)]
-            for n in ("1", "2")
-        )
+        one, two = ([(r["prompt_id"], [c["text"] for c in r["completions"]]) for r in rows(run, event)] for run in runs)
         assert one == two
-    a, b = (load_file(tmp_path / n / "final" / "model.safetensors") for n in ("1", "2"))
-    assert max(float((a[k] - b[k]).abs().max()) for k in a) < 1e-6
-    counts = [json.loads((tmp_path / n / "summary.json").read_text())["dropped"] for n in ("1", "2")]
+    assert largest_difference(*runs) < 1e-6
+    counts = [json.loads((run / "summary.json").read_text())["dropped"] for run in runs]
     assert counts[0] == counts[1]
 
 

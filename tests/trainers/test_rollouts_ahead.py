@@ -32,7 +32,7 @@ from rlhf_core.trainers.online.rollout_worker import RolloutWorker
 from rlhf_core.trainers.online.scheduler import RolloutBuffer
 from rlhf_core.trainers.online.weight_sync import WeightSync
 
-from .conftest import ONLINE, Train
+from .conftest import ONLINE, Train, largest_difference, one_and_two_processes
 
 LATER = ("staleness/", "buffer/", "importance/")
 
@@ -265,55 +265,18 @@ def test_a_copy_shares_what_is_not_trained_and_follows_what_is() -> None:
 @pytest.mark.slow
 def test_two_processes_sample_ahead_what_one_does(tmp_path: Path) -> None:
     """With dynamic sampling, so that the workers of the ranks talk to each other while the learners do."""
-    options = [
-        "--algo",
-        "grpo",
-        "--reward",
-        "verifier",
-        "--dataset",
-        "pocket/arithmetic",
-        "--set",
-        "threads=1",
-        *(
-            w
-            for s in (
-                "steps=3",
-                "rollout_batch_size=16",
-                "group_size=4",
-                "eval_samples=2",
-                "eval_every=1",
-                "checkpoint_every=1",
-                "optimizer.eps=1e-3",
-                "rollouts.max_staleness=1",
-                "dynamic_sampling.max_rounds=2",
-            )
-            for w in ("--set", f"trainer.{s}")
-        ),
-    ]
-    for n in ("1", "2"):
-        command = [
-            sys.executable,
-            "-m",
-            "rlhf_core.cli.main",
-            "train",
-            *options,
-            "--nproc",
-            n,
-            "--run-dir",
-            str(tmp_path / n),
-        ]
-        subprocess.run(command, check=True, timeout=250, capture_output=True)
+    settings = ("eval_every=1", "checkpoint_every=1", "rollouts.max_staleness=1", "dynamic_sampling.max_rounds=2")
+    runs = one_and_two_processes(tmp_path, "steps=3", "rollout_batch_size=16", *settings)
     found = [
         [
             (r["step"], r["prompt_id"], [(c["text"], c["policy_version"]) for c in r["completions"]])
-            for r in read_jsonl(tmp_path / n / "trace.jsonl")
+            for r in read_jsonl(run / "trace.jsonl")
             if r["event"] == "prompt"
         ]
-        for n in ("1", "2")
+        for run in runs
     ]
     assert found[0] == found[1]
-    a, b = (load_file(tmp_path / n / "final" / "model.safetensors") for n in ("1", "2"))
-    assert max(float((a[k] - b[k]).abs().max()) for k in a) < 1e-5
+    assert largest_difference(*runs) < 1e-5
 
 
 @pytest.mark.slow

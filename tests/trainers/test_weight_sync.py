@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
+import pytest
 import torch
+from safetensors.torch import load_file
 
+from rlhf_core.api import BuildContext, ComponentConfig
 from rlhf_core.models.sampler_policy import SamplerPolicy, trained_names
+from rlhf_core.rollout.native import NativeEngine
 from rlhf_core.trainers.online.weight_sync import WeightSync
+
+from .conftest import ONLINE, Train
 
 
 class EngineWithWeights:
@@ -33,7 +40,6 @@ def policy() -> torch.nn.Module:
 def test_an_engine_that_keeps_weights_gets_each_version_once() -> None:
     model, engine = policy(), EngineWithWeights()
     weight_sync = WeightSync(model, nullcontext, None, engine, trained_names(model))
-    assert weight_sync.needed
     weight_sync.sync(0)
     weight_sync.sync(0)
     before = model[0].weight.detach().clone()
@@ -62,4 +68,39 @@ def test_a_copy_of_the_policy_follows_it() -> None:
 
 
 def test_an_engine_over_the_policy_itself_needs_nothing() -> None:
-    assert not WeightSync(policy(), nullcontext, None, object(), []).needed
+    def never() -> Any:
+        raise AssertionError("weights were gathered")
+
+    WeightSync(policy(), never, None, object(), []).sync(0)
+
+
+class OwnWeightsConfig(ComponentConfig):
+    """An engine in another place: the native one over weights that only ``update_weights`` changes."""
+
+    name: str = "own_weights"
+    component: ClassVar[str] = f"{__name__}:OwnWeights"
+
+
+class OwnWeights:
+    def __init__(self, config: OwnWeightsConfig, ctx: BuildContext) -> None:
+        self.model = copy.deepcopy(ctx.policy.model)
+        self.engine = NativeEngine(self.model, ctx.policy.tokenizer, ctx.policy.context)
+
+    def update_weights(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
+        self.model.load_state_dict(dict(tensors), strict=False)
+
+    def generate(self, *request: Any) -> Any:
+        return self.engine.generate(*request)
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_no_copy_of_the_policy_is_made_for_an_engine_that_keeps_weights(
+    train: Train, monkeypatch: pytest.MonkeyPatch, staleness: int
+) -> None:
+    trainer = {"steps": 3, "eval_samples": 0, "rollouts": {"max_staleness": staleness}}
+    train(ONLINE, change={"trainer": trainer}, run="native")
+    monkeypatch.delattr("rlhf_core.models.sampler_policy.SamplerPolicy.__init__")
+    components = {("rollout", "own_weights"): f"{__name__}:OwnWeightsConfig"}
+    train(ONLINE, change={"trainer": trainer, "rollout": "own_weights"}, components=components, run="own")
+    native, own = (load_file(train.folder / run / "final" / "model.safetensors") for run in ("native", "own"))
+    assert all(native[name].equal(own[name]) for name in native)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from rlhf_core.sdk import Choice
 
 if TYPE_CHECKING:
-    from rlhf_plugin_reward_eval.evaluation import Report
+    from rlhf_plugin_reward_eval.evaluation import Report, Settings
 
 PROBE_CHOICES = ("length", "hollow", "content", "batch", "turns", "none")
 
@@ -64,25 +65,7 @@ PROBE_CHOICES = ("length", "hollow", "content", "batch", "turns", "none")
 @click.option("--plots", type=click.Path(path_type=Path), metavar="FOLDER", help="Draw it (needs matplotlib).")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the resamples and probes.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
-def evaluate(
-    folders: tuple[str, ...],
-    names: tuple[str, ...],
-    settings: tuple[str, ...],
-    dataset: str,
-    split: str | None,
-    heldout_fraction: float,
-    limit: int | None,
-    responses: str | None,
-    column: str | None,
-    gold_scale: tuple[float, float] | None,
-    probes: tuple[str, ...],
-    probe_pairs: int,
-    max_missing: float,
-    output: Path | None,
-    plots: Path | None,
-    seed: int,
-    as_json: bool,
-) -> None:
+def evaluate(**options: Any) -> None:
     """Test whether a reward is any good: accuracy, calibration, biases, agreement with others.
 
     \b
@@ -90,56 +73,91 @@ def evaluate(
     rlhf reward evaluate --model runs/a/final --model runs/b/final --pairs pairs.jsonl --plots plots
     rlhf reward evaluate --reward verifier --pairs pairs.jsonl --responses graded.jsonl --gold score --output out.json
     """
-    from rlhf_core.sdk import (
-        context_of,
-        open_registry,
-        quiet_libraries,
-        set_up_logging,
-        use_matmul_backend,
-    )
+    from rlhf_core.sdk import set_up_logging
+
+    set_up_logging()
+    given = Options(**options)
+    report = _measure(given)
+    _finish(report, given)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says; the meanings stand there."""
+
+    folders: tuple[str, ...]
+    names: tuple[str, ...]
+    settings: tuple[str, ...]
+    dataset: str
+    split: str | None
+    heldout_fraction: float
+    limit: int | None
+    responses: str | None
+    column: str | None
+    gold_scale: tuple[float, float] | None
+    probes: tuple[str, ...]
+    probe_pairs: int
+    max_missing: float
+    output: Path | None
+    plots: Path | None
+    seed: int
+    as_json: bool
+
+    @property
+    def rows(self) -> dict[str, Any]:
+        """The pairs, as a dataset's settings."""
+        return {"name": self.dataset, "heldout_fraction": self.heldout_fraction}
+
+    @property
+    def measured(self) -> Settings:
+        """What is measured."""
+        from rlhf_plugin_reward_eval.evaluation import PROBES, Settings
+
+        probes = tuple(p for p in self.probes if p != "none") if self.probes else PROBES
+        return Settings(probes, self.probe_pairs, self.max_missing, self.seed)
+
+
+def _measure(given: Options) -> Report:
+    """Check everything, then load the rewards and measure them."""
+    from rlhf_core.sdk import context_of, open_registry, quiet_libraries, use_matmul_backend
     from rlhf_plugin_reward_eval.cases import read_cases
-    from rlhf_plugin_reward_eval.evaluation import PROBES, Settings, measure_rewards
+    from rlhf_plugin_reward_eval.evaluation import measure_rewards
     from rlhf_plugin_reward_eval.plots import check_plots
     from rlhf_plugin_reward_eval.responses import gold_of_texts, read_responses, with_answers
     from rlhf_plugin_reward_eval.select_rewards import check_options, select_rewards
 
-    set_up_logging()
-    check_options(output, column, gold_scale, responses)
-    if plots is not None:
-        check_plots(plots)
+    check_options(given.output, given.column, given.gold_scale, given.responses)
+    if given.plots is not None:
+        check_plots(given.plots)
     registry = open_registry()
-    rewards = select_rewards(registry, folders, names, settings)
-    rows = {"name": dataset, "heldout_fraction": heldout_fraction}
-    datasets = context_of(registry, seed=seed, dataset=rows).datasets
-    cases = read_cases(datasets, split or ("heldout" if heldout_fraction else None), limit)
-    graded = read_responses(responses, column, gold_scale, datasets) if responses else []
+    rewards = select_rewards(registry, given.folders, given.names, given.settings)
+    datasets = context_of(registry, seed=given.seed, dataset=given.rows).datasets
+    cases = read_cases(datasets, given.split or ("heldout" if given.heldout_fraction else None), given.limit)
+    graded = read_responses(given.responses, given.column, given.gold_scale, datasets) if given.responses else []
     graded = with_answers(graded, cases.pairs)
     contexts = {
-        label: context_of(registry, seed=seed, dataset=rows, reward=config) for label, config in rewards.items()
+        name: context_of(registry, seed=given.seed, dataset=given.rows, reward=c) for name, c in rewards.items()
     }
-    for label, config in rewards.items():
-        config.preflight(contexts[label])
+    for name, config in rewards.items():
+        config.preflight(contexts[name])
     quiet_libraries()
-    chosen_probes = tuple(p for p in probes if p != "none") if probes else PROBES
-    measured = Settings(chosen_probes, probe_pairs, max_missing, seed)
-    gold = None if graded else gold_of_texts(datasets, dataset)
+    gold = None if graded else gold_of_texts(datasets, given.dataset)
     use_matmul_backend("auto")
-    report = measure_rewards(rewards, contexts, cases, graded, measured, gold)
-    _finish(report, output, plots, as_json)
+    return measure_rewards(rewards, contexts, cases, graded, given.measured, gold)
 
 
-def _finish(report: Report, output: Path | None, plots: Path | None, as_json: bool) -> None:
+def _finish(report: Report, given: Options) -> None:
     """Print, write and draw."""
     from rlhf_core.sdk import emit_json, write_json
     from rlhf_plugin_reward_eval.plots import draw
     from rlhf_plugin_reward_eval.printing import show
 
-    files = draw(report, plots) if plots is not None else []
-    if output is not None:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        write_json(output, report.as_json())
-        files = [output, *files]
-    if as_json:
+    files = draw(report, given.plots) if given.plots is not None else []
+    if given.output is not None:
+        given.output.parent.mkdir(parents=True, exist_ok=True)
+        write_json(given.output, report.as_json())
+        files = [given.output, *files]
+    if given.as_json:
         emit_json(report.as_json())
         return
     show(report)

@@ -32,7 +32,7 @@ from rlhf_core.trainers.online.rewards import RewardManager
 from rlhf_core.trainers.online.rollout_worker import RolloutWorker
 from rlhf_core.trainers.online.scheduler import RolloutBuffer, RolloutScheduler
 from rlhf_core.trainers.online.update import UpdateStep
-from rlhf_core.trainers.online.weight_sync import WeightSync
+from rlhf_core.trainers.online.weight_sync import WeightSync, keeps_own_weights
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ def build_online(
     ctx = ctx.with_(policy=inputs.policy, datasets=inputs.datasets)
     session, strategy, model = ctx.session, ctx.strategy, inputs.policy.model
     names = trained_names(model)
-    batches_ahead = config.rollouts.ahead(config.updates_per_step)
-    sampler = SamplerPolicy(model) if batches_ahead else None
+    copied = config.batches_ahead and not keeps_own_weights(ctx.config.rollout)
+    sampler = SamplerPolicy(model) if copied else None
     engine = build_engine(ctx, inputs, sampler)
     generator, rewards = build_sampling(config, ctx, inputs, engine)
     estimator = build(ctx, "advantage")
@@ -265,13 +265,13 @@ def _build_scheduler(
     """Sampling and learning in turn, or sampling ahead in a thread that has its own way to the other ranks."""
     settings, session = collector_settings(config, inputs), ctx.session
     weight_sync = WeightSync(inputs.policy.model, whole_weights, sampler, generator.engine, names)
-    buffer = RolloutBuffer(config.rollouts, config.rollouts.ahead(config.updates_per_step))
-    if sampler is None:
+    buffer = RolloutBuffer(config.rollouts, config.batches_ahead)
+    if not config.batches_ahead:
         collector = RolloutCollector(inputs.prompts, generator, rewards, ctx.strategy, settings, whole_weights)
         return RolloutScheduler(collector, buffer, None, weight_sync, session, config.steps)
     timeout = config.rollouts.timeout_s
     comm = new_group(ctx.strategy, timeout, settings.shares_groups)
     collector = RolloutCollector(inputs.prompts, generator, rewards, comm, settings, nullcontext)
-    worker = RolloutWorker(collector.collect, weight_sync, sampler.model, timeout)
+    worker = RolloutWorker(collector.collect, weight_sync, None if sampler is None else sampler.model, timeout)
     session.components.attach("the rollout worker", worker)
     return RolloutScheduler(collector, buffer, worker, weight_sync, session, config.steps)

@@ -214,6 +214,11 @@ class OnlineTrainerConfig(RolloutTrainerConfig):
             self.rollout_batch_size // (self.train_batch_size or self.rollout_batch_size)
         )
 
+    @property
+    def batches_ahead(self) -> int:
+        """Rollout batches that may be sampled before they are needed; 0 samples and learns in turn."""
+        return self.rollouts.ahead(self.updates_per_step)
+
     def preflight(self, ctx: BuildContext) -> None:
         """Check the pieces against each other before anything is loaded."""
         from rlhf_core.trainers.online.preflight import check_online

@@ -49,18 +49,20 @@ class RolloutWorker:
     Args:
         collect: makes one batch.
         weight_sync: is given each request's weights first.
-        model: the copy that is sampled from; its forwards are cancelled when the worker is closed.
+        model: the copy that is sampled from; its forwards are cancelled when the worker is closed. None where the
+            engine has weights of its own.
         timeout_s: longest wait for one batch.
     """
 
-    def __init__(self, collect: Collect, weight_sync: WeightSync, model: Any, timeout_s: float) -> None:
+    def __init__(self, collect: Collect, weight_sync: WeightSync, model: Any | None, timeout_s: float) -> None:
         self.collect, self.weight_sync, self.timeout_s = collect, weight_sync, timeout_s
         self._requests: queue.Queue[BatchRequest | None] = queue.Queue()
         self._ready = threading.Condition()
         self._finished: dict[int, RolloutBatch] = {}
         self._error: BaseException | None = None
         self._open = True
-        self._hook = model.get_input_embeddings().register_forward_pre_hook(self._check_open)
+        embeddings = None if model is None else model.get_input_embeddings()
+        self._cancel = None if embeddings is None else embeddings.register_forward_pre_hook(self._check_open)
         self._thread = threading.Thread(target=self._work, name="rollout worker", daemon=True)
         self._thread.start()
 
@@ -100,7 +102,8 @@ class RolloutWorker:
         self._open = False
         self._requests.put(None)
         self._thread.join(CLOSE_S)
-        self._hook.remove()
+        if self._cancel is not None:
+            self._cancel.remove()
         if self._thread.is_alive():
             log.warning("the rollout worker did not end within %.0f s: a reward or engine call hangs", CLOSE_S)
 

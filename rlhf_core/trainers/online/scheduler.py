@@ -184,8 +184,7 @@ class RolloutScheduler:
             if self.worker is not None:
                 self.worker.request(number, version, weights)
             else:
-                if self.weight_sync.needed:
-                    self.weight_sync.sync(version)
+                self.weight_sync.sync(version)
                 batch = self.collector.collect(number, version, self.session.rollout_events(step), timer)
                 self.buffer.deliver(number, batch)
 

@@ -66,8 +66,7 @@ class OnlineTrainer:
             timer.seconds |= batch.seconds if scheduled.first_read else {}
             samples = [TrainingSample.from_rollout(r, mask_truncated=config.mask_truncated) for r in batch.rollouts]
             with timer("forward_check"):
-                if not parts.forward_check.done:
-                    parts.forward_check(samples)
+                parts.forward_check(samples)
             with timer("reference"):
                 forward = parts.advantages.forward(samples)
             scored = parts.advantages.score(batch, forward)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from rlhf_core.config.base import ComponentConfig
+from rlhf_core.config.construct import import_component
 from rlhf_core.models.sampler_policy import SamplerPolicy, snapshot
 
 Tensors = Mapping[str, Any]
@@ -38,8 +40,6 @@ class WeightSync:
         self._names = list(names)
         self._update_weights = getattr(engine, "update_weights", None)
         self._published: int | None = None
-        self.needed = sampler is not None or self._update_weights is not None
-        """False where the engine samples from the policy itself."""
 
     def snapshot(self) -> Tensors:
         """The trained weights as they are now, cloned."""
@@ -52,9 +52,18 @@ class WeightSync:
             self.sampler.load(weights)
         if self._update_weights is not None and version != self._published:
             self._update_weights(version, weights)
-        self._published = version
+            self._published = version
 
     def sync(self, version: int) -> None:
-        """Let what samples have the policy's weights as they are now."""
+        """Let what samples have the policy's weights as they are now; nothing where it has them already."""
         if self.sampler is not None or (self._update_weights is not None and version != self._published):
             self.load(version, self.snapshot())
+
+
+def keeps_own_weights(engine: ComponentConfig) -> bool:
+    """Whether the rollout engine that a Config names has ``update_weights``, without building it.
+
+    False where the Config builds its engine in a method of its own, which cannot be known before.
+    """
+    named = type(engine).build is ComponentConfig.build
+    return named and hasattr(import_component(type(engine)), "update_weights")

@@ -53,8 +53,6 @@ class Gsm8kBestOfN:
         job = Job(suite, ModelConfig(path=model_path(config.model)), seed, selectors)
         log = logging.getLogger(__name__)
         made, found = evaluate(job, ctx, folder, lambda text: log.info("%s: %s", style, text), config.budget)
-        if (made / "curve.png").is_file():
-            shutil.copy(made / "curve.png", folder / "curve.png")
         beside = {"lm_eval": against_lm_eval(read(made).rows)} if find_spec("lm_eval") else {}
         return {**{key: found[key] for key in KEPT if key in found}, "curves": dict(curves(found)), **beside}
 
