@@ -37,6 +37,13 @@ class VerifierConfig(ComponentConfig):
         return 0.0
 
     @property
+    def busy_seconds(self) -> float:
+        """The longest that a verdict takes on a machine that is busy with other things; the worker's deadline unless
+        the user sets one.
+        """
+        return self.seconds
+
+    @property
     def secrets(self) -> tuple[str, ...]:
         """Environment variables with keys or tokens that its worker needs, which gets no others of that kind."""
         return ()
@@ -74,7 +81,7 @@ class VerifierRewardConfig(ComponentConfig):
     """Which verifier; ``numeric`` unless another is named."""
     timeout_s: float | None = Field(None, gt=0)
     """Seconds for one verdict; a late worker is killed and the score's status is ``timeout``. None is 5 s, or as long
-    as the verifier's own deadlines need."""
+    as the verifier's own deadlines need on a busy machine."""
     workers: int = Field(2, ge=1)
     """Processes of each training process."""
     start_timeout_s: float = Field(60.0, gt=0)
@@ -89,7 +96,7 @@ class VerifierRewardConfig(ComponentConfig):
     @property
     def deadline_s(self) -> float:
         """Seconds for one verdict."""
-        needed_s = getattr(self.verifier, "seconds", 0.0)
+        needed_s = getattr(self.verifier, "busy_seconds", getattr(self.verifier, "seconds", 0.0))
         return max(DEADLINE_S, needed_s) if self.timeout_s is None else self.timeout_s
 
     def preflight(self, ctx: BuildContext) -> None:

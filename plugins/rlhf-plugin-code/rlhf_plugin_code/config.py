@@ -20,7 +20,8 @@ class SandboxSettings(Config):
     """What a program may use, and how it is isolated."""
 
     timeout_s: float = Field(default=5.0, gt=0)
-    """Seconds for a program and all its tests."""
+    """Seconds for a program and all its tests, in which it runs or sleeps. Those that it waits for a CPU do not count;
+    a program that had to wait for most of twenty times as long has status ``error``."""
     memory_mb: int = Field(default=512, ge=64)
     """Address space of a process, and resident memory of all of a program's processes together."""
     disk_mb: int = Field(default=16, ge=1)
@@ -36,6 +37,13 @@ class SandboxSettings(Config):
     """Further folders that programs may read."""
     unsafe_local_execution: bool = False
     """Where the machine offers no isolation: run programs with this user's rights and nothing but resource limits."""
+
+    @property
+    def busy_seconds(self) -> float:
+        """The longest that a program takes on a busy machine: to begin, and then to end."""
+        from rlhf_plugin_code.results import longest_s
+
+        return 2 * longest_s(self.timeout_s) + 2.0
 
     def build(self) -> Sandbox:
         """Return a sandbox; it starts with its first program."""
@@ -106,8 +114,13 @@ class CodeConfig(VerifierConfig):
 
     @property
     def seconds(self) -> float:
-        """The longest that a verdict takes; the pool's deadline must be later."""
+        """The longest that a verdict takes where there is a CPU for it; the pool's deadline must be later."""
         return self.sandbox.timeout_s + 2.0
+
+    @property
+    def busy_seconds(self) -> float:
+        """The longest that a verdict takes on a busy machine."""
+        return self.sandbox.busy_seconds
 
 
 class AssertsConfig(CodeConfig):
@@ -208,6 +221,11 @@ class ProgramConfig(CodeConfig):
     def seconds(self) -> float:
         """The program's, and then the other verifier's."""
         return super().seconds + float(getattr(self.verifier, "seconds", 0.0))
+
+    @property
+    def busy_seconds(self) -> float:
+        """The program's, and then the other verifier's."""
+        return super().busy_seconds + float(getattr(self.verifier, "busy_seconds", 0.0))
 
     @property
     def secrets(self) -> tuple[str, ...]:

@@ -8,9 +8,21 @@ from typing import Any
 
 from rlhf_core.api import RlhfError
 
+PATIENCE = 20.0
+"""So many times its own time a program is given on the clock; it needs more only where the machine is too busy."""
+
+
+def longest_s(own_s: float) -> float:
+    """Seconds on the clock in which a program must have had its own time, or else it is starved."""
+    return PATIENCE * max(own_s, 1.0)
+
 
 class SandboxError(RlhfError):
     """The sandbox itself failed; nothing is known about the program."""
+
+
+class Starved(SandboxError):
+    """The machine had no time for the program: others used the CPUs. Nothing is known about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +30,7 @@ class Limits:
     """What one program may use."""
 
     timeout_s: float = 5.0
-    """Seconds on the clock."""
+    """Seconds that a program may run or sleep; those that it waits for a CPU do not count."""
     memory_mb: int = 512
     """Address space of a process, and resident memory of all processes of a program together."""
     disk_mb: int = 16
@@ -42,6 +54,8 @@ class Ended:
     seconds: float
     """On the clock, start and clean-up of its confinement included."""
     peak_mb: float
+    own_s: float = 0.0
+    """Seconds that the program ran or slept, from its first instruction."""
 
     @property
     def good(self) -> bool:
@@ -68,13 +82,15 @@ class TestReport:
 def report(
     messages: Sequence[Mapping[str, Any]], count: int, reply: Mapping[str, Any], program: Ended, complaint: str
 ) -> TestReport:
-    """Read the harness's verdicts; a test without one has failed, unless the tests never came to the program."""
+    """Read the harness's verdicts; a test without one has failed, unless the program never began."""
     broken = next((str(m["broken"]) for m in messages if "broken" in m), "")
+    if not broken and not reply["begun"]:
+        died = program.stderr.strip() or "the tests died"
+        broken = complaint.strip() or ("the tests did not end" if reply["why"] == "time" else died)
     verdicts = {m["test"]: m for m in messages if "test" in m}
-    if not broken and not verdicts and not any("asked" in m for m in messages):
-        broken = complaint.strip() or ("the tests did not end" if reply["why"] == "time" else "the tests died")
-    reached = [verdicts.get(i, {"ok": False, "why": "not reached"}) for i in range(count)]
-    late = reply["why"] == "time" or any(m.get("late") for m in reached)
+    late = reply["why"] == "time"
+    unreached = {"ok": False, "why": "no answer in time" if late else "not reached"}
+    reached = [verdicts.get(i, unreached) for i in range(count)]
     return TestReport(
         tuple(bool(m["ok"]) for m in reached), tuple(str(m["why"]) for m in reached), late, broken, program
     )

@@ -29,8 +29,9 @@ from rlhf_plugin_code.request_files import Part, RequestFiles, encode, read
 from rlhf_plugin_code.results import Ended as Ended
 from rlhf_plugin_code.results import Limits as Limits
 from rlhf_plugin_code.results import SandboxError as SandboxError
+from rlhf_plugin_code.results import Starved as Starved
 from rlhf_plugin_code.results import TestReport as TestReport
-from rlhf_plugin_code.results import report
+from rlhf_plugin_code.results import longest_s, report
 
 BOOT = (
     "import json, sys; sys.path.insert(0, sys.argv[1]); from rlhf_plugin_code.inside.zygote import main; "
@@ -168,10 +169,18 @@ class Sandbox:
         try:
             out, err = files.new(), files.new()
             part = Part(role, (files.new(encode(stdin)), out, err, files.new(json.dumps(job).encode())))
-            reply = self._ask([part], files, timeout_s or self.limits.timeout_s)
-            return self._ended(reply, 0, out, err)
+            reply = self._ask([part], files, timeout_s or self.limits.timeout_s, START_S)
+            ended = self._ended(reply, 0, out, err)
         finally:
             files.close()
+        if not reply["begun"]:
+            words = ended.stderr.strip().splitlines()
+            raise SandboxError(
+                f"no program can be run in the sandbox: {words[-1] if words else f'exit code {ended.code}'}",
+                why="its process could not be confined, or the command is not there",
+                fix="rlhf doctor",
+            )
+        return ended
 
     def tests(
         self,
@@ -189,19 +198,19 @@ class Sandbox:
             tests: program texts such as ``assert f(1) == 2``; each passes if it raises nothing.
             setup: runs before the tests, on their side: imports, helpers.
             names: taken from the program though they are names of built-in functions too.
-            timeout_s: for the program and all its tests together.
+            timeout_s: for the program and all its tests together; ``setup`` may take as long once more.
         """
         seconds = timeout_s or self.limits.timeout_s
         files = RequestFiles()
         try:
             theirs, its = files.pair()
             out, err, verdicts, complaints = files.new(), files.new(), files.new(), files.new()
-            job = {"setup": setup, "tests": list(tests), "timeout_s": seconds, "names": list(names)}
+            job = {"setup": setup, "tests": list(tests), "names": list(names)}
             judge = Part(
                 "harness", (files.null(), complaints, complaints, files.new(json.dumps(job).encode()), theirs, verdicts)
             )
             program = Part("guest", (files.null(), out, err, files.new(json.dumps({"code": code}).encode()), its))
-            reply = self._ask([judge, program], files, seconds + 1.0)
+            reply = self._ask([judge, program], files, seconds, seconds)
             ended = self._ended(reply, 1, out, err)
             messages = [json.loads(line) for line in read(verdicts, VERDICTS_KB << 10).splitlines()]
             return report(messages, len(tests), reply, ended, read(complaints, 500).decode(errors="replace"))
@@ -211,10 +220,22 @@ class Sandbox:
     def _ended(self, reply: Mapping[str, Any], number: int, out: int, err: int) -> Ended:
         part, max_bytes = reply["parts"][number], self.limits.output_kb << 10
         texts = [read(d, max_bytes).decode(errors="replace") for d in (out, err)]
-        return Ended(reply["why"], part["code"], texts[0], texts[1], reply["seconds"], part["peak_mb"])
+        return Ended(reply["why"], part["code"], texts[0], texts[1], reply["seconds"], part["peak_mb"], reply["own_s"])
 
-    def _ask(self, parts: Sequence[Part], files: RequestFiles, wall_s: float) -> dict[str, Any]:
+    def _ask(self, parts: Sequence[Part], files: RequestFiles, own_s: float, setup_s: float) -> dict[str, Any]:
+        """Run the parts of a request.
+
+        Args:
+            parts: the one that is waited for comes first, the program last.
+            files: what they hold.
+            own_s: seconds of own time from the program's first instruction.
+            setup_s: seconds of own time for what comes before.
+
+        Raises:
+            Starved, SandboxError: there is no answer.
+        """
         self.start()
+        cap_s = longest_s(own_s)
         descriptors = sorted({d for part in parts for d in part.descriptors})
         limits = self.limits
         self._requests += 1
@@ -223,8 +244,10 @@ class Sandbox:
             "id": f"{os.getpid()}/{self._requests}",
             "parts": roles,
             "limits": {
-                "wall_s": wall_s,
-                "cpu_s": int(wall_s) + 2,
+                "own_s": own_s,
+                "setup_s": setup_s,
+                "cap_s": cap_s,
+                "cpu_s": int(own_s + setup_s) + 2,
                 "memory_mb": limits.memory_mb,
                 "total_mb": limits.memory_mb,
                 "disk_mb": limits.disk_mb,
@@ -235,13 +258,19 @@ class Sandbox:
             },
         }
         try:
-            self._send(json.dumps(request).encode(), descriptors, wall_s + GRACE_S)
+            self._send(json.dumps(request).encode(), descriptors, 2 * cap_s + GRACE_S)
             files.hand_over()
             reply = json.loads(self._control.recv(1 << 16) or b"{}")
             while reply.get("id", request["id"]) != request["id"]:  # for a process that was killed while it waited
                 reply = json.loads(self._control.recv(1 << 16) or b"{}")
         except (OSError, ValueError) as error:
             reply = {"failed": f"{type(error).__name__}: {error}"}
+        if reply.get("why") == "starved":
+            raise Starved(
+                f"the program was given less than its {own_s:g} s of CPU time in {cap_s:g} s",
+                why="the machine is too busy",
+                fix="fewer reward.workers, or fewer other processes",
+            )
         if "parts" in reply and all(p is not None for p in reply["parts"]):
             return reply
         words = self._last_words()

@@ -7,7 +7,6 @@ would be a way out of a low one. Status ``error`` is for tests that cannot be ru
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -108,9 +107,10 @@ class StdinStdout(_Coder):
         if columns["fn_name"]:
             return self.against(code, calls(columns))
         passed, late, detail = [], False, ""
-        deadline = time.monotonic() + self.config.sandbox.timeout_s
+        left_s = self.config.sandbox.timeout_s
         for number, (test_input, test_output) in enumerate(zip(columns["inputs"], columns["outputs"])):
-            ended = self.sandbox.script(code, lines(test_input), timeout_s=max(deadline - time.monotonic(), 0.05))
+            ended = self.sandbox.script(code, lines(test_input), timeout_s=max(left_s, 0.05))
+            left_s -= ended.own_s
             late = ended.why == "time"
             passed.append(ended.good and same_output(ended.stdout, lines(test_output), self.apps.tolerance))
             if not passed[-1] and not detail:

@@ -10,6 +10,7 @@ import pytest
 from rlhf_core.api import ConfigError
 from rlhf_plugin_code.redteam.__main__ import Neighbour
 from rlhf_plugin_code.redteam.arena import CONTROLS, GROUPS, LIMITS, Arena, NoIsolation, arena
+from rlhf_plugin_code.results import longest_s
 from rlhf_plugin_code.sandbox import Sandbox
 
 FAST = {
@@ -19,6 +20,7 @@ FAST = {
         "disk fill",
         "infinite output",
         "daemon that stays",
+        "sessions that take their neighbours' share of the CPU",
         "traps for the next program",
     ],
     "escapes": [
@@ -61,7 +63,7 @@ def ground() -> Iterator[Arena]:
 def test_attack(ground: Arena, group: str, name: str) -> None:
     outcome = ground.attack(group, name)
     assert outcome.won == "", outcome
-    assert outcome.seconds < LIMITS.timeout_s + 3.0
+    assert outcome.seconds < longest_s(LIMITS.timeout_s)
 
 
 def test_there_are_forty_of_them() -> None:

@@ -53,7 +53,7 @@ def test_a_bad_program_is_wrong_not_missing(
     verify: Verify, sample: MakeSample, completion: str, detail: str, late: float
 ) -> None:
     score = verify(
-        AssertsConfig.model_validate({"sandbox": {"timeout_s": 1.0}}),
+        AssertsConfig.model_validate({"sandbox": {"timeout_s": 0.3}}),
         sample(completion, tests=["assert add(1, 2) == 3"]),
     )
     assert (score.value, score.status, score.parts["timeout"]) == (0.0, ScoreStatus.OK, late)

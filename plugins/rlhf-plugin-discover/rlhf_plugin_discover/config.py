@@ -65,6 +65,11 @@ class LeftBehindConfig(VerifierConfig):
         """The longest that a verdict takes; the pool's deadline must be later."""
         return self.sandbox.timeout_s + self.check_s + 2.0
 
+    @property
+    def busy_seconds(self) -> float:
+        """The longest that a verdict takes on a busy machine."""
+        return self.sandbox.busy_seconds + self.check_s
+
 
 class ConstructionConfig(LeftBehindConfig):
     """Runs a program in the sandbox and judges what it leaves in a global variable, by a check of yours.

@@ -105,8 +105,9 @@ def _write_maps(folder: int, maps: Sequence[str]) -> bool:
     return True
 
 
-def build_root(readable: Sequence[str], hidden: Sequence[str]) -> None:
-    """Make a root of read-only binds and go there. Called as process 1 of the new namespace.
+def build_root(readable: Sequence[str], hidden: Sequence[str]) -> bool:
+    """Make a root of read-only binds and go there. Called as process 1 of the new namespace. Returns whether it has
+    a /proc.
 
     Args:
         readable: folders besides the system's, such as the interpreter's prefix.
@@ -123,12 +124,13 @@ def build_root(readable: Sequence[str], hidden: Sequence[str]) -> None:
         os.makedirs(STAGE + name, exist_ok=True)
     for name, target in LINKS.items():
         os.symlink(target, STAGE + name)
-    mount_proc(STAGE + "/proc")
+    has_proc = mount_proc(STAGE + "/proc")
     os.chdir(STAGE)
     kernel.numbered("pivot_root", b".", b".")
     kernel.detach(".")
     os.chdir("/")
     kernel.make_read_only("/")
+    return has_proc
 
 
 def mount_proc(target: str) -> bool:

@@ -12,21 +12,18 @@ import builtins
 import itertools
 import json
 import os
-import select
 import socket
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from rlhf_plugin_code.inside import values
 
-
-class Late(BaseException):
-    """The program gave no answer in time. Not an Exception: no ``except`` clause of a test may swallow it."""
+GO = b"\n"
+"""Sent to the program's side once the tests are ready."""
 
 
 class Gone(BaseException):
-    """The program ended, or sent what is no answer."""
+    """The program ended, or sent what is no answer. Not an Exception: no ``except`` clause of a test may swallow it."""
 
 
 class Wrong(Exception):
@@ -69,15 +66,14 @@ class Remote:
 
 
 class Asker:
-    """The line to the program.
+    """The line to the program. It waits as long as that lasts: who started both sees how much time the program had.
 
     Args:
         channel: to the guest.
-        deadline: ``time.monotonic()`` at which waiting ends.
     """
 
-    def __init__(self, channel: socket.socket, deadline: float) -> None:
-        self.channel, self.deadline = channel, deadline
+    def __init__(self, channel: socket.socket) -> None:
+        self.channel = channel
         self.buffer = b""
         self.functions: dict[int, Callable[..., Any]] = {}
         self.numbers = itertools.count()
@@ -145,11 +141,8 @@ class Asker:
         """One line to the program."""
         data = memoryview(values.pack(message))
         while data:
-            self._wait(select.POLLOUT)
             try:
-                data = data[self.channel.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL) :]
-            except BlockingIOError:
-                continue
+                data = data[self.channel.send(data, socket.MSG_NOSIGNAL) :]
             except OSError as error:
                 raise Gone("the program ended") from error
 
@@ -157,13 +150,12 @@ class Asker:
         """One line from the program.
 
         Raises:
-            Late, Gone: there is none.
+            Gone: there is none.
             Exception: what the program raised, as the same built-in exception.
         """
         chunks = [self.buffer]
         size = len(self.buffer)
         while b"\n" not in chunks[-1]:
-            self._wait(select.POLLIN)
             try:
                 chunks.append(self.channel.recv(1 << 16))
             except OSError as error:
@@ -182,13 +174,6 @@ class Asker:
         if exception_names is not None:
             again(exception_names, str(answer.get("text", "")))
         return answer
-
-    def _wait(self, event: int) -> None:
-        poll = select.poll()
-        poll.register(self.channel, event)
-        seconds_left = self.deadline - time.monotonic()
-        if seconds_left <= 0 or not poll.poll(seconds_left * 1000):
-            raise Late
 
 
 def again(names: Any, text: str) -> NoReturn:
@@ -227,12 +212,12 @@ def judge(job: Mapping[str, Any], descriptor: int, tell: Callable[[Any], None]) 
     """Run the tests and tell each verdict as soon as it is there.
 
     Args:
-        job: ``setup`` (code before the tests), ``tests`` (one program text each), ``timeout_s``, and ``names``: what
-            the program is asked for besides the names that nothing else defines.
+        job: ``setup`` (code before the tests), ``tests`` (one program text each), and ``names``: what the program is
+            asked for besides the names that nothing else defines.
         descriptor: socket to the guest.
         tell: ``{"test": i, "ok": bool, "why": str}``, or first ``{"broken": str}`` where the tests cannot be run.
     """
-    ask = Asker(socket.socket(fileno=descriptor), time.monotonic() + job["timeout_s"])
+    ask = Asker(socket.socket(fileno=descriptor))
     scope: dict[str, Any] = {"__name__": "tests"}
     tests = job["tests"]
     try:
@@ -243,14 +228,14 @@ def judge(job: Mapping[str, Any], descriptor: int, tell: Callable[[Any], None]) 
     except BaseException as error:
         tell({"broken": f"{type(error).__name__}: {error}"})
         return
-    tell({"asked": True})
     try:
+        ask.channel.sendall(GO)
         ask.receive()
         missing = _bind(ask, names, scope)
     except BaseException as error:
         why = _say(error)
         for i in range(len(tests)):
-            tell({"test": i, "ok": False, "why": why, "late": isinstance(error, Late)})
+            tell({"test": i, "ok": False, "why": why})
         return
     for i, code in enumerate(compiled):
         tell({"test": i, **_one(code, scope, missing)})
@@ -274,13 +259,11 @@ def _one(code: Any, scope: dict[str, Any], missing: Sequence[str]) -> dict[str, 
     except BaseException as error:
         lacks = error.name if isinstance(error, NameError) else None
         hint = f" (the program has no {lacks})" if lacks in missing else ""
-        return {"ok": False, "why": _say(error) + hint, "late": isinstance(error, Late)}
-    return {"ok": True, "why": "", "late": False}
+        return {"ok": False, "why": _say(error) + hint}
+    return {"ok": True, "why": ""}
 
 
 def _say(error: BaseException) -> str:
-    if isinstance(error, Late):
-        return "no answer in time"
     if isinstance(error, Gone):
         return str(error)
     return f"{type(error).__name__}: {error}"[:300]

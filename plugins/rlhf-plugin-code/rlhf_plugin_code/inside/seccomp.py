@@ -99,6 +99,8 @@ DENIED = {
         "mknod": 133,
         "mknodat": 259,
         "io_setup": 206,
+        "setsid": 112,
+        "setpgid": 109,
     },
     "aarch64": {
         "ptrace": 117,
@@ -155,6 +157,8 @@ DENIED = {
         "vhangup": 58,
         "mknodat": 33,
         "io_setup": 0,
+        "setsid": 157,
+        "setpgid": 154,
     },
 }
 SPECIAL = {

@@ -7,10 +7,12 @@ program: it hands file descriptors through, so that no program finds another one
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib
 import json
 import os
+import random
 import select
 import signal
 import socket
@@ -20,7 +22,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from rlhf_plugin_code.inside import confinement, guest, harness, kernel, landlock, seccomp
+from rlhf_plugin_code.inside import confinement, guest, harness, kernel, landlock, seccomp, tasks
+from rlhf_plugin_code.inside.clock import OwnClock
 
 PRELOADED = (
     "bisect",
@@ -49,9 +52,11 @@ PRELOADED = (
     "typing",
 )
 """What programs usually import; paid once."""
-LOOK_EVERY_S = 0.05
-PAGE = os.sysconf("SC_PAGE_SIZE")
+LOOK_EVERY_S = (0.03, 0.07)
+"""Drawn anew for every look, so that no program can act for it."""
 MESSAGE_BYTES = 1 << 16
+BEGUN, FAILED = b"1", b"x"
+"""What a part tells before the program's first instruction, and when a command could not be run after all."""
 
 
 class Run:
@@ -75,21 +80,87 @@ class Run:
             os.close(self.handle)
 
 
+class Waiting:
+    """Looks after the processes of one request until the first of them ends or a limit is reached.
+
+    Args:
+        zygote: has the line to the trusted side and the view of all processes.
+        runs: the processes.
+        begun: pipe from the part that runs the program, see :data:`BEGUN`.
+        limits: ``own_s`` and ``setup_s`` of own time, ``cap_s`` on the clock for each of both, ``total_mb``,
+            ``processes``.
+    """
+
+    def __init__(self, zygote: Zygote, runs: Sequence[Run], begun: int, limits: Mapping[str, Any]) -> None:
+        self.watch, self.runs, self.limits = zygote.watch, runs, limits
+        self.control, self.told = zygote.control.fileno(), b""
+        self._begun = begun
+        self.clock = OwnClock(time.monotonic(), self._look())
+
+    @property
+    def begun(self) -> bool:
+        """Whether the program's first instruction came."""
+        return self.told == BEGUN
+
+    def until_end(self) -> str:
+        """Why waiting ended: ``ended``, ``time``, ``starved``, ``memory``, ``processes`` or ``asked``."""
+        poll = select.poll()
+        for descriptor in (self.runs[0].handle, self.control, self._begun):
+            poll.register(descriptor, select.POLLIN | select.POLLHUP)
+        next_look = 0.0
+        while True:
+            events = {fd for fd, _ in poll.poll(max(0.0, 1000 * (next_look - time.monotonic())))}
+            if self._begun in events and not self._hear():
+                poll.unregister(self._begun)
+            if self.control in events:
+                return "asked"  # the next request, or the end: whoever sent this one does not wait any more
+            if self.runs[0].handle in events:
+                return "ended"
+            if time.monotonic() >= next_look:
+                if why := self._judge():
+                    return why
+                next_look = time.monotonic() + random.uniform(*LOOK_EVERY_S)
+
+    def _hear(self) -> bool:
+        """Read what the part told; the program's clock starts. False at the end of the line."""
+        data = os.read(self._begun, 16)
+        if data and not self.told:
+            self.clock = OwnClock(time.monotonic(), self._look())
+        self.told += data
+        return bool(data)
+
+    def _look(self) -> tasks.Look | None:
+        return None if self.watch is None else self.watch.look()
+
+    def _judge(self) -> str:
+        """Which limit is reached; "" if none is."""
+        look = self._look()
+        self.clock.advance(time.monotonic(), look)
+        if self.clock.own_s >= self.limits["own_s" if self.told else "setup_s"]:
+            return "time"
+        if self.clock.passed_s >= self.limits["cap_s"]:
+            return "starved"
+        if look is not None and look.resident_mb > self.limits["total_mb"]:
+            return "memory"
+        if look is not None and look.processes > self.limits["processes"] + len(self.runs):
+            return "processes"
+        return ""
+
+
 class Zygote:
     """Serves one request at a time.
 
     Args:
         control: socket to the trusted side.
         isolated: False only where the user allowed execution without isolation.
+        watch: of the programs' processes; None where there is no /proc.
     """
 
-    def __init__(self, control: socket.socket, isolated: bool) -> None:
-        self.control, self.isolated = control, isolated
+    def __init__(self, control: socket.socket, isolated: bool, watch: tasks.Watch | None) -> None:
+        self.control, self.isolated, self.watch = control, isolated, watch
         self.landlock = landlock.abi() if isolated else 0
         self.filter = seccomp.program() if isolated else b""
         self.folder: tempfile.TemporaryDirectory[str] | None = None
-        self.watches = os.path.exists("/proc/self/statm")
-        self.own_pages = self._pages(os.getpid())
 
     def serve(self) -> None:
         """Until the trusted side hangs up."""
@@ -106,12 +177,14 @@ class Zygote:
         runs: list[Run] = []
         if not self.isolated:
             self._fresh_folder()
+        begun, tell_begun = os.pipe()
         try:
             for part in request["parts"]:
-                runs.append(self._start(part, descriptors, request["limits"]))
-            for descriptor in descriptors:
+                runs.append(self._start(part, [*descriptors, tell_begun], request["limits"]))
+            for descriptor in (*descriptors, tell_begun):
                 os.close(descriptor)
-            why = self._wait(runs, started + request["limits"]["wall_s"], request["limits"])
+            waiting = Waiting(self, runs, begun, request["limits"])
+            why = waiting.until_end()
         finally:
             for run in runs:
                 run.kill()
@@ -119,17 +192,22 @@ class Zygote:
                 run.reap()
             if not self.isolated:
                 self._sweep()
+            os.close(begun)
         return {
             "why": why,
+            "begun": waiting.begun,
             "parts": [run.report for run in runs],
             "id": request["id"],
             "seconds": time.monotonic() - started,
+            "own_s": waiting.clock.own_s,
         }
 
     def _start(self, part: Mapping[str, Any], descriptors: Sequence[int], limits: Mapping[str, Any]) -> Run:
         pid = kernel.clone(confinement.OWN) if self.isolated else os.fork()
         if pid == 0:
-            self._become(part, [descriptors[i] for i in part["fds"]], limits)
+            # the last descriptor tells that the program begins; the tests' side has none
+            begins = [descriptors[-1]] if part["role"] != "harness" else []
+            self._become(part, [*(descriptors[i] for i in part["fds"]), *begins], limits)
         return Run(pid)
 
     def _become(self, part: Mapping[str, Any], descriptors: Sequence[int], limits: Mapping[str, Any]) -> NoReturn:
@@ -148,47 +226,11 @@ class Zygote:
             if part["role"] == "harness":
                 own_limits["file_kb"] = limits["verdicts_kb"]  # the tests' side, however little the program may write
             confinement.confine(own_limits, self.landlock, self.filter, self.isolated)
-            code = work(part["role"])
+            code = work(part["role"], len(descriptors) - 1)
         except BaseException as error:
             os.write(2, f"{type(error).__name__}: {error}\n".encode(errors="replace"))
         finally:
             os._exit(code)
-
-    def _wait(self, runs: Sequence[Run], deadline: float, limits: Mapping[str, Any]) -> str:
-        poll = select.poll()
-        poll.register(runs[0].handle, select.POLLIN)
-        poll.register(self.control, select.POLLIN | select.POLLHUP)
-        look = time.monotonic() + LOOK_EVERY_S
-        while True:
-            now = time.monotonic()
-            if now >= deadline:
-                return "time"
-            if now >= look:
-                look = now + LOOK_EVERY_S
-                pids = self._pids()
-                if sum(max(0, self._pages(p) - self.own_pages) for p in pids) * PAGE / 2**20 > limits["total_mb"]:
-                    return "memory"
-                if len(pids) > limits["processes"] + len(runs):
-                    return "processes"
-            events = poll.poll(max(1, 1000 * (min(deadline, look) - now)))
-            if any(fd == self.control.fileno() for fd, _ in events):
-                return "asked"  # the next request, or the end: whoever sent this one does not wait any more
-            if events:
-                return "ended"
-
-    def _pids(self) -> list[int]:
-        """Processes of all programs; their memory counts as far as they do not share it with this one."""
-        if not self.watches or not self.isolated:
-            return []
-        zygote = os.getpid()
-        return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != zygote]
-
-    def _pages(self, pid: int) -> int:
-        try:
-            with open(f"/proc/{pid}/statm") as file:
-                return int(file.read().split()[1])
-        except (OSError, IndexError):
-            return 0
 
     def _fresh_folder(self) -> None:
         """Without a private /tmp: an empty folder to work in."""
@@ -224,8 +266,13 @@ ENVIRONMENT = {
 }
 
 
-def work(role: str) -> int:
-    """In the confined child. Descriptor 3 is the job; further ones depend on the role."""
+def work(role: str, begins: int) -> int:
+    """In the confined child. Descriptor 3 is the job; further ones depend on the role.
+
+    Args:
+        role: which part this is.
+        begins: descriptor that is told that the program begins, and closed before it does; the tests' side has none.
+    """
     with open(3, "rb", closefd=True) as file:
         job = json.load(file)
     reopen_streams()
@@ -235,13 +282,32 @@ def work(role: str) -> int:
         os.makedirs(os.path.dirname(name) or ".", exist_ok=True)
         with open(name, "w") as file:
             file.write(text)
-    if role == "guest":
-        return guest.finish(lambda: guest.answer_tests(job, 4))
     if role == "harness":
         return guest.finish(lambda: harness.judge(job, 4, harness.teller(5)))
     if role == "command":
-        os.execvpe(job["command"][0], job["command"], dict(os.environ))
+        run_command(job["command"], begins)
+    begin = functools.partial(tell_begun, begins)
+    if role == "guest":
+        return guest.finish(lambda: guest.answer_tests(job, 4, begin))
+    begin()
     return guest.finish(lambda: guest.run_script(job))
+
+
+def tell_begun(descriptor: int) -> None:
+    """The program's first instruction comes next."""
+    os.write(descriptor, BEGUN)
+    os.close(descriptor)
+
+
+def run_command(command: Sequence[str], begins: int) -> NoReturn:
+    """Become another program; where that cannot be, it was not the program's fault, and it never began."""
+    os.set_inheritable(begins, False)
+    os.write(begins, BEGUN)
+    try:
+        os.execvpe(command[0], list(command), dict(os.environ))
+    except BaseException:
+        os.write(begins, FAILED)
+        raise
 
 
 def reopen_streams() -> None:
@@ -256,16 +322,17 @@ def main(descriptor: int, parent: int, settings: Mapping[str, Any]) -> None:
     """Confine this process and serve. Reports to the trusted side how programs are isolated, or why they cannot be."""
     control = socket.socket(fileno=descriptor)
     tie(parent)
+    outer, inner = outer_proc(), False
     for name in PRELOADED:
         importlib.import_module(name)
     if settings["isolated"]:
         try:
             confinement.unshare_with_maps()
-            inner = os.fork()
-            if inner:
+            first = os.fork()
+            if first:
                 control.close()
-                os._exit(os.waitstatus_to_exitcode(os.waitpid(inner, 0)[1]) & 0xFF)
-            confinement.build_root(settings["readable"], settings["hidden"])
+                os._exit(os.waitstatus_to_exitcode(os.waitpid(first, 0)[1]) & 0xFF)
+            inner = confinement.build_root(settings["readable"], settings["hidden"])
             kernel.drop_bounding_set()
         except OSError as error:
             control.send(json.dumps({"refused": f"{error}"}).encode())
@@ -275,12 +342,20 @@ def main(descriptor: int, parent: int, settings: Mapping[str, Any]) -> None:
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     sys.path[:] = settings["import_paths"]
     ENVIRONMENT["PATH"] = settings["path"]
-    zygote = Zygote(control, settings["isolated"])
+    zygote = Zygote(control, settings["isolated"], tasks.watch(inner, outer))
     gc.collect()
     gc.freeze()
     gc.disable()
-    control.send(json.dumps({"ready": {"landlock": zygote.landlock, "proc": zygote.watches}}).encode())
+    control.send(json.dumps({"ready": {"landlock": zygote.landlock, "proc": zygote.watch is not None}}).encode())
     zygote.serve()
+
+
+def outer_proc() -> int | None:
+    """The machine's /proc; programs get no descriptor of it."""
+    try:
+        return os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return None
 
 
 def tie(parent: int) -> None:

@@ -12,15 +12,24 @@ import time
 from pathlib import Path
 
 from rlhf_plugin_code.redteam.arena import CONTROLS, GROUPS, LIMITS, Arena, Outcome, arena, as_row
-from rlhf_plugin_code.sandbox import Sandbox
+from rlhf_plugin_code.sandbox import Sandbox, Starved
+
+WORK = """
+import time
+def f(x):
+    while time.process_time() < 0.7: pass
+    return x * x
+"""
 
 
 class Neighbour:
-    """A second sandbox that works beside the attacks: every answer must be right, and its times are kept."""
+    """A second sandbox whose program needs about half of its time on a CPU: every answer must be right, and is
+    missing where the attack left it none; its times are kept.
+    """
 
     def __init__(self) -> None:
         self.times: list[float] = []
-        self.wrong = 0
+        self.wrong = self.missing = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work)
 
@@ -28,9 +37,11 @@ class Neighbour:
         with Sandbox(LIMITS) as sandbox:
             while not self._stop.is_set():
                 started = time.monotonic()
-                report = sandbox.tests("def f(x): return x * x", ["assert f(12) == 144"])
+                try:
+                    self.wrong += not all(sandbox.tests(WORK, ["assert f(12) == 144"]).passed)
+                except Starved:
+                    self.missing += 1
                 self.times.append(time.monotonic() - started)
-                self.wrong += not all(report.passed)
 
     def __enter__(self) -> Neighbour:
         self._thread.start()
@@ -91,9 +102,10 @@ def table(outcomes: list[Outcome], isolation: str, neighbour: Neighbour) -> list
         f"{LIMITS.timeout_s:g} s, {LIMITS.memory_mb} MB, {LIMITS.processes} processes.",
         "",
         f"{len(outcomes)} attacks, {won} succeeded. A second sandbox beside them ran {len(neighbour.times)} "
-        f"programs with {neighbour.wrong} wrong verdicts, median {middle:.0f} ms each; the last column is its "
-        "median during the attack. Seconds are on the clock and include the look around afterwards. Control: the "
-        "attack is seen to succeed without isolation (`tests/test_attacks.py`); the others have none.",
+        f"programs of 0.7 s on a CPU with {neighbour.wrong} wrong verdicts and {neighbour.missing} missing ones, "
+        f"median {middle:.0f} ms each; the last column is its median during the attack. Seconds are on the clock and "
+        "include the look around afterwards. Control: the attack is seen to succeed without isolation "
+        "(`tests/test_attacks.py`); the others have none.",
         "",
         "| group | attack | succeeded | what it met | control | seconds | neighbour |",
         "|---|---|---|---|---|---|---|",
