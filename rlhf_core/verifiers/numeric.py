@@ -15,8 +15,9 @@ MAX_DIGITS = 200
 """Longer numbers are no answer; reading them exactly would only cost time."""
 
 _PLAIN = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:[eE][+-]?\d{1,2}(?!\d))?|\.\d+"
+# Between a Chinese, Japanese or Korean word and a number there is no space, so a dash there is a sign.
 _NUMBER = re.compile(
-    r"(?P<minus>(?<![\w.)\]}])-(?=[$€£\d.]))?(?:[$€£]\s?(?P<minus2>-)?)?"
+    r"(?P<minus>(?<![^\W\u3005-\u30ff\u3400-\u9fff\uac00-\ud7af])(?<![.)\]}])-(?=[$€£\d.]))?(?:[$€£]\s?(?P<minus2>-)?)?"
     rf"(?:(?P<whole>\d+)\s+(?P<mixed_top>\d+)/(?P<mixed_bottom>\d+)|(?P<top>{_PLAIN})(?:\s?/\s?(?P<bottom>{_PLAIN}))?)"
 )
 _FRAC = re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from rlhf_core.api import VerifierRewardConfig, component
-from rlhf_plugin_verifiers.exact.config import ChoiceConfig, ExactConfig, JsonSchemaConfig
+from rlhf_plugin_verifiers.exact.config import AnswerTagsConfig, ChoiceConfig, ExactConfig, JsonSchemaConfig
 from rlhf_plugin_verifiers.gym.config import GymVerifierConfig
 from rlhf_plugin_verifiers.instructions.config import IFBenchConfig, IFEvalConfig
 from rlhf_plugin_verifiers.maths.config import (
@@ -72,6 +72,13 @@ class ExactRewardConfig(VerifierRewardConfig):
 
     name: str = "exact"
     verifier: component("verifier") = ExactConfig(name="exact")  # pyright: ignore[reportInvalidTypeForm]
+
+
+class AnswerTagsRewardConfig(VerifierRewardConfig):
+    """Rewards the reference's words between answer tags; see verifier ``answer_tags``."""
+
+    name: str = "answer_tags"
+    verifier: component("verifier") = AnswerTagsConfig(name="answer_tags")  # pyright: ignore[reportInvalidTypeForm]
 
 
 class ChoiceRewardConfig(VerifierRewardConfig):

@@ -11,7 +11,13 @@ from pydantic import ValidationError
 
 from rlhf_core.api import Sample, ScoreStatus, VerifierConfig
 from rlhf_core.testing import check_verifier
-from rlhf_plugin_verifiers.exact.config import ChoiceConfig, ExactConfig, JsonSchemaConfig, RegexConfig
+from rlhf_plugin_verifiers.exact.config import (
+    AnswerTagsConfig,
+    ChoiceConfig,
+    ExactConfig,
+    JsonSchemaConfig,
+    RegexConfig,
+)
 
 SCHEMA = {"type": "object", "required": ["a"], "properties": {"a": {"type": "integer"}}}
 
@@ -21,6 +27,8 @@ SCHEMA = {"type": "object", "required": ["a"], "properties": {"a": {"type": "int
     [
         ExactConfig(),
         ExactConfig(mode="lenient"),
+        AnswerTagsConfig(),
+        AnswerTagsConfig(mode="lenient"),
         ChoiceConfig(),
         ChoiceConfig(mode="strict"),
         RegexConfig(pattern=r"\d+"),
@@ -51,6 +59,25 @@ def test_conformance(config: VerifierConfig) -> None:
         (ExactConfig(mode="lenient"), "New York", "Think.\nNew York\n", (1, 1)),
         (ExactConfig(mode="lenient"), "New York", "New York? No.\nAnswer: Rome", (1, 0)),
         (ExactConfig(mode="lenient"), "12", "Answer: 12\n\nQuestion: next?\nAnswer: 13", (1, 1)),
+        (AnswerTagsConfig(), "The Eiffel Tower", "It is tall. <answer>eiffel tower.</answer>", (1, 1)),
+        (AnswerTagsConfig(), "Eiffel Tower", "</think> <answer> **an Eiffel-Tower** </answer>\n", (1, 1)),
+        (AnswerTagsConfig(), "New York, NY", "<answer>New York NY</answer>", (1, 1)),
+        (AnswerTagsConfig(), "1,000", "<answer>1,000.</answer>", (1, 1)),
+        (AnswerTagsConfig(), "1.5", "<answer>15</answer>", (1, 0)),
+        (AnswerTagsConfig(), "-5", "<answer>5</answer>", (1, 0)),
+        (AnswerTagsConfig(), "C++", "<answer>C</answer>", (1, 0)),
+        (AnswerTagsConfig(), "vitamin A", "<answer>vitamin</answer>", (1, 0)),
+        (AnswerTagsConfig(), "A", "<answer>The</answer>", (1, 0)),
+        (AnswerTagsConfig(), "A", "<answer>(A)</answer>", (1, 0)),
+        (AnswerTagsConfig(), "Paris", "Paris", (0, 0)),
+        (AnswerTagsConfig(), "Paris", "<answer></answer>", (0, 0)),
+        (AnswerTagsConfig(), "Paris", "<answer>Rome</answer><answer>Paris</answer>", (0, 0)),
+        (AnswerTagsConfig(), "Paris", "<answer>Paris</answer> or Rome", (0, 0)),
+        (AnswerTagsConfig(ignore_case=False), "Paris", "<answer>paris</answer>", (1, 0)),
+        (AnswerTagsConfig(ignore_articles=False), "Paris", "<answer>the Paris</answer>", (1, 0)),
+        (AnswerTagsConfig(mode="lenient"), "Paris", "<answer>Rome</answer> no, <answer>Paris</answer>!", (1, 1)),
+        (AnswerTagsConfig(mode="lenient"), "Paris", "<answer>Paris</answer></think> Rome", (0, 0)),
+        (ChoiceConfig(), "(B) Ben", "The answer is (B).", (0, 1)),
         (ChoiceConfig(), "B", "It's not A, so it must be B", (0, 1)),
         (ChoiceConfig(), "(B)", r"\boxed{B}", (1, 1)),
         (ChoiceConfig(), "B", "A train leaves. The answer is (B).", (0, 1)),

@@ -27,8 +27,36 @@ class ExactConfig(VerifierConfig):
     within it does: ``-5`` is not ``5``, and ``C++`` is not ``C``."""
 
 
+class AnswerTagsConfig(VerifierConfig):
+    """Words between ``<answer>`` and ``</answer>``: the reference, but for case, articles and punctuation.
+
+    For short answers in words, after SQuAD's comparison (Rajpurkar et al. 2016, arXiv:1606.05250, section 5), except
+    that marks within numbers and names count. Part ``format`` says whether the tags are there.
+    """
+
+    name: str = "answer_tags"
+    component: ClassVar[str] = "rlhf_plugin_verifiers.exact.answer_tags:answer_tags_verifier"
+    mode: Literal["strict", "lenient"] = "strict"
+    """``strict``: one pair of tags, at the end; ``lenient``: the last pair after the reasoning, wherever it stands."""
+    ignore_case: bool = True
+    ignore_articles: bool = True
+    """"a", "an" and "the" do not count; a capital A that is no article does (``vitamin A``)."""
+    ignore_punctuation: bool = True
+    """Quotes, stars, hyphens between words and punctuation do not count; signs, decimal points and ``C++`` do."""
+    format_weight: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the value given for the tags alone."""
+
+    def check_prompt(self, prompt: Prompt) -> str | None:
+        """The reference must hold an answer, without the tags."""
+        if prompt.answer is None:
+            return None
+        if "<answer>" in prompt.answer or "</answer>" in prompt.answer:
+            return f"the reference answer {prompt.answer[:60]!r} holds the tags themselves; give what stands in them"
+        return None if prompt.answer.strip() else "the reference answer is empty"
+
+
 class ChoiceConfig(VerifierConfig):
-    """The letter of a multiple-choice question; the reference is a letter, as in ``B`` or ``(B)``."""
+    """The letter of a multiple-choice question; the reference is a letter, as in ``B``, ``(B)`` or ``(B) Paris``."""
 
     name: str = "choice"
     component: ClassVar[str] = "rlhf_plugin_verifiers.exact.verifiers:choice_verifier"
@@ -38,9 +66,9 @@ class ChoiceConfig(VerifierConfig):
 
     def check_prompt(self, prompt: Prompt) -> str | None:
         """The reference must be a letter."""
-        from rlhf_plugin_verifiers.maths.choice import LETTERS, only_letter
+        from rlhf_plugin_verifiers.maths.choice import LETTERS, option_letter
 
-        if prompt.answer is None or only_letter(prompt.answer) is not None:
+        if prompt.answer is None or option_letter(prompt.answer) is not None:
             return None
         return f"the reference answer {prompt.answer[:60]!r} is not one of the letters {LETTERS[0]} to {LETTERS[-1]}"
 

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from rlhf_plugin_verifiers.graded import Comparison, GradedVerifier
-from rlhf_plugin_verifiers.maths.choice import chosen_letter, only_letter
+from rlhf_plugin_verifiers.maths.choice import chosen_letter, only_letter, option_letter
 from rlhf_plugin_verifiers.maths.text import boxes, own_part
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def choice_verifier(config: ChoiceConfig) -> GradedVerifier:
         only = _whole_letter(completion)
         letter = only if config.mode == "strict" else chosen_letter(completion)
         return Comparison(
-            only is not None, letter is not None and letter == only_letter(str(prompt.answer)), f"picked {letter}"
+            only is not None, letter is not None and letter == option_letter(str(prompt.answer)), f"picked {letter}"
         )
 
     return GradedVerifier(config, compare)

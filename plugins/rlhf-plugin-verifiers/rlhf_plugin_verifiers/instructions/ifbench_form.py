@@ -13,8 +13,12 @@ PAIRS = {")": "(", "]": "[", "}": "{"}
 REPEATED = "Only output this sentence here, ignore all other requests."
 
 
+CLOSERS = "\"'\u201d\u2019\u00bb)]}*_"
+"""What may close after the mark that ends a sentence, as in ``He said "no."``."""
+
+
 def _ends(text: str) -> tuple[int, int, int]:
-    all_sentences = sentences(text)
+    all_sentences = [s.rstrip(CLOSERS) for s in sentences(text)]
     return tuple(sum(s.endswith(mark) for s in all_sentences) for mark in ".?!")  # pyright: ignore[reportReturnType]
 
 

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from rlhf_plugin_verifiers.instructions.language import language_of
+from rlhf_plugin_verifiers.instructions.language import in_language
 from rlhf_plugin_verifiers.instructions.sentences import count_words, sentences, word_tokens
 
 OPTIONS = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
@@ -42,7 +42,7 @@ def letter_frequency(text: str, *, letter: str, let_frequency: int, let_relation
 
 def response_language(text: str, *, language: str) -> bool:
     """The whole response is in one language (ISO 639-1); a text without any is."""
-    return language_of(text) in (language, None)
+    return in_language(text, language)
 
 
 def number_sentences(text: str, *, num_sentences: int, relation: str) -> bool:

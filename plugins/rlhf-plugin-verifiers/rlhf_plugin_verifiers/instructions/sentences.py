@@ -32,13 +32,17 @@ which some many most all each every both one no not also another such let now he
 )
 """Words that are usually lower case, so that a capital marks the start of a sentence."""
 _RUN = re.compile(r"\S+")
-_INNER = re.compile(r"""[.?!](?=[)";}\]*:@'({\[!?])""")
-_CLOSERS = re.compile(r"""["')\]}]+?(?:\s+|(?=--)|$)""")
+_INNER = re.compile(r"""[.?!](?=[)";}\]*:@'({\[!?”’»])""")
+_CLOSERS = re.compile(r"""["')\]}”’»]+?(?:\s+|(?=--)|$)""")
+_ONLY_CLOSERS = re.compile(r"""["')\]}”’»]+""")
 _TRIM = "\"'`([{*_<“‘"
 
 
 def sentences(text: str) -> list[str]:
     """Split a text into sentences. A line break alone ends none.
+
+    Beyond the published algorithm, typographic quotes close a sentence as straight ones do, and a quoted or bracketed
+    sentence with a word in lower case after it is part of the sentence around it.
 
     Example:
         >>> sentences("Dr. Lee left. Why? It was 1. 5 p.m.")
@@ -47,7 +51,7 @@ def sentences(text: str) -> list[str]:
     pieces: list[str] = []
     start = 0
     for end in _candidates(text):
-        if end.place <= start or not _ends(end.token, end.after, end.following):
+        if end.place <= start or end.goes_on or not _ends(end.token, end.after, end.following):
             continue
         pieces.append(text[start : end.place])
         start = end.next_start if end.following else end.place
@@ -66,6 +70,8 @@ class _End(NamedTuple):
     following: str | None
     """The next token, where the mark ends its own."""
     next_start: int
+    goes_on: bool = False
+    """Whether only quotes and brackets close after the mark, and a word in lower case follows them."""
 
 
 def _candidates(text: str) -> Iterator[_End]:
@@ -81,7 +87,9 @@ def _candidates(text: str) -> Iterator[_End]:
             yield _End(run.end(), token, None, following[0], following.start())
             continue
         if inner := [mark.end() for mark in _INNER.finditer(token)]:
-            yield _End(run.start() + inner[-1], token[: inner[-1]], token[inner[-1]], None, run.end())
+            mark = inner[-1]
+            goes_on = following is not None and following[0][0].islower() and _ONLY_CLOSERS.fullmatch(token, mark)
+            yield _End(run.start() + mark, token[:mark], token[mark], None, run.end(), bool(goes_on))
 
 
 def _ends(token: str, after: str | None, following: str | None) -> bool:

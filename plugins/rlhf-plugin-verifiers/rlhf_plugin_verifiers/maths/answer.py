@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from rlhf_core.sdk import find_numbers
-from rlhf_plugin_verifiers.maths.text import boxes, own_part, plain_digits
+from rlhf_plugin_verifiers.maths.text import boxes, own_part, plain_digits, without_plus
 
 MAX_ANSWER = 2000
 """Characters; a longer answer is compared as text only."""
@@ -90,7 +90,7 @@ def stated_answer(text: str) -> Stated | None:
         >>> stated_answer("Hence $x = \\boxed{7}$.")
         Stated(latex='7', boxed=True)
     """
-    text = plain_digits(own_part(text))
+    text = without_plus(plain_digits(own_part(text)))
     all_boxes = boxes(text)
     if all_boxes and not _FINAL.search(text, all_boxes[-1][1]):
         return Stated(boxed_answer(text) or "", True)
@@ -100,6 +100,20 @@ def stated_answer(text: str) -> Stated | None:
     statement = None if all_boxes else _last(_FOREIGN.finditer(text))
     values = find_numbers(statement[1]) if statement else []
     return Stated(str(values[0]), False) if values else None
+
+
+_ANSWER_IS = re.compile(r"\banswer(?:\s+is|\s*:)\s*[:*]{0,3}([^\n]{1,200})", re.IGNORECASE)
+
+
+def last_statement(text: str) -> str | None:
+    """What follows the last "answer is" or "Answer:", without the marks around it.
+
+    Example:
+        >>> last_statement("So the answer is **Alina**.")
+        'Alina'
+    """
+    statement = _last(_ANSWER_IS.finditer(own_part(text)))
+    return statement[1].strip(" \t*.,;:!\"'`$") if statement else None
 
 
 def _last(matches: Iterator[re.Match[str]]) -> re.Match[str] | None:

@@ -3,19 +3,58 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
-from rlhf_plugin_verifiers.maths.text import boxes, canonical, own_part
+from rlhf_plugin_verifiers.maths.text import UNSPACED, boxes, canonical, own_part, unwrapped
 
 LETTERS = "ABCDEFGHIJ"
 _ALONE = re.compile(rf"\(?([{LETTERS}])[).]?")
-_LEADING = re.compile(rf"\s*[*(\[]{{0,3}}([{LETTERS}])(?:[)\]*.:,。、，：]|\s*$|\s*\n|\s+(?=[A-Z(]))")
+_LEADING = re.compile(rf"\s*[*(\[]{{0,3}}([{LETTERS}])(?:[)\]*.:,。、，：]|\s*$|\s*\n|\s+(?=[A-Z(])|(?=[{UNSPACED}]))")
 _STATED = re.compile(
-    rf"(?:answer|choice|option|réponse|respuesta|antwort|答案|选项)[^\n.]{{0,60}}?(?<![A-Za-z])[(\[*]{{0,3}}([{LETTERS}])"
+    rf"(?:answer|choice|option|réponse|respuesta|antwort|答案|选|選)[^\n.]{{0,60}}?(?<![A-Za-z])[(\[*]{{0,3}}([{LETTERS}])"
     r"(?![A-Za-z'])",
     re.IGNORECASE,
 )
-_STANDING = re.compile(rf"(?<![A-Za-z'])[(\[*]{{0,3}}([{LETTERS}])[)\]*.,:。]{{0,3}}(?=\s|$)")
-_DENIED = re.compile(r"(?:not|isn't|neither|nor|never|不是|or|and)\s*[(*]{0,3}$", re.IGNORECASE)
+_STANDING = re.compile(rf"(?<![A-Za-z'])[(\[*]{{0,3}}([{LETTERS}])[)\]*.,:。]{{0,3}}(?=\s|$|[{UNSPACED}])")
+_WRONG = re.compile(rf"[)\]*.]{{0,3}}\s*(?:不是(?!\s*[{LETTERS}])|不对|不對|错|錯|是错|是錯)")
+_DENIED = re.compile(r"(?:not|isn't|neither|nor|never|不是|不选|不選|or|and)\s*[(*]{0,3}$", re.IGNORECASE)
+
+_OPTION = re.compile(
+    rf"(?:\(([{LETTERS}])\)[.:]?\s*|([{LETTERS}])(?:[.:)]\s+|[\u3001\uff1a\uff0e]\s*))(\S.*)", re.DOTALL
+)
+_OPERATOR = re.compile(
+    r"[+*/=<>^_&|]|\\(?:c[au]p|cdot|times|[lg]eq?|n?eq|in|subset|setminus|to)(?![a-z])|.*\\to(?![a-z])"
+)
+
+
+class Option(NamedTuple):
+    """A letter with what it stands for.
+
+    Example:
+        Option("D", "Alina")
+    """
+
+    letter: str
+    text: str
+
+
+def option(answer: str) -> Option | None:
+    """The option that an answer is, as in ``(D) Alina``, ``D. Alina`` or ``\\textbf{(D)}\\ 12``; None if it is none.
+
+    Example:
+        >>> option(r"\\textbf{(D)}\\ 12")
+        Option(letter='D', text='12')
+    """
+    match = _OPTION.fullmatch(unwrapped(answer))
+    if match is None or _OPERATOR.match(match[3]):
+        return None
+    return Option(match[1] or match[2], match[3])
+
+
+def option_letter(answer: str) -> str | None:
+    """The letter that an answer is, alone or with what it stands for."""
+    labelled = option(answer)
+    return only_letter(answer) or (labelled.letter if labelled else None)
 
 
 def only_letter(answer: str) -> str | None:
@@ -24,10 +63,14 @@ def only_letter(answer: str) -> str | None:
     return match[1] if match else None
 
 
-def chosen_letter(text: str) -> str | None:
+def chosen_letter(text: str, *, explicit: bool = False) -> str | None:
     """The letter that a completion picks: boxed, stated as the answer, leading, or else the last that stands alone.
 
     Letters that the text denies ("not A", "A or B") do not count; nor does the article at the start of a sentence.
+
+    Args:
+        text: the completion.
+        explicit: leave out the last that stands alone, which may be the name of a point or of a set.
 
     Example:
         >>> chosen_letter("It's not A because it makes no sense, therefore I think it's B")
@@ -36,8 +79,8 @@ def chosen_letter(text: str) -> str | None:
     text = own_part(text).replace("$", "")
     boxed = boxes(text)
     if boxed:
-        return only_letter(boxed[-1][2])
-    for pattern in (_STATED, _LEADING, _STANDING):
+        return option_letter(boxed[-1][2])
+    for pattern in (_STATED, _LEADING) if explicit else (_STATED, _LEADING, _STANDING):
         letters = [m for m in pattern.finditer(text) if _counts(m, text, pattern)]
         if pattern is _LEADING:
             letters = [m for m in letters if m.start() == 0][:1]
@@ -48,7 +91,7 @@ def chosen_letter(text: str) -> str | None:
 
 def _counts(match: re.Match[str], text: str, pattern: re.Pattern[str]) -> bool:
     start = match.start(1)
-    if not text[start].isupper() or _DENIED.search(text[max(0, start - 12) : start]):
+    if not text[start].isupper() or _DENIED.search(text[max(0, start - 12) : start]) or _WRONG.match(text, start + 1):
         return False
     article = text[start] == "A" and re.match(r"\s+[a-z]", text[start + 1 : start + 4]) is not None
     return not article or pattern is _LEADING

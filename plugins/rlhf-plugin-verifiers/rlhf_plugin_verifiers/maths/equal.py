@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
 from rlhf_plugin_verifiers.maths.answer import MAX_ANSWER, Stated
-from rlhf_plugin_verifiers.maths.text import canonical, own_part, plain_digits
+from rlhf_plugin_verifiers.maths.text import canonical, own_part, plain_digits, unspaced_numbers, without_plus
 
 TAIL = 10_000
 """Characters of a text without a box in which math-verify looks for an answer."""
@@ -79,12 +79,13 @@ def parsed(stated: Stated | None, text: str, targets: tuple[str, ...]) -> tuple[
         targets: ``latex``, ``expr`` or both, for the search.
     """
     if stated is None:
-        return _parse(plain_digits(own_part(text))[-TAIL:], targets)
+        return _parse(unspaced_numbers(without_plus(plain_digits(own_part(text))[-TAIL:])), targets)
     if len(stated.latex) > MAX_ANSWER:
         return ()
-    if not stated.boxed and _NUMBER.fullmatch(stated.latex):
-        return _parse(stated.latex, ("expr",))
-    return _parse(f"${stated.latex}$", ("latex",)) or _parse(stated.latex, ("expr",))
+    latex = unspaced_numbers(stated.latex)
+    if not stated.boxed and _NUMBER.fullmatch(latex):
+        return _parse(latex, ("expr",))
+    return _parse(f"${latex}$", ("latex",)) or _parse(latex, ("expr",))
 
 
 def _parse(text: str, targets: tuple[str, ...]) -> tuple[Any, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from fractions import Fraction
 
 MAX_CHARACTERS = 20_000
 """Only the end of a longer text is read: an answer stands there, and reading must stay linear and quick."""
@@ -52,7 +53,62 @@ def plain_digits(text: str) -> str:
     return "".join(str(unicodedata.decimal(c)) if unicodedata.category(c) == "Nd" else _ASCII.get(c, c) for c in text)
 
 
-_ASCII = {"\u2212": "-", "\u00a0": " ", "\uff0e": ".", "\uff0c": ",", "\uff05": "%", "\uff0d": "-", "\u2009": " "}
+_ASCII = {
+    "\u2212": "-",
+    "\u00a0": " ",
+    "\uff0e": ".",
+    "\uff0c": ",",
+    "\uff05": "%",
+    "\uff0d": "-",
+    "\uff0b": "+",
+    "\u2009": " ",
+}
+
+UNSPACED = r"\u3005-\u30ff\u3400-\u9fff\uac00-\ud7af"
+"""Letters of scripts that put no space between a number and a word: Chinese, Japanese, Korean."""
+_WORDS = re.compile(rf"[{UNSPACED}]+")
+_SCALED = re.compile(r"(\d+(?:\.\d+)?)\s*([万萬亿億])")
+_PERCENT = re.compile(r"百分之\s*(\d+(?:\.\d+)?)")
+_HALF = re.compile(rf"(\d+)([{UNSPACED}]{{0,2}})半(?!\d)")
+_PART_OF_NUMBER = re.compile(r"^[十百千万萬亿億兆半零点點分又](?![克米升瓦钟])|[负負零点點第之又]$")
+_PLUS = re.compile(r"(?:(?<=\bis)|(?<=[:=(\[{,$]))(\s*)\+(?=\s?\$?[\d.\\])")
+
+
+def unspaced_numbers(text: str) -> str:
+    """Numbers without the Chinese, Japanese or Korean words that they touch; large units are multiplied out.
+
+    Words that may be part of a number (half, minus, point) stay, so that it is not read as another.
+
+    Example:
+        >>> unspaced_numbers("99颗弹珠"), unspaced_numbers("1.2万"), unspaced_numbers("百分之5")
+        ('99 ', '12000', '5%')
+    """
+    if text.isascii():
+        return text
+    text = _SCALED.sub(lambda m: str(_multiplied(m[1], m[2])), _PERCENT.sub(r"\1%", text))
+    text = _HALF.sub(r"\1.5\2", text)
+    return _WORDS.sub(lambda m: m[0] if _PART_OF_NUMBER.search(m[0]) else " ", text)
+
+
+def other_words(a: str, b: str) -> bool:
+    """Whether both of two answers have Chinese, Japanese or Korean words, and not a letter of them in common."""
+    words_a, words_b = ({c for m in _WORDS.finditer(t) for c in m[0]} for t in (a, b))
+    return bool(words_a) and bool(words_b) and words_a.isdisjoint(words_b)
+
+
+def _multiplied(number: str, unit: str) -> int | float:
+    value = Fraction(number) * (10**4 if unit in "万萬" else 10**8)
+    return int(value) if value.denominator == 1 else float(value)
+
+
+def without_plus(text: str) -> str:
+    """A text whose numbers have no plus sign of their own.
+
+    Example:
+        >>> without_plus("the answer is +7, and 5 + 2 = +7")
+        'the answer is 7, and 5 + 2 = 7'
+    """
+    return _PLUS.sub(r"\1", text)
 
 
 def boxes(text: str) -> list[tuple[int, int, str]]:
@@ -96,6 +152,19 @@ _WRAPPER = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mathit|mathsf|oper
 _NOISE = re.compile(r"\\left(?![a-z])|\\right(?![a-z])|\\[,;:! ]|\\(?:displaystyle|quad|qquad)(?![a-z])|\\?\$|~")
 _FRAC = re.compile(r"\\[dtc]frac(?![a-z])")
 _SHORT_FRAC = re.compile(r"\\frac\s*(?:(\d)\s*(\d)|\{([^{}]+)\}\s*(\d)|(\d)\s*\{([^{}]+)\})")
+
+
+def unwrapped(text: str) -> str:
+    """A text without font commands, dollars and LaTeX's spaces; ordinary spaces stay.
+
+    Example:
+        >>> unwrapped(r"\\textbf{(D)}\\ 12")
+        '(D) 12'
+    """
+    text = re.sub(r"\\[,;:! ]|\\q?quad(?![a-z])|~", " ", plain_digits(text).replace("$", ""))
+    for _ in range(3):
+        text = _WRAPPER.sub(r"\1", text)
+    return " ".join(text.split()).removesuffix(".")
 
 
 def canonical(text: str) -> str:

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from rlhf_plugin_verifiers.graded import Comparison, GradedVerifier
-from rlhf_plugin_verifiers.maths.answer import Stated, boxed_answer, stated_answer
-from rlhf_plugin_verifiers.maths.choice import chosen_letter, only_letter
+from rlhf_plugin_verifiers.maths.answer import Stated, boxed_answer, is_formula, last_statement, stated_answer
+from rlhf_plugin_verifiers.maths.assignments import same_assignments
+from rlhf_plugin_verifiers.maths.choice import Option, chosen_letter, only_letter, option, option_letter
 from rlhf_plugin_verifiers.maths.equal import Rules, equal, parsed, same_text
-from rlhf_plugin_verifiers.maths.text import own_part, plain_digits
+from rlhf_plugin_verifiers.maths.text import other_words, own_part, plain_digits, unwrapped, without_plus
 
 if TYPE_CHECKING:
     from rlhf_core.api import Prompt
@@ -60,7 +61,7 @@ def grade_math(completion: str, gold: str, rules: Rules, *, boxed_only: bool = F
         boxed_only: read only ``\\boxed{}``.
     """
     if boxed_only:
-        inside = boxed_answer(plain_digits(own_part(completion)))
+        inside = boxed_answer(without_plus(plain_digits(own_part(completion))))
         if inside is None:
             return Verdict(False, False, "")
         stated = Stated(inside, True)
@@ -73,9 +74,49 @@ def grade_math(completion: str, gold: str, rules: Rules, *, boxed_only: bool = F
 def is_right(stated: Stated | None, completion: str, gold: str, rules: Rules) -> bool:
     """Whether a completion's answer equals the reference: the same letter, the same text, or the same mathematics."""
     reference = stated_answer(gold)
-    letter = only_letter(reference.latex if reference else gold)
+    gold_latex = reference.latex if reference else gold
+    letter, labelled = only_letter(gold_latex), option(gold_latex)
     if letter is not None:
-        return (only_letter(stated.latex) if stated else chosen_letter(completion)) == letter
-    if stated is not None and same_text(stated.latex, reference.latex if reference else gold):
+        return _letter(stated, completion) == letter
+    if labelled is not None:
+        return _picks(labelled, stated, completion, rules)
+    if stated is None:
+        return equal(parsed(reference, gold, rules.targets), parsed(None, completion, rules.targets), rules)
+    if same_text(stated.latex, gold_latex):
         return True
-    return equal(parsed(reference, gold, rules.targets), parsed(stated, completion, rules.targets), rules)
+    if stated.boxed and other_words(stated.latex, gold_latex):
+        return False
+    values = parsed(reference, gold, rules.targets), parsed(stated, completion, rules.targets)
+    return equal(*values, rules) or same_assignments(gold_latex, stated.latex, _same_value(rules))
+
+
+def _picks(gold: Option, stated: Stated | None, completion: str, rules: Rules) -> bool:
+    """Whether an answer picks an option: by its letter, or where it names none, by what the letter stands for."""
+    letter = _letter(stated, completion, explicit=True)
+    if letter is not None:
+        return letter == gold.letter
+    if stated is not None and (stated.boxed or not chosen_letter(completion)):
+        same = unwrapped(stated.latex).casefold() == gold.text.casefold()
+        return same or is_right(stated, completion, gold.text, rules)
+    statement = last_statement(completion)
+    if statement is not None and statement.casefold() == gold.text.casefold():
+        return True
+    if is_formula(gold.text) and is_right(None, completion, gold.text, rules):
+        return True
+    return chosen_letter(completion) == gold.letter
+
+
+def _letter(stated: Stated | None, completion: str, *, explicit: bool = False) -> str | None:
+    """The letter that a completion picks; a box that holds none picks none."""
+    if stated is not None and (stated.boxed or option_letter(stated.latex)):
+        return option_letter(stated.latex)
+    return chosen_letter(completion, explicit=explicit)
+
+
+def _same_value(rules: Rules) -> Callable[[str, str], bool]:
+    def same(reference: str, stated: str) -> bool:
+        targets = rules.targets
+        values = parsed(Stated(reference, True), reference, targets), parsed(Stated(stated, True), stated, targets)
+        return same_text(reference, stated) or equal(*values, rules)
+
+    return same
