@@ -24,9 +24,10 @@ def masked_sum(values_BT: torch.Tensor, mask_BT: torch.Tensor, dim: int | None =
 
 
 def masked_mean(tensor: torch.Tensor, mask: torch.Tensor, dim: int | None = None) -> torch.Tensor:
-    """Mean of ``tensor`` where ``mask`` is 1 or True; 0 where nothing is.
+    """Mean of ``tensor`` where ``mask`` is 1 or True; NaN where nothing is, as ``tensor.mean(dim)`` of nothing is.
 
-    Not for losses of several micro-batches: the denominator is local. Use :func:`reduce_loss` there.
+    Not for losses of several micro-batches: the denominator is local, and a row without tokens makes the loss NaN. Use
+    :func:`reduce_loss` there.
 
     Args:
         tensor: any shape.
@@ -36,8 +37,16 @@ def masked_mean(tensor: torch.Tensor, mask: torch.Tensor, dim: int | None = None
     Returns:
         A scalar, or ``tensor`` without ``dim``.
     """
-    count = mask.bool().sum() if dim is None else mask.bool().sum(dim)
-    return masked_sum(tensor, mask, dim) / count.clamp(min=1)
+    return masked_sum(tensor, mask, dim) / _count(mask, dim)
+
+
+def mean_or_zero(tensor: torch.Tensor, mask: torch.Tensor, dim: int | None = None) -> torch.Tensor:
+    """:func:`masked_mean` with 0 where nothing is: a sequence without tokens adds nothing to a loss."""
+    return masked_sum(tensor, mask, dim) / _count(mask, dim).clamp(min=1)
+
+
+def _count(mask: torch.Tensor, dim: int | None) -> torch.Tensor:
+    return mask.bool().sum() if dim is None else mask.bool().sum(dim)
 
 
 def masked_normalize(
@@ -74,5 +83,5 @@ def reduce_loss(loss_BT: torch.Tensor, mask_BT: torch.Tensor, mode: str, denomin
     if mode in ("token_mean", "constant"):
         return masked_sum(loss_BT, mask_BT) / denominator
     if mode == "sequence_mean":
-        return masked_mean(loss_BT, mask_BT, dim=-1).sum() / denominator
+        return mean_or_zero(loss_BT, mask_BT, dim=-1).sum() / denominator
     raise ValueError(f"unknown reduction {mode!r}; use token_mean, sequence_mean or constant")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from rlhf_core.functional.reduce import masked_mean, reduce_loss
+from rlhf_core.functional.reduce import mean_or_zero, reduce_loss
 from rlhf_core.functional.surrogate import LossType, compute_policy_gradient_loss
 
 
@@ -20,7 +20,7 @@ def grpo_microbatch_train_step(
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Mean over each response's tokens, then over the micro-batch, divided by the number of micro-batches; backward.
 
-    It is the trainers' ``reduction: sequence_mean`` when every micro-batch has the same number of sequences.
+    A response without tokens counts as 0. It is the trainers' ``reduction: sequence_mean`` when every micro-batch has the same number of sequences.
 
     Args:
         policy_log_probs: ``[B, T]``, with gradient.
@@ -43,7 +43,7 @@ def grpo_microbatch_train_step(
     loss = reduce_loss(loss_BT, response_mask, "sequence_mean", share)
     loss.backward()
     if "clipped" in metadata:
-        metadata["clip_fraction"] = masked_mean(metadata["clipped"].float(), response_mask)
+        metadata["clip_fraction"] = mean_or_zero(metadata["clipped"].float(), response_mask)
     return loss.detach(), metadata
 
 
@@ -68,7 +68,7 @@ def sft_microbatch_train_step(
     share = len(policy_log_probs) * _positive(gradient_accumulation_steps) * constant_normalizer
     loss = reduce_loss(-policy_log_probs, response_mask, "constant", share)
     loss.backward()
-    return loss.detach(), {"token_loss": masked_mean(-policy_log_probs.detach(), response_mask)}
+    return loss.detach(), {"token_loss": mean_or_zero(-policy_log_probs.detach(), response_mask)}
 
 
 def _positive(steps: int) -> int:

@@ -94,16 +94,39 @@ MASK = torch.tensor([[1, 1, 0], [1, 0, 0]])
     ("dim", "mean", "total"),
     [
         (None, 7 / 3, 7.0),
-        (0, [2.5, 2.0, 0.0], [5.0, 2.0, 0.0]),
+        (0, [2.5, 2.0, math.nan], [5.0, 2.0, 0.0]),
         (1, [1.5, 4.0], [3.0, 4.0]),
         (-1, [1.5, 4.0], [3.0, 4.0]),
     ],
 )
 @pytest.mark.parametrize("mask", [MASK, MASK.bool(), MASK.float()])
 def test_masked_mean_and_sum_over_a_constant(dim: int | None, mean: Any, total: Any, mask: torch.Tensor) -> None:
-    assert run.run_masked_mean(VALUES, mask, dim).tolist() == pytest.approx(mean)
+    assert run.run_masked_mean(VALUES, mask, dim).tolist() == pytest.approx(mean, nan_ok=True)
     want = (torch.tensor(total) / 4).tolist()
     assert run.run_masked_normalize(VALUES, mask, dim=dim, normalize_constant=4.0).tolist() == pytest.approx(want)
+
+
+@pytest.mark.parametrize("dim", [None, 0, 1])
+def test_the_mean_of_nothing_is_that_of_an_empty_tensor(dim: int | None) -> None:
+    nothing = run.run_masked_mean(torch.ones(2, 3), torch.zeros(2, 3), dim)
+    assert nothing.isnan().all()
+    assert nothing.shape == (torch.ones(2, 3).mean() if dim is None else torch.ones(2, 3).mean(dim)).shape
+
+
+def test_a_response_without_tokens_takes_no_part_in_a_step() -> None:
+    """A step of one's own goes on where the mean alone is NaN: the response counts as 0, as in the trainers."""
+    log_probs = torch.zeros(2, 3, requires_grad=True)
+    mask = torch.tensor([[1, 1, 0], [0, 0, 0]])
+    loss, _ = run.run_grpo_microbatch_train_step(
+        policy_log_probs=log_probs,
+        response_mask=mask,
+        gradient_accumulation_steps=1,
+        loss_type="reinforce_with_baseline",
+        advantages=torch.ones(2, 1),
+    )
+    assert loss.isfinite()
+    assert log_probs.grad is not None
+    assert log_probs.grad.tolist() == [[-0.25, -0.25, 0.0], [0.0, 0.0, 0.0]]
 
 
 def test_length_normalisation_decides_each_tokens_gradient() -> None:
