@@ -20,7 +20,8 @@ def grpo_microbatch_train_step(
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Mean over each response's tokens, then over the micro-batch, divided by the number of micro-batches; backward.
 
-    A response without tokens counts as 0. It is the trainers' ``reduction: sequence_mean`` when every micro-batch has the same number of sequences.
+    A response without tokens counts as 0. It is the trainers' ``reduction: sequence_mean`` when every micro-batch has
+    the same number of sequences.
 
     Args:
         policy_log_probs: ``[B, T]``, with gradient.
