@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.api import (
@@ -16,12 +16,15 @@ from rlhf_core.api import (
 from rlhf_core.sdk import Formatter, context_of, request_seed
 from rlhf_eval.grading import Grader, reward_of
 from rlhf_eval.items import Item, encode, items, rows, section, worked_examples
+from rlhf_eval.judging import BatchedJudge
 from rlhf_eval.report import metrics
 
 if TYPE_CHECKING:
     from rlhf_eval.suites import SuiteConfig
 
 Row = dict[str, Any]
+EVERY_S = 2.0
+"""Seconds between two reports of what has ended."""
 
 
 def check_rows(suite: SuiteConfig, ctx: BuildContext) -> BuildContext:
@@ -72,10 +75,40 @@ class SuiteBenchmark:
 
         A completion depends on its prompt, the seed and its index alone.
         """
-        requests = [self._request(i, j) for i in which for j in range(self.suite.samples)]
-        rollouts = engine.generate(requests, self.sampling, policy_version)
-        cut = [self.own_text(r) for r in rollouts]
         owners = [i for i in which for _ in range(self.suite.samples)]
+        rollouts = engine.generate(self._requests(which), self.sampling, policy_version)
+        return self._judged(owners, rollouts)
+
+    def stream(self, which: Sequence[int], engine: Any, took: Callable[[Sequence[Row], int], None]) -> list[Row]:
+        """As :meth:`rows`; they are judged and handed over as they end, every few seconds, while others are sampled.
+
+        Args:
+            which: prompts.
+            engine: one with ``generate_each`` is sampled from all at once; of another, everything comes at the end.
+            took: called with new rows (perhaps none) and the number of tokens drawn so far.
+        """
+        if not hasattr(engine, "generate_each"):
+            rows = self.rows(which, engine)
+            took(rows, sum(r["tokens"] for r in rows))
+            return rows
+        owners = [i for i in which for _ in range(self.suite.samples)]
+        judge = BatchedJudge(lambda batch: self._judged([owners[i] for i, _ in batch], [r for _, r in batch]))
+
+        def ended(new: Sequence[tuple[int, Rollout]], tokens: int) -> None:
+            took(judge.put(new), tokens)
+
+        with judge:
+            rollouts = engine.generate_each(self._requests(which), self.sampling, 0, ended, EVERY_S)
+            took(judge.rest(), sum(len(r.completion_ids) for r in rollouts))
+        place = {(self.items[i].prompt.id, r.group_index): n for n, (i, r) in enumerate(zip(owners, rollouts))}
+        return sorted(judge.rows, key=lambda row: place[row["id"], row["sample"]])
+
+    def _requests(self, which: Sequence[int]) -> list[RolloutRequest]:
+        return [self._request(i, j) for i in which for j in range(self.suite.samples)]
+
+    def _judged(self, owners: Sequence[int], rollouts: Sequence[Rollout]) -> list[Row]:
+        """A row for each rollout; ``owners`` are the places of their prompts."""
+        cut = [self.own_text(r) for r in rollouts]
         samples = [
             Sample(self.items[i].prompt, text, r.finish_reason) for i, r, (text, _) in zip(owners, rollouts, cut)
         ]

@@ -1,4 +1,4 @@
-"""`rlhf eval`: one word after it is a suite, unless it is one of the commands."""
+"""`rlhf eval`: words after it are suites, unless the first is one of the commands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 COMMANDS = {
-    "run": ("rlhf_eval.cli:run", "Evaluate a model on a suite; `rlhf eval SUITE` is short for it."),
+    "run": ("rlhf_eval.cli:run", "Evaluate a model on suites; `rlhf eval SUITE...` is short for it."),
     "suites": ("rlhf_eval.cli:suites", "List the suites and the styles of their prompts."),
     "compare": (
         "rlhf_eval.cli_compare:compare",
@@ -42,18 +42,25 @@ class EvalGroup(OpenGroup):
 def evaluation() -> None:
     """Evaluate a model: rlhf eval gsm8k --model M --data test.jsonl.
 
-    The first word is a suite (`rlhf eval suites`) or one of the commands below.
+    The first word is a suite (`rlhf eval suites`) or one of the commands below; further suites may follow.
     """
 
 
 SUITE_OPTIONS = (
-    click.option("--data", "path", metavar="FILE", help="Local copy of the suite's rows, as published (.gz too)."),
-    click.option("--dataset", metavar="D", help="Another data set: a name such as pocket/arithmetic, or a hub id."),
-    click.option("--style", metavar="NAME", help="Form of the prompts, for example r1_zero; see `rlhf eval suites`."),
-    click.option("--template", metavar="TEXT", help="Text around each question, with {prompt}."),
-    click.option("--verifier", metavar="NAME", help="Verifier instead of the suite's own."),
+    click.option(
+        "--data", "path", multiple=True, metavar="FILE", help="Local copy of its rows, as published (.gz too)."
+    ),
+    click.option("--dataset", multiple=True, metavar="D", help="Another data set: pocket/arithmetic, a hub id, ..."),
+    click.option(
+        "--style",
+        multiple=True,
+        metavar="NAME",
+        help="Form of the prompts, as r1_zero; see `rlhf eval suites`.",
+    ),
+    click.option("--template", multiple=True, metavar="TEXT", help="Text around each question, with {prompt}."),
+    click.option("--verifier", multiple=True, metavar="NAME", help="Verifier instead of the suite's own."),
     click.option("--shots", type=click.IntRange(0), help="Worked examples before each question."),
-    click.option("--shots-data", metavar="FILE", help="File to take them from, such as the training split."),
+    click.option("--shots-data", multiple=True, metavar="FILE", help="File to take them from, as the training split."),
     click.option("--n", "samples", type=click.IntRange(1), help="Completions of each prompt (best-of-N)."),
     click.option("--limit", type=click.IntRange(1), help="Only the first prompts."),
     click.option("--temperature", type=click.FloatRange(0), help="Default: 0 for one completion, 1 for several."),
@@ -72,7 +79,7 @@ def suite_options(command: F) -> F:
 
 
 @click.command()
-@click.argument("suite")
+@click.argument("suites", metavar="SUITE...", nargs=-1, required=True)
 @click.option("--model", default="pocket", show_default=True, metavar="M", help="Hub id, folder or .gguf file.")
 @suite_options
 @click.option(
@@ -87,7 +94,7 @@ def suite_options(command: F) -> F:
     "--out",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
-    help="Where rows and report go; default evals/SUITE-STYLE-MODEL-HASH.",
+    help="Where rows and report go; default evals/SUITE-STYLE-MODEL-HASH. Of several suites: FOLDER/SUITE.",
 )
 @click.option(
     "--budget",
@@ -98,7 +105,7 @@ def suite_options(command: F) -> F:
 @click.option("--failures", type=click.IntRange(0), default=2, show_default=True, help="Examples per category.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def run(
-    suite: str,
+    suites: tuple[str, ...],
     model: str,
     dtype: Any,
     seed: int,
@@ -109,39 +116,49 @@ def run(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Evaluate a model on a suite. The same command goes on after Ctrl-C or a crash.
+    """Evaluate a model on one suite or several. The same command goes on after Ctrl-C or a crash.
+
+    With several suites, say for which one rows and settings are: --data gsm8k=test.jsonl, --set gsm8k.limit=20.
 
     \b
     rlhf eval gsm8k --model runs/x/final --data test.jsonl --style r1_zero
     rlhf eval gsm8k --model M --data train.jsonl --n 16 --best-by runs/rm/final
+    rlhf eval gsm8k ifeval --model M --data gsm8k=test.jsonl --data ifeval=input_data.jsonl --out evals/M
     rlhf eval prompts --dataset pocket/arithmetic --verifier numeric
     rlhf eval lm_eval:gsm8k_cot --model M
     """
-    from rlhf_core.api import ModelConfig
+    from rlhf_core.api import ConfigError, ModelConfig
     from rlhf_core.sdk import emit_json, open_registry, quiet_libraries, set_up_logging
-    from rlhf_eval.harness import Job, context, evaluate
+    from rlhf_eval.harness import Job, context
     from rlhf_eval.selectors import parse_selector
-    from rlhf_eval.show import show
+    from rlhf_eval.several import evaluate_all, options_of
+    from rlhf_eval.show import show, show_all
     from rlhf_eval.store import read
 
     set_up_logging()
     ctx = context(open_registry(), seed)
     model_config = ModelConfig(path=model, dtype=dtype)
-    kind, _, task = suite.partition(":")
-    if kind == "lm_eval":
-        _run_lm_eval(task, model_config, ctx, out, {**options, "best_by": best_by, "budget": budget}, as_json)
+    shares = options_of(suites, options)
+    if any(name.startswith("lm_eval:") for name in suites):
+        if len(suites) > 1:
+            raise ConfigError("a task of lm_eval stands alone in a command", fix="one command for each of them")
+        task = suites[0].partition(":")[2]
+        _run_lm_eval(task, model_config, ctx, out, {**shares[0], "best_by": best_by, "budget": budget}, as_json)
         return
-    config = suite_of(ctx, suite, **options)
     selectors = tuple(parse_selector(text, ctx) for text in best_by)
-    job = Job(config, model_config, seed, selectors)
+    jobs = [Job(suite_of(ctx, name, **share), model_config, seed, selectors) for name, share in zip(suites, shares)]
     quiet_libraries()
-    folder, result = evaluate(job, ctx, out, lambda text: click.echo(text, err=True), budget)
+    results = evaluate_all(jobs, ctx, out, lambda text: click.echo(text, err=True), budget)
     if as_json:
-        emit_json({"folder": str(folder), **result})
+        named = [{"folder": str(folder), "suite": job.suite.name, **r} for job, (folder, r) in zip(jobs, results)]
+        emit_json(named if len(jobs) > 1 else named[0])
         return
-    stored = read(folder)
-    show(stored.title, result, stored.rows, failures)
-    click.echo(f"\nrows, report and pass rates: {folder}")
+    for folder, result in results:
+        stored = read(folder)
+        show(stored.title, result, stored.rows, failures)
+        click.echo(f"\nrows, report and pass rates: {folder}\n")
+    if len(jobs) > 1:
+        show_all(results)
 
 
 def _run_lm_eval(

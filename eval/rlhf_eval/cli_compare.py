@@ -32,25 +32,26 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
         emit_json(comparison)
         return
     table(
-        ("", "what", "right"),
+        ("folder", "what", "right"),
         (
-            (name, evaluation.title, interval(mean))
-            for name, evaluation, mean in zip(("first", "second"), stored, comparison["mean"])
+            (str(evaluation.path), evaluation.title, interval(mean))
+            for evaluation, mean in zip(stored, comparison["mean"])
         ),
     )
     click.echo(
-        f"\n{comparison['prompts']} prompts in both ({comparison['only_first']} only in the first, "
-        f"{comparison['only_second']} only in the second)"
+        f"\n{comparison['prompts']} prompts in both ({comparison['only_first']} only in {first}, "
+        f"{comparison['only_second']} only in {second})"
     )
-    click.echo(f"difference: {interval(comparison['difference'])}")
+    click.echo(f"{second} minus {first}: {interval(comparison['difference'])}")
     flips = comparison["mcnemar"]
     click.echo(
-        f"first completions of {flips['prompts']} prompts: {flips['lost']} lost, {flips['gained']} gained; "
-        f"McNemar p = {flips['p']:.3g}"
+        f"first completions of {flips['prompts']} prompts: {flips['lost']} right only in {first}, "
+        f"{flips['gained']} only in {second}; McNemar p = {flips['p']:.3g}"
     )
     for change in ("lost", "gained"):
         if flips[f"examples_{change}"]:
             click.echo(f"  {change}: {', '.join(flips[f'examples_{change}'])}")
     for row in comparison["settings"]:
-        click.secho(f"warning: {row['key']} differs: {row['first']!r:.60} and {row['second']!r:.60}", fg="yellow")
+        both = f"{row['first']!r:.60} in {first}, {row['second']!r:.60} in {second}"
+        click.secho(f"warning: {row['key']} differs: {both}", fg="yellow")
     click.echo(verdict(comparison))

@@ -50,11 +50,12 @@ def watch(
     from rlhf_core.sdk import emit_json, open_registry, quiet_libraries, set_up_logging
     from rlhf_eval.cli import suite_of
     from rlhf_eval.harness import context
+    from rlhf_eval.several import options_of
     from rlhf_eval.watch import Watcher
 
     set_up_logging()
     ctx = context(open_registry(), seed)
-    watcher = Watcher(run, suite_of(ctx, suite, **options), ctx, out, base=base)
+    watcher = Watcher(run, suite_of(ctx, suite, **options_of((suite,), options)[0]), ctx, out, base=base)
     quiet_libraries()
     summary = watcher.follow(once=once, poll_s=poll, patience_s=patience, say=lambda text: click.echo(text, err=True))
     if as_json:

@@ -96,7 +96,10 @@ def verdict(comparison: Mapping[str, Any]) -> str:
     """One sentence on what the figures allow to say."""
     low, high = comparison["difference"]["low"], comparison["difference"]["high"]
     if low > 0 or high < 0:
-        return f"the second is {'better' if low > 0 else 'worse'}: the interval of the difference excludes 0"
+        better = "better" if low > 0 else "worse"
+        return (
+            f"{comparison['second']} is {better} than {comparison['first']}: the interval of the difference excludes 0"
+        )
     widest = max(abs(low), abs(high))
     return f"no difference shows on these prompts; one of up to {widest:.3f} would not have shown either"
 

@@ -7,7 +7,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from rlhf_eval.report import pass_rates, report
 from rlhf_eval.selectors import Say, Selector, score
 from rlhf_eval.store import ResultFolder
 from rlhf_eval.suites import SuiteConfig
+
+Sampler = Callable[[], tuple[Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -86,12 +88,18 @@ def folder_of(job: Job, settings: dict[str, Any], root: Path = Path("evals")) ->
 
 
 def evaluate(
-    job: Job, ctx: BuildContext, out: Path | None = None, say: Say = lambda text: None, budget_s: float | None = None
+    job: Job,
+    ctx: BuildContext,
+    out: Path | None = None,
+    say: Say = lambda text: None,
+    budget_s: float | None = None,
+    sampler: Sampler | None = None,
 ) -> tuple[Path, dict[str, Any]]:
     """Evaluate, or go on with what is in the folder; returns the folder and the report.
 
     Cheap checks come first; the model is loaded only if completions are missing. With ``budget_s`` no chunk is begun
-    after so many seconds (with 0, none), and the report is of the prompts that there are.
+    after so many seconds (with 0, none), and the report is of the prompts that there are. ``sampler`` returns the
+    loaded policy and its engine; by default the job's own.
 
     Raises:
         UserError: the input cannot work.
@@ -104,7 +112,8 @@ def evaluate(
     total = int(settings["rows"]["count"])
     try:
         if done * size < total and budget_s != 0:
-            _sample(job, ctx, folder, range(done * size, total), size, say, budget_s)
+            policy, engine = sampler() if sampler else load_sampler(ctx.registry, job.model)
+            _sample(job, ctx.with_(policy=policy), engine, folder, range(done * size, total), size, say, budget_s)
     except KeyboardInterrupt:
         print(f"interrupted; the same command goes on with {folder.path}", file=sys.stderr)
         raise
@@ -114,35 +123,71 @@ def evaluate(
 
 
 def _sample(
-    job: Job, ctx: BuildContext, folder: ResultFolder, which: Sequence[int], size: int, say: Say, budget_s: float | None
+    job: Job,
+    ctx: BuildContext,
+    engine: Any,
+    folder: ResultFolder,
+    which: Sequence[int],
+    size: int,
+    say: Say,
+    budget_s: float | None,
 ) -> None:
     """Sample and judge the prompts ``which``, chunk by chunk, until the budget is spent."""
-    policy, engine = load_sampler(ctx.registry, job.model)
-    built = SuiteBenchmark(job.suite.resolved(ctx), ctx.with_(policy=policy))
-    began, tokens, correct, count = time.monotonic(), 0, 0, 0
+    built = SuiteBenchmark(job.suite.resolved(ctx), ctx)
     total = which[-1] + 1
+    progress = Progress(len(which) * built.suite.samples, say)
+
+    def took(rows: Sequence[Mapping[str, Any]], tokens: int) -> None:
+        folder.show(rows)
+        progress.tell(rows, tokens)
+
     try:
         for first in range(which[0], total, size):
-            after = min(first + size, total)
             start = time.monotonic()
-            new_rows = built.rows(range(first, after), engine)
+            new_rows = built.stream(range(first, min(first + size, total)), engine, took)
             seconds = time.monotonic() - start
             new_tokens = sum(r["tokens"] for r in new_rows)
-            tokens += new_tokens
-            correct += sum(r["value"] is not None and r["value"] >= 1 for r in new_rows)
-            count += len(new_rows)
+            progress.end_chunk(new_tokens)
             times = {"first": first, "completions": len(new_rows), "seconds": seconds, "tokens": new_tokens}
             folder.append(new_rows, times)
-            elapsed = time.monotonic() - began
-            if budget_s is not None and elapsed > budget_s:
+            if budget_s is not None and progress.seconds > budget_s:
                 say("stopped by --budget; the same command goes on")
                 break
-            say(
-                f"{after} of {total} prompts, {correct / count:.3f} right, "
-                f"{tokens / elapsed:.0f} tokens/s, {elapsed:.0f} s"
-            )
     finally:
         built.close()
+
+
+class Progress:
+    """Says how far an evaluation is.
+
+    Args:
+        total: completions to come.
+        say: called with one line.
+    """
+
+    def __init__(self, total: int, say: Say) -> None:
+        self.total, self.say, self.began = total, say, time.monotonic()
+        self.count = self.judged = self.correct = self.tokens = 0
+
+    @property
+    def seconds(self) -> float:
+        """Since it began."""
+        return time.monotonic() - self.began
+
+    def tell(self, rows: Sequence[Mapping[str, Any]], tokens: int) -> None:
+        """Count rows, and say where it is; ``tokens`` are those of this chunk so far."""
+        self.count += len(rows)
+        values = [r["value"] for r in rows if r["value"] is not None]
+        self.judged, self.correct = self.judged + len(values), self.correct + sum(v >= 1 for v in values)
+        share = f"{self.correct / self.judged:.3f} right, " if self.judged else ""
+        self.say(
+            f"{self.count} of {self.total} completions, {share}"
+            f"{(self.tokens + tokens) / max(self.seconds, 1e-9):.0f} tokens/s, {self.seconds:.0f} s"
+        )
+
+    def end_chunk(self, tokens: int) -> None:
+        """Add a whole chunk's tokens."""
+        self.tokens += tokens
 
 
 def conclude(job: Job, ctx: BuildContext, folder: ResultFolder, say: Say) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -47,6 +48,14 @@ def show(title: str, result: Mapping[str, Any], rows: Sequence[Row], failures: i
     for text in warnings(result):
         click.secho(f"warning: {text}", fg="yellow")
     show_failures(rows, failures)
+
+
+def show_all(results: Sequence[tuple[Path, Mapping[str, Any]]]) -> None:
+    """Print one line for each of several evaluations."""
+    table(
+        ("folder", "prompts", "right"),
+        ((str(folder), result["prompts"], interval(result["pass_at"]["1"])) for folder, result in results),
+    )
 
 
 def show_failures(rows: Sequence[Row], count: int) -> None:

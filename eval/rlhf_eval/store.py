@@ -48,6 +48,7 @@ class ResultFolder:
         self.path, self.settings = path, json.loads(json.dumps(json_values(settings)))
         self.rows_path, self.times_path = path / "rows.jsonl", path / "times.jsonl"
         self._files: list[JsonlFile] = []
+        self._whole = 0
 
     def check(self) -> None:
         """Refuse a folder that holds another evaluation, or something else.
@@ -83,15 +84,24 @@ class ResultFolder:
         if not (self.path / "settings.json").is_file():
             write_json(self.path / "settings.json", self.settings)
         done = len(list(read_jsonl(self.times_path)))
-        keep = _offset(self.rows_path, done * chunk_rows)
-        self._files = [JsonlFile(self.rows_path, keep), JsonlFile(self.times_path, _offset(self.times_path, done))]
+        self._whole = _offset(self.rows_path, done * chunk_rows)
+        self._files = [
+            JsonlFile(self.rows_path, self._whole),
+            JsonlFile(self.times_path, _offset(self.times_path, done)),
+        ]
         return done
 
-    def append(self, rows: Sequence[Mapping[str, Any]], times: Mapping[str, Any]) -> None:
-        """Add one chunk; it counts once its line in ``times.jsonl`` is whole."""
+    def show(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write rows of a chunk that is not whole yet, in the order in which they ended; :meth:`append` takes over."""
         for row in rows:
             self._files[0].append(row)
-        self._files[0].offset()
+
+    def append(self, rows: Sequence[Mapping[str, Any]], times: Mapping[str, Any]) -> None:
+        """Add one chunk in its own order; it counts once its line in ``times.jsonl`` is whole."""
+        self._files[0].close()
+        self._files[0] = JsonlFile(self.rows_path, self._whole)
+        self.show(rows)
+        self._whole = self._files[0].offset()
         self._files[1].append(times)
         self._files[1].offset()
 

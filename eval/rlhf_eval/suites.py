@@ -58,7 +58,8 @@ class SuiteConfig(ComponentConfig):
     samples: int = Field(default=1, ge=1)
     """Completions of each prompt."""
     chunk: int = Field(default=512, ge=1)
-    """Completions sampled between two writes to disk; a chunk ends with its slowest, so larger ones waste less."""
+    """Completions given to the engine at once, which is also what a kill can lose. Rows and progress come every few
+    seconds whatever it is; a chunk ends with its slowest, so larger ones waste less."""
     workers: int = Field(default=2, ge=1)
     """Verifier processes."""
     timeout_s: float | None = Field(default=None, gt=0)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rlhf_core.api import ModelConfig
 from rlhf_core.config.data import CurriculumSettings
 from rlhf_core.data.curriculum import read_values
 from rlhf_core.sdk import open_registry
 from rlhf_eval.cli import suite_of
-from rlhf_eval.harness import context
+from rlhf_eval.harness import Job, context, evaluate
 from rlhf_eval.watch import Watcher, linked_copy
 
 from .conftest import ARITHMETIC, BENCHMARK
@@ -66,6 +69,53 @@ def test_a_torn_evaluation_goes_on_to_the_same_bytes(arithmetic: Arithmetic) -> 
     assert result["completions"] == 24
 
 
+def test_rows_and_progress_come_while_a_chunk_is_sampled(
+    arithmetic: Arithmetic, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("rlhf_eval.benchmark.EVERY_S", 0.0)
+    ctx = context(open_registry(), 0)
+    suite = suite_of(
+        ctx, "prompts", dataset="pocket/arithmetic", verifier="numeric", samples=4, limit=12, max_tokens=12
+    ).model_copy(update={"workers": 1})
+    lines, on_disk = list[str](), list[int]()
+
+    def say(text: str) -> None:
+        time.sleep(0.1)  # the workers start meanwhile
+        lines.append(text)
+        on_disk.append(len((tmp_path / "out/rows.jsonl").read_text().splitlines()))
+
+    folder, _ = evaluate(Job(suite, ModelConfig()), ctx, tmp_path / "out", say)
+    assert set(on_disk) - {0, 48}, on_disk
+    assert lines[0].startswith("0 of 48 completions")
+    assert lines[-1].startswith("48 of 48")
+    arithmetic("--n", 4, "--limit", 12, "--out", "whole", "--set", "chunk=1")
+    same = [[(r["id"], r["sample"], r["completion"]) for r in jsonl(f / "rows.jsonl")] for f in (folder, Path("whole"))]
+    assert same[0] == same[1]
+
+
+def test_several_suites_in_one_command(rlhf: Rlhf, write: Callable[..., Path]) -> None:
+    gsm8k = write("test.jsonl", [{"question": "What is 2 + 3?", "answer": "So. #### 5"}])
+    prompts = write(
+        "sums.jsonl", [{"id": f"s{i}", "prompt": f"What is {i} + 3?", "answer": str(i + 3)} for i in range(6)]
+    )
+    files = ("--data", f"gsm8k={gsm8k}", "--data", f"prompts={prompts}")
+    options = (*files, "--verifier", "prompts=numeric", "--max-tokens", 12, "--set", "workers=1", "--set")
+    ran = rlhf("eval", "gsm8k", "prompts", *options, "prompts.limit=4", "--out", "out", "--json")
+    assert ran.code == 0, ran.err
+    results = json.loads(ran.out)
+    assert [(r["suite"], r["prompts"]) for r in results] == [("gsm8k", 1), ("prompts", 4)]
+    assert [len(jsonl(Path("out", name, "rows.jsonl"))) for name in ("gsm8k", "prompts")] == [1, 4]
+    for wrong, words in (
+        (("gsm8k", "gsm8k"), "'gsm8k' is named twice"),
+        (("gsm8k", "prompts", "--data", "maths=x.jsonl"), "maths"),
+        (("gsm8k", "prompts", "--data", str(gsm8k)), "--data SUITE=FILE"),
+        (("gsm8k", "prompts", *options, "prompts.limt=4"), "limt"),
+    ):
+        ran = rlhf("eval", *wrong, "--out", "other")
+        assert (ran.code, words in ran.err) == (2, True), ran.err
+        assert not Path("other").exists()
+
+
 def test_other_settings_are_refused_and_named(rlhf: Rlhf, arithmetic: Arithmetic) -> None:
     arithmetic("--limit", 4, "--out", "out")
     for changed, named in (
@@ -104,6 +154,9 @@ def test_compare(rlhf: Rlhf, arithmetic: Arithmetic) -> None:
     assert comparison["mcnemar"]["lost"] == sum(values[0][i] > values[1][i] for i in values[0])
     assert comparison["difference"]["value"] == pytest.approx((sum(values[1].values()) - sum(values[0].values())) / 16)
     assert comparison["settings"] == []
+    text = rlhf("eval", "compare", "s0", "s1").out
+    assert all(f in text for f in ("s0", "s1", "0 only in s0", "0 only in s1"))
+    assert not re.search(r"\b(first|second) (is|only)|in the (first|second)", text)
     rows = Path("s1/rows.jsonl")
     rows.write_text(rows.read_text().replace("What is", "How much is"))
     ran = rlhf("eval", "compare", "s0", "s1")

@@ -6,7 +6,8 @@ vocabulary, ``_T`` completion tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from rlhf_core.rollout.sampling import draw
 from rlhf_core.rollout.stop import StopStrings
 from rlhf_core.types import RolloutRequest, SamplingParams
 
+Ended = Callable[[dict[int, Drawn], int], None]
 COMPACT_BELOW = 0.75
 """Finished rows leave, and waiting requests enter, once fewer than this share of the rows is alive."""
 CUDA_STRIDE = 8
@@ -60,24 +62,45 @@ class Decoder:
         self.entered = self.width = self.most_width = 0
         self.may_enter = True
         self.drawn: dict[int, Drawn] = {}
+        self.reported: set[int] = set()
         self.rows: DecodeState | None = None
         self.cache: Any = None
         self.logits_BV: torch.Tensor
         # What the host knows without asking the device: request, tokens drawn and cached positions of each row.
         self.request = self.count = self.held = np.zeros(0, dtype=np.int64)
 
-    def run(self) -> list[Drawn]:
-        """Decode until every request has ended or has its ``max_tokens``; results in the order of the requests."""
-        since_look = 0
+    def run(self, ended: Ended | None = None, every_s: float = 2.0) -> list[Drawn]:
+        """Decode until every request has ended or has its ``max_tokens``; results in the order of the requests.
+
+        Args:
+            ended: called with what has ended since the last call, by request, and the number of tokens drawn so far.
+            every_s: least time between two calls.
+        """
+        since_look, due = 0, time.monotonic() + every_s
         while self.rows is not None or self.entered < len(self.requests):
             if self.may_enter:
                 self._enter()
             tokens_B, since_look = self._draw(), since_look + 1
             if since_look >= self.stride or (self.count == np.take(self.limits, self.request)).any():
-                tokens_B, since_look = self._leave(tokens_B, self._alive()), 0
+                alive = self._alive()
+                if ended is not None and time.monotonic() >= due:
+                    ended(self._new(self._state().results(~alive, self.end_set)), self._tokens())
+                    due = time.monotonic() + every_s
+                tokens_B, since_look = self._leave(tokens_B, alive), 0
             if self.rows is not None:
                 self._feed(tokens_B)
+        if ended is not None:
+            ended(self._new({}), self._tokens())
         return [self.drawn[i] for i in range(len(self.requests))]
+
+    def _new(self, more: dict[int, Drawn]) -> dict[int, Drawn]:
+        """What has ended and was not reported: of the rows that have left, and ``more``."""
+        new = {i: d for i, d in (self.drawn | more).items() if i not in self.reported}
+        self.reported |= set(new)
+        return new
+
+    def _tokens(self) -> int:
+        return sum(len(d.tokens) for d in self.drawn.values()) + int(self.count.sum())
 
     def _enter(self) -> None:
         """Read the prompts of as many waiting requests as fit, and decode them together with the others."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -52,13 +52,41 @@ class NativeEngine:
         Raises:
             ConfigError: a prompt is empty, or does not fit the context together with ``max_tokens``.
         """
+        return self.generate_each(requests, sampling, policy_version)
+
+    def generate_each(
+        self,
+        requests: Sequence[RolloutRequest],
+        sampling: SamplingParams,
+        policy_version: int,
+        ended: Callable[[Sequence[tuple[int, Rollout]], int], None] | None = None,
+        every_s: float = 2.0,
+    ) -> list[Rollout]:
+        """As :meth:`generate`, which says nothing until the last completion has ended; this one reports on the way.
+
+        Args:
+            requests: as in ``generate``.
+            sampling: as in ``generate``.
+            policy_version: as in ``generate``.
+            ended: called between two tokens with (place among the requests, rollout) of what has ended since the last
+                call, and the number of tokens drawn so far; at the end once more, so that each is reported once.
+            every_s: seconds between two calls.
+        """
         for request in requests:
             self._check(request, sampling)
         if not requests:
             return []
         order = sorted(range(len(requests)), key=lambda i: (len(requests[i].prompt_ids), requests[i].prompt_ids))
+
+        def report(new: dict[int, Drawn], tokens: int) -> None:
+            if ended is not None:
+                places = {order[at]: drawn for at, drawn in new.items()}
+                ended([(i, self._rollout(requests[i], d, policy_version)) for i, d in sorted(places.items())], tokens)
+
         with quiet(self.model), cast_once(self.model), torch.inference_mode():
-            drawn = dict(zip(order, self._decoder([requests[i] for i in order], sampling).run(), strict=True))
+            decoder = self._decoder([requests[i] for i in order], sampling)
+            results = decoder.run(report if ended else None, every_s)
+        drawn = dict(zip(order, results, strict=True))
         return [self._rollout(r, drawn[i], policy_version) for i, r in enumerate(requests)]
 
     def _check(self, request: RolloutRequest, sampling: SamplingParams) -> None:

@@ -53,6 +53,23 @@ def test_a_completion_does_not_depend_on_its_neighbours(model: Any, tokenizer: A
         assert alone.policy_version == 7
 
 
+@pytest.mark.parametrize("every_s", [0.0, 1e9])
+def test_what_has_ended_is_reported_once_on_the_way(model: Any, tokenizer: Any, every_s: float) -> None:
+    engine, sampling = NativeEngine(often_ending(model), tokenizer, 128, 5), SamplingParams(max_tokens=16)
+    calls: list[tuple[list[tuple[int, Rollout]], int]] = []
+    whole = engine.generate_each(
+        requests(), sampling, 3, lambda new, tokens: calls.append((list(new), tokens)), every_s
+    )
+    reported = [row for new, _ in calls for row in new]
+    assert sorted(i for i, _ in reported) == list(range(len(whole)))
+    for i, rollout in reported:
+        assert rollout.policy_version == 3
+        assert (rollout.completion_ids, rollout.text) == (whole[i].completion_ids, whole[i].text)
+    assert len(calls[0][0]) < len(whole) or every_s
+    assert calls[-1][1] == sum(len(r.completion_ids) for r in whole)
+    assert (len(calls) > 10) == (every_s == 0)
+
+
 @pytest.mark.parametrize("options", [{"max_concurrent": 1}, {"max_concurrent": 5}, {"max_batch_tokens": 100}])
 def test_waiting_changes_nothing(model: Any, tokenizer: Any, options: dict[str, int]) -> None:
     often_ending(model)

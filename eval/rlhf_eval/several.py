@@ -1,0 +1,100 @@
+"""Several suites in one command: which option is for which suite, and one model for all of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core.api import ConfigError
+
+if TYPE_CHECKING:
+    from rlhf_core.api import BuildContext
+    from rlhf_eval.harness import Job
+    from rlhf_eval.selectors import Say
+
+ROWS = {"path": "--data", "dataset": "--dataset", "shots_data": "--shots-data"}
+"""Options that name rows: with several suites each is for one of them."""
+TEXTS = {**ROWS, "style": "--style", "template": "--template", "verifier": "--verifier"}
+
+
+def options_of(suites: Sequence[str], options: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Each suite's share of the options of the command.
+
+    ``--data gsm8k=test.jsonl`` and ``--set gsm8k.limit=20`` are for that suite; other texts are for all of them.
+
+    Raises:
+        ConfigError: a suite occurs twice, or a file does not say for which suite it is.
+    """
+    twice = [name for i, name in enumerate(suites) if name in suites[:i]]
+    if twice:
+        raise ConfigError(f"suite '{twice[0]}' is named twice", fix="one command for each of its forms")
+    return [_of_one(name, suites, options) for name in suites]
+
+
+def _of_one(suite: str, suites: Sequence[str], options: Mapping[str, Any]) -> dict[str, Any]:
+    share = dict(options)
+    for key, flag in TEXTS.items():
+        given = options.get(key) or ()
+        values = [_text(suite, suites, flag, v, key in ROWS) for v in ((given,) if isinstance(given, str) else given)]
+        share[key] = next((v for v in reversed(values) if v is not None), None)
+    others = tuple(f"{name}." for name in suites if name != suite)
+    settings = [s for s in options.get("settings", ()) if not s.startswith(others)]
+    share["settings"] = tuple(s.removeprefix(f"{suite}.") for s in settings)
+    return share
+
+
+def _text(suite: str, suites: Sequence[str], flag: str, value: str, needs_suite: bool) -> str | None:
+    """The value if it is for this suite."""
+    name, is_given, rest = value.partition("=")
+    if is_given and name in suites:
+        return rest if name == suite else None
+    if needs_suite and len(suites) > 1:
+        raise ConfigError(
+            f"{flag} {value} does not say for which suite it is",
+            why=f"the suites are {', '.join(suites)}",
+            fix=f"{flag} SUITE=FILE, for example {flag} {suites[0]}={rest or value}",
+        )
+    return value
+
+
+def evaluate_all(
+    jobs: Sequence[Job], ctx: BuildContext, out: Path | None, say: Say, budget_s: float | None
+) -> list[tuple[Path, dict[str, Any]]]:
+    """Evaluate one after the other with one loaded model, once all of them are found to be possible.
+
+    Args:
+        jobs: of one model.
+        ctx: has the registry and the seed.
+        out: the folder; of several jobs each has its suite's name inside.
+        say: called with one line.
+        budget_s: for all together; what it leaves no time for is left out.
+
+    Returns:
+        Folder and report of each.
+
+    Raises:
+        UserError: one of them cannot work.
+    """
+    from rlhf_core.sdk import load_sampler
+    from rlhf_eval.harness import evaluate, folder_of
+    from rlhf_eval.store import ResultFolder
+
+    places = [out if out is None or len(jobs) == 1 else out / job.suite.name for job in jobs]
+    if len(jobs) > 1:
+        for job, place in zip(jobs, places):
+            settings = job.settings(ctx)
+            ResultFolder(place or folder_of(job, settings), settings).check()
+    sampler = cache(lambda: load_sampler(ctx.registry, jobs[0].model))
+    began, results = time.monotonic(), list[tuple[Path, dict[str, Any]]]()
+    for job, place in zip(jobs, places):
+        left = None if budget_s is None else max(0.0, budget_s - (time.monotonic() - began))
+        if left == 0 and results:
+            say(f"{job.suite.name}: no time left; the same command goes on")
+            continue
+        if len(jobs) > 1:
+            say(job.suite.name)
+        results.append(evaluate(job, ctx, place, say, left, sampler))
+    return results
