@@ -66,6 +66,11 @@ class SuiteBenchmark:
         self.sampling = suite.sampling.params()
         self.grader = Grader(suite, ready)
 
+    @classmethod
+    def from_config(cls, suite: SuiteConfig, ctx: BuildContext) -> SuiteBenchmark:
+        """The benchmark of a suite as the user set it, unresolved."""
+        return cls(suite.resolved(ctx), ctx)
+
     def evaluate(self, engine: Any, policy_version: int) -> Mapping[str, float]:
         """Sample every prompt, judge, and return metrics by name: ``pass@1``, ``truncated`` and so on."""
         return metrics(self.rows(range(len(self.items)), engine, policy_version))

@@ -16,11 +16,12 @@ from rlhf_eval.styles import GSM8K_COT, QUESTION_ANSWER, QUESTION_ONLY, R1_ZERO_
 
 if TYPE_CHECKING:
     from rlhf_core.api import BuildContext
-    from rlhf_eval.benchmark import SuiteBenchmark
 
 
 class SuiteConfig(ComponentConfig):
     """What all suites have in common."""
+
+    component: ClassVar[str] = "rlhf_eval.benchmark:SuiteBenchmark.from_config"
 
     styles: ClassVar[Mapping[str, Style]] = {"plain": Style(), "qa": QUESTION_ANSWER}
     """Forms of the prompts, by the name that ``style`` takes; the first is the default."""
@@ -164,12 +165,6 @@ class SuiteConfig(ComponentConfig):
         if ctx.dry_run and self.path is None:
             return
         check_rows(self.resolved(ctx), ctx)
-
-    def build(self, ctx: BuildContext) -> SuiteBenchmark:
-        """Return the benchmark; ``ctx.policy`` gives the tokenizer."""
-        from rlhf_eval.benchmark import SuiteBenchmark
-
-        return SuiteBenchmark(self.resolved(ctx), ctx)
 
 
 class Gsm8kSuite(SuiteConfig):

@@ -16,12 +16,15 @@ if TYPE_CHECKING:
 
 
 def construct(config: ComponentConfig, ctx: BuildContext) -> Any:
-    """Import what ``config.component`` names and call it with the config, or with the config and the context.
+    """Import what ``config.component`` names and call it: ``target(config)``, or ``target(config, ctx)`` where it wants
+    the context, or ``target()`` where it takes nothing.
 
     Raises:
         PluginError: see :func:`import_component`.
     """
     target = import_component(type(config))
+    if takes_nothing(target):
+        return target()
     return target(config, ctx) if takes_context(target) else target(config)
 
 
@@ -49,6 +52,19 @@ def import_component(cls: type[ComponentConfig]) -> Callable[..., Any]:
     if not callable(target):
         raise _broken(cls, f"it is a {type(target).__name__}", "name a class, or a function that returns the component")
     return target
+
+
+def takes_nothing(target: Callable[..., Any]) -> bool:
+    """Whether it has no parameters at all, as a class without settings.
+
+    Example:
+        >>> takes_nothing(lambda: None), takes_nothing(lambda config=None: None)
+        (True, False)
+    """
+    try:
+        return not inspect.signature(target).parameters
+    except ValueError:  # some classes written in C have no signature
+        return False
 
 
 def takes_context(target: Callable[..., Any]) -> bool:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from rlhf_core.config.base import ComponentConfig
 from rlhf_core.types import PromptGroup, Rollout, RolloutRequest, SamplingParams
 
 if TYPE_CHECKING:
-    from rlhf_core.context import BuildContext
     from rlhf_core.protocols import RolloutEngine
 
 
@@ -17,10 +16,7 @@ class SingleTurnConfig(ComponentConfig):
     """Answer each prompt once."""
 
     name: str = "single_turn"
-
-    def build(self, ctx: BuildContext) -> SingleTurnAgent:
-        """Return the agent."""
-        return SingleTurnAgent()
+    component: ClassVar[str] = "rlhf_core.rollout.agents:SingleTurnAgent"
 
 
 class SingleTurnAgent:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,6 +17,10 @@ from rlhf_core.rollout.decode import Decoder
 from rlhf_core.rollout.decode_state import Drawn
 from rlhf_core.rollout.stop import StopStrings
 from rlhf_core.types import Rollout, RolloutRequest, SamplingParams
+
+if TYPE_CHECKING:
+    from rlhf_core.context import BuildContext
+    from rlhf_core.rollout.config import NativeRolloutConfig
 
 
 class NativeEngine:
@@ -40,6 +44,12 @@ class NativeEngine:
         self.model, self.tokenizer, self.context = model, tokenizer, context
         self.max_concurrent, self.max_batch_tokens = max_concurrent, max_batch_tokens
         self.ends = end_ids(base_model(model), tokenizer)
+
+    @classmethod
+    def from_config(cls, config: NativeRolloutConfig, ctx: BuildContext) -> NativeEngine:
+        """An engine over the policy's own weights."""
+        policy = ctx.policy
+        return cls(policy.model, policy.tokenizer, policy.context, config.max_concurrent, config.max_batch_tokens)
 
     def generate(
         self, requests: Sequence[RolloutRequest], sampling: SamplingParams, policy_version: int

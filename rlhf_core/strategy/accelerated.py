@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -19,6 +19,10 @@ from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwar
 from rlhf_core.errors import DeadlineExceeded, RlhfError
 from rlhf_core.strategy.group import RankGroup
 from rlhf_core.strategy.protocols import Collectives
+
+if TYPE_CHECKING:
+    from rlhf_core.context import BuildContext
+    from rlhf_core.strategy.config import AutoStrategyConfig
 
 
 def forget_mixed_precision() -> None:
@@ -66,6 +70,11 @@ class AcceleratedStrategy:
                 why="the process group was not initialised on every rank",
                 fix="start with rlhf train --nproc N",
             )
+
+    @classmethod
+    def from_config(cls, config: AutoStrategyConfig, ctx: BuildContext) -> AcceleratedStrategy:
+        """The strategy of this process."""
+        return cls(ctx.world_size, config.device, config.timeout_s)
 
     def prepare(self, module: torch.nn.Module) -> torch.nn.Module:
         """Move to the device and wrap in DDP when there are several ranks."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
@@ -11,22 +11,16 @@ from rlhf_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from rlhf_core.context import BuildContext
-    from rlhf_core.strategy.accelerated import AcceleratedStrategy
 
 
 class AutoStrategyConfig(ComponentConfig):
     """One process, or DDP when there are several ranks."""
 
     name: str = "auto"
+    component: ClassVar[str] = "rlhf_core.strategy.accelerated:AcceleratedStrategy.from_config"
     timeout_s: float = Field(600.0, gt=0)
     """Deadline of every collective operation, seconds."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-
-    def build(self, ctx: BuildContext) -> AcceleratedStrategy:
-        """Return the strategy for this process."""
-        from rlhf_core.strategy.accelerated import AcceleratedStrategy
-
-        return AcceleratedStrategy(ctx.world_size, self.device, self.timeout_s)
 
 
 class SingleStrategyConfig(AutoStrategyConfig):

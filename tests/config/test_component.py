@@ -117,3 +117,11 @@ def test_the_kit_refuses_a_string_that_does_not_resolve_or_takes_no_config(
     monkeypatch.setattr(JsonlConfig, "component", value)
     with pytest.raises(AssertionError, match="the component can be imported"):
         check_config(JsonlConfig(path="x"), "dataset")
+
+
+class NoSettings:
+    """Made without arguments."""
+
+
+def test_what_takes_nothing_is_called_with_nothing() -> None:
+    assert type(with_component(f"{HERE}:NoSettings").build(make_context())) is NoSettings

@@ -48,7 +48,7 @@ class LmEvalConfig(ComponentConfig):
         check_task(self)
 
     def build(self, ctx: BuildContext) -> LmEvalBenchmark:
-        """Return the benchmark."""
+        """Return the benchmark, or say what to install: an import error from inside lm_eval would not."""
         need_lm_eval()
         from rlhf_eval.lm_harness.tasks import LmEvalBenchmark
 

@@ -121,7 +121,7 @@ class ProgrammaticConfig(ComponentConfig):
         return self
 
     def build(self, ctx: BuildContext) -> ProgrammaticReward:
-        """Return the reward."""
+        """Return the reward; a tokenizer is loaded only where lengths are counted in tokens."""
         from rlhf_plugin_composite.rules import ProgrammaticReward, token_counter
 
         counts_tokens = self.length is not None and self.length.unit == "tokens"

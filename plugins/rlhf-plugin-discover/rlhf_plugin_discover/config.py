@@ -11,13 +11,13 @@ from rlhf_plugin_code.config import SandboxSettings
 
 if TYPE_CHECKING:
     from rlhf_core.api import BuildContext
-    from rlhf_plugin_discover.verifier import Construction
 
 
 class LeftBehindConfig(VerifierConfig):
     """Runs a program in the sandbox and judges what it leaves in a global variable; a subclass says by what check."""
 
     name: str
+    component: ClassVar[str] = "rlhf_plugin_discover.verifier:Construction"
     needs_answer: ClassVar[bool] = False
     variable: str = Field(default="points", pattern=r"^[^\W\d]\w*$")
     """The global variable that the program must leave behind: numbers, texts, lists, dicts."""
@@ -53,12 +53,6 @@ class LeftBehindConfig(VerifierConfig):
     def checker(self) -> Any:
         """The function that judges a value."""
         raise NotImplementedError
-
-    def build(self, ctx: BuildContext) -> Construction:
-        """Return the verifier."""
-        from rlhf_plugin_discover.verifier import Construction
-
-        return Construction(self, self.checker())
 
     @property
     def seconds(self) -> float:

@@ -42,12 +42,12 @@ class Construction:
     """See :class:`LeftBehindConfig`.
 
     Args:
-        config: the settings.
-        check: returns what a value is worth; raises ValueError with the reason where it is not valid.
+        config: the settings; its ``checker()`` returns what a value is worth and raises ValueError with the reason
+            where it is not valid.
     """
 
-    def __init__(self, config: LeftBehindConfig, check: Check) -> None:
-        self.config, self.check = config, check
+    def __init__(self, config: LeftBehindConfig) -> None:
+        self.config, self.check = config, config.checker()
         self.sandbox = config.sandbox.build()
         self.sandbox.start()
         self.leave = LEAVE.format(name=config.variable, mark=MARK)

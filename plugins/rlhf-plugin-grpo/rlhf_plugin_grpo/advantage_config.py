@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from rlhf_core.api import BuildContext, ComponentConfig, ConfigError
-
-if TYPE_CHECKING:
-    from rlhf_plugin_grpo.batch_advantage import Raw
 
 
 class GroupMeanConfig(ComponentConfig):
@@ -63,12 +60,7 @@ class RawConfig(ComponentConfig):
     """``r``: the score itself, no baseline (Williams 1992)."""
 
     name: str = "raw"
-
-    def build(self, ctx: BuildContext) -> Raw:
-        """Return the estimator."""
-        from rlhf_plugin_grpo.batch_advantage import Raw
-
-        return Raw()
+    component: ClassVar[str] = "rlhf_plugin_grpo.batch_advantage:Raw"
 
 
 class BatchNormConfig(ComponentConfig):

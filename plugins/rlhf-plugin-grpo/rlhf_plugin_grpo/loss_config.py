@@ -6,14 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from rlhf_core.api import BuildContext, ComponentConfig, ConfigError
-
-if TYPE_CHECKING:
-    from rlhf_plugin_grpo.score_function import Reinforce
 
 Level = Literal["token", "sequence", "product"]
 PER_SEQUENCE: Mapping[str, Any] = {"trainer": {"reduction": "sequence_mean"}}
@@ -115,6 +112,7 @@ class ReinforceConfig(ComponentConfig):
     """``-A log pi`` with the score itself for A: no baseline (Williams 1992)."""
 
     name: str = "reinforce"
+    component: ClassVar[str] = "rlhf_plugin_grpo.score_function:Reinforce"
     consumes: ClassVar[str | None] = "token_advantages"
     recipe: ClassVar[Mapping[str, Any]] = {"advantage": "raw"}
 
@@ -127,12 +125,6 @@ class ReinforceConfig(ComponentConfig):
                 why="from the second on, the samples are no longer the policy's own",
                 fix="--loss grpo_no_clip, or epochs_per_rollout_batch 1 without train_batch_size",
             )
-
-    def build(self, ctx: BuildContext) -> Reinforce:
-        """Return the loss."""
-        from rlhf_plugin_grpo.score_function import Reinforce
-
-        return Reinforce()
 
 
 class ReinforceWithBaselineConfig(ReinforceConfig):

@@ -142,7 +142,7 @@ class HealthConfig(ComponentConfig):
     ratio_drift: RatioDriftConfig | None = RatioDriftConfig()
 
     def build(self, ctx: BuildContext) -> Health:
-        """Return the monitor."""
+        """Return the monitor, with those watchers that are on; ``stop`` here means all of them."""
         from rlhf_plugin_health.watch import Health
 
         chosen = [

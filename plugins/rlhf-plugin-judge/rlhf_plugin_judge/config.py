@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field, SecretStr
 
@@ -16,7 +16,6 @@ from rlhf_core.sdk import cache_folder
 from rlhf_plugin_judge.prices import NANO, PRICES, TAKE_TEMPERATURE, Price, is_version, price_of
 
 if TYPE_CHECKING:
-    from rlhf_plugin_judge.local import LocalJudge
     from rlhf_plugin_judge.service import AnthropicJudge
 
 KEY = "ANTHROPIC_API_KEY"
@@ -153,7 +152,9 @@ class AnthropicConfig(ComponentConfig):
         _ = self.key(), self.price
 
     def build(self, ctx: BuildContext) -> AnthropicJudge:
-        """Return the judge. Nothing is sent, and no thread started, before the first question.
+        """Return the judge, once the key and the price are known to be there.
+
+        Nothing is sent, and no thread started, before the first question.
 
         Raises:
             PluginError, ConfigError: see :meth:`preflight`; or the ledger is damaged.
@@ -168,6 +169,7 @@ class LocalConfig(ComponentConfig):
     """Any causal language model, sampled by the native rollout engine, all questions of a call together."""
 
     name: str = "local"
+    component: ClassVar[str] = "rlhf_plugin_judge.local:LocalJudge"
     model: ModelConfig = ModelConfig()
     max_concurrent: int = Field(default=64, ge=1)
     """Answers decoded together."""
@@ -175,13 +177,3 @@ class LocalConfig(ComponentConfig):
     """Most cached positions at once; None sets no limit."""
     seconds: float = Field(default=300.0, gt=0)
     """What a verifier's worker, which asks one question at a time on one core, is given for an answer."""
-
-    def build(self, ctx: BuildContext) -> LocalJudge:
-        """Load the model.
-
-        Raises:
-            ModelError: it cannot be loaded.
-        """
-        from rlhf_plugin_judge.local import LocalJudge
-
-        return LocalJudge(self, str(ctx.strategy.device) if ctx.strategy is not None else None)

@@ -13,6 +13,7 @@ from rlhf_core.sdk import Formatter, NativeEngine, load_policy
 from rlhf_plugin_judge.texts import clean
 
 if TYPE_CHECKING:
+    from rlhf_core.api import BuildContext
     from rlhf_plugin_judge.config import LocalConfig
 
 
@@ -21,13 +22,14 @@ class LocalJudge:
 
     Args:
         config: model and limits.
-        device: where the model runs; None takes an accelerator if there is one.
+        ctx: its strategy says where the model runs; without one an accelerator is taken if there is one.
 
     Raises:
         ModelError: the model cannot be loaded.
     """
 
-    def __init__(self, config: LocalConfig, device: str | None = None) -> None:
+    def __init__(self, config: LocalConfig, ctx: BuildContext) -> None:
+        device = str(ctx.strategy.device) if ctx.strategy is not None else None
         loaded = load_policy(config.model)
         loaded.model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
         self.formatter, self.context = Formatter(loaded.tokenizer, config.model.prompt_format), loaded.context

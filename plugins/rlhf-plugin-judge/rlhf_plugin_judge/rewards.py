@@ -12,7 +12,8 @@ from rlhf_plugin_judge.config import AnthropicConfig
 if TYPE_CHECKING:
     from rlhf_plugin_judge.grading import GradeReward
     from rlhf_plugin_judge.pairwise import PairwiseReward
-    from rlhf_plugin_judge.verifier import JudgeVerifier
+
+JudgeField = component("judge")
 
 
 class Asking(Config):
@@ -30,7 +31,7 @@ class JudgeRewardConfig(ComponentConfig):
     """A judge's opinion as a reward: a grade, or wins against the other completions of the same prompt."""
 
     name: str = "judge"
-    judge: component("judge") = AnthropicConfig(name="anthropic")  # pyright: ignore[reportInvalidTypeForm]
+    judge: JudgeField = AnthropicConfig(name="anthropic")  # pyright: ignore[reportInvalidTypeForm]
     mode: Literal["grade", "pairwise"] = "grade"
     """``grade``: each completion on a scale. ``pairwise``: the share of comparisons won within its group, each asked in
     both orders, so that liking what comes first cancels out. Held-out prompts get one completion, with nothing to
@@ -69,7 +70,7 @@ class JudgeRewardConfig(ComponentConfig):
             )
 
     def build(self, ctx: BuildContext) -> GradeReward | PairwiseReward:
-        """Build the judge and the reward."""
+        """Build the judge, and the reward of the mode: one response at a time, or pairs."""
         judge: Any = self.judge.build(ctx)
         if self.mode == "grade":
             from rlhf_plugin_judge.grading import GradeReward
@@ -84,8 +85,9 @@ class JudgeVerifierConfig(VerifierConfig):
     """A judge's yes or no, one completion at a time, in a worker process; 1.0 or 0.0."""
 
     name: str = "judge"
+    component: ClassVar[str] = "rlhf_plugin_judge.verifier:JudgeVerifier.from_config"
     needs_answer: ClassVar[bool] = False
-    judge: component("judge") = AnthropicConfig(name="anthropic")  # pyright: ignore[reportInvalidTypeForm]
+    judge: JudgeField = AnthropicConfig(name="anthropic")  # pyright: ignore[reportInvalidTypeForm]
     criterion: str = "Is the response correct?"
     """A question that yes answers where the completion is good."""
     reference: Literal["if_any", "required", "never"] = "if_any"
@@ -119,9 +121,3 @@ class JudgeVerifierConfig(VerifierConfig):
     def preflight(self, ctx: BuildContext) -> None:
         """Check the judge."""
         self.judge.preflight(ctx)
-
-    def build(self, ctx: BuildContext) -> JudgeVerifier:
-        """Build the judge and the verifier."""
-        from rlhf_plugin_judge.verifier import JudgeVerifier
-
-        return JudgeVerifier(self, self.judge.build(ctx))

@@ -10,6 +10,7 @@ from rlhf_plugin_judge.texts import AS_DATA, conversation, tagged
 from rlhf_plugin_judge.verdict import Unusable, ask_json
 
 if TYPE_CHECKING:
+    from rlhf_core.api import BuildContext
     from rlhf_core.sdk import Judge
     from rlhf_plugin_judge.rewards import JudgeVerifierConfig
 
@@ -32,6 +33,11 @@ class JudgeVerifier:
     def __init__(self, config: JudgeVerifierConfig, judge: Judge) -> None:
         self.config, self.judge = config, judge
         self.system = SYSTEM.format(criterion=config.criterion, data=AS_DATA)
+
+    @classmethod
+    def from_config(cls, config: JudgeVerifierConfig, ctx: BuildContext) -> JudgeVerifier:
+        """Build the judge and the verifier."""
+        return cls(config, config.judge.build(ctx))
 
     def verify(self, sample: Sample) -> Score:
         """The verdict on one completion; without a usable answer, a status."""

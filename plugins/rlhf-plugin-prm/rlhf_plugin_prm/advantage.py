@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from rlhf_core.api import Advantages, Rollout, Score
+from rlhf_core.api import Advantages, BuildContext, Rollout, Score
 
 if TYPE_CHECKING:
     from rlhf_plugin_prm.reward_config import StepAdvantageConfig
@@ -29,11 +29,12 @@ class StepAdvantage:
 
     Args:
         config: credit, epsilon and floor.
-        tokenizer: the policy's, which knows where a token ends in the text; needed only for scores with several steps.
+        ctx: has the policy, whose tokenizer knows where a token ends in the text; needed only for scores with several
+            steps.
     """
 
-    def __init__(self, config: StepAdvantageConfig, tokenizer: Any) -> None:
-        self.config, self.tokenizer = config, tokenizer
+    def __init__(self, config: StepAdvantageConfig, ctx: BuildContext) -> None:
+        self.config, self.tokenizer = config, getattr(ctx.policy, "tokenizer", None)
 
     def estimate(self, rollouts: Sequence[Rollout], scores: Sequence[Score], group_ids: Sequence[int]) -> Advantages:
         """Return ``[T]`` advantages per rollout, None where its score is missing."""

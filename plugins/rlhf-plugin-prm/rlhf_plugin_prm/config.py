@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from rlhf_core.api import BuildContext, ComponentConfig, OptimizerSettings
+from rlhf_core.api import ComponentConfig, OptimizerSettings
 from rlhf_plugin_prm.steps import Split
 from rlhf_plugin_reward.config import RewardTrainerConfig
-
-if TYPE_CHECKING:
-    from rlhf_plugin_prm.loss import StepBce
 
 
 class StepBceConfig(ComponentConfig):
     """``-log p(label)`` of each labelled step (Lightman et al. 2023; Cobbe et al. 2021 for outcomes)."""
 
     name: str = "step_bce"
+    component: ClassVar[str] = "rlhf_plugin_prm.loss:StepBce.from_config"
     consumes: ClassVar[str | None] = "labels"
     wrong_weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """Weight of a wrong step's loss, for data in which they are rare."""
-
-    def build(self, ctx: BuildContext) -> StepBce:
-        """Return the loss."""
-        from rlhf_plugin_prm.loss import StepBce
-
-        return StepBce(self.wrong_weight)
 
 
 class PrmConfig(RewardTrainerConfig):

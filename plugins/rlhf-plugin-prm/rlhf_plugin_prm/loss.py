@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
 from rlhf_core.api import LossOutput, TokenBatch
+
+if TYPE_CHECKING:
+    from rlhf_plugin_prm.config import StepBceConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +26,11 @@ class StepBce:
 
     def __init__(self, wrong_weight: float = 1.0) -> None:
         self.wrong_weight = wrong_weight
+
+    @classmethod
+    def from_config(cls, config: StepBceConfig) -> StepBce:
+        """The loss with these settings."""
+        return cls(config.wrong_weight)
 
     def __call__(self, batch: TokenBatch) -> LossOutput:
         """Return ``loss_BT`` with the accuracy, and apart that on right and on wrong steps."""

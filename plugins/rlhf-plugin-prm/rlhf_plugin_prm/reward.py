@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from rlhf_core.api import Message, ModelConfig, Sample, Score, ScoreStatus
+from rlhf_core.api import BuildContext, Message, ModelConfig, Sample, Score, ScoreStatus
 from rlhf_core.sdk import context_length
 from rlhf_plugin_prm.net import Ids, StepEncoder, step_probabilities
 from rlhf_plugin_prm.steps import Step, split_steps
 from rlhf_plugin_prm.store import load_model
+from rlhf_plugin_reward.config import device_of
 
 if TYPE_CHECKING:
     from rlhf_plugin_prm.reward_config import Aggregate, PrmRewardConfig
@@ -54,6 +55,11 @@ class StepReward:
 
     def __init__(self, net: RewardNet, encoder: StepEncoder, config: PrmRewardConfig, every_step: bool) -> None:
         self.net, self.encoder, self.config, self.every_step = net, encoder, config, every_step
+
+    @classmethod
+    def from_config(cls, config: PrmRewardConfig, ctx: BuildContext) -> StepReward:
+        """Load the model to where the policy is."""
+        return cls.load(config, device_of(ctx))
 
     @classmethod
     def load(cls, config: PrmRewardConfig, device: str) -> StepReward:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from rlhf_core.api import BuildContext, ComponentConfig, ConfigError
 from rlhf_plugin_prm.steps import Split
-from rlhf_plugin_reward.config import check_reward_folder, device_of
-
-if TYPE_CHECKING:
-    from rlhf_plugin_prm.advantage import StepAdvantage
-    from rlhf_plugin_prm.reward import StepReward
+from rlhf_plugin_reward.config import check_reward_folder
 
 Aggregate = Literal["min", "mean", "product", "last"]
 
@@ -21,6 +17,7 @@ class PrmRewardConfig(ComponentConfig):
     """Probability that each step is right, and one number made of them; also the probability of an outcome model."""
 
     name: str = "prm"
+    component: ClassVar[str] = "rlhf_plugin_prm.reward:StepReward.from_config"
     path: str
     """What ``rlhf train --algo prm`` (or ``orm``) wrote to RUN/final."""
     aggregate: Aggregate = "min"
@@ -41,12 +38,6 @@ class PrmRewardConfig(ComponentConfig):
         check_reward_folder(self.path)
         read_card(self.path)
 
-    def build(self, ctx: BuildContext) -> StepReward:
-        """Load it."""
-        from rlhf_plugin_prm.reward import StepReward
-
-        return StepReward.load(self, device_of(ctx))
-
 
 class StepAdvantageConfig(ComponentConfig):
     """Token advantages from a reward's steps, normalised over a prompt's group (Shao et al. 2024, section 4.1.3).
@@ -56,6 +47,7 @@ class StepAdvantageConfig(ComponentConfig):
     """
 
     name: str = "step"
+    component: ClassVar[str] = "rlhf_plugin_prm.advantage:StepAdvantage"
     min_group_size: ClassVar[int] = 2
     credit: Literal["sum", "own", "min"] = "sum"
     """What a token answers for: ``sum`` its own and all later steps' rewards (the paper's); ``own`` its own step's;
@@ -85,9 +77,3 @@ class StepAdvantageConfig(ComponentConfig):
                 why="the penalty would be lost",
                 fix="--set trainer.overlong.cache=0, or trainer.mask_truncated=true",
             )
-
-    def build(self, ctx: BuildContext) -> StepAdvantage:
-        """Return the estimator."""
-        from rlhf_plugin_prm.advantage import StepAdvantage
-
-        return StepAdvantage(self, getattr(ctx.policy, "tokenizer", None))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -19,26 +19,17 @@ from rlhf_core.api import (
     OptimizerSettings,
 )
 
-if TYPE_CHECKING:
-    from rlhf_plugin_reward.loss import BradleyTerry
-    from rlhf_plugin_reward.reward import SingleReward
-
 
 class BradleyTerryLossConfig(ComponentConfig):
     """``-log sigmoid(chosen - rejected - margin)`` (Bradley and Terry 1952; Ouyang et al. 2022)."""
 
     name: str = "bradley_terry"
+    component: ClassVar[str] = "rlhf_plugin_reward.loss:BradleyTerry.from_config"
     consumes: ClassVar[str | None] = "pairs"
     label_smoothing: float = Field(default=0.0, ge=0, lt=0.5)
     """Share of labels believed to be wrong."""
     centring: float = Field(default=0.01, ge=0)
     """Weight of ``(chosen + rejected)^2``, which keeps scores near zero (Eisenstein et al. 2023)."""
-
-    def build(self, ctx: BuildContext) -> BradleyTerry:
-        """Return the loss."""
-        from rlhf_plugin_reward.loss import BradleyTerry
-
-        return BradleyTerry(self.label_smoothing, self.centring)
 
 
 class RewardTrainerConfig(OfflineTrainerConfig):
@@ -80,6 +71,7 @@ class BradleyTerryConfig(ComponentConfig):
     """One reward model: a folder that ``AutoModelForSequenceClassification`` loads with one label."""
 
     name: str = "bradley_terry"
+    component: ClassVar[str] = "rlhf_plugin_reward.reward:SingleReward.from_config"
     path: str
     max_length: int = Field(default=1024, ge=2)
     """Tokens of a conversation; what exceeds it is cut off."""
@@ -93,12 +85,6 @@ class BradleyTerryConfig(ComponentConfig):
     def preflight(self, ctx: BuildContext) -> None:
         """Check that the folder is there."""
         check_reward_folder(self.path)
-
-    def build(self, ctx: BuildContext) -> SingleReward:
-        """Load it."""
-        from rlhf_plugin_reward.reward import SingleReward
-
-        return SingleReward.load(self, device_of(ctx))
 
 
 class EnsembleConfig(ComponentConfig):

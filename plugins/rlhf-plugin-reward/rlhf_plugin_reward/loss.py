@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch.nn.functional import logsigmoid
 
 from rlhf_core.api import LossOutput, PairBatch
+
+if TYPE_CHECKING:
+    from rlhf_plugin_reward.config import BradleyTerryLossConfig
 
 
 class BradleyTerry:
@@ -13,6 +18,11 @@ class BradleyTerry:
 
     def __init__(self, label_smoothing: float = 0.0, centring: float = 0.0) -> None:
         self.smoothing, self.centring = label_smoothing, centring
+
+    @classmethod
+    def from_config(cls, config: BradleyTerryLossConfig) -> BradleyTerry:
+        """The loss with these settings."""
+        return cls(config.label_smoothing, config.centring)
 
     def __call__(self, batch: PairBatch) -> LossOutput:
         """Return ``loss_B`` with accuracy and margin."""

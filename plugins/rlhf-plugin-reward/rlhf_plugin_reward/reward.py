@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlhf_core.api import ModelConfig, ModelError, Sample, Score, ScoreStatus
+from rlhf_core.api import BuildContext, ModelConfig, ModelError, Sample, Score, ScoreStatus
 from rlhf_core.sdk import context_length
 from rlhf_plugin_reward.aggregate import Floats, aggregate, quality, standardise
+from rlhf_plugin_reward.config import device_of
 from rlhf_plugin_reward.encoding import Encoder, View, read_view
 from rlhf_plugin_reward.net import RewardNet, load_classifier
 from rlhf_plugin_reward.scoring import score_ids
@@ -25,6 +26,11 @@ class SingleReward:
 
     def __init__(self, net: RewardNet, encoder: Encoder, batch_tokens: int) -> None:
         self.net, self.encoder, self.batch_tokens = net, encoder, batch_tokens
+
+    @classmethod
+    def from_config(cls, config: BradleyTerryConfig, ctx: BuildContext) -> SingleReward:
+        """Load the classifier to where the policy is."""
+        return cls.load(config, device_of(ctx))
 
     @classmethod
     def load(cls, config: BradleyTerryConfig, device: str) -> SingleReward:

@@ -222,9 +222,7 @@ def fit(
     )
     strategy = LocalStrategy(device)
     module = strategy.prepare(PairModule(net))
-    learner = Learner(
-        module, BradleyTerry(config.loss.label_smoothing, config.loss.centring), strategy, settings, steps
-    )
+    learner = Learner(module, BradleyTerry.from_config(config.loss), strategy, settings, steps)
     if net.frozen:
         keep_features(net, [ids for i in items for ids in (i.chosen_ids, i.rejected_ids)], strategy, beat)
     order: list[int] = []

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from pydantic import Field
 
-from rlhf_core.api import BuildContext, ComponentConfig, ModelError, component
+from rlhf_core.api import BuildContext, ComponentConfig, ModelError
 from rlhf_plugin_judge.config import AnthropicConfig
-from rlhf_plugin_judge.rewards import Asking
-from rlhf_plugin_reward.config import RewardModelConfig, device_of
+from rlhf_plugin_judge.rewards import Asking, JudgeField
+from rlhf_plugin_reward.config import RewardModelConfig
 from rlhf_plugin_rubric.rubric import Rubric, RubricField, load_rubric
-
-if TYPE_CHECKING:
-    from rlhf_plugin_rubric.judge_reward import RubricReward
-    from rlhf_plugin_rubric.model import RubricModelReward
 
 
 def default_rubric() -> Rubric:
@@ -28,26 +24,22 @@ class RubricRewardConfig(ComponentConfig):
     """A judge grades each completion on every criterion; the weighted mean, from 0 to 1, is the reward."""
 
     name: str = "rubric"
+    component: ClassVar[str] = "rlhf_plugin_rubric.judge_reward:RubricReward.from_config"
     rubric: RubricField = Field(default_factory=default_rubric)
     """``assistant``, a YAML file, or the criteria themselves."""
-    judge: component("judge") = AnthropicConfig(name="anthropic")  # pyright: ignore[reportInvalidTypeForm]
+    judge: JudgeField = AnthropicConfig(name="anthropic")  # pyright: ignore[reportInvalidTypeForm]
     asking: Asking = Asking()
 
     def preflight(self, ctx: BuildContext) -> None:
         """Check the judge."""
         self.judge.preflight(ctx)
 
-    def build(self, ctx: BuildContext) -> RubricReward:
-        """Build the judge and the reward."""
-        from rlhf_plugin_rubric.judge_reward import RubricReward
-
-        return RubricReward(self, self.judge.build(ctx))
-
 
 class RubricModelConfig(ComponentConfig):
     """A model trained on grades by ``rlhf train --algo rubric_model``: one head per criterion."""
 
     name: str = "rubric_model"
+    component: ClassVar[str] = "rlhf_plugin_rubric.model:RubricModelReward.from_config"
     path: str
     """Its folder, ``RUN/final``."""
     max_length: int = Field(default=1024, ge=2)
@@ -67,13 +59,6 @@ class RubricModelConfig(ComponentConfig):
                 why="rubric.json is not there",
                 fix="check reward.path; rlhf train --algo rubric_model writes one to RUN/final",
             )
-
-    def build(self, ctx: BuildContext) -> RubricModelReward:
-        """Load it."""
-        self.preflight(ctx)
-        from rlhf_plugin_rubric.model import RubricModelReward
-
-        return RubricModelReward.load(self, device_of(ctx))
 
 
 class RubricTrainerConfig(RewardModelConfig):

@@ -12,6 +12,7 @@ from rlhf_plugin_judge.verdict import Unusable, ask_json
 from rlhf_plugin_rubric.rubric import BadGrades, Rubric
 
 if TYPE_CHECKING:
+    from rlhf_core.api import BuildContext
     from rlhf_core.sdk import Judge
     from rlhf_plugin_rubric.config import RubricRewardConfig
 
@@ -34,6 +35,11 @@ class RubricReward:
     def __init__(self, config: RubricRewardConfig, judge: Judge) -> None:
         self.config, self.judge, self.rubric = config, judge, config.rubric
         self.system = system_text(config.rubric)
+
+    @classmethod
+    def from_config(cls, config: RubricRewardConfig, ctx: BuildContext) -> RubricReward:
+        """Build the judge and the reward."""
+        return cls(config, config.judge.build(ctx))
 
     def score(self, samples: Sequence[Sample]) -> list[Score]:
         """One score per sample, each from its own question; without grades for every criterion it has a status."""

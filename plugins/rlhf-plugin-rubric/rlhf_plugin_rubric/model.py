@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from rlhf_core.api import LossOutput, ModelError, Sample, Score
+from rlhf_core.api import BuildContext, LossOutput, ModelError, Sample, Score
 from rlhf_core.sdk import write_json
+from rlhf_plugin_reward.config import device_of
 from rlhf_plugin_reward.encoding import Encoder, read_view
 from rlhf_plugin_reward.reward import as_score, encoder_of
 from rlhf_plugin_reward.scoring import score_ids
@@ -98,6 +99,16 @@ class RubricModelReward:
     ) -> None:
         self.net, self.encoder, self.rubric, self.batch_tokens = net, encoder, rubric, batch_tokens
         self.mean_K = np.array(mean_K)
+
+    @classmethod
+    def from_config(cls, config: RubricModelConfig, ctx: BuildContext) -> RubricModelReward:
+        """Load the model to where the policy is.
+
+        Raises:
+            ModelError: the folder holds none.
+        """
+        config.preflight(ctx)
+        return cls.load(config, device_of(ctx))
 
     @classmethod
     def load(cls, config: RubricModelConfig, device: str) -> RubricModelReward:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from rlhf_core.api import BuildContext, ComponentConfig, OptimizerSettings, PolicyTrainerConfig
-
-if TYPE_CHECKING:
-    from rlhf_plugin_sft.loss import CrossEntropy
+from rlhf_core.api import ComponentConfig, OptimizerSettings, PolicyTrainerConfig
 
 
 class SftConfig(PolicyTrainerConfig):
@@ -29,10 +26,5 @@ class CrossEntropyConfig(ComponentConfig):
     """``-log p(token)`` on completion tokens."""
 
     name: str = "cross_entropy"
+    component: ClassVar[str] = "rlhf_plugin_sft.loss:CrossEntropy"
     consumes: ClassVar[str | None] = "labels"
-
-    def build(self, ctx: BuildContext) -> CrossEntropy:
-        """Return the loss."""
-        from rlhf_plugin_sft.loss import CrossEntropy
-
-        return CrossEntropy()

@@ -46,7 +46,7 @@ class WandbConfig(ComponentConfig):
             )
 
     def build(self, ctx: BuildContext) -> WandbTracker:
-        """Start the run and return the tracker.
+        """Start the run and return the tracker; the key and the package are checked before wandb is imported.
 
         Raises:
             PluginError, ConfigError: see :meth:`preflight`.

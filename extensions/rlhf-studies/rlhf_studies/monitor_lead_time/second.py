@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 from rlhf_core.api import BuildContext, ComponentConfig, Sample, Score
 from rlhf_core.pocket import LABEL_TEMPERATURE, LABEL_WEIGHTS, candidate, of_split, utility
@@ -23,16 +23,13 @@ class SpotChecks(ComponentConfig):
     """The gold score, as a person would give it to a few completions."""
 
     name: str = "spot_checks"
-
-    def build(self, ctx: BuildContext) -> Spotter:
-        """Return it."""
-        return Spotter(ctx)
+    component: ClassVar[str] = "rlhf_studies.monitor_lead_time.second:Spotter"
 
 
 class Spotter:
     """Asks the data set, which knows the truth."""
 
-    def __init__(self, ctx: BuildContext) -> None:
+    def __init__(self, config: SpotChecks, ctx: BuildContext) -> None:
         self.ctx = ctx
 
     def score(self, samples: Sequence[Sample]) -> list[Score]:

@@ -25,7 +25,7 @@ class Gsm8kDataConfig(MathsDataConfig):
     name: str = "gsm8k"
 
     def build(self, ctx: BuildContext) -> Adapted:
-        """Return the source."""
+        """The rows that the base class reads, under our names."""
         from rlhf_plugin_verifiers.datasets.adapted import Adapted, gsm8k_row
 
         return Adapted(super().build(ctx), gsm8k_row, self.prompt)
@@ -37,7 +37,7 @@ class MathDataConfig(MathsDataConfig):
     name: str = "math"
 
     def build(self, ctx: BuildContext) -> Adapted:
-        """Return the source."""
+        """The rows that the base class reads, under our names."""
         from rlhf_plugin_verifiers.datasets.adapted import Adapted, math_row
 
         return Adapted(super().build(ctx), math_row, self.prompt)
@@ -49,7 +49,7 @@ class IFEvalDataConfig(JsonlConfig):
     name: str = "ifeval"
 
     def build(self, ctx: BuildContext) -> Adapted:
-        """Return the source."""
+        """The rows that the base class reads, under our names."""
         from rlhf_plugin_verifiers.datasets.adapted import Adapted, ifeval_row
 
         return Adapted(super().build(ctx), ifeval_row)
@@ -62,7 +62,7 @@ class MbppDataConfig(JsonlConfig):
     name: str = "mbpp"
 
     def build(self, ctx: BuildContext) -> Adapted:
-        """Return the source."""
+        """The rows that the base class reads, under our names."""
         from rlhf_plugin_verifiers.datasets.adapted import Adapted, mbpp_row
 
         return Adapted(super().build(ctx), mbpp_row)
