@@ -16,7 +16,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ def main(descriptor: int, parent: int) -> None:
         channel.sendall(pack({"failed": _explain(error)}))
         return
     if forks_safely():
+        lines.close()  # it holds the channel open, also in what is forked
         fork_servers(verifier, channel)
     else:
         channel.sendall(pack({"ready": os.getpid()}))
@@ -61,7 +62,8 @@ def forks_safely() -> bool:
 def fork_servers(verifier: Verifier, control: socket.socket) -> None:
     """Fork a process that answers; when it ends, for whatever reason, clean up behind it and fork the next.
 
-    What building the verifier has started, such as a sandbox, belongs to this process and stays.
+    What building the verifier has started, such as a sandbox, belongs to this process and stays. The process that
+    answers holds its own channel only: what it forks, or a stray write, cannot speak for this one.
     """
     gc.collect()
     gc.freeze()
@@ -164,7 +166,7 @@ def limit_memory(megabytes: int | None) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (size, size))
 
 
-def _lines(channel: socket.socket) -> Iterator[bytes]:
+def _lines(channel: socket.socket) -> Generator[bytes]:
     with channel.makefile("rb") as stream:
         yield from iter(stream.readline, b"")
 

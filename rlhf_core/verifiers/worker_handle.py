@@ -115,7 +115,11 @@ class WorkerProcess:
             raise PluginError(f"verifier '{self.name}' cannot be built in a worker process", why=why)
 
     def _adopt(self, deadline: float) -> dict[str, Any]:
-        """Read the next announcement: a process is ready, its channel comes along, and how the one before it ended."""
+        """Read the next announcement: a process is ready, its channel comes along, and how the one before it ended.
+
+        Raises:
+            OSError, ValueError: there is none, or it is not one.
+        """
         data, descriptors = b"", list[int]()
         while not data.endswith(b"\n"):
             self._control.settimeout(max(deadline - time.monotonic(), 1e-3))
@@ -124,6 +128,8 @@ class WorkerProcess:
                 raise ConnectionResetError("the worker closed its channel")
             data, descriptors = data + chunk, descriptors + list(received)
         reply = json.loads(data)
+        if not isinstance(reply, dict) or not ({"failed"} <= reply.keys() or isinstance(reply.get("ready"), int)):
+            raise ValueError(f"the worker announced {str(reply)[:80]!r}, expected that it is ready")
         if "ready" in reply:
             self.pid, self._buffer, self._fresh = int(reply["ready"]), b"", self._calls
             self._heard = os.fstat(self._stderr.fileno()).st_size
@@ -179,7 +185,10 @@ class WorkerProcess:
     def _renew(self) -> int | None:
         """Take the process forked in place of the last one and return how that one ended, or start from nothing."""
         try:
-            return self._adopt(time.monotonic() + EXIT_GRACE_S).get("ended")
+            reply = self._adopt(time.monotonic() + EXIT_GRACE_S)
+            if self._channel in (None, self._control):
+                raise ValueError("the worker announced a process without its channel")
+            return reply.get("ended")
         except (OSError, ValueError):
             self.kill()
             self.start()
@@ -208,7 +217,9 @@ class WorkerProcess:
         output_start, output = self._heard, ""
         if self._forked:
             self.drop()
-            code = self._renew()
+            code = None
+            with contextlib.suppress(RlhfError, RuntimeError, OSError):  # the next call tries again, and says so
+                code = self._renew()
         else:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(EXIT_GRACE_S)

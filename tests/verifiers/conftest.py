@@ -14,7 +14,7 @@ from rlhf_core.verifiers.config import VerifierRewardConfig
 from rlhf_core.verifiers.verifier_reward import VerifierReward
 
 MODULE = '''
-import ctypes, os, signal, subprocess, sys, threading, time
+import ctypes, os, signal, stat, subprocess, sys, threading, time
 from rlhf_core.verifiers.config import VerifierConfig
 from rlhf_core.types import Score
 
@@ -50,6 +50,16 @@ class Naughty:
         print("noise on stdout", flush=True); os.write(1, b"more\\n"); return Score(1.0)
     def fork_and_return(self, _):
         os.fork(); return Score(5.0)
+    def scribble(self, noise):
+        """Write to every socket that this process holds, from a process that it forks, as a stray library would."""
+        pid = os.fork()
+        if pid: os.waitpid(pid, 0); return Score(5.0)
+        data = noise.encode().decode("unicode_escape").encode("latin-1")
+        for number in range(3, 256):
+            try:
+                if stat.S_ISSOCK(os.fstat(number).st_mode): os.write(number, data)
+            except OSError: pass
+        os._exit(0)
     def daemonize(self, path):
         """A grandchild that leaves group and parent and ignores SIGTERM, then the call hangs."""
         code = ("import os, signal, sys, time; signal.signal(15, signal.SIG_IGN); os.setsid(); "

@@ -158,6 +158,37 @@ def test_a_verifier_with_threads_is_not_forked(judge: Judge, sample: MakeSample)
     assert good.value == 2.0
 
 
+@pytest.mark.parametrize(
+    "noise",
+    [
+        "noise\\n",
+        "null\\n",
+        "[1]\\n",
+        "{}\\n",
+        '{"ready": 1}\\n',
+        '{"call": 1}\\n',
+        '{"call": 1, "score": 3}\\n',
+        "\\xff\\n",
+    ],
+)
+@pytest.mark.parametrize("thread", [False, True])
+def test_stray_writes_cost_one_verdict(judge: Judge, sample: MakeSample, noise: str, thread: bool) -> None:
+    reward = judge(verifier={"name": "naughty", "thread": thread}, timeout_s=20.0)
+    bad, *good = reward.score([sample(f"scribble {noise}"), sample("echo 1"), sample("echo 2"), sample("echo 3")])
+    assert (bad.status, bad.value) == (ScoreStatus.ERROR, None)
+    assert [s.value for s in good] == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_the_process_that_answers_holds_one_socket(judge: Judge, sample: MakeSample) -> None:
+    """The line on which its parent announces processes is not for it, or for what it forks."""
+    reward = judge()
+    reward.score([sample("echo 1")])
+    pid = reward.pool.workers[0].pid
+    links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
+    assert len([link for link in links if link.startswith("socket:")]) == 1
+
+
 def test_what_a_verifier_prints_does_not_reach_the_answer(judge: Judge, sample: MakeSample) -> None:
     assert [s.value for s in judge().score([sample("chatter")] * 3)] == [1.0] * 3
 
