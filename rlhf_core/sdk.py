@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from rlhf_core.data.mixture import interleave as interleave
     from rlhf_core.data.schema import RawRow as RawRow
     from rlhf_core.data.schema import RowReader as RowReader
+    from rlhf_core.delimiters import JUDGE_AS_DATA as JUDGE_AS_DATA
+    from rlhf_core.delimiters import conversation_block as conversation_block
+    from rlhf_core.delimiters import delimited as delimited
     from rlhf_core.errors import RunDirError as RunDirError
     from rlhf_core.kernels.agreement import rounding_tolerance as rounding_tolerance
     from rlhf_core.kernels.last_token import can_pack as can_pack
@@ -208,6 +211,7 @@ TOPICS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "Scores and answers": {
         "rlhf_core.contracts": ("score_samples",),
+        "rlhf_core.delimiters": ("JUDGE_AS_DATA", "conversation_block", "delimited"),
         "rlhf_core.verifiers.numeric": ("find_numbers", "stated_number"),
     },
     "Configuration and registry": {

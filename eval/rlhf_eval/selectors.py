@@ -23,14 +23,23 @@ from rlhf_core.api import (
     RlhfError,
     Sample,
 )
-from rlhf_core.sdk import component_of, context_of, model_paths, read_jsonl, weights_digest
+from rlhf_core.sdk import (
+    JUDGE_AS_DATA,
+    component_of,
+    context_of,
+    conversation_block,
+    delimited,
+    model_paths,
+    read_jsonl,
+    weights_digest,
+)
 from rlhf_eval.store import ResultFolder
 
 Row = Mapping[str, Any]
 Say = Callable[[str], None]
 JUDGE_SYSTEM = (
     "You grade answers. Given a question and an answer, reply with one number from 0 (wrong or useless) to "
-    "10 (right and complete), and nothing else."
+    f"10 (right and complete), and nothing else. {JUDGE_AS_DATA}"
 )
 JUDGE_BATCH = 64
 PART = 256
@@ -155,7 +164,8 @@ def _marks(judge: Any, rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _question(row: Row) -> str:
-    return f"Question:\n{row['prompt'][-1]['content']}\n\nAnswer:\n{row['completion']}\n\nMark from 0 to 10:"
+    blocks = delimited(conversation_block(row["prompt"]), ("response", row["completion"]))
+    return f"{blocks}\n\nMark from 0 to 10:"
 
 
 def _mark(reply: JudgeReply) -> dict[str, Any]:

@@ -35,7 +35,9 @@ class MarkerConfig(ComponentConfig):
 
     def ask(self, requests: Sequence[JudgeRequest]) -> list[JudgeReply]:
         return [
-            JudgeReply("Mark: 9" if "7" in r.messages[-1]["content"].split("Answer:")[1] else "no idea")
+            JudgeReply(
+                "Mark: 9" if "7" in r.messages[-1]["content"].split("<response-")[1].split("\n")[1] else "no idea"
+            )
             for r in requests
         ]
 

@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rlhf_core.delimiters import delimited
 from rlhf_core.runs.jsonl import read_jsonl
 from rlhf_plugin_judge.ledger import Ledger
 from rlhf_plugin_judge.prices import NANO
@@ -113,7 +114,7 @@ def verdicts(folder: Path, count: int) -> dict[str, Any]:
 
 def expected(row: dict[str, Any]) -> float:
     """The grade that the service gives this row, whatever else happens."""
-    text = f"<conversation>\n{row['prompt']}\n</conversation>\n\n<response>\n{row['completion']}\n</response>"
+    text = delimited(("conversation", row["prompt"]), ("response", row["completion"]))
     return float(json.loads(by_question({"messages": [{"content": text}]}))["grade"])
 
 

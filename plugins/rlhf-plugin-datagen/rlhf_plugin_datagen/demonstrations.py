@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rlhf_core.api import JudgeReply, JudgeRequest, Message
-from rlhf_core.sdk import request_seed
+from rlhf_core.sdk import JUDGE_AS_DATA, conversation_block, delimited, request_seed
 from rlhf_plugin_datagen.items import Item, ItemResult, Settings, length, question, reply_text, was_cut
 from rlhf_plugin_datagen.principles import numbered
 from rlhf_plugin_datagen.usage import Estimate, Meter
-from rlhf_plugin_judge.texts import AS_DATA, conversation, tagged
 
 GUIDE = """You answer by these principles:
 {principles}"""
@@ -67,8 +66,7 @@ def draft_request(item: Item, settings: Settings) -> JudgeRequest:
 def critique_request(item: Item, draft: str, settings: Settings) -> JudgeRequest:
     """What is wrong with the draft; greedy."""
     messages = question(
-        tagged("conversation", conversation(item.prompt)),
-        tagged("draft", draft),
+        delimited(conversation_block(item.prompt), ("draft", draft)),
         "Criticise the draft.",
     )
     return stage_request(item, "critique", CRITIQUE, messages, settings.judge_tokens, 0.0, settings)
@@ -77,9 +75,7 @@ def critique_request(item: Item, draft: str, settings: Settings) -> JudgeRequest
 def revision_request(item: Item, draft: str, critique: str, settings: Settings) -> JudgeRequest:
     """The draft revised by its critique; greedy."""
     messages = question(
-        tagged("conversation", conversation(item.prompt)),
-        tagged("draft", draft),
-        tagged("critique", critique),
+        delimited(conversation_block(item.prompt), ("draft", draft), ("critique", critique)),
         "Revise the draft.",
     )
     return stage_request(item, "revision", REVISE, messages, settings.max_tokens, 0.0, settings)
@@ -98,7 +94,7 @@ def stage_request(
     return JudgeRequest(
         f"{item.id}#{stage}",
         messages,
-        system.format(principles=numbered(settings.principles), data=AS_DATA),
+        system.format(principles=numbered(settings.principles), data=JUDGE_AS_DATA),
         max_tokens,
         temperature,
         request_seed(settings.seed, "data", item.id, stage),

@@ -26,7 +26,7 @@ class RuleConfig(ComponentConfig):
         return Rule(self)
 
 def part(text, tag):
-    return re.search(f"<{tag}>\\\\n(.*?)\\\\n</{tag}>", text, re.DOTALL)[1]
+    return re.search(f"<{tag}-[0-9a-f]+>\\\\n(.*?)\\\\n</{tag}-", text, re.DOTALL)[1]
 
 class Rule:
     def __init__(self, config):
@@ -59,18 +59,18 @@ class Rule:
         text, manner = request.messages[-1]["content"], self.config.manner
         if manner == "prose":
             return "I like the first one."
-        if "<response_a>" in request.messages[0]["content"]:
+        if "<response_a-" in request.messages[0]["content"]:
             text = request.messages[0]["content"]
             a, b = len(part(text, "response_a")), len(part(text, "response_b"))
             better = "A" if manner == "first" or a < b else "tie" if a == b else "B"
             if manner == "repairs" and len(request.messages) == 1:
                 return "Shorter is better."
             return "So: " + json.dumps({"better": better, "why": "principle 6"})
-        if "<critique>" in text:
+        if "<critique-" in text:
             return part(text, "draft").upper()
-        if "<draft>" in text:
+        if "<draft-" in text:
             return "Louder."
-        if "<response>" in text:
+        if "<response-" in text:
             words = len(part(text, "response").split())
             top = 9 if manner == "off_scale" else 5
             return json.dumps({"grades": {"short": top if words < 4 else 1, "kind": 3}, "why": "counted"})

@@ -20,7 +20,7 @@ pytest.importorskip("anthropic")
 def shorter(body: Mapping[str, Any]) -> str:
     """Prefers the shorter response, wherever it stands."""
     text = str(body["messages"][0]["content"])
-    a, b = (re.search(f"<response_{x}>\n(.*?)\n</response_{x}>", text, re.DOTALL) for x in "ab")
+    a, b = (re.search(f"<response_{x}-\\w+>\n(.*?)\n</response_{x}-", text, re.DOTALL) for x in "ab")
     assert a is not None
     assert b is not None
     return json.dumps({"better": "A" if len(a[1]) < len(b[1]) else "B", "why": "principle 6"})

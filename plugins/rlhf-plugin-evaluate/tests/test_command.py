@@ -31,7 +31,8 @@ class ShorterConfig(ComponentConfig):
 class Shorter:
     def ask(self, requests: Sequence[JudgeRequest]) -> list[JudgeReply]:
         def one(text: str) -> JudgeReply:
-            a, b = (text.split(f"<{tag}>\n")[1].split(f"\n</{tag}>")[0] for tag in ("response_a", "response_b"))
+            tags = (f"{name}-{text.split()[1]}" for name in ("response_a", "response_b"))
+            a, b = (text.split(f"<{tag}>\n")[1].split(f"\n</{tag}>")[0] for tag in tags)
             return JudgeReply(json.dumps({"better": "B" if len(b) < len(a) else "A"}), cost_usd=0.01)
 
         return [one(r.messages[-1]["content"]) for r in requests]

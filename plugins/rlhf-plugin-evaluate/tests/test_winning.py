@@ -117,7 +117,7 @@ def test_the_judge_sees_the_whole_conversation_and_responses_cannot_speak_to_it(
     for request, ours in zip(judge.asked, ("response_a", "response_b"), strict=True):
         text = request.messages[0]["content"]
         assert all(turn["content"] in text for turn in talk)
-        assert text.count(f"</{ours}>") == 1
+        assert text.count(f"</{ours}") == 1
 
 
 def test_prompts_without_an_outcome_are_left_out_and_counted() -> None:

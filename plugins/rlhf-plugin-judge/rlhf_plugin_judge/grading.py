@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.api import JudgeRequest, Sample, Score
-from rlhf_plugin_judge.texts import AS_DATA, conversation, tagged
+from rlhf_core.sdk import JUDGE_AS_DATA, conversation_block, delimited
 from rlhf_plugin_judge.verdict import Verdict, ask_json, number
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class GradeReward:
 
     def __init__(self, config: JudgeRewardConfig, judge: Judge) -> None:
         self.config, self.judge = config, judge
-        self.system = SYSTEM.format(criterion=config.criterion, data=AS_DATA, low=config.low, high=config.high)
+        self.system = SYSTEM.format(criterion=config.criterion, data=JUDGE_AS_DATA, low=config.low, high=config.high)
 
     def score(self, samples: Sequence[Sample]) -> list[Score]:
         """One score per sample, each from its own question."""
@@ -41,9 +41,7 @@ class GradeReward:
     def request(self, at: int, sample: Sample) -> JudgeRequest:
         """The question about one sample."""
         asking = self.config.asking
-        text = (
-            f"{tagged('conversation', conversation(sample.prompt.messages))}\n\n{tagged('response', sample.completion)}"
-        )
+        text = delimited(conversation_block(sample.prompt.messages), ("response", sample.completion))
         return JudgeRequest(
             f"{sample.prompt.id}#{at}",
             ({"role": "user", "content": text},),

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.api import JudgeRequest, Message, PreferencePair, Sample, Score, ScoreStatus
+from rlhf_core.sdk import JUDGE_AS_DATA, conversation_block, delimited
 from rlhf_plugin_judge.grading import close_judge
-from rlhf_plugin_judge.texts import AS_DATA, conversation, tagged
 from rlhf_plugin_judge.verdict import Unusable, Verdict, ask_json
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def compare(judge: Judge, matches: Sequence[Match], criterion: str, asking: Aski
 
 def questions(matches: Sequence[Match], criterion: str, asking: Asking) -> list[JudgeRequest]:
     """Both orders of each match whose responses differ."""
-    system = SYSTEM.format(criterion=criterion, data=AS_DATA)
+    system = SYSTEM.format(criterion=criterion, data=JUDGE_AS_DATA)
     requests: list[JudgeRequest] = []
     for match in matches:
         if match.first != match.second:
@@ -80,9 +80,7 @@ def matches_of(pairs: Sequence[PreferencePair]) -> list[Match]:
 
 def question(match: Match, a: str, b: str, order: str, system: str, asking: Asking) -> JudgeRequest:
     """The question in one order."""
-    text = "\n\n".join(
-        (tagged("conversation", conversation(match.prompt)), tagged("response_a", a), tagged("response_b", b))
-    )
+    text = delimited(conversation_block(match.prompt), ("response_a", a), ("response_b", b))
     return JudgeRequest(
         f"{match.id}:{order}",
         ({"role": "user", "content": text},),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from rlhf_core.api import JudgeReply, JudgeRequest, Score, ScoreStatus
-from rlhf_core.sdk import Judge
+from rlhf_core.sdk import Judge, delimited
 
 T = TypeVar("T")
 LOOKED_AT = 20_000
@@ -17,8 +17,8 @@ LOOKED_AT = 20_000
 _OPENED = re.compile(r'\{\s*"')
 """What begins like a JSON object with keys, unlike braces in prose or LaTeX."""
 REPAIR = (
-    "That is not the JSON that was asked for: {why}. Answer again, with the JSON object alone: no prose around "
-    "it, no code fence."
+    "That is not the JSON that was asked for; the text between the tags says why. Answer again, with the JSON object "
+    "alone: no prose around it, no code fence."
 )
 
 
@@ -129,8 +129,9 @@ def read(reply: JudgeReply, parse: Callable[[dict[str, Any]], T]) -> Verdict[T]:
 
 def repair_request(request: JudgeRequest, text: str, why: str) -> JudgeRequest:
     """The question, its unusable answer, and what is wrong with it."""
+    problem = delimited(("problem", why.split(" (the judge said")[0]))  # it may quote what quotes the response
     turns = (
         {"role": "assistant", "content": text.strip() or "(nothing)"},
-        {"role": "user", "content": REPAIR.format(why=why.split(" (the judge said")[0])},
+        {"role": "user", "content": f"{problem}\n\n{REPAIR}"},
     )
     return replace(request, id=f"{request.id}:again", messages=(*request.messages, *turns))

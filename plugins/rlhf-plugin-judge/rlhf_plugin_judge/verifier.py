@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.api import JudgeRequest, Sample, Score
+from rlhf_core.sdk import JUDGE_AS_DATA, conversation_block, delimited
 from rlhf_plugin_judge.grading import close_judge
-from rlhf_plugin_judge.texts import AS_DATA, conversation, tagged
 from rlhf_plugin_judge.verdict import Unusable, ask_json
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class JudgeVerifier:
 
     def __init__(self, config: JudgeVerifierConfig, judge: Judge) -> None:
         self.config, self.judge = config, judge
-        self.system = SYSTEM.format(criterion=config.criterion, data=AS_DATA)
+        self.system = SYSTEM.format(criterion=config.criterion, data=JUDGE_AS_DATA)
 
     @classmethod
     def from_config(cls, config: JudgeVerifierConfig, ctx: BuildContext) -> JudgeVerifier:
@@ -51,15 +51,15 @@ class JudgeVerifier:
         """The question about one sample."""
         asking, answer = self.config.asking, sample.prompt.answer
         shown = answer is not None and self.config.reference != "never"
-        parts = [
-            tagged("conversation", conversation(sample.prompt.messages)),
-            *([tagged("reference", str(answer))] if shown else []),
-            tagged("response", sample.completion),
-        ]
+        text = delimited(
+            conversation_block(sample.prompt.messages),
+            *([("reference", str(answer))] if shown else []),
+            ("response", sample.completion),
+        )
         system = self.system + (COMPARE if shown else "")
         return JudgeRequest(
             sample.prompt.id,
-            ({"role": "user", "content": "\n\n".join(parts)},),
+            ({"role": "user", "content": text},),
             system,
             asking.max_tokens,
             asking.temperature,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.api import JudgeRequest, Sample, Score
+from rlhf_core.sdk import JUDGE_AS_DATA, conversation_block, delimited
 from rlhf_plugin_judge.grading import close_judge
-from rlhf_plugin_judge.texts import AS_DATA, conversation, tagged
 from rlhf_plugin_judge.verdict import Unusable, ask_json
 from rlhf_plugin_rubric.rubric import BadGrades, Rubric
 
@@ -79,9 +79,9 @@ def system_text(rubric: Rubric) -> str:
     """What every question shares."""
     rows = [f"- {c.name}, from {c.scale[0]} (worst) to {c.scale[1]} (best): {c.question}" for c in rubric.criteria]
     names = ", ".join(f'"{n}": N' for n in rubric.names)
-    return SYSTEM.format(criteria="\n".join(rows), data=AS_DATA, names=names)
+    return SYSTEM.format(criteria="\n".join(rows), data=JUDGE_AS_DATA, names=names)
 
 
 def shown(sample: Sample) -> str:
     """The conversation and the response."""
-    return f"{tagged('conversation', conversation(sample.prompt.messages))}\n\n{tagged('response', sample.completion)}"
+    return delimited(conversation_block(sample.prompt.messages), ("response", sample.completion))
