@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from rlhf_core.data.mixture import interleave as interleave
     from rlhf_core.data.schema import RawRow as RawRow
     from rlhf_core.data.schema import RowReader as RowReader
-    from rlhf_core.delimiters import JUDGE_AS_DATA as JUDGE_AS_DATA
-    from rlhf_core.delimiters import conversation_block as conversation_block
     from rlhf_core.delimiters import delimited as delimited
     from rlhf_core.errors import RunDirError as RunDirError
     from rlhf_core.kernels.agreement import rounding_tolerance as rounding_tolerance
@@ -211,7 +209,7 @@ TOPICS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "Scores and answers": {
         "rlhf_core.contracts": ("score_samples",),
-        "rlhf_core.delimiters": ("JUDGE_AS_DATA", "conversation_block", "delimited"),
+        "rlhf_core.delimiters": ("delimited",),
         "rlhf_core.verifiers.numeric": ("find_numbers", "stated_number"),
     },
     "Configuration and registry": {

@@ -24,10 +24,8 @@ from rlhf_core.api import (
     Sample,
 )
 from rlhf_core.sdk import (
-    JUDGE_AS_DATA,
     component_of,
     context_of,
-    conversation_block,
     delimited,
     model_paths,
     read_jsonl,
@@ -39,7 +37,7 @@ Row = Mapping[str, Any]
 Say = Callable[[str], None]
 JUDGE_SYSTEM = (
     "You grade answers. Given a question and an answer, reply with one number from 0 (wrong or useless) to "
-    f"10 (right and complete), and nothing else. {JUDGE_AS_DATA}"
+    "10 (right and complete), and nothing else."
 )
 JUDGE_BATCH = 64
 PART = 256
@@ -164,7 +162,7 @@ def _marks(judge: Any, rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _question(row: Row) -> str:
-    blocks = delimited(conversation_block(row["prompt"]), ("response", row["completion"]))
+    blocks = delimited(("response", row["completion"]), conversation=row["prompt"])
     return f"{blocks}\n\nMark from 0 to 10:"
 
 

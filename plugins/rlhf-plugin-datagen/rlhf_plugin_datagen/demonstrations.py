@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rlhf_core.api import JudgeReply, JudgeRequest, Message
-from rlhf_core.sdk import JUDGE_AS_DATA, conversation_block, delimited, request_seed
-from rlhf_plugin_datagen.items import Item, ItemResult, Settings, length, question, reply_text, was_cut
+from rlhf_core.sdk import delimited, request_seed
+from rlhf_plugin_datagen.items import FRAME, Item, ItemResult, Settings, length, question, reply_text, was_cut
 from rlhf_plugin_datagen.principles import numbered
 from rlhf_plugin_datagen.usage import Estimate, Meter
 
@@ -16,13 +16,11 @@ GUIDE = """You answer by these principles:
 CRITIQUE = """You criticise a draft of a response to a conversation by these principles:
 {principles}
 
-{data}
 Say briefly, principle by principle where one is not kept, what is wrong and what to change. If nothing is, say so."""
 
 REVISE = """You revise a draft of a response to a conversation, following a critique and these principles:
 {principles}
 
-{data}
 Write the revised response alone, as it will be sent: no preface, no remark on the draft."""
 
 
@@ -66,7 +64,7 @@ def draft_request(item: Item, settings: Settings) -> JudgeRequest:
 def critique_request(item: Item, draft: str, settings: Settings) -> JudgeRequest:
     """What is wrong with the draft; greedy."""
     messages = question(
-        delimited(conversation_block(item.prompt), ("draft", draft)),
+        delimited(("draft", draft), conversation=item.prompt),
         "Criticise the draft.",
     )
     return stage_request(item, "critique", CRITIQUE, messages, settings.judge_tokens, 0.0, settings)
@@ -75,7 +73,7 @@ def critique_request(item: Item, draft: str, settings: Settings) -> JudgeRequest
 def revision_request(item: Item, draft: str, critique: str, settings: Settings) -> JudgeRequest:
     """The draft revised by its critique; greedy."""
     messages = question(
-        delimited(conversation_block(item.prompt), ("draft", draft), ("critique", critique)),
+        delimited(("draft", draft), ("critique", critique), conversation=item.prompt),
         "Revise the draft.",
     )
     return stage_request(item, "revision", REVISE, messages, settings.max_tokens, 0.0, settings)
@@ -94,7 +92,7 @@ def stage_request(
     return JudgeRequest(
         f"{item.id}#{stage}",
         messages,
-        system.format(principles=numbered(settings.principles), data=JUDGE_AS_DATA),
+        system.format(principles=numbered(settings.principles)),
         max_tokens,
         temperature,
         request_seed(settings.seed, "data", item.id, stage),
@@ -110,5 +108,5 @@ def estimate_demonstrations(item: Item, generator: Estimate, judge: Estimate, se
     """A draft, a critique of it, and a revision by both."""
     rules, prompt, draft = len(numbered(settings.principles)), length(item.prompt), 4 * settings.max_tokens
     generator.add(rules + len(GUIDE) + prompt, settings.max_tokens)
-    judge.add(rules + len(CRITIQUE) + prompt + draft, settings.judge_tokens)
-    generator.add(rules + len(REVISE) + prompt + draft + 4 * settings.judge_tokens, settings.max_tokens)
+    judge.add(rules + FRAME + len(CRITIQUE) + prompt + draft, settings.judge_tokens)
+    generator.add(rules + FRAME + len(REVISE) + prompt + draft + 4 * settings.judge_tokens, settings.max_tokens)

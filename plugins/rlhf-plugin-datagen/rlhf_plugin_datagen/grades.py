@@ -7,6 +7,7 @@ from typing import Any
 
 from rlhf_core.api import JudgeRequest, Prompt, Sample
 from rlhf_plugin_datagen.items import (
+    FRAME,
     Item,
     ItemResult,
     Settings,
@@ -86,4 +87,4 @@ def estimate_grades(item: Item, generator: Estimate, judge: Estimate, settings: 
     if item.completion is None:
         generator.add(length(item.prompt), settings.max_tokens)
     text = 4 * settings.max_tokens if item.completion is None else len(item.completion)
-    judge.add(length(item.prompt) + len(system_text(settings.rubric)) + text, settings.judge_tokens)
+    judge.add(FRAME + length(item.prompt) + len(system_text(settings.rubric)) + text, settings.judge_tokens)

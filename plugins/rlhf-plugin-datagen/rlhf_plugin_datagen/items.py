@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_core.api import JudgeReply, JudgeRequest, Message
-from rlhf_core.sdk import request_seed
+from rlhf_core.sdk import delimited, request_seed
 from rlhf_plugin_datagen.usage import Estimate, Meter
 from rlhf_plugin_rubric.rubric import Rubric
 
@@ -51,6 +51,8 @@ class Settings:
     """Of responses; judges answer at 0."""
 
 
+FRAME = len(delimited(("conversation", ""), ("response_a", ""), ("response_b", "")))
+"""Characters of a judge's question around its texts, for estimates."""
 Produce = Callable[[Sequence[Item], Meter, Meter, Settings], list[ItemResult]]
 """(items of one batch, generator, judge, settings) -> one result per item, in order."""
 EstimateItem = Callable[[Item, Estimate, Estimate, Settings], None]

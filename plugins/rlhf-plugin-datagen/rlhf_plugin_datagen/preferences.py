@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlhf_core.api import JudgeReply
-from rlhf_core.sdk import JUDGE_AS_DATA
-from rlhf_plugin_datagen.items import Item, ItemResult, Settings, length, reply_text, response_request, was_cut
+from rlhf_plugin_datagen.items import FRAME, Item, ItemResult, Settings, length, reply_text, response_request, was_cut
 from rlhf_plugin_datagen.principles import numbered
 from rlhf_plugin_datagen.usage import Estimate, Meter
 from rlhf_plugin_judge.pairwise import SYSTEM, Match, Outcome, compare
@@ -70,5 +69,5 @@ def preference(item: Item, texts: Sequence[str], outcome: Outcome) -> ItemResult
 def estimate_preferences(item: Item, generator: Estimate, judge: Estimate, settings: Settings) -> None:
     """Two responses, and two comparisons of the longest that they can be."""
     generator.add(length(item.prompt), settings.max_tokens, times=2)
-    system = len(SYSTEM) + len(JUDGE_AS_DATA) + len(BETTER) + len(numbered(settings.principles))
+    system = FRAME + len(SYSTEM) + len(BETTER) + len(numbered(settings.principles))
     judge.add(length(item.prompt) + system + 8 * settings.max_tokens, settings.judge_tokens, times=2)

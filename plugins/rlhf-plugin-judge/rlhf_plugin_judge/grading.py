@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.api import JudgeRequest, Sample, Score
-from rlhf_core.sdk import JUDGE_AS_DATA, conversation_block, delimited
+from rlhf_core.sdk import delimited
 from rlhf_plugin_judge.verdict import Verdict, ask_json, number
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from rlhf_plugin_judge.rewards import JudgeRewardConfig
 
 SYSTEM = """You grade the response of an assistant. {criterion}
-{data}
 Think in one or two sentences. Then write one JSON object and nothing after it:
 {{"why": "...", "grade": N}}
 where N is a whole number from {low} (worst) to {high} (best)."""
@@ -30,7 +29,7 @@ class GradeReward:
 
     def __init__(self, config: JudgeRewardConfig, judge: Judge) -> None:
         self.config, self.judge = config, judge
-        self.system = SYSTEM.format(criterion=config.criterion, data=JUDGE_AS_DATA, low=config.low, high=config.high)
+        self.system = SYSTEM.format(criterion=config.criterion, low=config.low, high=config.high)
 
     def score(self, samples: Sequence[Sample]) -> list[Score]:
         """One score per sample, each from its own question."""
@@ -41,7 +40,7 @@ class GradeReward:
     def request(self, at: int, sample: Sample) -> JudgeRequest:
         """The question about one sample."""
         asking = self.config.asking
-        text = delimited(conversation_block(sample.prompt.messages), ("response", sample.completion))
+        text = delimited(("response", sample.completion), conversation=sample.prompt.messages)
         return JudgeRequest(
             f"{sample.prompt.id}#{at}",
             ({"role": "user", "content": text},),

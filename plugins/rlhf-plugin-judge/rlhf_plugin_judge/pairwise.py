@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.api import JudgeRequest, Message, PreferencePair, Sample, Score, ScoreStatus
-from rlhf_core.sdk import JUDGE_AS_DATA, conversation_block, delimited
+from rlhf_core.sdk import delimited
 from rlhf_plugin_judge.grading import close_judge
 from rlhf_plugin_judge.verdict import Unusable, Verdict, ask_json
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from rlhf_plugin_judge.rewards import Asking, JudgeRewardConfig
 
 SYSTEM = """You compare two responses of an assistant to the same conversation. {criterion}
-{data}
 Neither their order nor their length says which is better.
 Think in one or two sentences. Then write one JSON object and nothing after it:
 {{"why": "...", "better": "A"}}
@@ -64,7 +63,7 @@ def compare(judge: Judge, matches: Sequence[Match], criterion: str, asking: Aski
 
 def questions(matches: Sequence[Match], criterion: str, asking: Asking) -> list[JudgeRequest]:
     """Both orders of each match whose responses differ."""
-    system = SYSTEM.format(criterion=criterion, data=JUDGE_AS_DATA)
+    system = SYSTEM.format(criterion=criterion)
     requests: list[JudgeRequest] = []
     for match in matches:
         if match.first != match.second:
@@ -80,7 +79,7 @@ def matches_of(pairs: Sequence[PreferencePair]) -> list[Match]:
 
 def question(match: Match, a: str, b: str, order: str, system: str, asking: Asking) -> JudgeRequest:
     """The question in one order."""
-    text = delimited(conversation_block(match.prompt), ("response_a", a), ("response_b", b))
+    text = delimited(("response_a", a), ("response_b", b), conversation=match.prompt)
     return JudgeRequest(
         f"{match.id}:{order}",
         ({"role": "user", "content": text},),

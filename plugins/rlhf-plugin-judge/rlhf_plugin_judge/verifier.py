@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.api import JudgeRequest, Sample, Score
-from rlhf_core.sdk import JUDGE_AS_DATA, conversation_block, delimited
+from rlhf_core.sdk import delimited
 from rlhf_plugin_judge.grading import close_judge
 from rlhf_plugin_judge.verdict import Unusable, ask_json
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from rlhf_plugin_judge.rewards import JudgeVerifierConfig
 
 SYSTEM = """You check the response of an assistant. {criterion}
-{data}
 Think in one or two sentences. Then write one JSON object and nothing after it:
 {{"why": "...", "verdict": true}}
 where "verdict" is true for yes and false for no."""
@@ -32,7 +31,7 @@ class JudgeVerifier:
 
     def __init__(self, config: JudgeVerifierConfig, judge: Judge) -> None:
         self.config, self.judge = config, judge
-        self.system = SYSTEM.format(criterion=config.criterion, data=JUDGE_AS_DATA)
+        self.system = SYSTEM.format(criterion=config.criterion)
 
     @classmethod
     def from_config(cls, config: JudgeVerifierConfig, ctx: BuildContext) -> JudgeVerifier:
@@ -52,9 +51,9 @@ class JudgeVerifier:
         asking, answer = self.config.asking, sample.prompt.answer
         shown = answer is not None and self.config.reference != "never"
         text = delimited(
-            conversation_block(sample.prompt.messages),
             *([("reference", str(answer))] if shown else []),
             ("response", sample.completion),
+            conversation=sample.prompt.messages,
         )
         system = self.system + (COMPARE if shown else "")
         return JudgeRequest(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.api import JudgeRequest, Sample, Score
-from rlhf_core.sdk import JUDGE_AS_DATA, conversation_block, delimited
+from rlhf_core.sdk import delimited
 from rlhf_plugin_judge.grading import close_judge
 from rlhf_plugin_judge.verdict import Unusable, ask_json
 from rlhf_plugin_rubric.rubric import BadGrades, Rubric
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 SYSTEM = """You grade the response of an assistant by each of these criteria, independently of the others:
 {criteria}
-{data}
 Think in one or two sentences. Then write one JSON object and nothing after it:
 {{"why": "...", "grades": {{{names}}}}}
 where each N is a whole number on the criterion's scale."""
@@ -79,9 +78,9 @@ def system_text(rubric: Rubric) -> str:
     """What every question shares."""
     rows = [f"- {c.name}, from {c.scale[0]} (worst) to {c.scale[1]} (best): {c.question}" for c in rubric.criteria]
     names = ", ".join(f'"{n}": N' for n in rubric.names)
-    return SYSTEM.format(criteria="\n".join(rows), data=JUDGE_AS_DATA, names=names)
+    return SYSTEM.format(criteria="\n".join(rows), names=names)
 
 
 def shown(sample: Sample) -> str:
     """The conversation and the response."""
-    return delimited(conversation_block(sample.prompt.messages), ("response", sample.completion))
+    return delimited(("response", sample.completion), conversation=sample.prompt.messages)
