@@ -16,6 +16,7 @@ from rlhf_core.strategy.protocols import (
     GroupFactory,
     ModelSharding,
     OptimizerSharding,
+    ShardedForward,
     Strategy,
 )
 from rlhf_core.types import (
@@ -267,6 +268,7 @@ __all__ = [
     "OptimizerSharding",
     "RewardModel",
     "RolloutEngine",
+    "ShardedForward",
     "Stateful",
     "Strategy",
     "Tracker",

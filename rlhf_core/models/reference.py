@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ class Reference:
             yield self.model
 
     def sync(self, policy: Any) -> None:
-        """Become the policy as it is now; on every rank, where its weights are whole."""
+        """Become the policy as it is now; on every rank, where both are whole or both are sharded alike."""
         assert not self.adapter, "with LoRA the reference is the adapter switched off"
         import torch
 
@@ -57,15 +57,22 @@ class Reference:
     def _tensors(model: Any) -> list[Any]:
         return [*model.parameters(), *model.buffers()]
 
-    def save(self, folder: Path) -> None:
-        """Write the weights, for a checkpoint of a run that syncs."""
+    def save(self, folder: Path, weights: Mapping[str, Any] | None = None) -> None:
+        """Write the weights, for a checkpoint of a run that syncs.
+
+        Args:
+            folder: of the checkpoint.
+            weights: whole, by name, from ``strategy.full_state(reference.model)``; None takes the model's own.
+        """
         from safetensors.torch import save_file
 
-        named = {k: v.detach().cpu().contiguous() for k, v in self.model.named_parameters()}
+        parameters = dict(self.model.named_parameters())
+        weights = parameters if weights is None else weights
+        named = {k: weights[k].detach().cpu().contiguous() for k in parameters}
         save_file(named, str(folder / FILE))
 
     def load(self, folder: Path) -> None:
-        """Restore them, bit for bit.
+        """Restore them, bit for bit; before a strategy shards the model.
 
         Raises:
             ModelError: the checkpoint holds none, or another model's.

@@ -102,6 +102,32 @@ class Strategy(Collectives, ModelSharding, GradientSync, OptimizerSharding, Prot
 
 
 @runtime_checkable
+class ShardedForward(Protocol):
+    """Optional for a strategy: forwards without gradient while each rank keeps its shards.
+
+    Reference and old logprobs, critic values and held-out losses then need no whole weights
+    (:class:`rlhf_core.trainers.common.no_grad_forward.NoGradForward`). A strategy without it is asked for
+    :meth:`ModelSharding.gathered`, and every rank holds the frozen reference whole.
+    """
+
+    def prepare_frozen(self, module: torch.nn.Module) -> torch.nn.Module:
+        """Place or shard a module that is never trained.
+
+        Its parameters are to lie as :meth:`ModelSharding.prepare` lays the trained ones, so that a reference that is
+        synced is copied shard by shard.
+        """
+        ...
+
+    def sharded_forward(self, module: torch.nn.Module) -> AbstractContextManager[torch.nn.Module]:
+        """Context that yields what to call instead of a prepared module; afterwards every rank holds shards only.
+
+        All ranks enter and leave it together, and call what it yields equally often. The policy's head runs on chunks
+        of tokens: a strategy that shards it by itself must keep it whole from its first call to the end of the forward.
+        """
+        ...
+
+
+@runtime_checkable
 class GroupFactory(Protocol):
     """Optional for a strategy: collectives for a second thread, which never meet those of the first.
 

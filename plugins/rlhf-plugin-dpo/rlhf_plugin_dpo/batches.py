@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_core.api import LossOutput, PairBatch
-from rlhf_core.sdk import Learner
+from rlhf_core.sdk import Learner, micro_batches_of_size
 from rlhf_plugin_dpo.items import PairItem, sides_of
 from rlhf_plugin_dpo.pair_loss import TIE
 
@@ -85,9 +85,9 @@ def prepare(
 def policy_sums(items: Sequence[PairItem], learner: Learner, micro_batch_size: int) -> tuple[list[float], list[float]]:
     """Summed logprobs of chosen and rejected under the policy as it is, of the whole batch on every rank."""
     strategy, world = learner.strategy, learner.strategy.world_size
-    with strategy.gathered(learner.module):
-        module: Any = strategy.unwrap(learner.module)
-        sums = module.sums(sides_of(items[strategy.rank :: world]), micro_batch_size)
+    cut = micro_batches_of_size(2 * micro_batch_size)
+    rank_sides = sides_of(items[strategy.rank :: world])
+    sums = learner.no_grad.rows(rank_sides, cut, lambda module, sides: module.side_sums(sides))
     shards = strategy.gather_objects(sums)
     rows = [shards[n % world][2 * (n // world) : 2 * (n // world) + 2] for n in range(len(items))]
     return [r[0] for r in rows], [r[1] for r in rows]

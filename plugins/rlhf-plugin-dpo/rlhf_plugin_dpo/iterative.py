@@ -36,7 +36,7 @@ from rlhf_core.sdk import (
 from rlhf_plugin_dpo.batches import SupervisedTerm, prepare
 from rlhf_plugin_dpo.buffer import PairBuffer, pack, unpack
 from rlhf_plugin_dpo.choose import choose_pairs, summed
-from rlhf_plugin_dpo.items import PairItem, sides_of
+from rlhf_plugin_dpo.items import PairItem, Side, sides_of
 from rlhf_plugin_dpo.iterative_config import IterativeDpoConfig
 from rlhf_plugin_dpo.pair_module import PairModule
 from rlhf_plugin_dpo.schedule import beta_scale
@@ -204,9 +204,11 @@ class IterativeTrainer:
         """Pairs with their logprobs under the reference policy as it is now; each rank gives its own, maybe none."""
         reference, config = self.parts.reference, self.config
         assert reference is not None
-        with self.parts.whole_weights(), reference.active() as model:
-            module = PairModule(model, config.ld_alpha, paths=self.inputs.options)
-            sums = module.sums(sides_of(items), config.micro_batch_size)
+
+        def compute(module: Any, sides: Sequence[Side]) -> list[float]:
+            return PairModule(module.model, config.ld_alpha, paths=self.inputs.options).side_sums(sides)
+
+        sums = reference.rows(sides_of(items), micro_batches_of_size(2 * config.micro_batch_size), compute)
         return [item.with_refs(*sums[2 * n : 2 * n + 2]) for n, item in enumerate(items)]
 
     def _count(self, scores: Sequence[Score], dropped: Counter[str]) -> None:

@@ -5,13 +5,14 @@ Suffixes: ``_B`` pairs, ``_S`` sides (chosen and rejected of every pair), ``_T``
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
 from rlhf_core.api import PairBatch
 from rlhf_core.sdk import ForwardOptions, completion_logprobs
-from rlhf_plugin_dpo.items import PairItem, Side, sides_of
+from rlhf_plugin_dpo.items import Side, sides_of
 
 
 class PairModule(torch.nn.Module):
@@ -35,8 +36,12 @@ class PairModule(torch.nn.Module):
         self.model, self.ld_alpha = model, ld_alpha
         self.conversation, self.paths = conversation, paths or ForwardOptions()
 
-    def forward(self, items: Sequence[PairItem]) -> PairBatch:
-        """Return the batch of a micro-batch, shapes ``[B]``."""
+    def forward(self, items: Sequence[Any], compute: Callable[[Any, Sequence[Any]], Any] | None = None) -> Any:
+        """Return the batch of a micro-batch, shapes ``[B]``; with ``compute``, ``compute(self, items)`` instead."""
+        return self.batch(items) if compute is None else compute(self, items)
+
+    def batch(self, items: Sequence[Any]) -> Any:
+        """The :class:`PairBatch` of a micro-batch."""
         chosen = [i.chosen for i in items]
         with_prompt = self.conversation and items[0].nll_scale > 0
         prompt_every = 2 if with_prompt else 0
@@ -98,6 +103,9 @@ class PairModule(torch.nn.Module):
         """Summed logprob of each side without gradient; ``micro_batch_size`` counts pairs of sides."""
         sums: list[float] = []
         for start in range(0, len(sides), 2 * micro_batch_size):
-            chunk = sides[start : start + 2 * micro_batch_size]
-            sums += self._summed(self._logprobs(chunk, 0), chunk, 0).tolist()
+            sums += self.side_sums(sides[start : start + 2 * micro_batch_size])
         return sums
+
+    def side_sums(self, sides: Sequence[Side]) -> list[float]:
+        """:meth:`sums` of one micro-batch."""
+        return self._summed(self._logprobs(sides, 0), sides, 0).tolist()

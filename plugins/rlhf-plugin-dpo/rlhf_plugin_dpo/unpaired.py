@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from rlhf_core.api import BuildContext, DatasetError, UnpairedBatch
-from rlhf_core.sdk import OfflineTrainer
+from rlhf_core.sdk import OfflineTrainer, micro_batches_of_size
 from rlhf_plugin_dpo.items import Side
 from rlhf_plugin_dpo.pair_module import PairModule
 from rlhf_plugin_dpo.schedule import beta_scale
@@ -44,8 +44,8 @@ class UnpairedItem:
 class UnpairedModule(PairModule):
     """Logprobs of single responses."""
 
-    def forward(self, items: Sequence[UnpairedItem]) -> UnpairedBatch:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return the batch of a micro-batch, shapes ``[B]``."""
+    def batch(self, items: Sequence[UnpairedItem]) -> UnpairedBatch:
+        """The batch of a micro-batch, shapes ``[B]``."""
         sides = [i.side for i in items]
         sums_B = self._summed(self._logprobs(sides, 0), sides, 0)
 
@@ -179,10 +179,7 @@ class UnpairedTrainer(OfflineTrainer):
     def _kl(self, items: list[UnpairedItem]) -> float:
         strategy = self.strategy
         rank_sides = [item.mismatched for item in items[strategy.rank :: strategy.world_size]]
-        logprobs: list[float] = []
-        with strategy.gathered(self.learner.module):
-            if rank_sides:
-                module = strategy.unwrap(self.learner.module)
-                logprobs = module.sums(rank_sides, self.settings.micro_batch_size)
+        cut = micro_batches_of_size(2 * self.settings.micro_batch_size)
+        logprobs = self.learner.no_grad.rows(rank_sides, cut, lambda module, sides: module.side_sums(sides))
         total = sum(logprob - float(side.ref or 0.0) for logprob, side in zip(logprobs, rank_sides))
         return max(0.0, strategy.sum_over_ranks([total])[0] / len(items))

@@ -19,6 +19,7 @@ from rlhf_core.functional.reduce import reduce_loss
 from rlhf_core.protocols import Loss, Strategy
 from rlhf_core.trainers.common.config import LoopSettings, OptimizerSettings
 from rlhf_core.trainers.common.micro_batches import MicroBatcher, micro_batches_of_size
+from rlhf_core.trainers.common.no_grad_forward import NoGradForward
 
 Sums = defaultdict[str, float]
 """Metric -> sum over micro-batches."""
@@ -73,6 +74,8 @@ class Learner:
     ) -> None:
         self.module, self.loss, self.strategy, self.settings = module, loss, strategy, settings
         self.critic = critic
+        self.no_grad = NoGradForward(strategy, module)
+        """Forwards of the module without gradient."""
         self.micro_batcher = micro_batcher or micro_batches_of_size(settings.micro_batch_size)
         self.critic_only_updates = 0
         """Updates so far in which only the critic learned; the policy's schedule begins after them."""
@@ -212,12 +215,15 @@ class Learner:
         tokens, sequences = self.strategy.sum_over_ranks(local)
         sums: Sums = defaultdict(float)
         weights: Sums = defaultdict(float)
-        with self.strategy.gathered(self.module):
-            for part in self.micro_batcher(samples):
-                batch = self.strategy.unwrap(self.module)([samples[i] for i in part])
-                out = self.loss(batch)
-                loss = self.reduce(out.loss, batch, tokens, sequences)
-                add(sums, weights, {"loss": (loss, 0.0), **core_metrics(batch), **out.metrics})
+
+        def measured(module: Any, micro: Sequence[Any]) -> Mapping[str, Any]:
+            batch = module(micro)
+            out = self.loss(batch)
+            loss = self.reduce(out.loss, batch, tokens, sequences)
+            return {"loss": (loss, 0.0), **core_metrics(batch), **out.metrics}
+
+        for _, rows in self.no_grad.parts(samples, self.micro_batcher, measured):
+            add(sums, weights, rows)
         sums["loss"] += 0.0  # a rank without samples takes part too
         weights["loss"] = 1.0 / self.strategy.world_size
         return means([self._over_ranks({k: (sums[k], weights[k]) for k in sums})])

@@ -15,6 +15,7 @@ from rlhf_core.batches import TokenBatch
 from rlhf_core.policy.forward import completion_hidden, completion_logprobs
 from rlhf_core.policy.forward_options import ALL, ForwardOptions
 from rlhf_core.trainers.common.micro_batches import MicroBatcher
+from rlhf_core.trainers.common.no_grad_forward import Compute
 from rlhf_core.trainers.common.training_sample import Floats, TrainingSample
 
 
@@ -41,8 +42,15 @@ class PolicyModule(torch.nn.Module):
         self.model, self.critic, self.on_policy_trunk = model, critic, on_policy_trunk
         self.temperature, self.options = temperature, options
 
-    def forward(self, samples: Sequence[TrainingSample]) -> TokenBatch:
-        """Return the token batch of a micro-batch, shapes ``[B, T]``, right-padded."""
+    def forward(self, samples: Sequence[TrainingSample], compute: Compute[Any] | None = None) -> Any:
+        """Return the :class:`TokenBatch` of a micro-batch, shapes ``[B, T]``, right-padded.
+
+        With ``compute`` return ``compute(self, samples)`` instead: what it runs is then inside of this module's call,
+        where a sharded strategy has its weights.
+        """
+        return self._batch(samples) if compute is None else compute(self, samples)
+
+    def _batch(self, samples: Sequence[TrainingSample]) -> TokenBatch:
         out = completion_logprobs(
             self.model,
             [i.prompt_ids for i in samples],
@@ -90,42 +98,60 @@ class PolicyModule(torch.nn.Module):
         self, samples: Sequence[TrainingSample], micro_batcher: MicroBatcher, *, entropy: bool
     ) -> tuple[list[Floats], list[Floats]]:
         """Logprobs and, if asked for, entropies of each item's completion, one array ``[T]`` per item each."""
-        logprobs: dict[int, Floats] = {}
-        entropies: dict[int, Floats] = {}
+        rows: dict[int, tuple[Floats, Floats | None]] = {}
         for part in micro_batcher(samples):
-            micro = [samples[i] for i in part]
-            out = completion_logprobs(
-                self.model,
-                [i.prompt_ids for i in micro],
-                [i.completion_ids for i in micro],
-                temperature=self.temperature,
-                entropy=entropy,
-                **self.options.as_arguments,
-            )
-            logprobs |= zip(part, _rows(out.logprobs_BT, micro))
-            entropies |= {} if out.entropy_BT is None else zip(part, _rows(out.entropy_BT, micro))
-        return [logprobs[n] for n in range(len(samples))], [entropies[n] for n in range(len(entropies))]
+            rows |= zip(part, self.measure_micro([samples[i] for i in part], entropy=entropy))
+        return columns([rows[n] for n in range(len(samples))])
+
+    def measure_micro(
+        self, samples: Sequence[TrainingSample], *, entropy: bool = False, model: torch.nn.Module | None = None
+    ) -> list[tuple[Floats, Floats | None]]:
+        """Logprobs and, if asked for, entropies ``[T]`` of each completion of one micro-batch.
+
+        Args:
+            samples: of the micro-batch.
+            entropy: whether it is asked for.
+            model: instead of the policy, at its temperature and with its options; None takes the policy.
+        """
+        out = completion_logprobs(
+            self.model if model is None else model,
+            [i.prompt_ids for i in samples],
+            [i.completion_ids for i in samples],
+            temperature=self.temperature,
+            entropy=entropy,
+            **self.options.as_arguments,
+        )
+        entropies = [None] * len(samples) if out.entropy_BT is None else _rows(out.entropy_BT, samples)
+        return list(zip(_rows(out.logprobs_BT, samples), entropies))
 
     @torch.no_grad()
     def values(self, samples: Sequence[TrainingSample], micro_batcher: MicroBatcher) -> list[np.ndarray[Any, Any]]:
-        """The critic's values before each token and after the last, without gradient: one array ``[T + 1]`` per item.
+        """The critic's values before each token and after the last, without gradient: one ``[T + 1]`` per item."""
+        rows: dict[int, np.ndarray[Any, Any]] = {}
+        for part in micro_batcher(samples):
+            rows |= zip(part, self.values_micro([samples[i] for i in part]))
+        return [rows[n] for n in range(len(samples))]
+
+    def values_micro(self, samples: Sequence[TrainingSample]) -> list[np.ndarray[Any, Any]]:
+        """:meth:`values` of one micro-batch.
 
         The policy's hidden states are computed only if the critic wants them.
         """
         assert self.critic is not None
-        rows: dict[int, np.ndarray[Any, Any]] = {}
-        for part in micro_batcher(samples):
-            micro = [samples[i] for i in part]
-            prompts = [i.prompt_ids for i in micro]
-            longer = [(*i.completion_ids, 0) for i in micro]  # a last token is only predicted, never fed
-            hidden_NH = (
-                completion_hidden(self.model, prompts, longer, self.options.share_prefix, self.options.packing)
-                if self.on_policy_trunk
-                else None
-            )
-            flat = self.critic(prompts, longer, hidden_NH).float().cpu().numpy()
-            rows |= zip(part, np.split(flat, np.cumsum([len(c) for c in longer])[:-1]))
-        return [rows[n] for n in range(len(samples))]
+        prompts = [i.prompt_ids for i in samples]
+        longer = [(*i.completion_ids, 0) for i in samples]  # a last token is only predicted, never fed
+        hidden_NH = (
+            completion_hidden(self.model, prompts, longer, self.options.share_prefix, self.options.packing)
+            if self.on_policy_trunk
+            else None
+        )
+        flat = self.critic(prompts, longer, hidden_NH).float().cpu().numpy()
+        return np.split(flat, np.cumsum([len(c) for c in longer])[:-1])
+
+
+def columns(rows: Sequence[tuple[Floats, Floats | None]]) -> tuple[list[Floats], list[Floats]]:
+    """(Logprobs, entropies) of rows of :meth:`PolicyModule.measure_micro`; no entropies where none were asked for."""
+    return [logprobs for logprobs, _ in rows], [entropies for _, entropies in rows if entropies is not None]
 
 
 def _rows(values_BT: torch.Tensor, samples: Sequence[TrainingSample]) -> list[Floats]:

@@ -5,63 +5,76 @@ Suffix: ``_T`` completion tokens of one rollout.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import torch
 
 from rlhf_core.contracts import check_advantages, check_returns
 from rlhf_core.functional.kl import kl_value
 from rlhf_core.models.reference import Reference
-from rlhf_core.protocols import Strategy
+from rlhf_core.policy.structure import structure
+from rlhf_core.protocols import ShardedForward, Strategy
 from rlhf_core.rollout_batch import RolloutBatch
 from rlhf_core.trainers.common.micro_batches import MicroBatcher
-from rlhf_core.trainers.common.policy_module import PolicyModule
+from rlhf_core.trainers.common.no_grad_forward import Compute, NoGradForward
+from rlhf_core.trainers.common.policy_module import PolicyModule, columns
 from rlhf_core.trainers.common.training_sample import Floats, TrainingSample, by_group
 from rlhf_core.trainers.online.config import OnlineTrainerConfig
 from rlhf_core.trainers.online.rewards import apply_kl_penalty, apply_overlong_penalty, policy_tokens
 from rlhf_core.types import Advantages, Rollout, Score, TokenValues
 
-WholeWeights = Callable[[], AbstractContextManager[None]]
-"""Context in which the policy's weights are whole on every rank."""
+R = TypeVar("R")
 
 
 class ReferencePolicy:
     """The reference policy beside the one that is trained.
 
     Args:
-        reference: a frozen copy, or the adapter switched off.
+        reference: a frozen copy, or the adapter switched off. All ranks construct this together, after the copy's
+            weights were loaded: the strategy may shard it.
         policy: being trained.
-        whole_weights: of the policy.
+        trained: the policy's prepared module; its part ``model`` is the policy.
+        strategy: ranks, and where the weights are.
         sync_every: steps after which the policy becomes the reference; 0 never.
     """
 
-    def __init__(self, reference: Reference, policy: Any, whole_weights: WholeWeights, sync_every: int) -> None:
-        self.reference, self.policy, self.whole_weights = reference, policy, whole_weights
+    def __init__(
+        self, reference: Reference, policy: Any, trained: torch.nn.Module, strategy: Strategy, sync_every: int
+    ) -> None:
+        self.reference, self.policy, self.trained, self.strategy = reference, policy, trained, strategy
         self.sync_every = sync_every
+        self._sharded = isinstance(strategy, ShardedForward)
+        if self._sharded and not reference.adapter:
+            structure(reference.model)  # tries a few forwards on the model, while it is whole
+        module = trained if reference.adapter else PolicyModule(reference.model)
+        self._no_grad = NoGradForward(strategy, module, frozen=not reference.adapter)
 
-    def active(self) -> AbstractContextManager[Any]:
-        """Context that yields the model that computes reference logprobs; all ranks enter it together."""
-        return self.reference.active()
+    def rows(self, samples: Sequence[Any], micro_batcher: MicroBatcher, compute: Compute[R]) -> list[R]:
+        """One row per sample of what ``compute(module, samples)`` returns without gradient and dropout.
 
-    def weights(self) -> AbstractContextManager[None]:
-        """Context in which that model's weights are whole on every rank."""
-        return self.whole_weights() if self.reference.adapter else nullcontext()
+        ``module.model`` is the reference policy's; all ranks call this together, with none of their own maybe.
+        """
+        return self._no_grad.rows(samples, micro_batcher, compute, self.reference.active())
 
     def logprobs(
         self, samples: Sequence[TrainingSample], module: PolicyModule, micro_batcher: MicroBatcher
     ) -> list[Floats]:
         """Logprobs ``[T]`` of each completion, at the temperature and with the forward options of ``module``."""
-        with self.weights(), self.active() as model:
-            return PolicyModule(model, module.temperature, module.options).logprobs(samples, micro_batcher)
+
+        def compute(reference: Any, micro: Sequence[TrainingSample]) -> list[Floats]:
+            return columns(module.measure_micro(micro, model=reference.model))[0]
+
+        return self.rows(samples, micro_batcher, compute)
 
     def sync(self, step: int) -> dict[str, float]:
         """Become the policy as it is now, if this step ends so; return a metric that says it."""
         if self.sync_every == 0 or step % self.sync_every:
             return {}
-        with self.whole_weights():
+        with nullcontext() if self._sharded else self.strategy.gathered(self.trained):
             self.reference.sync(self.policy)
         return {"reference_synced": 1.0}
 
@@ -100,8 +113,8 @@ class AdvantageStep:
         reference: None where nothing asks for it.
         module: the policy, with the critic if the estimator has one.
         micro_batcher: cuts the forwards without gradient.
+        no_grad: forwards of that module, prepared.
         strategy: gathers what every rank has.
-        whole_weights: of the policy.
         config: KL and length penalties.
     """
 
@@ -112,12 +125,12 @@ class AdvantageStep:
         reference: ReferencePolicy | None,
         module: PolicyModule,
         micro_batcher: MicroBatcher,
+        no_grad: NoGradForward,
         strategy: Strategy,
-        whole_weights: WholeWeights,
         config: OnlineTrainerConfig,
     ) -> None:
         self.estimator, self.label, self.reference, self.module = estimator, label, reference, module
-        self.micro_batcher, self.strategy, self.whole_weights = micro_batcher, strategy, whole_weights
+        self.micro_batcher, self.no_grad, self.strategy = micro_batcher, no_grad, strategy
         self.config = config
 
     def forward(self, samples: Sequence[TrainingSample]) -> ForwardResults:
@@ -127,8 +140,7 @@ class AdvantageStep:
             references = self.reference.logprobs(samples, self.module, self.micro_batcher)
         if self.module.critic is None:
             return ForwardResults(references, None)
-        with self.whole_weights():
-            values = self.module.values(samples, self.micro_batcher)
+        values = self.no_grad.rows(samples, self.micro_batcher, lambda module, micro: module.values_micro(micro))
         rows = references if references is not None else [None] * len(values)
         return ForwardResults(references, [TokenValues(row, ref) for row, ref in zip(values, rows)])
 

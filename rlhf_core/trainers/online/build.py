@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ from rlhf_core.context import BuildContext
 from rlhf_core.loss_terms import EntropyBonus, ImportanceCorrection, KLTerm
 from rlhf_core.models.sampler_policy import SamplerPolicy, trained_names
 from rlhf_core.policy.structure import base_model
-from rlhf_core.protocols import CriticAdvantage, Loss, RolloutEngine
+from rlhf_core.protocols import CriticAdvantage, Loss, RolloutEngine, Strategy
 from rlhf_core.runs.checkpoint_manager import Checkpoint
 from rlhf_core.strategy.group import new_group
 from rlhf_core.trainers.common.forward_check import ForwardCheck
@@ -22,7 +22,7 @@ from rlhf_core.trainers.common.learner import Learner
 from rlhf_core.trainers.common.micro_batches import PolicyMicroBatcher
 from rlhf_core.trainers.common.policy_evaluator import PolicyEvaluator
 from rlhf_core.trainers.common.policy_module import PolicyModule
-from rlhf_core.trainers.online.advantages import AdvantageStep, ReferencePolicy, WholeWeights
+from rlhf_core.trainers.online.advantages import AdvantageStep, ReferencePolicy
 from rlhf_core.trainers.online.checkpoint import OnlineCheckpoint, PolicyWeights
 from rlhf_core.trainers.online.collector import CollectorSettings, RolloutCollector
 from rlhf_core.trainers.online.config import OnlineTrainerConfig, RolloutTrainerConfig
@@ -93,15 +93,15 @@ def build_online(
     )
     evaluator = build_evaluator(config, ctx, inputs, generator, rewards, whole_weights)
     session.counts.update({} if checkpoint else inputs.datasets.counts)
-    reference = reference_policy(config, inputs, whole_weights)
+    reference = reference_policy(config, inputs, prepared, strategy)
     forward_check = ForwardCheck(module, strategy, whole_weights, session.counts, done=not config.self_check)
     label = session.components.label(estimator)
     return OnlineParts(
         scheduler=_build_scheduler(config, ctx, inputs, generator, rewards, whole_weights, sampler, names),
         rewards=rewards,
-        advantages=AdvantageStep(estimator, label, reference, module, micro_batcher, strategy, whole_weights, config),
+        advantages=AdvantageStep(estimator, label, reference, module, micro_batcher, learner.no_grad, strategy, config),
         forward_check=forward_check,
-        update=UpdateStep(learner, module, micro_batcher, strategy, whole_weights, config, session, ctx.seed),
+        update=UpdateStep(learner, module, micro_batcher, strategy, config, session, ctx.seed),
         learner=learner,
         reference=reference,
         evaluator=evaluator,
@@ -122,7 +122,7 @@ class RolloutTrainingParts:
     reference: ReferencePolicy | None
     evaluator: PolicyEvaluator
     checkpoint: OnlineCheckpoint
-    whole_weights: WholeWeights
+    whole_weights: Callable[[], AbstractContextManager[None]]
     weight_sync: WeightSync
     """To be synced before rollouts are collected or the policy is evaluated."""
 
@@ -166,7 +166,7 @@ def build_rollout_training(
         collector=RolloutCollector(inputs.prompts, generator, rewards, strategy, settings, whole_weights),
         rewards=rewards,
         learner=learner,
-        reference=reference_policy(config, inputs, whole_weights),
+        reference=reference_policy(config, inputs, prepared, strategy),
         evaluator=evaluator,
         checkpoint=OnlineCheckpoint(session.checkpoints, strategy, weights, learner, inputs.prompts, inputs.held),
         whole_weights=whole_weights,
@@ -204,7 +204,7 @@ def build_evaluator(
     inputs: OnlineInputs,
     generator: RolloutGenerator,
     rewards: RewardManager,
-    whole_weights: WholeWeights,
+    whole_weights: Callable[[], AbstractContextManager[None]],
 ) -> PolicyEvaluator:
     """Held-out prompts and, on rank 0, the benchmarks."""
     chosen = ctx.config.benchmarks if ctx.strategy.rank == 0 else ()
@@ -222,12 +222,12 @@ def build_evaluator(
 
 
 def reference_policy(
-    config: RolloutTrainerConfig, inputs: OnlineInputs, whole_weights: WholeWeights
+    config: RolloutTrainerConfig, inputs: OnlineInputs, trained: torch.nn.Module, strategy: Strategy
 ) -> ReferencePolicy | None:
-    """The reference policy, if the run keeps one."""
+    """The reference policy, if the run keeps one; after its weights were loaded. All ranks call it."""
     if inputs.reference is None:
         return None
-    return ReferencePolicy(inputs.reference, inputs.policy.model, whole_weights, config.kl.sync_every)
+    return ReferencePolicy(inputs.reference, inputs.policy.model, trained, strategy, config.kl.sync_every)
 
 
 def collector_settings(config: RolloutTrainerConfig, inputs: OnlineInputs) -> CollectorSettings:
@@ -258,7 +258,7 @@ def _build_scheduler(
     inputs: OnlineInputs,
     generator: RolloutGenerator,
     rewards: RewardManager,
-    whole_weights: WholeWeights,
+    whole_weights: Callable[[], AbstractContextManager[None]],
     sampler: SamplerPolicy | None,
     names: Sequence[str],
 ) -> RolloutScheduler:

@@ -45,17 +45,18 @@ class PolicyWeights:
     def writer(self, strategy: Strategy) -> WriteModel:
         """What writes a checkpoint's weights (adapters, with LoRA) and tokenizer, beside them critic and reference.
 
-        All ranks call it; the critic is gathered here.
+        All ranks call it; critic and reference are gathered here.
         """
-        critic = self.critic
+        critic, reference = self.critic, self.synced_reference
+        reference_weights = None if reference is None else strategy.full_state(reference.model)
         critic_weights = None if critic is None else strategy.full_state(critic)
 
         def write(folder: Path, weights: Mapping[str, Any]) -> None:
             save_model(self.policy.model, self.policy.tokenizer, folder, weights)
             if critic is not None and critic_weights is not None:
                 save_critic(critic, critic_weights, folder.parent)
-            if self.synced_reference is not None:
-                self.synced_reference.save(folder.parent)
+            if reference is not None:
+                reference.save(folder.parent, reference_weights)
 
         return write
 

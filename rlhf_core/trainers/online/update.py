@@ -15,9 +15,8 @@ from rlhf_core.protocols import Strategy
 from rlhf_core.runs.session import RunSession
 from rlhf_core.trainers.common.learner import Learner, MetricSums, means
 from rlhf_core.trainers.common.micro_batches import PolicyMicroBatcher
-from rlhf_core.trainers.common.policy_module import PolicyModule
+from rlhf_core.trainers.common.policy_module import PolicyModule, columns
 from rlhf_core.trainers.common.training_sample import TrainingSample, regrouped
-from rlhf_core.trainers.online.advantages import WholeWeights
 from rlhf_core.trainers.online.config import OnlineTrainerConfig
 from rlhf_core.trainers.online.entropy import keep_uncertain
 from rlhf_core.trainers.online.logprob_mismatch import mismatch_warning
@@ -35,7 +34,6 @@ class UpdateStep:
         module: the policy; old logprobs come from it.
         micro_batcher: cuts forwards, and shares groups out to ranks.
         strategy: ranks.
-        whole_weights: of the policy.
         config: batch sizes and what is left out.
         session: hooks and counts.
         seed: of the order of optimizer batches.
@@ -47,13 +45,12 @@ class UpdateStep:
         module: PolicyModule,
         micro_batcher: PolicyMicroBatcher,
         strategy: Strategy,
-        whole_weights: WholeWeights,
         config: OnlineTrainerConfig,
         session: RunSession,
         seed: int,
     ) -> None:
         self.learner, self.module, self.micro_batcher, self.strategy = learner, module, micro_batcher, strategy
-        self.whole_weights, self.config, self.session, self.seed = whole_weights, config, session, seed
+        self.config, self.session, self.seed = config, session, seed
         self.updates_per_step = config.updates_per_step
         self.checked_mismatch = False
         """Engine and trainer were compared on the run's first batch."""
@@ -103,8 +100,10 @@ class UpdateStep:
             samples, several = [s.with_(old_T=s.behaviour_T) for s in samples if s.behaviour_T is not None], False
         if not several and not choose:
             return regrouped(samples, groups), {}
-        with self.whole_weights():
-            old, entropies = self.module.measure(samples, self.micro_batcher, entropy=choose)
+        measured = self.learner.no_grad.rows(
+            samples, self.micro_batcher, lambda module, micro: module.measure_micro(micro, entropy=choose)
+        )
+        old, entropies = columns(measured)
         metrics: dict[str, float] = {}
         if several:
             samples = [s.with_(old_T=old_T) for s, old_T in zip(samples, old)]
