@@ -44,7 +44,7 @@ class Segments(torch.Tensor):
     """Stands where the attention mask would, and carries the segments of the row."""
 
     segments: tuple[Segment, ...]
-    """In the order in which they lie, without a gap; a prompt is one of them."""
+    """In the order in which they lie, without a gap; a prompt is one of them, or some side by side."""
 
 
 @dataclass(frozen=True)
@@ -148,10 +148,12 @@ def attend(
     lengths = [stop - start for start, stop in (segment.own for segment in mask.segments)]
     # A slice of the row would get a gradient as long as the row, for every segment; split gives each its own length.
     queries, keys, values = (row.split(lengths, dim=2) for row in (query, key, value))
-    number = {segment.own: n for n, segment in enumerate(mask.segments)}
+    first = {segment.own[0]: n for n, segment in enumerate(mask.segments)}
+    last = {segment.own[1]: n for n, segment in enumerate(mask.segments)}
     out: list[torch.Tensor] = []
     for n, segment in enumerate(mask.segments):
-        seen = [n] if segment.prompt[0] == segment.prompt[1] else [number[segment.prompt], n]
+        start, stop = segment.prompt
+        seen = [n] if start == stop else [*range(first[start], last[stop] + 1), n]
         out.append(
             _attend_segment(
                 queries[n], [keys[i] for i in seen], [values[i] for i in seen], options.get("scaling"), window

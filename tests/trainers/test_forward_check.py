@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import yaml
 from rlhf_core.kernels import packing
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
+from rlhf_core.policy.forward import completion_logprobs
 from rlhf_core.policy.forward_options import ForwardOptions
 from rlhf_core.policy.structure import structure
 from rlhf_core.trainers.common.forward_check import choose_samples, forward_check
@@ -76,6 +78,21 @@ def test_a_wrong_gradient_is_found_where_logprobs_agree(monkeypatch: pytest.Monk
     assert [f.name for f in found] == ["chunked_head"]
     assert found[0].nats < 1e-4
     assert found[0].gradient == pytest.approx(0.1, abs=0.01)
+
+
+def test_rounding_of_a_small_gradient_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a policy is certain, large terms cancel in the gradient of its logprobs and their rounding is what is left;
+    a wrong gradient is still found."""
+    from rlhf_core.kernels import chunked_head
+
+    policy, prompt = load_policy(ModelConfig()).model, (1, 3, 291, 266, 226, 29, 295, 226, 30, 36, 2, 4)
+    samples = [replace(s, prompt_ids=prompt, completion_ids=(57, 77, 74, 314, 266, 226)) for s in items()[:4]]
+    certain = completion_logprobs(policy, [prompt], [samples[0].completion_ids])  # What is 8 + 9? The answer is
+    assert certain.logprobs_BT.min() > -1e-3
+    assert forward_check(policy, samples, 1.0, ForwardOptions()) == []
+    real = chunked_head._logit_gradient
+    monkeypatch.setattr(chunked_head, "_logit_gradient", lambda *args: real(*args) * 1.1)
+    assert [f.name for f in forward_check(policy, samples, 1.0, ForwardOptions())] == ["chunked_head"]
 
 
 def test_a_run_falls_back_and_trains_as_without(train: Train, leak: None, caplog: pytest.LogCaptureFixture) -> None:
