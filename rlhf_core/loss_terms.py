@@ -10,10 +10,10 @@ from typing import Literal
 import torch
 
 from rlhf_core.batches import LossOutput, TokenBatch
+from rlhf_core.config.importance import ImportanceSettings
 from rlhf_core.functional.importance import effective_sample_size, importance_weights
 from rlhf_core.functional.kl import kl_loss
 from rlhf_core.protocols import Loss
-from rlhf_core.trainers.online.rollout_config import ImportanceSettings
 
 MEAN_SQUARE = "importance/mean_square"
 """Kept until :func:`with_sample_size` makes an effective sample size of it, which is no mean over micro-batches."""

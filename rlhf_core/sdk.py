@@ -109,10 +109,12 @@ if TYPE_CHECKING:
     from rlhf_core.strategy.local import LocalStrategy as LocalStrategy
     from rlhf_core.study.config import StudyConfig as StudyConfig
     from rlhf_core.trainers.common.config import LoopSettings as LoopSettings
+    from rlhf_core.trainers.common.generation import rollout_metrics as rollout_metrics
     from rlhf_core.trainers.common.learner import Learner as Learner
     from rlhf_core.trainers.common.micro_batches import micro_batches_of_size as micro_batches_of_size
     from rlhf_core.trainers.common.policy_evaluator import Evaluation as Evaluation
     from rlhf_core.trainers.common.policy_module import PolicyModule as PolicyModule
+    from rlhf_core.trainers.common.rewards import score_metrics as score_metrics
     from rlhf_core.trainers.common.run_loop import LoopSchedule as LoopSchedule
     from rlhf_core.trainers.common.run_loop import run_loop as run_loop
     from rlhf_core.trainers.common.run_steps import run_steps as run_steps
@@ -122,11 +124,9 @@ if TYPE_CHECKING:
     from rlhf_core.trainers.online.advantages import measure_kl as measure_kl
     from rlhf_core.trainers.online.build import RolloutTrainingParts as RolloutTrainingParts
     from rlhf_core.trainers.online.build import build_rollout_training as build_rollout_training
-    from rlhf_core.trainers.online.generation import rollout_metrics as rollout_metrics
     from rlhf_core.trainers.online.inputs import load_online_inputs as load_online_inputs
     from rlhf_core.trainers.online.preflight import check_prompt_shares as check_prompt_shares
     from rlhf_core.trainers.online.preflight import check_reference as check_reference
-    from rlhf_core.trainers.online.rewards import score_metrics as score_metrics
     from rlhf_core.trainers.online.summary import summarize_online_run as summarize_online_run
     from rlhf_core.verifiers.numeric import find_numbers as find_numbers
     from rlhf_core.verifiers.numeric import stated_number as stated_number
@@ -179,10 +179,10 @@ TOPICS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "rlhf_core.trainers.offline.trainer": ("OfflineTrainer", "OfflineTask"),
         "rlhf_core.trainers.online.advantages": ("measure_kl",),
         "rlhf_core.trainers.online.build": ("RolloutTrainingParts", "build_rollout_training"),
-        "rlhf_core.trainers.online.generation": ("rollout_metrics",),
+        "rlhf_core.trainers.common.generation": ("rollout_metrics",),
         "rlhf_core.trainers.online.inputs": ("load_online_inputs",),
         "rlhf_core.trainers.online.preflight": ("check_prompt_shares", "check_reference"),
-        "rlhf_core.trainers.online.rewards": ("score_metrics",),
+        "rlhf_core.trainers.common.rewards": ("score_metrics",),
         "rlhf_core.trainers.online.summary": ("summarize_online_run",),
         "rlhf_core.rollout_batch": ("RolloutBatch",),
         "rlhf_core.strategy.local": ("LocalStrategy",),

@@ -78,3 +78,10 @@ def test_public_imports_and_declared_dependencies_pass(tmp_path: Path) -> None:
     public = "from rlhf_core.api import Score\nfrom rlhf_core.sdk import load_policy\n"
     (folder / "x.py").write_text(public + "from rlhf_plugin_a.y import z\nimport torch\n")
     assert run("imports", tmp_path).returncode == 0
+
+
+def test_what_both_loops_use_knows_neither() -> None:
+    shared = (ROOT / "rlhf_core/trainers/common", ROOT / "rlhf_core/trainers/offline")
+    texts = {path: path.read_text() for folder in shared for path in folder.glob("*.py")}
+    texts[ROOT / "rlhf_core/loss_terms.py"] = (ROOT / "rlhf_core/loss_terms.py").read_text()
+    assert not [path for path, text in texts.items() if "rlhf_core.trainers.online" in text]

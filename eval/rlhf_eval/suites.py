@@ -17,6 +17,8 @@ from rlhf_eval.styles import GSM8K_COT, QUESTION_ANSWER, QUESTION_ONLY, R1_ZERO_
 if TYPE_CHECKING:
     from rlhf_core.api import BuildContext
 
+VerifierField = component("verifier")
+
 
 class SuiteConfig(ComponentConfig):
     """What all suites have in common."""
@@ -50,7 +52,7 @@ class SuiteConfig(ComponentConfig):
     """Worked examples before each question: the first rows of ``shots_path``."""
     shots_path: str | None = None
     """File in the same form with the worked examples, such as the training split."""
-    verifier: component("verifier") | None = None  # pyright: ignore[reportInvalidTypeForm]
+    verifier: VerifierField | None = None  # pyright: ignore[reportInvalidTypeForm]
     """The verifier that judges, instead of the style's or the suite's."""
     sampling: SamplingSettings = SamplingSettings(max_tokens=1024, temperature=0.0)
     """How completions are drawn; 0 as temperature is greedy. Without ``stop`` the style's stop strings are used."""

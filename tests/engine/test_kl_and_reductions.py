@@ -18,8 +18,8 @@ from rlhf_core.functional.logprobs import entropy, selected_logprobs
 from rlhf_core.functional.reduce import masked_mean, masked_normalize, masked_sum, reduce_loss
 from rlhf_core.kernels.chunked_head import head_logprobs
 from rlhf_core.loss_terms import KLTerm
+from rlhf_core.trainers.online.advantages import apply_kl_penalty
 from rlhf_core.trainers.online.config import KLSettings
-from rlhf_core.trainers.online.rewards import apply_kl_penalty
 from rlhf_core.types import FinishReason, Rollout, Score
 from rlhf_plugin_grpo.loss import GrpoClip
 

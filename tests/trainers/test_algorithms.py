@@ -13,9 +13,9 @@ from rlhf_core.runs.jsonl import read_jsonl
 from rlhf_core.strategy.local import LocalStrategy
 from rlhf_core.testing.samples import make_rollout
 from rlhf_core.trainers.common.training_sample import TrainingSample
+from rlhf_core.trainers.online.advantages import apply_overlong_penalty
 from rlhf_core.trainers.online.config import OnlineTrainerConfig, OverlongSettings
 from rlhf_core.trainers.online.entropy import keep_uncertain
-from rlhf_core.trainers.online.rewards import apply_overlong_penalty
 from rlhf_core.types import Score, ScoreStatus
 
 from .conftest import ONLINE, Train

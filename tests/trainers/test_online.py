@@ -16,9 +16,8 @@ from rlhf_core.functional.kl import kl_value
 from rlhf_core.pocket import weights_path
 from rlhf_core.runs.jsonl import read_jsonl
 from rlhf_core.trainers.common.learner import Learner, MetricSums
-from rlhf_core.trainers.online.advantages import measure_kl
+from rlhf_core.trainers.online.advantages import apply_kl_penalty, measure_kl
 from rlhf_core.trainers.online.config import KLSettings
-from rlhf_core.trainers.online.rewards import apply_kl_penalty
 from rlhf_core.types import FinishReason, Rollout, Sample, Score, ScoreStatus
 from rlhf_core.verifiers.verifier_reward import VerifierReward
 

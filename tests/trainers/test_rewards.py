@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from rlhf_core.errors import ScoreError
+from rlhf_core.trainers.common.rewards import RewardManager, score_metrics
 from rlhf_core.trainers.online.logprob_mismatch import mismatch_warning
-from rlhf_core.trainers.online.rewards import RewardManager, score_metrics
 from rlhf_core.types import FinishReason, Prompt, Rollout, Sample, Score, ScoreStatus
 from rlhf_plugin_grpo.advantage import GroupNorm
 from rlhf_plugin_grpo.config import GroupNormConfig

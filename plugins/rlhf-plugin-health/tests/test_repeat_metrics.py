@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rlhf_core.api import FinishReason, Rollout
-from rlhf_core.trainers.online.generation import repeat_metrics
+from rlhf_core.trainers.common.generation import repeat_metrics
 
 
 def rollout(prompt: str, ids: tuple[int, ...], logprob: float, mask: Any = None) -> Rollout:

@@ -14,8 +14,8 @@ from rlhf_core.functional.comparison import win_rate
 from rlhf_core.functional.statistics import mean
 from rlhf_core.protocols import Benchmark
 from rlhf_core.runs.session import RunSession
-from rlhf_core.trainers.online.generation import RolloutGenerator, rollout_metrics
-from rlhf_core.trainers.online.rewards import RewardManager, score_metrics
+from rlhf_core.trainers.common.generation import RolloutGenerator, rollout_metrics
+from rlhf_core.trainers.common.rewards import RewardManager, score_metrics
 from rlhf_core.types import Prompt, PromptGroup, Rollout, Sample, SamplingParams, ScoreStatus
 
 SAMPLES_KEPT = 8

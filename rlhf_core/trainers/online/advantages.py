@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,8 +23,7 @@ from rlhf_core.trainers.common.micro_batches import MicroBatcher
 from rlhf_core.trainers.common.no_grad_forward import Compute, NoGradForward
 from rlhf_core.trainers.common.policy_module import PolicyModule, columns
 from rlhf_core.trainers.common.training_sample import Floats, TrainingSample, by_group
-from rlhf_core.trainers.online.config import OnlineTrainerConfig
-from rlhf_core.trainers.online.rewards import apply_kl_penalty, apply_overlong_penalty, policy_tokens
+from rlhf_core.trainers.online.config import KLSettings, OnlineTrainerConfig, OverlongSettings
 from rlhf_core.types import Advantages, Rollout, Score, TokenValues
 
 R = TypeVar("R")
@@ -221,3 +220,33 @@ def measure_kl(rollouts: Sequence[Rollout], references: Sequence[Any]) -> tuple[
         for rollout, ref_T in zip(rollouts, references, strict=True)
     ]
     return float(sum(float(row.sum(dtype=np.float64)) for row in rows)), float(sum(len(row) for row in rows))
+
+
+def apply_kl_penalty(score: Score, rollout: Rollout, reference_T: Any, settings: KLSettings) -> Score:
+    """Subtract the completion's summed KL estimate from its score; the part ``kl`` stays visible.
+
+    Tokens that the policy did not choose (``Rollout.mask_T``) are not charged.
+    """
+    if not score.ok or score.value is None:
+        return score
+    kl = float(policy_tokens(rollout, kl_value(rollout.logprobs_T, reference_T, settings.estimator)).sum())
+    return replace(score, value=score.value - settings.coefficient * kl, parts={**score.parts, "kl": kl})
+
+
+def apply_overlong_penalty(score: Score, rollout: Rollout, max_tokens: int, settings: OverlongSettings) -> Score:
+    r"""Subtract DAPO's soft overlong penalty (Yu et al. 2025, eq. 13); the part ``overlong`` stays visible.
+
+    With L tokens that the policy chose and a cache of C tokens before ``max_tokens`` M:
+    :math:`w \cdot \mathrm{clip}((L - (M - C)) / C, 0, 1)`.
+    """
+    cache = settings.tokens(max_tokens)
+    if not cache or not score.ok or score.value is None:
+        return score
+    length = len(policy_tokens(rollout, rollout.logprobs_T))
+    over = settings.weight * min(1.0, max(0.0, (length - (max_tokens - cache)) / cache))
+    return replace(score, value=score.value - over, parts={**score.parts, "overlong": -over})
+
+
+def policy_tokens(rollout: Rollout, values_T: Any) -> Any:
+    """The values of the tokens that the policy chose."""
+    return values_T if rollout.mask_T is None else values_T[rollout.mask_T]

@@ -18,21 +18,21 @@ from rlhf_core.protocols import CriticAdvantage, Loss, RolloutEngine, Strategy
 from rlhf_core.runs.checkpoint_manager import Checkpoint
 from rlhf_core.strategy.group import new_group
 from rlhf_core.trainers.common.forward_check import ForwardCheck
+from rlhf_core.trainers.common.generation import RolloutGenerator
 from rlhf_core.trainers.common.learner import Learner
 from rlhf_core.trainers.common.micro_batches import PolicyMicroBatcher
 from rlhf_core.trainers.common.policy_evaluator import PolicyEvaluator
 from rlhf_core.trainers.common.policy_module import PolicyModule
+from rlhf_core.trainers.common.rewards import RewardManager
+from rlhf_core.trainers.common.weight_sync import WeightSync, keeps_own_weights
 from rlhf_core.trainers.online.advantages import AdvantageStep, ReferencePolicy
 from rlhf_core.trainers.online.checkpoint import OnlineCheckpoint, PolicyWeights
 from rlhf_core.trainers.online.collector import CollectorSettings, RolloutCollector
 from rlhf_core.trainers.online.config import OnlineTrainerConfig, RolloutTrainerConfig
-from rlhf_core.trainers.online.generation import RolloutGenerator
 from rlhf_core.trainers.online.inputs import OnlineInputs
-from rlhf_core.trainers.online.rewards import RewardManager
 from rlhf_core.trainers.online.rollout_worker import RolloutWorker
 from rlhf_core.trainers.online.scheduler import RolloutBuffer, RolloutScheduler
 from rlhf_core.trainers.online.update import UpdateStep
-from rlhf_core.trainers.online.weight_sync import WeightSync, keeps_own_weights
 
 
 @dataclass(frozen=True)

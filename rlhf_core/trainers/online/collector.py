@@ -14,11 +14,11 @@ from rlhf_core.rollout_batch import RolloutBatch, RolloutGroup
 from rlhf_core.runs.events import EventSink
 from rlhf_core.runs.timer import Timer
 from rlhf_core.runs.trace import filtered_rows
+from rlhf_core.trainers.common.generation import RolloutGenerator
+from rlhf_core.trainers.common.rewards import RewardManager
 from rlhf_core.trainers.online.adaptive_sampling import count_one_sided, sample_in_chunks
 from rlhf_core.trainers.online.config import AdaptiveSampling, DynamicSampling
-from rlhf_core.trainers.online.generation import RolloutGenerator
 from rlhf_core.trainers.online.prompts import PromptLoader
-from rlhf_core.trainers.online.rewards import RewardManager
 from rlhf_core.types import PromptGroup, SamplingParams
 
 T = TypeVar("T")

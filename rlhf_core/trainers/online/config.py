@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from rlhf_core.config.base import Config
+from rlhf_core.config.importance import ImportanceSettings
 from rlhf_core.errors import ConfigError
 from rlhf_core.trainers.common.config import LoopSettings, SamplingSettings
-from rlhf_core.trainers.online.rollout_config import ImportanceSettings, RolloutSettings
+from rlhf_core.trainers.online.rollout_config import RolloutSettings
 
 if TYPE_CHECKING:
     from rlhf_core.context import BuildContext

@@ -14,7 +14,7 @@ from rlhf_core.errors import DeadlineExceeded
 from rlhf_core.rollout_batch import RolloutBatch
 from rlhf_core.runs.events import EventLog, EventSink
 from rlhf_core.runs.timer import Timer
-from rlhf_core.trainers.online.weight_sync import Tensors, WeightSync
+from rlhf_core.trainers.common.weight_sync import Tensors, WeightSync
 
 log = logging.getLogger("rlhf.rollout")
 HEARTBEAT_S = 60.0

@@ -19,15 +19,15 @@ from rlhf_core.context import BuildContext
 from rlhf_core.runs.checkpoint_manager import Checkpoint
 from rlhf_core.runs.timer import Timer
 from rlhf_core.runs.trace import prompt_rows, update_row
+from rlhf_core.trainers.common.generation import rollout_metrics
 from rlhf_core.trainers.common.policy_evaluator import Evaluation
+from rlhf_core.trainers.common.rewards import score_metrics
 from rlhf_core.trainers.common.run_loop import LoopSchedule, run_loop
 from rlhf_core.trainers.common.training_sample import TrainingSample
 from rlhf_core.trainers.online.advantages import ForwardResults, ScoredRollouts, measure_kl, with_advantages
 from rlhf_core.trainers.online.build import OnlineParts, build_online
 from rlhf_core.trainers.online.config import OnlineTrainerConfig
-from rlhf_core.trainers.online.generation import rollout_metrics
 from rlhf_core.trainers.online.inputs import load_online_inputs
-from rlhf_core.trainers.online.rewards import score_metrics
 from rlhf_core.trainers.online.scheduler import ScheduledBatch
 from rlhf_core.trainers.online.summary import summarize_online_run
 from rlhf_core.trainers.online.update import group_counts

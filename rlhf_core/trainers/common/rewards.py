@@ -1,17 +1,13 @@
-"""Scores of rollouts, each by the reward of its source, and what is subtracted from them."""
+"""Scores of rollouts, each by the reward of its source."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
 
 from rlhf_core.contracts import Label, class_name, score_samples
 from rlhf_core.errors import ScoreError
-from rlhf_core.functional.kl import kl_value
 from rlhf_core.functional.statistics import mean
 from rlhf_core.protocols import RewardModel
-from rlhf_core.trainers.online.config import KLSettings, OverlongSettings
 from rlhf_core.types import Prompt, Rollout, Sample, Score, ScoreStatus
 
 
@@ -64,36 +60,6 @@ class RewardManager:
                 why=f"first: {first.status}: {first.detail}",
                 fix="fix the reward, or raise trainer.max_missing_fraction",
             )
-
-
-def apply_kl_penalty(score: Score, rollout: Rollout, reference_T: Any, settings: KLSettings) -> Score:
-    """Subtract the completion's summed KL estimate from its score; the part ``kl`` stays visible.
-
-    Tokens that the policy did not choose (``Rollout.mask_T``) are not charged.
-    """
-    if not score.ok or score.value is None:
-        return score
-    kl = float(policy_tokens(rollout, kl_value(rollout.logprobs_T, reference_T, settings.estimator)).sum())
-    return replace(score, value=score.value - settings.coefficient * kl, parts={**score.parts, "kl": kl})
-
-
-def apply_overlong_penalty(score: Score, rollout: Rollout, max_tokens: int, settings: OverlongSettings) -> Score:
-    r"""Subtract DAPO's soft overlong penalty (Yu et al. 2025, eq. 13); the part ``overlong`` stays visible.
-
-    With L tokens that the policy chose and a cache of C tokens before ``max_tokens`` M:
-    :math:`w \cdot \mathrm{clip}((L - (M - C)) / C, 0, 1)`.
-    """
-    cache = settings.tokens(max_tokens)
-    if not cache or not score.ok or score.value is None:
-        return score
-    length = len(policy_tokens(rollout, rollout.logprobs_T))
-    over = settings.weight * min(1.0, max(0.0, (length - (max_tokens - cache)) / cache))
-    return replace(score, value=score.value - over, parts={**score.parts, "overlong": -over})
-
-
-def policy_tokens(rollout: Rollout, values_T: Any) -> Any:
-    """The values of the tokens that the policy chose."""
-    return values_T if rollout.mask_T is None else values_T[rollout.mask_T]
 
 
 def score_metrics(scores: Sequence[Score], prefix: str = "reward") -> dict[str, float]:
