@@ -1,3 +1,30 @@
-"""The spine of the rlhf toolkit. Import promised names from :mod:`rlhf_core.api`."""
+"""A toolkit to post-train language models: one small core, everything else an installable plugin.
+
+The functions here are the commands for Python; importing the package imports none of what they need. What plugins
+import is in :mod:`rlhf_core.api`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rlhf_core.python_api.inference import evaluate as evaluate
+    from rlhf_core.python_api.inference import generate as generate
+    from rlhf_core.python_api.inference import score as score
+    from rlhf_core.python_api.run import Run as Run
+    from rlhf_core.python_api.run import load_run as load_run
+    from rlhf_core.python_api.train import train as train
 
 __version__ = "0.1.0"
+__all__ = ["Run", "evaluate", "generate", "load_run", "score", "train"]
+
+_HOMES = {"train": "train", "Run": "run", "load_run": "run", "generate": "inference", "score": "inference"}
+_HOMES["evaluate"] = "inference"
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'rlhf_core' has no attribute '{name}'")
+    return getattr(import_module(f"rlhf_core.python_api.{_HOMES[name]}"), name)

@@ -55,6 +55,11 @@ def use_matmul_backend(kind: Products) -> bool:
     return bool(_installed)
 
 
+def replaced() -> bool:
+    """Whether oneDNN multiplies at present."""
+    return bool(_installed)
+
+
 def _onednn_is_faster() -> bool:
     return (
         torch.backends.cpu.get_cpu_capability() == "AVX512"
@@ -146,4 +151,4 @@ def _agrees() -> bool:
     return worst < 1e-3
 
 
-__all__ = ["Products", "use_matmul_backend"]
+__all__ = ["Products", "replaced", "use_matmul_backend"]

@@ -1,0 +1,199 @@
+"""``rlhf generate``, ``rlhf reward score`` and a benchmark as functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core.config.base import ComponentConfig
+from rlhf_core.errors import ConfigError
+from rlhf_core.python_api.run import Run
+
+if TYPE_CHECKING:
+    from rlhf_core.models.config import ModelConfig
+    from rlhf_core.types import Prompt, Rollout, Score
+
+PromptLike = "str | Mapping[str, Any] | Prompt"
+
+
+def generate(
+    model: str | Path | ModelConfig | Run,
+    prompts: Sequence[Any] | str,
+    *,
+    n: int = 1,
+    seed: int = 0,
+    prompt_format: str = "auto",
+    **sampling: Any,
+) -> list[list[Rollout]]:
+    """Sample completions.
+
+    Example:
+        generate("pocket", ["What is 2 + 3?"], n=4, max_tokens=16)[0][0].text
+
+    Args:
+        model: hub id, folder, ``.gguf`` file, ``pocket``, a ``ModelConfig`` or a run.
+        prompts: one text, or several texts, rows with ``prompt`` or ``messages``, or ``Prompt`` objects.
+        n: completions of each prompt.
+        seed: the same seed gives the same text, whatever the other prompts are.
+        prompt_format: ``chat``, ``raw``, or ``auto`` for the template if there is one.
+        sampling: fields of ``SamplingParams``: ``max_tokens``, ``temperature`` (0 is greedy), ``top_p``, ``stop`` ...
+
+    Returns:
+        For each prompt its ``n`` rollouts (``text``, ``finish_reason``, ``completion_ids``, ``logprobs_T``).
+
+    Raises:
+        ConfigError: no prompt, an empty one, or one that does not fit the model's context.
+        ModelError: the model cannot be loaded.
+    """
+    from rlhf_core.cli.common import quiet_libraries
+    from rlhf_core.cli.generate import sample_completions
+    from rlhf_core.kernels.matmul import use_matmul_backend
+    from rlhf_core.models.load import load_policy
+    from rlhf_core.python_api.side_effects import unchanged_process
+    from rlhf_core.types import SamplingParams
+
+    given = _prompts([prompts] if isinstance(prompts, str) else prompts)
+    if n < 1:
+        raise ConfigError(f"n is {n}", fix="ask for at least one completion")
+    try:
+        params = SamplingParams(**sampling)
+    except TypeError as error:
+        known = ", ".join(SamplingParams.__dataclass_fields__)
+        raise ConfigError(f"generate() has no such setting: {error}", fix=f"one of: {known}") from error
+    with unchanged_process():
+        quiet_libraries()
+        use_matmul_backend("auto")
+        policy = load_policy(_model_config(model, prompt_format))
+        rollouts = sample_completions(policy, given, params, n, seed, prompt_format)
+    return [rollouts[i * n : i * n + n] for i in range(len(given))]
+
+
+def score(
+    samples: Sequence[Any] | str | Path,
+    reward: str | Path | ComponentConfig | Run | Callable[..., Any],
+    *,
+    settings: Mapping[str, Any] | None = None,
+    seed: int = 0,
+) -> list[Score]:
+    """Score completions with a reward, in their order.
+
+    Example:
+        score([{"prompt": "What is 2 + 2?", "answer": "4", "completion": "It is 4."}], "verifier")[0].value  # 1.0
+
+    Args:
+        samples: a file of JSON lines, or rows with ``prompt`` (or ``messages``) and ``completion``.
+        reward: a name, a Config, a run or folder of a reward model or ensemble, or a function from samples to numbers.
+        settings: of a reward given by name.
+        seed: for rewards that draw at random.
+
+    Raises:
+        ConfigError: the reward cannot be had.
+        DatasetError: a row without prompt or completion.
+        PluginError: the reward returned something else than one score per sample.
+    """
+    import json
+    import tempfile
+
+    from rlhf_core.cli.common import quiet_libraries
+    from rlhf_core.cli.components import component_of, context_of, open_component, open_registry
+    from rlhf_core.cli.scoring import chosen_reward, read_samples
+    from rlhf_core.contracts import score_samples
+    from rlhf_core.kernels.matmul import use_matmul_backend
+    from rlhf_core.python_api.objects import config_of, held
+    from rlhf_core.python_api.side_effects import unchanged_process
+
+    with tempfile.TemporaryDirectory() as folder, unchanged_process():
+        file = str(samples)
+        if not isinstance(samples, str | Path):
+            file = f"{folder}/samples.jsonl"
+            Path(file).write_text("".join(json.dumps(dict(row), default=str) + "\n" for row in samples))
+        is_function = not isinstance(reward, str | Path | ComponentConfig | Run)
+        with held({"reward": reward} if is_function else {}):
+            registry = open_registry()
+            if is_function:
+                chosen: ComponentConfig = config_of("reward", reward)
+            elif isinstance(reward, ComponentConfig):
+                chosen = reward
+            elif isinstance(reward, Run) or Path(str(reward)).expanduser().is_dir():
+                path = reward.model_path if isinstance(reward, Run) else Path(str(reward)).expanduser()
+                chosen = chosen_reward(registry, str(path), None, ())
+            else:
+                chosen = component_of(registry, "reward", str(reward), settings)
+            _, rows = read_samples(file)
+            dataset = {"name": "jsonl", "path": file, "heldout_fraction": 0.0}
+            ctx = context_of(registry, seed=seed, dataset=dataset, reward=chosen)
+            chosen.preflight(ctx)
+            quiet_libraries()
+            use_matmul_backend("auto")
+            with open_component("reward", chosen, ctx) as one:
+                return list(score_samples(one, rows, f"reward '{chosen.name}'"))
+
+
+def evaluate(
+    model: str | Path | ModelConfig | Run,
+    benchmark: str | ComponentConfig,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    seed: int = 0,
+) -> dict[str, float]:
+    """Evaluate a model on a benchmark (``rlhf plugins list --kind benchmark``).
+
+    Example:
+        evaluate("pocket", "prompts", settings={"dataset": {"name": "pocket/arithmetic"}, "limit": 20})["pass@1"]
+
+    Args:
+        model: hub id, folder, ``.gguf`` file, ``pocket``, a ``ModelConfig`` or a run.
+        benchmark: a name, or its Config.
+        settings: of a benchmark given by name, nested as in YAML.
+        seed: decides the completions.
+
+    Raises:
+        PluginError: there is no such benchmark.
+        UserError: model and benchmark do not fit, or rows are missing.
+    """
+    from rlhf_core.cli.common import quiet_libraries
+    from rlhf_core.cli.components import component_of, context_of, load_sampler, open_component, open_registry
+    from rlhf_core.python_api.side_effects import unchanged_process
+
+    with unchanged_process():
+        registry = open_registry()
+        chosen = (
+            benchmark
+            if isinstance(benchmark, ComponentConfig)
+            else component_of(registry, "benchmark", benchmark, settings)
+        )
+        chosen.preflight(context_of(registry, seed=seed))
+        quiet_libraries()
+        policy, engine = load_sampler(registry, _model_config(model))
+        with open_component("benchmark", chosen, context_of(registry, seed=seed, policy=policy)) as one:
+            return dict(one.evaluate(engine, 0))
+
+
+def _model_config(model: Any, prompt_format: str = "auto") -> ModelConfig:
+    from rlhf_core.models.config import ModelConfig
+
+    if isinstance(model, ModelConfig):
+        return model
+    path = model.model_path if isinstance(model, Run) else model
+    return ModelConfig.model_validate({"path": str(path), "prompt_format": prompt_format})
+
+
+def _prompts(given: Sequence[Any]) -> list[Prompt]:
+    from rlhf_core.data.schema import RawRow, RowReader
+    from rlhf_core.types import Prompt
+
+    if not given:
+        raise ConfigError("there is no prompt", fix='generate(model, ["What is 2 + 3?"])')
+    reader = RowReader("prompts", {}, mapped=False)
+    prompts: list[Prompt] = []
+    for i, one in enumerate(given):
+        if isinstance(one, Prompt):
+            prompts.append(one)
+        elif isinstance(one, str):
+            prompts.append(Prompt(f"prompt/{i}", ({"role": "user", "content": one},)))
+        else:
+            prompts.append(Prompt(f"prompt/{i}", reader.prompt(RawRow(one, i, f"prompts[{i}]"))))
+        if not prompts[-1].text.strip():
+            raise ConfigError(f"prompts[{i}] is empty", fix="fill it or leave it out")
+    return prompts

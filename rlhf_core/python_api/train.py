@@ -1,0 +1,183 @@
+"""``rlhf train`` as a function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core.config.base import ComponentConfig, Config
+from rlhf_core.errors import ConfigError
+from rlhf_core.python_api.run import Run, load_run
+
+if TYPE_CHECKING:
+    from rlhf_core.config.run import RunConfig
+    from rlhf_core.hooks import HookBus
+    from rlhf_core.plan import Plan
+    from rlhf_core.registry import Registry
+
+SLOTS = ("reward", "loss", "dataset")
+"""Arguments that may be plain Python objects."""
+
+
+def train(
+    algo: str | ComponentConfig,
+    *,
+    model: str | Path | Config | Run | None = None,
+    dataset: Any = None,
+    reward: Any = None,
+    loss: Any = None,
+    advantage: str | ComponentConfig | None = None,
+    settings: Mapping[str, Any] | None = None,
+    config: str | Path | None = None,
+    seed: int | None = None,
+    run_dir: str | Path | None = None,
+    nproc: int = 1,
+    progress: bool = True,
+) -> Run:
+    """Train a model, as ``rlhf train`` does; the caller's process is left as it was.
+
+    Example:
+        run = train(
+            algo="grpo",
+            model="pocket",
+            dataset=[{"prompt": "What is 2 + 2?", "answer": "4"}] * 64,
+            reward=lambda samples: [float("4" in s.completion) for s in samples],
+            settings={"trainer.steps": 2},
+        )
+
+    Args:
+        algo: name of the algorithm, or its Config.
+        model: hub id, folder, ``.gguf`` file, ``pocket``, a ``ModelConfig``, or a run, whose final model is meant.
+        dataset: a name as on the command line, a ``DatasetSettings``, rows, a ``datasets.Dataset``, a DataFrame, or a
+            mapping of splits ``train`` and ``heldout`` to such.
+        reward: a name, a Config, or a function from samples (``.prompt``, ``.completion``) to numbers.
+        loss: a name, a Config, or a function from a batch to an unreduced loss ``[B, T]`` or ``[B]``.
+        advantage: a name or a Config.
+        settings: dotted keys as after ``--set``, or nested mappings, to values; they win over everything else.
+        config: a YAML file.
+        seed: decides everything random.
+        run_dir: where the run is kept; default ``runs/ALGO-TIME``.
+        nproc: processes on this machine; Python objects need 1.
+        progress: show steps.
+
+    Returns:
+        The finished run.
+
+    Raises:
+        UserError: something given cannot work; nothing was trained.
+        RlhfError: the run failed.
+    """
+    from rlhf_core.cli.options import open_plugins
+    from rlhf_core.config.load import resolve
+    from rlhf_core.launch.run import plan_run
+    from rlhf_core.python_api.objects import config_of, held
+    from rlhf_core.python_api.side_effects import unchanged_process
+
+    given = {"reward": reward, "loss": loss, "dataset": dataset}
+    objects = {slot: value for slot, value in given.items() if _is_object(value)}
+    named = {slot: config_of(slot, objects[slot]) if slot in objects else given[slot] for slot in SLOTS}
+    sections = {
+        "trainer": _section(algo),
+        "model": _model(model),
+        "dataset": _dataset(named["dataset"]),
+        **{slot: _section(value) for slot, value in (*named.items(), ("advantage", advantage)) if slot != "dataset"},
+    }
+    chosen = {slot: section for slot, section in sections.items() if section is not None}
+    chosen |= {} if seed is None else {"seed": seed}
+    with unchanged_process(), held(objects):
+        registry, hooks = open_plugins()
+        files = [] if config is None else [config]
+        resolved = resolve(registry, files=files, sugar=_merged(chosen, settings or {}))
+        plan = plan_run(registry, hooks, resolved, nproc)
+        return _launch(plan, resolved, registry, hooks, run_dir, resuming=False, progress=progress)
+
+
+def resume(run_dir: Path, objects: Mapping[str, Any], *, progress: bool) -> Run:
+    """Go on with a run; see :meth:`Run.resume`."""
+    from rlhf_core.cli.options import open_plugins
+    from rlhf_core.launch.run import planned_resume
+    from rlhf_core.python_api.objects import held
+    from rlhf_core.python_api.side_effects import unchanged_process
+
+    if unknown := set(objects) - set(SLOTS):
+        raise ConfigError(f"resume() takes no '{min(unknown)}'", why=f"only {', '.join(SLOTS)}", fix="leave it out")
+    with unchanged_process(), held(objects):
+        registry, hooks = open_plugins()
+        plan, config = planned_resume(run_dir, None, registry)
+        return _launch(plan, config, registry, hooks, run_dir, resuming=True, progress=progress)
+
+
+def _launch(
+    plan: Plan,
+    config: RunConfig,
+    registry: Registry,
+    hooks: HookBus,
+    run_dir: str | Path | None,
+    *,
+    resuming: bool,
+    progress: bool,
+) -> Run:
+    from rlhf_core.cli.common import quiet_libraries
+    from rlhf_core.cli.progress import StepPrinter
+    from rlhf_core.launch.run import launch, preflight
+    from rlhf_core.runs.run_dir import RunDir, check_free, default_run_dir
+
+    preflight(registry, config, plan.world_size)
+    folder = Path(run_dir).expanduser() if run_dir is not None else default_run_dir(config.trainer.name)
+    if not resuming:
+        check_free(RunDir(folder))
+    quiet_libraries()
+    with StepPrinter(config, folder, quiet=not progress) as printer:
+        launch(plan, config, registry, hooks, folder, resume=resuming, say=printer.say, progress=printer.step)
+    return load_run(folder)
+
+
+def _is_object(value: Any) -> bool:
+    return value is not None and not isinstance(value, str | Path | Config)
+
+
+def _section(value: Any) -> dict[str, Any] | None:
+    """What YAML would say for a name or a Config."""
+    if value is None:
+        return None
+    if isinstance(value, ComponentConfig):
+        return {"name": value.name, **value.model_dump(exclude_unset=True)}
+    return {"name": str(value)}
+
+
+def _dataset(value: Any) -> dict[str, Any] | None:
+    from rlhf_core.config.load import dataset_sugar
+
+    if isinstance(value, str | Path):
+        return dataset_sugar(str(value))
+    if isinstance(value, ComponentConfig):
+        return _section(value)
+    return value.model_dump(exclude_unset=True) if isinstance(value, Config) else None
+
+
+def _model(value: Any) -> dict[str, Any] | None:
+    if isinstance(value, Run):
+        return {"path": str(value.model_path)}
+    if isinstance(value, Config):
+        return value.model_dump(exclude_unset=True)
+    return None if value is None else {"path": str(value)}
+
+
+def _merged(sections: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Sections with dotted settings put into them.
+
+    Raises:
+        ConfigError: a key that is no text.
+    """
+    from rlhf_core.config.layers import merge
+
+    out = dict(sections)
+    for key, value in settings.items():
+        if not isinstance(key, str) or not key:
+            raise ConfigError(f"settings has the key {key!r}", fix='for example {"trainer.steps": 20}')
+        first, *rest = key.split(".")
+        for part in reversed(rest):
+            value = {part: value}
+        out = merge(out, {first: value})
+    return out

@@ -1,0 +1,62 @@
+"""`rlhf_core.generate`, `score` and `evaluate`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import rlhf_core
+from rlhf_core.api import ConfigError, ModelConfig, PluginError
+from rlhf_core.api import Prompt, Score
+
+
+def test_generate_takes_texts_rows_and_prompts_and_gives_the_same_whatever_its_form() -> None:
+    text = "What is 2 + 3?"
+    message = {"role": "user", "content": text}
+    forms = (text, [text], [{"prompt": text}], [{"messages": [message]}], [Prompt("p", (message,))])
+    answers = [rlhf_core.generate("pocket", form, n=2, max_tokens=8, seed=1) for form in forms]
+    assert [len(rollouts) for rollouts in answers[0]] == [2]
+    assert {tuple(r.text for r in rollouts) for (rollouts,) in answers} == {tuple(r.text for r in answers[0][0])}
+    assert answers[0][0][0].text != ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"prompts": []}, "no prompt"),
+        ({"prompts": ["a", " "]}, r"prompts\[1\] is empty"),
+        ({"prompts": "a", "n": 0}, "n is 0"),
+        ({"prompts": "a", "temprature": 0.5}, "temprature"),
+        ({"prompts": "a", "max_tokens": 10**6}, "context"),
+    ],
+)
+def test_generate_refuses_what_cannot_work(arguments: dict[str, object], match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        rlhf_core.generate("pocket", **arguments)  # type: ignore[arg-type]
+
+
+def test_score_with_a_name_a_function_and_a_file(tmp_path: Path) -> None:
+    rows = [{"prompt": "What is 2 + 2?", "answer": "4", "completion": text} for text in ("It is 4.", "It is 5.")]
+    assert [s.value for s in rlhf_core.score(rows, "verifier")] == [1.0, 0.0]
+    assert [s.value for s in rlhf_core.score(rows, lambda samples: [len(s.completion) for s in samples])] == [8, 8]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert [s.value for s in rlhf_core.score(file, "verifier", settings={"timeout_s": 5})] == [1.0, 0.0]
+    assert rlhf_core.score(rows, lambda samples: [Score(0.25), None])[1].value is None
+
+
+def test_score_refuses_a_wrong_count_and_an_unknown_reward() -> None:
+    rows = [{"prompt": "a", "completion": "b"}]
+    with pytest.raises(PluginError, match="2 scores for 1 samples"):
+        rlhf_core.score(rows, lambda samples: [1.0, 2.0])
+    with pytest.raises(PluginError, match="unknown reward 'verifer'"):
+        rlhf_core.score(rows, "verifer")
+
+
+def test_evaluate_gives_the_benchmarks_metrics() -> None:
+    settings = {"dataset": {"name": "pocket/arithmetic"}, "limit": 4, "verifier": "numeric"}
+    first = rlhf_core.evaluate(ModelConfig(path="pocket"), "prompts", settings=settings)
+    assert 0 <= first["pass@1"] <= 1
+    assert first == rlhf_core.evaluate("pocket", "prompts", settings=settings)
