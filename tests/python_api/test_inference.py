@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 import rlhf_core
-from rlhf_core.api import ConfigError, ModelConfig, PluginError
-from rlhf_core.api import Prompt, Score
+from rlhf_core.api import ConfigError, ModelConfig, PluginError, Prompt, Score
 
 
 def test_generate_takes_texts_rows_and_prompts_and_gives_the_same_whatever_its_form() -> None:
