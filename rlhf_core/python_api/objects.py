@@ -26,6 +26,11 @@ HELDOUT_NAMES = ("heldout", "test", "validation", "eval")
 _held: dict[str, Any] = {}
 
 
+def read_once(objects: Mapping[str, Any]) -> dict[str, Any]:
+    """The same objects, with rows that can be read again and again in the place of an iterator."""
+    return {slot: splits_of(value) if slot == "dataset" else value for slot, value in objects.items()}
+
+
 @contextlib.contextmanager
 def held(objects: Mapping[str, Any]) -> Iterator[None]:
     """Let configurations of this process find these objects, by slot.
@@ -78,10 +83,10 @@ def config_of(slot: str, value: Any) -> PythonObjectConfig:
     """
     if slot == "dataset":
         splits = splits_of(value)
-        count = {name: len(rows) for name, rows in splits.items()}
+        count = ", ".join(f"{len(rows)} {name}" for name, rows in splits.items())
         text = json.dumps(splits, sort_keys=True, default=str)
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-        return PythonDatasetConfig(description=f"{type(value).__name__} with {count}", digest=digest)
+        return PythonDatasetConfig(description=f"rows in memory: {count}", digest=digest)
     cls = {"reward": PythonRewardConfig, "loss": PythonLossConfig}[slot]
     if not callable(value) and not hasattr(value, "score"):
         raise ConfigError(f"{slot} is a {type(value).__name__}", fix=f"pass a name, a Config, or a function as {slot}")

@@ -71,11 +71,11 @@ def train(
     from rlhf_core.cli.options import open_plugins
     from rlhf_core.config.load import resolve
     from rlhf_core.launch.run import plan_run
-    from rlhf_core.python_api.objects import config_of, held
+    from rlhf_core.python_api.objects import config_of, held, read_once
     from rlhf_core.python_api.side_effects import unchanged_process
 
     given = {"reward": reward, "loss": loss, "dataset": dataset}
-    objects = {slot: value for slot, value in given.items() if _is_object(value)}
+    objects = read_once({slot: value for slot, value in given.items() if _is_object(value)})
     named = {slot: config_of(slot, objects[slot]) if slot in objects else given[slot] for slot in SLOTS}
     sections = {
         "trainer": _section(algo),
@@ -97,12 +97,12 @@ def resume(run_dir: Path, objects: Mapping[str, Any], *, progress: bool) -> Run:
     """Go on with a run; see :meth:`Run.resume`."""
     from rlhf_core.cli.options import open_plugins
     from rlhf_core.launch.run import planned_resume
-    from rlhf_core.python_api.objects import held
+    from rlhf_core.python_api.objects import held, read_once
     from rlhf_core.python_api.side_effects import unchanged_process
 
     if unknown := set(objects) - set(SLOTS):
         raise ConfigError(f"resume() takes no '{min(unknown)}'", why=f"only {', '.join(SLOTS)}", fix="leave it out")
-    with unchanged_process(), held(objects):
+    with unchanged_process(), held(read_once(objects)):
         registry, hooks = open_plugins()
         plan, config = planned_resume(run_dir, None, registry)
         return _launch(plan, config, registry, hooks, run_dir, resuming=True, progress=progress)
@@ -170,7 +170,7 @@ def _merged(sections: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[st
     Raises:
         ConfigError: a key that is no text.
     """
-    from rlhf_core.config.layers import merge
+    from rlhf_core.config.layers import merge_settings
 
     out = dict(sections)
     for key, value in settings.items():
@@ -179,5 +179,5 @@ def _merged(sections: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[st
         first, *rest = key.split(".")
         for part in reversed(rest):
             value = {part: value}
-        out = merge(out, {first: value})
+        out = merge_settings(out, {first: value})
     return out

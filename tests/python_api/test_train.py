@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import torch
 
 import rlhf_core
 from rlhf_core.api import ConfigError, DatasetError, LossOutput, PluginError, Score
+from rlhf_core.python_api.objects import splits_of
 
 SMALL = {
     "trainer.steps": 2,
@@ -68,7 +70,7 @@ def test_the_plan_says_that_objects_are_not_in_it(run: rlhf_core.Run) -> None:
     reward, source = run.config["reward"], run.config["dataset"]["sources"][0]["source"]
     assert reward["description"].endswith("digits")
     assert (reward["name"], reward["reproducible_from_file"]) == ("python", False)
-    assert source["description"] == "list with {'train': 25, 'heldout': 0}"
+    assert source["description"] == "rows in memory: 25 train, 0 heldout"
     assert source["digest"]
 
 
@@ -82,18 +84,16 @@ def test_the_same_rows_from_a_file_train_the_same(tmp_path: Path) -> None:
     assert other.metrics["loss"].equals(run.metrics["loss"])
 
 
-@pytest.mark.parametrize("form", ["datasets", "pandas", "splits"])
-def test_rows_come_in_several_forms(form: str, tmp_path: Path) -> None:
+def test_rows_come_in_several_forms() -> None:
     import datasets
     import pandas as pd
 
-    dataset: Any = {
-        "datasets": lambda: datasets.Dataset.from_list(ROWS),
-        "pandas": lambda: pd.DataFrame(ROWS),
-        "splits": lambda: {"train": ROWS[5:], "test": ROWS[:5]},
-    }[form]()
-    run = small(tmp_path, dataset=dataset, settings={**SMALL, "trainer.steps": 1})
-    assert run.summary["steps"] == 1
+    whole = {"train": ROWS, "heldout": []}
+    assert splits_of(datasets.Dataset.from_list(ROWS)) == whole
+    assert splits_of(pd.DataFrame(ROWS)) == whole
+    assert splits_of(row for row in ROWS) == whole
+    split = datasets.DatasetDict(train=datasets.Dataset.from_list(ROWS[5:]), test=datasets.Dataset.from_list(ROWS[:5]))
+    assert splits_of(split) == {"train": ROWS[5:], "heldout": ROWS[:5]}
 
 
 def test_a_loss_function_trains(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_loss_function_trains(tmp_path: Path) -> None:
         loss_BT = -batch.advantages_BT * batch.logprobs_BT
         return LossOutput(loss_BT) if len(seen) % 2 else loss_BT
 
-    run = small(tmp_path, loss=loss, settings={**SMALL, "trainer.steps": 1})
+    run = small(tmp_path, loss=loss, dataset=iter(ROWS), settings={**SMALL, "trainer.steps": 1})
     assert seen
     assert set(seen) == {2}
     assert run.config["loss"]["name"] == "python"
@@ -140,14 +140,10 @@ def test_a_wrong_number_of_scores_ends_the_run(tmp_path: Path) -> None:
         small(tmp_path, reward=lambda samples: [1.0])
 
 
-def test_a_missing_score_is_not_zero(tmp_path: Path) -> None:
-    def sometimes(samples: Any) -> list[Any]:
-        return [None, float("nan"), Score(0.5), 1, *[0.0] * (len(samples) - 4)]
-
-    run = small(tmp_path, reward=sometimes, settings={**SMALL, "trainer.steps": 1, "trainer.eval_samples": 0})
-    assert run.summary["dropped"]["score_missing"] == 1
-    assert run.summary["dropped"]["score_error"] == 1
-    assert run.metrics.loc[1, "reward/mean"] == pytest.approx(1.5 / 6)
+def test_a_missing_score_is_not_zero() -> None:
+    rows = [{"prompt": "a", "completion": "b"}] * 4
+    scores = rlhf_core.score(rows, lambda samples: [None, float("nan"), Score(0.5), 1])
+    assert [(s.status.value, s.value) for s in scores] == [("missing", None), ("error", None), ("ok", 0.5), ("ok", 1.0)]
 
 
 @pytest.mark.parametrize(
@@ -176,8 +172,8 @@ def test_resume_goes_on_with_the_same_objects_and_refuses_others(tmp_path: Path)
     stopped = small(tmp_path / "cut", settings={**SMALL, "trainer.steps": 3})
     for file in ("summary.json", "final"):
         path = stopped.path / file
-        path.unlink() if path.is_file() else __import__("shutil").rmtree(path)
-    __import__("shutil").rmtree(stopped.path / "checkpoints" / "step-000003")
+        path.unlink() if path.is_file() else shutil.rmtree(path)
+    shutil.rmtree(stopped.path / "checkpoints" / "step-000003")
     stopped = stopped.reload()
     assert stopped.status == "unfinished"
 
@@ -193,8 +189,6 @@ def test_resume_goes_on_with_the_same_objects_and_refuses_others(tmp_path: Path)
 
 
 def test_the_command_line_says_how_to_resume_such_a_run(run: rlhf_core.Run, tmp_path: Path) -> None:
-    import shutil
-
     folder = tmp_path / "copy"
     shutil.copytree(run.path, folder)
     (folder / "summary.json").unlink()
