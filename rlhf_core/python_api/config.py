@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rlhf_core.config.base import ComponentConfig
 from rlhf_core.errors import ConfigError
@@ -25,11 +25,19 @@ class PythonObjectConfig(ComponentConfig):
     reproducible_from_file: bool = False
     """Always false: the plan does not hold the object."""
 
+    def held_object(self) -> Any:
+        """The object itself.
+
+        Raises:
+            ConfigError: it was not passed in, or it is another one.
+        """
+        from rlhf_core.python_api.held import held_object
+
+        return held_object(self.slot, self.description, self.digest)
+
     def preflight(self, ctx: BuildContext) -> None:
         """Refuse a run whose object is not there, or whose processes it cannot reach."""
-        from rlhf_core.python_api.objects import held_object
-
-        held_object(self)
+        self.held_object()
         if ctx.world_size > 1:
             raise ConfigError(
                 f"{self.slot} is a Python object, and the run has {ctx.world_size} processes",

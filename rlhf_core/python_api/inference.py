@@ -100,7 +100,8 @@ def score(
     from rlhf_core.cli.scoring import chosen_reward, read_samples
     from rlhf_core.contracts import score_samples
     from rlhf_core.kernels.matmul import use_matmul_backend
-    from rlhf_core.python_api.objects import config_of, held
+    from rlhf_core.python_api.held import held
+    from rlhf_core.python_api.objects import config_of
     from rlhf_core.python_api.side_effects import unchanged_process
 
     with tempfile.TemporaryDirectory() as folder, unchanged_process():

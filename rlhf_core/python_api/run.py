@@ -115,9 +115,10 @@ class Run:
             ConfigError: such an object is missing, or is another one than then.
             RlhfError: the run failed.
         """
-        from rlhf_core.python_api.train import resume
+        from rlhf_core.python_api.launching import resume
 
-        return resume(self.path, objects, progress=progress)
+        resume(self.path, objects, progress=progress)
+        return self.reload()
 
     def reload(self) -> Run:
         """Read the folder anew, for a run that is still going on."""

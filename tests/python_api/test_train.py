@@ -19,7 +19,7 @@ import torch
 
 import rlhf_core
 from rlhf_core.api import ConfigError, DatasetError, LossOutput, PluginError, Score
-from rlhf_core.python_api.objects import splits_of
+from rlhf_core.python_api.held import splits_of
 
 SMALL = {
     "trainer.steps": 2,

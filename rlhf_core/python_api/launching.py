@@ -1,0 +1,64 @@
+"""What starting a run and going on with one share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rlhf_core.config.run import RunConfig
+    from rlhf_core.hooks import HookBus
+    from rlhf_core.plan import Plan
+    from rlhf_core.registry import Registry
+
+SLOTS = ("reward", "loss", "dataset")
+"""Arguments that may be plain Python objects."""
+
+
+def resume(run_dir: Path, objects: Mapping[str, Any], *, progress: bool) -> None:
+    """Go on with a run; see :meth:`~rlhf_core.python_api.run.Run.resume`."""
+    from rlhf_core.cli.options import open_plugins
+    from rlhf_core.launch.run import planned_resume
+    from rlhf_core.python_api.held import held, read_once
+    from rlhf_core.python_api.side_effects import unchanged_process
+
+    if unknown := set(objects) - set(SLOTS):
+        raise ConfigError(f"resume() takes no '{min(unknown)}'", why=f"only {', '.join(SLOTS)}", fix="leave it out")
+    with unchanged_process(), held(read_once(objects)):
+        registry, hooks = open_plugins()
+        plan, config = planned_resume(run_dir, None, registry)
+        launch_in_process(plan, config, registry, hooks, run_dir, resuming=True, progress=progress)
+
+
+def launch_in_process(
+    plan: Plan,
+    config: RunConfig,
+    registry: Registry,
+    hooks: HookBus,
+    run_dir: str | Path | None,
+    *,
+    resuming: bool,
+    progress: bool,
+) -> Path:
+    """Run a plan in this process, from its preflight on; the run's folder is returned.
+
+    Raises:
+        UserError: the run cannot work; nothing was trained.
+        RlhfError: it failed.
+    """
+    from rlhf_core.cli.common import quiet_libraries
+    from rlhf_core.cli.progress import StepPrinter
+    from rlhf_core.launch.run import launch, preflight
+    from rlhf_core.runs.run_dir import RunDir, check_free, default_run_dir
+
+    preflight(registry, config, plan.world_size)
+    folder = Path(run_dir).expanduser() if run_dir is not None else default_run_dir(config.trainer.name)
+    if not resuming:
+        check_free(RunDir(folder))
+    quiet_libraries()
+    with StepPrinter(config, folder, quiet=not progress) as printer:
+        launch(plan, config, registry, hooks, folder, resume=resuming, say=printer.say, progress=printer.step)
+    return folder
