@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-import symtable
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 _FENCE = re.compile(
     r"^[ \t]*(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>[\w+#.-]*)[^\n`]*\n(?P<body>.*?)"
@@ -83,24 +82,6 @@ def _asserts(node: ast.AST) -> bool:
     return any(
         not (isinstance(t, ast.Constant) and t.value) and not (isinstance(t, ast.Tuple) and t.elts) for t in conditions
     )
-
-
-def supplied(texts: Sequence[str]) -> set[str]:
-    """Names that programs, run one after the other in one module, read and do not bind themselves.
-
-    Example:
-        >>> sorted(supplied(["import math", "x = 2", "assert f(x) == max(math.pi, 3)"]))
-        ['f', 'max']
-    """
-    top = symtable.symtable("\n".join(texts), "tests", "exec")
-    bound = {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
-    return _read(top) - bound
-
-
-def _read(table: symtable.SymbolTable) -> set[str]:
-    outermost = table.get_type() == "module"
-    names = {s.get_name() for s in table.get_symbols() if s.is_referenced() and (outermost or s.is_global())}
-    return names.union(*(_read(child) for child in table.get_children()))
 
 
 def defined(code: str) -> list[str]:

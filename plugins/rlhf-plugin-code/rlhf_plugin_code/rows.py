@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.api import Prompt
-from rlhf_plugin_code.extract import check_body, defined, split_tests, supplied
+from rlhf_plugin_code.extract import check_body, defined, split_tests
+from rlhf_plugin_code.inside.names import supplied
 
 if TYPE_CHECKING:
     from rlhf_plugin_code.config import AppsConfig, AssertsConfig

@@ -212,7 +212,8 @@ class Sandbox:
             program = Part("guest", (files.null(), out, err, files.new(json.dumps({"code": code}).encode()), its))
             reply = self._ask([judge, program], files, seconds, seconds)
             ended = self._ended(reply, 1, out, err)
-            messages = [json.loads(line) for line in read(verdicts, VERDICTS_KB << 10).splitlines()]
+            whole_lines = read(verdicts, VERDICTS_KB << 10).split(b"\n")[:-1]  # one may have been cut off by the end
+            messages = [json.loads(line) for line in whole_lines]
             return report(messages, len(tests), reply, ended, read(complaints, 500).decode(errors="replace"))
         finally:
             files.close()

@@ -7,7 +7,6 @@ in no arithmetic, for that would send the program the very value it is compared 
 
 from __future__ import annotations
 
-import ast
 import builtins
 import itertools
 import json
@@ -17,7 +16,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from rlhf_plugin_code.inside import values
+from rlhf_plugin_code.inside.names import supplied, used
 
+STOPS = ("StopIteration", "StopAsyncIteration")
+"""End a loop in silence: ``all(map(f, cases))`` would hold. Raised in the tests only if they name one."""
 GO = b"\n"
 """Sent to the program's side once the tests are ready."""
 
@@ -75,6 +77,7 @@ class Asker:
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel
         self.buffer = b""
+        self.stops = False
         self.functions: dict[int, Callable[..., Any]] = {}
         self.numbers = itertools.count()
 
@@ -172,14 +175,14 @@ class Asker:
         except Exception as error:
             raise Gone(f"the program's answer cannot be read: {type(error).__name__}") from error
         if exception_names is not None:
-            again(exception_names, str(answer.get("text", "")))
+            again(exception_names, str(answer.get("text", "")), self.stops)
         return answer
 
 
-def again(names: Any, text: str) -> NoReturn:
-    """Raise here what was raised there: the nearest built-in exception."""
+def again(names: Any, text: str, stops: bool) -> NoReturn:
+    """Raise here what was raised there: the nearest built-in exception; one of :data:`STOPS` only if ``stops``."""
     names = [str(n) for n in names] if isinstance(names, list) and names else ["Exception"]
-    candidates = [getattr(builtins, n, None) for n in names]
+    candidates = [getattr(builtins, n, None) for n in names if stops or n not in STOPS]
     cls = next((c for c in candidates if isinstance(c, type) and issubclass(c, Exception)), Wrong)
     try:
         error = cls(text if names[0] == cls.__name__ else f"{names[0]}: {text}")
@@ -197,15 +200,17 @@ def change(argument: Any, after: Any) -> None:
         argument.update(after)
 
 
-def free_names(sources: Sequence[str], known: Mapping[str, Any]) -> list[str]:
-    """Names that tests use and nobody but the program can define."""
-    return sorted(n for n in used_names(sources) if n not in known and not hasattr(builtins, n))
+def asked_names(sources: Sequence[str], always: Sequence[str], known: Mapping[str, Any]) -> list[str]:
+    """Names that the tests take from the program.
 
-
-def used_names(sources: Sequence[str]) -> set[str]:
-    """All names that are read."""
-    nodes = (node for source in sources for node in ast.walk(ast.parse(source)))
-    return {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    Args:
+        sources: what comes before the tests, and the tests.
+        always: the program's even where Python, or a test, has something of that name.
+        known: what is defined before the tests.
+    """
+    read = used(sources)
+    free = (n for n in supplied(sources) if n not in known and not hasattr(builtins, n))
+    return list(dict.fromkeys([*(n for n in always if n in read), *sorted(free)]))
 
 
 def judge(job: Mapping[str, Any], descriptor: int, tell: Callable[[Any], None]) -> None:
@@ -224,7 +229,8 @@ def judge(job: Mapping[str, Any], descriptor: int, tell: Callable[[Any], None]) 
         compiled = [compile(t, f"test {i + 1}", "exec") for i, t in enumerate(tests)]
         exec(compile(job.get("setup", ""), "setup of the tests", "exec"), scope)
         sources = [job.get("setup", ""), *tests]
-        names = [n for n in job["names"] if n in used_names(sources)] + free_names(sources, scope)
+        names = asked_names(sources, job["names"], scope)
+        ask.stops = any(name in used(sources) for name in STOPS)
     except BaseException as error:
         tell({"broken": f"{type(error).__name__}: {error}"})
         return
@@ -243,7 +249,7 @@ def judge(job: Mapping[str, Any], descriptor: int, tell: Callable[[Any], None]) 
 
 def _bind(ask: Asker, names: Sequence[str], scope: dict[str, Any]) -> list[str]:
     missing = []
-    for name in dict.fromkeys(names):
+    for name in names:
         try:
             scope[name] = ask("get", None, [name])
         except Exception:

@@ -115,6 +115,7 @@ class Waiting:
             if self.control in events:
                 return "asked"  # the next request, or the end: whoever sent this one does not wait any more
             if self.runs[0].handle in events:
+                self.clock.advance(time.monotonic(), self._look())
                 return "ended"
             if time.monotonic() >= next_look:
                 if why := self._judge():

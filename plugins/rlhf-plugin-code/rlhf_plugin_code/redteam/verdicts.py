@@ -346,6 +346,10 @@ def f(x): return 1
 """,
         EQUAL,
     ),
+    "an exception that ends the tests' loop": (
+        "def f(x): raise StopIteration",
+        "assert all(map(lambda x: f(x) == @WANTED@, [7, 7]))",
+    ),
     "a syntax error": ("def f(x) return 1", EQUAL),
     "null bytes and surrogates": ("def f(x): return '\\0\\ud800' * 10", EQUAL),
 }
