@@ -82,6 +82,21 @@ class ComponentConfig(Config):
     """For losses: slot -> settings that its paper goes with, such as a reduction or an advantage. They replace the
     trainer's own, and anything the user says replaces them."""
 
+    @classmethod
+    def recipe_of(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """For data sets: what goes with the rows that these options choose, such as stop strings or the prompt format.
+
+        Anything the user says replaces it. Of several data sets' stop strings all are used; another setting only where
+        they agree.
+
+        Args:
+            options: as the user wrote them, not yet validated.
+
+        Example:
+            {"model": {"prompt_format": "raw"}, "trainer": {"sampling": {"stop": ["</answer>"]}}}
+        """
+        return {}
+
     min_group_size: ClassVar[int] = 1
     """For advantages: the fewest completions a prompt needs for the estimate to mean anything."""
 

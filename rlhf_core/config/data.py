@@ -122,6 +122,16 @@ def _nest(value: Any) -> Any:
     }
 
 
+def source_options(dataset: Any) -> list[dict[str, Any]]:
+    """The options of each data set of a section as a user writes it; what is malformed is left out."""
+    section = {"name": dataset} if isinstance(dataset, str) else dataset
+    if not isinstance(section, dict):
+        return []
+    listed = section.get("sources", [{k: v for k, v in section.items() if k not in DatasetSettings.model_fields}])
+    nested = [_nest(value) for value in listed] if isinstance(listed, list | tuple) else []
+    return [value["source"] for value in nested if isinstance(value, dict) and isinstance(value.get("source"), dict)]
+
+
 def spell_dataset(options: dict[str, Any]) -> dict[str, Any]:
     """Expand the shorthands of ``--dataset``: ``pocket/...``, a file, or a hub id.
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rlhf_core.config.data import source_options
 from rlhf_core.config.layers import as_mapping, fill, label, plain
+from rlhf_core.errors import UserError
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.registry import Registry
 
@@ -13,11 +15,12 @@ BASE_COMPANIONS: Mapping[str, Any] = {"rollout": "native", "agent": "single_turn
 
 
 def algorithm_recipe(registry: Registry, trainer: Any, algorithm: str, user: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything that the chosen algorithm brings along, as one labelled mapping. In falling precedence:
+    """Everything that the chosen algorithm and data bring along, as one labelled mapping. In falling precedence:
 
     1. the ``recipe`` of the loss, which may be the user's choice;
-    2. the trainer's ``companions``, the components that go with it;
-    3. the trainer's ``recipes`` for the model and the reward, then for the model.
+    2. what the data sets go with (``recipe_of``), such as stop strings;
+    3. the trainer's ``companions``, the components that go with it;
+    4. the trainer's ``recipes`` for the model and the reward, then for the model.
 
     Settings for a component that the user replaces by another are left out.
 
@@ -32,6 +35,8 @@ def algorithm_recipe(registry: Registry, trainer: Any, algorithm: str, user: Map
         **label(dict(getattr(trainer, "companions", {})), f"companion of algorithm {algorithm}"),
     }
     recipe = fill(_names(user), _loss_recipe(registry, trainer, user, companions))
+    run = fill(user, companions)
+    recipe = fill(recipe, data_recipe(registry, trainer, plain(run.get("dataset")), run))
     recipe = fill(recipe, companions)
     for key in _recipe_keys(fill(user, recipe)):
         settings = getattr(trainer, "recipes", {}).get(key, {})
@@ -65,3 +70,34 @@ def _loss_recipe(
     if chosen.consumes != getattr(trainer, "feeds", None):
         return {}
     return label(dict(chosen.recipe), f"recipe of loss {chosen.model_fields['name'].default}")
+
+
+def data_recipe(registry: Registry, trainer: Any, dataset: Any, run: Mapping[str, Any]) -> dict[str, Any]:
+    """What the data sets of a section go with, labelled.
+
+    Args:
+        registry: where they are looked up; an unknown one is refused later.
+        trainer: the algorithm's Config class; settings that it does not have are left out.
+        dataset: the section as the user wrote it.
+        run: the user's settings over the algorithm's companions, labelled.
+    """
+    sources = source_options(dataset)
+    recipes = [_recipe_of(registry, options) for options in sources]
+    recipe = dict(recipes[0]) if recipes and all(r == recipes[0] for r in recipes) else {}
+    sampling = dict(recipe.get("trainer", {}).get("sampling", {}))
+    stops = dict.fromkeys(s for r in recipes for s in r.get("trainer", {}).get("sampling", {}).get("stop", ()))
+    settings = {**sampling, "stop": list(stops)} if stops else sampling
+    section = run.get("trainer")
+    evaluated = section.get("eval_sampling") if isinstance(section, Mapping) else None
+    places = ("sampling", "eval_sampling") if isinstance(evaluated, Mapping) else ("sampling",)
+    of_trainer = {**recipe.get("trainer", {}), **(dict.fromkeys(places, settings) if settings else {})}
+    recipe["trainer"] = {key: value for key, value in of_trainer.items() if key in trainer.model_fields}
+    return label(recipe, f"data set {', '.join(str(o.get('name')) for o in sources)}")
+
+
+def _recipe_of(registry: Registry, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    try:
+        chosen = registry.load("dataset", str(options.get("name")))
+    except UserError:
+        return {}
+    return chosen.recipe_of(options) if hasattr(chosen, "recipe_of") else {}

@@ -32,6 +32,13 @@ class VerifierConfig(ComponentConfig):
         return None
 
     @property
+    def asked_form(self) -> tuple[str, ...]:
+        """Strings that no completion brings unless its prompt asks for them, such as ``<answer>``, and without which
+        every verdict is 0. A run whose prompts do not hold them is refused.
+        """
+        return ()
+
+    @property
     def seconds(self) -> float:
         """The longest that a verdict takes with these settings, by the verifier's own deadlines; 0 if it has none."""
         return 0.0

@@ -105,6 +105,25 @@ def check_answers(config: VerifierRewardConfig, ctx: BuildContext) -> None:
                     fix="map the column: dataset.columns={answer: NAME}, or choose another reward",
                 )
     check_prompts(config.verifier, checked_prompts, datasets)
+    check_form(config.verifier, checked_prompts, datasets)
+
+
+def check_form(verifier: VerifierConfig, prompts: Sequence[Prompt], datasets: Datasets) -> None:
+    """Refuse prompts that do not ask for the form in which the verifier reads answers: every verdict would be 0.
+
+    Raises:
+        DatasetError: the first such prompt, with file and line, and how many more there are.
+    """
+    for mark in getattr(verifier, "asked_form", ()):  # a verifier need not inherit VerifierConfig
+        silent = [p for p in prompts if not any(mark in m["content"] for m in p.messages)]
+        if silent:
+            raise DatasetError(
+                f"verifier '{verifier.name}' reads answers in {mark}, and a prompt does not ask for it",
+                why="no completion of this prompt would earn a reward",
+                where=f"{datasets.where(silent[0].id)} ({len(silent)} of {len(prompts)} prompts)",
+                fix="ask for it: dataset.prompt=r1_zero where the data set has it, dataset.prompt_template or "
+                "dataset.system_prompt; or choose another verifier",
+            )
 
 
 def check_prompts(verifier: VerifierConfig, prompts: Sequence[Prompt], datasets: Datasets) -> None:

@@ -17,8 +17,9 @@ class Adapted:
 
     Args:
         source: rows as they were published.
-        convert: returns a row in the core's names; ``KeyError`` and ``ValueError`` say what is wrong with it.
-        prompt: ``r1_zero`` wraps the question.
+        convert: returns a row in the core's names, and ``reasoning``, the solution up to its answer, where another form
+            may need it; ``KeyError`` and ``ValueError`` say what is wrong with the row.
+        prompt: ``r1_zero`` puts question and solution into that form.
     """
 
     def __init__(self, source: Any, convert: Callable[[Row], Row], prompt: str = "question") -> None:
@@ -47,9 +48,20 @@ class Adapted:
                 why=f"{why}; its columns: {', '.join(sorted(map(str, row)))}",
                 fix="choose dataset.name=jsonl and map dataset.columns, or fix the row",
             ) from error
-        if self.prompt == "r1_zero":
-            converted["prompt"] = R1_ZERO_PROMPT.replace("{prompt}", converted["prompt"])
-        return converted
+        reasoning = converted.pop("reasoning", None)
+        return r1_zero_row(converted, reasoning) if self.prompt == "r1_zero" else converted
+
+
+def r1_zero_row(row: Row, reasoning: str | None) -> Row:
+    """A maths row for the R1-Zero prompt: the question in it, and the solution in the form that it asks for.
+
+    Args:
+        row: in the core's names.
+        reasoning: the solution up to its answer; None where the row has no solution to imitate.
+    """
+    prompt = R1_ZERO_PROMPT.replace("{prompt}", row["prompt"])
+    solution = {} if reasoning is None else {"completion": f"{reasoning} </think> <answer> {row['answer']} </answer>"}
+    return {**row, "prompt": prompt, **solution}
 
 
 def gsm8k_row(row: Row) -> Row:
@@ -57,10 +69,12 @@ def gsm8k_row(row: Row) -> Row:
     solution, mark, answer = str(row["answer"]).rpartition("####")
     if not mark or not answer.strip():
         raise ValueError("'answer' does not end with '#### X'")
+    reasoning = _without_marks(solution).strip()
     return {
         "prompt": row["question"],
         "answer": answer.strip().replace(",", ""),
-        "completion": f"{_without_marks(solution).strip()}\nThe answer is {answer.strip()}.",
+        "completion": f"{reasoning}\nThe answer is {answer.strip()}.",
+        "reasoning": reasoning,
     }
 
 
@@ -78,7 +92,7 @@ def math_row(row: Row) -> Row:
     if answer is None:
         raise ValueError("'solution' holds no \\boxed{} answer")
     extra_columns = {k: row[k] for k in ("level", "subject", "type") if k in row}
-    solution = {"completion": row["solution"]} if "solution" in row else {}
+    solution = {"completion": row["solution"], "reasoning": str(row["solution"]).strip()} if "solution" in row else {}
     question = row["problem"] if "problem" in row else row["question"]
     return {"prompt": question, "answer": str(answer), **solution, **extra_columns}
 

@@ -2,21 +2,45 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
-from rlhf_core.api import JsonlConfig
+from rlhf_core.api import ConfigError, JsonlConfig
 
 if TYPE_CHECKING:
     from rlhf_core.api import BuildContext
     from rlhf_plugin_verifiers.datasets.adapted import Adapted
+
+FOLLOW_UPS = ("\nQuestion:", "\nQ:", "\n[Question]", "\nProblem:", "\nUser:")
+"""Where a base model begins to write the next question itself, which would be read as its answer."""
 
 
 class MathsDataConfig(JsonlConfig):
     """What the maths data sets share."""
 
     prompt: Literal["question", "r1_zero"] = "question"
-    """``r1_zero`` puts the question into the prompt of DeepSeek-R1-Zero; use it with ``model.prompt_format=raw``,
-    reward ``r1_zero`` and the stop string ``</answer>``."""
+    """``r1_zero`` puts the question into the prompt of DeepSeek-R1-Zero and the solution into its tags. It brings
+    ``model.prompt_format=raw`` and the stop string ``</answer>``; use it with the reward ``r1_zero``. ``question``
+    brings the stop strings of a model that goes on with a question of its own."""
+
+    @classmethod
+    def recipe_of(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Prompt format and stop strings of the prompt's form."""
+        if options.get("prompt") == "r1_zero":
+            return {"model": {"prompt_format": "raw"}, "trainer": {"sampling": {"stop": ["</answer>"]}}}
+        return {"trainer": {"sampling": {"stop": list(FOLLOW_UPS)}}}
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Check the files, and that the prompt reaches the model as it is written."""
+        super().preflight(ctx)
+        prompt_format = ctx.config.model.prompt_format if ctx.config else "raw"  # rows may be read outside a run
+        if self.prompt == "r1_zero" and prompt_format != "raw":
+            raise ConfigError(
+                f"dataset.prompt=r1_zero with model.prompt_format={prompt_format}",
+                why="the prompt opens the assistant's turn itself (Assistant: <think>); a chat template would put that "
+                "into the user's turn, and no completion would go on from it",
+                fix="--set model.prompt_format=raw (the default with this data set alone), or dataset.prompt=question",
+            )
 
 
 class Gsm8kDataConfig(MathsDataConfig):

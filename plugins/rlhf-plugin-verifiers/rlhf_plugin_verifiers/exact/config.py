@@ -45,6 +45,14 @@ class AnswerTagsConfig(VerifierConfig):
     """Quotes, stars, hyphens between words and punctuation do not count; signs, decimal points and ``C++`` do."""
     format_weight: float = Field(default=0.0, ge=0, lt=1)
     """Share of the value given for the tags alone."""
+    form_in_prompt: bool = True
+    """Refuse a run whose prompts never ask for ``<answer>``: its rewards would all be 0. False for a policy that was
+    taught the tags before."""
+
+    @property
+    def asked_form(self) -> tuple[str, ...]:
+        """The answer's tag."""
+        return ("<answer>",) if self.form_in_prompt else ()
 
     def check_prompt(self, prompt: Prompt) -> str | None:
         """The reference must hold an answer, without the tags."""

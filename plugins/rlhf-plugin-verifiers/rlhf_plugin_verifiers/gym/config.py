@@ -50,6 +50,11 @@ class GymVerifierConfig(VerifierConfig):
     value: Literal["score", "right"] = "score"
     """``right`` gives nothing for less than a full score."""
 
+    @property
+    def asked_form(self) -> tuple[str, ...]:
+        """The answer's tag, which the strict mode wants."""
+        return ("<answer>",) if self.mode == "strict" else ()
+
     def check_prompt(self, prompt: Prompt) -> str | None:
         """The row must come from the data set ``reasoning_gym``."""
         if isinstance(prompt.meta.get("reasoning_gym"), dict):

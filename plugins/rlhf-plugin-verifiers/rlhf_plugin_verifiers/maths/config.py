@@ -84,9 +84,20 @@ class R1ZeroConfig(MathsConfig):
 
     name: str = "r1_zero"
     component: ClassVar[str] = "rlhf_plugin_verifiers.maths.tags:r1_zero_verifier"
-    mode: Literal["strict", "lenient"] = "strict"
-    """``strict`` wants exactly ``</think> <answer>`` and one ``</answer>`` at the end; ``lenient`` allows any space
-    between the tags, and text after them."""
+    mode: Literal["strict", "lenient", "compatible"] = "strict"
+    """``strict``, the default, wants exactly ``</think> <answer>`` and one ``</answer>`` at the end; ``lenient`` allows
+    any space between the tags, and text after them. ``compatible`` has the format rule of Dr. GRPO's published grader,
+    which courses use too, for counts that are compared with theirs: format is 1 wherever ``</think> <answer>`` and
+    ``</answer>`` occur, and all that follows the last ``<answer>`` is the answer. The answers themselves are compared
+    as in the other modes."""
+    form_in_prompt: bool = True
+    """Refuse a run whose prompts never ask for ``<answer>``: its rewards would all be 0. False for a policy that was
+    taught the tags before."""
+
+    @property
+    def asked_form(self) -> tuple[str, ...]:
+        """The answer's tag."""
+        return ("<answer>",) if self.form_in_prompt else ()
 
 
 class QuestionOnlyConfig(MathsConfig):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
+from rlhf_plugin_verifiers.maths.answer import is_formula
 from rlhf_plugin_verifiers.maths.equal import Rules
 from rlhf_plugin_verifiers.maths.verifier import Verdict, answer_verifier, grade_math
 
@@ -20,19 +21,32 @@ R1_ZERO_PROMPT = (
     "User: {prompt}\nAssistant: <think>"
 )
 """Goes into ``dataset.prompt_template``; the model must then be prompted without a chat template."""
+Mode = Literal["strict", "lenient", "compatible"]
+"""See ``R1ZeroConfig.mode``."""
 _LENIENT = re.compile(r"</think>\s*<answer>(.*?)</answer>", re.DOTALL)
 
 
-def r1_zero_reward_fn(response: str, ground_truth: str) -> dict[str, float]:
+def r1_zero_reward_fn(response: str, ground_truth: str, mode: Mode = "strict") -> dict[str, float]:
     """Reward of a completion of the R1-Zero prompt: ``reward``, ``format_reward`` and ``answer_reward``, each 0 or 1.
 
-    The format is ``</think> <answer> ... </answer>``; an answer counts only in it.
+    The format is ``</think> <answer> ... </answer>``; an answer counts only in it. The default is ``strict``, the
+    reward for training: nothing follows the answer, and there is one. ``compatible`` has the format rule of
+    Dr. GRPO's published grader, which courses use too: counts by category are then comparable with theirs.
+
+    Args:
+        response: the completion.
+        ground_truth: the reference answer.
+        mode: see ``R1ZeroConfig.mode``.
 
     Example:
         >>> r1_zero_reward_fn("so 8 </think> <answer> 8 </answer>", "8")
         {'format_reward': 1.0, 'answer_reward': 1.0, 'reward': 1.0}
+        >>> r1_zero_reward_fn("so 8 </think> <answer> 8 </answer> Bye", "8", "compatible")["format_reward"]
+        1.0
     """
-    return _as_rewards(grade_tags(response, ground_truth, strict=True))
+    if mode not in get_args(Mode):
+        raise ValueError(f"mode {mode!r} is none of {', '.join(get_args(Mode))}")
+    return _as_rewards(grade_tags(response, ground_truth, mode=mode))
 
 
 def question_only_reward_fn(response: str, ground_truth: str) -> dict[str, float]:
@@ -45,20 +59,27 @@ def question_only_reward_fn(response: str, ground_truth: str) -> dict[str, float
     return _as_rewards(grade_math(response, ground_truth, Rules(), boxed_only=True))
 
 
-def grade_tags(completion: str, gold: str, *, strict: bool) -> Verdict:
+def grade_tags(completion: str, gold: str, *, mode: Mode) -> Verdict:
     """Judge what stands between the answer tags; modes as in ``R1ZeroConfig``."""
-    inside = tagged_answer(completion, strict=strict)
+    inside = tagged_answer(completion, mode=mode)
     if inside is None:
         return Verdict(False, False, "")
-    return Verdict(True, grade_math(inside, gold, Rules()).right, inside.strip())
+    trailing = mode == "compatible" and not completion.rstrip().endswith("</answer>")
+    readable = not trailing or is_formula(inside)  # text after the tag is part of the answer there: "8 Bye" is not 8
+    return Verdict(True, readable and grade_math(inside, gold, Rules()).right, inside.strip())
 
 
-def tagged_answer(completion: str, *, strict: bool) -> str | None:
+def tagged_answer(completion: str, *, mode: Mode) -> str | None:
     """Text of the answer tags, None where the format is broken.
 
-    Several answers, or text after the closing tag, break the strict format; the lenient one takes the last.
+    Several answers, or text after the closing tag, break the strict format; the lenient one takes the last. The
+    compatible one takes all that follows the last ``<answer>``, without closing tags.
     """
-    if not strict:
+    if mode == "compatible":
+        if "</think> <answer>" not in completion or "</answer>" not in completion:
+            return None
+        return completion.rpartition("<answer>")[2].replace("</answer>", "")
+    if mode == "lenient":
         answers = _LENIENT.findall(completion)
         return answers[-1] if answers else None
     before, opened, remainder = completion.partition("</think> <answer>")
@@ -69,8 +90,7 @@ def tagged_answer(completion: str, *, strict: bool) -> str | None:
 
 def r1_zero_verifier(config: R1ZeroConfig) -> GradedVerifier:
     """The verifier ``r1_zero``."""
-    strict = config.mode == "strict"
-    return answer_verifier(config, lambda text, gold: grade_tags(text, gold, strict=strict))
+    return answer_verifier(config, lambda text, gold: grade_tags(text, gold, mode=config.mode))
 
 
 def question_only_verifier(config: QuestionOnlyConfig) -> GradedVerifier:
