@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from rlhf_core.api import Advantages, ComponentConfig, PluginError, Rollout, Sample, Score
+from rlhf_core.api import Advantages, ComponentConfig, LossOutput, PluginError, Rollout, Sample, Score, TokenBatch
 from rlhf_core.contracts import ValidatedEngine, check_advantages, check_rollouts, score_samples
 from rlhf_core.types import FinishReason, Prompt, RolloutRequest, SamplingParams
 
@@ -63,6 +63,9 @@ class OddOne:
     def generate(self, requests: Any, sampling: Any, policy_version: int) -> list[Rollout]:
         return self.engine.generate(requests, sampling, policy_version)[::-1]
 
+    def __call__(self, batch: TokenBatch) -> LossOutput:
+        return LossOutput(batch.logprobs_BT.mean(-1, keepdim=True))
+
     def play(self, groups: Any, seeds: Any, engine: Any, sampling: Any, policy_version: int) -> list[Rollout]:
         requests = [
             RolloutRequest(g.prompt.id, g.token_ids, i, s) for g, row in zip(groups, seeds) for i, s in enumerate(row)
@@ -77,6 +80,7 @@ class OddOne:
         ("advantage", "returned 7 advantages for 8 rollouts"),
         ("rollout", "returned the rollout of .* in the place of"),
         ("agent", "returned 3 rollouts for 4 requests"),
+        ("loss", r"returned a loss of shape \(4, 1\)"),
     ],
 )
 def test_a_run_names_the_plugin(train: Train, kind: str, said: str) -> None:

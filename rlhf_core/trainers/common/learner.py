@@ -14,10 +14,12 @@ from typing import Any, Protocol
 import torch
 
 from rlhf_core.batches import LossOutput
+from rlhf_core.contracts import class_name
 from rlhf_core.errors import TrainingDiverged
 from rlhf_core.functional.reduce import reduce_loss
 from rlhf_core.protocols import Loss, Strategy
 from rlhf_core.trainers.common.config import LoopSettings, OptimizerSettings
+from rlhf_core.trainers.common.loss_contract import check_loss
 from rlhf_core.trainers.common.micro_batches import MicroBatcher, micro_batches_of_size
 from rlhf_core.trainers.common.no_grad_forward import NoGradForward
 
@@ -105,6 +107,7 @@ class Learner:
             Metrics summed over micro-batches and ranks, then divided by their weights.
 
         Raises:
+            PluginError: the loss returned values that do not fit its batch.
             TrainingDiverged: a loss or the gradient norm is not finite; weights are unchanged.
         """
         return means([self.update_sums(samples, totals, critic_only=critic_only, observe=observe)])
@@ -171,7 +174,7 @@ class Learner:
     def _idle(self, spare: Any, tokens: float, sequences: float) -> None:
         """A zero-loss micro-batch of a rank that has nothing left, so that ranks stay in step."""
         batch = self.module([spare])
-        self.strategy.backward(self.reduce(self.loss(batch).loss, batch, tokens, sequences) * 0.0)
+        self.strategy.backward(self.reduce(self._loss(batch).loss, batch, tokens, sequences) * 0.0)
 
     def _micro(
         self,
@@ -184,7 +187,7 @@ class Learner:
     ) -> None:
         """Forward and backward of one micro-batch."""
         batch = self.module(micro)
-        out = self.loss(batch)
+        out = self._loss(batch)
         if observe is not None:
             observe(micro, batch, out)
         value = self.reduce(out.loss, batch, tokens, sequences)
@@ -194,6 +197,9 @@ class Learner:
             raise diverged(f"loss is {number}", micro)
         self.strategy.backward(value)
         add(sums, weights, {"loss": (number, 0.0), **core_metrics(batch), **out.metrics})
+
+    def _loss(self, batch: Any) -> LossOutput:
+        return check_loss(self.loss(batch), batch, f"loss {class_name(self.loss)}")
 
     def reduce(self, loss: torch.Tensor, batch: Any, tokens: float, sequences: float) -> torch.Tensor:
         """Mask and divide by the global denominator (see :mod:`rlhf_core.functional.reduce`)."""
@@ -218,7 +224,7 @@ class Learner:
 
         def measured(module: Any, micro: Sequence[Any]) -> Mapping[str, Any]:
             batch = module(micro)
-            out = self.loss(batch)
+            out = self._loss(batch)
             loss = self.reduce(out.loss, batch, tokens, sequences)
             return {"loss": (loss, 0.0), **core_metrics(batch), **out.metrics}
 

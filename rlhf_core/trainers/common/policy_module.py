@@ -12,6 +12,8 @@ import numpy as np
 import torch
 
 from rlhf_core.batches import TokenBatch
+from rlhf_core.contracts import contract_error
+from rlhf_core.kernels.padded import Ids
 from rlhf_core.policy.forward import completion_hidden, completion_logprobs
 from rlhf_core.policy.forward_options import ALL, ForwardOptions
 from rlhf_core.trainers.common.micro_batches import MicroBatcher
@@ -74,7 +76,7 @@ class PolicyModule(torch.nn.Module):
         values_BT = None
         if self.critic is not None:
             hidden_NH = out.hidden_NH if self.on_policy_trunk else None
-            values_N = self.critic([i.prompt_ids for i in samples], [i.completion_ids for i in samples], hidden_NH)
+            values_N = self._values([i.prompt_ids for i in samples], [i.completion_ids for i in samples], hidden_NH)
             values_BT = values_N.new_zeros(out.mask_BT.shape).masked_scatter(out.mask_BT, values_N)
         return TokenBatch(
             logprobs_BT=out.logprobs_BT,
@@ -145,8 +147,17 @@ class PolicyModule(torch.nn.Module):
             if self.on_policy_trunk
             else None
         )
-        flat = self.critic(prompts, longer, hidden_NH).float().cpu().numpy()
+        flat = self._values(prompts, longer, hidden_NH).float().cpu().numpy()
         return np.split(flat, np.cumsum([len(c) for c in longer])[:-1])
+
+    def _values(self, prompts: Ids, completions: Ids, hidden_NH: torch.Tensor | None) -> torch.Tensor:
+        """The critic's ``values_N``; fewer or more would be laid over other tokens without an error."""
+        assert self.critic is not None
+        values_N, count = self.critic(prompts, completions, hidden_NH), sum(map(len, completions))
+        if tuple(values_N.shape) != (count,):
+            critic = f"critic {type(self.critic).__name__}"
+            raise contract_error(critic, f"values of shape {tuple(values_N.shape)}", f"shape ({count},), one per token")
+        return values_N
 
 
 def columns(rows: Sequence[tuple[Floats, Floats | None]]) -> tuple[list[Floats], list[Floats]]:

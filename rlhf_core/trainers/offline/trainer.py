@@ -21,6 +21,7 @@ from rlhf_core.runs.checkpoint_manager import Checkpoint
 from rlhf_core.runs.component_set import register_sources
 from rlhf_core.runs.jsonl import read_jsonl
 from rlhf_core.trainers.common.learner import Learner
+from rlhf_core.trainers.common.loss_contract import CheckedLoss
 from rlhf_core.trainers.common.run_loop import LoopSchedule, run_loop
 from rlhf_core.trainers.offline.config import OfflineTrainerConfig, PolicyTrainerConfig
 from rlhf_core.trainers.offline.policy_samples import PolicySamples, PolicyTask
@@ -134,7 +135,9 @@ class OfflineTrainer:
         """The run's loss; a trainer may put a term of its own around it."""
         chosen = self.ctx.config.loss
         assert chosen is not None, "a trainer's companions name its loss"
-        return self.session.components.build("loss", chosen, self.ctx)
+        components = self.session.components
+        loss = components.build("loss", chosen, self.ctx)
+        return CheckedLoss(loss, components.label(loss))
 
     def prepared(self, step: int, items: list[Any]) -> list[Any]:
         """A whole batch (of all ranks) as the loss is to see it; a trainer may add what only the batch knows.

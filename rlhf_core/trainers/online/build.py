@@ -20,6 +20,7 @@ from rlhf_core.strategy.group import new_group
 from rlhf_core.trainers.common.forward_check import ForwardCheck
 from rlhf_core.trainers.common.generation import RolloutGenerator
 from rlhf_core.trainers.common.learner import Learner
+from rlhf_core.trainers.common.loss_contract import CheckedLoss
 from rlhf_core.trainers.common.micro_batches import PolicyMicroBatcher
 from rlhf_core.trainers.common.policy_evaluator import PolicyEvaluator
 from rlhf_core.trainers.common.policy_module import PolicyModule
@@ -73,7 +74,7 @@ def build_online(
     generator, rewards = build_sampling(config, ctx, inputs, engine)
     estimator = build(ctx, "advantage")
     critic = estimator if isinstance(estimator, CriticAdvantage) else None
-    loss = policy_loss(build(ctx, "loss"), config)
+    loss = policy_loss(build_loss(ctx), config)
     module = PolicyModule(model, config.sampling.temperature, inputs.options)
     if critic is not None:
         loss = critic.with_value_loss(loss)
@@ -152,7 +153,7 @@ def build_rollout_training(
     session, strategy = ctx.session, ctx.strategy
     names = trained_names(inputs.policy.model)
     generator, rewards = build_sampling(config, ctx, inputs, build_engine(ctx, inputs))
-    loss = wrap_loss(build(ctx, "loss"))
+    loss = wrap_loss(build_loss(ctx))
     weights = PolicyWeights(inputs.policy, None, inputs.reference if config.kl.sync_every else None)
     if checkpoint is not None:
         weights.load(checkpoint)
@@ -177,6 +178,12 @@ def build_rollout_training(
 def build(ctx: BuildContext, kind: str) -> Any:
     """The run's component of a kind."""
     return ctx.session.components.build(kind, getattr(ctx.config, kind), ctx)
+
+
+def build_loss(ctx: BuildContext) -> Loss:
+    """The run's loss, every answer checked before terms are added to it."""
+    loss = build(ctx, "loss")
+    return CheckedLoss(loss, ctx.session.components.label(loss))
 
 
 def build_engine(ctx: BuildContext, inputs: OnlineInputs, sampler: SamplerPolicy | None = None) -> RolloutEngine:

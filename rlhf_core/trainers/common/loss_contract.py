@@ -1,0 +1,87 @@
+"""Checks of what a loss returns. A shape that broadcasts would train on something else, unmasked, without an error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from rlhf_core.batches import LossOutput, PairBatch, UnpairedBatch
+from rlhf_core.contracts import contract_error
+from rlhf_core.protocols import Loss
+
+CORE_METRICS = frozenset({"loss", "grad_norm", "critic_grad_norm", "learning_rate", "train/tokens", "updates_skipped"})
+"""What the core measures under these names is no loss's to say."""
+
+
+class CheckedLoss:
+    """A loss whose every answer is checked before terms are added to it.
+
+    Args:
+        loss: a component.
+        label: names it in errors.
+    """
+
+    def __init__(self, loss: Loss, label: str) -> None:
+        self.loss, self.label = loss, label
+
+    def __call__(self, batch: Any) -> LossOutput:
+        """The loss's answer.
+
+        Raises:
+            PluginError: it does not fit the batch.
+        """
+        return check_loss(self.loss(batch), batch, self.label)
+
+
+def wanted_shape(batch: Any) -> tuple[int, ...] | None:
+    """Shape of an unreduced loss: that of the mask, or one value per row; None for a batch of a trainer's own kind
+    that has no mask."""
+    mask_BT = getattr(batch, "mask_BT", None)
+    if mask_BT is not None:
+        return tuple(mask_BT.shape)
+    if isinstance(batch, PairBatch):
+        return tuple(batch.chosen_B.shape)
+    return tuple(batch.logprobs_B.shape) if isinstance(batch, UnpairedBatch) else None
+
+
+def check_loss(answer: Any, batch: Any, label: str) -> LossOutput:
+    """Return what a loss returned, if it has one value per token (or row) of its batch, and metrics that add up.
+
+    Args:
+        answer: of the loss.
+        batch: what it consumed.
+        label: names it in errors.
+
+    Raises:
+        PluginError: names what came and what was expected.
+    """
+    if not isinstance(answer, LossOutput):
+        raise contract_error(label, f"a {type(answer).__name__}", "LossOutput(loss, metrics)")
+    shape, wanted = tuple(answer.loss.shape), wanted_shape(batch)
+    if wanted is None and len(shape) != 1:
+        raise contract_error(label, f"a loss of shape {shape}", f"one value per row of {type(batch).__name__}")
+    if wanted is not None and shape != wanted:
+        unit = "token, masked and averaged by the core" if len(wanted) == 2 else "row, averaged by the core"
+        raise contract_error(label, f"a loss of shape {shape}", f"shape {wanted}: one value per {unit}")
+    if torch.is_grad_enabled() and not answer.loss.requires_grad:
+        raise contract_error(
+            label, "a loss without a gradient", "one that the policy's logprobs were not detached from"
+        )
+    for name, row in answer.metrics.items():
+        _check_metric(name, row, label)
+    return answer
+
+
+def _check_metric(name: str, row: Any, label: str) -> None:
+    if name in CORE_METRICS:
+        raise contract_error(label, f"metric '{name}'", "a name of its own: the core measures that")
+    if not (isinstance(row, tuple) and len(row) == 2 and all(map(_one_number, row))):
+        came = [tuple(v.shape) if isinstance(v, torch.Tensor) else v for v in row] if isinstance(row, tuple) else row
+        raise contract_error(label, f"metric '{name}' as {came!r:.80}", "(sum, weight), a number each")
+
+
+def _one_number(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.numel() == 1
+    return isinstance(value, (int, float)) or getattr(value, "shape", None) == ()
