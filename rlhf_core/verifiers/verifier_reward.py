@@ -105,7 +105,8 @@ def check_answers(config: VerifierRewardConfig, ctx: BuildContext) -> None:
                     fix="map the column: dataset.columns={answer: NAME}, or choose another reward",
                 )
     check_prompts(config.verifier, checked_prompts, datasets)
-    check_form(config.verifier, checked_prompts, datasets)
+    if getattr(ctx.config, "trainer", None) is not None:  # completions that exist already have their form
+        check_form(config.verifier, checked_prompts, datasets)
 
 
 def check_form(verifier: VerifierConfig, prompts: Sequence[Prompt], datasets: Datasets) -> None:
