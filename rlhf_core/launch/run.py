@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,10 @@ from rlhf_core.launch.process import run_plan as run_plan
 from rlhf_core.launch.resume import planned_resume as planned_resume
 from rlhf_core.plan import Plan, make_plan, walk_components
 from rlhf_core.registry import Registry
+from rlhf_core.runs.manifest import find_damage
 from rlhf_core.runs.run_dir import RunDir, first_missing
+
+log = logging.getLogger("rlhf")
 
 
 def plan_run(registry: Registry, hooks: HookBus, config: RunConfig, nproc: int) -> Plan:
@@ -83,11 +87,16 @@ def launch(
 
 
 def completed(run: RunDir) -> Mapping[str, Any] | None:
-    """The summary of a run that has made all its steps and still has its final model."""
+    """The summary of a run that has made all its steps and still has its final model as it was written."""
     if not (run.summary.is_file() and run.final.is_dir()):
         return None
     summary = json.loads(run.summary.read_text())
-    return summary if summary.get("status") == "completed" else None
+    if summary.get("status") != "completed":
+        return None
+    damage = find_damage(run.final)
+    if damage:
+        log.warning("'%s' is damaged (%s): it is written again from the last checkpoint", run.final, damage[0])
+    return None if damage else summary
 
 
 def _run_ranks(plan: Plan, config: RunConfig, hooks: HookBus, run: RunDir, resume: bool) -> Mapping[str, Any]:

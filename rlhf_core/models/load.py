@@ -11,6 +11,7 @@ from typing import Any
 from rlhf_core.errors import ModelError
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.sources import Source, check_folder, resolve_model
+from rlhf_core.runs.manifest import verify_files
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,8 @@ def load_tokenizer(config: ModelConfig) -> Any:
     from transformers import AutoTokenizer
 
     source = resolve_model(config.path)
+    if source.local and not source.gguf:
+        verify_files(source.place)
     try:
         tokenizer = AutoTokenizer.from_pretrained(source.place, **_options(config, source))
     except Exception as error:  # a tokenizer file can fail in as many ways as there are tokenizers

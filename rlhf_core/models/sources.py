@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from rlhf_core.errors import ModelError
+from rlhf_core.runs.manifest import MANIFEST, truncation
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 
@@ -105,6 +106,11 @@ def check_folder(folder: Path) -> Path:
         raise _incomplete(folder, "config.json", hint)
     if "adapter_config.json" in have and not any(n.startswith("model") and n.endswith(".safetensors") for n in have):
         raise _incomplete(folder, "model.safetensors", "this is a LoRA adapter: merge it into its base model first")
+    for file in sorted(folder.glob("*.safetensors")):
+        if cut := truncation(file):
+            raise ModelError(
+                f"'{file}' is cut short or damaged", why=cut, where=str(folder), fix="copy or download it again"
+            )
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         shards = set(json.loads(index.read_text())["weight_map"].values())
@@ -146,7 +152,7 @@ def weights_digest(path: str) -> str:
     files = sorted(f for f in place.rglob("*") if f.is_file()) if place.is_dir() else [place] if place.is_file() else []
     digest = hashlib.sha256()
     for file in files:
-        if file.suffix == ".md":
+        if file.suffix == ".md" or file.name == MANIFEST:
             continue
         digest.update(f"{file.relative_to(place) if file != place else file.name}\n".encode())
         with file.open("rb") as handle:

@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 
 from rlhf_core.errors import disk_error
 from rlhf_core.runs.jsonl import json_values
+from rlhf_core.runs.manifest import write_manifests
 
 TEMPORARY = ".partial-"
 
@@ -95,7 +96,7 @@ def write_json(path: Path, value: Any) -> None:
 
 @contextlib.contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """Yield a folder to fill; it appears at ``path`` only if the block succeeds.
+    """Yield a folder to fill; it appears at ``path``, with its manifest, only if the block succeeds.
 
     Raises:
         RunDirError: the disk is full; nothing is left behind and what was there stays.
@@ -104,6 +105,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
     try:
         aside.mkdir(parents=True)
         yield aside
+        write_manifests(aside)
         for file in aside.rglob("*"):
             if file.is_file():
                 with file.open("rb") as handle:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import random
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ import torch
 
 from rlhf_core.errors import RunDirError
 from rlhf_core.runs.atomic import whole_folder
+from rlhf_core.runs.manifest import find_damage, truncation
 from rlhf_core.runs.tree import load_tree
 
+log = logging.getLogger("rlhf.checkpoint")
 _NAME = re.compile(r"step-(\d{6,})$")
 
 
@@ -50,16 +53,49 @@ class CheckpointStore:
         for old in self.steps()[: -self.keep]:
             shutil.rmtree(self.path(old), ignore_errors=True)
 
-    def latest(self, rank: int = 0) -> tuple[Path, dict[str, Any]] | None:
-        """Folder and state of the newest checkpoint, this rank's shard included; None if there is none.
+    def newest_whole(self) -> int | None:
+        """Step of the newest checkpoint whose files are what was written; None if there is no checkpoint.
+
+        Damaged ones that are newer are set aside, for the run is to write these steps again.
+
+        Raises:
+            RunDirError: every checkpoint is damaged; says how.
+        """
+        damaged: dict[int, str] = {}
+        for step in reversed(self.steps()):
+            damage = _damage(self.path(step))
+            if not damage:
+                self._set_aside(damaged, step)
+                return step
+            damaged[step] = damage[0] + (f", and {len(damage) - 1} more" if len(damage) > 1 else "")
+        if damaged:
+            raise RunDirError(
+                f"every checkpoint in '{self.folder}' is damaged",
+                why="; ".join(f"step {step}: {damage}" for step, damage in damaged.items()),
+                fix="copy the run again if this is a copy, else start a new run",
+            )
+        return None
+
+    def _set_aside(self, damaged: Mapping[int, str], chosen: int) -> None:
+        for step, damage in damaged.items():
+            place = self.path(step).with_suffix(".damaged")
+            shutil.rmtree(place, ignore_errors=True)
+            self.path(step).rename(place)
+            log.warning(
+                "the checkpoint of step %d is damaged (%s): going on from step %d; it is kept as '%s'",
+                step,
+                damage,
+                chosen,
+                place,
+            )
+
+    def read(self, step: int, rank: int = 0) -> tuple[Path, dict[str, Any]]:
+        """Folder and state of a checkpoint, this rank's shard included.
 
         Raises:
             RunDirError: it cannot be read.
         """
-        steps = self.steps()
-        if not steps:
-            return None
-        path = self.path(steps[-1])
+        path = self.path(step)
         try:
             shard = f"shard-{rank}"
             shard_state = load_tree(path, shard) if (path / f"{shard}.json").is_file() else {}
@@ -68,6 +104,16 @@ class CheckpointStore:
             raise RunDirError(
                 f"checkpoint '{path}' cannot be read: {error}", fix="remove that folder to resume from the one before"
             ) from error
+
+
+def _damage(path: Path) -> list[str]:
+    """What is wrong with a checkpoint; of one without a manifest, only whether files were cut short."""
+    damage = find_damage(path)
+    if damage is not None:
+        return damage
+    log.warning("'%s' has no manifest, as an earlier version wrote it: its files are not checked", path)
+    files = sorted(path.rglob("*.safetensors"))
+    return [f"{file.relative_to(path)}: {cut}" for file in files if (cut := truncation(file))]
 
 
 def rng_state() -> dict[str, Any]:

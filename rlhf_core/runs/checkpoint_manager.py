@@ -64,13 +64,18 @@ class CheckpointManager:
         self._store.keep = count
 
     def latest(self) -> Checkpoint | None:
-        """The newest checkpoint, this rank's shard included; None if there is none.
+        """The newest checkpoint that is whole, this rank's shard included; None if there is none.
+
+        Rank 0 looks for it, so that all ranks go on from the same.
 
         Raises:
-            RunDirError: it cannot be read.
+            RunDirError: all are damaged, or it cannot be read.
         """
-        newest = self._store.latest(self.strategy.rank)
-        return None if newest is None else Checkpoint(newest[0], upgraded_state(newest[1]))
+        step = self.strategy.gather_objects(self._store.newest_whole() if self.strategy.rank == 0 else None)[0]
+        if step is None:
+            return None
+        path, state = self._store.read(step, self.strategy.rank)
+        return Checkpoint(path, upgraded_state(state))
 
     def saved(self, step: int) -> bool:
         """True if this step's checkpoint is on disk."""

@@ -23,8 +23,11 @@ def test_incomplete(refused: Refused, model_folder: Path, name: str) -> None:
 
 def test_weights_cut_short(refused: Refused, model_folder: Path) -> None:
     weights = model_folder / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:1000])
-    refused("--model", model_folder, says=(f"cannot load the model from '{model_folder}'", "SafetensorError"))
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:1000])
+    refused("--model", model_folder, says=(f"'{weights}' is cut short or damaged", "it ends within its header"))
+    weights.write_bytes(whole[:-1])
+    refused("--model", model_folder, says=(f"has {len(whole) - 1} bytes, its header describes {len(whole)}",))
 
 
 def test_chat_template_missing(refused: Refused, model_folder: Path) -> None:

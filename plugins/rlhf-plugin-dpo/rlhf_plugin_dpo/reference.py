@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,12 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save
 
-from rlhf_core.api import BuildContext
-from rlhf_core.sdk import ForwardOptions, Reference, whole_folder
+from rlhf_core.api import BuildContext, ModelError
+from rlhf_core.sdk import ForwardOptions, Reference, verify_files, whole_folder
 from rlhf_plugin_dpo.items import Side
 from rlhf_plugin_dpo.pair_module import PairModule
 
+log = logging.getLogger(__name__)
 FOLDER = "reference"
 
 
@@ -74,4 +76,9 @@ def _write(folder: Path, logprobs: Sequence[float]) -> None:
 
 def _read(folder: Path) -> list[float] | None:
     file = folder / "logprobs.safetensors"
+    try:
+        verify_files(folder)
+    except ModelError as error:
+        log.warning("reference logprobs are computed again: %s", error)
+        return None
     return load_file(str(file))["logprobs"].tolist() if file.is_file() else None

@@ -13,7 +13,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rlhf_core.api import ModelConfig, PreferencePair
-from rlhf_core.sdk import cache_folder, clear_quantization_config, load_tokenizer, resolve_model, weights_digest
+from rlhf_core.sdk import (
+    cache_folder,
+    clear_quantization_config,
+    load_tokenizer,
+    resolve_model,
+    verify_files,
+    weights_digest,
+)
 from rlhf_plugin_reward.net import RewardNet, merged
 
 if TYPE_CHECKING:
@@ -77,9 +84,14 @@ def save_shared(net: RewardNet, tokenizer: Any, folder: Path) -> None:
 
 
 def load_shared(folder: Path, meta: dict[str, Any]) -> tuple[RewardNet, Any]:
-    """Read it back as one net with K heads."""
+    """Read it back as one net with K heads.
+
+    Raises:
+        ModelError: a file is not what was written.
+    """
     from transformers import AutoModel
 
+    verify_files(folder)
     trunk = AutoModel.from_pretrained(folder / "trunk", use_safetensors=True)
     weight = load_file(str(folder / "heads.safetensors"))["heads"]
     head = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=False)
