@@ -20,6 +20,7 @@ import torch
 from rlhf_core.kernels import packing
 from rlhf_core.kernels.agreement import agree
 from rlhf_core.kernels.padded import Ids, pad_rows
+from rlhf_core.kernels.rotary import check_length
 from rlhf_core.kernels.trunk_and_head import base_model, quiet
 
 log = logging.getLogger(__name__)
@@ -38,10 +39,11 @@ def last_token_hidden(trunk: torch.nn.Module, ids_B: Ids, *, without_padding: bo
         without_padding: lay the sequences end to end where the trunk allows it.
 
     Raises:
-        ValueError: a sequence has no tokens.
+        ValueError: a sequence has no tokens, or more than the rotary embeddings allow.
     """
     if not all(len(row) for row in ids_B):
         raise ValueError("a sequence has no tokens; its last one cannot be read")
+    check_length(trunk, max(map(len, ids_B)))
     if without_padding and can_pack(trunk):
         return packed_last(trunk, ids_B)
     return padded_last(trunk, ids_B)

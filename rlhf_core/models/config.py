@@ -40,7 +40,7 @@ class ModelConfig(Config):
     prompt_format: Literal["auto", "chat", "raw"] = "auto"
     """``chat`` uses the tokenizer's template, ``raw`` plain text, ``auto`` the template if there is one."""
     max_context: int | None = Field(default=None, ge=2)
-    """Upper limit on prompt + completion tokens; None takes the model's own."""
+    """Upper limit on prompt + completion tokens; None takes the model's own (with LongRoPE, its original context)."""
     attention: Literal["sdpa", "eager"] = "sdpa"
     gradient_checkpointing: bool = False
     trust_remote_code: bool = False

@@ -5,6 +5,7 @@ torch and transformers are imported inside functions, so that importing this mod
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,8 @@ from rlhf_core.errors import ModelError
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.sources import Source, check_folder, resolve_model
 from rlhf_core.runs.manifest import verify_files
+
+log = logging.getLogger("rlhf.models")
 
 
 @dataclass(frozen=True)
@@ -118,9 +121,37 @@ def _options(config: ModelConfig, source: Source) -> dict[str, Any]:
 
 
 def context_length(model: Any, config: ModelConfig) -> int:
-    """Tokens that fit: the model's own limit, or ``config.max_context`` if that is lower."""
+    """Tokens that fit: the model's own limit, or ``config.max_context`` if that is lower.
+
+    Where rotary frequencies change with the length beyond some length, that is the limit
+    (:mod:`rlhf_core.kernels.rotary`).
+
+    Raises:
+        ModelError: ``config.max_context`` goes beyond that length.
+    """
+    from rlhf_core.kernels.rotary import length_limit, rope_type
+
     text = model.config.get_text_config()
     model_limit = getattr(text, "max_position_embeddings", None) or 1 << 30
+    steady = length_limit(model)
+    if steady is not None and steady < model_limit:
+        if config.max_context is not None and min(config.max_context, model_limit) > steady:
+            raise ModelError(
+                f"model.max_context {config.max_context} is beyond {steady} tokens, where {rope_type(model)} rotary "
+                f"embeddings of '{config.path}' change with the length of the longest sequence",
+                why="logprobs and samples would depend on the other sequences of a batch",
+                fix=f"--set model.max_context={steady} or less",
+            )
+        if config.max_context is None:
+            log.warning(
+                "the context of '%s' is %d tokens here, not %d: beyond that its %s rotary embeddings change with the "
+                "length of the longest sequence of a batch",
+                config.path,
+                steady,
+                model_limit,
+                rope_type(model),
+            )
+        model_limit = steady
     return min(model_limit, config.max_context or model_limit)
 
 

@@ -21,6 +21,7 @@ from rlhf_core.kernels.chunked_head import (
 from rlhf_core.kernels.packing import packed_hidden
 from rlhf_core.kernels.padded import Ids, pad_rows, padded_hidden, padded_logits
 from rlhf_core.kernels.prefix_sharing import distinct, shared_hidden
+from rlhf_core.kernels.rotary import check_length
 from rlhf_core.kernels.trunk_and_head import TrunkAndHead, checkpointing, take_apart, trunk_and_head
 from rlhf_core.policy.structure import structure
 
@@ -78,9 +79,11 @@ def completion_logprobs(
         :class:`CompletionLogprobs` with ``T = max(len(c))``.
 
     Raises:
-        ValueError: lists of different lengths, an empty prompt, no completion token at all, or temperature <= 0.
+        ValueError: lists of different lengths, an empty prompt, no completion token at all, temperature <= 0, or a
+            sequence beyond the length from which on rotary frequencies change (:mod:`rlhf_core.kernels.rotary`).
     """
     _check(prompts, completions, temperature)
+    check_length(model, max(len(p) + len(c[:-1]) for p, c in zip(prompts, completions)))
     mask_BT, targets_N = _targets(completions, next(model.parameters()).device)
     options: dict[str, Any] = {"temperature": temperature, "entropy": entropy}
     hidden_NH: torch.Tensor | None = None

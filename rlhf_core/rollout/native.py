@@ -9,6 +9,7 @@ import torch
 
 from rlhf_core.errors import ConfigError
 from rlhf_core.kernels.decode_step import WORTH_TOKENS, DecodeStep, decode_step, plain_step
+from rlhf_core.kernels.rotary import length_limit
 from rlhf_core.kernels.trunk_and_head import base_model, quiet, take_apart
 from rlhf_core.models.precision import cast_once
 from rlhf_core.models.prompt_format import end_ids
@@ -41,7 +42,8 @@ class NativeEngine:
     def __init__(
         self, model: Any, tokenizer: Any, context: int, max_concurrent: int = 256, max_batch_tokens: int | None = None
     ) -> None:
-        self.model, self.tokenizer, self.context = model, tokenizer, context
+        self.model, self.tokenizer = model, tokenizer
+        self.context = min(context, length_limit(model) or context)
         self.max_concurrent, self.max_batch_tokens = max_concurrent, max_batch_tokens
         self.ends = end_ids(base_model(model), tokenizer)
 
