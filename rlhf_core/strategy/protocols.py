@@ -106,7 +106,7 @@ class ShardedForward(Protocol):
     """Optional for a strategy: forwards without gradient while each rank keeps its shards.
 
     Reference and old logprobs, critic values and held-out losses then need no whole weights
-    (:class:`rlhf_core.trainers.common.no_grad_forward.NoGradForward`). A strategy without it is asked for
+    (:class:`rlhf_core.strategy.no_grad_forward.NoGradForward`). A strategy without it is asked for
     :meth:`ModelSharding.gathered`, and every rank holds the frozen reference whole.
     """
 

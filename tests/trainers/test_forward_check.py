@@ -15,9 +15,9 @@ from rlhf_core.kernels import packing
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.policy.forward import completion_logprobs
+from rlhf_core.policy.forward_check import choose_samples, forward_check
 from rlhf_core.policy.forward_options import ForwardOptions
 from rlhf_core.policy.structure import structure
-from rlhf_core.trainers.common.forward_check import choose_samples, forward_check
 from rlhf_core.trainers.common.training_sample import TrainingSample
 from rlhf_core.trainers.online.config import OnlineTrainerConfig
 

@@ -10,9 +10,9 @@ import torch
 
 from rlhf_core.batches import LossOutput, PairBatch, TokenBatch, UnpairedBatch
 from rlhf_core.errors import PluginError
+from rlhf_core.loss_contract import CheckedLoss
 from rlhf_core.strategy.local import LocalStrategy
 from rlhf_core.trainers.common.learner import Learner
-from rlhf_core.trainers.common.loss_contract import CheckedLoss
 from rlhf_core.trainers.online.build import policy_loss
 from rlhf_core.trainers.online.config import OnlineTrainerConfig
 

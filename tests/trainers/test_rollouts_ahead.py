@@ -26,9 +26,9 @@ from rlhf_core.models.load import load_policy
 from rlhf_core.models.sampler_policy import SamplerPolicy, snapshot
 from rlhf_core.registry import Registry
 from rlhf_core.rollout.native import NativeEngine
+from rlhf_core.rollout.weight_sync import WeightSync
 from rlhf_core.runs.jsonl import read_jsonl
 from rlhf_core.trainers.common.rewards import RewardManager
-from rlhf_core.trainers.common.weight_sync import WeightSync
 from rlhf_core.trainers.online.rollout_worker import RolloutWorker
 from rlhf_core.trainers.online.scheduler import RolloutBuffer
 

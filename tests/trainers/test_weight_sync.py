@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from rlhf_core.api import BuildContext, ComponentConfig
 from rlhf_core.models.sampler_policy import SamplerPolicy, trained_names
 from rlhf_core.rollout.native import NativeEngine
-from rlhf_core.trainers.common.weight_sync import WeightSync
+from rlhf_core.rollout.weight_sync import WeightSync
 
 from .conftest import ONLINE, Train
 

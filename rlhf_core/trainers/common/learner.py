@@ -17,11 +17,11 @@ from rlhf_core.batches import LossOutput
 from rlhf_core.contracts import class_name
 from rlhf_core.errors import TrainingDiverged
 from rlhf_core.functional.reduce import reduce_loss
+from rlhf_core.loss_contract import check_loss
 from rlhf_core.protocols import Loss, Strategy
+from rlhf_core.strategy.no_grad_forward import NoGradForward
 from rlhf_core.trainers.common.config import LoopSettings, OptimizerSettings
-from rlhf_core.trainers.common.loss_contract import check_loss
 from rlhf_core.trainers.common.micro_batches import MicroBatcher, micro_batches_of_size
-from rlhf_core.trainers.common.no_grad_forward import NoGradForward
 
 Sums = defaultdict[str, float]
 """Metric -> sum over micro-batches."""

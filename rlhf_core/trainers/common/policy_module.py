@@ -16,8 +16,8 @@ from rlhf_core.contracts import contract_error
 from rlhf_core.kernels.padded import Ids
 from rlhf_core.policy.forward import completion_hidden, completion_logprobs
 from rlhf_core.policy.forward_options import ALL, ForwardOptions
+from rlhf_core.strategy.no_grad_forward import Compute
 from rlhf_core.trainers.common.micro_batches import MicroBatcher
-from rlhf_core.trainers.common.no_grad_forward import Compute
 from rlhf_core.trainers.common.training_sample import Floats, TrainingSample
 
 

@@ -21,6 +21,7 @@ from rlhf_core.models.load import LoadedModel
 from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.models.reference import Reference
 from rlhf_core.models.sampler_policy import trained_names
+from rlhf_core.rollout.weight_sync import WeightSync
 from rlhf_core.trainers.common.generation import RolloutGenerator, rollout_metrics
 from rlhf_core.trainers.common.micro_batches import micro_batches_of_size
 from rlhf_core.trainers.common.policy_evaluator import (
@@ -34,7 +35,6 @@ from rlhf_core.trainers.common.policy_evaluator import (
 from rlhf_core.trainers.common.policy_module import PolicyModule
 from rlhf_core.trainers.common.rewards import RewardManager, score_metrics
 from rlhf_core.trainers.common.training_sample import TrainingSample
-from rlhf_core.trainers.common.weight_sync import WeightSync
 from rlhf_core.trainers.offline.config import PolicyTrainerConfig
 from rlhf_core.types import PromptGroup, Rollout, Score
 

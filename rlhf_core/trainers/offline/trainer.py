@@ -16,12 +16,12 @@ from rlhf_core.data.datasets import Datasets
 from rlhf_core.data.mixture import ExampleOrder, by_source, check_fingerprint, interleave
 from rlhf_core.errors import DatasetError
 from rlhf_core.functional.statistics import mean
+from rlhf_core.loss_contract import CheckedLoss
 from rlhf_core.protocols import Loss
 from rlhf_core.runs.checkpoint_manager import Checkpoint
 from rlhf_core.runs.component_set import register_sources
 from rlhf_core.runs.jsonl import read_jsonl
 from rlhf_core.trainers.common.learner import Learner
-from rlhf_core.trainers.common.loss_contract import CheckedLoss
 from rlhf_core.trainers.common.run_loop import LoopSchedule, run_loop
 from rlhf_core.trainers.offline.config import OfflineTrainerConfig, PolicyTrainerConfig
 from rlhf_core.trainers.offline.policy_samples import PolicySamples, PolicyTask

@@ -19,8 +19,8 @@ from rlhf_core.models.reference import Reference
 from rlhf_core.policy.structure import structure
 from rlhf_core.protocols import ShardedForward, Strategy
 from rlhf_core.rollout_batch import RolloutBatch
+from rlhf_core.strategy.no_grad_forward import Compute, NoGradForward
 from rlhf_core.trainers.common.micro_batches import MicroBatcher
-from rlhf_core.trainers.common.no_grad_forward import Compute, NoGradForward
 from rlhf_core.trainers.common.policy_module import PolicyModule, columns
 from rlhf_core.trainers.common.training_sample import Floats, TrainingSample, by_group
 from rlhf_core.trainers.online.config import KLSettings, OnlineTrainerConfig, OverlongSettings

@@ -11,21 +11,21 @@ from typing import Any
 import torch
 
 from rlhf_core.context import BuildContext
+from rlhf_core.loss_contract import CheckedLoss
 from rlhf_core.loss_terms import EntropyBonus, ImportanceCorrection, KLTerm
 from rlhf_core.models.sampler_policy import SamplerPolicy, trained_names
+from rlhf_core.policy.forward_check import ForwardCheck
 from rlhf_core.policy.structure import base_model
 from rlhf_core.protocols import CriticAdvantage, Loss, RolloutEngine, Strategy
+from rlhf_core.rollout.weight_sync import WeightSync, keeps_own_weights
 from rlhf_core.runs.checkpoint_manager import Checkpoint
 from rlhf_core.strategy.group import new_group
-from rlhf_core.trainers.common.forward_check import ForwardCheck
 from rlhf_core.trainers.common.generation import RolloutGenerator
 from rlhf_core.trainers.common.learner import Learner
-from rlhf_core.trainers.common.loss_contract import CheckedLoss
 from rlhf_core.trainers.common.micro_batches import PolicyMicroBatcher
 from rlhf_core.trainers.common.policy_evaluator import PolicyEvaluator
 from rlhf_core.trainers.common.policy_module import PolicyModule
 from rlhf_core.trainers.common.rewards import RewardManager
-from rlhf_core.trainers.common.weight_sync import WeightSync, keeps_own_weights
 from rlhf_core.trainers.online.advantages import AdvantageStep, ReferencePolicy
 from rlhf_core.trainers.online.checkpoint import OnlineCheckpoint, PolicyWeights
 from rlhf_core.trainers.online.collector import CollectorSettings, RolloutCollector

@@ -12,10 +12,10 @@ from rlhf_core.data.mixture import check_fingerprint, fingerprint
 from rlhf_core.models.load import LoadedModel
 from rlhf_core.models.reference import Reference
 from rlhf_core.models.save import load_weights, save_model
+from rlhf_core.policy.forward_check import ForwardCheck
 from rlhf_core.policy.forward_options import ForwardOptions
 from rlhf_core.protocols import Strategy
 from rlhf_core.runs.checkpoint_manager import Checkpoint, CheckpointManager, WriteModel
-from rlhf_core.trainers.common.forward_check import ForwardCheck
 from rlhf_core.trainers.common.learner import Learner
 from rlhf_core.trainers.online.critic_weights import load_critic, save_critic
 from rlhf_core.trainers.online.prompts import PromptLoader

@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from rlhf_core.errors import DeadlineExceeded
+from rlhf_core.rollout.weight_sync import Tensors, WeightSync
 from rlhf_core.rollout_batch import RolloutBatch
 from rlhf_core.runs.events import EventLog, EventSink
 from rlhf_core.runs.timer import Timer
-from rlhf_core.trainers.common.weight_sync import Tensors, WeightSync
 
 log = logging.getLogger("rlhf.rollout")
 HEARTBEAT_S = 60.0

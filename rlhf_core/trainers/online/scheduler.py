@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from rlhf_core.rollout.weight_sync import WeightSync
 from rlhf_core.rollout_batch import RolloutBatch
 from rlhf_core.runs.events import replay
 from rlhf_core.runs.session import RunSession
 from rlhf_core.runs.timer import Timer
-from rlhf_core.trainers.common.weight_sync import WeightSync
 from rlhf_core.trainers.online.collector import RolloutCollector
 from rlhf_core.trainers.online.rollout_batch_state import batch_state, read_batch
 from rlhf_core.trainers.online.rollout_config import RolloutSettings

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from rlhf_core.protocols import ShardedForward, Strategy
-from rlhf_core.trainers.common.micro_batches import MicroBatcher
+
+if TYPE_CHECKING:
+    from rlhf_core.trainers.common.micro_batches import MicroBatcher
 
 R = TypeVar("R")
 Compute = Callable[[Any, Sequence[Any]], Sequence[R]]
@@ -85,8 +87,8 @@ class NoGradForward:
         counts = self.strategy.gather_objects(len(micros))
         if all(counts) or not any(counts):
             return max(counts), micros[0] if micros else ()
-        lent = self.strategy.gather_objects(micros[0] if micros else None)
-        return max(counts), next(micro for micro in lent if micro is not None)
+        first_micros = self.strategy.gather_objects(micros[0] if micros else None)
+        return max(counts), next(micro for micro in first_micros if micro is not None)
 
     @contextmanager
     def _weights(self) -> Iterator[torch.nn.Module]:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -22,8 +23,10 @@ from rlhf_core.policy.forward import completion_logprobs
 from rlhf_core.policy.forward_options import ForwardOptions
 from rlhf_core.policy.structure import compute_dtype
 from rlhf_core.protocols import Strategy
-from rlhf_core.trainers.common.policy_module import PolicyModule
-from rlhf_core.trainers.common.training_sample import TrainingSample
+
+if TYPE_CHECKING:
+    from rlhf_core.trainers.common.policy_module import PolicyModule
+    from rlhf_core.trainers.common.training_sample import TrainingSample
 
 log = logging.getLogger("rlhf.models")
 COMPARED = 4
