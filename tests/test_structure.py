@@ -85,3 +85,10 @@ def test_what_both_loops_use_knows_neither() -> None:
     texts = {path: path.read_text() for folder in shared for path in folder.glob("*.py")}
     texts[ROOT / "rlhf_core/loss_terms.py"] = (ROOT / "rlhf_core/loss_terms.py").read_text()
     assert not [path for path, text in texts.items() if "rlhf_core.trainers.online" in text]
+
+
+@pytest.mark.slow
+def test_a_grpo_step_stays_within_its_files_and_lines() -> None:
+    command = [sys.executable, "-m", "scripts.check.step_files"]
+    out = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert out.returncode == 0, out.stdout + out.stderr
