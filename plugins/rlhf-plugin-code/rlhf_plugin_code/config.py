@@ -212,6 +212,18 @@ class ProgramConfig(CodeConfig):
         """As the other verifier; equality needs one."""
         return self.verifier is None or bool(getattr(self.verifier, "needs_answer", False))
 
+    def preflight(self, ctx: BuildContext) -> None:
+        """Start a sandbox, print how it isolates programs, and try the command.
+
+        Raises:
+            ConfigError: there is no isolation, and running without was not allowed; or the command cannot be run.
+        """
+        super().preflight(ctx)
+        if self.command:
+            from rlhf_plugin_code.preflight import check_command
+
+            check_command(self.sandbox, self.command)
+
     def check_prompt(self, prompt: Prompt) -> str | None:
         """As the other verifier."""
         check = getattr(self.verifier, "check_prompt", None)

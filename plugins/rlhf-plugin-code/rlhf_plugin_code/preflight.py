@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
+from rlhf_core.api import ConfigError
+
 if TYPE_CHECKING:
     from rlhf_plugin_code.config import SandboxSettings
+
+PATIENCE_S = 5.0
+"""For a command to do something with an empty program."""
 
 
 def announce(settings: SandboxSettings) -> None:
@@ -26,6 +32,27 @@ def isolation(settings: SandboxSettings) -> str:
 
 @cache
 def _isolation(kind: type[SandboxSettings], settings_json: str) -> str:
-    with kind.model_validate_json(settings_json).build() as sandbox:
-        sandbox.script("pass", timeout_s=10.0)
+    with kind.model_validate_json(settings_json).build() as sandbox:  # it runs a program before it is ready
         return sandbox.isolation
+
+
+def check_command(settings: SandboxSettings, command: Sequence[str]) -> None:
+    """Run a command on an empty program; it need not like it, but it must be there.
+
+    Raises:
+        ConfigError: it cannot be run in the sandbox.
+    """
+    from rlhf_plugin_code.sandbox import SandboxError, Starved
+
+    with settings.build() as sandbox:
+        try:
+            sandbox.command(command, files={"main": ""}, timeout_s=PATIENCE_S)
+        except Starved:
+            raise
+        except SandboxError as error:
+            raise ConfigError(
+                f"programs cannot be run by {' '.join(command)}",
+                where="verifier.command",
+                why=error.what,
+                fix="install it below /usr, or name its folder in sandbox.readable",
+            ) from error

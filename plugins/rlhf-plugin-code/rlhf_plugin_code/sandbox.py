@@ -37,7 +37,19 @@ BOOT = (
     "import json, sys; sys.path.insert(0, sys.argv[1]); from rlhf_plugin_code.inside.zygote import main; "
     "main(int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4]))"
 )
-START_S, GRACE_S = 30.0, 5.0
+START_S, PROBE_S, GRACE_S = 30.0, 5.0, 5.0
+PROBE = """
+import os
+try:
+    os.memfd_create("probe")
+except PermissionError:
+    pass
+else:
+    raise SystemExit("the filter of system calls has no effect")
+with open("probe", "w"):
+    pass
+"""
+"""Runs before any program: what is denied must be denied, and a program must be able to run at all."""
 VERDICTS_KB = 1 << 14
 """All verdicts of one program; also what the tests' side may write, however little the program itself may."""
 BUBBLEWRAP = ("--unshare-all", "--die-with-parent", "--new-session", "--dev-bind", "/", "/", "--clearenv")
@@ -79,10 +91,11 @@ class Sandbox:
         refusals: list[str] = []
         for name, prefix, isolated in self._choices():
             ready = self._try(prefix, isolated)
-            if "refused" not in ready:
+            refused = ready["refused"] if "refused" in ready else self._probe(isolated)
+            if not refused:
                 self.isolation = describe(name, ready)
                 return
-            refusals.append(f"{name}: {ready['refused']}")
+            refusals.append(f"{name}: {refused}")
         raise ConfigError(
             "programs written by a model cannot be run here: this machine offers no isolation",
             why="; ".join(refusals) or f"it needs Linux, this is {sys.platform}",
@@ -132,6 +145,26 @@ class Sandbox:
         words = self._last_words()
         self.close()
         return {"refused": answer.get("refused", words)}
+
+    def _probe(self, isolated: bool) -> str:
+        """Run a program that looks at its confinement; returns what is wrong with it, "" if nothing.
+
+        Raises:
+            Starved: the machine is too busy even for that.
+        """
+        try:
+            ended = self.script(PROBE if isolated else "", timeout_s=PROBE_S)
+        except Starved:
+            self.close()
+            raise
+        except SandboxError as error:
+            self.close()
+            return error.what
+        if ended.good:
+            return ""
+        self.close()
+        words = ended.stderr.strip().splitlines()
+        return words[-1] if words else f"a program that does nothing ended with {ended.why} {ended.code}"
 
     def _settings(self, isolated: bool) -> dict[str, Any]:
         standard = [sysconfig.get_path("stdlib"), str(Path(sysconfig.get_path("stdlib"), "lib-dynload"))]

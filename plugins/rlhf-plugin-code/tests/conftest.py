@@ -40,14 +40,17 @@ def sample() -> Callable[..., Sample]:
 
 @pytest.fixture(scope="module")
 def verify(sandbox: Sandbox) -> Callable[..., Any]:
-    """``verify(Config(...), sample)`` with the warm sandbox, so that a test costs no start."""
+    """``verify(Config(...), sample)`` in the warm sandbox with the config's limits, so that a test costs no start."""
     registry = Registry(disabled=())
     ctx = BuildContext(config=None, registry=registry, seed=0)  # pyright: ignore[reportArgumentType]
 
     def run(config: Any, sample: Sample) -> Any:
-        verifier = config.build(ctx)
-        verifier.close()
-        verifier.sandbox = sandbox
-        return verifier.verify(sample)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Sandbox, "start", lambda _: None)
+            verifier = config.build(ctx)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sandbox, "limits", verifier.sandbox.limits)
+            verifier.sandbox = sandbox
+            return verifier.verify(sample)
 
     return run
