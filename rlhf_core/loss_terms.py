@@ -11,7 +11,7 @@ import torch
 
 from rlhf_core.batches import LossOutput, TokenBatch
 from rlhf_core.config.importance import ImportanceSettings
-from rlhf_core.functional.importance import effective_sample_size, importance_weights
+from rlhf_core.functional.importance import LOG_LIMIT, effective_sample_size, importance_weights
 from rlhf_core.functional.kl import kl_loss
 from rlhf_core.protocols import Loss
 
@@ -22,19 +22,38 @@ MEAN_SQUARE = "importance/mean_square"
 class KLTerm:
     """Adds ``coefficient * KL(policy || reference)`` per token to any token loss.
 
-    From the second update of a rollout batch on, the tokens come from an older policy: the term is weighted by the
-    importance ratio to ``batch.old_logprobs_BT``.
+    Tokens of an older policy weigh the importance ratio to the policy that sampled them. From the second update of a
+    rollout batch on that is ``batch.old_logprobs_BT``.
+
+    Args:
+        loss: the algorithm's.
+        coefficient: weight of the KL.
+        estimator: k1, k2 or k3: the term's value; its gradient is the KL's with any.
+        stale: the rollouts may be older than the step, whose old logprobs are then not those of the policy that
+            sampled: weigh against ``batch.behaviour_logprobs_BT``.
     """
 
-    def __init__(self, loss: Loss, coefficient: float, estimator: str) -> None:
-        self.loss, self.coefficient, self.estimator = loss, coefficient, estimator
+    def __init__(self, loss: Loss, coefficient: float, estimator: str, stale: bool = False) -> None:
+        self.loss, self.coefficient, self.estimator, self.stale = loss, coefficient, estimator, stale
 
     def __call__(self, batch: TokenBatch) -> LossOutput:
         """Return the loss with its KL term; ``batch.ref_logprobs_BT`` must be there."""
         out = self.loss(batch)
         assert batch.ref_logprobs_BT is not None, "KL in the loss needs reference logprobs"
-        term = kl_loss(batch.logprobs_BT, batch.ref_logprobs_BT, self.estimator, old_logprobs_BT=batch.old_logprobs_BT)
-        return LossOutput(out.loss + self.coefficient * term, out.metrics)
+        sampled_BT = batch.behaviour_logprobs_BT if self.stale else batch.old_logprobs_BT
+        assert sampled_BT is not None or not self.stale, "stale rollouts come with the logprobs of what sampled them"
+        term = kl_loss(batch.logprobs_BT, batch.ref_logprobs_BT, self.estimator, old_logprobs_BT=sampled_BT)
+        return LossOutput(out.loss + self.coefficient * term, {**out.metrics, **self._held(batch, sampled_BT)})
+
+    def _held(self, batch: TokenBatch, sampled_BT: torch.Tensor | None) -> dict[str, tuple[float, float]]:
+        """Tokens at which an exponential was held at its limit; nothing where there are none."""
+        now_BT, ref_BT = batch.logprobs_BT.detach(), batch.ref_logprobs_BT
+        assert ref_BT is not None
+        far_BT = ref_BT - now_BT > LOG_LIMIT
+        if sampled_BT is not None:
+            far_BT = far_BT | ((now_BT - sampled_BT).abs() > LOG_LIMIT)
+        count = float((far_BT & batch.mask_BT).sum())
+        return {"kl_clamped": (count, 1.0)} if count else {}
 
 
 class EntropyBonus:

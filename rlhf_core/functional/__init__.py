@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rlhf_core.functional.groups import compute_group_normalized_rewards as compute_group_normalized_rewards
     from rlhf_core.functional.groups import group_normalize as group_normalize
     from rlhf_core.functional.groups import spread as spread
+    from rlhf_core.functional.importance import bounded_ratio as bounded_ratio
     from rlhf_core.functional.kl import kl_value as kl_value
     from rlhf_core.functional.preference import compute_per_instance_dpo_loss as compute_per_instance_dpo_loss
     from rlhf_core.functional.preference import dpo_loss as dpo_loss
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "groups": ("centred", "compute_group_normalized_rewards", "group_normalize", "spread"),
+    "importance": ("bounded_ratio",),
     "kl": ("kl_value",),
     "preference": ("compute_per_instance_dpo_loss", "dpo_loss"),
     "rank_correlation": ("spearman",),

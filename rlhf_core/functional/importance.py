@@ -13,6 +13,21 @@ LOG_LIMIT = 20.0
 """Logarithms of ratios are held within this distance of 0, so that no exponential overflows."""
 
 
+def bounded_ratio(log_ratio: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Exponential of a log ratio that is first held within :data:`LOG_LIMIT` of 0, as verl does.
+
+    Past the limit there is no gradient: the exponential would be infinite in float32 from 88 on, and 0 times infinity,
+    wherever a clip or a mask takes the value away, is NaN.
+
+    Args:
+        log_ratio: any shape.
+
+    Returns:
+        ``(ratio, held)``; the second is True where the limit was in force.
+    """
+    return log_ratio.clamp(-LOG_LIMIT, LOG_LIMIT).exp(), log_ratio.detach().abs() > LOG_LIMIT
+
+
 def importance_weights(
     old_logprobs_BT: torch.Tensor,
     behaviour_logprobs_BT: torch.Tensor,
@@ -52,7 +67,7 @@ def importance_weights(
     gap_BT = (old_logprobs_BT - behaviour_logprobs_BT).detach().float()
     if level == "sequence":
         gap_BT = torch.where(mask_BT, gap_BT, gap_BT.new_zeros(())).sum(-1, keepdim=True)
-    ratios = gap_BT.clamp(-LOG_LIMIT, LOG_LIMIT).exp()
+    ratios, _ = bounded_ratio(gap_BT)
     if mode == "truncate":
         return ratios.clamp(min=low, max=cap), ratios
     inside = (ratios <= cap) & (ratios >= (0.0 if low is None else low))

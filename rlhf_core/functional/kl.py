@@ -27,6 +27,7 @@ import numpy as np
 import torch
 
 from rlhf_core.errors import ConfigError
+from rlhf_core.functional.importance import LOG_LIMIT, bounded_ratio
 
 
 def kl_value(logprobs_BT: Any, ref_logprobs_BT: Any, estimator: str = "k3") -> Any:
@@ -38,7 +39,7 @@ def kl_value(logprobs_BT: Any, ref_logprobs_BT: Any, estimator: str = "k3") -> A
         estimator: ``k1``, ``k2`` or ``k3``.
 
     Returns:
-        Same shape. k2 and k3 are never negative.
+        Same shape. k2 and k3 are never negative. The exponent of k3 is held at 20, so that it stays finite.
 
     Raises:
         ConfigError: unknown estimator.
@@ -49,7 +50,9 @@ def kl_value(logprobs_BT: Any, ref_logprobs_BT: Any, estimator: str = "k3") -> A
     if estimator == "k2":
         return 0.5 * r**2
     if estimator == "k3":
-        return (torch.expm1(r) if isinstance(r, torch.Tensor) else np.expm1(r)) - r
+        if isinstance(r, torch.Tensor):
+            return torch.expm1(r.clamp(max=LOG_LIMIT)) - r
+        return np.expm1(np.minimum(r, np.float32(LOG_LIMIT))) - r
     raise ConfigError(f"unknown KL estimator '{estimator}'", fix="one of k1, k2, k3")
 
 
@@ -70,14 +73,14 @@ def kl_loss(
         ref_logprobs_BT: no gradient is taken through it.
         estimator: what the value is.
         old_logprobs_BT: behaviour policy, when the tokens were sampled by an older policy: value and gradient are
-            weighted by the importance ratio :math:`w = \pi_\theta / \pi_{old}` (held constant), so that both stay
-            correct off policy. None means on policy, w = 1.
+            weighted by the importance ratio :math:`w = \pi_\theta / \pi_{old}` (held constant, within e^20), so that
+            both stay correct off policy. None means on policy, w = 1.
 
     Returns:
         Unreduced, the same shape.
     """
     ref, now = ref_logprobs_BT.detach(), logprobs_BT.detach()
-    weight = torch.ones_like(now) if old_logprobs_BT is None else (now - old_logprobs_BT.detach()).exp()
+    weight = torch.ones_like(now) if old_logprobs_BT is None else bounded_ratio(now - old_logprobs_BT.detach())[0]
     value = weight * kl_value(now, ref, estimator)
     slope = weight * (now - ref)
     return value + slope * (logprobs_BT - now)

@@ -10,6 +10,8 @@ from typing import Literal, get_args
 
 import torch
 
+from rlhf_core.functional.importance import bounded_ratio
+
 LossType = Literal["no_baseline", "reinforce_with_baseline", "grpo_clip", "grpo_no_clip"]
 
 
@@ -66,7 +68,7 @@ def compute_grpo_clip_loss(
     Raises:
         ValueError: the advantages are not ``[B, 1]`` or ``[B, T]``.
     """
-    ratio_BT = (policy_log_probs - old_log_probs.detach()).exp()
+    ratio_BT, _ = bounded_ratio(policy_log_probs - old_log_probs.detach())
     loss_BT, clipped_BT = clipped_surrogate(ratio_BT, _advantages(advantages, policy_log_probs), cliprange, cliprange)
     return loss_BT, {"clipped": clipped_BT, "ratio": ratio_BT.detach()}
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_core.batches import TokenBatch
+from rlhf_core.config.importance import ImportanceSettings
 from rlhf_core.errors import ConfigError
 from rlhf_core.functional.kl import kl_loss, kl_value
 from rlhf_core.functional.logprobs import entropy, selected_logprobs
@@ -19,7 +20,9 @@ from rlhf_core.functional.reduce import masked_mean, masked_normalize, masked_su
 from rlhf_core.kernels.chunked_head import head_logprobs
 from rlhf_core.loss_terms import KLTerm
 from rlhf_core.trainers.online.advantages import apply_kl_penalty
-from rlhf_core.trainers.online.config import KLSettings
+from rlhf_core.trainers.online.build import policy_loss
+from rlhf_core.trainers.online.config import KLSettings, OnlineTrainerConfig
+from rlhf_core.trainers.online.rollout_config import RolloutSettings
 from rlhf_core.types import FinishReason, Rollout, Score
 from rlhf_plugin_grpo.loss import GrpoClip
 
@@ -86,6 +89,33 @@ def test_kl_term_of_a_run_is_the_kls_off_policy(case: Case) -> None:
         ref_logprobs_BT=reference[None],
     )
     value, gradient = expected(policy, KLTerm(GrpoClip(0.2, 0.2), 0.5, "k3")(batch).loss[0], behaviour)
+    kl, kl_gradient = exact(policy, reference)
+    torch.testing.assert_close(gradient, 0.5 * kl_gradient)
+    torch.testing.assert_close(value, 0.5 * kl)
+
+
+@pytest.mark.parametrize(("stale", "updates"), [(1, 1), (4, 2), (0, 1)])
+def test_kl_term_of_rollouts_sampled_ahead_is_the_kls(case: Case, stale: int, updates: int) -> None:
+    """The step's old logprobs are its start's; the tokens came from an older policy, against which they weigh."""
+    policy, reference, behaviour = case
+    logp = policy.log_softmax(-1)
+    start = (behaviour + logp.detach()).log_softmax(-1) if stale else behaviour
+    config = OnlineTrainerConfig(
+        name="t",
+        kl=KLSettings(coefficient=0.5, estimator="k3", where="loss"),
+        rollouts=RolloutSettings(max_staleness=stale),
+        epochs_per_rollout_batch=updates,
+        importance=ImportanceSettings(mode="off"),
+    )
+    batch = TokenBatch(
+        logp[None],
+        torch.ones_like(logp[None], dtype=torch.bool),
+        torch.zeros_like(logp[None]),
+        old_logprobs_BT=start[None],
+        ref_logprobs_BT=reference[None],
+        behaviour_logprobs_BT=behaviour[None],
+    )
+    value, gradient = expected(policy, policy_loss(GrpoClip(0.2, 0.2), config)(batch).loss[0], behaviour)
     kl, kl_gradient = exact(policy, reference)
     torch.testing.assert_close(gradient, 0.5 * kl_gradient)
     torch.testing.assert_close(value, 0.5 * kl)

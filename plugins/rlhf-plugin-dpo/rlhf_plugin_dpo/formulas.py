@@ -62,7 +62,7 @@ def discopop(d_B: torch.Tensor, b: Beta, tau: float) -> torch.Tensor:
     """``(1 - m) * -log sigmoid(b d) + m exp(-b d)``, ``m = sigmoid(b d / tau)``."""
     x_B = b * d_B
     mix_B = torch.sigmoid(x_B / tau)
-    return -logsigmoid(x_B) * (1 - mix_B) + torch.exp(-x_B) * mix_B
+    return -logsigmoid(x_B) * (1 - mix_B) + torch.exp((-x_B).clamp(max=EXP_LIMIT)) * mix_B
 
 
 def nca(w_B: torch.Tensor, l_B: torch.Tensor, b: Beta) -> torch.Tensor:

@@ -8,7 +8,7 @@ import torch
 
 from rlhf_core.api import LossOutput, TokenBatch
 from rlhf_core.functional import clipped_surrogate
-from rlhf_plugin_grpo.ratios import Level, advantages, log_ratio, output
+from rlhf_plugin_grpo.ratios import Level, advantages, output, ratio
 
 if TYPE_CHECKING:
     from rlhf_plugin_grpo.loss_config import GrpoClipConfig, NoClipConfig
@@ -39,12 +39,12 @@ class GrpoClip:
 
     def __call__(self, batch: TokenBatch) -> LossOutput:
         """Return ``loss_BT`` and the fraction of tokens where clipping took the gradient away."""
-        A_BT, ratio_BT = advantages(batch), log_ratio(batch, self.level).exp()
+        A_BT, (ratio_BT, held_BT) = advantages(batch), ratio(batch, self.level)
         loss_BT, cut_BT = clipped_surrogate(ratio_BT, A_BT, self.low, self.high)
         if self.dual_clip is not None:
             cut_BT = cut_BT | ((A_BT < 0) & (ratio_BT > self.dual_clip))
             loss_BT = torch.where(A_BT < 0, torch.minimum(loss_BT, -self.dual_clip * A_BT), loss_BT)
-        return output(loss_BT, batch, ratio_BT, cut_BT)
+        return output(loss_BT, batch, ratio_BT, held_BT, cut_BT)
 
 
 class NoClip:
@@ -55,5 +55,5 @@ class NoClip:
 
     def __call__(self, batch: TokenBatch) -> LossOutput:
         """Return ``loss_BT``."""
-        ratio_BT = log_ratio(batch, self.level).exp()
-        return output(-ratio_BT * advantages(batch), batch, ratio_BT)
+        ratio_BT, held_BT = ratio(batch, self.level)
+        return output(-ratio_BT * advantages(batch), batch, ratio_BT, held_BT)

@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 
 from rlhf_core.api import LossOutput, TokenBatch
+from rlhf_core.functional import bounded_ratio
 
 Level = Literal["token", "sequence", "product"]
 """What a ratio belongs to: a token; a sequence, as the geometric mean over its tokens (GSPO); or a sequence, as the
@@ -32,6 +33,11 @@ def log_ratio(batch: TokenBatch, level: Level = "token") -> torch.Tensor:
     return (sum_B1 if level == "product" else sum_B1 / count_B1).expand_as(delta_BT)
 
 
+def ratio(batch: TokenBatch, level: Level = "token") -> tuple[torch.Tensor, torch.Tensor]:
+    """``(rho, held)`` of :func:`log_ratio`, see :func:`rlhf_core.functional.bounded_ratio`."""
+    return bounded_ratio(log_ratio(batch, level))
+
+
 def advantages(batch: TokenBatch) -> torch.Tensor:
     """The batch's advantages, ``[B, T]``."""
     assert batch.advantages_BT is not None, "a policy gradient needs advantages"
@@ -39,11 +45,20 @@ def advantages(batch: TokenBatch) -> torch.Tensor:
 
 
 def output(
-    loss_BT: torch.Tensor, batch: TokenBatch, ratio_BT: torch.Tensor, clipped_BT: torch.Tensor | None = None
+    loss_BT: torch.Tensor,
+    batch: TokenBatch,
+    ratio_BT: torch.Tensor,
+    held_BT: torch.Tensor,
+    clipped_BT: torch.Tensor | None = None,
 ) -> LossOutput:
-    """The loss with the metrics ``importance_ratio`` and, if given which tokens were clipped, ``clip_fraction``."""
+    """The loss with the metrics ``importance_ratio`` and, if given which tokens were clipped, ``clip_fraction``; where
+    any log ratio was held at its limit, the number of such tokens is ``log_ratios_clamped``."""
     token_count, zeros_BT = batch.mask_BT.sum(), torch.zeros_like(ratio_BT)
-    metrics = {"importance_ratio": (torch.where(batch.mask_BT, ratio_BT.detach(), zeros_BT).sum(), token_count)}
+    metrics: dict[str, tuple[torch.Tensor | float, torch.Tensor | float]] = {
+        "importance_ratio": (torch.where(batch.mask_BT, ratio_BT.detach(), zeros_BT).sum(), token_count)
+    }
     if clipped_BT is not None:
         metrics["clip_fraction"] = ((clipped_BT & batch.mask_BT).sum(), token_count)
+    if held := float((held_BT & batch.mask_BT).sum()):
+        metrics["log_ratios_clamped"] = (held, 1.0)
     return LossOutput(loss_BT, metrics)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from rlhf_core.api import LossOutput, TokenBatch
-from rlhf_plugin_grpo.ratios import Level, advantages, log_ratio, output
+from rlhf_plugin_grpo.ratios import Level, advantages, output, ratio
 
 if TYPE_CHECKING:
     from rlhf_plugin_grpo.loss_config import SapoConfig
@@ -25,7 +25,7 @@ class Sapo:
 
     def __call__(self, batch: TokenBatch) -> LossOutput:
         """Return ``loss_BT``."""
-        A_BT, ratio_BT = advantages(batch), log_ratio(batch, self.level).exp()
+        A_BT, (ratio_BT, held_BT) = advantages(batch), ratio(batch, self.level)
         tau_BT = torch.where(A_BT > 0, self.positive, self.negative)
         gate_BT = torch.sigmoid(tau_BT * (ratio_BT - 1)) * 4 / tau_BT
-        return output(-gate_BT * A_BT, batch, ratio_BT)
+        return output(-gate_BT * A_BT, batch, ratio_BT, held_BT)

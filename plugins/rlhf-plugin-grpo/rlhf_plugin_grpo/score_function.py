@@ -12,7 +12,7 @@ import torch
 
 from rlhf_core.api import LossOutput, TokenBatch
 from rlhf_core.functional import compute_naive_policy_gradient_loss
-from rlhf_plugin_grpo.ratios import Level, advantages, log_ratio, output
+from rlhf_plugin_grpo.ratios import Level, advantages, log_ratio, output, ratio
 
 if TYPE_CHECKING:
     from rlhf_plugin_grpo.loss_config import CispoLossConfig, VespoConfig
@@ -42,9 +42,10 @@ class Cispo:
 
     def __call__(self, batch: TokenBatch) -> LossOutput:
         """Return ``loss_BT``; ``clip_fraction`` counts tokens whose weight was bounded."""
-        A_BT, ratio_BT = advantages(batch), log_ratio(batch, self.level).exp().detach()
+        A_BT, (free_BT, held_BT) = advantages(batch), ratio(batch, self.level)
+        ratio_BT = free_BT.detach()
         loss_BT = -ratio_BT.clamp(max=self.ratio_max) * A_BT * batch.logprobs_BT
-        return output(loss_BT, batch, ratio_BT, ratio_BT > self.ratio_max)
+        return output(loss_BT, batch, ratio_BT, held_BT, ratio_BT > self.ratio_max)
 
 
 class Vespo:
@@ -62,11 +63,12 @@ class Vespo:
         """Return ``loss_BT``; ``importance_ratio`` is the mean weight."""
         A_BT = advantages(batch)
         with torch.no_grad():
-            delta_BT = log_ratio(batch).clamp(-20, 20)
+            free_BT = log_ratio(batch)
+            delta_BT = free_BT.clamp(-20, 20)
             sum_B1 = torch.where(batch.mask_BT, delta_BT, torch.zeros_like(delta_BT)).sum(-1, keepdim=True)
             log_BT = sum_B1.clamp(math.log(1e-8), 20).expand_as(delta_BT)
             (k_up, up), (k_down, down) = self.positive, self.negative
             k_BT = torch.where(A_BT >= 0, k_up, k_down)
             lambda_BT = torch.where(A_BT >= 0, up, down)
             weight_BT = (lambda_BT + k_BT * log_BT - lambda_BT * log_BT.exp()).exp()
-        return output(-weight_BT * A_BT * batch.logprobs_BT, batch, weight_BT)
+        return output(-weight_BT * A_BT * batch.logprobs_BT, batch, weight_BT, delta_BT != free_BT)

@@ -16,6 +16,7 @@ import torch
 from rlhf_core.batches import LossOutput
 from rlhf_core.contracts import class_name
 from rlhf_core.errors import TrainingDiverged
+from rlhf_core.functional.importance import bounded_ratio
 from rlhf_core.functional.reduce import reduce_loss
 from rlhf_core.loss_contract import check_loss
 from rlhf_core.protocols import Loss, Strategy
@@ -29,7 +30,7 @@ MetricSums = dict[str, tuple[float, float]]
 """Metric -> (sum, weight) over micro-batches and ranks."""
 Observe = Callable[[Sequence[Any], Any, LossOutput], None]
 """(Samples, what the loss consumed, what it returned) of one micro-batch."""
-COUNTS = ("train/tokens", "updates_skipped")
+COUNTS = ("train/tokens", "updates_skipped", "log_ratios_clamped", "kl_clamped")
 """Added over updates; every other metric is a weighted mean."""
 
 
@@ -282,7 +283,7 @@ def core_metrics(batch: Any) -> dict[str, tuple[float, float]]:
     rows: MetricSums = {}
     if batch.old_logprobs_BT is not None:
         gap_BT = batch.logprobs_BT.detach() - batch.old_logprobs_BT
-        rows["approx_kl"] = (float(((gap_BT.exp() - 1 - gap_BT) * mask).sum()), weight)
+        rows["approx_kl"] = (float(((bounded_ratio(gap_BT)[0] - 1 - gap_BT) * mask).sum()), weight)
     if batch.entropy_BT is not None:
         rows["entropy"] = (float((batch.entropy_BT.detach() * mask).sum()), weight)
     if batch.behaviour_logprobs_BT is not None:

@@ -253,7 +253,7 @@ def policy_loss(loss: Loss, config: OnlineTrainerConfig) -> Loss:
     if config.correction != "off":
         loss = ImportanceCorrection(loss, config.importance, config.correction)
     if config.kl.coefficient > 0 and config.kl.where == "loss":
-        loss = KLTerm(loss, config.kl.coefficient, config.kl.estimator)
+        loss = KLTerm(loss, config.kl.coefficient, config.kl.estimator, stale=config.rollouts.max_staleness > 0)
     if config.entropy_coefficient > 0:
         loss = EntropyBonus(loss, config.entropy_coefficient)
     return loss
