@@ -139,10 +139,11 @@ def run(
     ctx = context(open_registry(), seed)
     model_config = ModelConfig(path=model, dtype=dtype)
     shares = options_of(suites, options)
-    if any(name.startswith("lm_eval:") for name in suites):
+    tasks = [name.partition(":")[2] for name in suites if name.startswith("lm_eval:")]
+    if tasks:
         if len(suites) > 1:
             raise ConfigError("a task of lm_eval stands alone in a command", fix="one command for each of them")
-        task = suites[0].partition(":")[2]
+        task = tasks[0]
         _run_lm_eval(task, model_config, ctx, out, {**shares[0], "best_by": best_by, "budget": budget}, as_json)
         return
     selectors = tuple(parse_selector(text, ctx) for text in best_by)

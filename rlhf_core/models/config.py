@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from rlhf_core.config.base import Config
 from rlhf_core.errors import ConfigError
@@ -39,8 +39,28 @@ class ModelConfig(Config):
     lora: LoraSettings | None = None
     prompt_format: Literal["auto", "chat", "raw"] = "auto"
     """``chat`` uses the tokenizer's template, ``raw`` plain text, ``auto`` the template if there is one."""
+    chat_template: str | None = None
+    """Instead of the tokenizer's own, or for a model without: ``plain``, ``chatml``, or a file with a Jinja template.
+    It is saved with the model. Conversations of several turns need one; raw text has no roles."""
     max_context: int | None = Field(default=None, ge=2)
     """Upper limit on prompt + completion tokens; None takes the model's own (with LongRoPE, its original context)."""
     attention: Literal["sdpa", "eager"] = "sdpa"
     gradient_checkpointing: bool = False
     trust_remote_code: bool = False
+
+    @field_validator("chat_template")
+    @classmethod
+    def _template(cls, value: str | None) -> str | None:
+        from rlhf_core.models.chat_templates import read_template
+
+        return None if value is None else read_template(value)
+
+    @model_validator(mode="after")
+    def _one_format(self) -> ModelConfig:
+        if self.chat_template is not None and self.prompt_format == "raw":
+            raise ConfigError(
+                "model.chat_template is given, but model.prompt_format is raw",
+                why="raw text uses no template",
+                fix="leave one of them out",
+            )
+        return self

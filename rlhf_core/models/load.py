@@ -63,7 +63,7 @@ def load_policy(config: ModelConfig) -> LoadedModel:
 
 
 def load_tokenizer(config: ModelConfig) -> Any:
-    """The tokenizer of a model, with a pad token (the EOS if it has none of its own).
+    """The tokenizer of a model, with a pad token (the EOS if it has none of its own) and ``model.chat_template``.
 
     Raises:
         ModelError: cannot be loaded.
@@ -79,6 +79,10 @@ def load_tokenizer(config: ModelConfig) -> Any:
         raise _explain(error, config, source, "tokenizer") from error
     if tokenizer.pad_token_id is None and tokenizer.eos_token_id is not None:
         tokenizer.pad_token = tokenizer.eos_token
+    if config.chat_template is not None:
+        from rlhf_core.models.chat_templates import apply_template
+
+        apply_template(tokenizer, config.chat_template)
     return tokenizer
 
 

@@ -8,9 +8,13 @@ from functools import cached_property
 from typing import Any
 
 from rlhf_core.errors import ModelError
+from rlhf_core.models.text_encoding import TextEncoder
 from rlhf_core.types import Message, Prompt
 
 log = logging.getLogger("rlhf.models")
+
+
+MARK = "an-answer-to-find"
 
 
 class Formatter:
@@ -26,14 +30,16 @@ class Formatter:
 
     def __init__(self, tokenizer: Any, prompt_format: str) -> None:
         self.tokenizer = tokenizer
+        self._begins: str | None = None
         has_template = bool(getattr(tokenizer, "chat_template", None))
         if prompt_format == "chat" and not has_template:
             raise ModelError(
                 "the model's tokenizer has no chat template",
                 why="it looks like a base model",
-                fix="--set model.prompt_format=raw",
+                fix="--set model.chat_template=plain, or --set model.prompt_format=raw for single questions",
             )
         self.chat = has_template if prompt_format == "auto" else prompt_format == "chat"
+        self.text = TextEncoder(tokenizer)
         self.warning = ""
         if prompt_format == "raw" and has_template:
             self.warning = (
@@ -44,31 +50,33 @@ class Formatter:
             log.warning("%s", self.warning)
 
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """Token ids up to where the policy writes.
+        """Token ids up to where the policy writes. Names of special tokens in the messages are encoded as text.
 
         Raises:
-            ModelError: the chat template refuses the messages (roles out of order, no system turn allowed, ...).
+            ModelError: the chat template refuses the messages (roles out of order, no system turn allowed, ...) or does
+                not begin the answer; without a template, there are several turns.
         """
         if self.chat:
-            return self._chat(messages)
-        return encode_raw_prompt(self.tokenizer, "\n".join(m["content"] for m in messages))
+            self._check_template()
+            return tuple(self.text.encode_filled(self.render(messages, add_generation_prompt=True)))
+        turns = [m for m in messages if m["role"] != "system"]
+        if len(turns) > 1:
+            raise ModelError(
+                f"a conversation of {len(turns)} turns cannot be written without a chat template",
+                where=f"roles: {', '.join(m['role'] for m in messages)}; the first turn: {turns[0]['content'][:60]!r}",
+                why="plain text would lose who says what",
+                fix="--set model.chat_template=plain (or chatml, or a file with a Jinja template)",
+            )
+        return encode_raw_prompt(self.tokenizer, "\n".join(m["content"] for m in messages), as_text=True)
 
     def encode_prompt(self, prompt: Prompt) -> tuple[int, ...]:
         """Token ids of a prompt, exactly as the policy is fed."""
         return self.encode(prompt.messages)
 
-    def _chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        try:
-            return tuple(
-                self.tokenizer.apply_chat_template(
-                    [dict(m) for m in messages], add_generation_prompt=True, tokenize=True, return_dict=False
-                )
-            )
-        except Exception as error:  # jinja2 raises whatever the template's author wrote
-            raise refused(messages, error) from error
-
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
-        """A conversation as the chat template writes it.
+        """A conversation as the chat template writes it; names of special tokens in messages are placeholders.
+
+        :meth:`encode_rest` encodes it, and :meth:`guard` finds a message in it.
 
         Raises:
             ModelError: the chat template refuses the messages.
@@ -76,41 +84,88 @@ class Formatter:
         try:
             return str(
                 self.tokenizer.apply_chat_template(
-                    [dict(m) for m in messages], tokenize=False, add_generation_prompt=add_generation_prompt
+                    [{**m, "content": self.text.guard(m["content"])} for m in messages],
+                    tokenize=False,
+                    add_generation_prompt=add_generation_prompt,
                 )
             )
-        except Exception as error:  # as in _chat
+        except Exception as error:  # jinja2 raises whatever the template's author wrote
             raise refused(messages, error) from error
 
+    def guard(self, text: str) -> str:
+        """A message's text as :meth:`render` writes it: with placeholders for names of special tokens."""
+        return self.text.guard(text)
+
     def encode_rest(self, text: str) -> tuple[int, ...]:
-        """Token ids of text inside a conversation, special tokens in it included; none are added."""
-        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+        """Token ids of a part of what :meth:`render` returned, the template's special tokens included."""
+        return tuple(self.text.encode_filled(text))
+
+    def encode_text(self, text: str) -> tuple[int, ...]:
+        """Token ids of what a tool, an environment or a user says, without any frame; it is text, whatever it holds."""
+        return tuple(self.text.encode(text))
 
     def encode_completion(self, text: str) -> tuple[int, ...]:
         """Token ids of a completion to imitate, the end token included."""
-        ids = self.tokenizer.encode(text, add_special_tokens=False)
-        return (*ids, self.tokenizer.eos_token_id)
+        return (*self.text.encode(text), self.tokenizer.eos_token_id)
 
     def encode_answer(self, text: str) -> tuple[int, ...]:
         """Token ids of an answer inside a whole conversation, closed as the chat template closes a turn.
 
         Plain text, and a template that writes nothing after an answer, end with the tokenizer's EOS, if it has one.
         """
-        return (*self.tokenizer.encode(text, add_special_tokens=False), *self.closing)
+        return (*self.text.encode(text), *self.closing)
 
     @cached_property
     def closing(self) -> tuple[int, ...]:
         """What the chat template writes after an answer; without one, the tokenizer's EOS, if it has one."""
-        mark, after = "an-answer-to-find", ""
+        after = ""
         if self.chat:
-            turns = [{"role": "user", "content": "x"}, {"role": "assistant", "content": mark}]
             try:
-                after = self.tokenizer.apply_chat_template(turns, tokenize=False).rpartition(mark)[2]
-            except Exception as error:  # as in _chat; training will use conversations of this form
+                after = self._answered(add_generation_prompt=False).rpartition(MARK)[2]
+            except Exception as error:  # as in render; training will use conversations of this form
                 log.info("the chat template does not tell how a turn ends: %s", error)
         if after:
             return tuple(self.tokenizer.encode(after, add_special_tokens=False))
         return () if self.tokenizer.eos_token_id is None else (self.tokenizer.eos_token_id,)
+
+    def _answered(self, *, add_generation_prompt: bool) -> str:
+        turns = [{"role": "user", "content": "x"}, {"role": "assistant", "content": MARK}]
+        return str(
+            self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=add_generation_prompt)
+        )
+
+    def _check_template(self) -> None:
+        """Refuse a template that ignores ``add_generation_prompt``: the policy would be asked to write its own header.
+
+        Raises:
+            ModelError: names what it leaves out.
+        """
+        if self._begins is None:
+            self._begins = self._missing_header()
+        if self._begins:
+            raise ModelError(
+                "the chat template ignores add_generation_prompt",
+                why=f"before an answer it writes {self._begins!r}, but not where an answer is asked for",
+                fix="append {% if add_generation_prompt %}" + self._begins.replace("\n", "\\n") + "{% endif %} to the "
+                "template, and give the file as --set model.chat_template=FILE",
+            )
+
+    def _missing_header(self) -> str:
+        """What the template writes between a question and its answer and leaves out without the answer; "" if nothing.
+
+        Templates that close the question so that nothing is missing (``[INST] x [/INST]``) ignore the flag rightly.
+        """
+        question = [{"role": "user", "content": "x"}]
+        try:
+            asked, bare = (
+                self.tokenizer.apply_chat_template(question, tokenize=False, add_generation_prompt=flag)
+                for flag in (True, False)
+            )
+            answered = self._answered(add_generation_prompt=False)
+        except Exception:  # roles that this template does not take; the data's own are tried when they come
+            return ""
+        header = answered.removeprefix(asked).partition(MARK)[0]
+        return header if asked == bare and answered.startswith(asked) and header.strip() else ""
 
 
 def refused(messages: Sequence[Message], error: Exception) -> ModelError:
@@ -145,9 +200,16 @@ def template_warning(formatter: Formatter, ends: Sequence[int]) -> str:
     )
 
 
-def encode_raw_prompt(tokenizer: Any, text: str) -> tuple[int, ...]:
-    """Token ids of a prompt without a chat template, up to where the policy writes."""
-    ids = list(tokenizer.encode(text, add_special_tokens=True))
+def encode_raw_prompt(tokenizer: Any, text: str, *, as_text: bool = False) -> tuple[int, ...]:
+    """Token ids of a prompt without a chat template, up to where the policy writes.
+
+    Args:
+        tokenizer: the policy's.
+        text: the prompt.
+        as_text: names of special tokens in it are text, as they must be in data; otherwise they become the tokens.
+    """
+    encode = TextEncoder(tokenizer).encode if as_text else tokenizer.encode
+    ids = list(encode(text, add_special_tokens=True))
     if ids and ids[-1] == tokenizer.eos_token_id != tokenizer.bos_token_id:
         ids.pop()  # some tokenizers close every text; the policy must continue from here
     return tuple(ids)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from lm_eval.api.instance import Instance  # pyright: ignore[reportMissingImport
 from lm_eval.api.model import TemplateLM  # pyright: ignore[reportMissingImports]
 
 from rlhf_core.api import FinishReason, Rollout, RolloutRequest, SamplingParams
-from rlhf_core.sdk import encode_raw_prompt, request_seed
+from rlhf_core.sdk import encode_raw_prompt, encode_text, request_seed
 
 
 class EngineLM(TemplateLM):
@@ -27,6 +28,8 @@ class EngineLM(TemplateLM):
         super().__init__()
         self.policy, self.engine, self.limit, self.seed = policy, engine, max_tokens, seed
         self.tokenizer = policy.tokenizer
+        self.chat = False
+        """Whether prompts come from the chat template, whose marks are control tokens; otherwise all of it is text."""
         self.shortened = 0
         """Prompts whose beginning was cut off because they did not fit."""
         self.rollouts: dict[str, list[Rollout]] = {}
@@ -54,6 +57,7 @@ class EngineLM(TemplateLM):
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """A conversation as the model is fed it."""
+        self.chat = True
         return str(
             self.tokenizer.apply_chat_template(
                 chat_history, tokenize=False, add_generation_prompt=add_generation_prompt
@@ -62,7 +66,8 @@ class EngineLM(TemplateLM):
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
         """Token ids; special ones are not added."""
-        return list(self.tokenizer.encode(string, add_special_tokens=bool(add_special_tokens)))
+        encode = self.tokenizer.encode if self.chat else partial(encode_text, self.tokenizer)
+        return list(encode(string, add_special_tokens=bool(add_special_tokens)))
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Completions up to and without the first stop string; requests of equal settings are sampled together."""
@@ -79,7 +84,7 @@ class EngineLM(TemplateLM):
         return [completions[i] for i in range(len(requests))]
 
     def _request(self, i: int, context: str, sampling: SamplingParams) -> RolloutRequest:
-        ids, context_size = encode_raw_prompt(self.tokenizer, context), self.policy.context
+        ids, context_size = encode_raw_prompt(self.tokenizer, context, as_text=not self.chat), self.policy.context
         limit = min(sampling.max_tokens, context_size - 1)
         if len(ids) + limit > context_size:
             if len(ids) >= context_size:  # lm_eval keeps the end of a prompt that is too long

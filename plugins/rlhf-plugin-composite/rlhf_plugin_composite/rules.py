@@ -94,9 +94,9 @@ def token_counter(ctx: BuildContext) -> Counter:
     Raises:
         ModelError: that model's tokenizer cannot be loaded.
     """
+    from rlhf_core.sdk import encode_text, load_tokenizer
+
     tokenizer: Any = getattr(ctx.policy, "tokenizer", None)
     if tokenizer is None:
-        from rlhf_core.sdk import load_tokenizer
-
         tokenizer = load_tokenizer(ctx.config.model)
-    return lambda text: len(tokenizer.encode(text, add_special_tokens=False))
+    return lambda text: len(encode_text(tokenizer, text))

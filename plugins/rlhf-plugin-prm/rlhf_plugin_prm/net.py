@@ -70,7 +70,8 @@ class StepEncoder:
         if not steps:
             raise ValueError("the completion is blank: there is no step to score")
         question = self.formatter.encode(prompt)
-        encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        as_text = {"split_special_tokens": True} if self.formatter.text.names_in(text) else {}
+        encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, **as_text)
         positions = places(steps, encoded["offset_mapping"])
         answer = tuple(encoded["input_ids"][: positions[-1] + 1])
         if len(answer) > self.max_length:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from rlhf_core.api import ModelConfig, PreferencePair
-from rlhf_core.sdk import load_policy
+from rlhf_core.api import ModelConfig, ModelError, PreferencePair
+from rlhf_core.sdk import load_policy, load_tokenizer, save_model
 from rlhf_plugin_reward.encoding import Encoder
 from rlhf_plugin_reward.pairs import encode_pairs, first_of_mixture
 
@@ -53,6 +53,21 @@ def test_a_conversation_is_what_the_chat_template_makes_of_it(
     assert Encoder(tokenizer, 999).encode(ASKED, "It is 5.") == tuple(expected)
 
 
+def test_dialogue_on_a_model_without_a_template_needs_one_and_keeps_who_says_what(tmp_path: Path) -> None:
+    policy = load_policy(ModelConfig())
+    tokenizer = policy.tokenizer
+    tokenizer.chat_template = None
+    save_model(policy.model, tokenizer, tmp_path)
+    turns = [*ASKED, {"role": "assistant", "content": "It is 5."}, {"role": "user", "content": "Yes"}]
+    with pytest.raises(ModelError, match=r"--set model\.chat_template=plain"):
+        Encoder(tokenizer, 999).encode(turns, "Then stop.")
+    plain = load_tokenizer(ModelConfig(path=str(tmp_path), chat_template="plain"))
+    ids = Encoder(plain, 999).encode(turns, "Then stop.")
+    assert plain.decode(ids, skip_special_tokens=True) == (
+        "User:\nWhat is 2 + 3?\n\nAssistant:\nIt is 5.\n\nUser:\nYes\n\nAssistant:\nThen stop."
+    )
+
+
 def test_plain_text_ends_with_the_end_token_if_there_is_one(tokenizer: Any) -> None:
     tokenizer.chat_template = None
     closed = Encoder(tokenizer, 999).encode(ASKED, "It is 5.")
@@ -62,7 +77,8 @@ def test_plain_text_ends_with_the_end_token_if_there_is_one(tokenizer: Any) -> N
 
 
 def test_a_template_that_writes_nothing_after_an_answer_ends_with_the_end_token(tokenizer: Any) -> None:
-    tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"
+    written = "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"
+    tokenizer.chat_template = written + "{% if add_generation_prompt %}assistant: {% endif %}"
     assert Encoder(tokenizer, 999).encode(ASKED, "It is 5.")[-1] == tokenizer.eos_token_id
 
 

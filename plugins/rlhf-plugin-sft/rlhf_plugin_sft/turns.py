@@ -49,7 +49,7 @@ def all_answers(formatter: Formatter, prompt: Sequence[Message], text: str) -> T
         raise ModelError(
             "learn: all needs a chat template to separate the turns of a conversation",
             why="the prompt format is raw",
-            fix="--set trainer.learn=last, or use a model with a template",
+            fix="--set trainer.learn=last, or --set model.chat_template=plain",
         )
     first = formatter.encode(messages[: answers[0]])
     ids: list[int] = []
@@ -74,7 +74,7 @@ def _between(
     opening = formatter.render(messages[:answer], add_generation_prompt=True)
     before = formatter.render(messages[: answer + 1], add_generation_prompt=False)
     after = formatter.render(messages[:following], add_generation_prompt=True)
-    content, written = messages[answer]["content"], before.removeprefix(opening)
+    content, written = formatter.guard(messages[answer]["content"]), before.removeprefix(opening)
     place = written.find(content)
     if not before.startswith(opening) or not after.startswith(before) or place < 0 or written[:place].strip():
         raise _refused(messages[answer], "the chat template writes it differently once other turns follow")

@@ -1,0 +1,84 @@
+"""Chat templates for models that bring none: named forms, or the user's own in Jinja."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.errors import ConfigError, ModelError, did_you_mean
+
+_ESCAPE_ROLES = "".join(f" | replace('\\n{role}:', '\\n {role}:')" for role in ("System", "User", "Assistant", "Tool"))
+_PLAIN = (
+    "{{ bos }}{% for m in messages %}{{ m['role'] | capitalize }}:\n"
+    "{{ (('\\n' ~ m['content'])" + _ESCAPE_ROLES + ")[1:] }}"
+    "{% if m['role'] == 'assistant' %}{{ eos_token }}{% endif %}"
+    "{% if not loop.last or add_generation_prompt %}{{ '\\n\\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'Assistant:\\n' }}{% endif %}"
+)
+_CHATML = (
+    "{{ bos }}{% for m in messages %}{{ '<|im_start|>' ~ m['role'] ~ '\\n' }}"
+    "{{ m['content'] | replace('<|im_start|>', '<| im_start|>') | replace('<|im_end|>', '<| im_end|>') }}"
+    "{{ eos_token ~ '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+NAMED: Mapping[str, str] = {"plain": _PLAIN, "chatml": _CHATML}
+"""``plain``: ``User:`` and ``Assistant:`` on lines of their own, for any model, EOS after each answer; a line of a
+message that begins so is moved by a blank. ``chatml``: ``<|im_start|>user``, each turn closed by ``<|im_end|>``, which
+becomes the EOS (a tokenizer without it closes turns by its own EOS)."""
+
+
+def read_template(value: str) -> str:
+    """A template's name as it is, and of a file its text, so that a plan holds what it was.
+
+    Raises:
+        ConfigError: neither a name, nor a file, nor a template's text; or it is not Jinja.
+    """
+    if value in NAMED:
+        return value
+    text = value
+    if "{{" not in value and "{%" not in value:
+        file = Path(value).expanduser()
+        if not file.is_file():
+            raise ConfigError(
+                f"model.chat_template '{value}' is neither a named form nor a file",
+                fix=did_you_mean(value, list(NAMED)) or f"give {', '.join(NAMED)}, or a file with a Jinja template",
+            )
+        text = file.read_text(encoding="utf-8")
+    if "messages" not in text:
+        raise ConfigError(
+            "model.chat_template does not use `messages`",
+            why=f"it is {text[:80]!r}",
+            fix="a chat template is a Jinja template that writes the turns in `messages`",
+        )
+    return text
+
+
+def apply_template(tokenizer: Any, value: str) -> None:
+    """Give a tokenizer a chat template; it is saved with the tokenizer, so everything that loads it uses the same.
+
+    Args:
+        tokenizer: changed in place.
+        value: what :func:`read_template` returned.
+
+    Raises:
+        ModelError: the template cannot be read, or does not write a user's turn.
+    """
+    bos = tokenizer.bos_token_id
+    adds_bos = bos is not None and list(tokenizer.encode("x", add_special_tokens=True))[:1] == [bos]
+    if value == "chatml" and "<|im_end|>" in tokenizer.get_vocab():
+        tokenizer.eos_token = "<|im_end|>"
+    tokenizer.chat_template = NAMED.get(value, value).replace("{{ bos }}", "{{ bos_token }}" if adds_bos else "")
+    mark = "a-question-to-find"
+    try:
+        text = tokenizer.apply_chat_template([{"role": "user", "content": mark}], tokenize=False)
+    except Exception as error:  # jinja2 raises whatever the template's author wrote
+        raise ModelError(
+            "model.chat_template cannot be used", why=f"{type(error).__name__}: {error}", fix="correct the template"
+        ) from error
+    if mark not in text:
+        raise ModelError(
+            "model.chat_template leaves out what a user says",
+            why=f"of one turn it makes {text[:80]!r}",
+            fix="write message['content'] of every turn",
+        )
