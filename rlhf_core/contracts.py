@@ -9,6 +9,7 @@ import numpy as np
 
 from rlhf_core.errors import PluginError
 from rlhf_core.protocols import RewardModel, RolloutEngine
+from rlhf_core.runs.deadline import watched
 from rlhf_core.types import (
     Advantages,
     MalformedRollout,
@@ -55,13 +56,15 @@ def score_samples(reward: RewardModel, samples: Sequence[Sample], label: str = "
 
     Raises:
         PluginError: it returned something else than one ``Score`` per sample.
+        DeadlineExceeded: it hangs; in a run only, see `DeadlineSettings`.
     """
     label = label or type(reward).__name__
-    try:
-        answer: Any = reward.score(samples)
-        scores = list(answer) if isinstance(answer, Iterable) else answer
-    except Exception as error:
-        return [Score.failed(ScoreStatus.ERROR, f"{type(error).__name__}: {error}")] * len(samples)
+    with watched("reward", f"score() of {label} for {len(samples)} completions"):
+        try:
+            answer: Any = reward.score(samples)
+            scores = list(answer) if isinstance(answer, Iterable) else answer
+        except Exception as error:
+            return [Score.failed(ScoreStatus.ERROR, f"{type(error).__name__}: {error}")] * len(samples)
     if not isinstance(scores, list):
         raise contract_error(label, f"{scores!r:.80}", f"a list of {len(samples)} Scores")
     if len(scores) != len(samples):

@@ -16,6 +16,7 @@ import pluggy
 from rlhf_core.disabled import normalise
 from rlhf_core.errors import PluginError, RlhfError, StopRun
 from rlhf_core.registry import Entry, check_core_range
+from rlhf_core.runs.deadline import watched
 from rlhf_core.types import Rollout, Score
 
 GROUP = "rlhf"
@@ -204,14 +205,16 @@ class HookBus:
 
         Raises:
             PluginError: it raised, and the bus is strict.
+            DeadlineExceeded: it hangs; in a run only.
         """
-        try:
-            return function()
-        except StopRun as stop:
-            if self.stop_reason is None:
-                self.stop_reason = str(stop.reason) or f"{listener} gave no reason"
-        except Exception as error:
-            self._failed(listener, key, error)
+        with watched("listener", listener):
+            try:
+                return function()
+            except StopRun as stop:
+                if self.stop_reason is None:
+                    self.stop_reason = str(stop.reason) or f"{listener} gave no reason"
+            except Exception as error:
+                self._failed(listener, key, error)
         return None
 
     def _failed(self, listener: str, key: str, error: Exception) -> None:

@@ -9,6 +9,7 @@ import click
 
 from rlhf_core import __version__
 from rlhf_core.cli.groups import OpenGroup
+from rlhf_core.launch.leave import leave
 
 COMMANDS = {
     "train": ("rlhf_core.cli.train:train", "Train a model: any algorithm, reward and loss that is installed."),
@@ -37,7 +38,7 @@ def cli(ctx: click.Context, debug: bool) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command. Exit codes: 0 done, 1 the run failed, 2 the input was wrong, 130 interrupted."""
-    from rlhf_core.errors import RlhfError
+    from rlhf_core.errors import DeadlineExceeded, RlhfError
 
     debug = "--debug" in (sys.argv if argv is None else argv)
     try:
@@ -54,6 +55,8 @@ def main(argv: list[str] | None = None) -> None:
             traceback.print_exc()
         click.secho("error: ", fg="red", bold=True, nl=False, err=True)
         click.echo(str(error), err=True)
+        if argv is None and isinstance(error, DeadlineExceeded):
+            leave(error.exit_code)  # what hangs may be a thread, and the interpreter would wait for it
         raise SystemExit(error.exit_code) from error
     except BrokenPipeError as error:
         raise SystemExit(0) from error

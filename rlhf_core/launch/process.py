@@ -16,6 +16,7 @@ from rlhf_core.context import BuildContext
 from rlhf_core.hooks import HookBus
 from rlhf_core.plan import Plan, library_versions
 from rlhf_core.registry import Registry, check_component
+from rlhf_core.runs.deadline import watched
 from rlhf_core.runs.run_dir import RunDir, check_writable
 
 Say = Callable[[str], None]
@@ -49,14 +50,19 @@ def run_plan(
     if not resume and rank == 0:
         check_writable(run_dir)
     strategy = _build_strategy(config, ctx)
-    session = RunSession(RunDir(run_dir), plan, strategy, hooks, resume=resume, environment=environment())
+    deadlines = getattr(config.trainer, "deadlines", None)
+    session = RunSession(
+        RunDir(run_dir), plan, strategy, hooks, resume=resume, environment=environment(), deadlines=deadlines
+    )
     session.say = say or session.say
     session.metrics.progress = progress or session.metrics.progress
     ctx = ctx.with_(strategy=strategy, session=session)
     with contextlib.ExitStack() as closing:
+        closing.enter_context(session.watchdog.active())
         closing.callback(getattr(strategy, "close", lambda: None))
         closing.callback(session.close)
-        trainer = config.trainer.build(ctx)
+        with watched("build", f"building trainer '{config.trainer.name}', with its model and data"):
+            trainer = config.trainer.build(ctx)
         check_component("trainer", trainer, config.trainer.name)
         closing.callback(getattr(trainer, "close", lambda: None))
         if rank == 0:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import atexit
 import logging
 import os
 import sys
 import traceback
 from pathlib import Path
-from typing import NoReturn
 
 from rlhf_core.cli.common import quiet_libraries
 from rlhf_core.cli.progress import StepPrinter
 from rlhf_core.disabled import disabled_distributions
 from rlhf_core.errors import RlhfError
 from rlhf_core.hooks import load_hooks
+from rlhf_core.launch.leave import leave
 from rlhf_core.launch.process import run_plan
 from rlhf_core.launch.ranks import die_with_launcher, report
 from rlhf_core.plan import Plan, reload
@@ -52,18 +51,6 @@ def main() -> int:
         report(error)
         raise
     return 0
-
-
-def leave(code: int) -> NoReturn:
-    """End this process without taking the interpreter down.
-
-    A gloo thread that asks for the interpreter lock during that aborts the process, after a run that went well.
-    """
-    atexit._run_exitfuncs()
-    logging.shutdown()
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_core.errors import PluginError, RunDirError
 from rlhf_core.registry import check_component
+from rlhf_core.runs.deadline import watched
 
 if TYPE_CHECKING:
     from rlhf_core.config.base import ComponentConfig
@@ -133,7 +134,8 @@ class ComponentSet:
             close = getattr(entry.component, "close", None)
             try:
                 if callable(close):
-                    close()
+                    with watched("close", f"close() of {entry.label}"):
+                        close()
             except Exception as error:
                 log.warning("%s failed to close: %s: %s", entry.label, type(error).__name__, error)
 

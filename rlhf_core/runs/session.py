@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rlhf_core import hooks as hk
+from rlhf_core.config.deadlines import DeadlineSettings
 from rlhf_core.errors import RlhfError
 from rlhf_core.plan import Plan
 from rlhf_core.protocols import Strategy
 from rlhf_core.runs.atomic import write_json
 from rlhf_core.runs.checkpoint_manager import Checkpoint, CheckpointManager
 from rlhf_core.runs.component_set import ComponentSet
+from rlhf_core.runs.deadline import Watchdog, watched
 from rlhf_core.runs.events import LiveEvents
 from rlhf_core.runs.metric_logger import MetricLogger
 from rlhf_core.runs.run_dir import RunDir
@@ -35,6 +37,7 @@ class RunSession:
         hooks: listeners.
         resume: go on from the newest checkpoint.
         environment: facts about the machine.
+        deadlines: longest time for each stage; None takes the defaults.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class RunSession:
         *,
         resume: bool = False,
         environment: Mapping[str, Any] | None = None,
+        deadlines: DeadlineSettings | None = None,
     ) -> None:
         self.dir, self.plan, self.strategy, self.hooks, self.resuming = run_dir, plan, strategy, hooks, resume
         self.environment = dict(environment or {})
@@ -55,6 +59,8 @@ class RunSession:
         """Every dropped or failed sample by kind; goes into the summary and into checkpoints."""
         self.metrics = MetricLogger(run_dir, hooks, self.components, self.counts, writes=self.main)
         self.checkpoints = CheckpointManager(run_dir, strategy, hooks, self.components, self.counts)
+        self.watchdog = Watchdog(deadlines or DeadlineSettings(), self.resume_hint(), self._record_failure)
+        """Ends the run when a stage hangs."""
         self.started = time.monotonic()
         self.interrupted = False
         hooks.stop_reason = None
@@ -171,7 +177,8 @@ class RunSession:
         """
         interrupted, stopping = self._agree()
         if interrupted or stopping or (step > 0 and (step == last or (every and step % every == 0))):
-            save(step)
+            with watched("checkpoint", "writing the checkpoint"):
+                save(step)
             stopping = self.stop_reason() is not None
         if interrupted and not stopping and step < last:
             raise Interrupted(

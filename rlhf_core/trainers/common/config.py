@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from rlhf_core.config.base import ComponentConfig, Config
+from rlhf_core.config.deadlines import DeadlineSettings
 from rlhf_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class LoopSettings(ComponentConfig):
     checkpoint_every: int = Field(default=10, ge=0)
     """Steps between checkpoints; 0 keeps only the last step's."""
     keep_checkpoints: int = Field(default=2, ge=1)
+    deadlines: DeadlineSettings = DeadlineSettings()
     max_missing_fraction: float = Field(default=0.5, ge=0, le=1)
     """The run fails when more than this share of a step's scores is missing."""
     trace_prompts: int = Field(default=8, ge=0)

@@ -10,6 +10,7 @@ from rlhf_core.contracts import Label, ValidatedEngine, check_rollouts, class_na
 from rlhf_core.functional.statistics import mean
 from rlhf_core.protocols import Agent, RolloutEngine
 from rlhf_core.rollout.seeds import request_seed
+from rlhf_core.runs.deadline import watched
 from rlhf_core.types import FinishReason, PromptGroup, Rollout, SamplingParams
 
 
@@ -38,7 +39,8 @@ class RolloutGenerator:
         seeds = [[request_seed(self.seed, tag, g.prompt.id, i) for i in range(g.group_size)] for g in groups]
         distinct = len({s for row in seeds for s in row})
         assert distinct == sum(g.group_size for g in groups), "two requests of a batch share a seed"
-        rollouts = self.agent.play(groups, seeds, self.engine, sampling, version)
+        with watched("rollout", f"play() of {self.agent_label} for {distinct} completions"):
+            rollouts = self.agent.play(groups, seeds, self.engine, sampling, version)
         return check_rollouts(rollouts, requested(groups), self.agent_label)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rlhf_core.runs.checkpoint_manager import Checkpoint
+from rlhf_core.runs.deadline import watched
 from rlhf_core.runs.session import RunSession
 
 
@@ -54,8 +55,11 @@ def run_loop(trainer: Stepper, session: RunSession, schedule: LoopSchedule) -> M
     """
     with session.guard():
         checkpoint = session.open(schedule.keep_checkpoints)
-        first = trainer.start(checkpoint)
-        return trainer.finish(_walk(trainer, session, schedule, first))
+        with watched("build", "building the components of the run"):
+            first = trainer.start(checkpoint)
+        last = _walk(trainer, session, schedule, first)
+        with watched("evaluation", "the last evaluation, or writing the final model"):
+            return trainer.finish(last)
 
 
 def _walk(trainer: Stepper, session: RunSession, schedule: LoopSchedule, first: int) -> int:
@@ -63,10 +67,13 @@ def _walk(trainer: Stepper, session: RunSession, schedule: LoopSchedule, first: 
     last, eval_every = schedule.last_step, schedule.eval_every
     session.metrics.total_steps = last
     for step in range(first, last + 1):
+        session.watchdog.step = step
         if step > first:
-            trainer.step(step)
+            with watched("update", "the whole step"):
+                trainer.step(step)
             if eval_every and step % eval_every == 0 and step < last:
-                trainer.evaluate(step)
+                with watched("evaluation", "the evaluation"):
+                    trainer.evaluate(step)
         if session.boundary(step, last, schedule.checkpoint_every, trainer.save):
             return step
     return last

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from rlhf_core.errors import DeadlineExceeded
 from rlhf_core.rollout.weight_sync import Tensors, WeightSync
 from rlhf_core.rollout_batch import RolloutBatch
+from rlhf_core.runs.deadline import thread_stack
 from rlhf_core.runs.events import EventLog, EventSink
 from rlhf_core.runs.timer import Timer
 
@@ -93,7 +94,9 @@ class RolloutWorker:
         working = self._thread.is_alive()
         return DeadlineExceeded(
             f"rollout batch {number} (policy version {version}) was not there after {waited:.0f} s",
-            why=f"the thread that samples it {'is still at work' if working else 'has ended'}",
+            why=f"the thread that samples it is at\n{thread_stack(self._thread)}"
+            if working
+            else "its thread has ended",
             fix="raise trainer.rollouts.timeout_s, or find what hangs in the engine or the reward",
         )
 
