@@ -152,6 +152,7 @@ class SuiteBenchmark:
             "answer": item.prompt.answer,
             "prompt": [dict(m) for m in item.messages],
             "completion": text,
+            **({"meta": dict(item.prompt.meta)} if item.prompt.meta else {}),
         }
 
     def close(self) -> None:

@@ -30,7 +30,7 @@ def jsonl(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_every_completion_is_on_disk_and_the_report_is_what_the_rows_say(arithmetic: Arithmetic) -> None:
+def test_every_completion_is_on_disk_and_the_report_is_what_the_rows_say(arithmetic: Arithmetic, rlhf: Rlhf) -> None:
     oracle = "reward:{name: verifier, verifier: numeric}"
     result = arithmetic("--n", 4, "--limit", 24, "--best-by", oracle, "--out", "out")
     rows = jsonl(Path("out/rows.jsonl"))
@@ -54,6 +54,10 @@ def test_every_completion_is_on_disk_and_the_report_is_what_the_rows_say(arithme
     values = read_values(CurriculumSettings(path="out/pass_rates.jsonl"))
     assert values == {i: sum(r in right for r in rows if r["id"] == i) / 4 for i in first}
     assert Path("out/curve.png").stat().st_size > 1000
+    again = rlhf("reward", "score", "--reward", "verifier", "--input", "out/rows.jsonl", "--json")
+    scored = json.loads(again.out)
+    assert [r["score"] for r in scored["rows"]] == [r["value"] for r in rows]
+    assert (scored["prompts"], scored["count"], scored["earlier_mean"]) == (24, 96, scored["mean"])
 
 
 def test_a_torn_evaluation_goes_on_to_the_same_bytes(arithmetic: Arithmetic) -> None:

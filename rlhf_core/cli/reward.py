@@ -11,6 +11,7 @@ import click
 from rlhf_core.cli.groups import OpenGroup
 
 if TYPE_CHECKING:
+    from rlhf_core.data.completions import Completions
     from rlhf_core.types import Sample, Score
 
 
@@ -24,6 +25,8 @@ def reward() -> None:
 @click.option("--reward", "name", metavar="NAME", help="A reward component, for example verifier.")
 @click.option("--set", "settings", multiple=True, metavar="a.b=c", help="One setting of the reward. Repeatable.")
 @click.option("--input", "file", required=True, metavar="FILE", help="JSON lines: prompt (or messages) and completion.")
+@click.option("--stop", multiple=True, metavar="TEXT", help="Cut completions where this begins. Repeatable.")
+@click.option("--keep-stop", is_flag=True, help="Leave the stop string at their end.")
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the scored rows here.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="For rewards that draw at random.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
@@ -32,42 +35,49 @@ def score(
     name: str | None,
     settings: tuple[str, ...],
     file: str,
+    stop: tuple[str, ...],
+    keep_stop: bool,
     output: Path | None,
     seed: int,
     as_json: bool,
 ) -> None:
     """Score the completions of a file. Exit code 1 if not one of them has a score.
 
+    Rows of one id are completions of one prompt, so the rows of an evaluation can be judged again, also as if other
+    stop strings had ended them.
+
     \b
     rlhf reward score --model runs/x/final --input answers.jsonl
     rlhf reward score --reward verifier --set timeout_s=2 --input answers.jsonl --output scored.jsonl
+    rlhf reward score --reward gsm8k --input evals/x/rows.jsonl --stop "Question:" --stop "[Question]"
     """
     from rlhf_core.cli.common import emit_json, quiet_libraries, set_up_logging
-    from rlhf_core.cli.components import context_of, open_component, open_registry
-    from rlhf_core.cli.scoring import check_output, chosen_reward, read_samples
+    from rlhf_core.cli.components import open_component, open_registry
+    from rlhf_core.cli.scoring import check_output, chosen_reward, scoring_context
     from rlhf_core.contracts import score_samples
+    from rlhf_core.data.completions import cut_at, read_completions
     from rlhf_core.kernels.matmul import use_matmul_backend
 
     set_up_logging()
     registry = open_registry()
     chosen = chosen_reward(registry, folder, name, settings)
-    rows, samples = read_samples(file)
-    check_output(output)
-    dataset = {"name": "jsonl", "path": file, "heldout_fraction": 0.0}
-    ctx = context_of(registry, seed=seed, dataset=dataset, reward=chosen)
+    check_output(output, file)
+    saved = read_completions(file)
+    completions = cut_at(saved, stop, keep=keep_stop)
+    ctx = scoring_context(registry, file, completions, chosen, seed)
     chosen.preflight(ctx)
     quiet_libraries()
     use_matmul_backend("auto")
     with open_component("reward", chosen, ctx) as one:
-        scores = score_samples(one, samples, f"reward '{chosen.name}'")
-    scored = [_row(row, one) for row, one in zip(rows, scores)]
-    result = _summary(chosen.name, scores)
+        scores = score_samples(one, completions.samples, f"reward '{chosen.name}'")
+    scored = [_row(row, one) for row, one in zip(completions.rows, scores)]
+    result = _summary(chosen.name, saved, completions, scores)
     if output is not None:
         _write(output, scored)
     if as_json:
         emit_json({**result, "rows": scored})
     else:
-        _print(result, samples, scores, output)
+        _print(result, completions.samples, scores, output)
     raise SystemExit(0 if result["scored"] else 1)
 
 
@@ -76,17 +86,21 @@ def _row(row: Mapping[str, Any], one: Score) -> dict[str, Any]:
     return {**row, "score": one.value, "status": one.status.value, "parts": dict(one.parts), **extra}
 
 
-def _summary(name: str, scores: Sequence[Score]) -> dict[str, Any]:
+def _summary(name: str, saved: Completions, judged: Completions, scores: Sequence[Score]) -> dict[str, Any]:
     from collections import Counter
 
     from rlhf_core.functional.statistics import mean
 
     good = [float(s.value) for s in scores if s.ok and s.value is not None]
+    earlier = [float(v) for row in saved.rows if isinstance(v := row.get("value"), int | float)]
     return {
         "reward": name,
         "mean": mean(good) if good else None,
         "scored": len(good),
         "count": len(scores),
+        "prompts": len({s.prompt.id for s in judged.samples}),
+        "cut": sum(a.completion != b.completion for a, b in zip(saved.samples, judged.samples)),
+        "earlier_mean": mean(earlier) if earlier else None,
         "statuses": dict(Counter(s.status.value for s in scores)),
     }
 
@@ -113,6 +127,9 @@ def _print(result: Mapping[str, Any], samples: Sequence[Sample], scores: Sequenc
         ),
     )
     mean = "none" if result["mean"] is None else f"{result['mean']:.4f}"
-    click.echo(f"\nmean {mean} over {result['scored']} of {result['count']} rows")
+    cut = f"; {result['cut']} completions were cut" if result["cut"] else ""
+    click.echo(f"\nmean {mean} over {result['scored']} of {result['count']} rows{cut}")
+    if result["earlier_mean"] is not None:
+        click.echo(f"mean {result['earlier_mean']:.4f} in the file's column 'value'")
     if output:
         click.echo(f"written to {output}")

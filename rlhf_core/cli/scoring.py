@@ -8,24 +8,37 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlhf_core.config.base import ComponentConfig
+    from rlhf_core.context import BuildContext
+    from rlhf_core.data.completions import Completions
     from rlhf_core.registry import Registry
     from rlhf_core.types import Sample
 
 
-def check_output(output: Path | None) -> None:
-    """Refuse a file that cannot be written, before anything is computed for it.
+def check_output(output: Path | None, *inputs: str | Path) -> None:
+    """Refuse a file that cannot be written, before anything is computed for it. One that exists is replaced.
+
+    Args:
+        output: the file, if one is wanted.
+        inputs: files that are read, which it must not replace.
 
     Raises:
-        ConfigError: it is a folder.
+        ConfigError: it is a folder, one of the inputs, or cannot be written.
         RunDirError: its folder cannot be written.
     """
+    import os
+
     from rlhf_core.errors import ConfigError
     from rlhf_core.runs.run_dir import check_writable
 
-    if output is not None:
-        check_writable(output)
-        if output.is_dir():
-            raise ConfigError(f"--output {output} is a folder", fix=f"name a file: {output / 'out.jsonl'}")
+    if output is None:
+        return
+    if output.is_dir():
+        raise ConfigError(f"--output {output} is a folder", fix=f"name a file: {output / 'out.jsonl'}")
+    if output.exists() and any(Path(p).exists() and output.samefile(p) for p in inputs):
+        raise ConfigError(f"--output {output} is the input", why="its rows would be lost", fix="name another file")
+    if output.exists() and not os.access(output, os.W_OK):
+        raise ConfigError(f"--output {output} cannot be written", fix="name another file, or change its permissions")
+    check_writable(output.absolute().parent)
 
 
 def chosen_reward(registry: Registry, folder: str | None, name: str | None, settings: Sequence[str]) -> ComponentConfig:
@@ -64,30 +77,29 @@ def read_samples(file: str) -> tuple[list[Mapping[str, Any]], list[Sample]]:
     """Rows of a file, and the same as samples.
 
     Raises:
-        DatasetError: missing or empty file, or a row without prompt or completion (named with its line).
+        DatasetError: as :func:`rlhf_core.data.completions.read_completions`.
     """
-    from rlhf_core.data.files import read_rows
-    from rlhf_core.data.schema import RawRow, RowReader
+    from rlhf_core.data.completions import read_completions
 
-    rows, places = read_rows(file)
-    reader = RowReader(Path(file).name, {}, mapped=False)
-    records = [RawRow(row, i, f"{file}, {place}") for i, (row, place) in enumerate(zip(rows, places))]
-    return rows, [_sample(reader, record) for record in records]
+    rows, samples, _ = read_completions(file)
+    return list(rows), samples
 
 
-def _sample(reader: Any, record: Any) -> Sample:
-    from rlhf_core.data.conversations import read_demonstration
-    from rlhf_core.data.schema import UnusableRow
-    from rlhf_core.errors import DatasetError
-    from rlhf_core.types import Prompt, Sample
+def scoring_context(
+    registry: Registry, file: str, completions: Completions, reward: ComponentConfig, seed: int
+) -> BuildContext:
+    """What a reward is built with that scores the completions of a file, several of one prompt included.
 
-    completion = reader.get(record, "completion", "response")
-    try:
-        plain = isinstance(completion, str)
-        prompt, text = (reader.prompt(record), completion) if plain else read_demonstration(reader, record)
-    except UnusableRow as error:
-        raise DatasetError(str(error), where=record.where, fix="each row needs a prompt and a completion") from error
-    name = str(record.row.get("id", f"row {record.number + 1}"))
-    source = str(record.row.get("source", reader.label))
-    meta, _ = reader.rest(record, "completion", "response")
-    return Sample(Prompt(name, prompt, reader.answer(record, None), source, meta), text)
+    Args:
+        registry: where names are looked up.
+        file: their file.
+        completions: what was read of it.
+        reward: the reward.
+        seed: for rewards that draw at random.
+    """
+    from rlhf_core.cli.components import context_of
+    from rlhf_core.data.completions import SampledPrompts
+
+    dataset = {"name": "jsonl", "path": file, "heldout_fraction": 0.0}
+    ctx = context_of(registry, seed=seed, dataset=dataset, reward=reward)
+    return ctx.with_(datasets=SampledPrompts(ctx.config.dataset, ctx, completions))

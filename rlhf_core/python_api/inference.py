@@ -75,6 +75,8 @@ def score(
     *,
     settings: Mapping[str, Any] | None = None,
     seed: int = 0,
+    stop: Sequence[str] = (),
+    keep_stop: bool = False,
 ) -> list[Score]:
     """Score completions with a reward, in their order.
 
@@ -86,6 +88,8 @@ def score(
         reward: a name, a Config, a run or folder of a reward model or ensemble, or a function from samples to numbers.
         settings: of a reward given by name.
         seed: for rewards that draw at random.
+        stop: judge as if the first of these strings had ended each completion.
+        keep_stop: leave it at their end.
 
     Raises:
         ConfigError: the reward cannot be had.
@@ -96,9 +100,10 @@ def score(
     import tempfile
 
     from rlhf_core.cli.common import quiet_libraries
-    from rlhf_core.cli.components import component_of, context_of, open_component, open_registry
-    from rlhf_core.cli.scoring import chosen_reward, read_samples
+    from rlhf_core.cli.components import component_of, open_component, open_registry
+    from rlhf_core.cli.scoring import chosen_reward, scoring_context
     from rlhf_core.contracts import score_samples
+    from rlhf_core.data.completions import cut_at, read_completions
     from rlhf_core.kernels.matmul import use_matmul_backend
     from rlhf_core.python_api.held import held
     from rlhf_core.python_api.objects import config_of
@@ -121,14 +126,13 @@ def score(
                 chosen = chosen_reward(registry, str(path), None, ())
             else:
                 chosen = component_of(registry, "reward", str(reward), settings)
-            _, rows = read_samples(file)
-            dataset = {"name": "jsonl", "path": file, "heldout_fraction": 0.0}
-            ctx = context_of(registry, seed=seed, dataset=dataset, reward=chosen)
+            completions = cut_at(read_completions(file), stop, keep=keep_stop)
+            ctx = scoring_context(registry, file, completions, chosen, seed)
             chosen.preflight(ctx)
             quiet_libraries()
             use_matmul_backend("auto")
             with open_component("reward", chosen, ctx) as one:
-                return list(score_samples(one, rows, f"reward '{chosen.name}'"))
+                return list(score_samples(one, completions.samples, f"reward '{chosen.name}'"))
 
 
 def evaluate(

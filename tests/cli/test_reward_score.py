@@ -77,6 +77,40 @@ def test_verifier(rlhf: Rlhf, rows: Path, tmp_path: Path) -> None:
     assert written[0]["prompt"] == "What is 2 + 3?"
 
 
+def test_saved_completions_are_judged_as_if_other_stop_strings_had_ended_them(rlhf: Rlhf, tmp_path: Path) -> None:
+    file, output = tmp_path / "rows.jsonl", tmp_path / "scored.jsonl"
+    row = {"id": "a", "prompt": "What is 2 + 3?", "answer": "5"}
+    texts = ["The answer is 5. Q: 1 + 1? The answer is 2.", "The answer is 5.", "It is 4 Q: [END]"]
+    file.write_text("".join(json.dumps({**row, "sample": i, "completion": t}) + "\n" for i, t in enumerate(texts)))
+    score = ("reward", "score", "--reward", "verifier", "--set", "workers=1", "--input", file)
+    assert json.loads(rlhf(*score, "--json").out)["mean"] == pytest.approx(1 / 3)
+    out = rlhf(*score, "--stop", "[END]", "--stop", " Q:", "--output", output)
+    assert out.code == 0, out.err
+    assert "mean 0.6667 over 3 of 3 rows; 2 completions were cut" in out.out
+    written = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [r["completion"] for r in written] == ["The answer is 5.", "The answer is 5.", "It is 4"]
+    assert [r.get("stop") for r in written] == [" Q:", None, " Q:"]
+    assert rlhf(*score, "--stop", " Q:", "--keep-stop", "--output", output).code == 0
+    assert json.loads(output.read_text().splitlines()[0])["completion"] == "The answer is 5. Q:"
+
+
+def test_one_id_for_two_prompts(rlhf: Rlhf, rows: Path) -> None:
+    rows.write_text('{"id": 1, "prompt": "x", "completion": "y"}\n{"id": 1, "prompt": "z", "completion": "y"}\n')
+    out = rlhf("reward", "score", "--reward", "verifier", "--input", rows)
+    assert (out.code, "for two prompts" in out.err, "line 2" in out.err) == (2, True, True)
+
+
+def test_an_output_that_exists_is_replaced_but_never_the_input(rlhf: Rlhf, rows: Path, tmp_path: Path) -> None:
+    output = tmp_path / "scored.jsonl"
+    output.write_text("from before")
+    out = rlhf("reward", "score", "--reward", "verifier", "--input", rows, "--output", output)
+    assert out.code == 0, out.err
+    assert len(output.read_text().splitlines()) == 3
+    before = rows.read_text()
+    out = rlhf("reward", "score", "--reward", "verifier", "--input", rows, "--output", rows)
+    assert (out.code, "is the input" in out.err, rows.read_text()) == (2, True, before)
+
+
 def test_a_language_model_does_not_score(rlhf: Rlhf, rows: Path) -> None:
     from rlhf_core.pocket import weights_path
 

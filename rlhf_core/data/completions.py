@@ -1,0 +1,108 @@
+"""Rows that hold completions, to be scored: several of one prompt, cut at stop strings, as an evaluation wrote them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rlhf_core.config.data import DatasetSettings
+from rlhf_core.context import BuildContext
+from rlhf_core.data.conversations import read_demonstration
+from rlhf_core.data.datasets import Datasets
+from rlhf_core.data.files import read_rows
+from rlhf_core.data.schema import RawRow, RowReader, UnusableRow
+from rlhf_core.errors import DatasetError
+from rlhf_core.types import Prompt, Sample
+
+
+class Completions(NamedTuple):
+    """The rows of a file, the same as samples, and where each stands."""
+
+    rows: list[dict[str, Any]]
+    samples: list[Sample]
+    places: list[str]
+
+
+def read_completions(file: str) -> Completions:
+    """Read rows with a prompt and a completion; rows of one ``id`` are completions of one prompt.
+
+    Further columns go to the sample's prompt, and so does what a column ``meta`` holds.
+
+    Raises:
+        DatasetError: missing or empty file, a row without prompt or completion, or one id for two prompts (named with
+            its line).
+    """
+    rows, places = read_rows(file)
+    reader = RowReader(Path(file).name, {}, mapped=False)
+    places = [f"{file}, {place}" for place in places]
+    samples = [_sample(reader, RawRow(row, i, place)) for i, (row, place) in enumerate(zip(rows, places))]
+    first: dict[str, int] = {}
+    for i, sample in enumerate(samples):
+        earlier = first.setdefault(sample.prompt.id, i)
+        if samples[earlier].prompt.messages != sample.prompt.messages:
+            raise DatasetError(
+                f"id '{sample.prompt.id}' occurs twice, for two prompts",
+                where=f"{places[earlier]} and {places[i]}",
+                fix="rows of one id are completions of one prompt: correct the ids",
+            )
+    return Completions([dict(row) for row in rows], samples, places)
+
+
+def cut_at(completions: Completions, stop: Sequence[str], *, keep: bool = False) -> Completions:
+    """The same as if sampling had ended at the first of these strings.
+
+    Args:
+        completions: as they were saved.
+        stop: stop strings.
+        keep: leave the stop string itself at the end.
+    """
+    rows, samples = list(completions.rows), list(completions.samples)
+    for i, sample in enumerate(samples):
+        found = min(((at, s) for s in stop if (at := sample.completion.find(s)) >= 0), default=None)
+        if found is None:
+            continue
+        text = sample.completion[: found[0] + len(found[1]) * keep]
+        samples[i] = replace(sample, completion=text)
+        column = "completion" if "completion" in rows[i] else "response"
+        rows[i] = {**rows[i], column: text, "stop": found[1]}
+    return Completions(rows, samples, completions.places)
+
+
+class SampledPrompts(Datasets):
+    """The prompts of completions, each once, as the rows of a run's data set.
+
+    Args:
+        settings: name the file.
+        ctx: used to build the source.
+        completions: of the file.
+    """
+
+    def __init__(self, settings: DatasetSettings, ctx: BuildContext, completions: Completions) -> None:
+        super().__init__(settings, ctx)
+        self._prompts = {s.prompt.id: s.prompt for s in reversed(completions.samples)}
+        self._where = {s.prompt.id: p for s, p in zip(reversed(completions.samples), reversed(completions.places))}
+
+    def prompts(self, split: str) -> list[Prompt]:
+        """All of them, in the split ``train``."""
+        return list(reversed(self._prompts.values())) if split == "train" else []
+
+    def where(self, name: str) -> str:
+        """File and line of a prompt's first completion."""
+        return self._where.get(name, name)
+
+
+def _sample(reader: RowReader, record: RawRow) -> Sample:
+    completion = reader.get(record, "completion", "response")
+    try:
+        plain = isinstance(completion, str)
+        prompt, text = (reader.prompt(record), completion) if plain else read_demonstration(reader, record)
+    except UnusableRow as error:
+        raise DatasetError(str(error), where=record.where, fix="each row needs a prompt and a completion") from error
+    name = str(record.row.get("id", f"row {record.number + 1}"))
+    source = str(record.row.get("source", reader.label))
+    columns, _ = reader.rest(record, "completion", "response")
+    of_prompt = columns.get("meta")
+    meta = {**columns, **of_prompt} if isinstance(of_prompt, Mapping) else columns
+    return Sample(Prompt(name, prompt, reader.answer(record, None), source, meta), text)
