@@ -16,6 +16,7 @@ Suffixes: ``_B`` rows, ``_H`` hidden, ``_K`` key-value heads, ``_G`` query heads
 
 from __future__ import annotations
 
+import inspect
 import logging
 import weakref
 from collections.abc import Callable
@@ -116,16 +117,26 @@ def plain_step(
     Returns:
         Logits ``[B, V]`` after the last position.
     """
+    owner = base_model(model) if parts is None else parts.trunk
+    argument = cache_argument(owner)
+    if argument == "cache_params" and mask_BK is not None and mask_BK.shape[1] > ids_BL.shape[1]:
+        mask_BK = None  # a model of recurrent layers alone reads a mask of the new tokens, and hides none of them
     inputs = {
         "input_ids": ids_BL,
         "attention_mask": mask_BK,
         "position_ids": positions_BL,
-        "past_key_values": cache,
+        **({argument: cache} if argument else {}),
         "use_cache": True,
     }
     if parts is not None:
         return parts.head(parts.trunk(**inputs).last_hidden_state[:, -1])
     return model(**inputs).logits[:, -1]
+
+
+def cache_argument(module: Any) -> str | None:
+    """What a transformers model calls its cache; None where it takes none."""
+    names = inspect.signature(module.forward).parameters
+    return next((name for name in ("past_key_values", "cache_params") if name in names), None)
 
 
 def _agree(model: Any, step: DecodeStep) -> bool:

@@ -98,10 +98,24 @@ def growing(cache: Any) -> bool:
     return all(isinstance(layer, GrowingLayer) for layer in cache.layers)
 
 
+def keys_and_values_only(cache: Any) -> bool:
+    """Whether no layer has a recurrent state."""
+    return all(isinstance(layer, DynamicLayer) and not hasattr(layer, "recurrent_states") for layer in cache.layers)
+
+
+def select_sequences(cache: Any, indices: torch.Tensor) -> None:
+    """Keep, repeat or reorder sequences, in recurrent states too."""
+    for layer in cache.layers:
+        if hasattr(layer, "recurrent_states"):  # its batch_select_indices is missing, or forgets the state
+            layer.reorder_cache(indices)
+        else:
+            layer.batch_select_indices(indices)
+
+
 def select_rows(cache: Any, indices: torch.Tensor, last: int) -> int:
     """Keep some sequences and, where possible, only the ``last`` positions; returns how many positions are left."""
     if not growing(cache):
-        cache.batch_select_indices(indices)
+        select_sequences(cache, indices)
         return cache.get_seq_length()
     for layer in cache.layers:
         layer.select(indices, last)

@@ -100,6 +100,7 @@ def _load_model(config: ModelConfig, source: Source) -> Any:
     except Exception as error:
         raise _explain(error, config, source, "model") from error
     _check_head(model, config.path)
+    _check_causal(model, config.path)
     clear_quantization_config(model)
     return model
 
@@ -112,6 +113,18 @@ def _check_head(model: Any, path: str) -> None:
             f"'{path}' holds a {saved[0]}, which cannot generate text",
             why="it scores texts, as a reward model does; it has no language-model head",
             fix=f"give a causal language model; score texts with: rlhf reward score --model {path}",
+        )
+
+
+def _check_causal(model: Any, path: str) -> None:
+    """transformers loads an encoder as a causal model too, and only logs that it is none."""
+    from rlhf_core.kernels.token_by_token import looks_ahead
+
+    if looks_ahead(model):
+        raise ModelError(
+            f"'{path}' holds a {type(model).__name__}, an encoder: the output at a token depends on those after it",
+            why="a policy predicts every token from those before it alone",
+            fix="give a causal language model; an encoder serves as a reward model only",
         )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlhf_core.kernels.kv_cache import growing, join_caches, make_cache, select_rows
+from rlhf_core.kernels.kv_cache import growing, join_caches, make_cache, select_rows, select_sequences
 from rlhf_core.rollout.decode_state import DecodeState, Drawn, Mask, new_rows
 from rlhf_core.rollout.sampling import draw
 from rlhf_core.rollout.stop import StopStrings
@@ -165,7 +165,7 @@ class Decoder:
         logits_PV = self.forward(ids_PL, mask_PL, (steps_L - (width - lengths_P1)).clamp(min=0), cache)
         of_B = torch.tensor([index[tuple(p)] for p in prompts], device=self.device)
         if len(distinct) < len(prompts):
-            cache.batch_select_indices(of_B)
+            select_sequences(cache, of_B)
             logits_PV = logits_PV[of_B]
         return cache, logits_PV
 

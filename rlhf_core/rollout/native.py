@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlhf_core.errors import ConfigError
+from rlhf_core.errors import ConfigError, ModelError
 from rlhf_core.kernels.decode_step import WORTH_TOKENS, DecodeStep, decode_step, plain_step
 from rlhf_core.kernels.rotary import length_limit
+from rlhf_core.kernels.token_by_token import decodes
 from rlhf_core.kernels.trunk_and_head import base_model, quiet, take_apart
 from rlhf_core.models.precision import cast_once
 from rlhf_core.models.prompt_format import end_ids
@@ -45,6 +46,13 @@ class NativeEngine:
         self.model, self.tokenizer = model, tokenizer
         self.context = min(context, length_limit(model) or context)
         self.max_concurrent, self.max_batch_tokens = max_concurrent, max_batch_tokens
+        if not decodes(model):
+            name = type(base_model(model)).__name__
+            raise ModelError(
+                f"{name} cannot be sampled by the native engine",
+                why="its cache cannot be carried from token to token for sequences of different length",
+                fix="choose a model with a cache of keys and values, or recurrent states in transformers' cache",
+            )
         self.ends = end_ids(base_model(model), tokenizer)
 
     @classmethod
