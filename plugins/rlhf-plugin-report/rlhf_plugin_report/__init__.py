@@ -1,0 +1,1 @@
+"""One HTML page of a run, or of several side by side."""

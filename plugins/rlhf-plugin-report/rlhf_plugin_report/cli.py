@@ -1,0 +1,30 @@
+"""`rlhf report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.option(
+    "--output", type=click.Path(path_type=Path), metavar="FILE", help="Default: report.html in the (first) run."
+)
+@click.option("--rollouts", type=click.IntRange(0), default=2000, show_default=True, help="Most completions per run.")
+def report(runs: tuple[str, ...], output: Path | None, rollouts: int) -> None:
+    """Write one HTML page of a run, which opens without a network: curves, rollouts, settings, warnings.
+
+    \b
+    rlhf report runs/grpo-20260131-142501
+    rlhf report runs/a runs/b --output compared.html
+    """
+    from rlhf_core.sdk import find_run, write_text
+    from rlhf_plugin_report.page import render
+    from rlhf_plugin_report.read import read_page
+
+    found = [find_run(name) for name in runs]
+    place = output or found[0].path / "report.html"
+    write_text(place, render(read_page(found, rollouts)))
+    click.echo(f"page: {place}")
