@@ -50,6 +50,7 @@ def library() -> str:
 
 def draw(runs: Sequence[RunView]) -> list[tuple[str, list[Chart]]]:
     """Charts of every metric that has two values or more in some run, group by group."""
+    from bokeh.core.types import ID
     from bokeh.embed import json_item
 
     series = {run.name: _series(run) for run in runs}
@@ -57,7 +58,7 @@ def draw(runs: Sequence[RunView]) -> list[tuple[str, list[Chart]]]:
     groups: dict[str, list[Chart]] = {title: [] for title, _ in GROUPS}
     for n, metric in enumerate(metrics):
         title = next(title for title, pattern in GROUPS if re.search(pattern, metric))
-        item = json_item(_figure(metric, series), f"chart-{n}")
+        item = json_item(_figure(metric, series), ID(f"chart-{n}"))
         groups[title].append(Chart(metric, f"chart-{n}", _in_words(metric, series), item))
     return [(title, charts) for title, charts in groups.items() if charts]
 
@@ -77,7 +78,7 @@ def _figure(metric: str, series: dict[str, Any]) -> Any:
     from bokeh.models import HoverTool
     from bokeh.plotting import figure
 
-    plot = figure(width=330, height=190, title=metric, tools="pan,xwheel_zoom,reset", toolbar_location=None)
+    plot: Any = figure(width=330, height=190, title=metric, tools="pan,xwheel_zoom,reset", toolbar_location=None)
     for n, (name, of_run) in enumerate(series.items()):
         if metric in of_run:
             steps, values = of_run[metric]
