@@ -163,6 +163,8 @@ RUNS = {
         "--set",
         "rollout.name=moody",
         "--set",
+        "trainer.drift_check=warn",
+        "--set",
         "trainer.steps=4",
         "--set",
         "trainer.rollout_batch_size=8",

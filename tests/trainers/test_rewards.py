@@ -9,7 +9,6 @@ import pytest
 
 from rlhf_core.errors import ScoreError
 from rlhf_core.trainers.common.rewards import RewardManager, score_metrics
-from rlhf_core.trainers.online.logprob_mismatch import mismatch_warning
 from rlhf_core.types import FinishReason, Prompt, Rollout, Sample, Score, ScoreStatus
 from rlhf_plugin_grpo.advantage import GroupNorm
 from rlhf_plugin_grpo.config import GroupNormConfig
@@ -72,8 +71,3 @@ def test_a_non_finite_score_cannot_be_made() -> None:
 def test_gated_samples_do_not_count_as_failures() -> None:
     gated = Score(None, {"std": 2.0}, ScoreStatus.GATED, "members disagree")
     RewardManager(Constant(1.0), {}, 0.1).check([gated, gated, gated, Score(1.0)])
-
-
-def test_drift_is_named() -> None:
-    assert mismatch_warning({"drift/mean_abs": 1e-5}) is None
-    assert "temperature" in (mismatch_warning({"drift/mean_abs": 0.4}) or "")

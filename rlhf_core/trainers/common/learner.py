@@ -32,6 +32,9 @@ Observe = Callable[[Sequence[Any], Any, LossOutput], None]
 """(Samples, what the loss consumed, what it returned) of one micro-batch."""
 COUNTS = ("train/tokens", "updates_skipped", "log_ratios_clamped", "kl_clamped")
 """Added over updates; every other metric is a weighted mean."""
+DRIFT_SPREAD = ("_drift/squares", "_drift/products", "_drift/lengths")
+"""Over sequences: d * d, d * t and t * t of summed drift d and tokens t. A name that begins with ``_`` is a sum for
+the trainer, and no metric."""
 
 
 class Sample(Protocol):
@@ -263,7 +266,8 @@ def means(updates: Sequence[MetricSums]) -> dict[str, float]:
     weights: Sums = defaultdict(float)
     for rows in updates:
         add(sums, weights, rows)
-    return {k: s if k in COUNTS else s / weights[k] for k, s in sums.items() if weights[k]}
+    kept = {k: s for k, s in sums.items() if weights[k] and not k.startswith("_")}
+    return {k: s if k in COUNTS else s / weights[k] for k, s in kept.items()}
 
 
 def add(sums: Sums, weights: Sums, rows: Mapping[str, Any]) -> None:
@@ -290,6 +294,9 @@ def core_metrics(batch: Any) -> dict[str, tuple[float, float]]:
         gap = ((batch.behaviour_logprobs_BT - batch.logprobs_BT.detach()) * mask).abs()
         rows["drift/mean_abs"] = (float(gap.sum()), weight)
         rows["drift/sequence_max_abs"] = (float(gap.amax(-1).sum()), float(len(gap)))
+        gap_B, tokens_B = gap.sum(-1).double(), mask.sum(-1).double()
+        spread = torch.stack([gap_B @ gap_B, gap_B @ tokens_B, tokens_B @ tokens_B]).tolist()
+        rows |= {name: (total, 1.0) for name, total in zip(DRIFT_SPREAD, spread)}
     return rows
 
 

@@ -139,7 +139,7 @@ class OnlineTrainer:
         state = checkpoint.state
         self.parts.checkpoint.load_state_dict(state["online"])
         self.parts.scheduler.load_state_dict(state["ranks"][self.strategy.rank]["scheduler"])
-        self.parts.update.checked_mismatch = bool(state["checked_mismatch"])
+        self.parts.update.drift.load_state_dict(state.get("drift", {"compared": state["checked_mismatch"]}))
         self.before = Evaluation.from_state(state["before"])
         self.parts.checkpoint.restore_components(checkpoint)
         return checkpoint.step
@@ -160,7 +160,8 @@ class OnlineTrainer:
             return
         rank_state = {"scheduler": self.parts.scheduler.state_dict()}  # first: afterwards nothing is being sampled
         before = self.before.state() if self.before else None
-        state = {"before": before, "checked_mismatch": self.parts.update.checked_mismatch}
+        drift = self.parts.update.drift
+        state = {"before": before, "checked_mismatch": drift.compared, "drift": drift.state_dict()}
         self.parts.checkpoint.save(step, state, rank_state)
 
     def finish(self, step: int) -> Mapping[str, Any]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,9 +18,8 @@ from rlhf_core.trainers.common.policy_module import PolicyModule, columns
 from rlhf_core.trainers.common.training_sample import TrainingSample, regrouped
 from rlhf_core.trainers.online.config import OnlineTrainerConfig
 from rlhf_core.trainers.online.entropy import keep_uncertain
-from rlhf_core.trainers.online.logprob_mismatch import mismatch_warning
+from rlhf_core.trainers.online.logprob_mismatch import Drift, DriftCheck
 
-log = logging.getLogger("rlhf")
 Groups = list[list[TrainingSample]]
 """Samples, group by group."""
 
@@ -52,8 +50,8 @@ class UpdateStep:
         self.learner, self.module, self.micro_batcher, self.strategy = learner, module, micro_batcher, strategy
         self.config, self.session, self.seed = config, session, seed
         self.updates_per_step = config.updates_per_step
-        self.checked_mismatch = False
-        """Engine and trainer were compared on the run's first batch."""
+        self.drift = DriftCheck(config.drift_check, session.counts)
+        """Compares engine and trainer."""
 
     def __call__(self, step: int, groups: Groups, sampled_by: int, *, critic_only: bool = False) -> dict[str, float]:
         """Update on one rollout batch; all ranks call it together.
@@ -74,22 +72,22 @@ class UpdateStep:
         self.session.hooks.fire("rlhf_batch_ready", event)
         updates: list[MetricSums] = []
         for batch in self._batches(step, groups):
-            sums = self._update(batch, sampled_by, critic_only)
+            sums = self._update(step, batch, sampled_by, critic_only, first=not updates)
             updates.append(sums)
             if self._too_far(sums, len(updates)):
                 break
         return {**with_sample_size(means(updates)), **metrics}
 
-    def _update(self, batch: Sequence[TrainingSample], sampled_by: int, critic_only: bool) -> MetricSums:
+    def _update(
+        self, step: int, batch: Sequence[TrainingSample], sampled_by: int, critic_only: bool, first: bool
+    ) -> MetricSums:
         """One update; what cannot contribute a gradient is counted in the denominators and not run."""
         totals = (float(sum(s.tokens for s in batch)), float(sum(s.tokens > 0 for s in batch)))
-        on_policy = self.learner.version == sampled_by
+        staleness = self.learner.version - sampled_by
         sums = self.learner.update_sums(self._with_gradient(batch), totals, critic_only=critic_only)
-        if not on_policy:
-            return {name: value for name, value in sums.items() if not name.startswith("drift/")}
-        if not self.checked_mismatch:
-            self._check_mismatch(means([sums]))
-        return sums
+        if first or not staleness:
+            self.drift(step, Drift.of(sums), staleness)
+        return {name: value for name, value in sums.items() if not staleness or not name.startswith("drift/")}
 
     def _measure(self, groups: Groups) -> tuple[Groups, dict[str, float]]:
         """What is measured once per rollout batch, before any update: old logprobs, and which tokens are uncertain."""
@@ -153,14 +151,6 @@ class UpdateStep:
                 work = [self._with_gradient(group) for group in batch]
                 share = self.micro_batcher.share(work, self.strategy.world_size)[rank]
                 yield [s for place in share for s in batch[place]]
-
-    def _check_mismatch(self, metrics: Mapping[str, float]) -> None:
-        """Warn once if the engine's and the trainer's logprobs disagree on the first batch."""
-        self.checked_mismatch = "drift/mean_abs" in metrics
-        warning = mismatch_warning(metrics)
-        if warning:
-            self.session.counts["drift_warnings"] += 1
-            log.warning("%s", warning)
 
 
 def group_counts(values: Sequence[Any], scores_ok: Sequence[bool], group_ids: Sequence[int]) -> dict[str, int]:
