@@ -16,7 +16,13 @@ from rlhf_plugin_grpo.loss_config import GrpoClipConfig as GrpoClipConfig
 
 
 class GrpoConfig(OnlineTrainerConfig):
-    """GRPO: groups of completions are their own baseline, no critic (Shao et al. 2024)."""
+    """GRPO: groups of completions are their own baseline, no critic (Shao et al. 2024).
+
+    Differs from the paper: the loss is the mean over all tokens of the batch, as in DAPO, and there is no KL penalty.
+    The paper averages over each completion's tokens first, so that a token of a long completion counts less: a long
+    wrong answer costs no more than a short one, and lengths grow (Liu et al. 2025, Dr. GRPO, section 3.1). The paper's
+    own form is ``grpo_paper``.
+    """
 
     name: str = "grpo"
     companions: ClassVar[Mapping[str, Any]] = {
@@ -44,8 +50,20 @@ class GrpoConfig(OnlineTrainerConfig):
     optimizer: OptimizerSettings = OptimizerSettings(learning_rate=1e-5, warmup_steps=2)
 
 
+class GrpoPaperConfig(GrpoConfig):
+    """GRPO as published: the mean over each completion first, and a k3 KL in the loss (Shao et al. 2024, eq. 3)."""
+
+    name: str = "grpo_paper"
+    companions: ClassVar[Mapping[str, Any]] = {**GrpoConfig.companions, "loss": "grpo_paper"}
+
+
 class DrGrpoConfig(GrpoConfig):
-    """Dr. GRPO: no division by length or standard deviation (Liu et al. 2025)."""
+    """Dr. GRPO: no division by length or standard deviation (Liu et al. 2025).
+
+    Each token's loss is divided by ``sampling.max_tokens`` unless ``reduction_constant`` is set. Advantages are not
+    scaled up by a small standard deviation, and most completions are shorter than ``max_tokens``, so that gradients
+    are several times smaller than GRPO's: expect to need about ten times its learning rate.
+    """
 
     name: str = "dr_grpo"
     companions: ClassVar[Mapping[str, Any]] = {**GrpoConfig.companions, "loss": "dr_grpo"}

@@ -33,8 +33,25 @@ class GrpoClipConfig(ComponentConfig):
     """Bounds the loss of a token with negative advantage by this many times the advantage; None does not."""
 
 
+class GrpoPaperLossConfig(GrpoClipConfig):
+    """The clipped surrogate as GRPO was published: averaged over each completion, then over completions, with the std
+    and a k3 KL of 0.04 in the loss (Shao et al. 2024, eq. 3 and section 4.2)."""
+
+    name: str = "grpo_paper"
+    recipe: ClassVar[Mapping[str, Any]] = {
+        "trainer": {
+            "reduction": "sequence_mean",
+            "kl": {"coefficient": 0.04, "estimator": "k3", "where": "loss"},
+        },
+        "advantage": "group_norm",
+    }
+
+
 class DrGrpoLossConfig(GrpoClipConfig):
-    """The clipped surrogate over a constant instead of each length; advantages without the std (Liu et al. 2025)."""
+    """The clipped surrogate over a constant instead of each length; advantages without the std (Liu et al. 2025).
+
+    The constant is ``sampling.max_tokens`` unless ``trainer.reduction_constant`` is set. Gradients are several times
+    smaller than GRPO's: expect to need about ten times its learning rate."""
 
     name: str = "dr_grpo"
     recipe: ClassVar[Mapping[str, Any]] = {"trainer": {"reduction": "constant"}, "advantage": "group_mean"}
@@ -109,12 +126,12 @@ class ReinforcePPLossConfig(GrpoClipConfig):
 
 
 class ReinforceConfig(ComponentConfig):
-    """``-A log pi`` with the score itself for A: no baseline (Williams 1992)."""
+    """``-A log pi`` with the score itself for A: no baseline, averaged over each completion first (Williams 1992)."""
 
     name: str = "reinforce"
     component: ClassVar[str] = "rlhf_plugin_grpo.score_function:Reinforce"
     consumes: ClassVar[str | None] = "token_advantages"
-    recipe: ClassVar[Mapping[str, Any]] = {"advantage": "raw"}
+    recipe: ClassVar[Mapping[str, Any]] = {**PER_SEQUENCE, "advantage": "raw"}
 
     def preflight(self, ctx: BuildContext) -> None:
         """Refuse several updates from one rollout batch: without a ratio only the first has the right gradient."""
@@ -128,10 +145,14 @@ class ReinforceConfig(ComponentConfig):
 
 
 class ReinforceWithBaselineConfig(ReinforceConfig):
-    """``-A log pi`` with the group's mean score as the baseline (Williams 1992)."""
+    """``-A log pi`` with the group's mean score as the baseline, over its std, averaged over each completion first.
+
+    It is GRPO without ratio and clip, for updates from the policy's own samples. Williams (1992) has the mean alone:
+    ``--advantage group_mean``.
+    """
 
     name: str = "reinforce_with_baseline"
-    recipe: ClassVar[Mapping[str, Any]] = {"advantage": "group_mean"}
+    recipe: ClassVar[Mapping[str, Any]] = {**PER_SEQUENCE, "advantage": "group_norm"}
 
 
 class NoClipConfig(ComponentConfig):

@@ -108,7 +108,7 @@ def run_ours(
     denominator = {
         "token_mean": float(data["mask"].sum()),
         "sequence_mean": float(B),
-        "constant": B * settings.reduction_constant,
+        "constant": B * settings.constant_length,
     }[settings.reduction]
     value = reduce_loss(out.loss, data["mask"], settings.reduction, denominator)
     gradients = torch.autograd.grad(value, (logps, entropies), allow_unused=True)
@@ -143,8 +143,9 @@ SEQUENCE = {"reduction": "sequence_mean"}
 CASES: list[tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     # TRL's loss_type, ours, our options, our trainer's settings, TRL's attributes
     ("grpo", "grpo_clip", {}, SEQUENCE, {}),
+    ("grpo", "grpo_paper", {}, {"kl": {"coefficient": 0}}, {}),
     ("bnpo", "bnpo", {}, {}, {}),
-    ("dr_grpo", "dr_grpo", {}, {"reduction_constant": MAX_TOKENS}, {}),
+    ("dr_grpo", "dr_grpo", {}, {"sampling": {"max_tokens": MAX_TOKENS}}, {}),
     ("dapo", "dapo", {}, {}, {"epsilon_high": 0.28}),
     ("grpo", "gspo", {}, {}, {"importance_sampling_level": "sequence", "epsilon_low": 3e-4, "epsilon_high": 4e-4}),
     ("luspo", "luspo", {}, {}, {"importance_sampling_level": "sequence", "epsilon_low": 3e-4, "epsilon_high": 4e-4}),

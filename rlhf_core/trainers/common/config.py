@@ -75,9 +75,12 @@ class LoopSettings(ComponentConfig):
     gradient_accumulation_steps: int | None = Field(default=None, ge=1)
     """Says ``micro_batch_size`` by what follows from it: micro-batches per update and process. Give one of the two."""
     reduction: Reduction = "token_mean"
-    """How the core turns ``loss_BT`` into a number, over the whole batch of all ranks."""
-    reduction_constant: float = Field(default=64.0, gt=0)
-    """Tokens per sequence for ``reduction: constant`` (Dr. GRPO's C)."""
+    """How the core turns ``loss_BT`` into a number, over the whole batch of all ranks: ``token_mean`` counts every
+    token alike (DAPO), ``sequence_mean`` averages over each completion's tokens first (GRPO as published), ``constant``
+    divides by ``reduction_constant`` instead (Dr. GRPO)."""
+    reduction_constant: float | None = Field(default=None, gt=0)
+    """Tokens per sequence for ``reduction: constant`` (Dr. GRPO's C). None is the most that a completion may have,
+    ``sampling.max_tokens``; 64 where nothing is sampled."""
     eval_every: int = Field(default=10, ge=0)
     """Steps between held-out evaluations; 0 evaluates only before and after."""
     eval_samples: int = Field(default=64, ge=0)
@@ -91,6 +94,11 @@ class LoopSettings(ComponentConfig):
     trace_prompts: int = Field(default=8, ge=0)
     """Prompts per step whose tokens and logprobs are traced in full; texts and scores always are. Offline: examples per
     step whose texts are traced; ids, losses and margins always are."""
+
+    @property
+    def constant_length(self) -> float:
+        """C of ``reduction: constant`` in tokens."""
+        return 64.0 if self.reduction_constant is None else self.reduction_constant
 
     def sequences_per_update(self) -> int:
         """Examples of one optimizer update over all ranks."""

@@ -214,7 +214,7 @@ class Learner:
         denominator = {
             "token_mean": tokens,
             "sequence_mean": sequences,
-            "constant": sequences * self.settings.reduction_constant,
+            "constant": sequences * self.settings.constant_length,
         }[mode]
         return reduce_loss(loss, batch.mask_BT, mode, denominator)
 

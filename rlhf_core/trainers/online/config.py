@@ -139,6 +139,11 @@ class RolloutTrainerConfig(LoopSettings):
         return self
 
     @property
+    def constant_length(self) -> float:
+        """C of ``reduction: constant`` in tokens: as many as a completion may have, unless it is set."""
+        return float(self.sampling.max_tokens) if self.reduction_constant is None else self.reduction_constant
+
+    @property
     def prompts_per_step(self) -> int:
         """Prompts in one rollout batch."""
         return self.rollout_batch_size // self.group_size
