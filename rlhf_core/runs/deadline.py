@@ -168,6 +168,21 @@ def watched(name: StageName, what: str) -> contextlib.AbstractContextManager[Any
     return _watchdog.stage(name, what)
 
 
+def position() -> tuple[str, float]:
+    """Where this process's run is, and for how many seconds; from any thread.
+
+    Example:
+        ("step 3, play() of agent 'single_turn' for 8 completions", 12.5)
+    """
+    watchdog = _watchdog
+    stages = [] if watchdog is None else list(watchdog._stages)
+    if watchdog is None or not stages:
+        return "no stage of a run", 0.0
+    stage = stages[-1]
+    when = f"step {watchdog.step}" if watchdog.step else "before the first step"
+    return f"{when}, {stage.what}", max(0.0, time.monotonic() - stage.ends + stage.limit_s)
+
+
 def thread_stack(thread: threading.Thread) -> str:
     """Where a thread is now, innermost call last; empty if it has ended."""
     return _stack(sys._current_frames().get(thread.ident or 0))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import time
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -16,8 +15,9 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
 
-from rlhf_core.errors import DeadlineExceeded, RlhfError
+from rlhf_core.errors import RlhfError
 from rlhf_core.strategy.group import RankGroup
+from rlhf_core.strategy.peers import Peers, waiting
 from rlhf_core.strategy.protocols import Collectives
 
 if TYPE_CHECKING:
@@ -71,6 +71,9 @@ class AcceleratedStrategy:
                 fix="start with rlhf train --nproc N",
             )
 
+        self.peers = Peers.join(self.rank, world_size)
+        """Where the other ranks are; None for one process."""
+
     @classmethod
     def from_config(cls, config: AutoStrategyConfig, ctx: BuildContext) -> AcceleratedStrategy:
         """The strategy of this process."""
@@ -96,7 +99,8 @@ class AcceleratedStrategy:
 
     def backward(self, loss: torch.Tensor) -> None:
         """Backward; DDP averages gradients, so the loss is scaled up to make them sum."""
-        self.accelerator.backward(loss * self.world_size)
+        with self._waiting("adding gradients"):
+            self.accelerator.backward(loss * self.world_size)
 
     def clip_grad_norm(self, module: torch.nn.Module, max_norm: float) -> float:
         """Clip the global norm; returns the norm before clipping."""
@@ -108,8 +112,9 @@ class AcceleratedStrategy:
         if self.world_size == 1:
             return [float(v) for v in values]
         total = torch.tensor(values, dtype=torch.float64, device=self.device)
-        dist.all_reduce(total)
-        return total.tolist()
+        with self._waiting("adding numbers"):
+            dist.all_reduce(total)
+            return total.tolist()
 
     def max_over_ranks(self, value: int) -> int:
         """Largest value over ranks."""
@@ -120,7 +125,8 @@ class AcceleratedStrategy:
         if self.world_size == 1:
             return [value]
         rows: list[Any] = [None] * self.world_size
-        dist.all_gather_object(rows, value)
+        with self._waiting("exchanging values"):
+            dist.all_gather_object(rows, value)
         return rows
 
     def full_state(self, module: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -145,23 +151,18 @@ class AcceleratedStrategy:
         """
         if self.world_size == 1:
             return
-        began = time.monotonic()
-        try:
+        with self._waiting(what):
             if dist.get_backend() == "gloo":
                 dist.monitored_barrier(timeout=timedelta(seconds=self.timeout_s))
             else:
                 dist.barrier()
-        except RuntimeError as error:
-            raise DeadlineExceeded(
-                f"rank {self.rank} lost the others after {time.monotonic() - began:.0f} s "
-                f"(deadline {self.timeout_s:.0f} s): {what}",
-                why=str(error),
-                fix="look at the other ranks' messages",
-            ) from error
+
+    def _waiting(self, what: str) -> contextlib.AbstractContextManager[None]:
+        return waiting(what, self.rank, self.peers, self.timeout_s)
 
     def new_group(self, timeout_s: float) -> Collectives:
         """Collectives of the same ranks for a second thread; all ranks call it together."""
-        return RankGroup(self, timeout_s)
+        return RankGroup(self, timeout_s, peers=self.peers)
 
     def close(self) -> None:
         """Leave the process group.
@@ -170,6 +171,8 @@ class AcceleratedStrategy:
         lock held when DDP's reducer is the last to let go of it; a thread that still needs the lock, to release the
         tensors of the last collective, then waits for ever (seen with torch 2.13).
         """
+        if self.peers is not None:
+            self.peers.close()
         if self.world_size > 1 and dist.is_initialized():
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(dist.group.WORLD))
             dist.destroy_process_group()

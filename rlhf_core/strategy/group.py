@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from rlhf_core.errors import DeadlineExceeded
+from rlhf_core.strategy.peers import Peers, waiting
 from rlhf_core.strategy.protocols import Collectives, GroupFactory
 
 
@@ -35,9 +35,13 @@ class RankGroup:
         strategy: the run's; its rank and world size are taken over.
         timeout_s: deadline of each collective, seconds.
         connect: whether there will be any collective; if not, no process group is made.
+        peers: where the other ranks are, for the message when one does not come.
     """
 
-    def __init__(self, strategy: Collectives, timeout_s: float, connect: bool = True) -> None:
+    def __init__(
+        self, strategy: Collectives, timeout_s: float, connect: bool = True, peers: Peers | None = None
+    ) -> None:
+        self.peers = peers
         self.rank, self.world_size, self.timeout_s = strategy.rank, strategy.world_size, timeout_s
         self.group: Any = None
         if connect and self.world_size > 1:
@@ -54,7 +58,8 @@ class RankGroup:
         if self.world_size == 1:
             return [float(v) for v in values]
         total = torch.tensor(values, dtype=torch.float64)
-        dist.all_reduce(total, group=self._connected())
+        with self._waiting("adding numbers of the rollout workers"):
+            dist.all_reduce(total, group=self._connected())
         return total.tolist()
 
     def max_over_ranks(self, value: int) -> int:
@@ -66,7 +71,8 @@ class RankGroup:
         if self.world_size == 1:
             return [value]
         rows: list[Any] = [None] * self.world_size
-        dist.all_gather_object(rows, value, group=self._connected())
+        with self._waiting("exchanging values of the rollout workers"):
+            dist.all_gather_object(rows, value, group=self._connected())
         return rows
 
     def barrier(self, what: str) -> None:
@@ -77,14 +83,11 @@ class RankGroup:
         """
         if self.world_size == 1:
             return
-        try:
+        with self._waiting(what):
             dist.monitored_barrier(group=self._connected(), timeout=timedelta(seconds=self.timeout_s))
-        except RuntimeError as error:
-            raise DeadlineExceeded(
-                f"rank {self.rank} lost the others (deadline {self.timeout_s:.0f} s): {what}",
-                why=str(error),
-                fix="look at the other ranks' messages",
-            ) from error
+
+    def _waiting(self, what: str) -> contextlib.AbstractContextManager[None]:
+        return waiting(what, self.rank, self.peers, self.timeout_s)
 
     def _connected(self) -> Any:
         assert self.group is not None, "made with connect=False: the default group belongs to the first thread"

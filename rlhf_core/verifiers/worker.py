@@ -25,6 +25,7 @@ from rlhf_core.errors import PluginError, RlhfError
 from rlhf_core.protocols import Verifier
 from rlhf_core.registry import Registry, check_component
 from rlhf_core.verifiers.codec import error_score, pack, sample_from_json, score_to_json
+from rlhf_core.verifiers.reward_workers import OneByOne
 from rlhf_core.verifiers.worker_handle import descendants, parent_of
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -121,26 +122,41 @@ def judge(verifier: Verifier, sample: dict[str, Any]) -> dict[str, Any]:
 
 
 def build(spec: dict[str, Any]) -> Verifier:
-    """Find the verifier among this process's own entry points, and build it from its config.
+    """Find the verifier (or reward) among this process's own entry points, and build it from its config.
 
     Raises:
         PluginError: it is not the distribution, version and object that the trainer planned.
     """
     registry = Registry(only_core=spec["only_core"], disabled=spec["disabled"])
     planned = spec["component"]
-    here = registry.find("verifier", f"{planned['distribution']}/{planned['name']}").describe()
+    kind, name = planned["kind"], f"{planned['distribution']}/{planned['name']}"
+    here = registry.find(kind, name).describe()
     if here != planned:
         raise PluginError(
-            f"verifier '{planned['name']}' differs between the trainer and its worker",
+            f"{kind} '{planned['name']}' differs between the trainer and its worker",
             why=f"planned {planned}, found {here}",
             fix="do not change installed packages during a run",
         )
     folder = None if spec.get("run_dir") is None else Path(spec["run_dir"])
     context = BuildContext(config=None, registry=registry, seed=0, run_dir=folder)  # pyright: ignore[reportArgumentType]
-    cls = registry.load("verifier", f"{planned['distribution']}/{planned['name']}")
-    verifier = cls.model_validate(spec["config"], context={"registry": registry}).build(context)
-    check_component("verifier", verifier, planned["name"])
-    return verifier
+    cls = registry.load(kind, name)
+    built = cls.model_validate(spec["config"], context={"registry": registry}).build(context)
+    check_component(kind, built, planned["name"])
+    if kind == "verifier":
+        return built
+    if _holds_values(getattr(built, "state_dict", dict)()):
+        raise PluginError(
+            f"reward '{planned['name']}' keeps a state, which no checkpoint holds in a worker",
+            fix="--set trainer.reward_workers=0",
+        )
+    return OneByOne(built)
+
+
+def _holds_values(state: Any) -> bool:
+    """Whether a component's state is more than empty containers."""
+    if isinstance(state, dict | list | tuple):
+        return any(map(_holds_values, state.values() if isinstance(state, dict) else state))
+    return True
 
 
 def tie_to_parent(parent: int) -> None:

@@ -65,6 +65,7 @@ class WorkerProcess:
         self.recycling = recycling or Recycling()
         self.spec, self.start_timeout_s = dict(spec), start_timeout_s
         self.name = str(spec["component"]["name"])
+        self.label = f"{spec['component']['kind']} '{self.name}'"
         self.process: subprocess.Popen[bytes] | None = None
         self.starts = self.recycled = self.lost = 0
         self.closed = False
@@ -82,7 +83,7 @@ class WorkerProcess:
             DeadlineExceeded: it is not ready in time.
         """
         if self.closed:
-            raise RuntimeError(f"the pool of verifier '{self.name}' is closed")
+            raise RuntimeError(f"the pool of {self.label} is closed")
         ours, theirs = socket.socketpair()
         self._control, self._stderr = ours, tempfile.TemporaryFile()  # noqa: SIM115
         command = [sys.executable, "-c", BOOT, json.dumps(sys.path), str(theirs.fileno()), str(os.getpid())]
@@ -103,16 +104,16 @@ class WorkerProcess:
             reply = self._adopt(deadline)
         except TimeoutError as error:
             self.kill()
-            late = f"the worker of verifier '{self.name}' was not ready after {self.start_timeout_s:g} s"
+            late = f"the worker of {self.label} was not ready after {self.start_timeout_s:g} s"
             raise DeadlineExceeded(late) from error
         except (OSError, ValueError) as error:
             why = self._last_words()
             self.kill()
-            raise PluginError(f"the worker of verifier '{self.name}' died while starting", why=why) from error
+            raise PluginError(f"the worker of {self.label} died while starting", why=why) from error
         if "ready" not in reply:
             self.kill()
             why = str(reply.get("failed"))
-            raise PluginError(f"verifier '{self.name}' cannot be built in a worker process", why=why)
+            raise PluginError(f"{self.label} cannot be built in a worker process", why=why)
 
     def _adopt(self, deadline: float) -> dict[str, Any]:
         """Read the next announcement: a process is ready, its channel comes along, and how the one before it ended.
@@ -159,16 +160,16 @@ class WorkerProcess:
         except TimeoutError:
             self.lost += 1
             self.drop()
-            late = f"verifier '{self.name}' gave no verdict on {sample.prompt.id} in {timeout_s:g} s"
+            late = f"{self.label} gave no verdict on {sample.prompt.id} in {timeout_s:g} s"
             return Score.failed(ScoreStatus.TIMEOUT, late)
         except OSError:
             self.lost += 1
-            what = f"verifier '{self.name}' died on {sample.prompt.id}: {self._last_words()}"
+            what = f"{self.label} died on {sample.prompt.id}: {self._last_words()}"
             return Score.failed(ScoreStatus.ERROR, what)
         except (ValueError, KeyError, TypeError) as error:
             self.lost += 1
             self.drop()
-            return Score.failed(ScoreStatus.ERROR, f"verifier '{self.name}' sent no readable verdict: {error}")
+            return Score.failed(ScoreStatus.ERROR, f"{self.label} sent no readable verdict: {error}")
 
     def _ask(self, request: bytes, deadline: float) -> Score:
         self._send(request, deadline)

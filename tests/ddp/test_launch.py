@@ -65,11 +65,11 @@ def heed_ctrl_c() -> None:
 
 
 @contextmanager
-def started(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+def started(tmp_path: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     """A run of two processes, and its folder; whatever is left of it is killed."""
     run = tmp_path / "runs" / "one"
     process = subprocess.Popen(
-        [*RLHF, *LONG, "--run-dir", str(run)],
+        [*RLHF, *LONG, *options, "--run-dir", str(run)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

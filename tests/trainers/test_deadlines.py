@@ -152,3 +152,13 @@ def test_code_that_answers_no_signal_is_ended_with_the_process(tmp_path: Path) -
     assert out.returncode == 1
     assert out.stdout == "recorded: before the first step: score() of reward deaf did not end within 0.3 s\n"
     assert "in deaf\n    time.sleep(60)" in out.stderr
+
+
+def test_rewards_may_run_in_workers(train: Train) -> None:
+    """The same scores as in this process."""
+    rules = {"name": "programmatic", "length": {"max": 4, "zero_at": 8}, "mode": "continuous"}
+    settings = {"reward": rules}
+    train(ONLINE, change={"trainer": CHECKPOINTS, **settings}, run="here")
+    train(ONLINE, change={"trainer": {**CHECKPOINTS, "reward_workers": 2}, **settings}, run="workers")
+    here, workers = ((train.folder / run / "trace.jsonl").read_text() for run in ("here", "workers"))
+    assert here == workers

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from rlhf_core.config.base import ComponentConfig
 from rlhf_core.context import BuildContext
 from rlhf_core.loss_contract import CheckedLoss
 from rlhf_core.loss_terms import EntropyBonus, ImportanceCorrection, KLTerm
@@ -34,6 +35,8 @@ from rlhf_core.trainers.online.inputs import OnlineInputs
 from rlhf_core.trainers.online.rollout_worker import RolloutWorker
 from rlhf_core.trainers.online.scheduler import RolloutBuffer, RolloutScheduler
 from rlhf_core.trainers.online.update import UpdateStep
+from rlhf_core.verifiers.config import VerifierRewardConfig
+from rlhf_core.verifiers.reward_workers import RewardWorkers
 
 
 @dataclass(frozen=True)
@@ -198,11 +201,19 @@ def build_sampling(
     """What samples completions, and what scores them."""
     components = ctx.session.components
     generator = RolloutGenerator(build(ctx, "agent"), engine, ctx.seed, components.label)
-    default = build(ctx, "reward")
-    by_source = {
-        label: components.build("reward", chosen, ctx, label) for label, chosen in inputs.datasets.own_rewards().items()
-    }
+    default = build_reward(config, ctx, ctx.config.reward)
+    source_rewards = inputs.datasets.own_rewards()
+    by_source = {label: build_reward(config, ctx, chosen, label) for label, chosen in source_rewards.items()}
     return generator, RewardManager(default, by_source, config.max_missing_fraction, components.label)
+
+
+def build_reward(config: RolloutTrainerConfig, ctx: BuildContext, chosen: ComponentConfig, source: str = "") -> Any:
+    """A reward in this process, or in worker processes; that of a verifier has its own."""
+    components = ctx.session.components
+    if not config.reward_workers or isinstance(chosen, VerifierRewardConfig):
+        return components.build("reward", chosen, ctx, source)
+    workers = RewardWorkers(chosen, ctx, config.reward_workers, config.reward_timeout_s)
+    return components.add("reward", workers, chosen, ctx, source)
 
 
 def build_evaluator(

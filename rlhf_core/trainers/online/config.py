@@ -120,6 +120,12 @@ class RolloutTrainerConfig(LoopSettings):
     (``sdpa``); ``on`` refuses a model that does not."""
     chunked_head: bool = True
     """The language-model head a chunk of tokens at a time, so that all logits are never in memory at once."""
+    reward_workers: int = Field(default=0, ge=0)
+    """Processes in which the reward is called, one completion at a time, on each rank; one that hangs or crashes is
+    killed and replaced, and its completion has no score. For rewards that are functions: they may keep no state and
+    need neither the policy nor other completions. 0 calls the reward in this process."""
+    reward_timeout_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)
+    """Seconds for one completion in a worker."""
     gold_samples: int = Field(default=200, ge=0)
     """Held-out prompts compared by the dataset's gold score before and after, where it has one."""
 

@@ -1,0 +1,74 @@
+"""A rank that has stopped is named by the others, with the step and what it was in."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from rlhf_core.errors import DeadlineExceeded
+from rlhf_core.strategy import peers as peers_module
+from rlhf_core.strategy.peers import Peers, waiting
+
+from .test_launch import logged, ranks_of, started, wait_until
+
+
+@pytest.fixture
+def two(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Peers, Peers]]:
+    """Rank 0 and rank 1, in this process, over a real store."""
+    monkeypatch.setattr(peers_module, "BEAT_S", 0.02)
+    monkeypatch.setattr(peers_module, "SILENT_S", 0.3)
+    places = iter(["step 3, play() of agent 'slow'"] * 10_000)
+    monkeypatch.setattr(peers_module, "position", lambda: (next(places), 7.0))
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=5), wait_for_workers=False)
+    stores = [dist.TCPStore("127.0.0.1", server.port, is_master=False) for _ in range(2)]
+    ranks = [Peers(store, rank, 2) for rank, store in enumerate(stores)]
+    yield ranks[0], ranks[1]
+    for rank in ranks:
+        rank.close()
+
+
+def test_a_rank_that_says_nothing_more_is_named(two: tuple[Peers, Peers]) -> None:
+    zero, one = two
+    wait_until(lambda: zero.heard[1].beat and one.heard[0].beat, "each has heard of the other", 10)
+    assert zero.silent() == []
+    assert zero.describe() == "rank 1 is in step 3, play() of agent 'slow', for 7 s"
+    one.close()
+    wait_until(zero.silent, "silence", 10)
+    with pytest.raises(DeadlineExceeded) as caught, waiting("adding gradients", 0, zero, 6.0):
+        raise RuntimeError("[unbound_buffer.cc:81] Timed out waiting 6000ms for recv operation to complete")
+    text = str(caught.value)
+    assert "for rank 1 in step 3, play() of agent 'slow': adding gradients" in text
+    assert "rank 1 has said nothing for 0 s (stopped, swapped out or gone); it was in step 3, play()" in text
+
+
+def test_an_error_of_this_rank_stays_what_it_is(two: tuple[Peers, Peers]) -> None:
+    with pytest.raises(RuntimeError, match="not enough memory"), waiting("adding gradients", 0, two[0], 6.0):
+        raise RuntimeError("not enough memory: you tried to allocate 8 bytes")
+
+
+@pytest.mark.slow
+def test_sigstop(tmp_path: Path) -> None:
+    with started(tmp_path, "--set", "strategy.timeout_s=15") as (process, run):
+        wait_until(lambda: logged(run, '"step": 2'), "second step", 200)
+        stopped = next(pid for pid in ranks_of(run) if rank_of(pid) == "1")
+        os.kill(stopped, signal.SIGSTOP)
+        wait_until(lambda: len(ranks_of(run)) < 2, "end of the other rank", 120)
+        time.sleep(0.5)
+        os.kill(stopped, signal.SIGCONT)  # else the launcher kills it only after another 30 s
+        _, err = process.communicate(timeout=90)
+        assert process.returncode == 1, err
+        assert "for rank 1 in step " in err
+        assert "rank 1 has said nothing for " in err
+        assert "it was in step " in err
+
+
+def rank_of(pid: int) -> str:
+    variables = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+    return next(v.removeprefix("RANK=") for v in variables if v.startswith("RANK="))
