@@ -45,6 +45,8 @@ class AcceleratedStrategy:
     """
 
     sharded = False
+    peers: Peers | None = None
+    """Where the other ranks are; None for one process."""
 
     def __init__(self, world_size: int, device: str = "auto", timeout_s: float = 600.0) -> None:
         started = int(os.environ.get("WORLD_SIZE", "1"))
@@ -72,7 +74,6 @@ class AcceleratedStrategy:
             )
 
         self.peers = Peers.join(self.rank, world_size)
-        """Where the other ranks are; None for one process."""
 
     @classmethod
     def from_config(cls, config: AutoStrategyConfig, ctx: BuildContext) -> AcceleratedStrategy:
