@@ -1,0 +1,40 @@
+"""A saved reward model whose files are not what was written is refused, whatever it consists of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlhf_core.api import ModelConfig, ModelError
+from rlhf_core.sdk import load_policy, whole_folder
+from rlhf_plugin_reward.encoding import View
+from rlhf_plugin_reward.net import fresh_net, load_classifier, save_classifier
+from rlhf_plugin_reward.store import load_shared, save_shared
+
+
+def flip_one_bit(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("file", ["heads.safetensors", "trunk/model.safetensors"])
+def test_a_shared_trunk_with_heads(tmp_path: Path, file: str) -> None:
+    policy = load_policy(ModelConfig())
+    with whole_folder(tmp_path / "rm") as folder:
+        save_shared(fresh_net(policy, 2, 0, "trunk"), policy.tokenizer, folder)
+    load_shared(tmp_path / "rm", {})
+    flip_one_bit(tmp_path / "rm" / file)
+    with pytest.raises(ModelError, match=f"{file} is not what was written"):
+        load_shared(tmp_path / "rm", {})
+
+
+def test_a_classifier(tmp_path: Path) -> None:
+    policy = load_policy(ModelConfig())
+    with whole_folder(tmp_path / "rm") as folder:
+        save_classifier(fresh_net(policy, 1, 0, "none"), policy.tokenizer, folder, view=View())
+    load_classifier(str(tmp_path / "rm"))
+    flip_one_bit(tmp_path / "rm" / "model.safetensors")
+    with pytest.raises(ModelError, match=r"model\.safetensors is not what was written"):
+        load_classifier(str(tmp_path / "rm"))
