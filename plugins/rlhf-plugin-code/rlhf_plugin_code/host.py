@@ -12,6 +12,11 @@ from typing import Any
 UNSAFE = "none: programs run with this user's rights"
 
 
+def executable() -> str:
+    """The interpreter itself, not the one of a virtual environment, which programs cannot read."""
+    return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
+
+
 def interpreter() -> list[str]:
     """What a program needs of this interpreter's prefix: its programs, shared libraries and standard library."""
     paths = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib", vars={"platbase": sys.base_exec_prefix})]
@@ -34,5 +39,6 @@ def describe(name: str, ready: Mapping[str, Any]) -> str:
     if name == UNSAFE:
         return UNSAFE
     landlock = f"landlock {ready['landlock']}" if ready["landlock"] else "no landlock in this kernel"
-    proc = "" if ready["proc"] else ", no /proc (memory is watched per process only)"
-    return f"{name}, seccomp, {landlock}, resource limits{proc}"
+    proc = "" if ready["proc"] else ", no /proc (memory is watched per process only; who sleeps too long is an error)"
+    mounts = ", programs can list mounts" if ready["mounts"] and ready["proc"] else ""
+    return f"{name}, seccomp, {landlock}, resource limits{proc}{mounts}"

@@ -24,7 +24,7 @@ from typing import Any
 
 from rlhf_core.api import ConfigError
 from rlhf_plugin_code.host import UNSAFE as UNSAFE
-from rlhf_plugin_code.host import describe, installed_packages, interpreter
+from rlhf_plugin_code.host import describe, executable, installed_packages, interpreter
 from rlhf_plugin_code.request_files import Part, RequestFiles, encode, read
 from rlhf_plugin_code.results import Ended as Ended
 from rlhf_plugin_code.results import Limits as Limits
@@ -34,8 +34,8 @@ from rlhf_plugin_code.results import TestReport as TestReport
 from rlhf_plugin_code.results import longest_s, report
 
 BOOT = (
-    "import json, sys; sys.path.insert(0, sys.argv[1]); from rlhf_plugin_code.inside.zygote import main; "
-    "main(int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4]))"
+    "import sys; sys.path.insert(0, f'/proc/self/fd/{sys.argv[1]}'); from rlhf_plugin_code.inside.zygote import main; "
+    "main(int(sys.argv[2]), int(sys.argv[3]))"
 )
 START_S, PROBE_S, GRACE_S = 30.0, 5.0, 5.0
 PROBE = """
@@ -121,13 +121,14 @@ class Sandbox:
     def _try(self, prefix: Sequence[str], isolated: bool) -> dict[str, Any]:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(START_S)
-        base = [sys.executable, "-s", "-P", "-B", "-c", BOOT, str(Path(__file__).parents[1]), str(theirs.fileno())]
-        parent = 1 if prefix else os.getpid()
+        package = os.open(Path(__file__).parents[1], os.O_RDONLY | os.O_DIRECTORY)
+        numbers = [package, theirs.fileno(), 1 if prefix else os.getpid()]
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
-        with theirs:
+        with theirs, contextlib.ExitStack() as opened:
+            opened.callback(os.close, package)
             self._process = subprocess.Popen(
-                [*prefix, *base, str(parent), json.dumps(self._settings(isolated))],
-                pass_fds=(theirs.fileno(),),
+                [*prefix, executable(), "-s", "-P", "-B", "-c", BOOT, *map(str, numbers)],
+                pass_fds=(package, theirs.fileno()),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,
@@ -137,6 +138,7 @@ class Sandbox:
         self._control = ours
         self.starts += 1
         try:
+            ours.send(json.dumps(self._settings(isolated)).encode())
             answer = json.loads(ours.recv(1 << 16) or b"{}")
         except (TimeoutError, OSError):
             answer = {}
@@ -172,6 +174,7 @@ class Sandbox:
         hidden = [] if self.packages else installed_packages()
         return {
             "isolated": isolated,
+            "executable": executable(),
             "readable": [*dict.fromkeys([*interpreter(), *folders, *self.readable])],
             "hidden": [*dict.fromkeys(os.path.realpath(h) for h in hidden)],
             "import_paths": standard + folders,

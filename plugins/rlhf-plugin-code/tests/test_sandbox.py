@@ -104,7 +104,9 @@ def test_a_program_that_hangs_in_one_test_keeps_what_it_passed(sandbox: Sandbox)
     ("setup", "why"), [("import no_such_module", "No module named"), ("while True: pass", "the tests did not end")]
 )
 def test_tests_that_cannot_run_are_broken(sandbox: Sandbox, setup: str, why: str) -> None:
-    assert why in sandbox.tests("def f(): return 1", ["assert f()"], setup=setup, timeout_s=0.3).broken
+    report = sandbox.tests("def f(): return 1", ["assert f()"], setup=setup, timeout_s=0.3)
+    assert why in report.broken
+    assert report.program.own_s < 1.0, "ended by its CPU limit, not by its deadline"
 
 
 def test_packages_are_there_only_when_asked_for(sandbox: Sandbox) -> None:

@@ -10,7 +10,7 @@ import os
 import resource
 import signal
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rlhf_plugin_code.inside import kernel, landlock, seccomp
@@ -133,13 +133,53 @@ def build_root(readable: Sequence[str], hidden: Sequence[str]) -> bool:
     return has_proc
 
 
-def mount_proc(target: str) -> bool:
-    """A /proc of this process namespace; False where the machine forbids it (a container that masks its own)."""
+def mount_proc(target: str, *options: str | None) -> bool:
+    """A /proc of this process namespace, with the first of the options that the kernel knows; False where the machine
+    forbids it (a container that masks its own).
+    """
+    for option in options or (None,):
+        try:
+            kernel.mount("proc", target, "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC, option)
+        except OSError:
+            continue
+        return True
+    return False
+
+
+def elsewhere() -> int:
+    """Descriptor of another mount namespace, a copy of this one, see :func:`hide_mounts`; -1 where it cannot be had,
+    as without a /proc, where programs have none either.
+    """
     try:
-        kernel.mount("proc", target, "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
+        here = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return False
-    return True
+        return -1
+    try:
+        kernel.numbered("unshare", kernel.CLONE_NEWNS)
+        there = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        kernel.numbered("setns", here, kernel.CLONE_NEWNS)
+        return there
+    except OSError:
+        return -1
+    finally:
+        os.close(here)
+
+
+def hide_mounts(other: int, keep: Callable[[int], object]) -> None:
+    """Belong to another mount namespace, and stay in the root of this one: the lists of mounts in /proc, which name
+    devices, layers and folders of the host, are of the namespace, and hold only what can be reached from the root.
+
+    Args:
+        other: from :func:`elsewhere`.
+        keep: must keep a descriptor open that keeps this namespace alive.
+    """
+    here, root = os.open("/proc/self/ns/mnt", os.O_RDONLY), os.open("/", os.O_PATH | os.O_DIRECTORY)
+    keep(here)
+    kernel.numbered("setns", other, kernel.CLONE_NEWNS)
+    os.fchdir(root)
+    os.chroot(".")
+    for descriptor in (here, root, other):
+        os.close(descriptor)
 
 
 def _sources(paths: Sequence[str]) -> dict[str, tuple[int, str | None]]:
@@ -169,18 +209,26 @@ def _put(path: str, descriptor: int, link: str | None) -> None:
     os.close(descriptor)
 
 
-def confine(limits: Mapping[str, Any], landlock_version: int, filter_lines: bytes, isolated: bool) -> None:
+def confine(
+    limits: Mapping[str, Any],
+    landlock_version: int,
+    filter_lines: bytes,
+    isolated: bool,
+    hide: Callable[[], object] = bool,
+) -> None:
     """Everything that a program's process gives up before the program begins.
 
     Args:
         limits: ``memory_mb``, ``disk_mb``, ``processes``, ``files``, ``cpu_s``, ``file_kb``.
+        hide: called once all is mounted.
         landlock_version: 0 where the kernel has none.
         filter_lines: see :mod:`seccomp`; empty where it cannot be had.
         isolated: False only where the user allowed execution without isolation.
     """
     if isolated:
         cover_tmp(f"mode=1777,size={limits['disk_mb']}m,nr_inodes=4096")
-        mount_proc("/proc")
+        mount_proc("/proc", "subset=pid", None)
+        hide()
         os.chdir("/tmp")
     set_limits(limits)
     os.setsid()

@@ -132,3 +132,11 @@ def drop_capabilities() -> None:
     """Give up every capability of this process, for good."""
     prctl(PR_CAP_AMBIENT, 4)
     numbered("capset", _CapHeader(0x20080522, 0), _CapData())
+
+
+def hide_arguments() -> None:
+    """Overwrite this process's command line as /proc shows it, here and in all that is forked from it."""
+    with open("/proc/self/stat") as file:
+        start, end = map(int, file.read().rpartition(")")[2].split()[45:47])
+    ctypes.memset(start, 0, end - start)
+    ctypes.memmove(start, b"sandbox", min(len(b"sandbox"), end - start))

@@ -14,6 +14,7 @@ KILL, ALLOW, ERRNO = 0x80000000, 0x7FFF0000, 0x00050000
 NAMESPACES = 0x7E020000 | 0x80
 """Every CLONE_NEW flag, the time namespace's too."""
 TIOCSTI, TIOCLINUX, TIOCSCTTY = 0x5412, 0x541C, 0x540E
+F_SETLEASE, F_NOTIFY = 1024, 1026
 AF_UNIX = 1
 
 COMMON = {  # numbers that every machine shares
@@ -101,6 +102,10 @@ DENIED = {
         "io_setup": 206,
         "setsid": 112,
         "setpgid": 109,
+        "inotify_init": 253,
+        "inotify_init1": 294,
+        "inotify_add_watch": 254,
+        "flock": 73,
     },
     "aarch64": {
         "ptrace": 117,
@@ -159,11 +164,14 @@ DENIED = {
         "io_setup": 0,
         "setsid": 157,
         "setpgid": 154,
+        "inotify_init1": 26,
+        "inotify_add_watch": 27,
+        "flock": 32,
     },
 }
 SPECIAL = {
-    "x86_64": {"clone": 56, "socketpair": 53, "ioctl": 16},
-    "aarch64": {"clone": 220, "socketpair": 199, "ioctl": 29},
+    "x86_64": {"clone": 56, "socketpair": 53, "ioctl": 16, "fcntl": 72},
+    "aarch64": {"clone": 220, "socketpair": 199, "ioctl": 29, "fcntl": 25},
 }
 CLONE3 = 435
 
@@ -172,6 +180,14 @@ Instruction = tuple[int, int, int, int]
 LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 NUMBER, ARCHITECTURE, ARGUMENT = 0, 4, (16, 24, 32)
 """Offsets in ``struct seccomp_data``; of an argument only the low half is looked at, as the kernel itself does here."""
+DENY: Instruction = (RETURN, 0, 0, ERRNO | errno.EPERM)
+
+
+def _without(number: int, *commands: int) -> list[Instruction]:
+    """A system call whose second argument is none of these commands."""
+    last = len(commands) - 1
+    tests = [(EQUAL, last - i, int(i == last), command) for i, command in enumerate(commands)]
+    return [(EQUAL, 0, last + 4, number), (LOAD, 0, 0, ARGUMENT[1]), *tests, DENY, (RETURN, 0, 0, ALLOW)]
 
 
 def program(machine: str = kernel.MACHINE) -> bytes:
@@ -180,7 +196,6 @@ def program(machine: str = kernel.MACHINE) -> bytes:
     Denied calls fail with EPERM. ``clone3`` says ENOSYS, for its flags lie in memory where no filter can read them;
     the C library then falls back to ``clone``. Another architecture's calls, x32 included, kill the process.
     """
-    deny = (RETURN, 0, 0, ERRNO | errno.EPERM)
     special = SPECIAL[machine]
     lines: list[Instruction] = [
         (LOAD, 0, 0, ARCHITECTURE),
@@ -192,30 +207,23 @@ def program(machine: str = kernel.MACHINE) -> bytes:
         lines += [(AT_LEAST, 0, 1, X32), (RETURN, 0, 0, KILL)]
     lines += [(EQUAL, 0, 1, CLONE3), (RETURN, 0, 0, ERRNO | errno.ENOSYS)]
     for number in sorted({*DENIED[machine].values(), *COMMON.values()}):
-        lines += [(EQUAL, 0, 1, number), deny]
+        lines += [(EQUAL, 0, 1, number), DENY]
     lines += [
         (EQUAL, 0, 4, special["clone"]),
         (LOAD, 0, 0, ARGUMENT[0]),
         (ANY_BIT, 0, 1, NAMESPACES),
-        deny,
+        DENY,
         (RETURN, 0, 0, ALLOW),
     ]
     lines += [
         (EQUAL, 0, 4, special["socketpair"]),
         (LOAD, 0, 0, ARGUMENT[0]),
         (EQUAL, 1, 0, AF_UNIX),
-        deny,
+        DENY,
         (RETURN, 0, 0, ALLOW),
     ]
-    lines += [
-        (EQUAL, 0, 6, special["ioctl"]),
-        (LOAD, 0, 0, ARGUMENT[1]),
-        (EQUAL, 2, 0, TIOCSTI),
-        (EQUAL, 1, 0, TIOCLINUX),
-        (EQUAL, 0, 1, TIOCSCTTY),
-        deny,
-        (RETURN, 0, 0, ALLOW),
-    ]
+    lines += _without(special["ioctl"], TIOCSTI, TIOCLINUX, TIOCSCTTY)
+    lines += _without(special["fcntl"], F_SETLEASE, F_NOTIFY)
     return b"".join(struct.pack("HBBI", *line) for line in [*lines, (RETURN, 0, 0, ALLOW)])
 
 

@@ -114,6 +114,21 @@ for path in ('/proc/sys/kernel/core_pattern', '/proc/sys/kernel/hostname', '/pro
              '/sys/fs/cgroup/cgroup.procs', '/proc/sys/vm/drop_caches', '/proc/sys/user/max_user_namespaces'):
     attempt(lambda: open(path, 'w').write('1'))
 """,
+    "paths of the host in lists of mounts and command lines": """
+import os
+for name in ('mountinfo', 'mounts', 'mountstats', 'cmdline'):
+    try: text = open(f'/proc/1/{name}').read()
+    except OSError as error: print(error); continue
+    print('WON' if '/' in text else 'nothing there')
+""",
+    "watching and locking files of the host": SYSCALL
+    + """
+file = os.open(os.__file__, os.O_RDONLY)
+want(call(294, 26, 0))
+want(call(73, 32, file, 2))
+want(call(72, 25, file, 1024, 0))
+want(call(72, 25, os.open(os.path.dirname(os.__file__), os.O_RDONLY), 1026, 1))
+""",
     "killing the parent": """
 import os, signal
 for pid in (os.getppid(), @PID@, @TRAINER@):

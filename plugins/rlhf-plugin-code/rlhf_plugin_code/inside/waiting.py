@@ -1,0 +1,126 @@
+"""Looks after the processes of one request while they last."""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+import signal
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlhf_plugin_code.inside import tasks
+from rlhf_plugin_code.inside.clock import OwnClock
+from rlhf_plugin_code.inside.part import BEGUN, HERE
+
+LOOK_EVERY_S = (0.03, 0.07)
+"""Drawn anew for every look, so that no program can act for it."""
+
+
+class Run:
+    """One program's process (or the tests' beside it) while it lasts."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.handle = os.pidfd_open(pid)
+        self.report: dict[str, Any] | None = None
+
+    def kill(self) -> None:
+        """SIGKILL. In a process namespace of its own, all that it started dies with it."""
+        if self.report is None:
+            signal.pidfd_send_signal(self.handle, signal.SIGKILL)
+
+    def reap(self) -> None:
+        """Wait for the end; returns when every process of the namespace is gone."""
+        if self.report is None:
+            _, status, used = os.wait4(self.pid, 0)
+            self.report = {"code": os.waitstatus_to_exitcode(status), "peak_mb": used.ru_maxrss / 1024}
+            os.close(self.handle)
+
+
+class Waiting:
+    """Looks after the processes of one request until the first of them ends or a limit is reached.
+
+    Args:
+        control: line to the trusted side.
+        watch: view of all processes.
+        runs: the processes.
+        begun: line from the part that runs the program, see :data:`BEGUN`.
+        limits: ``own_s`` and ``setup_s`` of own time, ``cap_s`` on the clock for each of both, ``total_mb``,
+            ``processes``.
+    """
+
+    def __init__(
+        self,
+        control: socket.socket,
+        watch: tasks.Watch | None,
+        runs: Sequence[Run],
+        begun: socket.socket,
+        limits: Mapping[str, Any],
+    ) -> None:
+        self.watch, self.runs, self.limits = watch, runs, limits
+        self.control, self.told = control.fileno(), b""
+        self.line, self.kept = begun, list[int]()
+        begun.setblocking(False)  # Python 3.11's recv_fds takes flags and does not heed them
+        self.clock = OwnClock(time.monotonic(), self._look())
+
+    @property
+    def begun(self) -> bool:
+        """Whether the program's first instruction came."""
+        return self.told == BEGUN
+
+    def until_end(self) -> str:
+        """Why waiting ended: ``ended``, ``time``, ``starved``, ``memory``, ``processes`` or ``asked``."""
+        poll = select.poll()
+        line = self.line.fileno()
+        for descriptor in (self.runs[0].handle, self.control, line):
+            poll.register(descriptor, select.POLLIN | select.POLLHUP)
+        next_look = 0.0
+        while True:
+            events = {fd for fd, _ in poll.poll(max(0.0, 1000 * (next_look - time.monotonic())))}
+            if line in events and not self._hear():
+                poll.unregister(line)
+            if self.control in events:
+                return "asked"  # the next request, or the end: whoever sent this one does not wait any more
+            if self.runs[0].handle in events:
+                self.clock.advance(time.monotonic(), self._look())
+                return "ended"
+            if time.monotonic() >= next_look:
+                if why := self._judge():
+                    return why
+                next_look = time.monotonic() + random.uniform(*LOOK_EVERY_S)
+
+    def _hear(self) -> bool:
+        """Read all that the part told; the program's clock starts. False at the end of the line."""
+        while True:
+            try:
+                data, descriptors, _, _ = socket.recv_fds(self.line, 16, 1)
+            except BlockingIOError:
+                return True
+            self.kept += descriptors
+            if not data:
+                return False
+            if data == HERE:
+                continue
+            if not self.told:
+                self.clock = OwnClock(time.monotonic(), self._look())
+            self.told += data
+
+    def _look(self) -> tasks.Look | None:
+        return None if self.watch is None else self.watch.look()
+
+    def _judge(self) -> str:
+        """Which limit is reached; "" if none is."""
+        look = self._look()
+        self.clock.advance(time.monotonic(), look)
+        if self.clock.own_s >= self.limits["own_s" if self.told else "setup_s"]:
+            return "time"
+        if self.clock.passed_s >= self.limits["cap_s"]:
+            return "starved"
+        if look is not None and look.resident_mb > self.limits["total_mb"]:
+            return "memory"
+        if look is not None and look.processes > self.limits["processes"] + len(self.runs):
+            return "processes"
+        return ""
