@@ -10,6 +10,7 @@ import click
 from rlhf_core import __version__
 from rlhf_core.cli.groups import OpenGroup
 from rlhf_core.launch.leave import leave
+from rlhf_core.runs import deadline
 
 COMMANDS = {
     "train": ("rlhf_core.cli.train:train", "Train a model: any algorithm, reward and loss that is installed."),
@@ -40,6 +41,7 @@ def main(argv: list[str] | None = None) -> None:
     """Run the command. Exit codes: 0 done, 1 the run failed, 2 the input was wrong, 130 interrupted."""
     from rlhf_core.errors import DeadlineExceeded, RlhfError
 
+    deadline.owns_process = argv is None
     debug = "--debug" in (sys.argv if argv is None else argv)
     try:
         code = cli.main(args=argv, prog_name="rlhf", standalone_mode=False)

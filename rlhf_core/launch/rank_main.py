@@ -19,6 +19,7 @@ from rlhf_core.launch.process import run_plan
 from rlhf_core.launch.ranks import die_with_launcher, report
 from rlhf_core.plan import Plan, reload
 from rlhf_core.registry import Registry
+from rlhf_core.runs import deadline
 
 
 def main() -> int:
@@ -32,6 +33,7 @@ def main() -> int:
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     quiet_libraries()
     die_with_launcher()
+    deadline.owns_process = True
     try:
         registry = Registry(only_core=args.no_plugins)
         hooks = load_hooks(enabled=not args.no_plugins, disabled=disabled_distributions(), strict=args.strict)

@@ -31,7 +31,9 @@ FRAMES = 30
 """Innermost calls that are shown."""
 POLL_S = 0.25
 GRACE_S = 30.0
-"""After so long without an answer to the signal the process is ended."""
+"""After so long without an answer to the signal a process that only runs this run is ended."""
+owns_process = False
+"""Set by `rlhf` and by ranks. In somebody else's process, such as a notebook, the hang is only logged."""
 
 
 class _Late(BaseException):
@@ -57,7 +59,7 @@ class Watchdog:
     Args:
         limits: seconds for each kind of stage.
         resume: what to type to go on.
-        end: called with the error before a process that answers no signal is ended.
+        end: called with the error when code answers no signal, before the process is ended.
     """
 
     def __init__(self, limits: DeadlineSettings, resume: str, end: Callable[[DeadlineExceeded], object]) -> None:
@@ -137,6 +139,8 @@ class Watchdog:
                 error = self._error(late, _stack(sys._current_frames().get(main)))
                 self.end(error)
                 print(f"error: {error}", file=sys.stderr, flush=True)
+                if not owns_process:
+                    return
                 os._exit(1)
 
     def _error(self, stage: _Stage, stack: str) -> DeadlineExceeded:

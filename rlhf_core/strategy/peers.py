@@ -69,7 +69,8 @@ class Peers:
         if world_size == 1 or not host or not port:
             return None
         try:
-            store = dist.TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=STORE_S))
+            timeout = timedelta(seconds=STORE_S)
+            store = dist.TCPStore(host, int(port), is_master=False, timeout=timeout)  # pyright: ignore[reportPrivateImportUsage]
         except (RuntimeError, ValueError) as error:
             log.debug("ranks cannot tell each other where they are: %s", error)
             return None

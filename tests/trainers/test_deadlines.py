@@ -136,7 +136,7 @@ def test_code_that_answers_no_signal_is_ended_with_the_process(tmp_path: Path) -
         "import time\n"
         "from rlhf_core.config.deadlines import DeadlineSettings\n"
         "from rlhf_core.runs import deadline\n"
-        "deadline.GRACE_S = 0.3\n"
+        "deadline.GRACE_S, deadline.owns_process = 0.3, True\n"
         "def deaf():\n"
         "    while True:\n"
         "        try:\n"
