@@ -94,3 +94,17 @@ def report(
     return TestReport(
         tuple(bool(m["ok"]) for m in reached), tuple(str(m["why"]) for m in reached), late, broken, program
     )
+
+
+def check_memory(reply: Mapping[str, Any], right: bool) -> None:
+    """Refuse a verdict against a program that the kernel may have killed for want of memory.
+
+    Raises:
+        SandboxError: it killed something meanwhile, and the program did not do well.
+    """
+    if reply["oom"] and not right:
+        raise SandboxError(
+            "the machine ran out of memory while the program ran",
+            why="the kernel killed a process, maybe one of the program's",
+            fix="fewer reward.workers, or a smaller sandbox.memory_mb",
+        )

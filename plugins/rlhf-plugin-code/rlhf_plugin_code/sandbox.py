@@ -31,7 +31,7 @@ from rlhf_plugin_code.results import Limits as Limits
 from rlhf_plugin_code.results import SandboxError as SandboxError
 from rlhf_plugin_code.results import Starved as Starved
 from rlhf_plugin_code.results import TestReport as TestReport
-from rlhf_plugin_code.results import longest_s, report
+from rlhf_plugin_code.results import check_memory, longest_s, report
 
 BOOT = (
     "import sys; sys.path.insert(0, f'/proc/self/fd/{sys.argv[1]}'); from rlhf_plugin_code.inside.zygote import main; "
@@ -209,6 +209,7 @@ class Sandbox:
             ended = self._ended(reply, 0, out, err)
         finally:
             files.close()
+        check_memory(reply, ended.good)
         if not reply["begun"]:
             words = ended.stderr.strip().splitlines()
             raise SandboxError(
@@ -250,7 +251,9 @@ class Sandbox:
             ended = self._ended(reply, 1, out, err)
             whole_lines = read(verdicts, VERDICTS_KB << 10).split(b"\n")[:-1]  # one may have been cut off by the end
             messages = [json.loads(line) for line in whole_lines]
-            return report(messages, len(tests), reply, ended, read(complaints, 500).decode(errors="replace"))
+            verdicts_read = report(messages, len(tests), reply, ended, read(complaints, 500).decode(errors="replace"))
+            check_memory(reply, all(verdicts_read.passed))
+            return verdicts_read
         finally:
             files.close()
 

@@ -64,6 +64,14 @@ class Watch:
             resident_mb += max(0.0, megabytes - self.own_mb)
         return Look(tasks, max(cpu_s, sum(t.cpu_s for t in tasks.values())), resident_mb, len(pids))
 
+    def oom_kills(self) -> int:
+        """Processes that the kernel has killed so far, on the whole machine, because memory ran out."""
+        try:
+            words = self._read("vmstat").split()
+            return int(words[words.index("oom_kill") + 1])
+        except (OSError, ValueError, IndexError):
+            return 0
+
     def _tasks(self, pid: int, fields: list[str]) -> dict[int, Task]:
         if fields[THREADS] == "1":
             return {pid: self._task(str(pid), fields)}

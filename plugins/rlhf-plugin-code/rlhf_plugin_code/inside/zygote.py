@@ -83,7 +83,7 @@ class Zygote:
 
     def answer(self, request: Mapping[str, Any], descriptors: Sequence[int]) -> dict[str, Any]:
         """Start the processes of a request, wait for the first of them, kill the others."""
-        started = time.monotonic()
+        started, oom_kills = time.monotonic(), self._oom_kills()
         runs: list[Run] = []
         if not self.isolated:
             self._fresh_folder()
@@ -109,11 +109,15 @@ class Zygote:
         return {
             "why": why,
             "begun": waiting.begun,
+            "oom": self._oom_kills() > oom_kills,
             "parts": [run.report for run in runs],
             "id": request["id"],
             "seconds": time.monotonic() - started,
             "own_s": waiting.clock.own_s,
         }
+
+    def _oom_kills(self) -> int:
+        return 0 if self.watch is None else self.watch.oom_kills()
 
     def _start(self, part: Mapping[str, Any], descriptors: Sequence[int], limits: Mapping[str, Any]) -> Run:
         pid = kernel.clone(confinement.OWN) if self.isolated else os.fork()
