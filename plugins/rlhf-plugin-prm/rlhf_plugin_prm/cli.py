@@ -78,12 +78,12 @@ def perturb(file: str, output: Path, carried: int, slip: int, problems: int | No
 @click.option(
     "--max-length",
     type=click.IntRange(2),
-    default=1024,
-    show_default=True,
-    help="Most tokens. Longer solutions are left out; more than a tenth of all is an error.",
+    help="Most tokens; default: as in training. Longer solutions are left out; more than a tenth is an error.",
 )
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
-def first_error(folder: str, file: str, threshold: float, limit: int | None, max_length: int, as_json: bool) -> None:
+def first_error(
+    folder: str, file: str, threshold: float, limit: int | None, max_length: int | None, as_json: bool
+) -> None:
     """Find the first wrong step of each solution: F1 as ProcessBench defines it.
 
     At the threshold you give, at the best one (which has seen the labels, as in the paper), with the threshold of the

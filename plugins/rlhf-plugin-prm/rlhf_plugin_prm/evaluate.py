@@ -32,7 +32,7 @@ class Judged:
 
 
 def evaluate(
-    folder: str, file: str, threshold: float = 0.5, limit: int | None = None, max_length: int = 1024
+    folder: str, file: str, threshold: float = 0.5, limit: int | None = None, max_length: int | None = None
 ) -> dict[str, Any]:
     """First-error F1 of a model on a file, with the ``target`` of the model.
 
@@ -45,7 +45,7 @@ def evaluate(
     return {"target": judged.target, "unscored": len(judged.unscored), **report(judged.right, labels, threshold)}
 
 
-def judge(folder: str, file: str, limit: int | None = None, max_length: int = 1024) -> Judged:
+def judge(folder: str, file: str, limit: int | None = None, max_length: int | None = None) -> Judged:
     """Score every step of a file's solutions; an outcome model is read at every step as well.
 
     Raises:

@@ -65,7 +65,9 @@ class StepReward:
     def load(cls, config: PrmRewardConfig, device: str) -> StepReward:
         """Load what ``prm`` or ``orm`` trained."""
         net, tokenizer, card = load_model(config.path)
-        encoder = StepEncoder(tokenizer, min(config.max_length, context_length(net.trunk, ModelConfig())))
+        encoder = StepEncoder(
+            tokenizer, min(config.max_length or card.max_length, context_length(net.trunk, ModelConfig()))
+        )
         every_step = card.target == "steps" or config.read == "steps"
         config = config.model_copy(update={"split": config.split or card.split})
         return cls(net.to(device), encoder, config, every_step)

@@ -26,8 +26,9 @@ class PrmRewardConfig(ComponentConfig):
     """None cuts completions as the model's training data was cut."""
     read: Literal["trained", "steps"] = "trained"
     """``steps`` reads an outcome model at every step as well, where it was not trained."""
-    max_length: int = Field(default=1024, ge=2)
-    """Of longer solutions the prompt loses its beginning; one whose steps alone are longer has status ``error``."""
+    max_length: int | None = Field(default=None, ge=2)
+    """None takes the length of training. Of longer solutions the prompt loses its beginning; one whose steps alone are
+    longer has status ``error``."""
     batch_tokens: int = Field(default=16384, ge=1)
     """Padded tokens per forward."""
 

@@ -24,6 +24,8 @@ class Card(Config):
     split: Split
     tokenizer: str
     """Hash of the tokenizer it was trained with."""
+    max_length: int = 1024
+    """Tokens of a solution in training; early versions did not keep it."""
 
 
 def read_card(path: str) -> Card:
@@ -51,13 +53,19 @@ def read_card(path: str) -> Card:
 
 
 def save_model(
-    net: Any, tokenizer: Any, folder: Path, target: Target, split: Split, weights: Mapping[str, Any] | None = None
+    net: Any,
+    tokenizer: Any,
+    folder: Path,
+    target: Target,
+    split: Split,
+    weights: Mapping[str, Any] | None = None,
+    max_length: int = 1024,
 ) -> None:
     """Write model, tokenizer and card; any program that reads sequence classifiers reads it as one."""
     from rlhf_plugin_reward.net import save_classifier
 
     save_classifier(net, tokenizer, folder, weights)
-    card = Card(target=target, split=split, tokenizer=tokenizer_hash(str(folder)))
+    card = Card(target=target, split=split, tokenizer=tokenizer_hash(str(folder)), max_length=max_length)
     write_json(folder / CARD, card.model_dump())
 
 

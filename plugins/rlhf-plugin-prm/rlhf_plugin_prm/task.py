@@ -64,7 +64,15 @@ class StepTask(RewardModelTask):
 
     def write_final(self, folder: Path, weights: Mapping[str, Any]) -> None:
         """A one-label sequence classifier with its card."""
-        save_model(self.net, self.tokenizer, folder, self.steps.target, self.steps.split, weights)
+        save_model(
+            self.net,
+            self.tokenizer,
+            folder,
+            self.steps.target,
+            self.steps.split,
+            weights,
+            self.stepper.max_length,
+        )
 
 
 def build_trainer(config: PrmConfig, ctx: BuildContext) -> OfflineTrainer:

@@ -73,8 +73,12 @@ class BradleyTerryConfig(ComponentConfig):
     name: str = "bradley_terry"
     component: ClassVar[str] = "rlhf_plugin_reward.reward:SingleReward.from_config"
     path: str
-    max_length: int = Field(default=1024, ge=2)
-    """Tokens of a conversation; what exceeds it is cut off."""
+    max_length: int | None = Field(default=None, ge=2)
+    """Tokens of a conversation; what exceeds it is cut off. None takes those it was trained with (for models from
+    elsewhere as many as the model takes)."""
+    chat_template: str | None = None
+    """How a model from elsewhere writes conversations, where its tokenizer does not say: ``plain``, ``chatml`` or a
+    file in Jinja. Such a model is given the text of the whole conversation as its template writes it."""
     truncation: Literal["left", "right"] | None = None
     """The side that is cut; None takes the one it was trained with (``left`` for models from elsewhere)."""
     turns: Literal["all", "last"] | None = None
@@ -114,8 +118,9 @@ class EnsembleConfig(ComponentConfig):
     micro_batch_size: int = Field(default=32, ge=1)
     optimizer: OptimizerSettings = OptimizerSettings(learning_rate=5e-4, warmup_steps=10, schedule="cosine")
     loss: BradleyTerryLossConfig = BradleyTerryLossConfig()
-    max_length: int = Field(default=1024, ge=2)
-    """Tokens of a conversation; what exceeds it is cut off. Cut pairs are counted."""
+    max_length: int | None = Field(default=None, ge=2)
+    """Tokens of a conversation; what exceeds it is cut off. Cut pairs are counted. None takes those it was trained
+    with, 1024 for a new one."""
     truncation: Literal["left", "right"] | None = None
     """The side that is cut; None takes the one it was trained with, ``left`` for a new one."""
     turns: Literal["all", "last"] | None = None

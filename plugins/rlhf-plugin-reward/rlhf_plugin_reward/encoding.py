@@ -12,7 +12,9 @@ from rlhf_core.api import Message
 from rlhf_core.sdk import Formatter, write_json
 
 FILE = "reward.json"
-"""Beside a reward model's weights; without it a conversation is seen whole and cut on the left."""
+"""Beside a reward model's weights; without it the model is from elsewhere."""
+EARLIER_LENGTH = 1024
+"""The default that early versions did not keep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,10 @@ class View:
     """``all`` turns before the answer, or the ``last`` one with the system turn."""
     truncation: str = "left"
     """The side on which what exceeds the length is cut off."""
+    max_length: int | None = None
+    """Tokens of a conversation in training; None where that is not known."""
+    own: bool = True
+    """Trained here: prompt and answer are encoded apart. A model from elsewhere gets what its template writes."""
 
     def prompt(self, messages: Sequence[Message]) -> Sequence[Message]:
         """The turns before the answer that are seen."""
@@ -34,9 +40,14 @@ class View:
             return messages
         return [*(m for m in messages[:-1] if m["role"] == "system"), messages[-1]]
 
-    def or_else(self, turns: str | None, truncation: str | None) -> View:
+    def or_else(self, turns: str | None, truncation: str | None, max_length: int | None = None) -> View:
         """The same with what is given put in its place."""
-        return View(turns or self.turns, truncation or self.truncation)
+        return View(turns or self.turns, truncation or self.truncation, max_length or self.max_length, self.own)
+
+    def limit(self, context: int) -> int:
+        """Tokens of a conversation that is scored, of at most ``context``: as in training, 1024 where an early version
+        did not keep it, and the whole context for a model from elsewhere."""
+        return min(self.max_length or (EARLIER_LENGTH if self.own else context), context)
 
 
 def write_view(view: View, folder: Path) -> None:
@@ -45,9 +56,9 @@ def write_view(view: View, folder: Path) -> None:
 
 
 def read_view(folder: str | Path) -> View:
-    """What :func:`write_view` wrote; the default for models from elsewhere."""
+    """What :func:`write_view` wrote; a model from elsewhere, which has no such file, sees all turns."""
     file = Path(folder).expanduser() / FILE
-    return View(**json.loads(file.read_text())) if file.is_file() else View()
+    return View(**json.loads(file.read_text())) if file.is_file() else View(own=False)
 
 
 class Encoder:
@@ -61,7 +72,15 @@ class Encoder:
         return self.cut(*self.sides(prompt, completion))
 
     def sides(self, prompt: Sequence[Message], completion: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Ids of the prompt and of the answer with its ending, nothing cut."""
+        """Ids of the prompt and of the answer with its ending, nothing cut.
+
+        Of a model from elsewhere the prompt's are empty and the answer's are the whole conversation's, as its template
+        writes it: some write an answer otherwise where it is asked for than where it is there.
+        """
+        if not self.view.own:
+            answer: Message = {"role": "assistant", "content": completion}
+            whole = self.formatter.render([*self.view.prompt(prompt), answer], add_generation_prompt=False)
+            return (), self.formatter.encode_rest(whole)
         return self.formatter.encode(self.view.prompt(prompt)), self.formatter.encode_answer(completion)
 
     def cut(self, question: tuple[int, ...], answer: tuple[int, ...]) -> tuple[int, ...]:

@@ -186,13 +186,17 @@ def check_vocabulary(model: Any, tokenizer: Any, path: str) -> None:
         )
 
 
-def load_classifier(path: str) -> tuple[RewardNet, Any]:
+def load_classifier(path: str, chat_template: str | None = None) -> tuple[RewardNet, Any]:
     """A reward model trained here or elsewhere, and its tokenizer.
+
+    Args:
+        path: folder or hub id.
+        chat_template: how conversations are written, in place of the tokenizer's own template.
 
     Raises:
         ModelError: cannot be loaded, has several labels, or its head was not in the file.
     """
-    tokenizer = load_tokenizer(ModelConfig(path=path))
+    tokenizer = load_tokenizer(ModelConfig(path=path, chat_template=chat_template))
     model = _load_model(path)
     if model.config.num_labels != 1:
         raise ModelError(

@@ -35,9 +35,16 @@ class SingleReward:
     @classmethod
     def load(cls, config: BradleyTerryConfig, device: str) -> SingleReward:
         """Load a classifier folder."""
-        net, tokenizer = load_classifier(config.path)
-        view = read_view(config.path).or_else(config.turns, config.truncation)
-        return cls(net.to(device), encoder_of(net, tokenizer, config.max_length, view), config.batch_tokens)
+        net, tokenizer = load_classifier(config.path, config.chat_template)
+        view = read_view(config.path).or_else(config.turns, config.truncation, config.max_length)
+        if not view.own and not tokenizer.chat_template:
+            raise ModelError(
+                f"reward model '{config.path}' is from elsewhere, and its tokenizer has no chat template",
+                why="nothing says how the conversations were written that it was trained on; another text gets other "
+                "scores",
+                fix="say how: reward.chat_template=FILE (Jinja), plain or chatml",
+            )
+        return cls(net.to(device), encoder_of(net, tokenizer, view), config.batch_tokens)
 
     def score(self, samples: Sequence[Sample]) -> list[Score]:
         """One score per sample; a non-finite one is an error, not a number."""
@@ -45,9 +52,9 @@ class SingleReward:
         return [as_score(float(v)) for v in score_ids(self.net, ids, self.batch_tokens)[:, 0]]
 
 
-def encoder_of(net: RewardNet, tokenizer: Any, max_length: int, view: View) -> Encoder:
+def encoder_of(net: RewardNet, tokenizer: Any, view: View) -> Encoder:
     """An encoder that keeps to the model's own context as well."""
-    return Encoder(tokenizer, min(max_length, context_length(net.trunk, ModelConfig())), view)
+    return Encoder(tokenizer, view.limit(context_length(net.trunk, ModelConfig())), view)
 
 
 def as_score(value: float, parts: dict[str, float] | None = None) -> Score:
@@ -117,10 +124,10 @@ def load_ensemble(config: EnsembleConfig, folder: Path, device: str) -> Ensemble
     meta = json.loads((folder / "ensemble.json").read_text())
     if "heldout" not in meta:
         raise ModelError(f"ensemble '{folder}' lacks its held-out scores", fix="train it again with this version")
-    view = View(**meta.get("view", {})).or_else(config.turns, config.truncation)
+    view = View(**meta.get("view", {})).or_else(config.turns, config.truncation, config.max_length)
     if meta["sharing"] != "none":
         net, tokenizer = load_shared(folder, meta)
-        return EnsembleReward([net.to(device)], encoder_of(net, tokenizer, config.max_length, view), config, meta)
+        return EnsembleReward([net.to(device)], encoder_of(net, tokenizer, view), config, meta)
     nets: list[RewardNet] = []
     tokenizers: list[Any] = []
     for name in meta["members"]:
@@ -137,4 +144,4 @@ def load_ensemble(config: EnsembleConfig, folder: Path, device: str) -> Ensemble
                 why="members see the same token ids, so they need one vocabulary",
                 fix="train the members from one model",
             )
-    return EnsembleReward(nets, encoder_of(nets[0], tokenizers[0], config.max_length, view), config, meta)
+    return EnsembleReward(nets, encoder_of(nets[0], tokenizers[0], view), config, meta)

@@ -21,6 +21,7 @@ from rlhf_core.sdk import (
     verify_files,
     weights_digest,
 )
+from rlhf_plugin_reward.encoding import EARLIER_LENGTH
 from rlhf_plugin_reward.net import RewardNet, merged
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def digest(
 ) -> str:
     """Content hash of everything that decides an ensemble: settings, base weights, tokenizer, pairs, seed, versions."""
     settings = config.model_dump(mode="json", include=set(DECIDES))
+    settings["max_length"] = config.max_length or EARLIER_LENGTH
     pairs = [[[dict(m) for m in p.prompt], p.chosen, p.rejected, p.margin] for p in (*train, *heldout)]
     versions = [metadata.version(n) for n in ("rlhf-plugin-reward", "torch", "transformers")]
     source = resolve_model(base.path)

@@ -31,8 +31,8 @@ class RewardModelTask:
         self.net = fresh_net(policy, 1, ctx.seed, sharing, copy_trunk=False).to(ctx.strategy.device)
         self.model = self.net
         self.module = PairModule(self.net)
-        self.view = View(config.turns, config.truncation)
-        self.encoder = Encoder(self.tokenizer, min(config.max_length, policy.context), self.view)
+        self.view = View(config.turns, config.truncation, min(config.max_length, policy.context))
+        self.encoder = Encoder(self.tokenizer, self.view.limit(policy.context), self.view)
 
     def items(self, split: str) -> Sequence[PairItem]:
         """Tokenized pairs; those that ``max_length`` cuts are counted."""

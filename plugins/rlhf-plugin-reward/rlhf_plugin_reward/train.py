@@ -25,7 +25,7 @@ from rlhf_core.sdk import (
 )
 from rlhf_plugin_reward.aggregate import Floats, standardise
 from rlhf_plugin_reward.config import EnsembleConfig, RewardModelConfig, device_of
-from rlhf_plugin_reward.encoding import Encoder, View
+from rlhf_plugin_reward.encoding import EARLIER_LENGTH, Encoder, View
 from rlhf_plugin_reward.loss import BradleyTerry
 from rlhf_plugin_reward.net import RewardNet, fresh_net, save_classifier
 from rlhf_plugin_reward.pairs import PairItem, PairModule, bootstrap, encode_pairs, first_of_mixture
@@ -124,8 +124,8 @@ def train_ensemble(
     """
     began = time.perf_counter()
     policy = load_policy(base)
-    view = View().or_else(config.turns, config.truncation)
-    encoder = Encoder(policy.tokenizer, min(config.max_length, policy.context), view)
+    view = View(max_length=EARLIER_LENGTH).or_else(config.turns, config.truncation, config.max_length)
+    encoder = Encoder(policy.tokenizer, view.limit(policy.context), view)
     cut: Counter[str] = Counter()
     train_items = bootstrap(encode_pairs(train, encoder, cut), config.members, seed)
     heldout_items = encode_pairs(heldout, encoder, cut)

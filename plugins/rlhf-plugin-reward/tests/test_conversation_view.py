@@ -79,11 +79,15 @@ def test_a_model_trained_on_last_turns_scores_last_turns(command: Callable[..., 
         "threads=1",
         "--set",
         "trainer.truncation=right",
+        "--set",
+        "trainer.max_length=40",
     )
     assert code == 0, err
     final = str(tmp_path / "run" / "final")
     reward = SingleReward.load(BradleyTerryConfig(path=final), "cpu")
-    assert reward.encoder.view == View("last", "right")
+    assert reward.encoder.view == View("last", "right", 40)
+    assert reward.encoder.max_length == 40
+    assert SingleReward.load(BradleyTerryConfig(path=final, max_length=30), "cpu").encoder.max_length == 30
     samples = [Sample(Prompt("q", talk), "A dog.", FinishReason.EOS) for talk in (TALK, (TALK[0], TALK[-1]))]
     first, second = (s.value for s in reward.score(samples))
     assert first == pytest.approx(second, abs=1e-5)
@@ -92,10 +96,12 @@ def test_a_model_trained_on_last_turns_scores_last_turns(command: Callable[..., 
 
 
 def test_an_ensemble_knows_its_view_and_its_tokenizer(policy: Any, tmp_path: Path) -> None:
-    config = EnsembleConfig(members=2, batch_size=8, turns="last")
+    config = EnsembleConfig(members=2, batch_size=8, turns="last", max_length=48)
     train_ensemble(config, ModelConfig(), PAIRS, PAIRS[:4], 0, tmp_path / "e", print, "cpu")
     assert load_ensemble(EnsembleConfig(), tmp_path / "e", "cpu").encoder.view.turns == "last"
     assert load_ensemble(EnsembleConfig(turns="all"), tmp_path / "e", "cpu").encoder.view.turns == "all"
+    assert load_ensemble(EnsembleConfig(), tmp_path / "e", "cpu").encoder.max_length == 48
+    assert load_ensemble(EnsembleConfig(max_length=20), tmp_path / "e", "cpu").encoder.max_length == 20
     other_policy = load_policy(ModelConfig())
     other_policy.tokenizer.add_tokens(["Great question!"])
     other_policy.model.resize_token_embeddings(len(other_policy.tokenizer))
@@ -104,6 +110,45 @@ def test_an_ensemble_knows_its_view_and_its_tokenizer(policy: Any, tmp_path: Pat
         manifest.unlink()
     with pytest.raises(ModelError, match=r"'member_1' .* has another tokenizer"):
         load_ensemble(EnsembleConfig(), tmp_path / "e", "cpu")
+
+
+ANSWERED = (
+    "{% for m in messages %}<|{{ m['role'] }}|>"
+    "{% if loop.last and m['role'] == 'assistant' %}<think></think>{% endif %}"
+    "{{ m['content'] | trim }}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+"""Writes an answer that is there otherwise than one that is asked for, as templates of reasoning models do."""
+
+
+def elsewhere(policy: Any, folder: Path) -> str:
+    """A classifier that says nothing about its training."""
+    save_classifier(fresh_net(policy, 1, 0, "none"), policy.tokenizer, folder)
+    (folder / "reward.json").unlink()
+    for manifest in folder.rglob("manifest.json"):
+        manifest.unlink()
+    return str(folder)
+
+
+def test_a_model_from_elsewhere_gets_the_text_that_its_template_writes(tmp_path: Path) -> None:
+    policy = load_policy(ModelConfig())
+    policy.tokenizer.chat_template = ANSWERED
+    reward = SingleReward.load(BradleyTerryConfig(path=elsewhere(policy, tmp_path)), "cpu")
+    whole = [*TALK, {"role": "assistant", "content": " A dog. "}]
+    expected = policy.tokenizer.apply_chat_template(whole, tokenize=True, return_dict=False)
+    assert list(reward.encoder.encode(TALK, " A dog. ")) == list(expected)
+    assert reward.encoder.max_length == policy.context
+
+
+def test_a_model_from_elsewhere_without_a_template_is_refused(tmp_path: Path) -> None:
+    policy = load_policy(ModelConfig())
+    policy.tokenizer.chat_template = None
+    folder = elsewhere(policy, tmp_path)
+    with pytest.raises(ModelError, match="has no chat template"):
+        SingleReward.load(BradleyTerryConfig(path=folder), "cpu")
+    named = SingleReward.load(BradleyTerryConfig(path=folder, chat_template="plain"), "cpu")
+    text = named.encoder.formatter.tokenizer.decode(named.encoder.encode(TALK, "A dog."))
+    assert "User:" in text
+    assert "Assistant:\nA dog." in text
 
 
 def test_a_tokenizer_of_another_model_is_refused(policy: Any, tmp_path: Path) -> None:

@@ -42,8 +42,8 @@ class RubricModelConfig(ComponentConfig):
     component: ClassVar[str] = "rlhf_plugin_rubric.model:RubricModelReward.from_config"
     path: str
     """Its folder, ``RUN/final``."""
-    max_length: int = Field(default=1024, ge=2)
-    """Longer conversations are cut, on the side that the model was trained with."""
+    max_length: int | None = Field(default=None, ge=2)
+    """Longer conversations are cut, on the side that the model was trained with; None takes the length of training."""
     batch_tokens: int = Field(default=16384, ge=1)
     """Padded tokens per forward."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -126,7 +126,8 @@ class RubricModelReward:
                 f"'{config.path}' has {net.head.out_features} heads for {len(rubric.criteria)} criteria",
                 fix="copy the whole folder, or train it again",
             )
-        encoder = encoder_of(net, tokenizer, config.max_length, read_view(folder))
+        view = replace(read_view(folder), own=True).or_else(None, None, config.max_length)
+        encoder = encoder_of(net, tokenizer, view)
         return cls(net.to(device).eval(), encoder, rubric, meta["mean"], config.batch_tokens)
 
     def score(self, samples: Sequence[Sample]) -> list[Score]:

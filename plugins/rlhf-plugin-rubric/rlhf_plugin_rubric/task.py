@@ -25,7 +25,6 @@ class RubricTask(RewardModelTask):
         seed_everything(ctx.seed)
         self.config, self.ctx, self.rubric = config, ctx, config.rubric
         self.datasets = Datasets(ctx.config.dataset, ctx)
-        self.view = View(config.turns, config.truncation)
         counts = ctx.session.counts
         self.rows = {split: read_rows(self.datasets, split, self.rubric, counts) for split in ("train", "heldout")}
         self.mean_K = mean_grades(self.rows["train"])  # bad rows are found before the model is loaded
@@ -36,7 +35,8 @@ class RubricTask(RewardModelTask):
         net.head.weight.data.zero_()  # so that the first guess is the mean grade
         self.net = self.model = net.to(ctx.strategy.device)
         self.module = GradeModule(self.net, self.mean_K)
-        self.encoder = Encoder(self.tokenizer, min(config.max_length, policy.context), self.view)
+        self.view = View(config.turns, config.truncation, min(config.max_length, policy.context))
+        self.encoder = Encoder(self.tokenizer, self.view.limit(policy.context), self.view)
 
     def items(self, split: str) -> list[GradedItem]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Tokenized rows; those that ``max_length`` cuts are counted."""
