@@ -91,7 +91,7 @@ FROZEN = {
 }
 HACKING = {
     "name": "hacking",
-    "divergence": {"second": "verifier", "samples": 16, "window": 2, "patience": 1},
+    "divergence": {"second": "verifier", "samples": 16},
     "warmup": 2,
     "stop": False,
 }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -10,29 +11,35 @@ from rlhf_core.api import BuildContext, ComponentConfig, Config, ConfigError, co
 
 
 class LengthConfig(Config):
-    """The mean completion length leaves that of the warm-up."""
+    """The mean completion length moves, the reward rises with it, and it rises by what the reward pays for length."""
 
-    z: float = Field(default=2.5, gt=0)
-    """Standard deviations (of the warm-up's step means) above the warm-up's mean."""
-    direction: Literal["up", "down", "both"] = "up"
-    """``both`` also warns of answers that shrink."""
-    least_spread: float = Field(default=0.05, gt=0)
-    """Least standard deviation assumed, as a share of the length: five steps can agree by chance."""
+    change: float = Field(default=0.2, gt=0)
+    """Least change of the mean length, as a share of the smaller one; up or down."""
+    rise: float = Field(default=0.25, gt=0)
+    """Least rise of the reward, in standard deviations of its scores."""
+    share: float = Field(default=0.5, gt=0, le=1)
+    """Least share of that rise which the change of length explains, by the slope of scores over the lengths of a
+    prompt's completions (or over the steps' noise, where only metrics are known)."""
+
+    retired: ClassVar[Mapping[str, Any]] = {"z": 2.5, "direction": "up", "least_spread": 0.05}
+    retired_why: ClassVar[str] = (
+        "lengths are tested in both directions and in standard errors, at the rate of monitor 'hacking' false_alarm"
+    )
 
 
 class DistributionConfig(Config):
-    """The rewards of a step move away from those of the warm-up, further each time."""
+    """How far the rewards have moved from those of the warm-up: the metric ``hacking/reward_kl``, and no alarm, since
+    rewards move in every run that learns."""
 
-    kl: float = Field(default=0.15, gt=0)
-    """Nats of KL(warm-up || now), both taken for normal distributions with the measured mean and spread."""
-    checkpoints: int = Field(default=3, ge=2)
-    """Readings in a row that rise, the last of them above ``kl``."""
     every: int = Field(default=2, ge=1)
     """Steps whose mean is one reading."""
 
+    retired: ClassVar[Mapping[str, Any]] = {"kl": 0.15, "checkpoints": 3}
+    retired_why: ClassVar[str] = "rewards move in every run that learns, so the distance is a metric and no alarm"
+
 
 class DivergenceConfig(Config):
-    """The reward that is optimised (the proxy) rises while another measure of quality does not."""
+    """The reward that is optimised (the proxy) rises or holds while another measure of quality falls or stays."""
 
     second: component("reward") | None = None  # pyright: ignore[reportInvalidTypeForm]
     """A reward that nothing trains on, scored on a sample of the rollouts; None compares with the held-out evaluation
@@ -41,18 +48,21 @@ class DivergenceConfig(Config):
     """Rollouts of a step that the second reward scores."""
     every: int = Field(default=1, ge=1)
     """Steps between two readings of the second reward."""
-    window: int = Field(default=3, ge=1)
-    """Readings that are averaged."""
     rise: float = Field(default=0.5, gt=0)
-    """Alarms when the proxy has gained this much since the second measure was at its best, in standard deviations of
-    the warm-up's scores: it stays behind."""
+    """Alarms when the proxy has gained at least this much, in standard deviations of its scores, and the second measure
+    significantly less than ``follow`` times that: it stays behind."""
+    follow: float = Field(default=0.25, gt=0, le=1)
+    """Share of the proxy's gain, both in standard deviations, that a second measure which follows gains too."""
     fall: float = Field(default=0.25, gt=0)
-    """Alarms when the second measure has lost this much since then, in its own standard deviations, while the proxy has
-    not fallen: it is paid for."""
+    """Alarms when the second measure has lost at least this much, in standard deviations of its scores, significantly,
+    and the proxy not half as much: it is paid for."""
     hard_fall: float = Field(default=0.5, gt=0)
-    """Such a loss is a HARD_STOP by itself."""
-    patience: int = Field(default=2, ge=1)
-    """Alarming readings in a row before a warning."""
+    """Such a loss, significant at ``false_stop``, is a HARD_STOP by itself."""
+
+    retired: ClassVar[Mapping[str, Any]] = {"window": 3, "patience": 2}
+    retired_why: ClassVar[str] = (
+        "readings are tested over windows of all lengths, at the rates false_alarm and false_stop"
+    )
 
 
 class DominanceConfig(Config):
@@ -61,27 +71,32 @@ class DominanceConfig(Config):
     share: float = Field(default=0.8, gt=0, le=1)
     """Of the sum of all rises of parts, weights included."""
     rise: float = Field(default=0.5, gt=0)
-    """Least rise of the reward itself, in standard deviations of the warm-up's scores."""
+    """Least rise of the reward itself, in standard deviations of its scores."""
     at_others_cost: float = Field(default=0.05, ge=0)
-    """Another part has lost at least this share of what the first gained; 0 requires no loss."""
+    """Another part has lost at least this share of what the first gained, and significantly; 0 requires no loss."""
     parts: tuple[str, ...] = ()
     """Names of the parts to compare, all on one scale; empty takes a composite's weighted parts, which add up to the
     reward. Parts of any other reward overlap or have units of their own: they are not compared unless named."""
-    window: int = Field(default=3, ge=1)
-    """Steps that are averaged."""
+
+    retired: ClassVar[Mapping[str, Any]] = {"window": 3}
+    retired_why: ClassVar[str] = "readings are tested over windows of all lengths, at the rate false_alarm"
 
 
 class HackingConfig(ComponentConfig):
-    """Reward hacking: four signals, levels OK, WARNING and HARD_STOP; a null signal is off."""
+    """Reward hacking: levels OK, WARNING and HARD_STOP; a null signal is off."""
 
     name: str = "hacking"
     component: ClassVar[str] = "rlhf_plugin_hacking.monitor:HackingMonitor"
+    false_alarm: float = Field(default=0.05, gt=0, lt=1)
+    """Most healthy runs that may get a warning, as a share; divided over the signals, all windows and all steps."""
+    false_stop: float = Field(default=0.01, gt=0, lt=1)
+    """Most healthy runs that may be stopped for a fall of the second measure, as a share."""
     warmup: int = Field(default=5, ge=2)
-    """Steps (evaluations, of an offline run) that are the baseline; no warnings before."""
+    """Steps (evaluations, of an offline run) without warnings, which ``distribution`` measures from."""
     stop: bool = True
     """End the run at HARD_STOP, with a checkpoint; false only warns."""
-    hard_stop_signals: int = Field(default=2, ge=1, le=4)
-    """Signals that are alarming at the same step for a HARD_STOP."""
+    hard_stop_signals: int = Field(default=2, ge=1, le=3)
+    """Signals that are alarming at the same step for a HARD_STOP; ``divergence`` must be one of them."""
     repeat_every: int = Field(default=10, ge=1)
     """Steps before the same warning is given again."""
     length: LengthConfig | None = LengthConfig()
@@ -89,13 +104,18 @@ class HackingConfig(ComponentConfig):
     divergence: DivergenceConfig | None = DivergenceConfig()
     dominance: DominanceConfig | None = DominanceConfig()
 
+    @property
+    def alarm_share(self) -> float:
+        """What each of the signals that can alarm has of ``false_alarm``."""
+        return self.false_alarm / max(1, sum(s is not None for s in (self.length, self.divergence, self.dominance)))
+
     def preflight(self, ctx: BuildContext) -> None:
         """Refuse a monitor without signals, and check the second reward as if it were the run's own."""
-        if all(s is None for s in (self.length, self.distribution, self.divergence, self.dominance)):
+        if all(s is None for s in (self.length, self.divergence, self.dominance)):
             raise ConfigError(
                 "monitor 'hacking' has no signal left",
-                why="all four are null",
-                fix="leave one of length, distribution, divergence and dominance on",
+                why="length, divergence and dominance are null",
+                fix="leave one of them on",
             )
         second = self.divergence.second if self.divergence else None
         if second is None:

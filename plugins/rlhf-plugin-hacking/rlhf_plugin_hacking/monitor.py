@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import logging
 import math
 from collections.abc import Mapping
 from copy import deepcopy
@@ -10,8 +11,16 @@ from typing import Any
 
 from rlhf_core.api import BuildContext, Rollout, Score, StopRun, hookimpl
 from rlhf_plugin_hacking.config import HackingConfig
+from rlhf_plugin_hacking.distribution import Distribution
+from rlhf_plugin_hacking.divergence import Divergence
+from rlhf_plugin_hacking.dominance import Dominance
+from rlhf_plugin_hacking.length import Length, length_slope
 from rlhf_plugin_hacking.second import SecondReward
-from rlhf_plugin_hacking.signals import Distribution, Divergence, Dominance, Finding, Length, Signal
+from rlhf_plugin_hacking.signals import Finding, Signal
+
+STATE = 2
+"""Of :meth:`HackingMonitor.state_dict`; the first kept other readings."""
+_log = logging.getLogger("rlhf")
 
 
 class Level(enum.IntEnum):
@@ -33,14 +42,15 @@ class HackingMonitor:
     def __init__(self, config: HackingConfig, ctx: BuildContext) -> None:
         self.config, self.run, self.session = config, ctx.config, ctx.session
         self.signals: dict[str, Signal] = {}
+        warmup, alpha = config.warmup, config.alarm_share
         if config.length is not None:
-            self.signals["length"] = Length(config.length, config.warmup, self.change)
+            self.signals["length"] = Length(config.length, warmup, alpha, self.change)
         if config.distribution is not None:
-            self.signals["distribution"] = Distribution(config.distribution, config.warmup, self.change)
+            self.signals["distribution"] = Distribution(config.distribution, warmup)
         if config.divergence is not None:
-            self.signals["divergence"] = Divergence(config.divergence, config.warmup, self.change)
+            self.signals["divergence"] = Divergence(config.divergence, warmup, alpha, config.false_stop, self.change)
         if config.dominance is not None:
-            self.signals["dominance"] = Dominance(config.dominance, config.warmup, self.change)
+            self.signals["dominance"] = Dominance(config.dominance, warmup, alpha, self.change)
         self.fresh: list[tuple[Rollout, Score]] = []
         """Scored since the last step was over."""
         self.evaluated: dict[str, float] = {}
@@ -57,8 +67,8 @@ class HackingMonitor:
 
     @hookimpl
     def rlhf_rewards_ready(self, event: Any) -> None:
-        """Keep this step's completions until it is over, if a second reward is to see them."""
-        if self.second is not None:
+        """Keep this step's completions until it is over, for the second reward and the slope of scores over lengths."""
+        if self.second is not None or "length" in self.signals:
             self.fresh += zip(event.rollouts, event.scores)
 
     @hookimpl
@@ -82,7 +92,8 @@ class HackingMonitor:
             measured |= values
             findings |= {name: finding} if finding else {}
         measured |= {k: row[k] for k in ("second_missing",) if k in row}
-        hard = len(findings) >= self.config.hard_stop_signals or any(f.hard for f in findings.values())
+        enough = "divergence" in findings and len(findings) >= self.config.hard_stop_signals
+        hard = enough or any(f.hard for f in findings.values())
         level = Level.HARD_STOP if hard else Level.WARNING if findings else Level.OK
         self._write(step, {**measured, "level": float(level), "signals": float(len(findings))})
         if level is Level.HARD_STOP and self.config.stop:
@@ -115,6 +126,7 @@ class HackingMonitor:
             self.evaluated = evaluated
             return {}
         heldout = {k: evaluated[f"reward/{k}"] for k in ("mean", "std") if f"reward/{k}" in evaluated}
+        row |= length_slope(fresh) if "length" in self.signals else {}
         if self.second is not None and fresh:
             self.readings += 1
             due = self.config.divergence is not None and (self.readings - 1) % self.config.divergence.every == 0
@@ -145,6 +157,7 @@ class HackingMonitor:
     def state_dict(self) -> dict[str, Any]:
         """Everything the next step depends on."""
         return {
+            "version": STATE,
             "signals": deepcopy({k: s.memory for k, s in self.signals.items()}),
             "said": dict(self.last_warned),
             "evaluated": dict(self.evaluated),
@@ -153,7 +166,12 @@ class HackingMonitor:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore :meth:`state_dict`."""
+        """Restore :meth:`state_dict`; that of an earlier release holds other readings, and the baseline begins anew."""
+        if state.get("version") != STATE:
+            _log.warning(
+                "%s: the checkpoint is of an earlier release, so the monitor's baseline begins anew", self.config.name
+            )
+            return
         for name, signal in self.signals.items():
             signal.memory = deepcopy(state["signals"][name])
         self.last_warned = {k: int(v) for k, v in state["said"].items()}

@@ -54,6 +54,7 @@ class SecondReward:
             "proxy_std": pstdev(proxy),
             "second": fmean(second),
             "second_std": pstdev(second),
+            "second_count": float(len(second)),
         }
 
     def _prompt(self, name: str) -> Prompt:

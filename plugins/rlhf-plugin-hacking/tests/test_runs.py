@@ -46,14 +46,14 @@ class Dead:
 
 
 sys.modules["hacking_ones"] = sys.modules[__name__]  # an entry point names a module, and this one's has hyphens
-SECOND = {"divergence": {"second": "verifier", "samples": 16, "window": 2, "patience": 1}, "warmup": 2}
+SECOND = {"divergence": {"second": "verifier", "samples": 32}, "warmup": 2, "hard_stop_signals": 1}
 RUN = {
     "threads": 1,
     "dataset": {"name": "pocket", "subset": "arithmetic"},
     "reward": "ones",
     "trainer": {
         "name": "grpo",
-        "steps": 12,
+        "steps": 14,
         "rollout_batch_size": 32,
         "eval_samples": 0,
         "optimizer": {"learning_rate": 2e-3, "warmup_steps": 1},

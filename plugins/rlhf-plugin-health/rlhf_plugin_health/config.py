@@ -114,6 +114,19 @@ class LengthRunawayConfig(WatchConfig):
     settle: int = Field(default=3, ge=1)
 
 
+class LengthCollapseConfig(WatchConfig):
+    """Completions shrink to a small part of what they were, or to nothing."""
+
+    name: str = "length_collapse"
+    component: ClassVar[str] = "rlhf_plugin_health.samples:LengthCollapse"
+    patience: int = Field(default=2, ge=1)
+    max_shrink: float = Field(default=4.0, gt=1)
+    """Times shorter than the first ``settle`` steps."""
+    floor: float = Field(default=2.0, ge=0)
+    """Tokens that are next to nothing (an end token counts) where completions were longer at first."""
+    settle: int = Field(default=3, ge=1)
+
+
 class RatioDriftConfig(WatchConfig):
     """Behaviour and trainer log-probabilities differ, at any step (the core compares them on the first batch only)."""
 
@@ -139,6 +152,7 @@ class HealthConfig(ComponentConfig):
     kl_spike: KLSpikeConfig | None = KLSpikeConfig()
     gradient_spike: GradientSpikeConfig | None = GradientSpikeConfig()
     length_runaway: LengthRunawayConfig | None = LengthRunawayConfig()
+    length_collapse: LengthCollapseConfig | None = LengthCollapseConfig()
     ratio_drift: RatioDriftConfig | None = RatioDriftConfig()
 
     def build(self, ctx: BuildContext) -> Health:
@@ -152,6 +166,7 @@ class HealthConfig(ComponentConfig):
             self.kl_spike,
             self.gradient_spike,
             self.length_runaway,
+            self.length_collapse,
             self.ratio_drift,
         ]
         return Health([c.model_copy(update={"stop": c.stop or self.stop}).build(ctx) for c in chosen if c is not None])

@@ -5,7 +5,12 @@ from __future__ import annotations
 from statistics import mean, pstdev
 
 from rlhf_core.api import BuildContext
-from rlhf_plugin_health.config import FormatDriftConfig, IdenticalConfig, LengthRunawayConfig
+from rlhf_plugin_health.config import (
+    FormatDriftConfig,
+    IdenticalConfig,
+    LengthCollapseConfig,
+    LengthRunawayConfig,
+)
 from rlhf_plugin_health.watch import Metrics, Watch, number
 
 
@@ -83,6 +88,31 @@ class LengthRunaway(Watch):
             self.change("trainer.reduction", "constant"),
             self.change("trainer.mask_truncated", "false"),
             self.change("trainer.kl.coefficient", 0.01),
+        )
+
+
+class LengthCollapse(Watch):
+    """Completions that say next to nothing."""
+
+    def __init__(self, config: LengthCollapseConfig, ctx: BuildContext) -> None:
+        super().__init__(config, ctx)
+        self.config = config
+
+    def look(self, step: int, metrics: Metrics) -> str | None:
+        """See :class:`LengthCollapseConfig`."""
+        config, length = self.config, number(metrics, "completion_length/mean")
+        start = None if length is None else self.start("length", length, config.settle)
+        if length is None or start is None or start <= config.floor:
+            return None
+        if length * config.max_shrink >= start and length > config.floor:
+            return None
+        return self.message(
+            f"completions have {length:.1f} tokens on average, those of the first steps had {start:.1f}",
+            "the reward, or the mean over a sequence, pays for brevity; or steps are too large and the policy ends at "
+            "once",
+            self.change("trainer.reduction", "constant"),
+            self.change("trainer.kl.coefficient", 0.01),
+            self.change("trainer.optimizer.learning_rate", "...") + ": a third",
         )
 
 

@@ -145,6 +145,7 @@ class Health:
         return {name: watch.state_dict() for name, watch in self.watches.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore it."""
+        """Restore it; a run of an earlier release may lack some."""
         for name, watch in self.watches.items():
-            watch.load_state_dict(state[name])
+            if name in state:  # a watch that an earlier release did not have begins now
+                watch.load_state_dict(state[name])

@@ -99,6 +99,18 @@ CASES: dict[str, tuple[ComponentConfig, Steps, Steps, str]] = {
         rows(completion_length__mean=[10 * 1.12**n for n in range(18)]),
         "times those of the first",
     ),
+    "length collapses": (
+        c.LengthCollapseConfig(),
+        rows(completion_length__mean=[*(100 * n for n in NOISY), 60.0, 40.0, 30.0]),
+        rows(completion_length__mean=[100 * 0.9**n for n in range(17)]),
+        "those of the first steps had 90.0",
+    ),
+    "nothing is said": (
+        c.LengthCollapseConfig(),
+        rows(completion_length__mean=[1.0] * 9),
+        rows(completion_length__mean=[5.0, 6.0, 5.0, 4.0, 1.5, 1.0]),
+        "completions have 1.0 tokens",
+    ),
     "engine and trainer": (
         c.RatioDriftConfig(),
         rows(drift__mean_abs=[0.001, 0.02]),
@@ -158,6 +170,14 @@ def test_a_resumed_monitor_says_what_an_uninterrupted_one_would(case: str) -> No
             row = alarming[min(n, len(alarming) - 1)]
             assert second.observe(n + 1, row) == straight.observe(n + 1, row)
         assert second.state_dict() == straight.state_dict()
+
+
+def test_a_checkpoint_without_a_watch_that_came_later_is_resumed() -> None:
+    first, second = c.HealthConfig().build(make_context()), c.HealthConfig().build(make_context())
+    state = first.state_dict()
+    del state["length_collapse"]
+    second.load_state_dict(state)
+    assert second.state_dict() == first.state_dict()
 
 
 def test_the_same_warning_comes_again_only_now_and_then() -> None:
