@@ -100,7 +100,6 @@ if TYPE_CHECKING:
     from rlhf_core.runs.jsonl import JsonlFile as JsonlFile
     from rlhf_core.runs.jsonl import json_values as json_values
     from rlhf_core.runs.jsonl import read_jsonl as read_jsonl
-    from rlhf_core.runs.manifest import verify_files as verify_files
     from rlhf_core.runs.read import StoredRun as StoredRun
     from rlhf_core.runs.read import find_run as find_run
     from rlhf_core.runs.run_dir import check_writable as check_writable
@@ -207,7 +206,6 @@ TOPICS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "rlhf_core.runs.atomic": ("whole_folder", "write_json", "write_text"),
         "rlhf_core.runs.cache": ("cache_folder",),
         "rlhf_core.runs.jsonl": ("JsonlFile", "json_values", "read_jsonl"),
-        "rlhf_core.runs.manifest": ("verify_files",),
         "rlhf_core.runs.read": ("StoredRun", "find_run"),
         "rlhf_core.runs.run_dir": ("check_writable", "default_run_dir"),
     },

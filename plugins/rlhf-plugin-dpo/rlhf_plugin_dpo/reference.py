@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save
 
-from rlhf_core.api import BuildContext, ModelError
-from rlhf_core.sdk import ForwardOptions, Reference, verify_files, whole_folder
+from rlhf_core.api import BuildContext, ModelError, verify_files
+from rlhf_core.sdk import ForwardOptions, Reference, whole_folder
 from rlhf_plugin_dpo.items import Side
 from rlhf_plugin_dpo.pair_module import PairModule
 

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from rlhf_core.api import ModelConfig, PreferencePair
+from rlhf_core.api import ModelConfig, PreferencePair, verify_files
 from rlhf_core.sdk import (
     cache_folder,
     clear_quantization_config,
     load_tokenizer,
     resolve_model,
-    verify_files,
     weights_digest,
 )
 from rlhf_plugin_reward.encoding import EARLIER_LENGTH
