@@ -61,7 +61,7 @@ def score_samples(reward: RewardModel, samples: Sequence[Sample], label: str = "
     label = label or type(reward).__name__
     with watched("reward", f"score() of {label} for {len(samples)} completions"):
         try:
-            answer: Any = reward.score(samples)
+            answer: Any = reward.score(list(samples))
             scores = list(answer) if isinstance(answer, Iterable) else answer
         except Exception as error:
             return [Score.failed(ScoreStatus.ERROR, f"{type(error).__name__}: {error}")] * len(samples)

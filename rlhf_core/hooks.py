@@ -1,4 +1,4 @@
-"""Hooks: many listeners, pluggy, entry-point group ``rlhf``. Observers do not mutate."""
+"""Hooks: many listeners, pluggy, entry-point group ``rlhf``. Observers cannot mutate: events are read-only."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pluggy
 
 from rlhf_core.disabled import normalise
 from rlhf_core.errors import PluginError, RlhfError, StopRun
+from rlhf_core.frozen import frozen
 from rlhf_core.registry import Entry, check_core_range
 from rlhf_core.runs.deadline import watched
 from rlhf_core.types import Rollout, Score
@@ -180,12 +181,17 @@ class HookBus:
     def fire(self, hook: str, event: Any) -> None:
         """Call every implementation of ``hook``; none keeps the others from being called.
 
+        They see a read-only copy of the event, made only if somebody listens: what one does to it changes nothing.
+
         Raises:
             RlhfError: one raised ``StopRun`` before there was a run to stop.
             PluginError: one raised anything else, and the bus is strict.
         """
         key = "registry" if hook == "rlhf_register" else "event"
-        for impl in reversed(getattr(self.manager.hook, hook).get_hookimpls()):
+        listeners = getattr(self.manager.hook, hook).get_hookimpls()
+        if listeners and key == "event":
+            event = frozen(event)
+        for impl in reversed(listeners):
             plugin, given = impl.plugin_name, {key: event} if impl.argnames else {}
             self.call(f"hook {hook} of plugin '{plugin}'", f"{plugin}:{hook}", partial(impl.function, **given))
         if hook in BEFORE_THE_RUN and self.stop_reason is not None:
@@ -235,6 +241,7 @@ class HookBus:
         Raises:
             RlhfError: a launcher raised. Nothing is started in its place: the run may be half started elsewhere.
         """
+        event = frozen(event)
         for impl in reversed(self.manager.hook.rlhf_launch.get_hookimpls()):
             plugin = impl.plugin_name
             try:

@@ -1,4 +1,4 @@
-"""What passes between prompts, generation, rewards and advantages: plain Python and numpy, never torch.
+"""What passes between prompts, generation, rewards and advantages: plain Python and numpy, never torch; read-only.
 
 Suffixes: ``_T`` completion tokens of one rollout, ``_G`` completions of one prompt.
 """
@@ -14,8 +14,16 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from rlhf_core.frozen import frozen
+
 Message = Mapping[str, str]
 """One chat turn. Example: ``{"role": "user", "content": "What is 2 + 2?"}``"""
+
+
+def _freeze(value: object, *fields: str) -> None:
+    """Give a new value copies of what could be changed: plugins see it, and the maker may keep what it passed."""
+    for name in fields:
+        object.__setattr__(value, name, frozen(getattr(value, name)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +65,9 @@ class Prompt:
     """Further columns of the row; JSON values only. Where a template changed the last turn, ``prompt`` is the row's."""
     media: tuple[Media, ...] = ()
     """Images, sounds or videos that the messages refer to, in the order of their mention."""
+
+    def __post_init__(self) -> None:
+        _freeze(self, "messages", "meta")
 
     @property
     def text(self) -> str:
@@ -177,6 +188,7 @@ class Rollout:
                 f"rollout {self.prompt_id}#{self.group_index}: segments {[s.span for s in self.segments]} "
                 f"do not cover its {len(self.completion_ids)} tokens end to end"
             )
+        _freeze(self, "prompt_ids", "completion_ids", "logprobs_T", "mask_T", "info")
 
 
 class ScoreStatus(enum.StrEnum):
@@ -206,6 +218,7 @@ class Score:
     def __post_init__(self) -> None:
         if self.status is ScoreStatus.OK and (self.value is None or not math.isfinite(self.value)):
             raise ValueError(f"a score with status 'ok' needs a finite value, got {self.value!r}")
+        _freeze(self, "parts")
 
     @property
     def ok(self) -> bool:
@@ -287,6 +300,9 @@ class TokenValues:
     ref_T: npt.NDArray[np.float32] | None = None
     """Logprobs under the reference policy; None when nothing needs them."""
 
+    def __post_init__(self) -> None:
+        _freeze(self, "values_T1", "ref_T")
+
 
 @dataclass(frozen=True, slots=True)
 class Advantages:
@@ -318,6 +334,9 @@ class JudgeRequest:
     temperature: float = 0.0
     seed: int = 0
     """For judges that can be seeded; it also distinguishes repeated questions at a temperature above 0."""
+
+    def __post_init__(self) -> None:
+        _freeze(self, "messages")
 
 
 @dataclass(frozen=True, slots=True)

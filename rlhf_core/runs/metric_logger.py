@@ -48,7 +48,7 @@ class MetricLogger:
         event = hk.StepEnd(step, dict(metrics))
         self.hooks.fire("rlhf_step_end", event)
         for monitor in self.monitors:
-            self._observe(monitor, step, event.metrics)
+            self._observe(monitor, step, dict(metrics))
 
     def _observe(self, monitor: Monitor, step: int, metrics: Mapping[str, float]) -> None:
         entry = self.components.of(monitor)

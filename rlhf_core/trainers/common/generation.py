@@ -40,7 +40,7 @@ class RolloutGenerator:
         distinct = len({s for row in seeds for s in row})
         assert distinct == sum(g.group_size for g in groups), "two requests of a batch share a seed"
         with watched("rollout", f"play() of {self.agent_label} for {distinct} completions"):
-            rollouts = self.agent.play(groups, seeds, self.engine, sampling, version)
+            rollouts = self.agent.play(list(groups), seeds, self.engine, sampling, version)
         return check_rollouts(rollouts, requested(groups), self.agent_label)
 
 

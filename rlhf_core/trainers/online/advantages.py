@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from rlhf_core.contracts import check_advantages, check_returns
+from rlhf_core.frozen import frozen
 from rlhf_core.functional.kl import kl_value
 from rlhf_core.models.reference import Reference
 from rlhf_core.policy.structure import structure
@@ -167,7 +168,7 @@ class AdvantageStep:
         return [apply_overlong_penalty(score, rollout, limit, settings) for score, rollout in zip(scores, rollouts)]
 
     def estimate(self, scored: ScoredRollouts, group_ids: Sequence[int]) -> Advantages:
-        """One advantage per completion of all ranks; the estimator is not called for none.
+        """One advantage per completion of all ranks; the estimator, not called for none, sees read-only copies.
 
         Raises:
             PluginError: the estimator returned something else.
@@ -175,10 +176,12 @@ class AdvantageStep:
         rollouts = scored.rollouts
         if not rollouts:
             return Advantages([])
-        arguments = (list(rollouts), list(scored.scores), list(group_ids))
+        arguments = ([frozen(r) for r in rollouts], [frozen(s) for s in scored.scores], list(group_ids))
         if scored.values is None:
             return check_advantages(self.estimator.estimate(*arguments), rollouts, self.label)
-        advantages = check_advantages(self.estimator.estimate(*arguments, scored.values), rollouts, self.label)
+        advantages = check_advantages(
+            self.estimator.estimate(*arguments, [frozen(v) for v in scored.values]), rollouts, self.label
+        )
         return check_returns(advantages, rollouts, self.label)
 
 

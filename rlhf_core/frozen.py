@@ -1,0 +1,115 @@
+"""Values that cannot be changed: what hooks see, and what prompts, rollouts and scores hold."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import enum
+import sys
+from collections.abc import Mapping, Set
+from pathlib import PurePath
+from typing import Any, NoReturn, TypeVar, cast
+
+import numpy as np
+
+V = TypeVar("V")
+ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, range})
+"""Types whose values cannot change."""
+
+
+def _refuse(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
+    kind = "dict" if isinstance(self, dict) else "list"
+    raise TypeError(f"this {kind} is read-only, since others see it too; change a copy: {kind}(...)")
+
+
+class FrozenDict(dict[Any, Any]):
+    """A dict that refuses changes. Equal to a plain one, written as JSON like one, and plain again once copied."""
+
+    __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FrozenDict, (dict(self),)
+
+    def __copy__(self) -> dict[Any, Any]:
+        return dict(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> dict[Any, Any]:
+        return copy.deepcopy(dict(self), memo)
+
+
+class FrozenList(list[Any]):
+    """A list that refuses changes. Equal to a plain one, written as JSON like one, and plain again once copied."""
+
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+    append = clear = extend = insert = pop = remove = reverse = sort = _refuse
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FrozenList, (list(self),)
+
+    def __copy__(self) -> list[Any]:
+        return list(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> list[Any]:
+        return copy.deepcopy(list(self), memo)
+
+
+def frozen(value: V) -> V:
+    """A deep copy that refuses changes; the types stay, but for sets.
+
+    dicts and lists become :class:`FrozenDict` and :class:`FrozenList`, arrays read-only (for good: numpy refuses to
+    make them writable again), dataclasses are copied field by field, and a tensor is a copy that nobody else sees.
+
+    Example:
+        frozen({"scores": [1.0, 2.0]})["scores"][0] = 5.0  # TypeError
+    """
+    return cast("V", _frozen(value))
+
+
+def _frozen(value: Any) -> Any:
+    kind = type(value)
+    if kind in ATOMS or isinstance(value, (enum.Enum, PurePath, np.generic)):
+        return value
+    if isinstance(value, np.ndarray):
+        return frozen_array(value)
+    if isinstance(value, tuple):
+        if ATOMS.issuperset(map(type, value)):
+            return value
+        items = map(_frozen, value)
+        return kind(*items) if hasattr(value, "_fields") else tuple(items)
+    if isinstance(value, Mapping):
+        return FrozenDict({k: _frozen(v) for k, v in value.items()})
+    if isinstance(value, list):
+        return FrozenList(map(_frozen, value))
+    if isinstance(value, Set):
+        return frozenset(map(_frozen, value))
+    if dataclasses.is_dataclass(value):
+        return _frozen_fields(value)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # what cannot be copied is described, rather than shared
+        return repr(value)
+
+
+def _frozen_fields(value: Any) -> Any:
+    """A copy of a dataclass; what its ``__post_init__`` checks has been checked."""
+    new = object.__new__(type(value))
+    for field in dataclasses.fields(value):
+        object.__setattr__(new, field.name, _frozen(getattr(value, field.name)))
+    return new
+
+
+def frozen_array(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A copy over immutable bytes; the array itself if it is one already."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if isinstance(base, bytes):
+        return array
+    if array.dtype.hasobject or not array.size:
+        held = array.copy()
+        held.flags.writeable = False
+        return held
+    return np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape)
