@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -29,9 +30,42 @@ class CheckedLoss:
         """The loss's answer.
 
         Raises:
-            PluginError: it does not fit the batch.
+            PluginError: it does not fit the batch, or the loss has changed the batch.
         """
-        return check_loss(self.loss(batch), batch, self.label)
+        return call_loss(self.loss, batch, self.label)
+
+
+def call_loss(loss: Loss, batch: Any, label: str) -> LossOutput:
+    """Call a loss, and check its answer and that it has left the batch alone: the core and other terms use it next.
+
+    In-place operations are seen by the count that torch keeps of them for autograd, so this costs nothing.
+
+    Raises:
+        PluginError: names the tensor that was changed, or what came and what was expected.
+    """
+    tensors = {name: tensor for name, tensor in _fields(batch).items() if isinstance(tensor, torch.Tensor)}
+    before = {name: t._version for name, t in tensors.items() if not t.is_inference()}
+    try:
+        answer = loss(batch)
+    except RuntimeError as error:
+        if "in-place operation" not in str(error):
+            raise
+        raise contract_error(label, f"no loss: {error}", "a new tensor; a loss changes nothing in place") from error
+    changed = [name for name, version in before.items() if tensors[name]._version != version]
+    replaced = [name for name, tensor in tensors.items() if getattr(batch, name) is not tensor]
+    if changed or replaced:
+        raise contract_error(
+            label,
+            f"its loss after changing {', '.join([*changed, *replaced])} of the batch",
+            "a batch left as it was: no in-place operations (mul_, masked_fill_, zero_) on it or on views of it",
+        )
+    return check_loss(answer, batch, label)
+
+
+def _fields(batch: Any) -> dict[str, Any]:
+    if dataclasses.is_dataclass(batch):
+        return {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+    return dict(vars(batch)) if hasattr(batch, "__dict__") else {}
 
 
 def wanted_shape(batch: Any) -> tuple[int, ...] | None:

@@ -11,6 +11,7 @@ import numpy as np
 from rlhf_core.config.base import ComponentConfig
 from rlhf_core.context import BuildContext
 from rlhf_core.testing.config import built, check_config
+from rlhf_core.testing.purity import left_alone
 from rlhf_core.testing.report import require
 from rlhf_core.testing.samples import make_context
 from rlhf_core.types import FinishReason, Prompt, PromptGroup, Rollout, RolloutRequest, SamplingParams
@@ -63,13 +64,13 @@ def check_agent(config: ComponentConfig, ctx: BuildContext | None = None) -> Non
         AssertionError: a property does not hold.
     """
     check_config(config, "agent")
-    agent = built(config, "agent", ctx or make_context())
+    play = left_alone(config, built(config, "agent", ctx or make_context()).play, "play()", "groups", "seeds")
     groups = [
         PromptGroup(Prompt(f"kit/{p}", ({"role": "user", "content": f"{p}?"},)), (40 + p, 63), 2 + p) for p in range(3)
     ]
     seeds = [[1000 * p + g for g in range(group.group_size)] for p, group in enumerate(groups)]
     engine = FakeEngine()
-    whole = agent.play(groups, seeds, engine, SAMPLING, 7)
+    whole = play(groups, seeds, engine, SAMPLING, 7)
     expected = [(g.prompt.id, i) for g in groups for i in range(g.group_size)]
     got = [(r.prompt_id, r.group_index) for r in whole]
     require(
@@ -86,7 +87,7 @@ def check_agent(config: ComponentConfig, ctx: BuildContext | None = None) -> Non
     )
     check_seeds(config, engine)
     check_rollouts(config, whole, groups)
-    again = agent.play(groups, seeds, FakeEngine(), SAMPLING, 7)
+    again = play(groups, seeds, FakeEngine(), SAMPLING, 7)
     require(
         _same(whole, again),
         config,
@@ -94,7 +95,7 @@ def check_agent(config: ComponentConfig, ctx: BuildContext | None = None) -> Non
         "two plays differ",
         "draw from the given seeds only",
     )
-    last = agent.play(groups[2:], seeds[2:], FakeEngine(), SAMPLING, 7)
+    last = play(groups[2:], seeds[2:], FakeEngine(), SAMPLING, 7)
     require(
         _same(whole[-len(last) :], last),
         config,

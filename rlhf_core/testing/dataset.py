@@ -9,6 +9,7 @@ from rlhf_core.config.base import ComponentConfig
 from rlhf_core.config.data import DatasetSettings, section_keys
 from rlhf_core.context import BuildContext
 from rlhf_core.errors import DatasetError
+from rlhf_core.frozen import frozen
 from rlhf_core.testing.config import built, check_config
 from rlhf_core.testing.report import require
 from rlhf_core.testing.samples import make_context
@@ -39,15 +40,15 @@ def check_dataset(
     context = ctx or make_context()
     config.preflight(context)
     source = built(config, "dataset", context)
-    rows_by_split = {split: check_rows(config, source.rows(split), split) for split in ("train", "heldout")}
+    rows_by_split = {split: frozen(check_rows(config, source.rows(split), split)) for split in ("train", "heldout")}
     require(bool(rows_by_split["train"]), config, "there are rows to train on", 'rows("train") is empty')
     again = built(config, "dataset", context)
     for split, rows in rows_by_split.items():
         require(
-            rows == [dict(r) for r in again.rows(split)],
+            rows == [dict(r) for r in again.rows(split)] == [dict(r) for r in source.rows(split)],
             config,
             "rows are the same whenever they are read",
-            f"the {split} rows of two sources differ",
+            f"the {split} rows of two sources, or of two reads, differ",
             "draw with a seed from the Config, and sort what a file system or a set returns",
         )
     check_ids(config, rows_by_split)

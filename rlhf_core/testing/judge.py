@@ -8,6 +8,7 @@ from typing import Any
 from rlhf_core.config.base import ComponentConfig
 from rlhf_core.context import BuildContext
 from rlhf_core.testing.config import built, check_config
+from rlhf_core.testing.purity import left_alone
 from rlhf_core.testing.report import require
 from rlhf_core.testing.samples import make_context
 from rlhf_core.types import JudgeReply, JudgeRequest
@@ -31,6 +32,7 @@ def check_judge(
     """
     check_config(config, "judge")
     judge: Any = built(config, "judge", ctx or make_context())
+    ask = left_alone(config, judge.ask, "ask()", "requests")
     asked = list(
         requests
         or [
@@ -39,9 +41,11 @@ def check_judge(
         ]
     )
     try:
-        require(list(judge.ask([])) == [], config, "an empty call gets an empty answer", "something else came")
+        require(list(ask([])) == [], config, "an empty call gets an empty answer", "something else came")
         try:
-            replies = list(judge.ask(asked))
+            replies = list(ask(asked))
+        except AssertionError:
+            raise
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
             raise AssertionError(
@@ -51,7 +55,7 @@ def check_judge(
         require(len(replies) == len(asked), config, "one reply per request", f"{len(replies)} for {len(asked)}")
         require(all(isinstance(r, JudgeReply) for r in replies), config, "replies are JudgeReply", repr(replies[:1]))
         for request, reply in zip(asked, replies):
-            alone = judge.ask([request])[0]
+            alone = ask([request])[0]
             require(
                 (alone.text, alone.status) == (reply.text, reply.status),
                 config,

@@ -16,8 +16,8 @@ def check_loss(config: ComponentConfig, ctx: BuildContext | None = None, *, clip
 
     Token losses: an unreduced, finite ``loss_BT``; the gradient raises the logprob of labels and of tokens with a
     positive advantage, and lowers those with a negative one; masked places and padding change nothing; micro-batches
-    add up to the whole batch's gradient under every reduction; no gradient past the clip; nothing is modified and the
-    same batch gives the same loss.
+    add up to the whole batch's gradient under every reduction; no gradient past the clip; nothing is modified, in any
+    call, and the same batch gives the same loss.
 
     Unpaired losses (single responses, each desirable or not): the gradient raises desirable responses and lowers the
     others; micro-batches add up.
@@ -41,7 +41,9 @@ def check_loss(config: ComponentConfig, ctx: BuildContext | None = None, *, clip
         repr(config.consumes),
         'consumes: ClassVar[str | None] = "token_advantages"',
     )
-    loss = built(config, "loss", ctx or make_context())
+    from rlhf_core.testing.purity import left_alone
+
+    loss = left_alone(config, built(config, "loss", ctx or make_context()), "a loss", "batch")
     if config.consumes == "pairs":
         from rlhf_core.testing.pair_loss import check_pair_loss
 

@@ -9,6 +9,7 @@ from typing import Any
 from rlhf_core.config.base import ComponentConfig
 from rlhf_core.context import BuildContext
 from rlhf_core.testing.config import built, check_config
+from rlhf_core.testing.purity import left_alone
 from rlhf_core.testing.report import require
 from rlhf_core.testing.samples import make_context, make_samples
 from rlhf_core.types import Sample, Score
@@ -39,7 +40,8 @@ def check_reward(
     check_config(config, "reward")
     reward = built(config, "reward", ctx or make_context())
     try:
-        check_scores(config, reward.score, list(samples or make_samples()), tolerance)
+        score = left_alone(config, reward.score, "score()", "samples")
+        check_scores(config, score, list(samples or make_samples()), tolerance)
     finally:
         close = getattr(reward, "close", None)
         if callable(close):
@@ -64,9 +66,10 @@ def check_verifier(
     check_config(config, "verifier")
     verifier = built(config, "verifier", ctx or make_context(policy=None))
     rows = list(samples or make_samples())
+    verify = left_alone(config, verifier.verify, "verify()", "sample")
 
     def score(batch: Sequence[Sample]) -> list[Score]:
-        return [verifier.verify(s) for s in batch]
+        return [verify(s) for s in batch]
 
     check_scores(config, score, rows, 0.0)
     if getattr(config, "needs_answer", False):
@@ -115,6 +118,8 @@ def _ask(config: ComponentConfig, score: Scorer, samples: Sequence[Sample]) -> l
     """Score, and check count and types."""
     try:
         scores = list(score(samples))
+    except AssertionError:
+        raise
     except Exception as error:
         shown = [s.completion[:40] for s in samples[:3]]
         raise AssertionError(

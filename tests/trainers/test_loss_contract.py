@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -103,3 +104,43 @@ def test_the_right_shape_trains(kind: str, terms: bool) -> None:
         return LossOutput(row, {"gap": (row.detach().sum(), 9), "more": (1, torch.tensor([3.0]))})
 
     assert learner(kind, change, terms=terms and kind == "token").update([Item()] * 3)["more"] == pytest.approx(1 / 3)
+
+
+IN_PLACE: list[tuple[str, str, Callable[[Any], Any]]] = [
+    ("token", "mask_BT", lambda batch: batch.mask_BT.zero_()),
+    ("token", "advantages_BT", lambda batch: batch.advantages_BT.mul_(0)),
+    ("token", "advantages_BT", lambda batch: batch.advantages_BT[0].fill_(2)),
+    ("token", "old_logprobs_BT", lambda batch: batch.old_logprobs_BT.copy_(batch.logprobs_BT.detach())),
+    ("token", "ref_logprobs_BT", lambda batch: batch.ref_logprobs_BT.detach().add_(1)),
+    ("token", "logprobs_BT", lambda batch: batch.logprobs_BT.mul_(2)),
+    ("pairs", "chosen_B", lambda batch: batch.chosen_B.add_(1)),
+    ("unpaired", "desirable_B", lambda batch: batch.desirable_B.logical_not_()),
+    ("token", "mask_BT", lambda batch: object.__setattr__(batch, "mask_BT", GRID.clone())),
+]
+
+
+@pytest.mark.parametrize("measured", [False, True])
+@pytest.mark.parametrize("terms", [False, True])
+@pytest.mark.parametrize(("kind", "field", "change"), IN_PLACE)
+def test_a_loss_that_changes_its_batch_is_named_before_anything_is_learned(
+    kind: str, field: str, change: Callable[[Any], Any], terms: bool, measured: bool
+) -> None:
+    def loss(batch: Any) -> LossOutput:
+        out = LossOutput(values(batch) * 1.0)
+        change(batch)
+        return out
+
+    made = learner(kind, lambda row: LossOutput(row))
+    config = OnlineTrainerConfig(name="t", kl={"coefficient": 0.1, "where": "loss"})  # pyright: ignore[reportArgumentType]
+    made.loss = policy_loss(CheckedLoss(loss, "loss 'odd'"), config) if terms and kind == "token" else loss
+    module: Any = made.module
+    module.register_forward_hook(lambda *given: own_tensors(given[-1]))
+    with pytest.raises(PluginError, match=rf"(changing [\w, ]*{field}|in-place)[\s\S]*in.place"):
+        (made.measure if measured else made.update)([Item()] * 3)
+    assert not module.weight.any()
+
+
+def own_tensors(batch: Any) -> Any:
+    """The batch over tensors that no other test sees; the policy's keep their gradient."""
+    named = {f.name: getattr(batch, f.name) for f in fields(batch)}
+    return type(batch)(**{k: v if v is None else v.clone() for k, v in named.items()})

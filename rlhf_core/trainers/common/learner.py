@@ -18,7 +18,7 @@ from rlhf_core.contracts import class_name
 from rlhf_core.errors import TrainingDiverged
 from rlhf_core.functional.importance import bounded_ratio
 from rlhf_core.functional.reduce import reduce_loss
-from rlhf_core.loss_contract import check_loss
+from rlhf_core.loss_contract import call_loss
 from rlhf_core.protocols import Loss, Strategy
 from rlhf_core.strategy.no_grad_forward import NoGradForward
 from rlhf_core.trainers.common.config import LoopSettings, OptimizerSettings
@@ -203,7 +203,7 @@ class Learner:
         add(sums, weights, {"loss": (number, 0.0), **core_metrics(batch), **out.metrics})
 
     def _loss(self, batch: Any) -> LossOutput:
-        return check_loss(self.loss(batch), batch, f"loss {class_name(self.loss)}")
+        return call_loss(self.loss, batch, f"loss {class_name(self.loss)}")
 
     def reduce(self, loss: torch.Tensor, batch: Any, tokens: float, sequences: float) -> torch.Tensor:
         """Mask and divide by the global denominator (see :mod:`rlhf_core.functional.reduce`)."""
