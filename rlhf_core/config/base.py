@@ -70,8 +70,9 @@ class ComponentConfig(Config):
     component: ClassVar[str] = ""
     """``module:name`` of a class or function that makes the component. It is called with the configuration,
     ``GSPOLoss(config)``; with ``(config, ctx)`` if its second parameter is required or called ``ctx``; with nothing if
-    it takes nothing. ``module:Class.from_config`` names a class method. Where something is to be decided, define
-    :meth:`build` instead. Of a base class's ``build`` and a subclass's ``component`` the nearer counts.
+    it takes nothing and there are no settings. ``module:Class.from_config`` names a class method. Where something is
+    to be decided, define :meth:`build` instead. Of a base class's ``build`` and a subclass's ``component`` the nearer
+    counts.
 
     A class that also has fields made with ``component("judge")`` gives that annotation a name outside the class."""
 

@@ -17,15 +17,13 @@ if TYPE_CHECKING:
 
 def construct(config: ComponentConfig, ctx: BuildContext) -> Any:
     """Import what ``config.component`` names and call it: ``target(config)``, or ``target(config, ctx)`` where it wants
-    the context, or ``target()`` where it takes nothing.
+    the context, or ``target()`` where it takes nothing and there are no settings.
 
     Raises:
         PluginError: see :func:`import_component`.
     """
     target = import_component(type(config))
-    if takes_nothing(target):
-        return target()
-    return target(config, ctx) if takes_context(target) else target(config)
+    return target(*arguments(target, config, ctx))
 
 
 def import_component(cls: type[ComponentConfig]) -> Callable[..., Any]:
@@ -52,6 +50,13 @@ def import_component(cls: type[ComponentConfig]) -> Callable[..., Any]:
     if not callable(target):
         raise _broken(cls, f"it is a {type(target).__name__}", "name a class, or a function that returns the component")
     return target
+
+
+def arguments(target: Callable[..., Any], config: ComponentConfig, ctx: Any) -> tuple[Any, ...]:
+    """What a component is made of; nothing only where there are no settings that would then have no effect."""
+    if takes_nothing(target) and set(type(config).model_fields) <= {"name"}:
+        return ()
+    return (config, ctx) if takes_context(target) else (config,)
 
 
 def takes_nothing(target: Callable[..., Any]) -> bool:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from rlhf_core import protocols
 from rlhf_core.config.base import ComponentConfig
-from rlhf_core.config.construct import import_component, takes_context
+from rlhf_core.config.construct import arguments, import_component
 from rlhf_core.context import BuildContext
 from rlhf_core.errors import PluginError, RlhfError
 from rlhf_core.kinds import METHODS, PROTOCOLS
@@ -105,8 +105,7 @@ def check_component_string(config: ComponentConfig) -> None:
     """``component`` names something that can be called with the config, or with config and context."""
     try:
         target = import_component(type(config))
-        arguments = (config, None) if takes_context(target) else (config,)
-        inspect.signature(target).bind(*arguments)
+        inspect.signature(target).bind(*arguments(target, config, None))
         problem = ""
     except (PluginError, TypeError) as error:
         problem = f"{error}"

@@ -125,3 +125,12 @@ class NoSettings:
 
 def test_what_takes_nothing_is_called_with_nothing() -> None:
     assert type(with_component(f"{HERE}:NoSettings").build(make_context())) is NoSettings
+
+
+def test_settings_are_never_left_out_in_silence() -> None:
+    class WithSetting(PlainConfig):
+        component: ClassVar[str] = f"{HERE}:NoSettings"
+        rate: float = 1.0
+
+    with pytest.raises(TypeError):
+        WithSetting().build(make_context())
