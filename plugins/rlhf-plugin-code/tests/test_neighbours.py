@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -95,6 +96,24 @@ def test_new_sessions_and_groups_are_denied(sandbox: Sandbox) -> None:
 def test_a_late_program_is_late_on_a_busy_machine_too(sandbox: Sandbox, code: str) -> None:
     with starved():
         assert sandbox.script(code, timeout_s=0.3).why == "time"
+
+
+MASKED = """
+from rlhf_plugin_code.sandbox import Limits, Sandbox
+with Sandbox(Limits(timeout_s=0.3)) as box:
+    print(box.script("import os; print(os.path.exists('/proc/self'))").stdout.strip(), "no /proc" in box.isolation)
+    print(box.script("while True: pass").why, box.script("import time; time.sleep(60)").why)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to cover a part of /proc")
+def test_time_is_known_where_programs_have_no_proc() -> None:
+    """As in a container that masks parts of its /proc: the kernel then mounts no other one."""
+    cover = 'mount -t tmpfs none /proc/irq && exec "$0" -c "$1"'
+    done = subprocess.run(["unshare", "-m", "sh", "-c", cover, sys.executable, MASKED], capture_output=True, text=True)
+    if "mount:" in done.stderr or "unshare:" in done.stderr:
+        pytest.skip(done.stderr)
+    assert done.stdout == "False False\ntime time\n", done.stderr
 
 
 def look(cpu_s: float, waited_s: float = 0.0, *, runnable: bool = True, thread: int = 1, ended_s: float = 0.0) -> Look:

@@ -230,7 +230,13 @@ def main(descriptor: int, parent: int) -> None:
     gc.disable()
     control.send(
         json.dumps(
-            {"ready": {"landlock": zygote.landlock, "proc": zygote.watch is not None, "mounts": zygote.elsewhere < 0}}
+            {
+                "ready": {
+                    "landlock": zygote.landlock,
+                    "proc": zygote.watch is not None,
+                    "mounts": inner and zygote.elsewhere < 0,
+                }
+            }
         ).encode()
     )
     zygote.serve()
