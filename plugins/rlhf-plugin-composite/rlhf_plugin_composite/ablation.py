@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -213,7 +212,7 @@ def compositions(total: int, count: int) -> Iterator[tuple[int, ...]]:
         yield from ((first, *others) for others in compositions(total - first, count - 1))
 
 
-def weigh(scored: Scored, weightings: Sequence[Mapping[str, float]], hollow: re.Pattern[str]) -> list[Weighing]:
+def weigh(scored: Scored, weightings: Sequence[Mapping[str, float]], hollow: Any) -> list[Weighing]:
     """Measure every weighting; the first is what the others' choices are compared with."""
     groups = by_prompt(scored.prompts)
     weights_WK = np.array([[w.get(n, 0.0) for n in scored.names] for w in weightings])
@@ -233,7 +232,7 @@ def _weighing(
     groups: Sequence[Sequence[int]],
     baseline: Sequence[int],
     rivals: npt.NDArray[np.intp],
-    hollow: re.Pattern[str],
+    hollow: Any,
 ) -> Weighing:
     chosen = [best(value_N, group) for group in groups]
     contested = [i for i, group in enumerate(groups) if len(group) > 1]

@@ -14,15 +14,24 @@ from rlhf_core.api import BuildContext, ComponentConfig, Config, ConfigError, co
 if TYPE_CHECKING:
     from rlhf_plugin_composite.rules import ProgrammaticReward
 
+_GOOD = "(great|good|excellent|wonderful|fantastic|amazing|awesome|brilliant|interesting|thoughtful|insightful)"
 HOLLOW = (
-    "that('s| is) a (great|good|excellent|wonderful) question",
+    f"(that('s| is)|what) an? (really |very |truly )?{_GOOD} (question|point|idea)",
+    f"{_GOOD} question!",
     "great question",
     "absolutely[!,.]",
     "certainly[!,.]",
     "of course[!,.]",
-    "(i'd|i would) be (happy|glad) to help",
-    "happy to help",
-    "glad you asked",
+    "(^|(?<=[.!?]\\s)|(?<=\\n))(sure|sure thing|definitely|indeed|no problem|with pleasure)[!,.]",
+    "(happy|glad|delighted|pleased) to (help|assist)",
+    "(i'm|i am|we're) here to (help|assist)",
+    "(glad|happy) you asked",
+    "thank(s| you) (so much |very much )?for (asking|your question|the question|reaching out)",
+    "you('re| are) (absolutely|totally|completely) right",
+    "i (completely|totally|fully) understand",
+    "(i )?hope (this|that) (helps|is helpful)",
+    "(let me know|feel free to (ask|reach out)) if you (have|need|would like) (any|more|further)",
+    "would you like (more|further|additional) (details?|information|help)",
 )
 """Phrases that affirm and say nothing; the first thing that a policy learns from a reward model that likes them."""
 
@@ -102,7 +111,9 @@ class ProgrammaticConfig(ComponentConfig):
     checks: dict[str, FormatCheck] = Field(default_factory=dict)
     """Name -> format check. Example: ``{steps: {pattern: "step 1"}, json: {pattern: "[{].*[}]", whole: true}}``"""
     max_characters: int = Field(default=20_000, ge=1)
-    """Patterns read no further, so that a runaway completion cannot stall them."""
+    """Patterns read no further."""
+    pattern_timeout_s: float = Field(default=1.0, gt=0)
+    """Seconds for the patterns of one completion; one that needs longer has status ``timeout``, not a score."""
 
     @model_validator(mode="after")
     def _some_rule(self) -> ProgrammaticConfig:

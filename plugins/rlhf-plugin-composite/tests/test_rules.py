@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.api import ConfigError, Prompt, Sample
+from rlhf_core.api import ConfigError, Prompt, Sample, ScoreStatus
 from rlhf_core.testing import check_reward
 from rlhf_plugin_composite.config import ProgrammaticConfig
 from rlhf_plugin_composite.rules import ProgrammaticReward
@@ -32,6 +32,15 @@ def test_conforms() -> None:
         "Of course! A cat.",
         "I'd be happy to help! A cat.",
         "A cat. I am HAPPY TO HELP.",
+        "That\u2019s a great question! Ann has a cat.",
+        "What a really thoughtful question. A cat.",
+        "Sure! A cat.",
+        "A cat. Definitely, a cat.",
+        "Thank you so much for asking. A cat.",
+        "A cat. I hope this helps!",
+        "A cat. Let me know if you have any questions.",
+        "A cat. Would you like more detail?",
+        "You\u2019re absolutely right, a cat.",
     ],
 )
 def test_hollow_phrases_fail_wherever_they_stand(text: str) -> None:
@@ -40,8 +49,23 @@ def test_hollow_phrases_fail_wherever_they_stand(text: str) -> None:
 
 
 def test_words_that_only_look_hollow_pass() -> None:
-    passing = scores(["Of course material she said nothing.", "It is absolutely a cat.", "Ann."])
-    assert [s.value for s in passing] == [1.0] * 3
+    texts = [
+        "Of course material she said nothing.",
+        "It is absolutely a cat.",
+        "Ann.",
+        "I am not sure.",
+        "A good point to begin with is the cat.",
+        "They came here to help.",
+    ]
+    assert [s.value for s in scores(texts)] == [1.0] * 6
+
+
+def test_a_pattern_that_backtracks_for_ever_costs_one_score_and_no_run() -> None:
+    check = {"checks": {"twice": {"pattern": "(?:a|a)+$"}}, "pattern_timeout_s": 0.2}
+    late, fine = scores(["a" * 60 + "b", "aa"], **check)
+    assert (late.value, late.status) == (None, ScoreStatus.TIMEOUT)
+    assert "pattern_timeout_s" in late.detail
+    assert fine.value == 1.0
 
 
 def test_the_length_gate_is_binary_or_falls_evenly() -> None:

@@ -26,7 +26,14 @@ NEUTRAL = (
 """Sentences that say nothing, whatever stands before them."""
 PADDING = (1, 2, 4)
 """How many of them are appended."""
-HOLLOW = ("Great question!", "Of course!", "Absolutely!", "I'd be happy to help!")
+HOLLOW = (
+    "Great question!",
+    "That's a great question!",
+    "Of course!",
+    "Absolutely!",
+    "Certainly!",
+    "I'd be happy to help!",
+)
 """Affirmations that are put in front."""
 BATCH = 32
 
