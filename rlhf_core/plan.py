@@ -38,6 +38,8 @@ class Plan:
     world_size: int
     conditions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """``KIND NAME`` -> what the component says about the machine (``ComponentConfig.conditions``), if anything."""
+    rows: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Source of the data set -> number of rows to train on and held out; empty where they were not read beforehand."""
 
     def to_json(self) -> dict[str, Any]:
         """JSON values, in a stable order."""
@@ -48,6 +50,7 @@ class Plan:
             "seed": self.seed,
             "world_size": self.world_size,
             "conditions": {component: dict(facts) for component, facts in self.conditions.items()},
+            "rows": {source: dict(sizes) for source, sizes in self.rows.items()},
         }
 
     @property
@@ -60,13 +63,25 @@ class Plan:
         """Load a ``plan.json``."""
         data = json.loads(path.read_text())
         return cls(
-            data["config"],
+            with_old_split(data["config"]),
             tuple(data["components"]),
             data["versions"],
             data["seed"],
             data["world_size"],
             data.get("conditions", {}),
+            data.get("rows", {}),
         )
+
+
+def with_old_split(config: Any) -> Any:
+    """A planned configuration in which data sets of versions before ``dataset.heldout_by`` keep their held-out rows."""
+    if isinstance(config, list):
+        return [with_old_split(part) for part in config]
+    if not isinstance(config, dict):
+        return config
+    known = {key: with_old_split(part) for key, part in config.items()}
+    is_old = {"sources", "heldout_fraction"} <= known.keys() and "heldout_by" not in known
+    return {**known, "heldout_by": "place"} if is_old else known
 
 
 def library_versions() -> dict[str, str]:

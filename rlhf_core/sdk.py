@@ -63,7 +63,6 @@ if TYPE_CHECKING:
     from rlhf_core.models.sources import model_paths as model_paths
     from rlhf_core.models.sources import resolve_model as resolve_model
     from rlhf_core.models.sources import weights_digest as weights_digest
-    from rlhf_core.models.text_encoding import encode_text as encode_text
     from rlhf_core.policy.forward import completion_logprobs as completion_logprobs
     from rlhf_core.policy.forward_options import ForwardOptions as ForwardOptions
     from rlhf_core.protocols import Advantage as Advantage
@@ -143,7 +142,6 @@ TOPICS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "clear_quantization_config",
         ),
         "rlhf_core.models.prompt_format": ("Formatter", "encode_raw_prompt"),
-        "rlhf_core.models.text_encoding": ("encode_text",),
         "rlhf_core.models.reference": ("Reference",),
         "rlhf_core.models.save": ("load_weights", "save_model"),
         "rlhf_core.models.sources": (

@@ -15,7 +15,7 @@ from typing import Any
 from rlhf_core.api import BuildContext, ConfigError, ModelConfig, Prompt
 from rlhf_core.sdk import context_of, load_sampler, resolve_model, weights_digest, write_json
 from rlhf_eval.benchmark import SuiteBenchmark, check_rows
-from rlhf_eval.items import rows, worked_examples
+from rlhf_eval.items import rows, section, worked_examples
 from rlhf_eval.plot import draw
 from rlhf_eval.report import pass_rates, report
 from rlhf_eval.selectors import Say, Selector, score
@@ -56,6 +56,13 @@ class Job:
                 "weights": weights_digest(self.model.path),
             },
         }
+
+    def seen_in_training(self, ctx: BuildContext) -> dict[str, Any]:
+        """``{"rows": n, "warning": text}`` if the runs that the model comes from trained on rows of the suite."""
+        suite = self.suite.resolved(ctx)
+        datasets = context_of(ctx.registry, dataset=section(suite, suite.path)).datasets
+        count, warning = datasets.seen_in_training(self.model.path, [p.id for p in rows(suite, datasets)])
+        return {"rows": count, "warning": warning} if count else {}
 
     def suite_settings(self, ctx: BuildContext) -> dict[str, Any]:
         """The settings but for the model.
@@ -201,6 +208,9 @@ def conclude(job: Job, ctx: BuildContext, folder: ResultFolder, say: Say) -> dic
     chosen = {s.name: score(s, folder, all_rows, ctx, say) for s in job.selectors}
     times = list(read_jsonl(folder.times_path))
     result = report(all_rows, chosen) | {"seconds": sum(t["seconds"] for t in times)}
+    if seen := job.seen_in_training(ctx):
+        result["seen_in_training"] = seen
+        say(f"warning: {seen['warning']}")
     write_json(folder.path / "report.json", result)
     folder.write("pass_rates.jsonl", pass_rates(all_rows))
     if "best_at" in result and not draw(result, folder.path / "curve.png"):

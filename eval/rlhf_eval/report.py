@@ -138,6 +138,8 @@ def endings(rows: Sequence[Row]) -> dict[str, Any]:
 def warnings(figures: Mapping[str, Any]) -> list[str]:
     """What a reader of the figures should know first."""
     endings, texts = figures["endings"], list[str]()
+    if "seen_in_training" in figures:
+        texts.append(f"{figures['seen_in_training']['warning']}: the figures are too good")
     if endings["truncated"] > TRUNCATED_WARNING:
         texts.append(
             f"{endings['truncated']:.1%} of the completions were cut at the token limit before they ended "

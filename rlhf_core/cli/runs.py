@@ -98,13 +98,37 @@ def compare(names: tuple[str, ...], as_json: bool) -> None:
     settings = _different([_flat(r.plan.config) for r in stored_runs])
     last = [{k: v[-1] for k, v in r.series().items()} for r in stored_runs]
     metrics = {k: [row.get(k) for row in last] for k in dict.fromkeys(k for row in last for k in row)}
+    warnings = _seen_in_training(stored_runs, labels)
     if as_json:
-        emit_json({"runs": [_head(r) for r in stored_runs], "settings": settings, "metrics": metrics})
+        heads = [_head(r) for r in stored_runs]
+        emit_json({"runs": heads, "settings": settings, "metrics": metrics, "warnings": warnings})
         return
     table(("setting", *labels), ((k, *map(_text, v)) for k, v in settings.items()))
     click.echo("")
     rows = [("status", [r.status for r in stored_runs]), ("steps", [r.steps for r in stored_runs]), *metrics.items()]
     table(("last value of", *labels), ((k, *map(_text, v)) for k, v in rows))
+    for warning in warnings:
+        click.secho(f"warning: {warning}", fg="yellow")
+
+
+def _seen_in_training(stored_runs: list[StoredRun], labels: list[str]) -> list[str]:
+    """A warning for each pair of runs of which one was trained on what the other (or it itself) holds out."""
+    from rlhf_core.runs.trained_rows import ancestors, read_rows, seen_by
+
+    warnings: list[str] = []
+    lines = [ancestors(str(run.path)) for run in stored_runs]
+    for label, line in zip(labels, lines):
+        for other, run in zip(labels, stored_runs):
+            tested = read_rows(run.path)
+            count, _ = (0, "") if tested is None else seen_by(line, tested.heldout)
+            if tested is not None and count:
+                whose = "it" if other == label else other
+                by = ", ".join(str(r.run.name) for r in line if r.train & tested.heldout)
+                warnings.append(
+                    f"{label} was trained (in {by}) on {count} of the {len(tested.heldout)} prompts that {whose} holds "
+                    "out: its figures on them are too good"
+                )
+    return warnings
 
 
 def _head(run: StoredRun) -> dict[str, Any]:

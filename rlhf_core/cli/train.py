@@ -42,7 +42,7 @@ def train(
     rlhf train --config configs/pocket_grpo.yaml --set trainer.steps=20
     """
     from rlhf_core.cli.common import emit_json, set_up_logging
-    from rlhf_core.launch.run import plan_run, planned_resume, preflight
+    from rlhf_core.launch.run import plan_run, planned_resume, preflight, with_rows
 
     set_up_logging()
     registry, hooks = open_plugins(enabled=not no_plugins, strict=strict_plugins)
@@ -55,6 +55,8 @@ def train(
         config = resolve_options(registry, files, settings, names)
         plan = plan_run(registry, hooks, config, nproc)
     preflight(registry, config, plan.world_size, dry_run=dry_run)
+    if resume is None:
+        plan = with_rows(plan, registry, config, dry_run=dry_run)
     if dry_run:
         emit_json(plan.to_json())
         return

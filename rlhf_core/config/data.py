@@ -84,7 +84,14 @@ class DatasetSettings(Config):
     max_dropped_fraction: float = Field(0.1, ge=0, le=1)
     """The run refuses to start when more than this share of the prompts would be dropped."""
     heldout_fraction: float = Field(0.05, ge=0, lt=1)
-    """Share of rows set aside by a hash of their id when a source has no held-out split."""
+    """Share of rows set aside when neither ``heldout`` nor the source says which rows are held out."""
+    heldout_by: Literal["content", "id", "place"] = "content"
+    """What decides that: the prompt's ``content``, so that the same prompts are held out in every file, folder and
+    format; the row's explicit ``id`` (else its content); or, as in runs of earlier versions, its ``place``: the file's
+    name with the id or line number."""
+    heldout: SourceSettings | None = None
+    """Rows to hold out instead: a file, a hub id, or a source as in ``sources``. Training rows that ask the same are
+    left out and counted."""
     shuffle: bool = True
     limit: int | None = Field(None, ge=1)
     """Use only the first N rows of each source."""
@@ -102,6 +109,8 @@ class DatasetSettings(Config):
         if not isinstance(value, dict):
             return value
         value = dict(value)
+        if value.get("heldout") is not None:
+            value["heldout"] = _nest(value["heldout"])
         if "sources" in value:
             value["sources"] = [_nest(s) for s in value["sources"]]
             return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -36,6 +36,7 @@ class Datasets:
     def __init__(self, settings: DatasetSettings, ctx: BuildContext) -> None:
         self.settings = settings
         self.sources = [Source(s, settings, ctx) for s in settings.sources]
+        self.heldout = None if settings.heldout is None else Source(settings.heldout, settings, ctx)
         labels = Counter(s.label for s in self.sources)
         twice = [name for name, n in labels.items() if n > 1]
         if twice:
@@ -45,6 +46,9 @@ class Datasets:
         self._made: dict[tuple[str, str], Sequence[Any]] = {}
         self._sources: dict[str, str] = {}
         self._places: dict[str, str] = {}
+        self._keys: dict[str, dict[str, str]] = {"train": {}, "heldout": {}}
+        self.read: Callable[[Datasets], None] = lambda datasets: None
+        """Called whenever rows of a split were read."""
 
     @property
     def weights(self) -> dict[str, float]:
@@ -65,6 +69,46 @@ class Datasets:
     def where(self, name: str) -> str:
         """File and line of a row that was read, by its id."""
         return self._places.get(name, name)
+
+    def content_keys(self, split: str) -> dict[str, str]:
+        """Id -> hash of what is asked, of the rows read of a split (`rlhf_core.data.held_out.content_key`)."""
+        return dict(self._keys[split])
+
+    def seen_in_training(self, model: str, ids: Collection[str]) -> tuple[int, str]:
+        """How many of these rows a model was trained on by the runs that it comes from, and a warning; (0, "") if none.
+
+        Args:
+            model: its path, such as ``runs/sft/final``.
+            ids: of rows that were read.
+        """
+        from rlhf_core.runs.trained_rows import trained_on
+
+        keys = {**self._keys["train"], **self._keys["heldout"]}
+        return trained_on(model, {keys[i] for i in ids})
+
+    def sizes(self, kind: str = "rows") -> dict[str, dict[str, int]]:
+        """Source -> number of rows to train on and held out, before any is dropped.
+
+        Raises:
+            DatasetError: missing, empty or malformed rows, with file and row.
+        """
+        counts, keys = Counter[str](), self._heldout_keys(kind)
+        rows = {
+            s.label: {split: len(s.records(kind, split, counts, keys)) for split in ("train", "heldout")}
+            for s in self.sources
+        }
+        if self.heldout is not None:
+            rows[self.heldout.label] = {"train": 0, **rows.get(self.heldout.label, {}), "heldout": self._limited(kind)}
+        return rows
+
+    def _limited(self, kind: str) -> int:
+        assert self.heldout is not None
+        return len(self.heldout.all_records(kind)[: self.settings.limit])
+
+    def _heldout_keys(self, kind: str) -> Set[str] | None:
+        """Keys of the rows of ``dataset.heldout``; None without."""
+        held = self.heldout
+        return None if held is None else {held.key(row) for row in held.all_records(kind)}
 
     def prompts(self, split: str) -> list[Prompt]:
         """Prompts of ``train`` or ``heldout``; conversations that do not end with the user's turn are dropped.
@@ -107,7 +151,8 @@ class Datasets:
         """Rows of a kind, read once; ``what`` names what is made of them if that is something else."""
         key = (what or kind, split)
         if key not in self._made:
-            items = [item for source in self.sources for item in self._items(source, kind, split, make)]
+            sources = [self.heldout] if self.heldout is not None and split == "heldout" else self.sources
+            items = [item for source in sources for item in self._items(source, kind, split, make)]
             if not items and split == "train":
                 raise DatasetError(
                     "the dataset has no rows to train on",
@@ -115,6 +160,7 @@ class Datasets:
                     fix="lower dataset.heldout_fraction, or give more rows",
                 )
             self._made[key], self._sources = items, {}
+            self.read(self)
         return list(self._made[key])
 
     def _items(
@@ -122,7 +168,10 @@ class Datasets:
     ) -> list[T]:
         items_by_id: dict[str, tuple[T, str]] = {}
         dropped: list[tuple[RawRow, UnusableRow]] = []
-        records = source.records(kind, split, self.counts)
+        if source is self.heldout:
+            records = source.all_records(kind)[: self.settings.limit]
+        else:
+            records = source.records(kind, split, self.counts, self._heldout_keys(kind))
         for record in records:
             try:
                 result = make(source, record, split)
@@ -138,6 +187,7 @@ class Datasets:
                     )
                 items_by_id[item.id] = (item, record.where)
                 self._places[item.id] = record.where
+                self._keys[split][item.id] = source.key(record)
         self._check_dropped(source, len(records), dropped)
         return [row[0] for row in items_by_id.values()]
 
@@ -225,7 +275,8 @@ class Datasets:
         return source.component.gold(replace(sample, prompt=source_prompt))
 
     def _source(self, prompt: Prompt) -> Source:
-        return next(s for s in self.sources if s.label == prompt.source)
+        every = [*self.sources, *([self.heldout] if self.heldout is not None else [])]
+        return next(s for s in every if s.label == prompt.source)
 
 
 def check_filled(turns: Sequence[Message], record: RawRow) -> None:

@@ -39,6 +39,8 @@ class RawRow:
     number: int
     """Place in its file or split, from 0."""
     where: str
+    split: str = "train"
+    """Which of the source's own splits it stands in; rows that are set aside by a hash stand in ``train``."""
 
 
 class UnusableRow(Exception):

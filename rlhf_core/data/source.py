@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
+from pathlib import PurePath
 from typing import Any
 
 from rlhf_core.config.base import ComponentConfig
 from rlhf_core.config.data import DatasetSettings, SourceSettings
 from rlhf_core.context import BuildContext
+from rlhf_core.data.held_out import is_held_out, row_key
 from rlhf_core.data.schema import RawRow, RowReader
 from rlhf_core.errors import DatasetError
 from rlhf_core.protocols import DatasetSource
@@ -43,15 +45,24 @@ class Source:
         self.reader = RowReader(self.label, settings.columns)
         self._read: dict[tuple[str, str], list[RawRow]] = {}
 
-    def records(self, kind: str, split: str, counts: Counter[str]) -> list[RawRow]:
-        """Rows of ``train`` or ``heldout``; set aside by a hash of their id where the source has no held-out split.
+    def records(
+        self, kind: str, split: str, counts: Counter[str], heldout_keys: Set[str] | None = None
+    ) -> list[RawRow]:
+        """Rows of ``train`` or ``heldout``; set aside by ``heldout_by`` where the source has no held-out split.
 
         Args:
             kind: ``rows``, ``pairs`` or ``demonstrations``; a component may keep them apart.
             split: ``train`` or ``heldout``.
-            counts: rows beyond ``dataset.limit`` are added here.
+            counts: rows beyond ``dataset.limit``, and training rows that are held out elsewhere, are added here.
+            heldout_keys: of the rows of ``dataset.heldout``, which take the place of this source's own; None without.
         """
-        if self._all(kind, "heldout"):
+        if heldout_keys is not None:
+            rows = [] if split == "heldout" else self._all(kind, "train")
+            kept = [r for r in rows if self.key(r) not in heldout_keys]
+            if len(kept) < len(rows):
+                counts["train_rows_held_out"] += len(rows) - len(kept)
+            rows = kept
+        elif self._all(kind, "heldout"):
             rows = self._all(kind, split)
         else:
             rows = [r for r in self._all(kind, "train") if self._held_out(r) == (split == "heldout")]
@@ -61,11 +72,19 @@ class Source:
             counts["rows_beyond_limit"] += len(rows) - limit
         return rows[:limit]
 
+    def all_records(self, kind: str) -> list[RawRow]:
+        """Every row: of the source's held-out split if it has one, otherwise of all it has."""
+        rows = self._all(kind, "heldout") or self._all(kind, "train")
+        self.reader.check_columns(rows)
+        return rows
+
     def _all(self, kind: str, split: str) -> list[RawRow]:
         kind = kind if hasattr(self.component, kind) else "rows"
         if (kind, split) not in self._read:
             read = getattr(self.component, kind)
-            self._read[kind, split] = [RawRow(row, n, self._where(split, n)) for n, row in enumerate(read(split))]
+            self._read[kind, split] = [
+                RawRow(row, n, self._where(split, n), split) for n, row in enumerate(read(split))
+            ]
         return self._read[kind, split]
 
     def _where(self, split: str, number: int) -> str:
@@ -73,9 +92,21 @@ class Source:
         return str(place(split, number)) if callable(place) else f"dataset '{self.label}', {split} row {number + 1}"
 
     def _held_out(self, record: RawRow) -> bool:
+        fraction, by = self.shared.heldout_fraction, self.shared.heldout_by
         row_id = self.reader.get(record, "id")
-        key = record.number if row_id is None else row_id
-        return random.Random(f"{self.label}/{key}").random() < self.shared.heldout_fraction
+        if by == "place":
+            key = record.number if row_id is None else row_id
+            return random.Random(f"{self.label}/{key}").random() < fraction
+        own_id = by == "id" and row_id is not None
+        return is_held_out(f"id {row_id}" if own_id else self.key(record), fraction)
+
+    def key(self, record: RawRow) -> str:
+        """Hash of what a row asks; see :func:`rlhf_core.data.held_out.content_key`.
+
+        A component whose prompts have a template around them says what they ask: ``question(split, number)``.
+        """
+        question = getattr(self.component, "question", None)
+        return row_key(self.reader, record, question(record.split, record.number) if callable(question) else None)
 
     def conversation(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
         """Apply prompt template and system prompt."""
@@ -87,9 +118,25 @@ class Source:
         return messages
 
     def name(self, record: RawRow, split: str) -> str:
-        """Unique id of a row: ``label/its own id``, or ``label/split/000017``."""
+        """Unique id of a row: ``label/its own id``, or ``label/file/000017``, where the file is named by the label
+        already or there is none ``label/split/000017``."""
         row_id = self.reader.get(record, "id")
-        return f"{self.label}/{row_id}" if row_id is not None else f"{self.label}/{split}/{record.number:06d}"
+        if row_id is not None:
+            return f"{self.label}/{row_id}"
+        part = split if self.shared.heldout_by == "place" else self._file(record) or split
+        return f"{self.label}/{part}/{record.number:06d}"
+
+    def _file(self, record: RawRow) -> str:
+        """Name of the file or published split that a row stands in; "" where the label, or the other split, has it."""
+        options: Mapping[str, Any] = self.settings.source.model_dump()
+
+        def stem(prefix: str) -> str:
+            path, published = (options.get(f"{prefix}{key}") for key in ("path", "split"))
+            return str(published or PurePath(str(path or "")).name.split(".")[0])
+
+        name = stem("heldout_" if record.split == "heldout" else "")
+        taken = self.label if record.split == "train" else stem("")
+        return "" if name == taken else name
 
     def own_id(self, name: str) -> str:
         """Undo the label in :meth:`name`."""

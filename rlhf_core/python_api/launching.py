@@ -51,10 +51,11 @@ def launch_in_process(
     """
     from rlhf_core.cli.common import quiet_libraries
     from rlhf_core.cli.progress import StepPrinter
-    from rlhf_core.launch.run import launch, preflight
+    from rlhf_core.launch.run import launch, preflight, with_rows
     from rlhf_core.runs.run_dir import RunDir, check_free, default_run_dir
 
     preflight(registry, config, plan.world_size)
+    plan = plan if resuming else with_rows(plan, registry, config)
     folder = Path(run_dir).expanduser() if run_dir is not None else default_run_dir(config.trainer.name)
     if not resuming:
         check_free(RunDir(folder))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rlhf_core.errors import PluginError, RunDirError
 from rlhf_core.registry import check_component
 from rlhf_core.runs.deadline import watched
+from rlhf_core.runs.trained_rows import RowRecorder
 
 if TYPE_CHECKING:
     from rlhf_core.config.base import ComponentConfig
@@ -141,6 +142,10 @@ class ComponentSet:
 
 
 def register_sources(datasets: Datasets, ctx: BuildContext) -> None:
-    """Add the sources of the run's dataset to its components."""
+    """Add the sources of the run's dataset to its components, and keep which rows the run trains on and holds out."""
+    if ctx.run_dir is not None and ctx.rank == 0:
+        datasets.read = RowRecorder(ctx.run_dir, ctx.config.model.path)
+        if datasets.content_keys("train"):
+            datasets.read(datasets)
     for source in datasets.sources:
         ctx.session.components.add("dataset", source.component, source.settings.source, ctx, source.label)

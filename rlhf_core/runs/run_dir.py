@@ -21,6 +21,7 @@ WRITTEN = (
     "config.yaml",
     "environment.json",
     "plan.json",
+    "rows.json",
     "failure.json",
     "summary.json",
     "stop",
@@ -44,7 +45,7 @@ def default_run_dir(algo: str, root: Path = Path("runs")) -> Path:
 class RunDir:
     """Paths and streams of a run.
 
-    Files: ``plan.json``, ``config.yaml``, ``environment.json``, ``metrics.jsonl``, ``trace.jsonl``,
+    Files: ``plan.json``, ``config.yaml``, ``environment.json``, ``rows.json``, ``metrics.jsonl``, ``trace.jsonl``,
     ``samples.jsonl``, ``log.txt``, ``checkpoints/``, ``final/``, and at the end ``summary.json`` or ``failure.json``.
     """
 

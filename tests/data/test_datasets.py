@@ -149,9 +149,10 @@ def test_unpaired_responses_come_from_labels_and_from_pairs(datasets: Make, writ
     assert loaded.judged("train") == unpaired, "the earlier name"
 
 
-def test_heldout_by_hash_of_id(datasets: Make, write: Write) -> None:
+@pytest.mark.parametrize("by", ["id", "place"])
+def test_heldout_by_hash_of_id(datasets: Make, write: Write, by: str) -> None:
     rows = [{"id": f"r{i}", "prompt": f"p{i}"} for i in range(400)]
-    loaded = datasets(name="jsonl", path=write("a.jsonl", rows), heldout_fraction=0.1)
+    loaded = datasets(name="jsonl", path=write("a.jsonl", rows), heldout_fraction=0.1, heldout_by=by)
     held = {p.id for p in loaded.prompts("heldout")}
     train = {p.id for p in loaded.prompts("train")}
     assert held.isdisjoint(train)
@@ -161,6 +162,7 @@ def test_heldout_by_hash_of_id(datasets: Make, write: Write) -> None:
         name="jsonl",
         path=write("b/a.jsonl", [*rows[200:], {"id": "new", "prompt": "x"}, *rows[:200]]),
         heldout_fraction=0.1,
+        heldout_by=by,
     )
     # an id keeps its side wherever its row moves
     assert {p.id for p in shuffled.prompts("heldout")} - {"a/new"} == held
@@ -288,7 +290,7 @@ def test_real_gsm8k(datasets: Make, test_data: Path) -> None:
         assert len(prompts) == count
         given = [(r["question"], r["answer"].split("#### ")[1]) for r in rows[split]]
         assert [(p.text, p.answer) for p in prompts] == given
-        assert prompts[17].id == f"gsm8k/{split}/000017"
+        assert prompts[17].id == f"gsm8k/{'train' if split == 'train' else 'test'}/000017"
 
 
 def test_real_sharegpt_pairs(datasets: Make, test_data: Path) -> None:

@@ -29,7 +29,7 @@ def test_rows_dropped_while_reading_are_in_the_sessions_counts(
         metrics=SimpleNamespace(total_steps=None),
     )
     ctx = SimpleNamespace(
-        session=session, strategy=None, world_size=1, config=None, seed=0, registry=Registry(disabled=())
+        session=session, strategy=None, world_size=1, run_dir=None, config=None, seed=0, registry=Registry(disabled=())
     )
     OfflineTrainer(OfflineTrainerConfig(name="x"), ctx, SimpleNamespace(datasets=loaded, items=items))  # type: ignore
     assert session.counts == {"examples_too_long": 1, "demonstrations_empty": 1}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from lm_eval.api.instance import Instance  # pyright: ignore[reportMissingImport
 from lm_eval.api.model import TemplateLM  # pyright: ignore[reportMissingImports]
 
 from rlhf_core.api import FinishReason, Rollout, RolloutRequest, SamplingParams
-from rlhf_core.sdk import encode_raw_prompt, encode_text, request_seed
+from rlhf_core.sdk import Formatter, encode_raw_prompt, request_seed
 
 
 class EngineLM(TemplateLM):
@@ -66,8 +65,11 @@ class EngineLM(TemplateLM):
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
         """Token ids; special ones are not added."""
-        encode = self.tokenizer.encode if self.chat else partial(encode_text, self.tokenizer)
-        return list(encode(string, add_special_tokens=bool(add_special_tokens)))
+        if self.chat:
+            return list(self.tokenizer.encode(string, add_special_tokens=bool(add_special_tokens)))
+        if add_special_tokens:
+            return list(encode_raw_prompt(self.tokenizer, string, as_text=True))
+        return list(Formatter(self.tokenizer, "auto").encode_text(string))
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Completions up to and without the first stop string; requests of equal settings are sampled together."""

@@ -113,9 +113,10 @@ def token_counter(ctx: BuildContext) -> Counter:
     Raises:
         ModelError: that model's tokenizer cannot be loaded.
     """
-    from rlhf_core.sdk import encode_text, load_tokenizer
+    from rlhf_core.sdk import Formatter, load_tokenizer
 
     tokenizer: Any = getattr(ctx.policy, "tokenizer", None)
     if tokenizer is None:
         tokenizer = load_tokenizer(ctx.config.model)
-    return lambda text: len(encode_text(tokenizer, text))
+    formatter = Formatter(tokenizer, "auto")
+    return lambda text: len(formatter.encode_text(text))

@@ -135,6 +135,10 @@ def prepare(registry: Registry, plan: Comparison, reward_config: Any, judge_conf
             config.preflight(ctx)
     quiet_libraries()
     check_models(plan)
+    for name, path in plan.policies.items():
+        count, warning = ctx.datasets.seen_in_training(path, [p.id for p in prompts])
+        if count:
+            click.secho(f"warning: {name}: {warning}", fg="yellow", err=True)
     return ctx, prompts
 
 

@@ -24,6 +24,7 @@ class Adapted:
 
     def __init__(self, source: Any, convert: Callable[[Row], Row], prompt: str = "question") -> None:
         self.source, self.convert, self.prompt = source, convert, prompt
+        self._questions: dict[tuple[str, int], str] = {}
 
     def rows(self, split: str) -> Sequence[Row]:
         """Converted rows of a split.
@@ -37,6 +38,10 @@ class Adapted:
         """File and line of a row."""
         return self.source.where(split, number)
 
+    def question(self, split: str, number: int) -> str:
+        """What a row asks, without a prompt around it: which rows are held out follows from it."""
+        return self._questions[split, number]
+
     def _row(self, row: Row, split: str, number: int) -> Row:
         try:
             converted = dict(self.convert(row))
@@ -48,6 +53,7 @@ class Adapted:
                 why=f"{why}; its columns: {', '.join(sorted(map(str, row)))}",
                 fix="choose dataset.name=jsonl and map dataset.columns, or fix the row",
             ) from error
+        self._questions[split, number] = str(converted["prompt"])
         reasoning = converted.pop("reasoning", None)
         return r1_zero_row(converted, reasoning) if self.prompt == "r1_zero" else converted
 
