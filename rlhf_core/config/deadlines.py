@@ -31,5 +31,5 @@ class DeadlineSettings(Config):
     """Writing a checkpoint or the final model."""
     listener_s: Seconds = HOUR
     """One call of a hook, a monitor or a tracker."""
-    close_s: Seconds = 120.0
-    """Closing one component at the end of the run."""
+    close_s: Seconds = 600.0
+    """Closing one component at the end of the run (a tracker may have to send what it holds)."""
