@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rlhf_core.functional.groups import centred as centred
     from rlhf_core.functional.groups import compute_group_normalized_rewards as compute_group_normalized_rewards
     from rlhf_core.functional.groups import group_normalize as group_normalize
+    from rlhf_core.functional.groups import rounding as rounding
     from rlhf_core.functional.groups import spread as spread
     from rlhf_core.functional.importance import bounded_ratio as bounded_ratio
     from rlhf_core.functional.kl import kl_value as kl_value
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from rlhf_core.functional.surrogate import compute_policy_gradient_loss as compute_policy_gradient_loss
 
 _HOMES = {
-    "groups": ("centred", "compute_group_normalized_rewards", "group_normalize", "spread"),
+    "groups": ("centred", "compute_group_normalized_rewards", "group_normalize", "rounding", "spread"),
     "importance": ("bounded_ratio",),
     "kl": ("kl_value",),
     "preference": ("compute_per_instance_dpo_loss", "dpo_loss"),

@@ -14,22 +14,29 @@ import torch
 Floats = npt.NDArray[np.float64]
 
 
-RELATIVE_FLOOR = 1e-4
-"""A spread below this share of the largest score is rounding, by default."""
+RELATIVE_FLOOR = 2.0**-19
+"""A spread below this share of the largest score is rounding, by default: 16 roundings of float32 (2^-23 each), in
+which most scores are computed."""
 
 
-def spread(values_N: Floats, relative_floor: float = RELATIVE_FLOOR) -> float:
+def rounding(scale: float) -> float:
+    """What rounding may leave of float32 arithmetic on numbers up to ``scale``, whose true result is 0."""
+    return RELATIVE_FLOOR * scale
+
+
+def spread(values_N: Floats, relative_floor: float = RELATIVE_FLOOR, least: float = 0.0) -> float:
     """Standard deviation (n - 1), and 0 where it is not one: fewer than two values, or nothing but rounding.
 
     Args:
         values_N: any number of them, float64.
         relative_floor: a std up to this share of the largest value's size is rounding. Scores are often float32, whose
             residue divided by itself would be an advantage of full size, and by a tiny epsilon one of thousands.
+        least: as is a std up to this, where the values are differences of larger numbers (see :func:`rounding`).
     """
     if len(values_N) < 2:
         return 0.0
     std = float(values_N.std(ddof=1))
-    return std if std > relative_floor * max(1e-8, float(np.abs(values_N).max())) else 0.0
+    return std if std > max(least, relative_floor * float(np.abs(values_N).max())) else 0.0
 
 
 def centred(values_N: Floats, relative_floor: float = RELATIVE_FLOOR, baseline: float | None = None) -> Floats:

@@ -16,8 +16,9 @@ class GroupMeanConfig(ComponentConfig):
     name: str = "group_mean"
     component: ClassVar[str] = "rlhf_plugin_grpo.advantage:GroupMean"
     min_group_size: ClassVar[int] = 2
-    relative_floor: float = Field(1e-4, ge=0)
-    """Scores whose std is below this share of the largest are constant: rounding must not become signal."""
+    relative_floor: float = Field(2.0**-19, ge=0)
+    """Scores whose std is below this share of the largest are constant: rounding must not become signal.
+    The default is 16 roundings of float32."""
 
 
 class LeaveOneOutConfig(ComponentConfig):
@@ -26,8 +27,9 @@ class LeaveOneOutConfig(ComponentConfig):
     name: str = "leave_one_out"
     component: ClassVar[str] = "rlhf_plugin_grpo.advantage:LeaveOneOut"
     min_group_size: ClassVar[int] = 2
-    relative_floor: float = Field(1e-4, ge=0)
-    """Scores whose std is below this share of the largest are constant: rounding must not become signal."""
+    relative_floor: float = Field(2.0**-19, ge=0)
+    """Scores whose std is below this share of the largest are constant: rounding must not become signal.
+    The default is 16 roundings of float32."""
 
 
 class GroupNormConfig(ComponentConfig):
@@ -40,8 +42,9 @@ class GroupNormConfig(ComponentConfig):
     """``none`` only subtracts the mean (Liu et al. 2025, Dr. GRPO), as ``group_mean`` does."""
     epsilon: float = Field(1e-6, ge=0)
     """Added to the standard deviation."""
-    relative_floor: float = Field(1e-4, ge=0)
-    """A group whose std is below this share of its largest score is constant: rounding must not become signal."""
+    relative_floor: float = Field(2.0**-19, ge=0)
+    """A group whose std is below this share of its largest score is constant: rounding must not become signal.
+    The default is 16 roundings of float32."""
 
 
 class OptimalBaselineConfig(ComponentConfig):
@@ -52,8 +55,9 @@ class OptimalBaselineConfig(ComponentConfig):
     min_group_size: ClassVar[int] = 2
     weight: Literal["length", "gradient"] = "length"
     """``gradient`` weighs each token by ``(1 - p)^2`` of its own probability instead of by 1."""
-    relative_floor: float = Field(1e-4, ge=0)
-    """Scores whose std is below this share of the largest are constant: rounding must not become signal."""
+    relative_floor: float = Field(2.0**-19, ge=0)
+    """Scores whose std is below this share of the largest are constant: rounding must not become signal.
+    The default is 16 roundings of float32."""
 
 
 class RawConfig(ComponentConfig):
@@ -71,8 +75,9 @@ class BatchNormConfig(ComponentConfig):
     min_group_size: ClassVar[int] = 2
     epsilon: float = Field(1e-6, ge=0)
     """Added to the standard deviation."""
-    relative_floor: float = Field(1e-4, ge=0)
-    """Scores whose std is below this share of the largest are constant: rounding must not become signal."""
+    relative_floor: float = Field(2.0**-19, ge=0)
+    """Scores whose std is below this share of the largest are constant: rounding must not become signal.
+    The default is 16 roundings of float32."""
 
 
 class ReinforcePPConfig(ComponentConfig):
@@ -84,8 +89,9 @@ class ReinforcePPConfig(ComponentConfig):
     """``group`` takes the group's mean off first (REINFORCE++-baseline)."""
     epsilon: float = Field(1e-6, ge=0)
     """Added to the standard deviation."""
-    relative_floor: float = Field(1e-4, ge=0)
-    """Scores whose std is below this share of the largest are constant: rounding must not become signal."""
+    relative_floor: float = Field(2.0**-19, ge=0)
+    """Scores whose std is below this share of the largest are constant: rounding must not become signal.
+    The default is 16 roundings of float32."""
 
     @property
     def least_group_size(self) -> int:
@@ -107,8 +113,9 @@ class GdpoConfig(ComponentConfig):
     """``sum_then_normalise`` normalises the weighted sum per group: a reward of large spread drowns the rest."""
     epsilon: float = Field(1e-6, ge=0)
     """Added to each standard deviation."""
-    relative_floor: float = Field(1e-4, ge=0)
-    """Scores whose std is below this share of the largest are constant: rounding must not become signal."""
+    relative_floor: float = Field(2.0**-19, ge=0)
+    """Scores whose std is below this share of the largest are constant: rounding must not become signal.
+    The default is 16 roundings of float32."""
 
     def preflight(self, ctx: BuildContext) -> None:
         """Refuse to lose a penalty that the loop charges to the score's value.

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlhf_core.api import Advantages, ConfigError, Rollout, Score
-from rlhf_core.functional import centred, spread
+from rlhf_core.functional import centred, rounding, spread
 from rlhf_plugin_grpo.groups import Array, one_each, rows_by_group
 
 if TYPE_CHECKING:
     from rlhf_plugin_grpo.advantage_config import GdpoConfig
 
-ROUNDING = 1e-5
-"""A part that varies less within its group is left out: the KL of a policy that is still the reference is rounding."""
+KL = "kl"
+"""Part that the core's KL penalty leaves: a difference of log-probabilities summed over a completion. While the policy
+is still the reference, it is the rounding of these sums."""
 
 
 class Gdpo:
@@ -38,19 +39,20 @@ class Gdpo:
         """
         advantage_of: dict[int, float] = {}
         for rows in rows_by_group(scores, group_ids):
-            advantage_of |= zip(rows, self._group_sum(scores, rows))
+            advantage_of |= zip(rows, self._group_sum(rollouts, scores, rows))
         std = spread(np.array(list(advantage_of.values())), self.floor)
         if self.order == "normalise_then_sum":
             advantage_of = {i: value / (std + self.epsilon) if std else 0.0 for i, value in advantage_of.items()}
         return Advantages(one_each(len(scores), advantage_of), {"advantage/batch_std": std})
 
-    def _group_sum(self, scores: Sequence[Score], rows: Sequence[int]) -> Array:
+    def _group_sum(self, rollouts: Sequence[Rollout], scores: Sequence[Score], rows: Sequence[int]) -> Array:
         """``a`` of one group: the weighted sum of its normalised parts, or its normalised weighted sum, ``[G]``."""
         weights = self.weights or {"": 1.0}
-        parts = [(weight, self._part(scores, rows, name)) for name, weight in weights.items()]
-        varying = [(weight, part) for weight, part in parts if spread(part, self.floor) > ROUNDING]
+        parts = {name: self._part(scores, rows, name) for name in weights}
+        least = {KL: rounding(max(float(np.abs(rollouts[i].logprobs_T).sum() + 1) for i in rows))}
+        varying = [(weights[n], part) for n, part in parts.items() if spread(part, self.floor, least.get(n, 0.0))]
         if not varying:
-            varying = [(0.0, parts[0][1])]
+            varying = [(0.0, next(iter(parts.values())))]
         if self.order == "sum_then_normalise":
             varying = [(1.0, np.sum([weight * part for weight, part in varying], axis=0))]
         return np.sum([weight * self._normalise(part) for weight, part in varying], axis=0)

@@ -121,6 +121,29 @@ def test_gdpo_takes_the_kl_of_a_policy_that_is_still_the_reference_for_rounding(
     assert advantages == pytest.approx(estimate_parts(parts, [1.0, 0.0, 1.0, 0.0], {"right": 1.0}))
 
 
+def test_gdpo_hears_a_part_however_small_it_is() -> None:
+    """The unit of a reward is nobody's business: a part of size 1e-7 counts as the same part of size 1."""
+    whole = [{"right": r, "style": s} for r, s in ((1.0, 0.2), (0.0, 0.9), (1.0, 0.4), (0.0, 0.1))]
+    tiny = [{**p, "style": p["style"] * 1e-7} for p in whole]
+    weights, totals = {"right": 1.0, "style": 1.0}, [1.0, 0.0, 1.0, 0.0]
+    wanted = estimate_parts(whole, totals, weights, epsilon=0)
+    assert estimate_parts(tiny, totals, weights, epsilon=0) == pytest.approx(wanted)
+    assert wanted != pytest.approx(estimate_parts(whole, totals, {"right": 1.0}, epsilon=0))
+
+
+@pytest.mark.parametrize("name", ["group_norm", "group_mean", "leave_one_out", "optimal_baseline", "batch_norm"])
+@pytest.mark.parametrize(("low", "high"), [(1000.0, 1000.05), (1000.0, 1000.01), (-3e6, -3e6 + 20), (1e-9, 2e-9)])
+def test_scores_that_differ_by_more_than_rounding_teach(name: str, low: float, high: float) -> None:
+    rollouts, ids = make_rollouts(1, 4)
+    config = REGISTRY.load("advantage", name)(name=name)
+    scores = [Score(v) for v in (low, high, low, high)]
+    values = config.build(make_context()).estimate(rollouts, scores, ids).values
+    assert values[0] < 0 < values[1]
+    float32 = np.float32(low)
+    near = [Score(float(v)) for v in (float32, np.nextafter(float32, np.float32(np.inf)), float32, float32)]
+    assert not np.any(config.build(make_context()).estimate(rollouts, near, ids).values), "one rounding of float32"
+
+
 def test_gdpo_names_a_part_that_no_score_has() -> None:
     with pytest.raises(ConfigError, match="no part 'fromat'") as caught:
         estimate_parts([{"format": 1.0}] * 2, [1.0, 1.0], {"fromat": 1.0})

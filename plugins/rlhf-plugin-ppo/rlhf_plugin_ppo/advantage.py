@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlhf_core.api import Advantages, BuildContext, FinishReason, KLSettings, Rollout, Score, TokenValues
-from rlhf_core.functional import kl_value
+from rlhf_core.functional import kl_value, rounding
 from rlhf_plugin_ppo.config import GaeConfig, PpoKL
 from rlhf_plugin_ppo.maths import Doubles, KLController, explained_variance, gae, whitened
 
@@ -75,7 +75,10 @@ class Gae:
             metrics["kl_coefficient"] = self.control.coefficient
             self.control.observe(float(np.mean([kl.sum() for kl in kls])), len(rollouts))
         if self.config.whiten:
-            advantages |= zip(trained, whitened([advantages[i] for i in trained]))
+            # what a KL of 0 looks like: the difference of sums of log-probabilities, charged at the coefficient
+            sums = [float(np.abs(rollouts[i].logprobs_T[chosen[i]]).sum()) for i in trained]
+            least = self.control.coefficient * rounding(1 + max(sums, default=0.0))
+            advantages |= zip(trained, whitened([advantages[i] for i in trained], least))
 
         sizes = [len(r.completion_ids) for r in rollouts]
         return Advantages(

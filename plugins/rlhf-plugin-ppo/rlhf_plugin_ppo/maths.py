@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rlhf_core.functional import rounding
+
 Doubles = npt.NDArray[np.float64]
 
 
@@ -38,17 +40,17 @@ def gae(rewards_T: Any, values_T1: Any, gamma: float = 1.0, gae_lambda: float = 
     return advantages
 
 
-def whitened(rows: Sequence[Doubles], floor: float = 1e-4, least: float = 1e-5) -> list[Doubles]:
+def whitened(rows: Sequence[Doubles], least: float = 0.0) -> list[Doubles]:
     """Subtract the mean of all numbers in all rows and divide by their standard deviation.
 
-    A deviation below ``floor`` times the largest number is rounding, not signal, as is one below ``least``: with equal
-    scores and no values yet, nothing but the rounding of log-probabilities is left. Then everything is 0.
+    A deviation that float32 leaves by rounding numbers as large as the largest is no signal, as is one up to ``least``:
+    with equal scores and no values yet, nothing but the rounding of log-probabilities is left. Then everything is 0.
     """
     flat = np.concatenate(rows) if rows else np.zeros(0)
     if not flat.size:
         return list(rows)
     mean, std = flat.mean(), flat.std()
-    if std <= max(least, floor * float(np.abs(flat).max())):
+    if std <= max(least, rounding(float(np.abs(flat).max()))):
         return [np.zeros_like(row) for row in rows]
     return [(row - mean) / std for row in rows]
 

@@ -57,7 +57,9 @@ def test_whitening_is_over_all_tokens_of_all_rows() -> None:
     assert np.concatenate(whitened([everything])) == pytest.approx(flat), "however the rows are cut"
     noise = whitened([np.float64([1.0, 1.0 + 1e-9]), np.float64([1.0 - 1e-9])])
     assert not np.concatenate(noise).any(), "rounding does not become signal"
-    near = whitened([RNG.normal(0, 1e-7, 9)])
+    small = RNG.normal(0, 1e-7, 9)
+    assert np.concatenate(whitened([small])) == pytest.approx(np.concatenate(whitened([small * 1e7]))), "in any unit"
+    near = whitened([small], least=1e-5)
     assert not np.concatenate(near).any(), "nor does that of log-probabilities, when all scores are 0"
     assert whitened([]) == []
 

@@ -55,8 +55,9 @@ class StepAdvantageConfig(ComponentConfig):
     ``min`` the worst step's among its own and all later ones (Cheng et al. 2025, PURE, without its softening)."""
     epsilon: float = Field(1e-6, ge=0)
     """Added to the standard deviation."""
-    relative_floor: float = Field(1e-4, ge=0)
-    """A group whose std is below this share of its largest reward is constant: rounding must not become signal."""
+    relative_floor: float = Field(2.0**-19, ge=0)
+    """A group whose std is below this share of its largest reward is constant: rounding must not become signal.
+    The default is 16 roundings of float32."""
 
     def preflight(self, ctx: BuildContext) -> None:
         """Refuse to lose a penalty that the loop charges to the score's value.

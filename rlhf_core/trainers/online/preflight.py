@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from rlhf_core.data.curriculum import read_values
@@ -10,6 +11,8 @@ from rlhf_core.errors import ConfigError
 if TYPE_CHECKING:
     from rlhf_core.context import BuildContext
     from rlhf_core.trainers.online.config import OnlineTrainerConfig, RolloutTrainerConfig
+
+log = logging.getLogger("rlhf")
 
 
 def check_online(config: OnlineTrainerConfig, ctx: BuildContext) -> None:
@@ -26,6 +29,7 @@ def check_online(config: OnlineTrainerConfig, ctx: BuildContext) -> None:
                 fix=f"--set {slot}.name=...; rlhf plugins list --kind {slot}",
             )
     check_groups(config, ctx)
+    warn_of_kl(config)
     config.micro_batches(ctx.world_size)
     if config.target_kl is not None and config.updates_per_step == 1:
         raise ConfigError(
@@ -89,6 +93,17 @@ def check_sampling(config: OnlineTrainerConfig) -> None:
             "truncated sampling (top_p, top_k or min_p) cannot be combined with importance ratios",
             why="the behaviour policy's renormalised probabilities differ from the trained policy's full ones",
             fix="set top_p=1, top_k=0, min_p=0 for training; eval_sampling may truncate",
+        )
+
+
+def warn_of_kl(config: OnlineTrainerConfig) -> None:
+    """Say it where the KL in the reward does not pull towards the reference policy."""
+    kl = config.kl
+    if kl.where == "reward" and kl.coefficient > 0 and kl.estimator != "k1":
+        log.warning(
+            "trainer.kl.estimator %s in the reward: a policy gradient on it is not the KL's, it is off by 70 to 140 %% "
+            "(only k1 is right there: --set trainer.kl.estimator=k1; in the loss each is: --set trainer.kl.where=loss)",
+            kl.estimator,
         )
 
 
