@@ -14,10 +14,10 @@ import torch
 from rlhf_core.api import BuildContext, ComponentConfig
 from rlhf_core.batches import TokenBatch
 from rlhf_core.errors import RlhfError
+from rlhf_core.rollout.drift import Drift, DriftCheck
 from rlhf_core.rollout.native import NativeEngine
 from rlhf_core.runs.jsonl import read_jsonl
 from rlhf_core.trainers.common.learner import core_metrics
-from rlhf_core.trainers.online.logprob_mismatch import Drift, DriftCheck
 
 from .conftest import ONLINE, Train
 

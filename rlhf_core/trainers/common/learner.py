@@ -20,6 +20,7 @@ from rlhf_core.functional.importance import bounded_ratio
 from rlhf_core.functional.reduce import reduce_loss
 from rlhf_core.loss_contract import call_loss
 from rlhf_core.protocols import Loss, Strategy
+from rlhf_core.rollout.drift import DRIFT_SPREAD
 from rlhf_core.strategy.no_grad_forward import NoGradForward
 from rlhf_core.trainers.common.config import LoopSettings, OptimizerSettings
 from rlhf_core.trainers.common.micro_batches import MicroBatcher, micro_batches_of_size
@@ -32,9 +33,6 @@ Observe = Callable[[Sequence[Any], Any, LossOutput], None]
 """(Samples, what the loss consumed, what it returned) of one micro-batch."""
 COUNTS = ("train/tokens", "updates_skipped", "log_ratios_clamped", "kl_clamped")
 """Added over updates; every other metric is a weighted mean."""
-DRIFT_SPREAD = ("_drift/squares", "_drift/products", "_drift/lengths")
-"""Over sequences: d * d, d * t and t * t of summed drift d and tokens t. A name that begins with ``_`` is a sum for
-the trainer, and no metric."""
 
 
 class Sample(Protocol):
@@ -79,7 +77,7 @@ class Learner:
         critic_updates: int = 0,
     ) -> None:
         self.module, self.loss, self.strategy, self.settings = module, loss, strategy, settings
-        self.critic = critic
+        self.critic, self._constant_length = critic, settings.constant_length
         self.no_grad = NoGradForward(strategy, module)
         """Forwards of the module without gradient."""
         self.micro_batcher = micro_batcher or micro_batches_of_size(settings.micro_batch_size)
@@ -214,7 +212,7 @@ class Learner:
         denominator = {
             "token_mean": tokens,
             "sequence_mean": sequences,
-            "constant": sequences * self.settings.constant_length,
+            "constant": sequences * self._constant_length,
         }[mode]
         return reduce_loss(loss, batch.mask_BT, mode, denominator)
 

@@ -11,6 +11,7 @@ import numpy as np
 from rlhf_core import hooks as hk
 from rlhf_core.loss_terms import with_sample_size
 from rlhf_core.protocols import Strategy
+from rlhf_core.rollout.drift import Drift, DriftCheck
 from rlhf_core.runs.session import RunSession
 from rlhf_core.trainers.common.learner import Learner, MetricSums, means
 from rlhf_core.trainers.common.micro_batches import PolicyMicroBatcher
@@ -18,7 +19,6 @@ from rlhf_core.trainers.common.policy_module import PolicyModule, columns
 from rlhf_core.trainers.common.training_sample import TrainingSample, regrouped
 from rlhf_core.trainers.online.config import OnlineTrainerConfig
 from rlhf_core.trainers.online.entropy import keep_uncertain
-from rlhf_core.trainers.online.logprob_mismatch import Drift, DriftCheck
 
 Groups = list[list[TrainingSample]]
 """Samples, group by group."""

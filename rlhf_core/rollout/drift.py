@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rlhf_core.errors import RlhfError
-from rlhf_core.trainers.common.learner import DRIFT_SPREAD, MetricSums
 
 log = logging.getLogger("rlhf")
 
+DRIFT_SPREAD = ("_drift/squares", "_drift/products", "_drift/lengths")
+"""Over sequences: d * d, d * t and t * t of summed drift d and tokens t. A name that begins with ``_`` is a sum for
+the trainer, and no metric."""
 TOLERANCE = 0.02
 """Mean absolute difference in nats that different kernels may cause in bfloat16; fp32 stays below 1e-4."""
 LEAST = 1e-3
@@ -40,7 +42,7 @@ class Drift:
     """Standard error of the mean; tokens of one sequence are not independent."""
 
     @classmethod
-    def of(cls, sums: MetricSums) -> Drift | None:
+    def of(cls, sums: Mapping[str, tuple[float, float]]) -> Drift | None:
         """From the sums of one update; None where nothing was compared."""
         total, weight = sums.get("drift/mean_abs", (0.0, 0.0))
         if not weight or any(name not in sums for name in DRIFT_SPREAD):
