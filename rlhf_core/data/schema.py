@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from rlhf_core.errors import DatasetError, did_you_mean
 from rlhf_core.types import Message
+
+PATTERN_TIMEOUT_S = 5.0
+"""For cutting one answer out of its column."""
 
 Row = Mapping[str, Any]
 ROLES = {
@@ -146,13 +149,22 @@ class RowReader:
         """Reference answer, cut out by ``pattern`` when given.
 
         Raises:
-            DatasetError: the pattern does not match.
+            DatasetError: the pattern does not match, or needs more than ``PATTERN_TIMEOUT_S`` for a row.
         """
         if pattern is None:
             value = self.get(record, "answer")
             return None if value is None else str(value)
         value = str(self.need(record, "answer"))
-        match = re.search(pattern, value, re.DOTALL)
+        regex: Any = import_module("regex")  # the syntax of re, with a deadline
+        try:
+            match = regex.search(pattern, value, flags=regex.DOTALL, timeout=PATTERN_TIMEOUT_S)
+        except TimeoutError as error:
+            raise DatasetError(
+                f"answer_pattern {pattern!r} needs more than {PATTERN_TIMEOUT_S:g} s for one answer",
+                where=record.where,
+                why="it tries too many ways to match, as nested repetitions such as (a+)+ do",
+                fix="write dataset.answer_pattern without a repetition inside a repetition",
+            ) from error
         if match is None:
             raise DatasetError(
                 f"answer_pattern {pattern!r} does not match the answer",

@@ -142,6 +142,19 @@ def test_answer_pattern(datasets: Make, write: Write, refused: Refused) -> None:
     refused(lambda: datasets(**settings, answer_pattern="(("), "not a regular expression")
 
 
+def test_an_answer_pattern_that_backtracks_for_ever_is_refused(
+    datasets: Make, write: Write, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlhf_core.data.schema.PATTERN_TIMEOUT_S", 0.2)
+    path = write("slow.jsonl", [{"prompt": "?", "answer": "a" * 60 + "b"}])
+    settings = {"name": "jsonl", "path": path, "heldout_fraction": 0}
+    refused(
+        lambda: datasets(**settings, answer_pattern="((?:a|a)+)$").prompts("train"),
+        "needs more than",
+        f"{path}, line 1",
+    )
+
+
 def test_template_without_prompt(datasets: Make, write: Write, refused: Refused) -> None:
     refused(lambda: datasets(name="jsonl", path=write("a.jsonl", GOOD), prompt_template="Q: {question}"), "{prompt}")
 
