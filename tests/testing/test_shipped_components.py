@@ -22,6 +22,8 @@ REQUIRED = {
 }
 """Values of required settings."""
 NEEDS_A_SERVICE = {"rlhf-plugin-wandb/wandb", "rlhf-plugin-judge/judge", "rlhf-plugin-rubric/rubric"}
+PASSED_IN = "rlhf-core/python"
+"""Objects of the caller, which no configuration alone stands for; tests/python_api runs them."""
 NEEDS_AN_EXTRA = {"rlhf-plugin-verifiers/reasoning_gym": "reasoning_gym"}
 """Components -> the module that an extra of their distribution installs."""
 CHECKS: dict[str, Callable[..., None]] = {
@@ -35,7 +37,7 @@ CHECKS: dict[str, Callable[..., None]] = {
     "monitor": kit.check_monitor,
     "trainer": kit.check_trainer,
 }
-ENTRIES = [e for e in Registry(disabled=()).entries() if e.distribution.startswith("rlhf-")]
+ENTRIES = [e for e in Registry(disabled=()).entries() if e.distribution.startswith("rlhf-") and e.qualified != PASSED_IN]
 
 
 def required(entry: Any) -> dict[str, Any]:
