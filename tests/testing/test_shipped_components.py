@@ -37,7 +37,9 @@ CHECKS: dict[str, Callable[..., None]] = {
     "monitor": kit.check_monitor,
     "trainer": kit.check_trainer,
 }
-ENTRIES = [e for e in Registry(disabled=()).entries() if e.distribution.startswith("rlhf-") and e.qualified != PASSED_IN]
+ENTRIES = [
+    e for e in Registry(disabled=()).entries() if e.distribution.startswith("rlhf-") and e.qualified != PASSED_IN
+]
 
 
 def required(entry: Any) -> dict[str, Any]:
