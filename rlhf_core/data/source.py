@@ -106,7 +106,8 @@ class Source:
         A component whose prompts have a template around them says what they ask: ``question(split, number)``.
         """
         question = getattr(self.component, "question", None)
-        return row_key(self.reader, record, question(record.split, record.number) if callable(question) else None)
+        asked = str(question(record.split, record.number)) if callable(question) else None
+        return row_key(self.reader, record, asked)
 
     def conversation(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
         """Apply prompt template and system prompt."""
