@@ -60,7 +60,7 @@ class WeightSync:
             self.load(version, self.snapshot())
 
 
-def keeps_own_weights(engine: ComponentConfig) -> bool:
+def keeps_own_weights(engine: Any) -> bool:
     """Whether the rollout engine that a Config names has ``update_weights``, without building it.
 
     False where the Config builds its engine in a method of its own, which cannot be known before.

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from rlhf_core.config.base import ComponentConfig
 from rlhf_core.context import BuildContext
 from rlhf_core.loss_contract import CheckedLoss
 from rlhf_core.loss_terms import EntropyBonus, ImportanceCorrection, KLTerm
@@ -207,7 +206,7 @@ def build_sampling(
     return generator, RewardManager(default, by_source, config.max_missing_fraction, components.label)
 
 
-def build_reward(config: RolloutTrainerConfig, ctx: BuildContext, chosen: ComponentConfig, source: str = "") -> Any:
+def build_reward(config: RolloutTrainerConfig, ctx: BuildContext, chosen: Any, source: str = "") -> Any:
     """A reward in this process, or in worker processes; that of a verifier has its own."""
     components = ctx.session.components
     if not config.reward_workers or isinstance(chosen, VerifierRewardConfig):
