@@ -28,5 +28,6 @@ def test_forwards_on_shards_equal_those_of_one_process_and_gather_no_weights(tmp
     assert min(moved.values()) > 1e-3, "the update and the sync changed the reference"
     far = {name: far for name, far in measured["far"].items() if name not in moved}
     assert len(far) == 22
-    assert {name: x for name, x in far.items() if x > 1e-6} == {}
+    # after an update the weights differ by the rounding of gradients that are added in another order
+    assert {name: x for name, x in far.items() if x > (1e-4 if "after" in name else 1e-6)} == {}
     assert measured["calls"][0] == measured["calls"][1], "ranks make the same number of forwards"
