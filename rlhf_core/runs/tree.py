@@ -48,7 +48,7 @@ def _encode(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
     if isinstance(value, (torch.Tensor, np.ndarray)):
         key = f"t{len(tensors)}"
         is_array = isinstance(value, np.ndarray)
-        tensor = torch.from_numpy(np.require(value, requirements="CW")) if is_array else value
+        tensor = torch.from_numpy(np.require(value, requirements=["C", "W"])) if is_array else value
         tensors[key] = tensor.detach().cpu().clone().contiguous()
         return {"array" if is_array else "tensor": key}
     if isinstance(value, dict):

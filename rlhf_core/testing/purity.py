@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence, Set
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import numpy as np
 import torch
@@ -46,8 +46,9 @@ def left_alone(config: ComponentConfig, method: F, name: str, *given: str) -> F:
     return cast("F", watched)
 
 
-def _refuse(config: ComponentConfig, name: str, seen: str) -> None:
+def _refuse(config: ComponentConfig, name: str, seen: str) -> NoReturn:
     require(False, config, f"{name} leaves what it is given alone", seen, "work on a copy; no in-place operations")
+    raise AssertionError
 
 
 def difference(old: Any, new: Any) -> str | None:
