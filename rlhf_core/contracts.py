@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,8 @@ from rlhf_core.types import (
     ScoreStatus,
 )
 
+UNORDERED = (str, bytes, Set, Mapping)
+"""What can be iterated over, but is no list with one value per sample."""
 Label = Callable[[object], str]
 """Component -> how it is named in errors."""
 
@@ -62,7 +64,7 @@ def score_samples(reward: RewardModel, samples: Sequence[Sample], label: str = "
     with watched("reward", f"score() of {label} for {len(samples)} completions"):
         try:
             answer: Any = reward.score(list(samples))
-            scores = list(answer) if isinstance(answer, Iterable) else answer
+            scores = list(answer) if isinstance(answer, Iterable) and not isinstance(answer, UNORDERED) else answer
         except Exception as error:
             return [Score.failed(ScoreStatus.ERROR, f"{type(error).__name__}: {error}")] * len(samples)
     if not isinstance(scores, list):

@@ -16,6 +16,9 @@ from rlhf_core.data.schema import RawRow, RowReader, UnusableRow
 from rlhf_core.errors import DatasetError
 from rlhf_core.types import Prompt, Sample
 
+COMPLETION_COLUMNS = ("completion", "response", "output", "messages", "conversations", "chosen")
+"""Where a completion is looked for."""
+
 
 class Completions(NamedTuple):
     """The rows of a file, the same as samples, and where each stands."""
@@ -95,6 +98,11 @@ class SampledPrompts(Datasets):
 
 def _sample(reader: RowReader, record: RawRow) -> Sample:
     completion = reader.get(record, "completion", "response")
+    if reader.find(record, *COMPLETION_COLUMNS) is None:
+        # as a demonstration its reference answer would be the completion, and right
+        if not {"completion", "response"} & set(record.row):
+            raise reader.missing("completion", record)
+        raise DatasetError("the completion is null", where=record.where, fix='fill it ("" is an empty one)')
     try:
         plain = isinstance(completion, str)
         prompt, text = (reader.prompt(record), completion) if plain else read_demonstration(reader, record)

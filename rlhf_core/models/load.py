@@ -6,6 +6,7 @@ torch and transformers are imported inside functions, so that importing this mod
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,17 +91,20 @@ def _load_model(config: ModelConfig, source: Source) -> Any:
     from transformers import AutoModelForCausalLM
 
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             source.place,
             dtype=torch_dtype(config.dtype),
             attn_implementation=config.attention,
             use_safetensors=None if source.gguf else True,
+            output_loading_info=True,
             **_options(config, source),
         )
     except Exception as error:
         raise _explain(error, config, source, "model") from error
+    model, found = loaded
     _check_head(model, config.path)
     _check_causal(model, config.path)
+    _check_weights(found, config.path)
     clear_quantization_config(model)
     return model
 
@@ -113,6 +117,27 @@ def _check_head(model: Any, path: str) -> None:
             f"'{path}' holds a {saved[0]}, which cannot generate text",
             why="it scores texts, as a reward model does; it has no language-model head",
             fix=f"give a causal language model; score texts with: rlhf reward score --model {path}",
+        )
+
+
+def _check_weights(found: Mapping[str, Any], path: str) -> None:
+    """transformers draws weights that are not there at random, leaves out those it has no place for, and only logs it.
+
+    Args:
+        found: its loading info.
+        path: of the model.
+    """
+    missing, left_over = (sorted(found.get(f"{what}_keys") or ()) for what in ("missing", "unexpected"))
+    if missing:
+        raise ModelError(
+            f"'{path}' lacks {len(missing)} of its model's weights: {', '.join(missing[:3])}",
+            why="they would be drawn at random; config.json does not describe these weights, or they are not whole",
+            fix="copy or download the folder again",
+        )
+    if left_over:
+        log.warning(
+            "'%s' holds %d weights that its config.json has no place for, such as %s: they are left out",
+            *(path, len(left_over), left_over[0]),
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -31,6 +31,7 @@ class Formatter:
     def __init__(self, tokenizer: Any, prompt_format: str) -> None:
         self.tokenizer = tokenizer
         self._begins: str | None = None
+        self._left_out: set[str] = set()
         has_template = bool(getattr(tokenizer, "chat_template", None))
         if prompt_format == "chat" and not has_template:
             raise ModelError(
@@ -81,16 +82,44 @@ class Formatter:
         Raises:
             ModelError: the chat template refuses the messages.
         """
+        guarded = [{**m, "content": self.text.guard(m["content"])} for m in messages]
+        text = self._filled(messages, guarded, add_generation_prompt)
+        inside = self.text.placeholders_in("".join(m["content"] for m in guarded))
+        if self.text.placeholders_in(text) < inside:
+            plain = self._filled(messages, messages, add_generation_prompt)
+            if self.text.restore(text) != plain:
+                first = next(m["content"] for m in messages if self.text.names_in(m["content"]))
+                raise ModelError(
+                    "the chat template changes the letters of messages, in which names of special tokens stand",
+                    where=f"a message: {first[:60]!r}",
+                    why="such names are kept as text only where the template writes messages as they are",
+                    fix="remove the filter (upper, replace, a slice), or that row",
+                )
+        self._note_left_out(guarded, text)
+        return text
+
+    def _filled(
+        self, messages: Sequence[Message], written: Sequence[Mapping[str, str]], add_generation_prompt: bool
+    ) -> str:
         try:
             return str(
                 self.tokenizer.apply_chat_template(
-                    [{**m, "content": self.text.guard(m["content"])} for m in messages],
-                    tokenize=False,
-                    add_generation_prompt=add_generation_prompt,
+                    [dict(m) for m in written], tokenize=False, add_generation_prompt=add_generation_prompt
                 )
             )
         except Exception as error:  # jinja2 raises whatever the template's author wrote
             raise refused(messages, error) from error
+
+    def _note_left_out(self, messages: Sequence[Mapping[str, str]], text: str) -> None:
+        """Warn once for each role that the policy is not shown; answers may be shortened (reasoning is left out)."""
+        for m in messages:
+            if m["role"] not in ("assistant", *self._left_out) and m["content"].strip() not in text:
+                self._left_out.add(m["role"])
+                log.warning(
+                    "the chat template leaves out or changes what role %r says, such as %r: the policy never sees it "
+                    "as it is",
+                    *(m["role"], m["content"][:60]),
+                )
 
     def guard(self, text: str) -> str:
         """A message's text as :meth:`render` writes it: with placeholders for names of special tokens."""

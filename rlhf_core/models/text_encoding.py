@@ -107,6 +107,10 @@ class TextEncoder:
         assert self._pattern is not None
         return self._pattern.sub(lambda match: by_name[match[0]], text)
 
+    def placeholders_in(self, text: str) -> int:
+        """How many placeholders stand in a text."""
+        return sum(map(text.count, self._placeholders)) if _NONCE in text else 0
+
     def encode_filled(self, text: str) -> list[int]:
         """Token ids of a filled chat template: special tokens where it writes their names, text for placeholders."""
         if _NONCE not in text or self._pattern is None:

@@ -12,7 +12,7 @@ from rlhf_core.python_api.run import Run
 
 if TYPE_CHECKING:
     from rlhf_core.models.config import ModelConfig
-    from rlhf_core.types import Prompt, Rollout, Score
+    from rlhf_core.types import Prompt, Rollout, SamplingParams, Score
 
 PromptLike = "str | Mapping[str, Any] | Prompt"
 
@@ -51,16 +51,11 @@ def generate(
     from rlhf_core.kernels.matmul import use_matmul_backend
     from rlhf_core.models.load import load_policy
     from rlhf_core.python_api.side_effects import unchanged_process
-    from rlhf_core.types import SamplingParams
 
-    given = _prompts([prompts] if isinstance(prompts, str) else prompts)
+    given = _prompts(prompts if isinstance(prompts, Sequence) and not isinstance(prompts, str) else [prompts])
     if n < 1:
         raise ConfigError(f"n is {n}", fix="ask for at least one completion")
-    try:
-        params = SamplingParams(**sampling)
-    except TypeError as error:
-        known = ", ".join(SamplingParams.__dataclass_fields__)
-        raise ConfigError(f"generate() has no such setting: {error}", fix=f"one of: {known}") from error
+    params = _sampling(sampling)
     with unchanged_process():
         quiet_libraries()
         use_matmul_backend("auto")
@@ -126,7 +121,7 @@ def score(
                 chosen = chosen_reward(registry, str(path), None, ())
             else:
                 chosen = component_of(registry, "reward", str(reward), settings)
-            completions = cut_at(read_completions(file), stop, keep=keep_stop)
+            completions = cut_at(read_completions(file), _strings(stop), keep=keep_stop)
             ctx = scoring_context(registry, file, completions, chosen, seed)
             chosen.preflight(ctx)
             quiet_libraries()
@@ -182,6 +177,25 @@ def _model_config(model: Any, prompt_format: str = "auto") -> ModelConfig:
         return model
     path = model.model_path if isinstance(model, Run) else model
     return ModelConfig.model_validate({"path": str(path), "prompt_format": prompt_format})
+
+
+def _sampling(given: Mapping[str, Any]) -> SamplingParams:
+    """Checked as the same settings of a run are."""
+    from pydantic import ValidationError
+
+    from rlhf_core.config.errors import explain_invalid
+    from rlhf_core.trainers.common.config import SamplingSettings
+
+    try:
+        settings = SamplingSettings.model_validate({**given, "stop": _strings(given.get("stop", ()))})
+    except ValidationError as error:
+        raise explain_invalid(error, SamplingSettings, "generate()") from error
+    return settings.params()
+
+
+def _strings(stop: Any) -> tuple[str, ...]:
+    """Stop strings; one text is one of them, not its letters."""
+    return (stop,) if isinstance(stop, str) else tuple(stop)
 
 
 def _prompts(given: Sequence[Any]) -> list[Prompt]:

@@ -7,10 +7,11 @@ digest, so that a run is resumed with the very object it was begun with, or not 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from rlhf_core.batches import LossOutput
+from rlhf_core.contracts import UNORDERED
 from rlhf_core.errors import ConfigError
 from rlhf_core.python_api.config import PythonDatasetConfig, PythonLossConfig, PythonObjectConfig, PythonRewardConfig
 from rlhf_core.python_api.held import Row, describe, digest_of, splits_of
@@ -40,16 +41,19 @@ class PythonReward:
     def __init__(self, config: PythonRewardConfig) -> None:
         self.function: Callable[[Sequence[Sample]], Any] = _method(config.held_object(), "score")
 
-    def score(self, samples: Sequence[Sample]) -> list[Any]:
+    def score(self, samples: Sequence[Sample]) -> Any:
         """One score per sample; a None or a number that is not finite is a missing score, never 0.0. What is neither a
         number nor a score, and another number of them than samples, is left to who called, as for any reward."""
-        return [_score(value) for value in self.function(samples)]
+        answer: Any = self.function(samples)
+        if not isinstance(answer, UNORDERED) and isinstance(answer, Iterable):
+            return [_score(value) for value in answer]
+        return answer
 
 
 def _score(value: Any) -> Any:
     if value is None:
         return Score.failed(ScoreStatus.MISSING, "the reward function returned None")
-    if isinstance(value, Score):
+    if isinstance(value, Score | str | bytes):
         return value
     try:
         number = float(value)

@@ -11,7 +11,8 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,11 @@ from rlhf_core.errors import ModelError
 
 MANIFEST = "manifest.json"
 ALGORITHM = "sha256"
+LOADED = re.compile(
+    r".+\.safetensors|.+\.safetensors\.index\.json|.+\.model|chat_template.*|merges\.txt|vocab\.(json|txt)"
+    r"|((adapter_|generation_|tokenizer_)?config|tokenizer|added_tokens|special_tokens_map)\.json"
+)
+"""Names that loaders read where they find them; other files, such as notes, may be added to a folder."""
 THREADS = 4
 """Files that are hashed at once; hashing holds no lock of the interpreter."""
 
@@ -49,6 +55,8 @@ def find_damage(folder: Path) -> list[str] | None:
         rows = list(_listed(folder))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return [f"{MANIFEST} cannot be read ({type(error).__name__}: {error})"]
+    if added := _added(folder, {file for file, _, _ in rows}):
+        return added
     missing = [f"{file.relative_to(folder)} is not there" for file, _, _ in rows if not file.is_file()]
     if missing:
         return missing
@@ -90,6 +98,13 @@ def truncation(file: Path) -> str | None:
     ends = [row["data_offsets"][1] for name, row in header.items() if name != "__metadata__"]
     expected = 8 + length + max(ends, default=0)
     return None if size == expected else f"it has {size} bytes, its header describes {expected}"
+
+
+def _added(folder: Path, listed: Set[Path]) -> list[str]:
+    """Files that were not written with the others, but would be loaded with them."""
+    places = {folder, *(file.parent for file in listed)}
+    files = sorted(file for place in places if place.is_dir() for file in place.iterdir())
+    return [f"{f.relative_to(folder)} is not in it" for f in files if f not in listed and LOADED.fullmatch(f.name)]
 
 
 def _listed(folder: Path) -> Iterator[tuple[Path, int, str]]:

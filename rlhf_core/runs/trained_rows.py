@@ -98,13 +98,25 @@ class RowRecorder:
     """
 
     def __init__(self, run: Path, model: str) -> None:
-        self.run, self.model, self.warned = run, model, False
+        self.run, self.model, self.warned, self.shared = run, model, False, 0
 
     def __call__(self, datasets: Datasets) -> None:
         """Write what was read so far."""
         rows = {split: sorted({*datasets.content_keys(split).values()}) for split in ("train", "heldout")}
         write_json(self.run / FILE, rows)
+        self._compare(set(rows["train"]), set(rows["heldout"]))
         _, warning = trained_on(self.model, rows["heldout"])
         if warning and not self.warned:
             self.warned = True
             log.warning("%s; its figures on held-out rows are too good", warning)
+
+    def _compare(self, train: set[str], heldout: set[str]) -> None:
+        """Warn of rows on both sides: of a source's own splits, of several sources, or of ids for the same prompt."""
+        shared = len(train & heldout)
+        if shared > self.shared:
+            log.warning(
+                "%d of the %d held-out prompts are trained on too, so that figures on held-out rows are too good; "
+                "dataset.heldout=FILE takes its rows from training",
+                *(shared, len(heldout)),
+            )
+        self.shared = max(shared, self.shared)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -13,6 +14,7 @@ from rlhf_core.config.load import resolve
 from rlhf_core.data.datasets import Datasets
 from rlhf_core.plan import Plan, make_plan, reload
 from rlhf_core.registry import Registry
+from rlhf_core.runs.trained_rows import RowRecorder
 
 Make = Callable[..., Datasets]
 Write = Callable[..., str]
@@ -134,3 +136,14 @@ def test_what_a_model_was_trained_on_is_known_when_it_is_tested(
     assert json.loads(ran.out)["seen_in_training"]["rows"] == 4
     ran = rlhf("eval", "prompts", "--dataset", "pocket/arithmetic", "--verifier", "numeric", "--limit", 4, "--json")
     assert "seen_in_training" not in json.loads(ran.out)
+
+
+def test_a_run_says_which_held_out_rows_it_trains_on(tmp_path: Path, caplog: Any) -> None:
+    recorder = RowRecorder(tmp_path, "pocket")
+    rows = {"train": ["a", "b", "c"], "heldout": ["d"]}
+    recorder(cast("Datasets", SimpleNamespace(content_keys=lambda split: {k: k for k in rows[split]})))
+    assert not caplog.text
+    rows["heldout"] += ["b"]
+    for _ in range(2):
+        recorder(cast("Datasets", SimpleNamespace(content_keys=lambda split: {k: k for k in rows[split]})))
+    assert caplog.text.count("1 of the 2 held-out prompts are trained on too") == 1

@@ -107,3 +107,23 @@ def test_a_broken_template_is_refused(tokenizer: Any) -> None:
         with_template(tokenizer, "{% for m in messages %}{{ m.content }}")
     with pytest.raises(ModelError, match="leaves out what a user says"):
         with_template(tokenizer, "{% for m in messages %}{{ m.text }}{% endfor %}")
+
+
+def test_a_template_that_changes_texts_cannot_turn_them_into_placeholders(tokenizer: Any) -> None:
+    asked: list[Message] = [{"role": "user", "content": f"What is {tokenizer.eos_token} for?"}]
+    for filtered in ("m.content | upper", "m.content[:14]", "m.content | replace('t', 'T')"):
+        formatter = Formatter(with_template(tokenizer, MINE), "auto")
+        formatter.tokenizer.chat_template = MINE.replace("m.content", filtered)
+        with pytest.raises(ModelError, match="changes the letters of messages"):
+            formatter.render(asked, add_generation_prompt=True)
+
+
+def test_what_a_template_leaves_out_is_said_once(tokenizer: Any, caplog: Any) -> None:
+    template = "{% for m in messages if m.role != 'tool' %}[{{ m.role }}] {{ m.content | trim }}\n{% endfor %}"
+    formatter = Formatter(with_template(tokenizer, template), "auto")
+    talk: list[Message] = [*TALK, {"role": "tool", "content": "12 degrees"}]
+    for _ in range(2):
+        formatter.render([{"role": "user", "content": " Hi. \n"}], add_generation_prompt=True)
+        formatter.render(talk, add_generation_prompt=True)
+    assert caplog.text.count("leaves out or changes what role 'tool' says, such as '12 degrees'") == 1
+    assert "role 'user'" not in caplog.text

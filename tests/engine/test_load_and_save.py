@@ -263,3 +263,17 @@ def test_target_modules_that_match_nothing(new_model: Any) -> None:
 
 def test_load_tokenizer_alone(folder: Path) -> None:
     assert load_tokenizer(ModelConfig(path=str(folder))).eos_token == "<end>"
+
+
+def test_weights_that_are_missing_are_no_random_ones_and_left_over_ones_are_named(folder: Path, caplog: Any) -> None:
+    from safetensors.torch import load_file, save_file
+
+    file, name = folder / "model.safetensors", "model.layers.0.mlp.down_proj.weight"
+    weights = load_file(file)
+    save_file({**weights, name.replace("0", "77"): weights[name].clone()}, file, {"format": "pt"})
+    load_policy(ModelConfig(path=str(folder)))
+    assert "holds 1 weights that its config.json has no place for, such as model.layers.77." in caplog.text
+    del weights[name]
+    save_file(weights, file, {"format": "pt"})
+    with pytest.raises(ModelError, match=f"lacks 1 of its model's weights: {name}"):
+        load_policy(ModelConfig(path=str(folder)))

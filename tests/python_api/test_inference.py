@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import rlhf_core
-from rlhf_core.api import ConfigError, ModelConfig, PluginError, Prompt, Score
+from rlhf_core.api import ConfigError, DatasetError, ModelConfig, PluginError, Prompt, Score
 
 
 def test_generate_takes_texts_rows_and_prompts_and_gives_the_same_whatever_its_form() -> None:
@@ -29,6 +30,8 @@ def test_generate_takes_texts_rows_and_prompts_and_gives_the_same_whatever_its_f
         ({"prompts": "a", "n": 0}, "n is 0"),
         ({"prompts": "a", "temprature": 0.5}, "temprature"),
         ({"prompts": "a", "max_tokens": 10**6}, "context"),
+        ({"prompts": "a", "temperature": -1}, "temperature"),
+        ({"prompts": "a", "max_tokens": 0}, "max_tokens"),
     ],
 )
 def test_generate_refuses_what_cannot_work(arguments: dict[str, object], match: str) -> None:
@@ -59,3 +62,24 @@ def test_evaluate_gives_the_benchmarks_metrics() -> None:
     first = rlhf_core.evaluate(ModelConfig(path="pocket"), "prompts", settings=settings)
     assert 0 <= first["pass@1"] <= 1
     assert first == rlhf_core.evaluate("pocket", "prompts", settings=settings)
+
+
+def test_one_text_is_one_stop_string_and_one_row_is_one_prompt() -> None:
+    row = {"prompt": "What is 2 + 3?"}
+    (rollouts,) = rlhf_core.generate("pocket", row, n=4, max_tokens=12, stop="zq answer")
+    assert {r.finish_reason for r in rollouts}.isdisjoint({"stop"})
+    samples = [{**row, "completion": "It is 5."}]
+    assert rlhf_core.score(samples, lambda given: [len(given[0].completion)], stop="is so")[0].value == 8
+
+
+@pytest.mark.parametrize("answer", [{1.0, 0.0}, {0: 1.0, 1: 0.0}, "12", b"12", ["1.0", "0.5"]], ids=repr)
+def test_a_reward_function_returns_a_number_for_each_sample_in_order(answer: Any) -> None:
+    rows = [{"prompt": "a", "completion": text} for text in "bc"]
+    with pytest.raises(PluginError, match="returned"):
+        rlhf_core.score(rows, lambda samples: answer)
+
+
+@pytest.mark.parametrize("row", [{"completion": None}, {"response": None}, {}], ids=repr)
+def test_a_row_without_a_completion_is_not_judged_by_its_own_answer(row: dict[str, Any]) -> None:
+    with pytest.raises(DatasetError, match="no column 'completion'|the completion is null"):
+        rlhf_core.score([{"prompt": "What is 2 + 2?", "answer": "4", **row}], "verifier")

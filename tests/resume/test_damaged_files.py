@@ -121,3 +121,12 @@ def test_the_manifest_lists_every_file_once(whole_run: Path) -> None:
     ]
     there = [f.relative_to(checkpoint).as_posix() for f in checkpoint.rglob("*") if f.is_file()]
     assert sorted(listed) == sorted(name for name in there if name != MANIFEST)
+
+
+@pytest.mark.parametrize("name", ["more.safetensors", "adapter_config.json", "added_tokens.json", "notes.md"])
+def test_a_file_that_was_added_is_not_loaded_with_the_others(run: Path, name: str) -> None:
+    model = sorted(run.glob("checkpoints/*/model"))[-1]
+    (model / name).write_text("{}")
+    expected = [] if name == "notes.md" else [f"{name} is not in it"]
+    assert find_damage(model) == expected
+    assert find_damage(model.parent) == [f"model/{row}" for row in expected]
