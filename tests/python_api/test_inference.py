@@ -81,5 +81,5 @@ def test_a_reward_function_returns_a_number_for_each_sample_in_order(answer: Any
 
 @pytest.mark.parametrize("row", [{"completion": None}, {"response": None}, {}], ids=repr)
 def test_a_row_without_a_completion_is_not_judged_by_its_own_answer(row: dict[str, Any]) -> None:
-    with pytest.raises(DatasetError, match="no column 'completion'|the completion is null"):
+    with pytest.raises(DatasetError, match=r"no column 'completion'|the completion is null"):
         rlhf_core.score([{"prompt": "What is 2 + 2?", "answer": "4", **row}], "verifier")
