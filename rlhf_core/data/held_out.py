@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from unicodedata import normalize
 
 from rlhf_core.data.conversations import read_prompt
 from rlhf_core.data.schema import RawRow, RowReader, UnusableRow
@@ -13,14 +14,18 @@ from rlhf_core.types import Message
 
 
 def content_key(turns: Sequence[Message]) -> str:
-    """Hash of what is asked (16 hex digits): roles and texts but for system turns, runs of blanks as one.
+    """Hash of what is asked (16 hex digits): roles and texts but for system turns; blanks and accents in one form.
 
     Example:
         >>> question = [{"role": "user", "content": "What is 2 + 3?"}]
         >>> content_key(question) == content_key([{"role": "user", "content": "What is  2 + 3?\\n"}])
         True
     """
-    asked = [[turn["role"], " ".join(turn["content"].split())] for turn in turns if turn["role"] != "system"]
+    asked = [
+        [turn["role"], " ".join(normalize("NFC", turn["content"]).split())]
+        for turn in turns
+        if turn["role"] != "system"
+    ]
     return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
 
 

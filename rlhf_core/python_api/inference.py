@@ -108,7 +108,7 @@ def score(
         file = str(samples)
         if not isinstance(samples, str | Path):
             file = f"{folder}/samples.jsonl"
-            Path(file).write_text("".join(json.dumps(dict(row), default=str) + "\n" for row in samples))
+            Path(file).write_text("".join(json.dumps(dict(row), default=_plain) + "\n" for row in samples))
         is_function = not isinstance(reward, str | Path | ComponentConfig | Run)
         with held({"reward": reward} if is_function else {}):
             registry = open_registry()
@@ -191,6 +191,11 @@ def _sampling(given: Mapping[str, Any]) -> SamplingParams:
     except ValidationError as error:
         raise explain_invalid(error, SamplingSettings, "generate()") from error
     return settings.params()
+
+
+def _plain(value: Any) -> Any:
+    """An array's or tensor's numbers as lists, which text would not be; text of anything else."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def _strings(stop: Any) -> tuple[str, ...]:

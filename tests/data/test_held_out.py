@@ -12,6 +12,7 @@ import pytest
 
 from rlhf_core.config.load import resolve
 from rlhf_core.data.datasets import Datasets
+from rlhf_core.data.held_out import content_key
 from rlhf_core.plan import Plan, make_plan, reload
 from rlhf_core.registry import Registry
 from rlhf_core.runs.trained_rows import RowRecorder
@@ -147,3 +148,7 @@ def test_a_run_says_which_held_out_rows_it_trains_on(tmp_path: Path, caplog: Any
     for _ in range(2):
         recorder(cast("Datasets", SimpleNamespace(content_keys=lambda split: {k: k for k in rows[split]})))
     assert caplog.text.count("1 of the 2 held-out prompts are trained on too") == 1
+
+
+def test_composed_and_decomposed_accents_are_one_prompt() -> None:
+    assert content_key([user("caf\u00e9?")]) == content_key([user("cafe\u0301?")])

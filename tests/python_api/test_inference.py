@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import rlhf_core
@@ -83,3 +84,10 @@ def test_a_reward_function_returns_a_number_for_each_sample_in_order(answer: Any
 def test_a_row_without_a_completion_is_not_judged_by_its_own_answer(row: dict[str, Any]) -> None:
     with pytest.raises(DatasetError, match=r"no column 'completion'|the completion is null"):
         rlhf_core.score([{"prompt": "What is 2 + 2?", "answer": "4", **row}], "verifier")
+
+
+def test_arrays_in_rows_are_numbers_not_text() -> None:
+    seen: list[Any] = []
+    row = {"prompt": "a", "completion": "b", "tests": np.array([1, 2]), "weight": np.float32(0.5)}
+    rlhf_core.score([row], lambda samples: seen.extend(s.prompt.meta for s in samples) or [0.0])
+    assert seen[0] == {"tests": [1, 2], "weight": 0.5}
