@@ -41,6 +41,8 @@ class ComponentSet:
 
     def __init__(self) -> None:
         self._entries: list[BuiltComponent] = []
+        self.rows: RowRecorder | None = None
+        """Keeps which rows the run trains on; on the rank that writes."""
 
     def build(self, kind: str, chosen: ComponentConfig, ctx: BuildContext, role: str = "") -> Any:
         """Build a component, check that it has its kind's methods, and remember it.
@@ -144,7 +146,7 @@ class ComponentSet:
 def register_sources(datasets: Datasets, ctx: BuildContext) -> None:
     """Add the sources of the run's dataset to its components, and keep which rows the run trains on and holds out."""
     if ctx.run_dir is not None and ctx.rank == 0:
-        datasets.read = RowRecorder(ctx.run_dir, ctx.config.model.path)
+        datasets.read = ctx.session.components.rows = RowRecorder(ctx.run_dir, ctx.config.model.path)
         if datasets.content_keys("train"):
             datasets.read(datasets)
     for source in datasets.sources:

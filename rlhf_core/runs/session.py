@@ -83,6 +83,8 @@ class RunSession:
         self.checkpoints.keep(keep)
         if self.main and not self.resuming and not self.dir.plan.exists():
             self.dir.create(self.plan, self.environment)
+        if self.components.rows is not None:
+            self.components.rows.write()
         self.strategy.barrier("rank 0 creating the run directory")
         if self.main:
             self.dir.clean_partials()

@@ -99,13 +99,14 @@ class RowRecorder:
 
     def __init__(self, run: Path, model: str) -> None:
         self.run, self.model, self.warned, self.shared = run, model, False, 0
+        self.rows: dict[str, list[str]] = {}
 
     def __call__(self, datasets: Datasets) -> None:
-        """Write what was read so far."""
-        rows = {split: sorted({*datasets.content_keys(split).values()}) for split in ("train", "heldout")}
-        write_json(self.run / FILE, rows)
-        self._compare(set(rows["train"]), set(rows["heldout"]))
-        _, warning = trained_on(self.model, rows["heldout"])
+        """Write what was read so far, once the run's folder is there."""
+        self.rows = {split: sorted({*datasets.content_keys(split).values()}) for split in ("train", "heldout")}
+        self.write()
+        self._compare(set(self.rows["train"]), set(self.rows["heldout"]))
+        _, warning = trained_on(self.model, self.rows["heldout"])
         if warning and not self.warned:
             self.warned = True
             log.warning("%s; its figures on held-out rows are too good", warning)
@@ -120,3 +121,8 @@ class RowRecorder:
                 *(shared, len(heldout)),
             )
         self.shared = max(shared, self.shared)
+
+    def write(self) -> None:
+        """Write the rows if the run has begun; a trainer reads its data before its folder is made."""
+        if self.rows and (self.run / "plan.json").exists():
+            write_json(self.run / FILE, self.rows)

@@ -133,6 +133,8 @@ def test_offline_equals_one_process(train: Train, tmp_path: Path, algo: str) -> 
         "trainer.max_steps=3",
         "--set",
         "trainer.batch_size=8",
+        "--set",
+        "dataset.heldout_by=place",
         *COMMON,
     ]
     one, two = tmp_path / "one", tmp_path / "two"

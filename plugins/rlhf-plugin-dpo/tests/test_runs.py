@@ -30,6 +30,7 @@ SMALL = (
     "trainer.eval_samples=4",
     "trainer.sample_prompts=2",
     "dataset.heldout_fraction=0.25",
+    "dataset.heldout_by=place",
     "trainer.checkpoint_every=1",
     "trainer.keep_checkpoints=9",
 )

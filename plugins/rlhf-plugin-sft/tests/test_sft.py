@@ -125,5 +125,5 @@ def test_too_many_examples_over_the_limit_are_refused(tmp_path: Path, capsys: py
         )
     assert caught.value.code == 2
     err = capsys.readouterr().err
-    for part in ("4 of 12 examples", "/train/000008 (417 tokens)", "trainer.max_length", "max_dropped_fraction"):
+    for part in ("4 of 12 examples", "/data/000008 (417 tokens)", "trainer.max_length", "max_dropped_fraction"):
         assert part in err.replace("\n", " "), err
