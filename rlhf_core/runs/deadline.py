@@ -180,10 +180,12 @@ def position() -> tuple[str, float]:
     """
     watchdog = _watchdog
     stages = [] if watchdog is None else list(watchdog._stages)
-    if watchdog is None or not stages:
+    if watchdog is None:
         return "no stage of a run", 0.0
-    stage = stages[-1]
     when = f"step {watchdog.step}" if watchdog.step else "before the first step"
+    if not stages:
+        return f"{when}, between two stages", 0.0
+    stage = stages[-1]
     return f"{when}, {stage.what}", max(0.0, time.monotonic() - stage.ends + stage.limit_s)
 
 

@@ -55,10 +55,14 @@ def ancestors(model: str) -> list[RunRows]:
     seen: set[Path] = set()
     while (run := _run_of(model)) is not None and run not in seen:
         seen.add(run)
-        rows = read_rows(run)
+        try:
+            rows = read_rows(run)
+            model = str(json.loads((run / "plan.json").read_text())["config"]["model"]["path"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            log.warning("what '%s' was trained on is not known: %s: %s", run, type(error).__name__, error)
+            return found
         if rows is not None:
             found.append(rows)
-        model = str(json.loads((run / "plan.json").read_text())["config"]["model"]["path"])
     return found
 
 

@@ -15,7 +15,7 @@ from rlhf_core.data.datasets import Datasets
 from rlhf_core.data.held_out import content_key
 from rlhf_core.plan import Plan, make_plan, reload
 from rlhf_core.registry import Registry
-from rlhf_core.runs.trained_rows import RowRecorder
+from rlhf_core.runs.trained_rows import RowRecorder, ancestors
 
 Make = Callable[..., Datasets]
 Write = Callable[..., str]
@@ -152,3 +152,10 @@ def test_a_run_says_which_held_out_rows_it_trains_on(tmp_path: Path, caplog: Any
 
 def test_composed_and_decomposed_accents_are_one_prompt() -> None:
     assert content_key([user("caf\u00e9?")]) == content_key([user("cafe\u0301?")])
+
+
+def test_a_damaged_plan_beside_a_model_is_a_warning(tmp_path: Path, caplog: Any) -> None:
+    (tmp_path / "final").mkdir()
+    (tmp_path / "plan.json").write_text("{}")
+    assert ancestors(str(tmp_path / "final")) == []
+    assert "is not known: KeyError" in caplog.text
