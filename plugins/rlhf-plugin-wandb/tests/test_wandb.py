@@ -65,13 +65,13 @@ def records(run_dir: Path) -> list[list[Any]]:
     """The records of each offline run under a run folder, once wandb's own process has written the last one."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while True:
         files = sorted(run_dir.glob("wandb/offline-run-*/*.wandb"))
         records_by_file = [[Record.FromString(c) for c in chunks(f.read_bytes())] for f in files]
         if records_by_file and all(rows and rows[-1].HasField("exit") for rows in records_by_file):
             return records_by_file
-        assert time.monotonic() < deadline, f"wandb did not finish its files within 30 s: {files}"
+        assert time.monotonic() < deadline, f"wandb did not finish its files within 120 s: {files}"
         time.sleep(0.05)
 
 
