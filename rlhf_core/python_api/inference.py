@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,8 @@ from rlhf_core.python_api.run import Run
 
 if TYPE_CHECKING:
     from rlhf_core.models.config import ModelConfig
+    from rlhf_core.registry import Registry
     from rlhf_core.types import Prompt, Rollout, SamplingParams, Score
-
-PromptLike = "str | Mapping[str, Any] | Prompt"
 
 
 def generate(
@@ -23,7 +23,7 @@ def generate(
     *,
     n: int = 1,
     seed: int = 0,
-    prompt_format: str = "auto",
+    prompt_format: str | None = None,
     **sampling: Any,
 ) -> list[list[Rollout]]:
     """Sample completions.
@@ -36,7 +36,8 @@ def generate(
         prompts: one text, or several texts, rows with ``prompt`` or ``messages``, or ``Prompt`` objects.
         n: completions of each prompt.
         seed: the same seed gives the same text, whatever the other prompts are.
-        prompt_format: ``chat``, ``raw``, or ``auto`` for the template if there is one.
+        prompt_format: ``chat``, ``raw``, or ``auto`` for the template if there is one; None takes that of the run or
+            the ``ModelConfig``, and ``auto`` for other models.
         sampling: fields of ``SamplingParams``: ``max_tokens``, ``temperature`` (0 is greedy), ``top_p``, ``stop`` ...
 
     Returns:
@@ -55,12 +56,11 @@ def generate(
     given = _prompts(prompts if isinstance(prompts, Sequence) and not isinstance(prompts, str) else [prompts])
     if n < 1:
         raise ConfigError(f"n is {n}", fix="ask for at least one completion")
-    params = _sampling(sampling)
+    params, config = _sampling(sampling), _model_config(model, prompt_format)
     with unchanged_process():
         quiet_libraries()
         use_matmul_backend("auto")
-        policy = load_policy(_model_config(model, prompt_format))
-        rollouts = sample_completions(policy, given, params, n, seed, prompt_format)
+        rollouts = sample_completions(load_policy(config), given, params, n, seed, config.prompt_format)
     return [rollouts[i * n : i * n + n] for i in range(len(given))]
 
 
@@ -95,13 +95,12 @@ def score(
     import tempfile
 
     from rlhf_core.cli.common import quiet_libraries
-    from rlhf_core.cli.components import component_of, open_component, open_registry
-    from rlhf_core.cli.scoring import chosen_reward, scoring_context
+    from rlhf_core.cli.components import open_component, open_registry
+    from rlhf_core.cli.scoring import scoring_context
     from rlhf_core.contracts import score_samples
     from rlhf_core.data.completions import cut_at, read_completions
     from rlhf_core.kernels.matmul import use_matmul_backend
     from rlhf_core.python_api.held import held
-    from rlhf_core.python_api.objects import config_of
     from rlhf_core.python_api.side_effects import unchanged_process
 
     with tempfile.TemporaryDirectory() as folder, unchanged_process():
@@ -110,17 +109,9 @@ def score(
             file = f"{folder}/samples.jsonl"
             Path(file).write_text("".join(json.dumps(dict(row), default=_plain) + "\n" for row in samples))
         is_function = not isinstance(reward, str | Path | ComponentConfig | Run)
-        with held({"reward": reward} if is_function else {}):
+        with held({"reward": reward}) if is_function else nullcontext():
             registry = open_registry()
-            if is_function:
-                chosen: ComponentConfig = config_of("reward", reward)
-            elif isinstance(reward, ComponentConfig):
-                chosen = reward
-            elif isinstance(reward, Run) or Path(str(reward)).expanduser().is_dir():
-                path = reward.model_path if isinstance(reward, Run) else Path(str(reward)).expanduser()
-                chosen = chosen_reward(registry, str(path), None, ())
-            else:
-                chosen = component_of(registry, "reward", str(reward), settings)
+            chosen = _chosen_reward(registry, reward, settings)
             completions = cut_at(read_completions(file), _strings(stop), keep=keep_stop)
             ctx = scoring_context(registry, file, completions, chosen, seed)
             chosen.preflight(ctx)
@@ -128,6 +119,21 @@ def score(
             use_matmul_backend("auto")
             with open_component("reward", chosen, ctx) as one:
                 return list(score_samples(one, completions.samples, f"reward '{chosen.name}'"))
+
+
+def _chosen_reward(registry: Registry, reward: Any, settings: Mapping[str, Any] | None) -> ComponentConfig:
+    from rlhf_core.cli.components import component_of
+    from rlhf_core.cli.scoring import chosen_reward
+    from rlhf_core.python_api.objects import config_of
+
+    folder = reward.model_path if isinstance(reward, Run) else Path(str(reward)).expanduser()
+    if isinstance(reward, str | Path) and not folder.is_dir():
+        return component_of(registry, "reward", str(reward), settings)
+    _refuse_settings(settings, "reward")
+    if isinstance(reward, ComponentConfig):
+        return reward
+    is_folder = isinstance(reward, str | Path | Run)
+    return chosen_reward(registry, str(folder), None, ()) if is_folder else config_of("reward", reward)
 
 
 def evaluate(
@@ -158,11 +164,11 @@ def evaluate(
 
     with unchanged_process():
         registry = open_registry()
-        chosen = (
-            benchmark
-            if isinstance(benchmark, ComponentConfig)
-            else component_of(registry, "benchmark", benchmark, settings)
-        )
+        if isinstance(benchmark, ComponentConfig):
+            _refuse_settings(settings, "benchmark")
+            chosen = benchmark
+        else:
+            chosen = component_of(registry, "benchmark", benchmark, settings)
         chosen.preflight(context_of(registry, seed=seed))
         quiet_libraries()
         policy, engine = load_sampler(registry, _model_config(model))
@@ -170,13 +176,27 @@ def evaluate(
             return dict(one.evaluate(engine, 0))
 
 
-def _model_config(model: Any, prompt_format: str = "auto") -> ModelConfig:
+def _model_config(model: Any, prompt_format: str | None = None) -> ModelConfig:
+    """Prompts of a run's model are written as the run wrote them, unless ``prompt_format`` says otherwise."""
     from rlhf_core.models.config import ModelConfig
 
-    if isinstance(model, ModelConfig):
-        return model
-    path = model.model_path if isinstance(model, Run) else model
-    return ModelConfig.model_validate({"path": str(path), "prompt_format": prompt_format})
+    if isinstance(model, Run):
+        chosen = {"path": str(model.model_path), "prompt_format": model.config["model"]["prompt_format"]}
+    elif isinstance(model, ModelConfig):
+        chosen = model.model_dump()
+    else:
+        chosen = {"path": str(model)}
+    return ModelConfig.model_validate(chosen if prompt_format is None else {**chosen, "prompt_format": prompt_format})
+
+
+def _refuse_settings(settings: Mapping[str, Any] | None, what: str) -> None:
+    """Settings go with a name; beside anything else they would have no effect."""
+    if settings:
+        raise ConfigError(
+            f"settings {', '.join(settings)} would have no effect",
+            why=f"they belong to a {what} given by name",
+            fix=f"put them into the {what}'s Config, or name it",
+        )
 
 
 def _sampling(given: Mapping[str, Any]) -> SamplingParams:

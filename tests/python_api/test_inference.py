@@ -58,6 +58,29 @@ def test_score_refuses_a_wrong_count_and_an_unknown_reward() -> None:
         rlhf_core.score(rows, "verifer")
 
 
+def test_settings_that_would_have_no_effect_are_refused() -> None:
+    rows = [{"prompt": "a", "completion": "b"}]
+    with pytest.raises(ConfigError, match="settings timeout_s would have no effect"):
+        rlhf_core.score(rows, lambda samples: [1.0], settings={"timeout_s": 5})
+
+
+def test_a_reward_function_may_score_with_another_reward() -> None:
+    rows = [{"prompt": "What is 2 + 2?", "answer": "4", "completion": "It is 4."}]
+    assert rlhf_core.score(rows, lambda samples: [1 - s.value for s in rlhf_core.score(rows, "verifier")])[0].value == 0
+
+
+def test_prompts_are_written_as_the_models_config_says() -> None:
+    text = "What is 2 + 3?"
+
+    def ids(model: object, **options: str) -> tuple[int, ...]:
+        return rlhf_core.generate(model, text, max_tokens=2, **options)[0][0].prompt_ids  # type: ignore[arg-type]
+
+    raw = ids(ModelConfig(path="pocket", prompt_format="raw"))
+    assert raw == ids("pocket", prompt_format="raw")
+    assert raw != ids("pocket") == ids(ModelConfig(path="pocket"))
+    assert ids(ModelConfig(path="pocket", prompt_format="raw"), prompt_format="chat") == ids("pocket")
+
+
 def test_evaluate_gives_the_benchmarks_metrics() -> None:
     settings = {"dataset": {"name": "pocket/arithmetic"}, "limit": 4, "verifier": "numeric"}
     first = rlhf_core.evaluate(ModelConfig(path="pocket"), "prompts", settings=settings)

@@ -140,6 +140,12 @@ def test_a_wrong_number_of_scores_ends_the_run(tmp_path: Path) -> None:
         small(tmp_path, reward=lambda samples: [1.0])
 
 
+def test_a_runs_model_gets_prompts_as_the_run_wrote_them(tmp_path: Path) -> None:
+    run = small(tmp_path, settings={**SMALL, "trainer.steps": 1, "model.prompt_format": "raw"})
+    raw = rlhf_core.generate("pocket", "What is 2 + 3?", max_tokens=2, prompt_format="raw")[0][0].prompt_ids
+    assert rlhf_core.generate(run, "What is 2 + 3?", max_tokens=2)[0][0].prompt_ids == raw
+
+
 def test_a_missing_score_is_not_zero() -> None:
     rows = [{"prompt": "a", "completion": "b"}] * 4
     scores = rlhf_core.score(rows, lambda samples: [None, float("nan"), Score(0.5), 1])
