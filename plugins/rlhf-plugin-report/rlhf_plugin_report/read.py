@@ -150,15 +150,18 @@ def _pieces(run: StoredRun) -> Any:
 
 
 def _texts(tokenizer: Any, ids: Sequence[int]) -> Iterator[str]:
-    """What each token adds to the text: a character of several tokens appears with the last of them."""
-    before = ""
+    """What each token adds to the text: a character of several tokens appears with the last of them.
+
+    Only the tokens since the last whole piece are decoded, after one piece of context (for blanks before words).
+    """
+    context, whole = 0, 0
     for n in range(1, len(ids) + 1):
-        text = tokenizer.decode(ids[:n], skip_special_tokens=False)
-        if text.endswith("\ufffd"):
+        before, text = (tokenizer.decode(ids[context:end], skip_special_tokens=False) for end in (whole, n))
+        if text.endswith("\ufffd") and n < len(ids):
             yield ""
             continue
-        yield text[len(before) :] if text.startswith(before) else tokenizer.decode(ids[n - 1 : n])
-        before = text
+        yield text[len(before) :] if text.startswith(before) else tokenizer.decode(ids[whole:n])
+        context, whole = whole, n
 
 
 def _examples(run: StoredRun) -> list[Mapping[str, Any]]:

@@ -118,6 +118,20 @@ def test_a_long_trace_is_thinned_and_the_page_says_so(run: Path) -> None:
     assert {row["step"] for row in view.rollouts} == {1, 2}
 
 
+def test_pieces_are_the_text_also_of_characters_of_several_tokens() -> None:
+    from rlhf_core.api import ModelConfig
+    from rlhf_core.sdk import load_tokenizer
+    from rlhf_plugin_report.read import _texts
+
+    tokenizer = load_tokenizer(ModelConfig(path="pocket"))
+    ids = tokenizer("Otto's café costs 3 €, 日本 🙂 fine", add_special_tokens=False).input_ids
+    pieces = list(_texts(tokenizer, ids))
+    assert len(pieces) == len(ids)
+    assert "" in pieces
+    assert "".join(pieces) == tokenizer.decode(ids)
+    assert "".join(_texts(tokenizer, ids[:-1])) == tokenizer.decode(ids[:-1])
+
+
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     from rlhf_core.api import UserError
 
