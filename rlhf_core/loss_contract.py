@@ -38,7 +38,7 @@ class CheckedLoss:
 def call_loss(loss: Loss, batch: Any, label: str) -> LossOutput:
     """Call a loss, and check its answer and that it has left the batch alone: the core and other terms use it next.
 
-    In-place operations are seen by the count that torch keeps of them for autograd, so this costs nothing.
+    In-place operations are seen by the count that torch keeps of them for autograd: nothing is copied or compared.
 
     Raises:
         PluginError: names the tensor that was changed, or what came and what was expected.

@@ -192,7 +192,7 @@ class OnlineTrainerConfig(RolloutTrainerConfig):
     drift_check: Literal["stop", "warn", "off"] = "stop"
     """Compare the engine's logprobs with the trainer's in every step (``drift/mean_abs``): a warning with the likely
     cause where they differ by more than chance and rounding explain, the end of the run (``stop``) from 0.5 nats per
-    token on. Costs nothing."""
+    token on. Both numbers are there anyway."""
 
     @field_validator("drift_check", mode="before")
     @classmethod

@@ -101,7 +101,7 @@ def warn_of_kl(config: OnlineTrainerConfig) -> None:
     kl = config.kl
     if kl.where == "reward" and kl.coefficient > 0 and kl.estimator != "k1":
         log.warning(
-            "trainer.kl.estimator %s in the reward: a policy gradient on it is not the KL's, it is off by 70 to 140 %% "
+            "trainer.kl.estimator %s in the reward: a policy gradient on it is not the KL's "
             "(only k1 is right there: --set trainer.kl.estimator=k1; in the loss each is: --set trainer.kl.where=loss)",
             kl.estimator,
         )
