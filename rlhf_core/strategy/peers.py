@@ -100,7 +100,7 @@ class Peers:
         silent_s = time.monotonic() - last.since
         if silent_s > WARN_S and other not in self._warned:
             self._warned.add(other)
-            log.warning("rank %d has said nothing for %.0f s; it was in %s", other, silent_s, last.at)
+            log.warning("rank %d has said nothing for %.0f s; it last said: %s", other, silent_s, last.at)
 
     def silent(self) -> list[int]:
         """Ranks that have stopped, by all one can tell."""
@@ -111,7 +111,7 @@ class Peers:
         silent, now = self.silent(), time.monotonic()
         rows = [
             f"rank {r} has said nothing for {now - self.heard[r].since:.0f} s (stopped, swapped out or gone); "
-            f"it was in {self.heard[r].at}"
+            f"it last said: {self.heard[r].at}"
             for r in silent
         ]
         rows += [f"rank {r} is in {h.at}, for {h.seconds:.0f} s" for r, h in self.heard.items() if r not in silent]
