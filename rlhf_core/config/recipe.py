@@ -9,6 +9,7 @@ from rlhf_core.config.data import source_options
 from rlhf_core.config.layers import as_mapping, fill, label, plain
 from rlhf_core.errors import UserError
 from rlhf_core.models.config import ModelConfig
+from rlhf_core.models.family import is_pocket
 from rlhf_core.registry import Registry
 
 BASE_COMPANIONS: Mapping[str, Any] = {"rollout": "native", "agent": "single_turn", "strategy": "auto"}
@@ -20,7 +21,8 @@ def algorithm_recipe(registry: Registry, trainer: Any, algorithm: str, user: Map
     1. the ``recipe`` of the loss, which may be the user's choice;
     2. what the data sets go with (``recipe_of``), such as stop strings;
     3. the trainer's ``companions``, the components that go with it;
-    4. the trainer's ``recipes`` for the model and the reward, then for the model.
+    4. the trainer's ``recipes`` for the model and the reward, then for the model. A model that was made of the pocket
+       model has the recipes of ``pocket``; there a null of the user is a value too.
 
     Settings for a component that the user replaces by another are left out.
 
@@ -38,18 +40,35 @@ def algorithm_recipe(registry: Registry, trainer: Any, algorithm: str, user: Map
     run = fill(user, companions)
     recipe = fill(recipe, data_recipe(registry, trainer, plain(run.get("dataset")), run))
     recipe = fill(recipe, companions)
-    for key in _recipe_keys(fill(user, recipe)):
-        settings = getattr(trainer, "recipes", {}).get(key, {})
-        recipe = fill(recipe, label(dict(settings), f"recipe of algorithm {algorithm} for {key}"))
+    run = fill(user, recipe)
+    path, reward = _model_and_reward(run)
+    recipes = getattr(trainer, "recipes", {})
+    finetuned = path not in recipes and "pocket" in recipes and is_pocket(path)
+    name = "pocket" if finetuned else path
+    for key in (f"{name}+{reward}", name):
+        origin = f"recipe of algorithm {algorithm} for {key}" + (f", which {path} was made of" if finetuned else "")
+        settings = label(dict(recipes.get(key, {})), origin)
+        recipe = fill(recipe, _left_open(settings, user) if finetuned else settings)
     return recipe
 
 
-def _recipe_keys(run: Mapping[str, Any]) -> tuple[str, str]:
-    """``MODEL+REWARD`` and ``MODEL``, under which a trainer has recipes. What is malformed is refused later."""
+def _model_and_reward(run: Mapping[str, Any]) -> tuple[str, Any]:
+    """The model's path and the reward's name, by which a trainer has recipes. What is malformed is refused later."""
     model, reward = run.get("model"), run.get("reward")
     path = plain(model["path"]) if isinstance(model, Mapping) and "path" in model else ModelConfig().path
-    reward_name = plain(reward.get("name")) if isinstance(reward, Mapping) else None
-    return f"{path}+{reward_name}", str(path)
+    return str(path), plain(reward.get("name")) if isinstance(reward, Mapping) else None
+
+
+def _left_open(settings: Mapping[str, Any], user: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of which the user says nothing, not even null: a run's plan says everything and stays as it is."""
+    open_settings: dict[str, Any] = {}
+    for key, value in settings.items():
+        given = as_mapping(key, user.get(key))
+        if isinstance(value, Mapping) and isinstance(given, Mapping):
+            open_settings[key] = _left_open(value, given)
+        elif key == "name" or key not in user:  # the name says for which component the settings are
+            open_settings[key] = value
+    return open_settings
 
 
 def _names(user: Mapping[str, Any]) -> dict[str, Any]:

@@ -98,6 +98,7 @@ def by_proxy(measured: Run) -> Row:
 
 
 def recipe(method: str) -> dict[str, Any]:
-    """The trainer's own settings for the pocket model, and those of its companions."""
+    """The trainer's own settings for the pocket model, and those of its companions; without a KL penalty in GRPO."""
     recipes: Any = getattr(Registry(disabled=()).load("trainer", method), "recipes")  # noqa: B009
-    return {**recipes["pocket"], "trainer": {**recipes["pocket"].get("trainer", {}), "name": method}}
+    penalty = {"kl": {"coefficient": 0.0}} if method == "grpo" else {}
+    return {**recipes["pocket"], "trainer": {**recipes["pocket"].get("trainer", {}), **penalty, "name": method}}
