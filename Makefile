@@ -5,6 +5,7 @@
 #   make lint         ruff (rules and format), pyright, structure checks
 #   make bench        measure speed and memory on this machine
 #   make docs         write docs/reference/ anew from the code
+#   make docs-site  the documentation as a site in build/site, which opens without a server or a network
 #   make clean        remove .venv and caches (never runs/)
 # Settings: PYTHON=python3.12 (used to create the environment), VENV=path, PYTEST_ARGS="-k loss".
 
@@ -20,7 +21,7 @@ MANIFESTS := constraints.txt $(addsuffix /pyproject.toml,$(PROJECTS))
 # Those with a `test` extra: what their own tests need beyond what they need themselves.
 TESTED := $(patsubst %/pyproject.toml,%,$(shell grep -ls '^test = ' $(addsuffix /pyproject.toml,$(PROJECTS))))
 
-.PHONY: quickstart install install-dev test test-slow test-all lint check bench docs clean
+.PHONY: quickstart install install-dev test test-slow test-all lint check bench docs docs-site clean
 
 quickstart: install
 	$(BIN)/rlhf train --algo grpo --reward ensemble
@@ -41,7 +42,7 @@ $(VENV)/.installed: $(MANIFESTS)
 # setuptools and wheel build the test dependencies that are published as sources only.
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(PIP) -q setuptools wheel
-	$(PIP) -q --no-build-isolation -e '.[dev,gguf]' $(patsubst %,-e './%[test]',$(TESTED))
+	$(PIP) -q --no-build-isolation -e '.[dev,docs,gguf]' $(patsubst %,-e './%[test]',$(TESTED))
 	@touch $@
 
 test: install-dev
@@ -65,6 +66,10 @@ bench: install-dev
 
 docs: install-dev
 	$(BIN)/python -m scripts.reference
+
+docs-site: install-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "open build/site/index.html"
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis

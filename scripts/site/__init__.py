@@ -1,0 +1,1 @@
+"""What the documentation's site needs besides MkDocs: ``make docs-site``."""
