@@ -1,0 +1,1 @@
+"""Runs as they go, in a browser on this machine."""

@@ -1,0 +1,137 @@
+"""Curves and newest rollouts of one run, for several readers at once who each know a part already."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from rlhf_plugin_dashboard.follow import Follower
+
+POINTS = 1000
+"""Most points of a curve that are sent at once; a longer stretch is thinned evenly."""
+KEPT = 200
+"""Newest completions that are held."""
+TRACE_WINDOW = 4 << 20
+TEXT = 4000
+"""Characters of a prompt or completion that are sent."""
+
+
+@dataclass
+class RunData:
+    """One run's files, followed.
+
+    A cursor is a text ``epoch.count``: a reader who gives the last one gets what came since; with a cursor of an
+    earlier epoch (the run was resumed from an earlier step), or none, everything.
+    """
+
+    path: Path
+    _rows: list[dict[str, float]] = field(default_factory=list)
+    _rollouts: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=KEPT))
+    _count: int = 0
+    """Completions so far; the newest has this number."""
+    _epochs: dict[str, int] = field(default_factory=lambda: {"metrics": 0, "rollouts": 0})
+    _lock: Lock = field(default_factory=Lock)
+
+    def __post_init__(self) -> None:
+        self._metrics = Follower(self.path / "metrics.jsonl")
+        self._trace = Follower(self.path / "trace.jsonl", newest=TRACE_WINDOW)
+
+    def since(self, metrics: str, rollouts: str) -> dict[str, Any]:
+        """What a reader with these cursors does not have yet.
+
+        Raises:
+            OSError: a file of the run cannot be read.
+        """
+        with self._lock:
+            self._follow()
+            first = self._position("metrics", metrics, len(self._rows))
+            seen = self._position("rollouts", rollouts, self._count)
+            new = [row for row in self._rollouts if row["number"] > (seen or 0)]
+            return {
+                "metrics": {
+                    "cursor": f"{self._epochs['metrics']}.{len(self._rows)}",
+                    "restarted": first is None,
+                    "curves": _curves(self._rows[first or 0 :]),
+                },
+                "rollouts": {
+                    "cursor": f"{self._epochs['rollouts']}.{self._count}",
+                    "restarted": seen is None,
+                    "rows": new,
+                },
+            }
+
+    def _follow(self) -> None:
+        new = self._metrics.read()
+        if new.restarted:
+            self._rows.clear()
+            self._epochs["metrics"] += 1
+        self._rows += [dict(_numbers(row)) for row in new.rows if isinstance(row.get("step"), int)]
+        new = self._trace.read()
+        if new.restarted:
+            self._rollouts.clear()
+            self._count = 0
+            self._epochs["rollouts"] += 1
+        for row in _completions(new.rows):
+            self._count += 1
+            self._rollouts.append({"number": self._count, **row})
+
+    def _position(self, stream: str, cursor: str, most: int) -> int | None:
+        """How much a reader has; None for all anew."""
+        epoch, _, count = cursor.partition(".")
+        known = epoch == str(self._epochs[stream]) and count.isascii() and count.isdigit() and len(count) < 16
+        return int(count) if known and int(count) <= most else None
+
+
+def _numbers(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    """Names and finite numbers of a row; those of a nested mapping as ``time/step``."""
+    for key, value in row.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{prefix}{key}/")
+        elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            yield f"{prefix}{key}", value
+
+
+def _curves(rows: Iterable[Mapping[str, float]]) -> dict[str, tuple[list[float], list[float]]]:
+    """Steps and values of every metric."""
+    curves: dict[str, tuple[list[float], list[float]]] = {}
+    for row in rows:
+        for key, value in row.items():
+            if key != "step":
+                steps, values = curves.setdefault(key, ([], []))
+                steps.append(row["step"])
+                values.append(float(f"{value:.6g}"))
+    return {key: (_thin(steps), _thin(values)) for key, (steps, values) in curves.items()}
+
+
+def _thin(values: list[float]) -> list[float]:
+    """Evenly at most :data:`POINTS`, the last one always."""
+    n = len(values)
+    return values if n <= POINTS else [values[(i + 1) * n // POINTS - 1] for i in range(POINTS)]
+
+
+def _completions(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    for row in rows:
+        completions = row.get("completions")
+        if row.get("event") != "prompt" or not isinstance(completions, list):
+            continue
+        for completion in completions:
+            if isinstance(completion, Mapping):
+                yield {
+                    "step": row.get("step"),
+                    "id": row.get("prompt_id"),
+                    "prompt": _cut(row.get("prompt")),
+                    "text": _cut(completion.get("text")),
+                    **{k: completion.get(k) for k in ("score", "status", "advantage", "tokens", "finish_reason")},
+                    "parts": completion.get("parts") or {},
+                    "detail": _cut(completion["detail"]) if completion.get("detail") else "",
+                }
+
+
+def _cut(value: Any) -> str:
+    text = value if isinstance(value, str) else "" if value is None else str(value)
+    return text if len(text) <= TEXT else f"{text[:TEXT]} … ({len(text) - TEXT} more characters)"

@@ -1,0 +1,168 @@
+"use strict";
+/* Figures that grow: one per metric, a line per run. Drawn when they come into view, by bokeh. */
+const Curves = (() => {
+  const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"];
+  const DASHES = ["solid", "dashed", "dotted", "dotdash"];
+  const GREY = "#7a7f87";
+  const OPEN = ["Reward", "Loss and gradient"]; // the groups that begin unfolded
+  const data = new Map(); // run -> metric -> {x, y}
+  const charts = new Map(); // metric -> chart
+  let shown = [];
+  let smoothing = 0;
+
+  const style = (slot) => ({ colour: COLOURS[slot % COLOURS.length], dash: DASHES[Math.floor(slot / COLOURS.length) % DASHES.length] });
+  const short = (value) => (Number.isInteger(value) && Math.abs(value) < 1e6 ? String(value) : Number(value).toPrecision(3));
+
+  const smooth = (y) => {
+    let mean = y[0];
+    return y.map((value) => (mean = smoothing * mean + (1 - smoothing) * value));
+  };
+
+  const words = (metric) => {
+    const ends = shown.filter(({ name }) => data.get(name)?.has(metric)).map(({ name }) => {
+      const { x, y } = data.get(name).get(metric);
+      return `${name}: ${metric} from ${short(y[0])} to ${short(y.at(-1))} at step ${x.at(-1)}`;
+    });
+    return ends.join("; ");
+  };
+
+  const figure = (metric) => {
+    const plot = Bokeh.Plotting.figure({ title: metric, height: 196, sizing_mode: "stretch_width", tools: "pan,xwheel_zoom,reset", toolbar_location: null });
+    plot.add_tools(new Bokeh.HoverTool({ tooltips: [["run", "$name"], ["step", "@x"], [metric, "@y{0.0000}"]] }));
+    plot.xaxis.axis_label = "step";
+    plot.background_fill_color = plot.border_fill_color = null;
+    plot.outline_line_color = null;
+    for (const axis of [plot.xaxis, plot.yaxis]) {
+      for (const part of ["axis_label_text_color", "major_label_text_color", "axis_line_color", "major_tick_line_color", "minor_tick_line_color"]) axis[part] = GREY;
+    }
+    plot.title.text_color = GREY;
+    plot.xgrid.grid_line_alpha = plot.ygrid.grid_line_alpha = 0.25;
+    return plot;
+  };
+
+  const line = (chart, name, slot) => {
+    const { colour, dash } = style(slot);
+    const source = new Bokeh.ColumnDataSource({ data: { x: [], y: [], s: [] } });
+    const field = (y) => [{ field: "x" }, { field: y }];
+    const common = { source, color: colour, name };
+    return {
+      source,
+      slot,
+      raw: chart.plot.line(...field("y"), { ...common, line_width: 1, line_alpha: 0.35, line_dash: dash }),
+      main: chart.plot.line(...field("s"), { ...common, line_width: 2, line_dash: dash }),
+      dots: chart.plot.scatter(...field("s"), { ...common, size: 4 }),
+    };
+  };
+
+  const draw = async (chart) => {
+    if (!chart.visible) return;
+    chart.dirty = false;
+    if (!chart.plot) {
+      chart.plot = figure(chart.metric);
+      chart.ready = Bokeh.Plotting.show(chart.plot, chart.place);
+    }
+    const wanted = new Map(shown.filter(({ name }) => data.get(name)?.has(chart.metric)).map((run) => [run.name, run.slot]));
+    for (const [name, one] of chart.lines) {
+      const stays = wanted.get(name) === one.slot;
+      for (const part of ["raw", "main", "dots"]) one[part].visible = stays && (part !== "raw" || smoothing > 0);
+      if (!stays) {
+        one.source.data = { x: [], y: [], s: [] };
+        if (wanted.has(name)) chart.lines.delete(name); // it has another colour by now
+      }
+    }
+    for (const [name, slot] of wanted) {
+      if (!chart.lines.has(name)) chart.lines.set(name, line(chart, name, slot));
+      const one = chart.lines.get(name);
+      const { x, y } = data.get(name).get(chart.metric);
+      one.source.data = { x: x.slice(), y: y.slice(), s: smoothing > 0 ? smooth(y) : y.slice() };
+      one.raw.visible = smoothing > 0;
+      one.main.visible = true;
+      one.dots.visible = x.length < 100;
+    }
+    chart.box.setAttribute("aria-label", words(chart.metric));
+  };
+
+  const watcher = new IntersectionObserver((entries) => {
+    for (const entry of entries) {
+      const chart = charts.get(entry.target.dataset.metric);
+      chart.visible = entry.isIntersecting;
+      if (chart.visible && chart.dirty) draw(chart);
+    }
+  }, { rootMargin: "200px" });
+
+  const group = (title) => {
+    const id = `group-${title.slice(0, 2)}`;
+    const there = document.getElementById(id);
+    if (there) return there;
+    const made = document.createElement("details");
+    made.id = id;
+    made.open = OPEN.includes(title.slice(3));
+    const summary = document.createElement("summary");
+    summary.append(title.slice(3), " ", document.createElement("small"));
+    const box = document.createElement("div");
+    box.className = "charts";
+    made.append(summary, box);
+    const all = document.getElementById("groups");
+    all.insertBefore(made, [...all.children].find((other) => other.id > id) || null);
+    return made;
+  };
+
+  const chartOf = (metric, title) => {
+    if (!charts.has(metric)) {
+      const box = document.createElement("figure");
+      box.setAttribute("role", "img");
+      box.dataset.metric = metric;
+      const place = document.createElement("div");
+      box.append(place);
+      const list = group(title).querySelector(".charts");
+      list.insertBefore(box, [...list.children].find((other) => other.dataset.metric > metric) || null);
+      charts.set(metric, { metric, box, place, lines: new Map(), dirty: true, visible: false });
+      watcher.observe(box);
+    }
+    return charts.get(metric);
+  };
+
+  /** News of one run: points that come after those known, or all of them. */
+  const add = (name, news, groups) => {
+    if (news.restarted || !data.has(name)) data.set(name, new Map());
+    for (const [metric, [x, y]] of Object.entries(news.curves)) {
+      const known = data.get(name).get(metric) || { x: [], y: [] };
+      known.x.push(...x);
+      known.y.push(...y);
+      data.get(name).set(metric, known);
+      chartOf(metric, groups[metric]).dirty = true;
+    }
+    if (news.restarted) for (const chart of charts.values()) chart.dirty = true;
+  };
+
+  /** Draw what changed and is in view. */
+  const refresh = () => {
+    for (const chart of charts.values()) if (chart.dirty) draw(chart);
+  };
+
+  /** Which runs are drawn, and which metrics: those whose name holds `text`. */
+  const show = (runs, text) => {
+    const changed = JSON.stringify(runs) !== JSON.stringify(shown);
+    shown = runs;
+    for (const chart of charts.values()) {
+      if (changed) chart.dirty = true;
+      chart.box.hidden = !chart.metric.toLowerCase().includes(text) || !runs.some(({ name }) => data.get(name)?.has(chart.metric));
+    }
+    for (const details of document.querySelectorAll("#groups > details")) {
+      const count = details.querySelectorAll("figure:not([hidden])").length;
+      details.hidden = !count;
+      details.querySelector("small").textContent = `(${count})`;
+      if (text && !details.hidden) details.open = true;
+    }
+    refresh();
+  };
+
+  const setSmoothing = (value) => {
+    smoothing = value;
+    for (const chart of charts.values()) chart.dirty = true;
+    refresh();
+  };
+
+  const points = (name, metric) => data.get(name)?.get(metric)?.x.length || 0;
+  return { add, show, refresh, setSmoothing, style, short, points };
+})();
