@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from rlhf_core.hooks import PlanResolved as PlanResolved
     from rlhf_core.hooks import RewardsReady as RewardsReady
     from rlhf_core.hooks import RolloutsReady as RolloutsReady
+    from rlhf_core.hooks import RunClosed as RunClosed
     from rlhf_core.hooks import RunEnd as RunEnd
     from rlhf_core.hooks import RunStart as RunStart
     from rlhf_core.hooks import StepEnd as StepEnd
@@ -93,6 +94,7 @@ _HOMES = {
         "PlanResolved",
         "RewardsReady",
         "RolloutsReady",
+        "RunClosed",
         "RunEnd",
         "RunStart",
         "StepEnd",

@@ -109,6 +109,21 @@ class RunEnd:
     summary: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class RunClosed:
+    """No process of the run is left, however it ended: its folder holds all that it will hold.
+
+    Called in the process that launched the run, after ``rlhf_run_end`` where there was one; not for a run that left
+    no folder.
+    """
+
+    run_dir: Path
+    status: str
+    """``completed``, ``stopped``, ``interrupted`` or ``failed``."""
+    error: str = ""
+    """What ended it, where it did not end by itself."""
+
+
 class Specs:
     """Hook specifications. All but the first take one frozen ``event``, so fields can grow."""
 
@@ -156,6 +171,10 @@ class Specs:
     def rlhf_run_end(self, event: RunEnd) -> None:
         """The run is over."""
 
+    @hookspec
+    def rlhf_run_closed(self, event: RunClosed) -> str | None:
+        """No process of the run is left; a line that is returned is shown to the user."""
+
 
 HOOK_NAMES: tuple[str, ...] = tuple(n for n in vars(Specs) if n.startswith("rlhf_"))
 BEFORE_THE_RUN = ("rlhf_register", "rlhf_plan_resolved")
@@ -177,11 +196,16 @@ class HookBus:
     errors: Counter[str] = field(default_factory=Counter)
     stop_reason: str | None = None
     """Why the first listener that raised ``StopRun`` wants the run to end, which it does after the step."""
+    notes: list[str] = field(default_factory=list[str])
+    """What listeners of ``rlhf_run_closed`` have to say to the user, to be shown last."""
 
-    def fire(self, hook: str, event: Any) -> None:
+    def fire(self, hook: str, event: Any) -> list[Any]:
         """Call every implementation of ``hook``; none keeps the others from being called.
 
         They see a read-only copy of the event, made only if somebody listens: what one does to it changes nothing.
+
+        Returns:
+            What they returned, without None.
 
         Raises:
             RlhfError: one raised ``StopRun`` before there was a run to stop.
@@ -191,15 +215,18 @@ class HookBus:
         listeners = getattr(self.manager.hook, hook).get_hookimpls()
         if listeners and key == "event":
             event = frozen(event)
+        results: list[Any] = []
         for impl in reversed(listeners):
             plugin, given = impl.plugin_name, {key: event} if impl.argnames else {}
-            self.call(f"hook {hook} of plugin '{plugin}'", f"{plugin}:{hook}", partial(impl.function, **given))
+            call: Callable[[], Any] = partial(impl.function, **given)
+            results.append(self.call(f"hook {hook} of plugin '{plugin}'", f"{plugin}:{hook}", call))
         if hook in BEFORE_THE_RUN and self.stop_reason is not None:
             raise RlhfError(
                 f"a plugin stopped the run before it began: {self.stop_reason}",
                 where=f"hook {hook}",
                 fix="do what it asks for, or run without it: --no-plugins",
             )
+        return [result for result in results if result is not None]
 
     def call(self, listener: str, key: str, function: Callable[[], T]) -> T | None:
         """Call one listener (hook, monitor or tracker): ``StopRun`` is noted, any other exception logged and counted.

@@ -74,9 +74,15 @@ def _run(plan: Any, config: Any, registry: Any, hooks: Any, run_dir: Path | None
         check_free(RunDir(folder))
     quiet_libraries()
     printer = StepPrinter(config, folder, quiet=as_json)
-    with printer:
-        summary = launch(plan, config, registry, hooks, folder, resume=resume, say=printer.say, progress=printer.step)
-    if as_json:
-        emit_json({**summary, "run_dir": str(folder)})
-    else:
-        print_summary(summary, folder)
+    try:
+        with printer:
+            summary = launch(
+                plan, config, registry, hooks, folder, resume=resume, say=printer.say, progress=printer.step
+            )
+        if as_json:
+            emit_json({**summary, "run_dir": str(folder)})
+        else:
+            print_summary(summary, folder)
+    finally:
+        for note in hooks.notes:
+            printer.say(note)

@@ -12,7 +12,7 @@ from typing import Any
 from rlhf_core.config.run import RunConfig
 from rlhf_core.context import BuildContext
 from rlhf_core.errors import RlhfError
-from rlhf_core.hooks import HookBus, Launch, PlanResolved
+from rlhf_core.hooks import HookBus, Launch, PlanResolved, RunClosed
 from rlhf_core.launch.process import Progress, Say, environment, set_up_torch
 from rlhf_core.launch.process import run_plan as run_plan
 from rlhf_core.launch.resume import planned_resume as planned_resume
@@ -92,11 +92,13 @@ def launch(
         run.failure.unlink(missing_ok=True)
     else:
         run.create(plan, environment())
+    failure: BaseException | None = None
     try:
         if plan.world_size == 1:
             return run_plan(plan, config, registry, hooks, run_dir, resume=resume, say=say, progress=progress)
         return _run_ranks(plan, config, hooks, run, resume)
     except BaseException as error:
+        failure = error
         interrupted = isinstance(error, KeyboardInterrupt)
         if interrupted:
             say(f"go on with: rlhf train --resume {run_dir}" if run.begun() else "stopped before the first step")
@@ -105,6 +107,25 @@ def launch(
         raise
     finally:
         run.stop.unlink(missing_ok=True)
+        _closed(run, hooks, failure)
+
+
+def _closed(run: RunDir, hooks: HookBus, failure: BaseException | None) -> None:
+    """Call ``rlhf_run_closed``; a listener that fails hides no failure of the run."""
+    if not run.plan.is_file():
+        return
+    stopped = isinstance(failure, KeyboardInterrupt) or getattr(failure, "exit_code", 1) == 130
+    if failure is not None:
+        event = RunClosed(run.path, "interrupted" if stopped else "failed", f"{type(failure).__name__}: {failure}")
+    else:
+        summary = json.loads(run.summary.read_text()) if run.summary.is_file() else {}
+        event = RunClosed(run.path, str(summary.get("status", "completed")))
+    try:
+        hooks.notes += map(str, hooks.fire("rlhf_run_closed", event))
+    except RlhfError as error:
+        if failure is None:
+            raise
+        log.warning("%s", error)
 
 
 def completed(run: RunDir) -> Mapping[str, Any] | None:

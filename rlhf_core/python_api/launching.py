@@ -61,5 +61,9 @@ def launch_in_process(
         check_free(RunDir(folder))
     quiet_libraries()
     with StepPrinter(config, folder, quiet=not progress) as printer:
-        launch(plan, config, registry, hooks, folder, resume=resuming, say=printer.say, progress=printer.step)
+        try:
+            launch(plan, config, registry, hooks, folder, resume=resuming, say=printer.say, progress=printer.step)
+        finally:
+            for note in hooks.notes:
+                printer.say(note)
     return folder

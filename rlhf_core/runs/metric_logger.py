@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from rlhf_core import hooks as hk
+from rlhf_core.errors import StopRun
 from rlhf_core.protocols import Monitor, Tracker
 from rlhf_core.runs.component_set import ComponentSet
 from rlhf_core.runs.run_dir import RunDir
@@ -52,11 +53,25 @@ class MetricLogger:
 
     def _observe(self, monitor: Monitor, step: int, metrics: Mapping[str, float]) -> None:
         entry = self.components.of(monitor)
-        observe = partial(monitor.observe, step, metrics)
+
+        def observe() -> str | None:
+            try:
+                return monitor.observe(step, metrics)
+            except StopRun as stop:
+                self._trace_warning(step, entry.key, stop.reason, stops=True)
+                raise
+
         warning = self.hooks.call(f"observe() of {entry.label}", f"{entry.key}:observe", observe)
         if warning:
             self.counts["monitor_warnings"] += 1
             log.warning("step %d: %s", step, warning)
+            self._trace_warning(step, entry.key, warning, stops=False)
+
+    def _trace_warning(self, step: int, monitor: str, text: str, *, stops: bool) -> None:
+        """Keep what a monitor said, for whoever looks at the run later."""
+        if self.writes:
+            row = {"event": "warning", "monitor": monitor.removeprefix("monitor/"), "text": str(text), "stops": stops}
+            self.dir.append("trace", {"step": step, "stage": "monitor", **row})
 
     def log_eval(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write a held-out evaluation."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,18 @@ def prompt_rows(
     scores: Sequence[Score],
     advantages: Sequence[Any],
     full: int,
+    tokens: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[dict[str, Any]]:
-    """One row per prompt: its completions with scores and advantages; tokens for the first ``full`` prompts."""
+    """One row per prompt: its completions with scores and advantages; tokens for the first ``full`` prompts.
+
+    Args:
+        groups: the step's prompts.
+        rollouts: group by group.
+        scores: one per rollout.
+        advantages: a number, an array ``[T]`` or None per rollout.
+        full: prompts whose tokens are kept.
+        tokens: of their completions by name, what the update saw of each token, as lists ``[T]``.
+    """
     rows: list[dict[str, Any]] = []
     start = 0
     for n, group in enumerate(groups):
@@ -31,7 +42,8 @@ def prompt_rows(
                 "source": group.prompt.source,
                 "prompt": group.prompt.text,
                 **({"prompt_ids": list(group.token_ids)} if n < full else {}),
-                "completions": [_completion(rollouts[i], scores[i], advantages[i], n < full) for i in places],
+                **({"media": [asdict(media) for media in group.prompt.media]} if group.prompt.media else {}),
+                "completions": [_completion(rollouts[i], scores[i], advantages[i], n < full, tokens) for i in places],
             }
         )
     return rows
@@ -50,7 +62,9 @@ def filtered_rows(groups: Sequence[RolloutGroup]) -> list[dict[str, Any]]:
     return [{**row, "event": "set_aside"} for row in rows]
 
 
-def _completion(rollout: Rollout, score: Score, advantage: Any, full: bool) -> dict[str, Any]:
+def _completion(
+    rollout: Rollout, score: Score, advantage: Any, full: bool, tokens: Mapping[str, Mapping[str, Any]] | None
+) -> dict[str, Any]:
     row: dict[str, Any] = {
         "text": rollout.text,
         "finish_reason": rollout.finish_reason.value,
@@ -66,6 +80,13 @@ def _completion(rollout: Rollout, score: Score, advantage: Any, full: bool) -> d
         row["detail"] = score.detail
     if rollout.info:
         row["info"] = dict(rollout.info)
+    if rollout.segments:
+        row["segments"] = [[*segment.span, segment.role] for segment in rollout.segments]
     if full:
         row |= {"completion_ids": list(rollout.completion_ids), "logprobs": rollout.logprobs_T}
+        if rollout.mask_T is not None:
+            row["mask"] = [int(chosen) for chosen in rollout.mask_T]
+        if isinstance(advantage, np.ndarray) and advantage.ndim:
+            row["advantages"] = np.round(np.asarray(advantage, np.float64), 5)
+        row |= (tokens or {}).get(f"{rollout.prompt_id}#{rollout.group_index}", {})
     return row

@@ -30,6 +30,7 @@ from rlhf_core.trainers.online.config import OnlineTrainerConfig
 from rlhf_core.trainers.online.inputs import load_online_inputs
 from rlhf_core.trainers.online.scheduler import ScheduledBatch
 from rlhf_core.trainers.online.summary import summarize_online_run
+from rlhf_core.trainers.online.token_record import TokenRecorder
 from rlhf_core.trainers.online.update import group_counts
 from rlhf_core.types import Advantages, FinishReason, Rollout
 
@@ -75,9 +76,18 @@ class OnlineTrainer:
             groups = with_advantages(samples, batch, advantages, forward)
             with timer("update"):
                 critic_only = step <= parts.critic_warmup_steps
-                update_metrics = parts.update(step, groups, batch.version, critic_only=critic_only)
+                recorder = TokenRecorder(scored.rollouts, batch.groups, config.trace_prompts)
+                observe = recorder if config.trace_prompts else None
+                update_metrics = parts.update(step, groups, batch.version, critic_only=critic_only, observe=observe)
             metrics = self._metrics(scheduled, forward, scored, advantages, update_metrics)
-            rows = prompt_rows(batch.groups, scored.rollouts, scored.scores, advantages.values, config.trace_prompts)
+            rows = prompt_rows(
+                batch.groups,
+                scored.rollouts,
+                scored.scores,
+                advantages.values,
+                config.trace_prompts,
+                recorder.of_all_ranks(self.strategy) if config.trace_prompts else {},
+            )
             self.session.trace(step, "step", [*rows, update_row(metrics)])
             metrics |= scheduled.metrics
             metrics |= parts.reference.sync(step) if parts.reference is not None else {}

@@ -13,7 +13,7 @@ from rlhf_core.loss_terms import with_sample_size
 from rlhf_core.protocols import Strategy
 from rlhf_core.rollout.drift import Drift, DriftCheck
 from rlhf_core.runs.session import RunSession
-from rlhf_core.trainers.common.learner import Learner, MetricSums, means
+from rlhf_core.trainers.common.learner import Learner, MetricSums, Observe, means
 from rlhf_core.trainers.common.micro_batches import PolicyMicroBatcher
 from rlhf_core.trainers.common.policy_module import PolicyModule, columns
 from rlhf_core.trainers.common.training_sample import TrainingSample, regrouped
@@ -53,7 +53,15 @@ class UpdateStep:
         self.drift = DriftCheck(config.drift_check, session.counts)
         """Compares engine and trainer."""
 
-    def __call__(self, step: int, groups: Groups, sampled_by: int, *, critic_only: bool = False) -> dict[str, float]:
+    def __call__(
+        self,
+        step: int,
+        groups: Groups,
+        sampled_by: int,
+        *,
+        critic_only: bool = False,
+        observe: Observe | None = None,
+    ) -> dict[str, float]:
         """Update on one rollout batch; all ranks call it together.
 
         Args:
@@ -61,6 +69,7 @@ class UpdateStep:
             groups: this rank's.
             sampled_by: policy version that sampled them.
             critic_only: the policy gets no update.
+            observe: sees every micro-batch.
 
         Returns:
             Each metric's weighted mean over the updates, over the sequences that were run; counts are added.
@@ -72,19 +81,27 @@ class UpdateStep:
         self.session.hooks.fire("rlhf_batch_ready", event)
         updates: list[MetricSums] = []
         for batch in self._batches(step, groups):
-            sums = self._update(step, batch, sampled_by, critic_only, first=not updates)
+            sums = self._update(step, batch, sampled_by, critic_only, first=not updates, observe=observe)
             updates.append(sums)
             if self._too_far(sums, len(updates)):
                 break
         return {**with_sample_size(means(updates)), **metrics}
 
     def _update(
-        self, step: int, batch: Sequence[TrainingSample], sampled_by: int, critic_only: bool, first: bool
+        self,
+        step: int,
+        batch: Sequence[TrainingSample],
+        sampled_by: int,
+        critic_only: bool,
+        *,
+        first: bool,
+        observe: Observe | None,
     ) -> MetricSums:
         """One update; what cannot contribute a gradient is counted in the denominators and not run."""
         totals = (float(sum(s.tokens for s in batch)), float(sum(s.tokens > 0 for s in batch)))
         staleness = self.learner.version - sampled_by
-        sums = self.learner.update_sums(self._with_gradient(batch), totals, critic_only=critic_only)
+        trained = self._with_gradient(batch)
+        sums = self.learner.update_sums(trained, totals, critic_only=critic_only, observe=observe)
         if first or not staleness:
             self.drift(step, Drift.of(sums), staleness)
         return {name: value for name, value in sums.items() if not staleness or not name.startswith("drift/")}
