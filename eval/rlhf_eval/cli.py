@@ -80,7 +80,7 @@ def suite_options(command: F) -> F:
 
 @click.command()
 @click.argument("suites", metavar="SUITE...", nargs=-1, required=True)
-@click.option("--model", default="pocket", show_default=True, metavar="M", help="Hub id, folder or .gguf file.")
+@click.option("--model", default="pocket", show_default=True, metavar="M", help="Hub id, folder, run or .gguf file.")
 @suite_options
 @click.option(
     "--best-by",

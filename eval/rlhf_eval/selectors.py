@@ -22,6 +22,7 @@ from rlhf_core.api import (
     Prompt,
     RlhfError,
     Sample,
+    model_place,
 )
 from rlhf_core.sdk import (
     component_of,
@@ -65,6 +66,7 @@ def parse_selector(text: str, ctx: BuildContext) -> Selector:
         ConfigError: none of these, or a setting that does not exist.
         PluginError: there is no such component.
     """
+    text = model_place(text)
     place = Path(text).expanduser()
     if place.is_dir():
         which = "ensemble" if (place / "ensemble.json").is_file() else "bradley_terry"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--model", default="pocket", show_default=True, metavar="M", help="Hub id, folder or .gguf file.")
+@click.option("--model", default="pocket", show_default=True, metavar="M", help="Hub id, folder, run or .gguf file.")
 @click.option("--prompt", "texts", multiple=True, metavar="TEXT", help="A prompt. Repeatable.")
 @click.option("--input", "file", metavar="FILE", help="JSON lines with a prompt or messages in each row.")
 @click.option("--max-tokens", type=click.IntRange(1), default=64, show_default=True, help="Most tokens to sample.")

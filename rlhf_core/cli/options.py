@@ -29,7 +29,7 @@ RUN_OPTIONS = (
     click.option("--reward", metavar="NAME", help="Reward, for example ensemble or verifier."),
     click.option("--loss", metavar="NAME", help="Loss; default is the algorithm's own."),
     click.option("--advantage", metavar="NAME", help="Advantage estimator; default is the algorithm's own."),
-    click.option("--model", metavar="M", help="Hub id, folder, .gguf file, or 'pocket' (default)."),
+    click.option("--model", metavar="M", help="Hub id, folder, run, checkpoint, .gguf file, or 'pocket' (default)."),
     click.option("--dataset", metavar="D", help="Built-in name, .jsonl/.parquet file, or hub id."),
     click.option("--config", "files", multiple=True, metavar="FILE", help="YAML file; later ones win. Repeatable."),
     click.option("--set", "settings", multiple=True, metavar="a.b=c", help="One setting; wins over files. Repeatable."),

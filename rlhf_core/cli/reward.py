@@ -21,7 +21,7 @@ def reward() -> None:
 
 
 @reward.command()
-@click.option("--model", "folder", metavar="FOLDER", help="A reward model or an ensemble of them.")
+@click.option("--model", "folder", metavar="FOLDER", help="A reward model, its run, or an ensemble.")
 @click.option("--reward", "name", metavar="NAME", help="A reward component, for example verifier.")
 @click.option("--set", "settings", multiple=True, metavar="a.b=c", help="One setting of the reward. Repeatable.")
 @click.option("--input", "file", required=True, metavar="FILE", help="JSON lines: prompt (or messages) and completion.")

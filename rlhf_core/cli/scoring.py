@@ -53,11 +53,13 @@ def chosen_reward(registry: Registry, folder: str | None, name: str | None, sett
     from rlhf_core.config.errors import explain_invalid
     from rlhf_core.config.load import parse_settings
     from rlhf_core.errors import ConfigError
+    from rlhf_core.models.places import model_place
 
     if (folder is None) == (name is None):
         raise ConfigError("say which reward: either --model or --reward", fix="--model FOLDER, or --reward NAME")
     options: dict[str, Any] = parse_settings(settings)
     if folder is not None:
+        folder = model_place(folder)
         name = "ensemble" if (Path(folder).expanduser() / "ensemble.json").is_file() else "bradley_terry"
         options["path"] = folder
     cls = registry.load("reward", str(name))

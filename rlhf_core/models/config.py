@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from rlhf_core.config.base import Config
 from rlhf_core.errors import ConfigError
+from rlhf_core.models.places import ModelPath
 
 
 class LoraSettings(Config):
@@ -31,9 +32,10 @@ class LoraSettings(Config):
 
 
 class ModelConfig(Config):
-    """A model: a hub id, a folder in Hugging Face form, a ``.gguf`` file, or ``pocket``."""
+    """A model: a hub id, a folder in Hugging Face form, a run, a checkpoint, a ``.gguf`` file, or ``pocket``."""
 
-    path: str = "pocket"
+    path: ModelPath = "pocket"
+    """A run stands for its final model, a checkpoint for its weights; both may be LoRA adapters."""
     revision: str | None = None
     dtype: Literal["float32", "bfloat16"] = "float32"
     lora: LoraSettings | None = None

@@ -8,11 +8,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import ModelError
 from rlhf_core.models.config import ModelConfig
-from rlhf_core.models.sources import Source, check_folder, resolve_model
+from rlhf_core.models.places import FORMS, near_names
+from rlhf_core.models.sources import TOKENIZER_FILES, Source, check_folder, resolve_model
 from rlhf_core.runs.manifest import verify_files
 
 log = logging.getLogger("rlhf.models")
@@ -74,8 +76,12 @@ def load_tokenizer(config: ModelConfig) -> Any:
     source = resolve_model(config.path)
     if source.local and not source.gguf:
         verify_files(source.place)
+    place, options = source.place, _options(config, source)
+    if source.adapter is not None and (inner := _tokenizer_beside(Path(source.adapter))) is not None:
+        verify_files(inner)
+        place, options = str(inner), _options(config, Source(str(inner)))
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source.place, **_options(config, source))
+        tokenizer = AutoTokenizer.from_pretrained(place, **options)
     except Exception as error:  # a tokenizer file can fail in as many ways as there are tokenizers
         raise _explain(error, config, source, "tokenizer") from error
     if tokenizer.pad_token_id is None and tokenizer.eos_token_id is not None:
@@ -85,6 +91,11 @@ def load_tokenizer(config: ModelConfig) -> Any:
 
         apply_template(tokenizer, config.chat_template)
     return tokenizer
+
+
+def _tokenizer_beside(adapter: Path) -> Path | None:
+    """Folder of the tokenizer that was saved with an adapter: its own, or the ``final/`` that it lies in."""
+    return next((f for f in (adapter, adapter.parent) if any((f / name).is_file() for name in TOKENIZER_FILES)), None)
 
 
 def _load_model(config: ModelConfig, source: Source) -> Any:
@@ -106,7 +117,15 @@ def _load_model(config: ModelConfig, source: Source) -> Any:
     _check_causal(model, config.path)
     _check_weights(found, config.path)
     clear_quantization_config(model)
-    return model
+    return model if source.adapter is None else _with_adapter(model, source.adapter)
+
+
+def _with_adapter(model: Any, adapter: str) -> Any:
+    """The model with a LoRA adapter's weights added, as ``final/`` of its run holds them."""
+    from rlhf_core.models.lora import merge_adapter
+
+    verify_files(adapter)
+    return merge_adapter(model, adapter)
 
 
 def _check_head(model: Any, path: str) -> None:
@@ -155,8 +174,9 @@ def _check_causal(model: Any, path: str) -> None:
 
 def _options(config: ModelConfig, source: Source) -> dict[str, Any]:
     options: dict[str, Any] = {"trust_remote_code": config.trust_remote_code}
-    if config.revision is not None:
-        options["revision"] = config.revision
+    revision = config.revision if source.adapter is None else source.revision
+    if revision is not None:
+        options["revision"] = revision
     if source.gguf:
         options["gguf_file"] = source.gguf
     return options
@@ -267,12 +287,32 @@ def _explain(error: Exception, config: ModelConfig, source: Source, what: str) -
             why=why,
             fix="check that the folder holds a complete causal language model in Hugging Face form",
         )
+    return _no_hub_model(config, what, error, why)
+
+
+def _no_hub_model(config: ModelConfig, what: str, error: BaseException, why: str) -> ModelError:
+    """The error for what is nothing here, and no model that the hub gave; it says whether the hub was asked."""
+    from huggingface_hub import constants
+    from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
+
+    causes = [error]
+    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and cause not in causes:
+        causes.append(cause)
+    if constants.HF_HUB_OFFLINE or any(isinstance(one, OfflineModeIsEnabled) for one in causes):
+        reached, why = (
+            "there is no local copy of a model of that name from the Hugging Face hub",
+            "HF_HUB_OFFLINE is set: nobody asked the hub",
+        )
+    elif any(isinstance(one, LocalEntryNotFoundError | ConnectionError) for one in causes):
+        reached = "the Hugging Face hub could not be reached"
+    else:
+        reached = f"the Hugging Face hub gives no {what} of that name"
     return ModelError(
-        f"there is no folder '{config.path}' here, and the Hugging Face hub gives no {what} of that name",
-        where=source.describe,
+        f"there is no folder '{config.path}' here, and {reached}",
+        where=f"looked for {FORMS}; local copies of hub models: {constants.HF_HUB_CACHE}",
         why=why,
-        fix="check the spelling and the network; for a private model set HF_TOKEN; a local folder, a "
-        ".gguf file and 'pocket' work without network",
+        fix=f"{near_names(config.path)}check the spelling and the network; for a private model set HF_TOKEN; a local "
+        "folder, a .gguf file and 'pocket' work without network",
     )
 
 

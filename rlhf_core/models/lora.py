@@ -45,3 +45,28 @@ def add_lora(model: Any, settings: LoraSettings) -> Any:
     if any(getattr(m, "gradient_checkpointing", False) for m in model.modules()):
         adapted.enable_input_require_grads()
     return adapted
+
+
+def merge_adapter(model: Any, folder: str) -> Any:
+    """The model with an adapter's product added to its weights, bit for bit as the run that trained it saves them.
+
+    Raises:
+        ModelError: the adapter cannot be read, or was trained on another model.
+    """
+    from peft import PeftModel
+
+    from rlhf_core.models.save import merged_state
+
+    try:
+        adapted = PeftModel.from_pretrained(model, folder)
+    except Exception as error:  # a damaged file, a wrong shape, layers that are not there
+        text = str(error).strip().splitlines() or [""]
+        raise ModelError(
+            f"adapter '{folder}' does not fit its model",
+            why=f"{type(error).__name__}: {text[0][:300]}",
+            fix="give the model that it was trained on as base_model_name_or_path of adapter_config.json",
+        ) from error
+    merged = merged_state(adapted)
+    base = adapted.unload()
+    base.load_state_dict(merged)
+    return base.requires_grad_(True)

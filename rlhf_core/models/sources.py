@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 from rlhf_core.errors import ModelError
+from rlhf_core.models.places import is_run, model_place, no_final_model, nothing_there, planned_model
 from rlhf_core.runs.manifest import MANIFEST, truncation
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
@@ -28,25 +29,39 @@ class Source:
     gguf: str | None = None
     """File name inside ``place``."""
     local: bool = True
+    adapter: str | None = None
+    """Folder of a LoRA adapter that is merged into the model in ``place``."""
+    revision: str | None = None
+    """Of a hub id that an adapter names as its base."""
 
     @property
     def describe(self) -> str:
         """For error messages."""
+        if self.adapter:
+            return self.adapter
         return str(Path(self.place) / self.gguf) if self.gguf else self.place
 
 
 def resolve_model(path: str) -> Source:
     """Find out what ``path`` is, and check a local one for completeness.
 
+    A folder, a run, a checkpoint, the name of a run, a LoRA adapter, a ``.gguf`` file, ``pocket`` or a hub id; see
+    :func:`rlhf_core.models.places.model_place`.
+
     Raises:
         ModelError: a file or folder that does not exist or lacks something; the missing file is named.
     """
+    path = model_place(path)
     if path == "pocket":
         return _pocket()
     place = Path(path).expanduser()
     if path.endswith(".gguf"):
         return _gguf(place)
     if place.is_dir():
+        if is_run(place):
+            raise no_final_model(place)
+        if is_adapter(place):
+            return _adapter(place)
         check_folder(place)
         return Source(str(place))
     if place.is_file():
@@ -54,12 +69,40 @@ def resolve_model(path: str) -> Source:
             f"'{path}' is a file; a model is a folder, a .gguf file or a hub id", fix=f"name its folder: {place.parent}"
         )
     if path.startswith(("/", ".", "~")) or path.count("/") > 1:
-        raise ModelError(
-            f"there is no model folder '{path}'",
-            where=str(place.absolute()),
-            fix="check the path, or use a hub id (organisation/name) or pocket",
-        )
+        raise nothing_there(path)
     return Source(path, local=False)
+
+
+def is_adapter(folder: Path) -> bool:
+    """Whether a folder holds a LoRA adapter without the model that it was trained on."""
+    return (folder / "adapter_config.json").is_file() and not any(folder.glob("model*.safetensors"))
+
+
+def _adapter(folder: Path) -> Source:
+    """An adapter and its base: what the plan of its run says, otherwise what the adapter itself does."""
+    planned = planned_model(folder)
+    if planned:
+        base, revision = str(planned.get("path") or ""), planned.get("revision")
+    else:
+        try:
+            settings = json.loads((folder / "adapter_config.json").read_text())
+            base, revision = str(settings.get("base_model_name_or_path") or ""), settings.get("revision")
+        except (OSError, ValueError, AttributeError) as error:
+            raise ModelError(f"'{folder / 'adapter_config.json'}' cannot be read", why=str(error)) from error
+    if not base:
+        raise ModelError(
+            f"adapter '{folder}' does not say which model it was trained on",
+            fix="set base_model_name_or_path in its adapter_config.json",
+        )
+    if not (folder / "adapter_model.safetensors").is_file():
+        raise _incomplete(folder, "adapter_model.safetensors", "finish the download or the save")
+    try:
+        source = resolve_model(base)
+    except ModelError as error:
+        raise ModelError(
+            f"the model '{base}', which adapter '{folder}' was trained on, cannot be found", why=str(error)
+        ) from error
+    return replace(source, adapter=str(folder), revision=revision)
 
 
 def _pocket() -> Source:
@@ -100,12 +143,10 @@ def check_folder(folder: Path) -> Path:
     have = {p.name for p in folder.iterdir()}
     if "config.json" not in have:
         ggufs = sorted(n for n in have if n.endswith(".gguf"))
-        inner = next((folder / n for n in ("final", "model") if (folder / n / "config.json").is_file()), None)
+        inner = next((folder / n for n in ("final", "model", "adapter") if (folder / n).is_dir()), None)
         hint = f"did you mean '{inner}'?" if inner else "name the folder that holds config.json"
         hint = f"it holds {ggufs[0]}: name that file itself" if ggufs else hint
         raise _incomplete(folder, "config.json", hint)
-    if "adapter_config.json" in have and not any(n.startswith("model") and n.endswith(".safetensors") for n in have):
-        raise _incomplete(folder, "model.safetensors", "this is a LoRA adapter: merge it into its base model first")
     for file in sorted(folder.glob("*.safetensors")):
         if cut := truncation(file):
             raise ModelError(
@@ -148,7 +189,7 @@ def weights_digest(path: str) -> str:
 
     So that other weights under the same name are noticed, a merged adapter or a trained head as well.
     """
-    place = Path(path).expanduser()
+    place = Path(model_place(path)).expanduser()
     files = sorted(f for f in place.rglob("*") if f.is_file()) if place.is_dir() else [place] if place.is_file() else []
     digest = hashlib.sha256()
     for file in files:

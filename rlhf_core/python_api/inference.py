@@ -124,9 +124,10 @@ def score(
 def _chosen_reward(registry: Registry, reward: Any, settings: Mapping[str, Any] | None) -> ComponentConfig:
     from rlhf_core.cli.components import component_of
     from rlhf_core.cli.scoring import chosen_reward
+    from rlhf_core.models.places import model_place
     from rlhf_core.python_api.objects import config_of
 
-    folder = reward.model_path if isinstance(reward, Run) else Path(str(reward)).expanduser()
+    folder = reward.model_path if isinstance(reward, Run) else Path(model_place(str(reward))).expanduser()
     if isinstance(reward, str | Path) and not folder.is_dir():
         return component_of(registry, "reward", str(reward), settings)
     _refuse_settings(settings, "reward")

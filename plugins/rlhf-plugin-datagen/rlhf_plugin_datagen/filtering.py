@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.command("filter")
 @click.option("--dataset", required=True, metavar="D", help="Preference pairs: built-in name, file, or hub id.")
 @click.option("--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help="The kept pairs.")
-@click.option("--model", "folder", metavar="FOLDER", help="A reward model or an ensemble of them.")
+@click.option("--model", "folder", metavar="FOLDER", help="A reward model, its run, or an ensemble.")
 @click.option("--reward", "name", metavar="NAME", help="A reward component instead.")
 @click.option("--set", "settings", multiple=True, metavar="a.b=c", help="One setting of the reward. Repeatable.")
 @click.option(

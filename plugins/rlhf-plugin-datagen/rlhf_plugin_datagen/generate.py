@@ -27,7 +27,7 @@ import click
 @click.option("--count", type=click.IntRange(1), metavar="N", help="Only the first N prompts.")
 @click.option("--judge", "judge_name", metavar="NAME", help="Judge component, for example local or anthropic.")
 @click.option("--set", "settings", multiple=True, metavar="a.b=c", help="One setting of the judge. Repeatable.")
-@click.option("--model", metavar="M", help="Model that writes responses: hub id, folder, .gguf file, or pocket.")
+@click.option("--model", metavar="M", help="Model that writes responses: hub id, folder, run, .gguf file, or pocket.")
 @click.option("--generator", metavar="NAME", help="Judge component that writes responses, instead of a model.")
 @click.option(
     "--generator-set",

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rlhf_core.api import ComponentConfig, ConfigError, Prompt
+from rlhf_core.api import ComponentConfig, ConfigError, Prompt, model_place
 from rlhf_core.sdk import (
     Datasets,
     Registry,
@@ -95,16 +95,13 @@ def named_policies(baseline: str, others: Sequence[str]) -> dict[str, str]:
 
 
 def model_of(path: str) -> str:
-    """The model itself; of a run its final one.
+    """The model itself; of a run its final one, of a checkpoint its weights.
 
     Raises:
         ModelError: there is none.
     """
-    folder = Path(path).expanduser()
-    if (folder / "plan.json").is_file() and (folder / "final" / "config.json").is_file():
-        path = str(folder / "final")
     resolve_model(path)
-    return path
+    return model_place(path)
 
 
 def reference_of(reference: str, baseline: str) -> str | None:

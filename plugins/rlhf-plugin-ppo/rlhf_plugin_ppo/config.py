@@ -13,6 +13,7 @@ from rlhf_core.api import (
     Config,
     ConfigError,
     KLSettings,
+    ModelPath,
     OnlineTrainerConfig,
     OptimizerSettings,
 )
@@ -119,7 +120,7 @@ class CriticSettings(Config):
 
     kind: Literal["separate", "shared"] = "separate"
     """``separate`` has a trunk of its own, ``shared`` is a linear head on the policy's."""
-    path: str | None = None
+    path: ModelPath | None = None
     """Model whose trunk a separate critic starts from; its tokenizer must be the policy's. None copies the policy."""
     stop_gradient: bool = False
     """With ``shared``: the value loss does not reach the trunk."""

@@ -51,7 +51,8 @@ def judge(folder: str, file: str, limit: int | None = None, max_length: int | No
     Raises:
         UserError: as :func:`evaluate`.
     """
-    config, card = PrmRewardConfig(path=folder, read="steps", max_length=max_length), read_card(folder)
+    config = PrmRewardConfig(path=folder, read="steps", max_length=max_length)
+    card = read_card(config.path)
     datasets = _datasets(file, limit)
     solutions = read_solutions(datasets.prompts("train"), card.split, datasets.where)
     wrong = sum(s.first_error >= 0 for s in solutions)

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from rlhf_core.api import BuildContext, ComponentConfig, ConfigError
+from rlhf_core.api import BuildContext, ComponentConfig, ConfigError, ModelPath
 from rlhf_plugin_prm.steps import Split
 from rlhf_plugin_reward.config import check_reward_folder
 
@@ -18,7 +18,7 @@ class PrmRewardConfig(ComponentConfig):
 
     name: str = "prm"
     component: ClassVar[str] = "rlhf_plugin_prm.reward:StepReward.from_config"
-    path: str
+    path: ModelPath
     """What ``rlhf train --algo prm`` (or ``orm``) wrote to RUN/final."""
     aggregate: Aggregate = "min"
     """Over a solution's steps. ``last`` is what an outcome model has anyway."""

@@ -15,6 +15,7 @@ from rlhf_core.api import (
     DatasetSettings,
     ModelConfig,
     ModelError,
+    ModelPath,
     OfflineTrainerConfig,
     OptimizerSettings,
 )
@@ -72,7 +73,7 @@ class BradleyTerryConfig(ComponentConfig):
 
     name: str = "bradley_terry"
     component: ClassVar[str] = "rlhf_plugin_reward.reward:SingleReward.from_config"
-    path: str
+    path: ModelPath
     max_length: int | None = Field(default=None, ge=2)
     """Tokens of a conversation; what exceeds it is cut off. None takes those it was trained with (for models from
     elsewhere as many as the model takes)."""
@@ -102,7 +103,7 @@ class EnsembleConfig(ComponentConfig):
     """lambda in ``mean - lambda * std`` over the members (population std)."""
     gate_quantile: float | None = Field(default=None, gt=0, lt=1)
     """Samples whose std exceeds this quantile of the held-out stds are not trained on (status ``gated``)."""
-    path: str | None = None
+    path: ModelPath | None = None
     """A trained ensemble's folder, or None to train one (or find it in the cache)."""
     base_model: ModelConfig | None = None
     """Trunk to start from; None takes the policy's model."""
@@ -154,10 +155,12 @@ def check_reward_folder(path: str) -> None:
     """
     folder = Path(path).expanduser()
     looks_local = folder.is_absolute() or path.startswith((".", "~")) or path.count("/") != 1
+    looks_local = looks_local or folder.is_dir()
     if looks_local and not (folder / "config.json").is_file():
+        part = (folder / "trained.safetensors").is_file()
         raise ModelError(
             f"'{path}' holds no reward model",
-            why="config.json is not there",
+            why="a checkpoint of its training holds only what was trained" if part else "config.json is not there",
             fix="check reward.path; rlhf train --algo reward_model writes one to RUN/final",
         )
 

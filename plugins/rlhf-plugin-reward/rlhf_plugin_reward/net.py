@@ -21,6 +21,7 @@ from rlhf_core.sdk import (
     clear_quantization_config,
     last_token_hidden,
     load_tokenizer,
+    resolve_model,
     rounding_tolerance,
     take_apart,
 )
@@ -218,9 +219,10 @@ def _load_model(path: str) -> Any:
     """
     from transformers import AutoModelForSequenceClassification
 
+    source = resolve_model(path)
     try:
         model, info = AutoModelForSequenceClassification.from_pretrained(
-            path, use_safetensors=True, output_loading_info=True
+            source.place, use_safetensors=True, output_loading_info=True
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise ModelError(

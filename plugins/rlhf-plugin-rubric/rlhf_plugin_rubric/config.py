@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from rlhf_core.api import BuildContext, ComponentConfig, ModelError
+from rlhf_core.api import BuildContext, ComponentConfig, ModelError, ModelPath
 from rlhf_plugin_judge.config import AnthropicConfig
 from rlhf_plugin_judge.rewards import Asking, JudgeField
 from rlhf_plugin_reward.config import RewardModelConfig
@@ -40,7 +40,7 @@ class RubricModelConfig(ComponentConfig):
 
     name: str = "rubric_model"
     component: ClassVar[str] = "rlhf_plugin_rubric.model:RubricModelReward.from_config"
-    path: str
+    path: ModelPath
     """Its folder, ``RUN/final``."""
     max_length: int | None = Field(default=None, ge=2)
     """Longer conversations are cut, on the side that the model was trained with; None takes the length of training."""

@@ -1,0 +1,108 @@
+"""Which folder a model's name stands for: a run's final model, a checkpoint's weights. Imports nothing heavy.
+
+Every command and setting that takes a model comes through :func:`model_place`, so a run, a checkpoint or the name of a
+run under ``runs/`` goes wherever a model goes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator
+
+from rlhf_core.errors import ModelError, did_you_mean
+
+ROOT = Path("runs")
+FORMS = (
+    "a folder in Hugging Face form, a run (its final model), a checkpoint, the name of a run under runs/, "
+    "a .gguf file, a hub id (organisation/name), 'pocket'"
+)
+"""What a model may be given as, for messages."""
+
+
+def model_place(path: str) -> str:
+    """The folder of the model that ``path`` names; a path that names one itself, a file or a hub id stays as it is.
+
+    Example:
+        >>> model_place("runs/sft")  # doctest: +SKIP
+        'runs/sft/final'
+        >>> model_place("runs/sft/checkpoints/step-000010")  # doctest: +SKIP
+        'runs/sft/checkpoints/step-000010/model'
+        >>> model_place("sft")  # doctest: +SKIP
+        'runs/sft/final'
+    """
+    folder = Path(path).expanduser()
+    if not folder.exists() and _is_name(path) and is_run(ROOT / path):
+        return model_place(str(ROOT / path))
+    if is_run(folder) and (folder / "final").is_dir():
+        return str(Path(path) / "final")
+    if folder.name.startswith("step-") and (folder / "model").is_dir() and not (folder / "config.json").exists():
+        return str(Path(path) / "model")
+    return path
+
+
+ModelPath = Annotated[str, AfterValidator(model_place)]
+"""The type of a setting that names a model: what :func:`model_place` makes of it."""
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is that of a run."""
+    return (folder / "plan.json").is_file()
+
+
+def run_of(place: Path) -> Path | None:
+    """The run that a model's folder belongs to: ``final``, ``final/adapter`` or a checkpoint; None if to none."""
+    parents = place.expanduser().absolute().parents
+    return next((folder for folder in parents[:3] if is_run(folder)), None)
+
+
+def planned_model(place: Path) -> Mapping[str, Any]:
+    """The ``model`` section of the plan of the run that a folder belongs to; {} if to none, or if it cannot be read."""
+    run = run_of(place)
+    try:
+        return {} if run is None else json.loads((run / "plan.json").read_text())["config"]["model"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def planned_format(path: str) -> str:
+    """How the run that a model comes from wrote prompts (``model.prompt_format``); ``auto`` for other models."""
+    place = Path(model_place(path))
+    return str(planned_model(place).get("prompt_format", "auto")) if place.expanduser().is_dir() else "auto"
+
+
+def no_final_model(run: Path) -> ModelError:
+    """The error for a run that has no final model (yet)."""
+    checkpoints = sorted(p for p in (run / "checkpoints").glob("step-*") if (p / "model").is_dir())
+    newest = f"name its newest checkpoint, {checkpoints[-1]}, or " if checkpoints else ""
+    return ModelError(
+        f"run '{run}' has no final model",
+        why="it was stopped, has failed, or is still going on",
+        fix=f"{newest}go on with it: rlhf train --resume {run}",
+    )
+
+
+def nothing_there(path: str) -> ModelError:
+    """The error for a path where there is no model."""
+    return ModelError(
+        f"there is no model folder '{path}'",
+        where=str(Path(path).expanduser().absolute()),
+        why=f"a model may be given as {FORMS}",
+        fix=f"{near_names(path)}check the path",
+    )
+
+
+def near_names(path: str) -> str:
+    """``"did you mean 'x'? or "`` for folders beside ``path`` and runs of nearly its name; "" if there are none."""
+    place = Path(path).expanduser()
+    parents = {place.parent, ROOT} if _is_name(path) else {place.parent}
+    near = did_you_mean(place.name, [p.name for folder in parents if folder.is_dir() for p in folder.iterdir()])
+    return near and f"{near} or "
+
+
+def _is_name(path: str) -> bool:
+    """Whether a path could be the name of a run."""
+    return "/" not in path and not path.startswith((".", "~")) and path != "pocket"
