@@ -73,7 +73,11 @@ const Lists = (() => {
     set(none, "There is no run any more.");
   };
 
+  let legend = "";
+
   const drawLegend = (selected) => {
+    if (legend === JSON.stringify(selected)) return;
+    legend = JSON.stringify(selected);
     const items = selected.map(({ name, slot }) => {
       const item = element("li");
       item.append(key(slot), element("span", name));
