@@ -62,15 +62,15 @@ def read_demonstration(reader: RowReader, record: RawRow) -> Side:
         UnusableRow: there is nothing to imitate.
     """
     given = reader.get(record, "completion", "response", "output")
-    turns = reader.get(record, "messages", "conversations")
-    if given is None and turns is not None:
+    if given is None and reader.find(record, "messages", "conversations"):
         side = _split(reader.prompt(record))
     elif given is None and reader.find(record, "chosen") and not reader.find(record, "answer"):
         inner = _side(reader, record, reader.need(record, "chosen"))
         side = (inner[0] or reader.prompt(record), inner[1])
     else:
         text = given if given is not None else reader.need(record, "completion", "answer")
-        side = (reader.prompt(record), text if isinstance(text, str) else reader.messages(text, record)[-1]["content"])
+        before, last = ((), text) if isinstance(text, str) else _split(reader.messages(text, record))
+        side = ((*reader.prompt(record), *before), last)
     if not side[1].strip():
         raise UnusableRow("demonstrations_empty", "the completion is empty")
     return side

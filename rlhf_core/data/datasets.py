@@ -11,6 +11,7 @@ from rlhf_core.config.base import ComponentConfig
 from rlhf_core.config.data import DatasetSettings
 from rlhf_core.context import BuildContext
 from rlhf_core.data.conversations import read_demonstration, read_pair, read_prompt, read_verdict
+from rlhf_core.data.files import refuse_row
 from rlhf_core.data.length_filter import refuse_too_many
 from rlhf_core.data.mixture import fingerprint
 from rlhf_core.data.schema import RawRow, UnusableRow
@@ -43,6 +44,8 @@ class Datasets:
             raise DatasetError(f"two sources are called '{twice[0]}'", fix="give each a label")
         self.counts: Counter[str] = Counter()
         """Rows dropped or changed, by reason; each split is counted once."""
+        self.dropped: list[tuple[str, str, str]] = []
+        """(place, reason, text) of the rows that are well formed but cannot be used."""
         self._made: dict[tuple[str, str], Sequence[Any]] = {}
         self._sources: dict[str, str] = {}
         self._places: dict[str, str] = {}
@@ -178,13 +181,19 @@ class Datasets:
             except UnusableRow as error:
                 dropped.append((record, error))
                 continue
+            except DatasetError as error:
+                refuse_row(error)
+                continue
             for item in result if isinstance(result, list) else [result]:
                 if item.id in items_by_id:
-                    raise DatasetError(
-                        f"id '{item.id}' occurs twice",
-                        where=f"{items_by_id[item.id][1]} and {record.where}",
-                        fix="ids must be unique: correct them, or map another column with dataset.columns",
+                    refuse_row(
+                        DatasetError(
+                            f"id '{item.id}' occurs twice",
+                            where=f"{items_by_id[item.id][1]} and {record.where}",
+                            fix="ids must be unique: correct them, or map another column with dataset.columns",
+                        )
                     )
+                    continue
                 items_by_id[item.id] = (item, record.where)
                 self._places[item.id] = record.where
                 self._keys[split][item.id] = source.key(record)
@@ -194,14 +203,17 @@ class Datasets:
     def _check_dropped(self, source: Source, total: int, dropped: Sequence[tuple[RawRow, UnusableRow]]) -> None:
         reasons = Counter(error.reason for _, error in dropped)
         self.counts.update(reasons)
+        self.dropped += [(record.where, error.reason, str(error)) for record, error in dropped]
         if dropped and (len(dropped) == total or len(dropped) > self.settings.max_dropped_fraction * total):
             record, first = dropped[0]
             counted = ", ".join(f"{reason} {n}" for reason, n in reasons.most_common())
-            raise DatasetError(
-                f"{len(dropped)} of {total} rows of '{source.label}' cannot be used",
-                where=record.where,
-                why=f"first: {first}; {counted}",
-                fix="correct the data or dataset.columns, or allow more with dataset.max_dropped_fraction",
+            refuse_row(
+                DatasetError(
+                    f"{len(dropped)} of {total} rows of '{source.label}' cannot be used",
+                    where=record.where,
+                    why=f"first: {first}; {counted}",
+                    fix="correct the data or dataset.columns, or allow more with dataset.max_dropped_fraction",
+                )
             )
 
     def _prompt(self, source: Source, record: RawRow, split: str) -> Prompt:

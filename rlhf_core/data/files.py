@@ -5,13 +5,41 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlhf_core.errors import DatasetError, did_you_mean
 
 Row = Mapping[str, Any]
+
+
+_broken: ContextVar[list[DatasetError] | None] = ContextVar("broken rows", default=None)
+
+
+@contextmanager
+def collected_broken_rows() -> Iterator[list[DatasetError]]:
+    """Leave broken rows out and collect what is wrong with each, where otherwise the first ends the reading."""
+    errors: list[DatasetError] = []
+    token = _broken.set(errors)
+    try:
+        yield errors
+    finally:
+        _broken.reset(token)
+
+
+def refuse_row(error: DatasetError) -> None:
+    """Raise the error of one row, or keep it within :func:`collected_broken_rows`; the caller then leaves the row out.
+
+    Raises:
+        DatasetError: nobody collects them.
+    """
+    errors = _broken.get()
+    if errors is None:
+        raise error
+    errors.append(error)
 
 
 class FileRows(NamedTuple):
@@ -88,9 +116,9 @@ def _array(text: str, path: str) -> FileRows:
             f"{path}:{error.lineno}: not valid JSON: {error.msg}",
             fix="a file that begins with [ must be one JSON array of objects",
         ) from error
-    for number, row in enumerate(rows, 1):
-        _check_object(row, f"{path}, row {number}")
-    return FileRows(rows, [f"row {n}" for n in range(1, len(rows) + 1)])
+    places = [f"row {n}" for n in range(1, len(rows) + 1)]
+    whole = [(row, place) for row, place in zip(rows, places) if _is_object(row, f"{path}, {place}")]
+    return FileRows([row for row, _ in whole], [place for _, place in whole])
 
 
 def _lines(text: str, path: str) -> FileRows:
@@ -101,24 +129,26 @@ def _lines(text: str, path: str) -> FileRows:
         try:
             row = json.loads(line)
         except json.JSONDecodeError as error:
-            raise DatasetError(
-                f"{path}:{number}: not valid JSON: {error.msg}",
-                why=f"the line begins {line[:60]!r}",
-                fix="correct or remove that line; each must be one whole object",
-            ) from error
-        _check_object(row, f"{path}:{number}")
-        file_rows.rows.append(row)
-        file_rows.places.append(f"line {number}")
+            refuse_row(
+                DatasetError(
+                    f"{path}:{number}: not valid JSON: {error.msg}",
+                    why=f"the line begins {line[:60]!r}",
+                    fix="correct or remove that line; each must be one whole object",
+                )
+            )
+            continue
+        if _is_object(row, f"{path}:{number}"):
+            file_rows.rows.append(row)
+            file_rows.places.append(f"line {number}")
     return file_rows
 
 
-def _check_object(row: object, where: str) -> None:
-    if not isinstance(row, dict):
-        raise DatasetError(
-            f"{where}: expected an object, got {type(row).__name__}",
-            why=f"it is {str(row)[:60]!r}",
-            fix='write {"prompt": ...}',
-        )
+def _is_object(row: object, where: str) -> bool:
+    if isinstance(row, dict):
+        return True
+    what = f"{where}: expected an object, got {type(row).__name__}"
+    refuse_row(DatasetError(what, why=f"it is {str(row)[:60]!r}", fix='write {"prompt": ...}'))
+    return False
 
 
 def read_parquet(path: str) -> FileRows:

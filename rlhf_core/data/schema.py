@@ -20,10 +20,23 @@ ROLES = {
     "gpt": "assistant",
     "assistant": "assistant",
     "chatgpt": "assistant",
+    "bot": "assistant",
+    "model": "assistant",
     "system": "system",
+    "developer": "system",
     "tool": "tool",
     "observation": "tool",
 }
+UNREAD = {
+    "tool_calls": "calls of tools are not read yet; write it into the turn's content, as the model is to write it",
+    "function_call": "calls of tools are not read yet; write it into the turn's content, as the model is to write it",
+    "reasoning_content": "write the reasoning into the turn's content, for example between <think> and </think>",
+    "thinking": "write the reasoning into the turn's content, for example between <think> and </think>",
+    "images": "only text is read",
+    "audio": "only text is read",
+    "videos": "only text is read",
+}
+"""What a turn may hold beside its text that would be lost -> what to do about it."""
 PROMPT_COLUMNS = ("prompt", "messages", "question", "conversations", "instruction")
 """Where a prompt is looked for, in this order."""
 KNOWN_COLUMNS = (*PROMPT_COLUMNS, "input", "system", "id", "answer", "chosen", "rejected")
@@ -73,7 +86,7 @@ class RowReader:
             DatasetError: names the column, what there is, and the nearest.
         """
         for ours, theirs in self.columns.items():
-            if records and theirs not in records[0].row:
+            if records and not _has(records[0].row, theirs):
                 raise self.missing(theirs, records[0], f"dataset.columns maps '{ours}' to it; ")
 
     def missing(self, column: str, record: RawRow, why: str = "") -> DatasetError:
@@ -92,12 +105,15 @@ class RowReader:
 
     def find(self, record: RawRow, *columns: str) -> str | None:
         """The first of these columns that has a value in the row."""
-        return next((c for c in columns if record.row.get(self.columns.get(c, c)) is not None), None)
+        return next((c for c in columns if self._value(record, c) is not None), None)
 
     def get(self, record: RawRow, *columns: str) -> Any:
         """Value of the first of our columns that the row has, None if none."""
         column = self.find(record, *columns)
-        return None if column is None else record.row[self.columns.get(column, column)]
+        return None if column is None else self._value(record, column)
+
+    def _value(self, record: RawRow, column: str) -> Any:
+        return _inside(record.row, self.columns.get(column, column))
 
     def need(self, record: RawRow, *columns: str) -> Any:
         """Like :meth:`get`, but absence is an error that names the row."""
@@ -113,13 +129,23 @@ class RowReader:
         if isinstance(value, str):
             extra = self.get(record, "input") if column == "instruction" else None
             text = f"{value}\n\n{extra}" if extra else value
-            turns: tuple[Message, ...] = ({"role": "user", "content": text},)
+            before = self._history(record) if column == "instruction" else ()
+            turns: tuple[Message, ...] = (*before, {"role": "user", "content": text})
         else:
             turns = self.messages(value, record)
         system = self.get(record, "system")
         if isinstance(system, str) and system.strip() and turns[0]["role"] != "system":
             turns = ({"role": "system", "content": system}, *turns)
         return turns
+
+    def _history(self, record: RawRow) -> tuple[Message, ...]:
+        """Alpaca's earlier rounds: ``[[instruction, output], ...]``."""
+        rounds = self.get(record, "history") or ()
+        if not all(isinstance(r, (list, tuple)) and len(r) == 2 and all(isinstance(s, str) for s in r) for r in rounds):
+            raise DatasetError(
+                "history is no list of [instruction, output]", where=record.where, why=f"got {str(rounds)[:80]}"
+            )
+        return tuple({"role": role, "content": s} for r in rounds for role, s in zip(("user", "assistant"), r))
 
     def messages(self, turns: Any, record: RawRow) -> tuple[Message, ...]:
         """Normalise OpenAI and ShareGPT turns.
@@ -135,6 +161,10 @@ class RowReader:
     def _turn(self, turn: Any, record: RawRow) -> Message:
         role, content = None, None
         if isinstance(turn, Mapping):
+            if lost := next((key for key in UNREAD if turn.get(key)), None):
+                raise DatasetError(
+                    f"a turn has {lost} beside its text, which would be lost", where=record.where, fix=UNREAD[lost]
+                )
             role = ROLES.get(str(turn.get("role", turn.get("from", ""))).lower())
             content = turn_text(turn.get("content", turn.get("value")))
         if role is None or content is None:
@@ -142,6 +172,8 @@ class RowReader:
                 "a turn is not {role: user | assistant | system | tool, content: text}",
                 where=record.where,
                 why=f"got {str(turn)[:80]}",
+                fix="only text is read; roles of other names can be "
+                + ", ".join(sorted(set(ROLES) - set(ROLES.values()))),
             )
         return {"role": role, "content": content}
 
@@ -184,8 +216,29 @@ class RowReader:
         ours = {theirs: name for name, theirs in self.columns.items()}
         skip = {self.columns.get(c, c) for c in (*KNOWN_COLUMNS, *used)}
         rest = {ours.get(name, name): value for name, value in record.row.items() if name not in skip}
+        nested = {name: theirs for name, theirs in self.columns.items() if theirs not in record.row}
+        rest |= {name: _inside(record.row, theirs) for name, theirs in nested.items() if theirs not in skip}
         bad = [name for name, value in rest.items() if not is_json(value)]
         return {name: value for name, value in rest.items() if name not in bad}, bad
+
+
+def _inside(row: Row, name: str) -> Any:
+    """A column's value; a name with dots that is no column leads into columns that hold mappings.
+
+    Example:
+        >>> _inside({"reward_model": {"ground_truth": "72"}}, "reward_model.ground_truth")
+        '72'
+    """
+    if name in row or "." not in name:
+        return row.get(name)
+    value: Any = row
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _has(row: Row, name: str) -> bool:
+    return name in row or _inside(row, name) is not None
 
 
 def turn_text(content: Any) -> str | None:

@@ -67,12 +67,40 @@ def test_byte_order_mark_and_windows_line_ends(datasets: Make, tmp_path: Path) -
         ),
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]}, (user("Hi"),)),
         ({"instruction": "Add.", "input": "1 2"}, (user("Add.\n\n1 2"),)),
+        (
+            {"instruction": "And now?", "history": [["Hi", "Yes?"]], "system": "S"},
+            ({"role": "system", "content": "S"}, user("Hi"), said("Yes?"), user("And now?")),
+        ),
         ({"chosen": "\n\nHuman: Hi\n\nAssistant: A", "rejected": "\n\nHuman: Hi\n\nAssistant: B"}, (user("Hi"),)),
     ],
 )
 def test_prompt_forms(datasets: Make, write: Write, row: dict[str, Any], turns: tuple[dict[str, str], ...]) -> None:
     (prompt,) = all_of(datasets, write("a.jsonl", [row])).prompts("train")
     assert prompt.messages == turns
+
+
+def test_a_column_inside_a_mapping_is_named_with_dots(datasets: Make, write: Write, refused: Any) -> None:
+    row = {"prompt": [user("2 + 3?")], "reward_model": {"ground_truth": "5"}, "extra_info": {"tests": ["a"]}}
+    columns = {"answer": "reward_model.ground_truth", "tests": "extra_info.tests"}
+    (prompt,) = all_of(datasets, write("a.jsonl", [row]), columns=columns).prompts("train")
+    assert (prompt.answer, list(prompt.meta["tests"])) == ("5", ["a"])
+    columns = {"answer": "reward_model.truth"}
+    refused(lambda: all_of(datasets, write("a.jsonl", [row]), columns=columns).prompts("train"), "reward_model.truth")
+
+
+@pytest.mark.parametrize("key", ["tool_calls", "function_call", "reasoning_content", "thinking", "images"])
+def test_what_a_turn_holds_beside_its_text_is_not_lost(datasets: Make, write: Write, refused: Any, key: str) -> None:
+    lost, whole = ({"messages": [user("a"), {**said("b"), key: value}]} for value in (["x"], None))
+    path = write("a.jsonl", [lost, whole])
+    refused(lambda: all_of(datasets, path).demonstrations("train"), f"a turn has {key}", f"{path}, line 1")
+    (row,) = all_of(datasets, write("b.jsonl", [whole])).demonstrations("train")
+    assert row.completion == "b"
+
+
+def test_a_completion_of_several_turns_keeps_them_all(datasets: Make, write: Write) -> None:
+    row = {"prompt": "a", "completion": [said("b"), user("c"), said("d")]}
+    (read,) = all_of(datasets, write("a.jsonl", [row])).demonstrations("train")
+    assert (read.prompt, read.completion) == ((user("a"), said("b"), user("c")), "d")
 
 
 def test_final_answer_of_a_conversation_is_cut_and_counted(datasets: Make, write: Write) -> None:

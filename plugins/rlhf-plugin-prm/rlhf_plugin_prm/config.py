@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from rlhf_core.api import ComponentConfig, OptimizerSettings
 from rlhf_plugin_prm.steps import Split
 from rlhf_plugin_reward.config import RewardTrainerConfig
+
+if TYPE_CHECKING:
+    from rlhf_core.api import Prompt
 
 
 class StepBceConfig(ComponentConfig):
@@ -35,12 +38,23 @@ class PrmConfig(RewardTrainerConfig):
     retired_why: ClassVar[str] = "of a solution with steps only the prompt's beginning may be cut"
     target: ClassVar[Literal["steps", "outcome"]] = "steps"
     feeds: ClassVar[str | None] = "labels"
+    reads: ClassVar[str] = "prompts"
     companions: ClassVar[Mapping[str, Any]] = {"dataset": "chain_steps", "loss": "step_bce"}
     optimizer: OptimizerSettings = OptimizerSettings(learning_rate=1e-3, warmup_steps=20, schedule="cosine")
     split: Split = "newline"
     """Where a completion is cut into steps: lines, paragraphs, "Step n", or sentences. Saved with the model."""
     after_first_error: Literal["keep", "ignore"] = "keep"
     """``ignore`` learns nothing from the steps after a solution's first wrong one."""
+
+    def check_row(self, prompt: Prompt, where: str) -> str:
+        """The solution of a row, for `rlhf data check`.
+
+        Raises:
+            DatasetError: no steps, or labels that do not fit them.
+        """
+        from rlhf_plugin_prm.examples import read_solutions
+
+        return read_solutions([prompt], self.split, lambda _: where)[0].text
 
 
 class OrmConfig(PrmConfig):

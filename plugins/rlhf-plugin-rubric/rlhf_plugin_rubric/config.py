@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
@@ -13,6 +13,9 @@ from rlhf_plugin_judge.config import AnthropicConfig
 from rlhf_plugin_judge.rewards import Asking, JudgeField
 from rlhf_plugin_reward.config import RewardModelConfig
 from rlhf_plugin_rubric.rubric import Rubric, RubricField, load_rubric
+
+if TYPE_CHECKING:
+    from rlhf_core.api import Prompt
 
 
 def default_rubric() -> Rubric:
@@ -75,3 +78,14 @@ class RubricTrainerConfig(RewardModelConfig):
     companions: ClassVar[Mapping[str, Any]] = {}
     rubric: RubricField = Field(default_factory=default_rubric)
     """The criteria that the grades are of."""
+
+    def check_row(self, prompt: Prompt, where: str) -> str | None:
+        """The response of a row, for `rlhf data check`; None where its score is missing.
+
+        Raises:
+            DatasetError: no response, or grades that do not fit the rubric.
+        """
+        from rlhf_plugin_rubric.graded import read_row
+
+        row = read_row(prompt, self.rubric, where)
+        return None if row is None else row.completion

@@ -43,18 +43,26 @@ def read_rows(datasets: Datasets, split: str, rubric: Rubric, counts: Counter[st
     """
     graded: list[Graded] = []
     for prompt in datasets.prompts(split):
-        if prompt.meta.get("status", "ok") != "ok":
+        row = read_row(prompt, rubric, datasets.where(prompt.id))
+        if row is None:
             counts["grades_missing"] += 1
-            continue
-        completion = prompt.meta.get("completion", prompt.meta.get("response"))
-        if not isinstance(completion, str):
-            raise DatasetError(
-                "a row has no response to learn the grades of",
-                where=datasets.where(prompt.id),
-                fix="each row needs prompt, completion, and grades (or the parts of a scored row)",
-            )
-        graded.append(Graded(prompt, completion, read_grades(prompt, rubric, datasets.where(prompt.id))))
+        else:
+            graded.append(row)
     return graded
+
+
+def read_row(prompt: Prompt, rubric: Rubric, where: str) -> Graded | None:
+    """One row, None where its score is missing; errors as in :func:`read_rows`."""
+    if prompt.meta.get("status", "ok") != "ok":
+        return None
+    completion = prompt.meta.get("completion", prompt.meta.get("response"))
+    if not isinstance(completion, str):
+        raise DatasetError(
+            "a row has no response to learn the grades of",
+            where=where,
+            fix="each row needs prompt, completion, and grades (or the parts of a scored row)",
+        )
+    return Graded(prompt, completion, read_grades(prompt, rubric, where))
 
 
 def encode_rows(rows: Sequence[Graded], encoder: Encoder, counts: Counter[str]) -> list[GradedItem]:

@@ -1,0 +1,241 @@
+"""`rlhf data check`: what it finds in a file, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_core.cli.main import main
+
+Check = Callable[..., tuple[int, Any]]
+STORY = "the quick brown fox jumps over the lazy dog while seven green parrots watch from a tall old oak tree"
+CALLS = [{"id": "1", "function": {"name": "weather"}}]
+
+
+@pytest.fixture
+def check(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Check:
+    """``check(rows, "--algo", "sft", ...)`` -> (exit code, JSON; or text with ``text=True``)."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(rows: Iterable[Any], *options: str, text: bool = False) -> tuple[int, Any]:
+        write("train.jsonl", rows)
+        with pytest.raises(SystemExit) as done:
+            main(["data", "check", "train.jsonl", *options, *(() if text else ("--json",))])
+        out, err = capsys.readouterr()
+        code = int(done.value.code or 0)
+        return code, out if text else json.loads(out) if out else err
+
+    return run
+
+
+def write(name: str, rows: Iterable[Any]) -> None:
+    Path(name).write_text("".join(row if isinstance(row, str) else json.dumps(row) + "\n" for row in rows))
+
+
+def demo(question: str, answer: str = "5", **more: Any) -> dict[str, Any]:
+    return {"prompt": question, "completion": answer, **more}
+
+
+def turns(*texts: str, **more: Any) -> dict[str, Any]:
+    roles = ("user", "assistant") * len(texts)
+    said = [{"role": role, "content": text} for role, text in zip(roles, texts)]
+    return {"messages": [*said[:-1], {**said[-1], **more}]}
+
+
+ALL = ("--set", "dataset.heldout_fraction=0")
+
+
+def test_all_broken_rows_are_named_with_their_lines(check: Check) -> None:
+    rows = [
+        demo("What is 2 + 3?"),
+        "{oops\n",
+        turns("Hi", "I look it up.", tool_calls=CALLS),
+        "[1]\n",
+        {"messages": [{"role": "alien", "content": "Hi"}]},
+        turns("Why?", "Because.", reasoning_content="hm"),
+        demo("", "5"),
+        {"answer": "5"},
+    ]
+    code, result = check(rows, "--algo", "sft", *ALL)
+    assert code == 2
+    told = {(row.get("where", ""), row["what"]) for row in result["broken"]}
+    assert told == {
+        ("", "train.jsonl:2: not valid JSON: Expecting property name enclosed in double quotes"),
+        ("", "train.jsonl:4: expected an object, got list"),
+        ("train.jsonl, line 3", "a turn has tool_calls beside its text, which would be lost"),
+        ("train.jsonl, line 5", "a turn is not {role: user | assistant | system | tool, content: text}"),
+        ("train.jsonl, line 6", "a turn has reasoning_content beside its text, which would be lost"),
+        ("train.jsonl, line 7", "the prompt is empty"),
+        ("train.jsonl, line 8", "dataset 'jsonl' has no column 'prompt'"),
+    }
+    assert result["train"] == 1
+    _, text = check(rows, "--algo", "sft", *ALL, "--broken", "2", text=True)
+    assert "broken rows: 7" in text
+    assert "  line 2: not valid JSON" in text
+    assert "and 5 more; --broken 7 shows all" in text
+
+
+def test_training_refuses_calls_of_tools_with_the_same_words(check: Check, capsys: pytest.CaptureFixture[str]) -> None:
+    check([turns("Hi", "I look it up.", tool_calls=CALLS)], "--algo", "sft")
+    with pytest.raises(SystemExit) as done:
+        main(["train", "--algo", "sft", "--dataset", "train.jsonl", "--run-dir", "run"])
+    err = capsys.readouterr().err
+    assert done.value.code == 2
+    assert "a turn has tool_calls beside its text" in err
+    assert "train.jsonl, line 1" in err
+
+
+def test_forms_and_columns(check: Check) -> None:
+    rows = [demo("a", note=1), turns("b", "c"), {"instruction": "d", "input": "e", "output": "f", "tools": []}]
+    code, result = check(rows, "--algo", "sft", *ALL)
+    assert code == 0
+    assert result["forms"] == {"prompt + completion": 1, "messages": 1, "Alpaca + output": 1}
+    assert result["columns"]["read"] == {
+        "prompt": 1,
+        "completion": 1,
+        "messages": 1,
+        "instruction": 1,
+        "input": 1,
+        "output": 1,
+    }
+    assert result["columns"]["ignored"] == {"note": 1, "tools": 1}
+    _, result = check([{"prompt": "a", "answer": "1", "note": 1}], "--algo", "grpo", *ALL)
+    assert (result["reads"], result["columns"]["carried"]) == ("prompts", {"note": 1})
+
+
+def test_rows_without_use_are_told_by_reason_and_line(check: Check) -> None:
+    rows = [{"prompt": f"q {i}", "chosen": "a", "rejected": "b"} for i in range(20)]
+    rows[7] = {"prompt": "q", "chosen": "a", "rejected": "a"}
+    code, result = check(rows, "--algo", "dpo", *ALL)
+    assert (code, result["train"], result["counts"]) == (0, 19, {"pairs_identical": 1})
+    assert [(row["where"], row["reason"]) for row in result["dropped"]] == [("train.jsonl, line 8", "pairs_identical")]
+
+
+def test_lengths_and_what_is_beyond_the_limit(check: Check) -> None:
+    rows = [demo("What is 2 + 3?"), demo("What is 2 + 3? " * 60)]
+    code, result = check(rows, "--algo", "sft", *ALL, "--set", "trainer.max_length=100")
+    lengths = result["lengths"]["train"]
+    assert (code, lengths["limit"], lengths["beyond"], lengths["becomes"]) == (0, 100, 1, "dropped")
+    assert lengths["min"] < 32
+    assert sum(row["rows"] for row in lengths["histogram"]) == 2
+    _, text = check(rows, "--algo", "sft", *ALL, "--set", "trainer.max_length=100", text=True)
+    assert "training would refuse to start: dataset.max_dropped_fraction is 10%" in text
+    pair = {"prompt": "Hi", "chosen": "yes " * 200, "rejected": "no"}
+    _, result = check([pair], "--algo", "reward_model", *ALL)
+    assert result["lengths"]["train"]["becomes"] == "truncated"
+    _, result = check([{"prompt": "Hi " * 200}], "--algo", "grpo", *ALL)
+    assert result["lengths"]["train"]["limit"] == 256 - 48
+
+
+def test_duplicates_exact_near_and_of_prompts(check: Check) -> None:
+    rows = [
+        *(demo(f"Tell me number {i}.", str(i)) for i in range(30)),
+        demo("Tell me number 3.", "3"),
+        demo("Tell me  number 4.", "four"),
+        demo(STORY),
+        demo(STORY.replace("tall", "small")),
+    ]
+    _, result = check(rows, "--algo", "sft", *ALL)
+    found = result["duplicates"]
+    assert (found["exact"]["rows"], found["same_prompt"]["rows"], found["near"]["rows"]) == (1, 2, 0)
+    assert found["exact"]["examples"] == [["train.jsonl, line 4", "train.jsonl, line 31"]]
+    longer = f"{STORY} {STORY.replace('fox', 'cat')} and so the long day ended for all of them in the wood"
+    _, result = check([demo(longer), demo(longer.replace("oak", "elm", 1)), demo("x")], "--algo", "sft", *ALL)
+    (pair,) = result["duplicates"]["near"]["examples"]
+    assert pair["where"] == ["train.jsonl, line 1", "train.jsonl, line 2"]
+    assert 0.8 <= pair["similarity"] < 1
+
+
+def test_held_out_rows_that_training_asks_too(check: Check, tmp_path: Path) -> None:
+    write("held.jsonl", [demo("What is 1 + 1?", "2"), demo(f"{STORY} {STORY} and then it slept.")])
+    rows = [demo("What is  1 + 1?", "two"), demo(f"{STORY} {STORY} and then it ate.")]
+    _, result = check(rows, "--algo", "sft", "--set", "dataset.heldout_path=held.jsonl")
+    overlap = result["duplicates"]["overlap"]
+    assert (overlap["rows"], overlap["near_rows"]) == (1, 1)
+    assert ["held.jsonl, line 1", "train.jsonl, line 1"] in overlap["examples"]
+    _, result = check(rows, "--algo", "sft", "--heldout", "held.jsonl")
+    assert result["counts"] == {"train_rows_held_out": 1}
+    assert result["duplicates"]["overlap"]["rows"] == 0
+
+
+def test_contamination(check: Check) -> None:
+    bench = [{"question": f"{STORY} how many parrots?"}, {"question": "Is a whale a fish?"}, {"question": "unseen"}]
+    write("bench.jsonl", bench)
+    rows = [
+        demo("Repeat it.", f"Well: {STORY.upper()}, and so on"),
+        demo("is a whale a fish", "no"),
+        demo("whale", "?"),
+    ]
+    code, result = check(rows, "--algo", "sft", *ALL, "--against", "bench.jsonl", "--ngram", "8")
+    (found,) = result["contamination"]
+    assert (code, found["prompts"], found["shared"], found["contained"], found["training_rows"]) == (0, 3, 2, 2, 2)
+    assert {(e["where"], e["benchmark"]) for e in found["examples"]} == {
+        ("train.jsonl, line 1", "bench.jsonl, line 1"),
+        ("train.jsonl, line 2", "bench.jsonl, line 2"),
+    }
+    _, result = check(rows, "--algo", "sft", *ALL, "--against", "gsm8k=bench.jsonl", text=False)
+    assert "answer" in str(result)  # the benchmark's own form needs the answer column
+
+
+def test_words_that_many_prompts_share_are_not_contamination(check: Check) -> None:
+    write("bench.jsonl", [{"question": f"{STORY} {i}"} for i in range(20)])
+    _, result = check([demo(f"{STORY} again")], "--algo", "sft", *ALL, "--against", "bench.jsonl")
+    assert result["contamination"][0]["shared"] == 0
+
+
+def test_a_verifier_is_asked_about_every_row(check: Check) -> None:
+    rows = [{"prompt": "2 + 3?", "answer": "5"}, {"prompt": "2 + 4?", "answer": "six"}]
+    code, result = check(rows, "--algo", "grpo", "--reward", "verifier", *ALL)
+    assert (code, [row["where"] for row in result["broken"]]) == (2, ["train.jsonl, line 2"])
+
+
+def test_a_trainer_that_reads_more_of_a_row_is_asked(check: Check) -> None:
+    rows = [{"prompt": "a", "steps": ["1", "2"], "labels": [True, True]}, {"prompt": "b", "steps": ["1"], "labels": []}]
+    code, result = check(rows, "--algo", "prm", *ALL)
+    assert (code, [row["what"] for row in result["broken"]]) == (2, ["1 steps but 0 labels"])
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        ((), ("no algorithm chosen",)),
+        (("--algo", "stf"), ("sft",)),
+        (("--algo", "sft", "--against", "gsmk"), ("there is no benchmark 'gsmk'", "gsm8k")),
+        (("--algo", "sft", "--against", "nope.jsonl"), ("nope.jsonl", "does not exist")),
+        (("--algo", "sft", "--against", "train.jsonl", "--ngram", "2"), ("--ngram",)),
+        (("--algo", "sft", "--model", "nowhere/at/all"), ("nowhere/at/all",)),
+        (("--algo", "sft", "--set", "dataset.columns={prompt: nothing}"), ("no column 'nothing'", "line 1")),
+    ],
+)
+def test_bad_input(check: Check, options: tuple[str, ...], parts: tuple[str, ...]) -> None:
+    code, said = check([demo("a")], *options)
+    assert code == 2
+    assert all(part in str(said) for part in parts), said
+
+
+@pytest.mark.slow
+def test_gsm8k_is_found_in_itself(test_data: Path, check: Check) -> None:
+    test = test_data / "gsm8k" / "test.jsonl.gz"
+    import gzip
+
+    with gzip.open(test, "rt") as file:
+        rows = [json.loads(line) for line in file][:200]
+    code, result = check(
+        [turns(row["question"], row["answer"]) for row in rows], "--algo", "sft", *ALL, "--against", f"gsm8k={test}"
+    )
+    (found,) = result["contamination"]
+    assert (code, found["prompts"], found["contained"]) == (0, 1319, 200)
+
+
+def test_a_conversation_that_the_model_cannot_be_given_is_broken(check: Check) -> None:
+    code, result = check(
+        [turns("a", "b", "c", "d"), turns("a", "b")], "--algo", "sft", "--set", "model.prompt_format=raw", *ALL
+    )
+    assert code == 2
+    (row,) = result["broken"]
+    assert row["where"] == "train.jsonl, line 1"
+    assert "cannot be written without a chat template" in row["what"]
