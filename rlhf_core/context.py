@@ -32,7 +32,7 @@ class BuildContext:
     datasets: Any = None
     """The run's :class:`rlhf_core.data.datasets.Datasets` (prompts, pairs, demonstrations by split)."""
     dry_run: bool = False
-    """Only the plan is wanted: a ``preflight`` downloads and trains nothing, and leaves out what would need it."""
+    """Nothing is to be run: a ``preflight`` downloads and trains nothing, and leaves out what would need it."""
     report: dict[str, Any] = field(default_factory=dict)
     """Facts a component wants in ``summary.json`` (for example an ensemble's held-out accuracy)."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from rlhf_core.cli.options import open_plugins, resolve_options, run_options, sugar_of
+from rlhf_core.cli.options import open_plugins, resolve_labelled_options, resolve_options, run_options, sugar_of
 
 
 @click.command()
@@ -16,10 +16,10 @@ from rlhf_core.cli.options import open_plugins, resolve_options, run_options, su
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Where the run is kept; default runs/ALGO-TIME.")
 @click.option("--nproc", type=click.IntRange(1), default=1, show_default=True, help="Processes on this machine.")
 @click.option("--resume", type=click.Path(path_type=Path), metavar="RUN", help="Go on with an earlier run, exactly.")
-@click.option("--dry-run", is_flag=True, help="Resolve and print the plan; load and write nothing.")
+@click.option("--dry-run", is_flag=True, help="Check models and data, say what the run would do; train nothing.")
 @click.option("--no-plugins", is_flag=True, help="Use only what rlhf-core itself ships.")
 @click.option("--strict-plugins", is_flag=True, help="A failing hook ends the run instead of being counted.")
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON; with --dry-run the plan.")
 @click.option("--debug", is_flag=True, hidden=True)
 def train(
     files: tuple[str, ...],
@@ -41,26 +41,41 @@ def train(
     rlhf train --algo sft --model ./my-model --dataset demos.jsonl
     rlhf train --config configs/pocket_grpo.yaml --set trainer.steps=20
     """
-    from rlhf_core.cli.common import emit_json, set_up_logging
+    from rlhf_core.cli.common import set_up_logging
     from rlhf_core.launch.run import plan_run, planned_resume, preflight, with_rows
 
     set_up_logging()
     registry, hooks = open_plugins(enabled=not no_plugins, strict=strict_plugins)
     given = bool(sugar_of(names) or files or settings or names.get("unsafe_local_execution"))
+    resolved = None
     if resume is not None:
         change = partial(resolve_options, registry, files, settings, names) if given else None
         plan, config = planned_resume(resume, change, registry)
         run_dir = resume
     else:
-        config = resolve_options(registry, files, settings, names)
+        resolved = resolve_labelled_options(registry, files, settings, names)
+        config = resolved.config
         plan = plan_run(registry, hooks, config, nproc)
     preflight(registry, config, plan.world_size, dry_run=dry_run)
     if resume is None:
         plan = with_rows(plan, registry, config, dry_run=dry_run)
     if dry_run:
-        emit_json(plan.to_json())
+        _dry_run(plan, config, registry, resolved, as_json)
         return
     _run(plan, config, registry, hooks, run_dir, resume is not None, as_json)
+
+
+def _dry_run(plan: Any, config: Any, registry: Any, resolved: Any, as_json: bool) -> None:
+    from rlhf_core.cli.common import emit_json, quiet_libraries
+    from rlhf_core.cli.dry_run import print_dry_run
+    from rlhf_core.launch.dry_run import look_at
+
+    quiet_libraries()
+    found = look_at(plan, config, registry)
+    if as_json:
+        emit_json(plan.to_json())
+    else:
+        print_dry_run(plan, config, found, resolved, registry)
 
 
 def _run(plan: Any, config: Any, registry: Any, hooks: Any, run_dir: Path | None, resume: bool, as_json: bool) -> None:

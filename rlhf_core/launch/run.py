@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,8 @@ from rlhf_core.hooks import HookBus, Launch, PlanResolved, RunClosed
 from rlhf_core.launch.process import Progress, Say, environment, set_up_torch
 from rlhf_core.launch.process import run_plan as run_plan
 from rlhf_core.launch.resume import planned_resume as planned_resume
+from rlhf_core.launch.rows import with_rows as with_rows
+from rlhf_core.models.sources import resolve_model
 from rlhf_core.plan import Plan, make_plan, walk_components
 from rlhf_core.registry import Registry
 from rlhf_core.runs.manifest import find_damage
@@ -40,26 +41,7 @@ def preflight(registry: Registry, config: RunConfig, world_size: int, *, dry_run
     ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=world_size, dry_run=dry_run)
     for _, component in walk_components(config):
         component.preflight(ctx)
-
-
-def with_rows(plan: Plan, registry: Registry, config: RunConfig, *, dry_run: bool = False) -> Plan:
-    """The plan with the number of rows that each source has to train on and held out.
-
-    A dry run downloads nothing: there, and where a trainer reads its rows in a way of its own, it says nothing.
-    """
-    from rlhf_core.data.datasets import Datasets
-
-    paths = [getattr(source.source, "path", None) for source in config.dataset.sources]
-    if dry_run and not all(path is None or Path(path).expanduser().exists() for path in paths):
-        return plan
-    feeds = getattr(config.trainer, "feeds", None)
-    samples = hasattr(config.trainer, "rollout_batch_size")
-    kind = "rows" if samples else "pairs" if feeds in ("pairs", "unpaired", "judged") else "demonstrations"
-    ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=plan.world_size)
-    try:
-        return replace(plan, rows=Datasets(config.dataset, ctx).sizes(kind))
-    except RlhfError:  # the trainer names what is wrong when it reads them
-        return plan
+    resolve_model(config.model.path)
 
 
 def launch(

@@ -27,11 +27,10 @@ def is_pocket(path: str) -> bool:
     """
     if path == "pocket":
         return True
-    if not Path(path).expanduser().is_dir():
-        return False
     try:
-        folder, shipped = Path(resolve_model(path).place), Path(resolve_model("pocket").place)
-        if _shape(folder) != _shape(shipped):
+        source, shipped = resolve_model(path), Path(resolve_model("pocket").place)
+        folder = Path(source.place)
+        if not source.local or source.gguf or _shape(folder) != _shape(shipped):
             return False
         return _vocabulary(folder) == _vocabulary(shipped)
     except (ModelError, OSError, ValueError, KeyError, TypeError):

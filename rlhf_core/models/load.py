@@ -51,7 +51,7 @@ def load_policy(config: ModelConfig) -> LoadedModel:
     source = resolve_model(config.path)
     tokenizer = load_tokenizer(config)
     model = _load_model(config, source)
-    _check_vocabulary(model, tokenizer, config.path)
+    check_vocabulary(model, tokenizer, config.path)
     context = context_length(model, config)
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -76,14 +76,14 @@ def load_tokenizer(config: ModelConfig) -> Any:
     source = resolve_model(config.path)
     if source.local and not source.gguf:
         verify_files(source.place)
-    place, options = source.place, _options(config, source)
+    place, options = source.place, load_options(config, source)
     if source.adapter is not None and (inner := _tokenizer_beside(Path(source.adapter))) is not None:
         verify_files(inner)
-        place, options = str(inner), _options(config, Source(str(inner)))
+        place, options = str(inner), load_options(config, Source(str(inner)))
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, **options)
     except Exception as error:  # a tokenizer file can fail in as many ways as there are tokenizers
-        raise _explain(error, config, source, "tokenizer") from error
+        raise explain_failure(error, config, source, "tokenizer") from error
     if tokenizer.pad_token_id is None and tokenizer.eos_token_id is not None:
         tokenizer.pad_token = tokenizer.eos_token
     if config.chat_template is not None:
@@ -108,12 +108,12 @@ def _load_model(config: ModelConfig, source: Source) -> Any:
             attn_implementation=config.attention,
             use_safetensors=None if source.gguf else True,
             output_loading_info=True,
-            **_options(config, source),
+            **load_options(config, source),
         )
     except Exception as error:
-        raise _explain(error, config, source, "model") from error
+        raise explain_failure(error, config, source, "model") from error
     model, found = loaded
-    _check_head(model, config.path)
+    check_generates(model, config.path)
     _check_causal(model, config.path)
     _check_weights(found, config.path)
     clear_quantization_config(model)
@@ -128,7 +128,7 @@ def _with_adapter(model: Any, adapter: str) -> Any:
     return merge_adapter(model, adapter)
 
 
-def _check_head(model: Any, path: str) -> None:
+def check_generates(model: Any, path: str) -> None:
     """A reward model's folder holds no language-model head: transformers would make one up, and only log it."""
     saved = [str(name) for name in getattr(model.config, "architectures", None) or ()]
     if any(name.endswith(("ForSequenceClassification", "ForTokenClassification")) for name in saved):
@@ -172,7 +172,8 @@ def _check_causal(model: Any, path: str) -> None:
         )
 
 
-def _options(config: ModelConfig, source: Source) -> dict[str, Any]:
+def load_options(config: ModelConfig, source: Source) -> dict[str, Any]:
+    """Arguments of every ``from_pretrained`` of this model."""
     options: dict[str, Any] = {"trust_remote_code": config.trust_remote_code}
     revision = config.revision if source.adapter is None else source.revision
     if revision is not None:
@@ -243,7 +244,7 @@ def wake_checkpointing(model: Any) -> None:
             module.training = True
 
 
-def _check_vocabulary(model: Any, tokenizer: Any, path: str) -> None:
+def check_vocabulary(model: Any, tokenizer: Any, path: str) -> None:
     """A tokenizer from another model shows up as ids past the embedding."""
     rows = int(model.get_input_embeddings().weight.shape[0])
     if len(tokenizer) > rows:
@@ -254,7 +255,7 @@ def _check_vocabulary(model: Any, tokenizer: Any, path: str) -> None:
         )
 
 
-def _explain(error: Exception, config: ModelConfig, source: Source, what: str) -> ModelError:
+def explain_failure(error: Exception, config: ModelConfig, source: Source, what: str) -> ModelError:
     """The error for the most likely cause."""
     text = str(error).strip()
     why = f"{type(error).__name__}: {text.splitlines()[0][:300]}" if text else type(error).__name__

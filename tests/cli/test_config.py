@@ -33,7 +33,7 @@ def test_show_is_a_config_file_of_the_same_run(rlhf: Rlhf, tmp_path: Path) -> No
     (tmp_path / "my.yaml").write_text(shown.out)
     assert yaml.safe_load(rlhf("config", "show", "--config", tmp_path / "my.yaml").out) == data
     assert json.loads(rlhf("config", "show", *options, "--json").out) == data
-    plan = json.loads(rlhf("train", *options, "--dry-run").out)
+    plan = json.loads(rlhf("train", *options, "--dry-run", "--json").out)
     assert plan["config"] == data
 
 

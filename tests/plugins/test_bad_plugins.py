@@ -101,7 +101,7 @@ def test_two_claims_to_a_name_are_an_error_only_when_it_is_used(fakes: Fakes) ->
 def test_the_qualified_name_selects_its_own_distribution(fakes: Fakes, name: str) -> None:
     for each in ("twin-a", "twin-b"):
         fakes.add(each, f"[rlhf.loss]\ntwin = {each.replace('-', '_')}:Config\n", LOSS)
-    out = fakes.rlhf(*TRAIN, "--loss", f"{name}/twin", "--dry-run")
+    out = fakes.rlhf(*TRAIN, "--loss", f"{name}/twin", "--dry-run", "--json")
     assert out.returncode == 0, out.stderr
     chosen = next(c for c in json.loads(out.stdout)["components"] if c["kind"] == "loss")
     assert chosen["distribution"] == name
@@ -204,7 +204,7 @@ hooks = Hooks()
 def test_a_hook_registers_a_component_that_metadata_does_not_declare(fakes: Fakes) -> None:
     code = REGISTERS.format(kind="loss") + LOSS.replace('"twin"', '"late"')
     fakes.add("late-loss", "[rlhf]\nfinder = late_loss:hooks\n", code)
-    out = fakes.rlhf(*TRAIN, "--loss", "late", "--dry-run")
+    out = fakes.rlhf(*TRAIN, "--loss", "late", "--dry-run", "--json")
     assert out.returncode == 0, out.stderr
     chosen = next(c for c in json.loads(out.stdout)["components"] if c["kind"] == "loss")
     assert chosen["distribution"] == "late-loss"

@@ -33,7 +33,7 @@ def test_unsafe_execution_is_one_option_away(
     )
     preflight._isolation.cache_clear()
     file = tmp_path / "rows.jsonl"
-    file.write_text(json.dumps({"prompt": "p", "test_list": ["assert f()"]}) + "\n")
+    file.write_text("".join(json.dumps({"prompt": f"p{n}", "test_list": ["assert f()"]}) + "\n" for n in range(60)))
     args = ("train", "--algo", "grpo", "--reward", "mbpp", "--dataset", file, "--dry-run")
     code, output = command(*args)
     assert code == 2

@@ -43,7 +43,7 @@ def test_a_worker_killed_inside_the_sandbox_spoils_nothing(sample: MakeSample) -
 
 def test_a_deadline_below_the_verifiers_own_is_refused(command: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
-    file.write_text(json.dumps({"prompt": "p", "test_list": ["assert f()"]}) + "\n")
+    file.write_text("".join(json.dumps({"prompt": f"p{n}", "test_list": ["assert f()"]}) + "\n" for n in range(60)))
     args = (
         "train",
         "--algo",

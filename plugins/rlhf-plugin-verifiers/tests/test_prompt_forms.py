@@ -122,7 +122,8 @@ def test_a_reward_that_no_completion_could_earn_is_refused_by_a_dry_run(
     rows = [{"question": f"1 + {n}?", "answer": f"so\n#### {n + 1}"} for n in range(40)]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     options = [o for s in settings for o in ("--set", s.replace("PATH", str(tmp_path / "rows.jsonl")))]
-    code, output = command("train", "--dry-run", "--algo", "grpo", "--reward", reward, *options)
+    room = ("--set", "trainer.sampling.max_tokens=8")
+    code, output = command("train", "--dry-run", "--algo", "grpo", "--reward", reward, *options, *room)
     assert (code, expected in output) == (2 if expected else 0, True), output
 
 

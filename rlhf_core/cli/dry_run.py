@@ -1,0 +1,187 @@
+"""What `rlhf train --dry-run` says to people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rlhf_core.config.load import Resolved
+    from rlhf_core.config.origin import Row
+    from rlhf_core.config.run import RunConfig
+    from rlhf_core.launch.dry_run import DryRun
+    from rlhf_core.plan import Plan
+    from rlhf_core.registry import Registry
+
+WIDTH = 10
+"""Of the column of labels."""
+
+
+def print_dry_run(plan: Plan, config: RunConfig, found: DryRun, resolved: Resolved | None, registry: Registry) -> None:
+    """Print what a run would do.
+
+    Args:
+        plan: of the run.
+        config: its configuration.
+        found: what was looked at.
+        resolved: the configuration with where each value came from; None for a run to go on with.
+        registry: to find the defaults.
+    """
+    click.echo("dry run: models and data are in order; nothing was trained or written\n")
+    rows = [
+        ("algorithm", _algorithm(config)),
+        ("model", _model(config, found)),
+        ("data", _data(plan, config, found)),
+        ("steps", _steps(config, found)),
+        ("tokens", _tokens(config, found)),
+        ("memory", _memory(found, plan.world_size)),
+    ]
+    for name, lines in rows:
+        for at, line in enumerate(lines):
+            click.echo(f"{name if at == 0 else '':<{WIDTH}}{line}")
+    for line in _settings(resolved, registry) if resolved is not None else ():
+        click.echo(line)
+    click.echo("\nevery setting: rlhf config show --origin; the whole plan: --dry-run --json")
+
+
+def _algorithm(config: RunConfig) -> list[str]:
+    parts = [(slot, getattr(config, slot)) for slot in ("loss", "advantage", "reward")]
+    return [config.trainer.name + "".join(f", {slot} {part.name}" for slot, part in parts if part is not None)]
+
+
+def _model(config: RunConfig, found: DryRun) -> list[str]:
+    model = found.model
+    trained = "all" if model.trainable == model.parameters else f"{_count(model.trainable)} of them"
+    seen = [] if model.weights_seen else ["its weights are not on this machine yet: only configuration and tokenizer"]
+    return [
+        config.model.path,
+        f"{model.architecture}, {_count(model.parameters)} parameters in {config.model.dtype}, {trained} trained; "
+        f"context {model.context:,} tokens",
+        *seen,
+    ]
+
+
+def _data(plan: Plan, config: RunConfig, found: DryRun) -> list[str]:
+    rows = found.rows
+    if rows is None:
+        from rlhf_core.launch.rows import remote_sources
+
+        remote = ", ".join(source.path for source in remote_sources(config))
+        if remote:
+            return [f"{remote} at the hub: it exists, its rows are not downloaded by a dry run"]
+        return [f"{name}: {n['train']:,} rows, {n['heldout']:,} held out" for name, n in plan.rows.items()]
+    lines = [f"{name}: {n['train']:,} rows to train on, {n['heldout']:,} held out" for name, n in plan.rows.items()]
+    lines += [f"{count:,} rows left out: {reason.replace('_', ' ')}" for reason, count in rows.dropped.items()]
+    if found.lengths is not None:
+        size = found.lengths
+        about = "prompts" if rows.what == "prompts" else "prompt and answers"
+        lines += [f"{about} of {size.mean:.0f} tokens on average, {size.longest:,} at most"]
+    return lines
+
+
+def _steps(config: RunConfig, found: DryRun) -> list[str]:
+    trainer: Any = config.trainer
+    if found.steps is None:
+        return ["as many as the data makes"]
+    if hasattr(trainer, "prompts_per_step"):
+        text = f"{trainer.prompts_per_step:,} prompts x {trainer.group_size} completions"
+        updates = getattr(trainer, "updates_per_step", None) or getattr(trainer, "updates", None)
+        return [
+            f"{found.steps:,}, each of {text}" + (f" and {updates} update{'s' * (updates != 1)}" if updates else "")
+        ]
+    return [f"{found.steps:,}, each of {trainer.batch_size:,} examples ({trainer.epochs:g} epochs)"]
+
+
+def _tokens(config: RunConfig, found: DryRun) -> list[str]:
+    trainer: Any = config.trainer
+    size, steps = found.lengths, found.steps
+    if steps is None:
+        return ["unknown"]
+    if hasattr(trainer, "prompts_per_step"):
+        completions = steps * trainer.rollout_batch_size * getattr(trainer, "rollout_batches", 1)
+        most = completions * trainer.sampling.max_tokens
+        prompts = f", {_count(completions * size.prompt)} of prompts" if size is not None else ""
+        return [f"at most {_count(most)} sampled ({trainer.sampling.max_tokens} per completion){prompts}"]
+    if size is None:
+        return ["unknown before the rows are read"]
+    return [f"about {_count(steps * trainer.batch_size * size.mean)} trained on, prompts included"]
+
+
+def _memory(found: DryRun, world_size: int) -> list[str]:
+    from rlhf_core.launch.memory import NOT_COUNTED, readable, total
+
+    parts = {name: size for name, size in found.memory.items() if size}
+    each = " in each process" if world_size > 1 else ""
+    return [
+        f"about {readable(total(parts))}{each} (an estimate, and a lower bound)",
+        ", ".join(f"{name} {readable(size)}" for name, size in parts.items()),
+        f"not counted: {NOT_COUNTED}",
+    ]
+
+
+def _settings(resolved: Resolved, registry: Registry) -> Iterator[str]:
+    """Settings that differ from the defaults of this algorithm, and those that its recipe brings along."""
+    from rlhf_core.config.origin import origins
+
+    every = origins(resolved)
+    defaults = _defaults(resolved.config, registry)
+    own = [row for row in every if _differs(row, defaults)]
+    if own:
+        yield f"\n{len(own)} setting{'s differ' if len(own) > 1 else ' differs'} from the default:"
+    for row in own:
+        default = f"; default {_short(defaults[row.key].value)}" if row.key in defaults else ""
+        yield f"  {row.key} = {_short(row.value)}  ({row.origin}{default})"
+    recipes = [
+        row for row in every if row not in own and ("recipe of " in row.origin or row.origin.startswith("data "))
+    ]
+    for origin in dict.fromkeys(row.origin for row in recipes):
+        yield f"\n{origin}:"
+        yield from (f"  {row.key} = {_short(row.value)}" for row in recipes if row.origin == origin)
+
+
+def _differs(row: Row, defaults: Mapping[str, Row]) -> bool:
+    """Whether a value is not the default; of a section that is empty by default, what the user says."""
+    if row.key in defaults:
+        return defaults[row.key].value != row.value
+    return bool(defaults) and row.origin.startswith(("--", "config "))
+
+
+def _defaults(config: RunConfig, registry: Registry) -> dict[str, Row]:
+    """Every value as it would be if only algorithm, model, data and components were chosen; {} if they need more."""
+    from rlhf_core.config.load import resolve_labelled
+    from rlhf_core.config.origin import origins
+    from rlhf_core.errors import UserError
+
+    slots = ("trainer", "loss", "advantage", "reward", "rollout", "agent", "strategy")
+    parts = {slot: getattr(config, slot) for slot in slots}
+    chosen: dict[str, Any] = {slot: {"name": part.name} for slot, part in parts.items() if part is not None}
+    needed = {slot: _required(part) for slot, part in parts.items() if part is not None}
+    chosen = {slot: {**section, **needed[slot]} for slot, section in chosen.items()}
+    chosen["model"] = {"path": config.model.path}
+    chosen["dataset"] = {"sources": [{"source": s.source.model_dump()} for s in config.dataset.sources]}
+    try:
+        return {row.key: row for row in origins(resolve_labelled(registry, sugar=chosen))}
+    except UserError:
+        return {}
+
+
+def _required(part: Any) -> dict[str, Any]:
+    """Settings without a default, which there is nothing to compare with."""
+    return {name: getattr(part, name) for name, field in type(part).model_fields.items() if field.is_required()}
+
+
+def _short(value: Any) -> str:
+    import json
+
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _count(number: float) -> str:
+    """A number for people. Example: ``1.4 M``"""
+    for limit, unit in ((1e9, " G"), (1e6, " M")):
+        if number >= limit:
+            return f"{number / limit:.3g}{unit}"
+    return f"{round(number):,}"
