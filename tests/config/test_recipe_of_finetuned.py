@@ -35,6 +35,11 @@ def test_same_settings_as_the_pocket_model(finetuned: Path, algo: str) -> None:
     assert trainer_of(finetuned, algo=algo) == trainer_of("pocket", algo=algo)
 
 
+def test_a_run_goes_wherever_its_final_model_goes(finetuned: Path) -> None:
+    (finetuned.parent / "plan.json").write_text("{}")
+    assert trainer_of(finetuned.parent) == trainer_of("pocket")
+
+
 def test_the_origin_says_so(finetuned: Path) -> None:
     sugar = {"trainer": {"name": "grpo"}, "model": {"path": str(finetuned)}}
     rows = {row.key: row for row in origins(resolve_labelled(Registry(), sugar=sugar))}

@@ -127,3 +127,12 @@ def test_too_many_examples_over_the_limit_are_refused(tmp_path: Path, capsys: py
     err = capsys.readouterr().err
     for part in ("4 of 12 examples", "/data/000008 (417 tokens)", "trainer.max_length", "max_dropped_fraction"):
         assert part in err.replace("\n", " "), err
+
+
+@pytest.mark.slow
+def test_the_default_command_visibly_learns(command: Any, tmp_path: Path) -> None:
+    code, err = command("train", "--algo", "sft", "--set", "trainer.eval_every=0", "--run-dir", tmp_path / "run")
+    assert code == 0, err
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    before, after = (summary[f"evaluation_{when}"]["eval/loss"] for when in ("before", "after"))
+    assert after < before / 3
