@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -76,17 +75,11 @@ def command(call: Callable[..., Ran]) -> Callable[..., tuple[int, str]]:
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Any]:
     """A real Chromium, driven by selenium; skipped where there is none."""
-    binary = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    driver = shutil.which("chromedriver")
-    if not binary or not driver:
-        pytest.skip("needs Chromium and its driver (Debian: apt-get install chromium chromium-driver)")
-    selenium = pytest.importorskip("selenium.webdriver", reason="needs selenium")
-    options = selenium.ChromeOptions()
-    options.binary_location = binary
-    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    browser = selenium.Chrome(options=options, service=selenium.ChromeService(driver))
+    from scripts.chromium import missing, open_chromium
+
+    if missing():
+        pytest.skip(missing())
+    browser = open_chromium()
     yield browser
     browser.quit()
 
@@ -94,12 +87,11 @@ def chromium() -> Iterator[Any]:
 @pytest.fixture
 def browser(chromium: Any) -> Iterator[Any]:
     """The browser at 1400 x 1000 points, in light colours; the test fails if its pages log an error."""
-    chromium.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride", {"width": 1400, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
-    )
-    chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
-    chromium.get_log("browser")
+    from scripts.chromium import problems, show_as
+
+    show_as(chromium, 1400, 1000)
+    problems(chromium)
     yield chromium
-    errors = [entry["message"] for entry in chromium.get_log("browser") if entry["level"] in ("WARNING", "SEVERE")]
+    errors = problems(chromium)
     chromium.get("about:blank")
     assert errors == []

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from rlhf_plugin_dashboard.server import Dashboard
+from scripts.chromium import show_as
 
 BLUE, ORANGE = (0, 114, 178), (213, 94, 0)
 
@@ -184,16 +185,12 @@ def test_pause_holds_it_and_an_ended_dashboard_is_told(browser: Any, growing) ->
 def test_it_fits_a_phone_and_its_text_can_be_read_in_light_and_dark(page: Callable[[Path], Page], root: Path) -> None:
     seen = page(root)
     for scheme in ("light", "dark"):
-        seen.browser.execute_cdp_cmd(
-            "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-        )
+        show_as(seen.browser, 1400, 1000, dark=scheme == "dark")
         ground = colour(seen.js("getComputedStyle(document.body).backgroundColor"))
         for selector in ("body", "th", ".what", "label", ".status", "a[href]", "input"):
             ink = colour(seen.js(f"getComputedStyle(document.querySelector('{selector}')).color"))
             assert contrast(ink, ground) >= 4.5, (scheme, selector)
-    seen.browser.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride", {"width": 360, "height": 700, "deviceScaleFactor": 1, "mobile": True}
-    )
+    show_as(seen.browser, 360, 700, phone=True)
     seen.wait("innerWidth === 360")
     assert seen.js("document.documentElement.scrollWidth") <= 360
 
