@@ -66,7 +66,7 @@ def _say(ctx: BuildContext) -> Say:
 def _cached(config: EnsembleConfig, ctx: BuildContext) -> Path:
     """Folder of the ensemble for these settings; one process trains it if there is none, the others wait."""
     base = config.base_model or ctx.config.model.model_copy(update={"lora": None})
-    train, heldout = _pairs(config, ctx)
+    train, heldout = training_pairs(config, ctx)
     folder = cache_root() / digest(config, base, train, heldout, ctx.seed)
     say = _say(ctx)
     if trained(folder):
@@ -85,7 +85,7 @@ def _cached(config: EnsembleConfig, ctx: BuildContext) -> Path:
     return folder
 
 
-def _pairs(config: EnsembleConfig, ctx: BuildContext) -> tuple[list[PreferencePair], list[PreferencePair]]:
+def training_pairs(config: EnsembleConfig, ctx: BuildContext) -> tuple[list[PreferencePair], list[PreferencePair]]:
     """Pairs to train on and held-out ones; those beyond the limits are counted in the run's report.
 
     Raises:

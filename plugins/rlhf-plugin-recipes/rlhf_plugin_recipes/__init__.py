@@ -1,0 +1,1 @@
+"""Pipelines (`rlhf recipe`) and sweeps (`rlhf sweep`) in one YAML file each."""

@@ -1,0 +1,74 @@
+"""The few figures by which a stage's result is judged, for the summary."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlhf_plugin_recipes.files import flat
+from rlhf_plugin_recipes.kinds import RESULT
+
+MOST = 3
+PREFERRED = (
+    "gold_win_rate",
+    "evaluation_after.eval/accuracy",
+    "evaluation_after.eval/reward/mean",
+    "evaluation_after.eval/gold/value",
+    "evaluation_after.eval/loss",
+    "wins.gold.win_rate.rate",
+    "wins.reward.win_rate.rate",
+    "accuracy",
+    "pass@1",
+    "mean",
+    "pairs",
+    "rows",
+    "kept.pairs",
+)
+"""Shown where a stage does not say what to show, as far as there are; ends of dotted keys."""
+
+
+def figures_of(folder: Path, show: Sequence[str]) -> dict[str, Any]:
+    """Figures of a stage's result.
+
+    Args:
+        folder: the stage's.
+        show: their dotted keys or ends of them; empty for the usual ones.
+    """
+    values = {key: value for key, value in _result(folder).items() if _is_figure(value)}
+    if show:
+        return {key: values.get(_match(key, values), "not there") for key in show}
+    usual = [key for end in PREFERRED for key in values if key == end or key.endswith(f".{end}")]
+    chosen = list(dict.fromkeys(usual))[:MOST] or list(values)[:MOST]
+    return {key.removeprefix("evaluation_after."): values[key] for key in chosen}
+
+
+def _match(key: str, values: Mapping[str, Any]) -> str:
+    if key in values:
+        return key
+    return next((one for one in values if one.endswith(f".{key}")), "")
+
+
+def _result(folder: Path) -> dict[str, Any]:
+    for name in ("summary.json", RESULT):
+        if (folder / name).is_file():
+            try:
+                data = json.loads((folder / name).read_text(encoding="utf-8"))
+            except ValueError:
+                continue
+            return flat(_indexed(data))
+    return {}
+
+
+def _indexed(value: Any) -> Any:
+    """Lists of mappings as mappings, by their ``name`` or number."""
+    if isinstance(value, Mapping):
+        return {str(key): _indexed(one) for key, one in value.items()}
+    if isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value):
+        return {str(one.get("name", n)): _indexed(one) for n, one in enumerate(value)}
+    return value
+
+
+def _is_figure(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,86 @@
+"""What a recipe has made: ``summary.json``, a table, and one page by `rlhf report`."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rlhf_core.api import RlhfError
+from rlhf_core.sdk import table, write_json
+from rlhf_plugin_recipes import commands
+from rlhf_plugin_recipes.execute import Execution, Outcome
+
+log = logging.getLogger("rlhf.recipes")
+
+
+def write_summary(execution: Execution, status: str) -> dict[str, Any]:
+    """Write ``summary.json`` into the recipe's folder and return it."""
+    root = execution.store.root
+    summary = {
+        "recipe": execution.recipe.name,
+        "file": str(execution.recipe.file),
+        "status": status,
+        "finished": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "stages": [_row(outcome) for outcome in execution.outcomes.values()],
+    }
+    write_json(root / "summary.json", summary)
+    return summary
+
+
+def print_summary(summary: dict[str, Any], root: Path, page: Path | None) -> None:
+    """The table."""
+    click.echo("")
+    rows = [
+        (
+            row["stage"],
+            row["kind"],
+            row["status"],
+            "" if row["seconds"] is None else f"{row['seconds']:.0f} s",
+            "  ".join(f"{key} {_number(value)}" for key, value in row["figures"].items()),
+        )
+        for row in summary["stages"]
+    ]
+    table(("stage", "kind", "status", "time", "figures"), rows)
+    click.echo(f"\n{summary['status']}: {root / 'summary.json'}")
+    if page is not None:
+        click.echo(f"page: {page}")
+
+
+def write_page(execution: Execution) -> Path | None:
+    """One page of all training stages by `rlhf report`; None where that is not installed or there is none."""
+    runs = [
+        str(made.folder) for name, made in execution.made.items() if execution.recipe.stage(name).kind_name == "train"
+    ]
+    if not runs:
+        return None
+    page = execution.store.root / "report.html"
+    try:
+        commands.find_command(("report",))
+    except RlhfError:
+        return None
+    try:
+        commands.ask("report", *runs, "--output", str(page))
+    except Exception as error:  # the stages are done; a page that cannot be drawn must not look as if they were not
+        log.warning("no page was written: %s", error)
+        return None
+    return page
+
+
+def _row(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "stage": outcome.stage.name,
+        "kind": outcome.stage.kind_name,
+        "status": outcome.status,
+        "why": outcome.why,
+        "folder": None if outcome.folder is None else str(outcome.folder),
+        "seconds": outcome.seconds,
+        "figures": dict(outcome.figures),
+    }
+
+
+def _number(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,1 @@
+"""Grid, random and seeded sweeps over the settings of `rlhf train`."""

@@ -1,0 +1,46 @@
+"""A sweep's runs, each checked before the first begins."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.api import UserError
+from rlhf_plugin_recipes.content import key_of, plan_parts
+from rlhf_plugin_recipes.sweep.read import Point, Sweep
+from rlhf_plugin_recipes.training import check_keys, dry_run
+
+
+@dataclass(frozen=True)
+class SweepRun:
+    """One run of a sweep."""
+
+    point: Point
+    seed: int
+    settings: Mapping[str, Any]
+    folder: Path
+    """Named after point, seed and the hash of everything that decides the run."""
+
+
+def plan_runs(sweep: Sweep, root: Path) -> list[SweepRun]:
+    """Every run, point by point.
+
+    Raises:
+        UserError: `rlhf train --dry-run` refuses one of them; its point is named.
+    """
+    runs: list[SweepRun] = []
+    for point in sweep.points:
+        for seed in sweep.seeds:
+            settings = sweep.settings(point, seed)
+            try:
+                check_keys(settings, f"{sweep.file}, base")
+                parts = plan_parts(dry_run(settings), {})
+            except UserError as error:
+                where = "; ".join(part for part in (str(sweep.file), error.where) if part)
+                raise type(error)(f"{point.label}: {error.what}", where=where, why=error.why, fix=error.fix) from error
+            name = re.sub(r"[^A-Za-z0-9=._-]+", "_", point.label)[:80]
+            runs.append(SweepRun(point, seed, settings, root / f"{name}-seed{seed}-{key_of(parts)[:6]}"))
+    return runs
