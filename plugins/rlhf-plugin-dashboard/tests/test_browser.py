@@ -184,12 +184,15 @@ def test_pause_holds_it_and_an_ended_dashboard_is_told(browser: Any, growing) ->
 
 def test_it_fits_a_phone_and_its_text_can_be_read_in_light_and_dark(page: Callable[[Path], Page], root: Path) -> None:
     seen = page(root)
+    seen.wait("Bokeh.documents.length > 0")
     for scheme in ("light", "dark"):
         show_as(seen.browser, 1400, 1000, dark=scheme == "dark")
         ground = colour(seen.js("getComputedStyle(document.body).backgroundColor"))
         for selector in ("body", "th", ".what", "label", ".status", "a[href]", "input"):
             ink = colour(seen.js(f"getComputedStyle(document.querySelector('{selector}')).color"))
             assert contrast(ink, ground) >= 4.5, (scheme, selector)
+        soft = "getComputedStyle(document.documentElement).getPropertyValue('--soft').trim()"
+        seen.wait(f"Bokeh.documents[0].roots()[0].title.text_color === {soft}")
     show_as(seen.browser, 360, 700, phone=True)
     seen.wait("innerWidth === 360")
     assert seen.js("document.documentElement.scrollWidth") <= 360

@@ -3,7 +3,6 @@
 const Curves = (() => {
   const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"];
   const DASHES = ["solid", "dashed", "dotted", "dotdash"];
-  const GREY = "#7a7f87";
   const OPEN = ["Reward", "Loss and gradient"]; // the groups that begin unfolded
   const data = new Map(); // run -> metric -> {x, y}
   const charts = new Map(); // metric -> chart
@@ -26,17 +25,26 @@ const Curves = (() => {
     return ends.join("; ");
   };
 
+  /** Text and lines in the page's colour for them, which light and dark differ in. */
+  const paint = (plot) => {
+    const ink = getComputedStyle(document.documentElement).getPropertyValue("--soft").trim();
+    for (const axis of [plot.xaxis, plot.yaxis]) {
+      for (const part of ["axis_label_text_color", "major_label_text_color", "axis_line_color", "major_tick_line_color", "minor_tick_line_color"]) axis[part] = ink;
+    }
+    plot.title.text_color = ink;
+    for (const grid of [plot.xgrid, plot.ygrid]) Object.assign(grid, { grid_line_color: ink, grid_line_alpha: 0.15 });
+  };
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+    for (const chart of charts.values()) if (chart.plot) paint(chart.plot);
+  });
+
   const figure = (metric) => {
     const plot = Bokeh.Plotting.figure({ title: metric, height: 196, sizing_mode: "stretch_width", tools: "pan,xwheel_zoom,reset", toolbar_location: null });
     plot.add_tools(new Bokeh.HoverTool({ tooltips: [["run", "$name"], ["step", "@x"], [metric, "@y{0.0000}"]] }));
     plot.xaxis.axis_label = "step";
     plot.background_fill_color = plot.border_fill_color = null;
     plot.outline_line_color = null;
-    for (const axis of [plot.xaxis, plot.yaxis]) {
-      for (const part of ["axis_label_text_color", "major_label_text_color", "axis_line_color", "major_tick_line_color", "minor_tick_line_color"]) axis[part] = GREY;
-    }
-    plot.title.text_color = GREY;
-    plot.xgrid.grid_line_alpha = plot.ygrid.grid_line_alpha = 0.25;
+    paint(plot);
     return plot;
   };
 

@@ -1,0 +1,1 @@
+"""Makes what the documents show."""
