@@ -16,6 +16,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 # Models this small only wait for their threads, and the tests share the cores already.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Nobody looks at the pages of hundreds of runs. The tests of the page itself switch it on.
+os.environ.setdefault("RLHF_REPORT", "0")
 
 
 @pytest.fixture(scope="session")

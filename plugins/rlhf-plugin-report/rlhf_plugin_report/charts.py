@@ -1,36 +1,47 @@
-"""Curves by bokeh, one small chart per metric, in groups that a reader of training curves looks for."""
+"""What the page draws: one small chart per metric, in groups that a reader of training curves looks for.
+
+Here are the numbers; bokeh's JavaScript draws them when they come into view.
+"""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from rlhf_plugin_report.read import RunView
 
 GROUPS: tuple[tuple[str, str], ...] = (
-    ("Reward", r"^(reward/(mean|std)|accuracy|margin.*|chosen_.*|rejected_.*)$"),
-    ("Held out", r"^eval/"),
+    ("Reward", r"^(reward/(mean|std|max|min)|accuracy|margin.*|chosen_.*|rejected_.*)$"),
+    ("Held out", r"^eval/(?!.*(fraction|surprise|tokens_generated|length/(max|min)))"),
     ("Reward's parts", r"^reward/"),
-    ("Loss and gradient", r"^(loss|grad_norm|critic_grad_norm|learning_rate|value_loss|explained_variance)$"),
-    ("Distance from reference and sampler", r"^(kl|approx_kl|importance|clip|ratio|drift)"),
-    ("Entropy and advantages", r"^(entropy|advantage)"),
-    ("Lengths", r"^(completion_length|truncated|train/tokens|tokens_)"),
-    ("Health and hacking", r"^(health|hacking|identical|repeat|commonest|constant_groups|unscored)"),
+    ("Lengths", r"^(completion_length|truncated|train/tokens|tokens_|tokens$)"),
+    ("KL: distance from reference and sampler", r"^(kl|approx_kl|importance|clip|ratio|drift|log_ratios)"),
+    ("Entropy and advantages", r"^(entropy|advantage|explained_variance|value)"),
+    ("Loss and gradient", r"^(loss|grad_norm|critic_grad_norm|learning_rate|.*_loss$)"),
     ("Time in seconds", r"^(time/|seconds|tokens_per_second)"),
+    ("Health and hacking", r"^(health|hacking|identical|repeat|commonest|constant_groups|unscored)"),
+    ("Held out: lengths and repetitions", r"^eval/"),
     ("Others", r""),
 )
 """Title and the metrics under it; a metric stands in the first group that it fits."""
+SPREAD = "Scores and lengths"
+"""The group of what is drawn from completions instead of metrics; it stands after the first."""
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
 """Okabe and Ito's, told apart by people who do not see all colours; the lines differ by dash as well."""
 DASHES = ("solid", "dashed", "dotdash", "dotted")
+POINTS = 1000
+"""Most points of a curve; a longer one is thinned evenly."""
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A metric's curve, and the same in words."""
+    """One chart, and the same in words."""
 
     metric: str
     place: str
@@ -38,65 +49,96 @@ class Chart:
     summary: str
     """First and last value of every run, for those who do not see the curve."""
     item: Any
-    """What bokeh draws, as JSON values."""
+    """What the page's script draws, as JSON values: ``kind`` (lines, bands, scatter), labels and ``series``."""
 
 
+@cache
 def library() -> str:
-    """bokeh's JavaScript, from its wheel."""
-    import bokeh
-
-    return (Path(bokeh.__file__).parent / "server" / "static" / "js" / "bokeh.min.js").read_text(encoding="utf-8")
+    """bokeh's JavaScript and its plotting functions, from its wheel; bokeh itself is not imported."""
+    spec = find_spec("bokeh")
+    assert spec is not None, "the distribution depends on it"
+    assert spec.origin is not None, "bokeh is a package with an __init__.py"
+    folder = Path(spec.origin).parent / "server" / "static" / "js"
+    return "\n".join((folder / name).read_text(encoding="utf-8") for name in ("bokeh.min.js", "bokeh-api.min.js"))
 
 
 def draw(runs: Sequence[RunView]) -> list[tuple[str, list[Chart]]]:
-    """Charts of every metric that has two values or more in some run, group by group."""
-    from bokeh.core.types import ID
-    from bokeh.embed import json_item
-
+    """Charts of every metric that has two values or more in some run, group by group, and of the runs' completions."""
     series = {run.name: _series(run) for run in runs}
     metrics = sorted({m for of_run in series.values() for m, (_, y) in of_run.items() if len(y) > 1})
     groups: dict[str, list[Chart]] = {title: [] for title, _ in GROUPS}
     for n, metric in enumerate(metrics):
         title = next(title for title, pattern in GROUPS if re.search(pattern, metric))
-        item = json_item(_figure(metric, series), ID(f"chart-{n}"))
-        groups[title].append(Chart(metric, f"chart-{n}", _in_words(metric, series), item))
-    return [(title, charts) for title, charts in groups.items() if charts]
+        groups[title].append(Chart(metric, f"chart-{n}", _in_words(metric, series), _lines(metric, series)))
+    drawn = [(title, charts) for title, charts in groups.items() if charts]
+    spread = list(_spread(runs))
+    return [*drawn[:1], (SPREAD, spread), *drawn[1:]] if spread else drawn
 
 
 def _series(run: RunView) -> dict[str, tuple[list[int], list[float]]]:
     series: dict[str, tuple[list[int], list[float]]] = {}
     for row in run.steps:
-        for key, value in row.items():
-            if key != "step" and isinstance(value, int | float) and not isinstance(value, bool):
-                steps, values = series.setdefault(key, ([], []))
-                steps.append(int(row["step"]))
-                values.append(float(value))
+        for key, value in _numbers(row):
+            steps, values = series.setdefault(key, ([], []))
+            steps.append(int(row["step"]))
+            values.append(value)
     return series
 
 
-def _figure(metric: str, series: dict[str, Any]) -> Any:
-    from bokeh.models import HoverTool
-    from bokeh.plotting import figure
-
-    plot: Any = figure(width=330, height=190, title=metric, tools="pan,xwheel_zoom,reset", toolbar_location=None)
-    for n, (name, of_run) in enumerate(series.items()):
-        if metric in of_run:
-            steps, values = of_run[metric]
-            style: dict[str, Any] = {"color": COLOURS[n % len(COLOURS)], "name": name}
-            plot.line(steps, values, line_width=2, line_dash=DASHES[n // len(COLOURS) % len(DASHES)], **style)
-            plot.scatter(steps, values, size=4 if len(steps) < 100 else 2, **style)
-    plot.add_tools(HoverTool(tooltips=[("run", "$name"), ("step", "@x"), (metric, "@y{0.0000}")]))
-    plot.xaxis.axis_label = "step"
-    plot.background_fill_alpha = plot.border_fill_alpha = 0
-    plot.outline_line_color = None
-    for part in (plot.xaxis, plot.yaxis):
-        part.axis_label_text_color = part.major_label_text_color = "#7a7f87"
-        part.axis_line_color = part.major_tick_line_color = part.minor_tick_line_color = "#7a7f87"
-    plot.title.text_color = "#7a7f87"
-    plot.grid.grid_line_alpha = 0.25
-    return plot
+def _numbers(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """Metrics of a row; those of ``time`` under ``time/``."""
+    for key, value in row.items():
+        if key == "time" and isinstance(value, Mapping):
+            yield from ((f"time/{k}", v) for k, v in _numbers(value))
+        elif key != "step" and isinstance(value, int | float) and not isinstance(value, bool):
+            yield key, float(value)
 
 
-def _in_words(metric: str, series: dict[str, Any]) -> str:
+def _lines(metric: str, series: Mapping[str, Any]) -> dict[str, Any]:
+    lines = [
+        {"name": name, "n": n, "x": _thinned(of_run[metric][0]), "y": [_short(y) for y in _thinned(of_run[metric][1])]}
+        for n, (name, of_run) in enumerate(series.items())
+        if metric in of_run
+    ]
+    return {"kind": "lines", "title": metric, "x": "step", "y": metric, "series": lines}
+
+
+def _spread(runs: Sequence[RunView]) -> Iterator[Chart]:
+    for n, run in enumerate(runs):
+        of = f" ({run.name})" if len(runs) > 1 else ""
+        if len(run.distribution) > 1:
+            title = f"{run.quantity} by step: median, quartiles, 10 % to 90 %{of}"
+            ends = [run.distribution[place] for place in (0, -1)]
+            words = f"{run.name}: median {run.quantity} from {ends[0]['q50']:.4g} to {ends[1]['q50']:.4g}"
+            rows = _thinned(run.distribution)
+            columns = {key: [_short(row[key]) for row in rows] for key in rows[0]}
+            item = {"kind": "bands", "title": title, "x": "step", "y": run.quantity, "series": [{"n": n, **columns}]}
+            yield Chart(title, f"bands-{n}", words, item)
+        if len(run.points) > 1:
+            title = f"length against {run.quantity}, coloured by step{of}"
+            x, y, step = zip(*run.points)
+            words = f"{run.name}: {len(x)} completions; correlation of length and {run.quantity} {_correlation(x, y)}"
+            points = {"n": n, "x": x, "y": [_short(v) for v in y], "step": step}
+            item = {"kind": "scatter", "title": title, "x": "tokens", "y": run.quantity, "series": [points]}
+            yield Chart(title, f"scatter-{n}", words, item)
+
+
+def _correlation(x: Sequence[float], y: Sequence[float]) -> str:
+    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
+    spread = math.sqrt(sum((a - mean_x) ** 2 for a in x) * sum((b - mean_y) ** 2 for b in y))
+    return "none" if not spread else f"{sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y)) / spread:.2f}"
+
+
+def _thinned(values: Sequence[Any]) -> Sequence[Any]:
+    """At most :data:`POINTS` of them, the first and the last included."""
+    count = len(values)
+    return values if count <= POINTS else [values[i * (count - 1) // (POINTS - 1)] for i in range(POINTS)]
+
+
+def _short(value: float) -> float | None:
+    return float(f"{value:.6g}") if math.isfinite(value) else None
+
+
+def _in_words(metric: str, series: Mapping[str, Any]) -> str:
     ends = [(name, of_run[metric][1]) for name, of_run in series.items() if metric in of_run]
     return "; ".join(f"{name}: {metric} from {values[0]:.4g} to {values[-1]:.4g}" for name, values in ends)

@@ -12,19 +12,22 @@ import click
 @click.option(
     "--output", type=click.Path(path_type=Path), metavar="FILE", help="Default: report.html in the (first) run."
 )
-@click.option("--rollouts", type=click.IntRange(0), default=2000, show_default=True, help="Most completions per run.")
+@click.option("--rollouts", type=click.IntRange(0), default=10_000, show_default=True, help="Most completions per run.")
 def report(runs: tuple[str, ...], output: Path | None, rollouts: int) -> None:
     """Write one HTML page of a run, which opens without a network: curves, rollouts, settings, warnings.
+
+    `rlhf train` writes the same page when a run is over; RLHF_REPORT=0 in the environment switches that off.
 
     \b
     rlhf report runs/grpo-20260131-142501
     rlhf report runs/a runs/b --output compared.html
     """
-    from rlhf_core.sdk import find_run, write_text
+    from rlhf_core.sdk import write_text
     from rlhf_plugin_report.page import render
     from rlhf_plugin_report.read import read_page
+    from rlhf_plugin_report.stored import open_run
 
-    found = [find_run(name) for name in runs]
+    found = [open_run(name) for name in runs]
     place = output or found[0].path / "report.html"
     write_text(place, render(read_page(found, rollouts)))
     click.echo(f"page: {place}")

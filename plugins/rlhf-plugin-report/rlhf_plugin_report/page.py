@@ -6,8 +6,14 @@ import json
 from importlib.resources import files
 from typing import Any
 
-from rlhf_plugin_report.charts import COLOURS, draw, library
+from rlhf_plugin_report.charts import COLOURS, DASHES, draw, library
+from rlhf_plugin_report.pack import packed
 from rlhf_plugin_report.read import PageView
+
+SCRIPTS = ("tools.js", "charts.js", "tokens.js", "rollouts.js", "page.js")
+"""Of the page, in this order."""
+OPEN = ("Reward", "Scores and lengths", "Held out", "Loss and gradient")
+"""Groups of charts that begin unfolded."""
 
 
 def render(page: PageView) -> str:
@@ -22,15 +28,21 @@ def render(page: PageView) -> str:
     )
     charts = draw(page.runs)
     rollouts = [{**row, "run": run.name} for run in page.runs for row in run.rollouts]
+    per_token = any("pieces" in row for row in rollouts)
+    items = {chart.place: chart.item for _, of_group in charts for chart in of_group}
     return environment.get_template("page.html").render(
         page=page,
         charts=charts,
+        open=OPEN,
         colours=COLOURS,
         library=library() if charts else "",
-        items=_inside_script({chart.place: chart.item for _, of_group in charts for chart in of_group}),
+        items=_inside_script({"colours": COLOURS, "dashes": DASHES, "items": items}),
         style=_asset("page.css"),
-        script=_asset("page.js"),
-        data=_inside_script(rollouts),
+        script="\n".join(_asset(name) for name in SCRIPTS),
+        data=_inside_script({**packed(rollouts), "sources": {run.name: run.sources for run in page.runs}}),
+        per_token=per_token,
+        examples=any("example" in row for row in rollouts),
+        count=len(rollouts),
     )
 
 

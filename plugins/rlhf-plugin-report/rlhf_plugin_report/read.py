@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from rlhf_core.api import ModelConfig, RlhfError
-from rlhf_core.sdk import StoredRun, load_tokenizer, read_jsonl
+from rlhf_core.sdk import StoredRun
+from rlhf_plugin_report.completions import read_completions
+from rlhf_plugin_report.lights import Light, lights_of
+from rlhf_plugin_report.stored import lines_of
 
-log = logging.getLogger("rlhf.report")
+LIMIT = 10_000
+"""Most completions of a run on a page, unless another number is asked for."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class RunView:
     facts: Mapping[str, str]
     """What it is in a few words: algorithm, model, data, steps, time."""
     warnings: Sequence[str]
-    """How it ended if not well, and what was dropped."""
+    """How it ended if not well, what is damaged, what monitors said, and what was dropped."""
     steps: Sequence[Mapping[str, Any]]
     """Rows of its metrics by step, evaluations merged into their step."""
     rollouts: Sequence[Mapping[str, Any]]
@@ -35,6 +37,17 @@ class RunView:
     examples: Sequence[Mapping[str, Any]]
     """Held-out prompts with the completion at the first and the last evaluation."""
     environment: Mapping[str, str]
+    lights: Sequence[Light] = ()
+    quantity: str = "score"
+    """What ``distribution`` and ``points`` show: score, margin or loss."""
+    distribution: Sequence[Mapping[str, float]] = ()
+    """Quantiles of every step."""
+    points: Sequence[tuple[int, float, int]] = ()
+    """(Length in tokens, quantity, step) of completions."""
+    plugins: Sequence[Mapping[str, str]] = ()
+    """Kind, name, distribution and version of every component."""
+    sources: Mapping[str, Any] | None = None
+    """Where a token's numbers come from: names of reward, advantage and loss, and the clip range."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +63,7 @@ def read_page(runs: Sequence[StoredRun], limit: int) -> PageView:
     """Read runs for one page.
 
     Args:
-        runs: finished or not.
+        runs: finished or not; those of :func:`rlhf_plugin_report.stored.open_run` may be damaged.
         limit: most completions of each run.
     """
     names = [run.path.resolve().name for run in runs]
@@ -68,106 +81,97 @@ def read_run(run: StoredRun, name: str, limit: int) -> RunView:
     rows: dict[int, dict[str, Any]] = {}
     for row in run.metrics:
         rows.setdefault(int(row["step"]), {}).update(row)
-    rollouts, left_out = _rollouts(run, limit)
-    facts = {
-        "status": run.status,
-        "algorithm": run.name_of("trainer"),
-        "reward": run.name_of("reward"),
-        "model": str(run.plan.config.get("model", {}).get("path", "")),
-        "data": run.datasets,
-        "steps": str(run.steps),
-        "seconds": f"{summary['seconds']:.0f}" if "seconds" in summary else "",
-    }
+    steps = [rows[step] for step in sorted(rows)]
+    trace, broken = lines_of(run.path / "trace.jsonl")
+    samples, broken_samples = lines_of(run.path / "samples.jsonl")
+    view = read_completions(run, trace, limit)
+    damage = [
+        *getattr(run, "problems", ()),
+        *_damaged("trace.jsonl", broken + view.unread),
+        *_damaged("samples.jsonl", broken_samples),
+    ]
     return RunView(
         name,
         run.status,
-        {key: value for key, value in facts.items() if value},
-        _warnings(run),
-        [rows[step] for step in sorted(rows)],
-        rollouts,
-        left_out,
-        _examples(run),
+        _facts(run, summary),
+        [
+            *_ending(run),
+            *damage,
+            *_warnings(summary, trace),
+            *([] if rows else ["no step and no evaluation was logged"]),
+        ],
+        steps,
+        view.rollouts,
+        view.left_out,
+        _examples(samples),
         _environment(run),
+        lights_of(run, trace, run.metrics),
+        view.quantity,
+        view.distribution,
+        view.points,
+        [dict(c) for c in getattr(run.plan, "components", ()) if isinstance(c, Mapping)],
+        _sources(run),
     )
 
 
-def _warnings(run: StoredRun) -> list[str]:
+def _facts(run: StoredRun, summary: Mapping[str, Any]) -> dict[str, str]:
+    facts = {
+        "algorithm": run.name_of("trainer"),
+        "reward": run.name_of("reward"),
+        "model": str(run.plan.config.get("model", {}).get("path", "")),
+        "data": _datasets(run),
+        "steps": str(run.steps),
+        "seconds": f"{summary['seconds']:.0f}" if isinstance(summary.get("seconds"), int | float) else "",
+        "seed": str(run.plan.config.get("seed", "")),
+        "folder": str(run.path),
+    }
+    return {key: value for key, value in facts.items() if value}
+
+
+def _datasets(run: StoredRun) -> str:
+    try:
+        return run.datasets
+    except (KeyError, TypeError, AttributeError):  # of a plan that is damaged
+        return ""
+
+
+def _ending(run: StoredRun) -> list[str]:
     summary = run.summary or {}
-    failure = f"{run.status}: {(run.failure or {}).get('error', '')}" if run.failure and not summary else ""
-    stopped = f"stopped: {summary['stop_reason']}" if summary.get("stop_reason") else ""
-    dropped = summary.get("dropped", {})
-    counted = [f"{key.replace('_', ' ')}: {n}" for key, n in dropped.items() if n and key != "scores_ok"]
-    hooks = [f"hook {name} failed {n} times" for name, n in summary.get("hook_errors", {}).items() if n]
-    warned = [str(w) for w in summary.get("warnings", [])]
-    return [line for line in (failure, stopped, *warned, *counted, *hooks) if line]
+    if run.failure and not summary:
+        return [f"{run.status}: {run.failure.get('error', '')}"]
+    if summary.get("stop_reason"):
+        return [f"stopped: {summary['stop_reason']}"]
+    if summary:
+        return []
+    files = [p for p in (run.path / "metrics.jsonl", run.path / "trace.jsonl", run.path / "plan.json") if p.is_file()]
+    written = max((p.stat().st_mtime for p in files), default=0.0)
+    ago, when = time.time() - written, time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(written))
+    state = "it may still be running" if ago < 600 else "it was killed, or it hangs"
+    return [f"not over: {state}; the last line was written at {when}. This page shows what there was"]
 
 
-def _rollouts(run: StoredRun, limit: int) -> tuple[list[Mapping[str, Any]], int]:
-    """Completions of the trace, one row each; with the texts of their tokens where ids were kept."""
-    rows = [row for row in _stream(run, "trace") if row.get("event") == "prompt"]
-    flat = [(row, completion) for row in rows for completion in row["completions"]]
-    kept = flat if len(flat) <= limit else [flat[i * len(flat) // limit] for i in range(limit)]
-    pieces = _pieces(run) if any("completion_ids" in c for _, c in kept) else None
-    return [_rollout(row, completion, pieces) for row, completion in kept], len(flat) - len(kept)
+def _damaged(file: str, lines: int) -> list[str]:
+    return [f"{file}: {lines} damaged line{'s are' if lines > 1 else ' is'} left out"] if lines else []
 
 
-def _rollout(row: Mapping[str, Any], completion: Mapping[str, Any], pieces: Any) -> Mapping[str, Any]:
-    shown = (
-        "text",
-        "score",
-        "status",
-        "parts",
-        "advantage",
-        "finish_reason",
-        "detail",
-        "info",
-        "policy_version",
-        "seed",
-    )
-    out = {key: completion[key] for key in shown if key in completion}
-    out |= {"step": row["step"], "id": row["prompt_id"], "prompt": row["prompt"], "tokens": completion["tokens"]}
-    if pieces is not None and "completion_ids" in completion:
-        out["pieces"] = pieces(completion["completion_ids"])
-        out["logprobs"] = [round(float(x), 4) for x in completion["logprobs"]]
-    return out
-
-
-def _pieces(run: StoredRun) -> Any:
-    """A function from token ids to the text that each adds; None if the run's tokenizer cannot be had."""
-    folders = [
-        run.path / "final",
-        *(run.path / "checkpoints" / f"step-{n:06d}" / "model" for n in run.checkpoints[::-1]),
+def _warnings(summary: Mapping[str, Any], trace: Sequence[Mapping[str, Any]]) -> list[str]:
+    said = [row for row in trace if row.get("event") == "warning" and not row.get("stops")]
+    spoken = [f"step {row.get('step')}: {line}" for row in said for line in str(row.get("text", "")).splitlines()]
+    dropped = summary.get("dropped") or {}
+    counted = [
+        f"{key.replace('_', ' ')}: {n}"
+        for key, n in dropped.items()
+        if n and key not in ("scores_ok", "monitor_warnings" if spoken else "")
     ]
-    for folder in folders:
-        if folder.is_dir():
-            try:
-                tokenizer: Any = load_tokenizer(ModelConfig(path=str(folder)))
-            except RlhfError as error:
-                log.warning("tokens are shown as text only: %s", error)
-                return None
-            return lambda ids: list(_texts(tokenizer, ids))
-    return None
+    hooks = [f"hook {name} failed {n} times" for name, n in (summary.get("hook_errors") or {}).items() if n]
+    warned = [str(w) for w in summary.get("warnings") or ()]
+    return [*spoken, *warned, *counted, *hooks]
 
 
-def _texts(tokenizer: Any, ids: Sequence[int]) -> Iterator[str]:
-    """What each token adds to the text: a character of several tokens appears with the last of them.
-
-    Only the tokens since the last whole piece are decoded, after one piece of context (for blanks before words).
-    """
-    context, whole = 0, 0
-    for n in range(1, len(ids) + 1):
-        before, text = (tokenizer.decode(ids[context:end], skip_special_tokens=False) for end in (whole, n))
-        if text.endswith("\ufffd") and n < len(ids):
-            yield ""
-            continue
-        yield text[len(before) :] if text.startswith(before) else tokenizer.decode(ids[whole:n])
-        context, whole = whole, n
-
-
-def _examples(run: StoredRun) -> list[Mapping[str, Any]]:
+def _examples(samples: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     first: dict[str, Mapping[str, Any]] = {}
     last: dict[str, Mapping[str, Any]] = {}
-    for row in _stream(run, "samples"):
+    for row in samples:
         name = str(row.get("prompt_id"))
         first.setdefault(name, row)
         last[name] = row
@@ -176,22 +180,29 @@ def _examples(run: StoredRun) -> list[Mapping[str, Any]]:
             "prompt": one.get("prompt", ""),
             "before": one.get("completion", ""),
             "after": last[name].get("completion", ""),
-            "steps": [one["step"], last[name]["step"]],
+            "steps": [one.get("step", 0), last[name].get("step", 0)],
         }
         for name, one in first.items()
-        if last[name]["step"] != one["step"]
+        if last[name].get("step") != one.get("step")
     ]
 
 
 def _environment(run: StoredRun) -> dict[str, str]:
     file = run.path / "environment.json"
-    facts = json.loads(file.read_text()) if file.is_file() else {}
+    try:
+        facts = json.loads(file.read_text()) if file.is_file() else {}
+    except ValueError:
+        facts = {"environment.json": "damaged and left out"}
     return {**{k: str(v) for k, v in _flat(facts)}, **{f"versions.{k}": v for k, v in run.plan.versions.items()}}
 
 
-def _stream(run: StoredRun, name: str) -> list[Mapping[str, Any]]:
-    file = Path(run.path) / f"{name}.jsonl"
-    return list(read_jsonl(file)) if file.is_file() else []
+def _sources(run: StoredRun) -> dict[str, Any]:
+    config = run.plan.config
+    loss = config.get("loss")
+    settings = loss if isinstance(loss, Mapping) else {}
+    clip = {key: settings[key] for key in ("clip_range", "clip_range_high") if settings.get(key) is not None}
+    names = {slot: run.name_of(slot) for slot in ("reward", "advantage", "loss", "rollout")}
+    return {**{slot: name for slot, name in names.items() if name}, **clip}
 
 
 def _flat(value: Any, key: str = "") -> Iterator[tuple[str, str]]:

@@ -1,78 +1,66 @@
-"""`rlhf report`: what is on the page of a run, of several, of a failed one; nothing is fetched, no text is markup."""
+"""`rlhf report`: what is on the page of a run and of several; nothing is fetched, no text is markup."""
 
 from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-import rlhf_core
 from rlhf_core.sdk import find_run
+from rlhf_plugin_report.charts import draw
 from rlhf_plugin_report.cli import report
 from rlhf_plugin_report.page import render
 from rlhf_plugin_report.read import read_page
 
+from .conftest import change_rows, data_of, page_of
+
 HOSTILE = "</script><img src=x onerror=alert(1)>\u2028<b>bold</b>"
-SETTINGS = {
-    "trainer.steps": 2,
-    "trainer.rollout_batch_size": 8,
-    "trainer.eval_samples": 3,
-    "trainer.eval_every": 2,
-    "trainer.sampling.max_tokens": 8,
-    "threads": 1,
-}
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    rows = [{"prompt": f"What is {a} + {b}?", "answer": str(a + b)} for a in range(5) for b in range(5)]
-    folder = tmp_path_factory.mktemp("report") / "first"
-    rlhf_core.train("grpo", dataset=rows, reward="verifier", settings=SETTINGS, run_dir=folder, progress=False)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def page(run: Path) -> str:
-    return page_of(run)
-
-
-@pytest.fixture
-def copy(run: Path, tmp_path: Path) -> Path:
-    """A run that a test may change."""
-    return Path(shutil.copytree(run, tmp_path / "second"))
-
-
-def page_of(*runs: Path) -> str:
-    return render(read_page([find_run(str(run)) for run in runs], 100))
-
-
-def data_of(page: str) -> list[dict]:
-    return json.loads(re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[0])
-
-
-def test_the_command_writes_a_page_with_curves_rollouts_and_settings(run: Path) -> None:
-    result = CliRunner().invoke(report, [str(run)])
+def test_the_command_writes_a_page_with_curves_rollouts_and_settings(run: Path, tmp_path: Path) -> None:
+    result = CliRunner().invoke(report, [str(run), "--output", str(tmp_path / "page.html")])
     assert result.exit_code == 0, result.output
-    page = (run / "report.html").read_text()
+    page = (tmp_path / "page.html").read_text()
     for wanted in (
         "reward/mean from",
         "eval/reward/mean from",
         "completion_length/mean from",
+        "time/update from",
+        "median score from",
+        "correlation of length and score",
         "trainer.steps",
-        "torch",
+        "versions.rlhf-core",
+        "rlhf-plugin-grpo",
     ):
         assert wanted in page
     rollouts = data_of(page)
     assert len(rollouts) == 16
     assert {r["step"] for r in rollouts} == {1, 2}
-    with_tokens = [r for r in rollouts if "pieces" in r]
+
+
+def test_every_traced_token_has_its_numbers(page: str) -> None:
+    with_tokens = [r for r in data_of(page) if "pieces" in r]
     assert with_tokens
-    assert all(r["text"] in "".join(r["pieces"]) and len(r["pieces"]) == len(r["logprobs"]) for r in with_tokens)
+    for row in with_tokens:
+        assert row["text"] in "".join(row["pieces"])
+        assert len(row["pieces"]) == len(row["logprobs"]) == len(row["ids"]) == row["tokens"]
+        assert row["scores"][row["place"]] == row["score"], "a token's advantage is followed to its group's scores"
+    updated = [r for r in with_tokens if r["advantage"]]
+    assert updated
+    assert all(len(r["entropies"]) == len(r["old_logprobs"]) == len(r["ref_logprobs"]) == r["tokens"] for r in updated)
+
+
+def test_numbers_survive_packing(run: Path, page: str) -> None:
+    traced = [json.loads(line) for line in (run / "trace.jsonl").read_text().splitlines()]
+    completions = [c for row in traced if row["event"] == "prompt" for c in row["completions"]]
+    shown = data_of(page)
+    assert [r["seed"] for r in shown] == [str(c["seed"]) for c in completions], "64 bits, not a float's 53"
+    assert [r["advantage"] for r in shown] == pytest.approx([c["advantage"] for c in completions], rel=1e-4)
+    assert [r["parts"] for r in shown if "parts" in r] == [c["parts"] for c in completions if c["parts"]]
 
 
 def test_nothing_on_the_page_is_fetched(page: str) -> None:
@@ -81,16 +69,21 @@ def test_nothing_on_the_page_is_fetched(page: str) -> None:
 
 
 def test_texts_of_the_run_are_text_whatever_they_hold(copy: Path) -> None:
+    def poison(row: dict[str, Any]) -> None:
+        for one in [row, *row.get("completions", ())]:
+            one |= {key: HOSTILE for key in ("prompt", "prompt_id", "completion", "text") if key in one}
+            one |= {"detail": HOSTILE, "info": {HOSTILE: HOSTILE}} if "text" in one else {}
+
     for name in ("trace", "samples"):
-        file = copy / f"{name}.jsonl"
-        rows = [json.loads(line) for line in file.read_text().splitlines()]
-        for row in rows:
-            for one in [row, *row.get("completions", ())]:
-                one |= {key: HOSTILE for key in ("prompt", "completion", "text", "detail") if key in one}
-        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        change_rows(copy / f"{name}.jsonl", poison)
+    plan = json.loads((copy / "plan.json").read_text())
+    plan["config"]["model"]["path"] = HOSTILE
+    (copy / "plan.json").write_text(json.dumps(plan))
+    (copy / "summary.json").write_text(json.dumps({"status": "stopped", "stop_reason": HOSTILE, "warnings": [HOSTILE]}))
     page = page_of(copy)
     assert "<img" not in page.replace("&lt;img", "").split('<script type="application/json"')[0]
-    assert {row["text"] for row in data_of(page)} == {HOSTILE}
+    assert page.count("</script>") == page.count("<script"), "no text closes a script"
+    assert {(row["text"], row["detail"]) for row in data_of(page)} == {(HOSTILE, HOSTILE)}
 
 
 def test_several_runs_show_the_settings_that_differ(run: Path, copy: Path) -> None:
@@ -99,37 +92,73 @@ def test_several_runs_show_the_settings_that_differ(run: Path, copy: Path) -> No
     (copy / "plan.json").write_text(json.dumps(plan))
     view = read_page([find_run(str(run)), find_run(str(copy))], 100)
     assert view.differences == [("seed", ["0", "7"])]
-    assert "first: reward/mean from" in render(view)
-    assert "; second: reward/mean from" in render(view)
-
-
-def test_a_failed_and_an_empty_run_have_a_page(copy: Path) -> None:
-    (copy / "summary.json").unlink()
-    (copy / "failure.json").write_text(json.dumps({"status": "failed", "error": "TrainingDiverged: loss is nan"}))
-    assert "failed: TrainingDiverged: loss is nan" in page_of(copy)
-    for name in ("metrics", "trace", "samples"):
-        (copy / f"{name}.jsonl").unlink()
-    assert "There is no metric with two values yet." in page_of(copy)
+    page = render(view)
+    assert "first: reward/mean from" in page
+    assert "; second: reward/mean from" in page
+    assert {row["run"] for row in data_of(page)} == {"first", "second"}
 
 
 def test_a_long_trace_is_thinned_and_the_page_says_so(run: Path) -> None:
-    view = read_page([find_run(str(run))], 5).runs[0]
-    assert (len(view.rollouts), view.left_out) == (5, 11)
-    assert {row["step"] for row in view.rollouts} == {1, 2}
+    view = read_page([find_run(str(run))], 5)
+    assert (len(view.runs[0].rollouts), view.runs[0].left_out) == (5, 11)
+    assert {row["step"] for row in view.runs[0].rollouts} == {1, 2}
+    assert "11 further completions are in trace.jsonl" in render(view)
+    (bands,) = [c for _, charts in draw(view.runs) for c in charts if c.item["kind"] == "bands"]
+    assert [len(s["step"]) for s in bands.item["series"]] == [2], "quantiles are of every completion"
+
+
+def test_long_completions_are_thinned_by_their_size(copy: Path) -> None:
+    def grow(row: dict[str, Any]) -> None:
+        for one in row.get("completions", ()):
+            one["text"] = "long " * 200_000
+
+    change_rows(copy / "trace.jsonl", grow)
+    view = read_page([find_run(str(copy))], 100).runs[0]
+    assert 1 <= len(view.rollouts) < 6
+    assert len(view.rollouts) + view.left_out == 16
+
+
+def test_a_sound_can_be_heard_and_no_other_file_is_read(copy: Path, tmp_path: Path) -> None:
+    (copy / "word.wav").write_bytes(b"RIFF0000WAVE")
+    secret = tmp_path / "passwords.txt"
+    secret.write_text("hunter2")
+
+    def attach(row: dict[str, Any]) -> None:
+        if "prompt" in row:
+            row["media"] = [{"kind": "audio", "path": "word.wav"}, {"kind": "audio", "path": str(secret)}]
+
+    change_rows(copy / "trace.jsonl", attach)
+    sound, other = data_of(page_of(copy))[0]["media"]
+    assert sound["kind"] == "audio"
+    assert sound["url"].startswith("data:audio/")
+    assert "url" not in other
+    (copy / "word.wav").unlink()
+    assert data_of(page_of(copy))[0]["media"][0]["missing"] == "yes"
+
+
+def test_turns_of_a_completion_have_their_authors(copy: Path) -> None:
+    def speak(row: dict[str, Any]) -> None:
+        for one in row.get("completions", ()):
+            one |= {"segments": [[0, 2, "assistant"], [2, one["tokens"], "tool"]], "info": {"calls": 1}}
+
+    change_rows(copy / "trace.jsonl", speak)
+    row = data_of(page_of(copy))[0]
+    assert row["segments"] == [[0, 2, "assistant"], [2, row["tokens"], "tool"]]
+    assert row["info"] == {"calls": 1}
 
 
 def test_pieces_are_the_text_also_of_characters_of_several_tokens() -> None:
     from rlhf_core.api import ModelConfig
     from rlhf_core.sdk import load_tokenizer
-    from rlhf_plugin_report.read import _texts
+    from rlhf_plugin_report.completions import texts_of
 
     tokenizer = load_tokenizer(ModelConfig(path="pocket"))
     ids = tokenizer("Otto's café costs 3 €, 日本 🙂 fine", add_special_tokens=False).input_ids
-    pieces = list(_texts(tokenizer, ids))
+    pieces = list(texts_of(tokenizer, ids))
     assert len(pieces) == len(ids)
     assert "" in pieces
     assert "".join(pieces) == tokenizer.decode(ids)
-    assert "".join(_texts(tokenizer, ids[:-1])) == tokenizer.decode(ids[:-1])
+    assert "".join(texts_of(tokenizer, ids[:-1])) == tokenizer.decode(ids[:-1])
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
@@ -137,18 +166,3 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(UserError, match="is no run"):
         CliRunner().invoke(report, [str(tmp_path)], catch_exceptions=False)
-
-
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
-def test_a_browser_draws_it_without_an_error(page: str, tmp_path: Path) -> None:
-    file = tmp_path / "drawn.html"
-    file.write_text(page)
-    flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=8000", "--enable-logging=stderr"]
-    done = subprocess.run(
-        ["chromium", *flags, "--dump-dom", file.as_uri()], capture_output=True, text=True, timeout=120, check=True
-    )
-    assert "16 of 16 completions" in done.stdout
-    assert done.stdout.count('class="token"') > 16
-    assert "bk-Figure" in done.stdout
-    errors = [line for line in done.stderr.splitlines() if ":CONSOLE" in line and "[bokeh" not in line]
-    assert errors == []

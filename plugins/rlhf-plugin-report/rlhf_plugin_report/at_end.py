@@ -1,0 +1,28 @@
+"""The page of a run that has just ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlhf_core.sdk import write_text
+from rlhf_plugin_report.page import render
+from rlhf_plugin_report.read import LIMIT, read_page
+from rlhf_plugin_report.stored import open_run, with_error
+
+if TYPE_CHECKING:
+    from rlhf_core.api import RunClosed
+
+NAME = "report.html"
+
+
+def write_page(event: RunClosed) -> Path:
+    """Write it into the run's folder and return its place.
+
+    Raises:
+        RlhfError: the run cannot be read, or the page not be written.
+    """
+    run = with_error(open_run(str(event.run_dir)), event.status, event.error)
+    place = event.run_dir / NAME
+    write_text(place, render(read_page([run], LIMIT)))
+    return place

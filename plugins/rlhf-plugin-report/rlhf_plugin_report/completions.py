@@ -1,0 +1,190 @@
+"""Completions that a run's trace kept, token by token where it has tokens; examples of runs that learn from data."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlhf_core.api import ModelConfig
+from rlhf_core.sdk import StoredRun, load_tokenizer
+from rlhf_plugin_report.media import MediaReader
+
+log = logging.getLogger("rlhf.report")
+Row = Mapping[str, Any]
+BYTES = 5_000_000
+"""Of completions on one page; above, they are thinned evenly, so that the page opens at once."""
+SHOWN = (
+    "text",
+    "score",
+    "status",
+    "parts",
+    "advantage",
+    "finish_reason",
+    "detail",
+    "info",
+    "policy_version",
+    "tokens",
+    "segments",
+)
+PER_TOKEN = ("logprobs", "trainer_logprobs", "old_logprobs", "ref_logprobs", "entropies", "advantages", "values")
+"""Lists ``[T]``; ``returns`` and ``mask`` besides."""
+PROMPTS = ("prompt", "set_aside", "filtered")
+"""Events of a prompt with its completions; the last two were not trained on."""
+POINTS = 3000
+"""Most points of a scatter chart."""
+
+
+@dataclass(frozen=True)
+class TraceView:
+    """What the page takes from a trace."""
+
+    rollouts: Sequence[Row]
+    left_out: int
+    """Completions that were thinned out."""
+    unread: int
+    """Rows that lack what a prompt's row has."""
+    quantity: str
+    """What ``distribution`` and ``points`` show: score, margin or loss."""
+    distribution: Sequence[Mapping[str, float]]
+    """Quantiles of every step."""
+    points: Sequence[tuple[int, float, int]]
+    """(Length in tokens, quantity, step)."""
+
+
+def read_completions(run: StoredRun, trace: Sequence[Row], limit: int) -> TraceView:
+    """Completions or, of a run that learns from data, examples.
+
+    Args:
+        run: for its tokenizer.
+        trace: its rows.
+        limit: most completions that are shown.
+    """
+    flat, unread = _flat(trace)
+    examples = not flat
+    if examples:
+        flat = list(_examples(trace))
+    quantity = "score" if not examples else "margin" if any("margin" in e for _, _, e in flat) else "loss"
+    measured = [(int(c["tokens"]), float(c[quantity]), int(row["step"])) for row, _, c in flat if _number(c, quantity)]
+    kept = _thinned(flat, limit)
+    pieces = _pieces(run) if any("completion_ids" in c for _, _, c in kept) else None
+    media = MediaReader(run.path)
+    rows = [_example(*one) if examples else _completion(*one, pieces, media) for one in kept]
+    return TraceView(
+        rows,
+        len(flat) - len(kept),
+        unread,
+        quantity,
+        _distribution(measured),
+        measured if len(measured) <= POINTS else [measured[i * len(measured) // POINTS] for i in range(POINTS)],
+    )
+
+
+def _flat(trace: Sequence[Row]) -> tuple[list[tuple[Row, int, Row]], int]:
+    """(Prompt's row, place in its group, completion); and the number of rows that lack something."""
+    flat: list[tuple[Row, int, Row]] = []
+    unread = 0
+    for row in trace:
+        if row.get("event") not in PROMPTS:
+            continue
+        completions = row.get("completions")
+        whole = {"step", "prompt_id", "prompt"} <= row.keys() and isinstance(completions, list)
+        if not whole or not all(isinstance(c, Mapping) and {"text", "tokens"} <= c.keys() for c in completions or ()):
+            unread += 1
+            continue
+        flat += [(row, n, c) for n, c in enumerate(completions or ())]
+    return flat, unread
+
+
+def _examples(trace: Sequence[Row]) -> Iterator[tuple[Row, int, Row]]:
+    for row in trace:
+        if row.get("event") == "update" and "step" in row:
+            for n, one in enumerate(row.get("rows") or ()):
+                if isinstance(one, Mapping) and {"id", "tokens"} <= one.keys():
+                    yield row, n, one
+
+
+def _thinned(flat: list[tuple[Row, int, Row]], limit: int) -> list[tuple[Row, int, Row]]:
+    """Evenly, to the limit and to :data:`BYTES`."""
+    size = sum(_size(completion) for _, _, completion in flat)
+    count = min(len(flat), limit, len(flat) if size <= BYTES else len(flat) * BYTES // size)
+    return flat if count == len(flat) else [flat[i * len(flat) // count] for i in range(count)]
+
+
+def _size(completion: Row) -> int:
+    """About the bytes of a completion on the page."""
+    lists = sum(len(completion[key]) for key in PER_TOKEN if isinstance(completion.get(key), list))
+    return 150 + len(str(completion.get("text", ""))) + 8 * lists + len(str(completion.get("info", "")))
+
+
+def _completion(
+    row: Row, place: int, completion: Row, pieces: Callable[[Any], list[str]] | None, shown_media: MediaReader
+) -> Row:
+    out = {key: completion[key] for key in SHOWN if completion.get(key) not in (None, "", {}, [])}
+    out |= {"step": row["step"], "id": row["prompt_id"], "prompt": row["prompt"], "place": place}
+    out["scores"] = [c.get("score") for c in row["completions"]]
+    if "seed" in completion:
+        out["seed"] = str(completion["seed"])  # of 64 bits, which JavaScript's numbers do not hold
+    if row["event"] != "prompt":
+        out["aside"] = True
+    media = [*(row.get("media") or ()), *(completion.get("media") or ())]
+    if media:
+        out["media"] = [shown_media(one) for one in media]
+    if pieces is not None and "completion_ids" in completion:
+        out["ids"], out["pieces"] = completion["completion_ids"], pieces(completion["completion_ids"])
+        for key in (*PER_TOKEN, "returns", "mask"):
+            if len(completion.get(key) or ()) == len(out["ids"]):
+                out[key] = completion[key]
+    return out
+
+
+def _example(row: Row, place: int, example: Row) -> Row:
+    texts = {k: v for k, v in example.items() if isinstance(v, str) and k != "id"}
+    numbers = {k: v for k, v in example.items() if isinstance(v, int | float) and k != "tokens"}
+    out = {"step": row["step"], "id": example["id"], "place": place, "tokens": example["tokens"], "parts": numbers}
+    return {**out, "prompt": texts.pop("prompt", ""), "texts": texts, "example": True}
+
+
+def _number(row: Row, key: str) -> bool:
+    return isinstance(row.get(key), int | float) and np.isfinite(row[key])
+
+
+def _distribution(measured: Sequence[tuple[int, float, int]]) -> list[Mapping[str, float]]:
+    by_step: dict[int, list[float]] = {}
+    for _, value, step in measured:
+        by_step.setdefault(step, []).append(value)
+    wanted = (10, 25, 50, 75, 90)
+    rows = [(step, np.percentile(values, wanted)) for step, values in sorted(by_step.items())]
+    return [{"step": step, **{f"q{q}": float(v) for q, v in zip(wanted, quantiles)}} for step, quantiles in rows]
+
+
+def _pieces(run: StoredRun) -> Callable[[Any], list[str]] | None:
+    """A function from token ids to the text that each adds; None if the run's tokenizer cannot be had."""
+    saved = (run.path / "checkpoints" / f"step-{n:06d}" / "model" for n in run.checkpoints[::-1])
+    for folder in (run.path / "final", *saved):
+        if folder.is_dir():
+            try:
+                tokenizer: Any = load_tokenizer(ModelConfig(path=str(folder)))
+            except Exception as error:  # a damaged folder; libraries raise what they like
+                log.warning("tokens are shown as text only: %s", error)
+                return None
+            return lambda ids: list(texts_of(tokenizer, ids))
+    return None
+
+
+def texts_of(tokenizer: Any, ids: Sequence[int]) -> Iterator[str]:
+    """What each token adds to the text: a character of several tokens appears with the last of them.
+
+    Only the tokens since the last whole piece are decoded, after one piece of context (for blanks before words).
+    """
+    context, whole = 0, 0
+    for n in range(1, len(ids) + 1):
+        before, text = (tokenizer.decode(ids[context:end], skip_special_tokens=False) for end in (whole, n))
+        if text.endswith("\ufffd") and n < len(ids):
+            yield ""
+            continue
+        yield text[len(before) :] if text.startswith(before) else tokenizer.decode(ids[whole:n])
+        context, whole = whole, n

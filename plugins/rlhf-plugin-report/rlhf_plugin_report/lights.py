@@ -1,0 +1,136 @@
+"""A traffic light for each thing that a monitor watches: green, amber, red; grey where nothing looks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlhf_core.sdk import StoredRun
+
+Row = Mapping[str, Any]
+HEALTH = {
+    "identical": ("Completions differ from each other", ("identical_fraction", "repeat_surprise")),
+    "format_drift": ("Answers keep the required form", ("reward/part/format",)),
+    "entropy_collapse": ("The policy still explores (entropy)", ("entropy",)),
+    "kl_spike": ("No jump away from the reference (KL)", ("kl",)),
+    "gradient_spike": ("No jump of the gradient", ("grad_norm",)),
+    "length_runaway": ("Completions do not run away in length", ("completion_length/mean",)),
+    "length_collapse": ("Completions do not shrink to nothing", ("completion_length/mean",)),
+    "ratio_drift": ("Sampler and trainer agree on log-probabilities", ("drift/mean_abs", "importance_ratio")),
+}
+"""Monitor of rlhf-plugin-health: what it watches, and the metrics of which it needs one."""
+HACKING = {
+    "divergence": "A reward that nothing trains on does not fall",
+    "length": "The reward does not rise by length alone",
+    "dominance": "No single part carries the whole reward",
+}
+"""Signal of rlhf-plugin-hacking: what it watches."""
+READINGS = 8
+"""Fewer tell its signals nothing."""
+
+
+@dataclass(frozen=True)
+class Light:
+    """One thing that is watched, or could be."""
+
+    panel: str
+    """``Health``, ``Reward hacking`` or ``Other monitors``."""
+    name: str
+    title: str
+    colour: str
+    """``green``, ``amber``, ``red`` or ``grey``."""
+    reason: str
+    """Why it has this colour."""
+
+
+def lights_of(run: StoredRun, trace: Sequence[Row], metrics: Sequence[Row]) -> list[Light]:
+    """Every light of a run.
+
+    Args:
+        run: its settings say which monitors it has.
+        trace: rows of its trace; monitors' warnings are among them.
+        metrics: of its steps.
+    """
+    configured = {
+        str(c["name"]).rpartition("/")[2]: c for c in run.plan.config.get("monitors") or () if isinstance(c, Mapping)
+    }
+    warned = [row for row in trace if row.get("event") == "warning" and "text" in row]
+    reported = {key for row in metrics for key in row}
+    return [
+        *_health(configured, warned, reported, run),
+        *_hacking(configured, warned, metrics, run),
+        *_others(configured, warned, run),
+    ]
+
+
+def _health(
+    configured: Mapping[str, Any], warned: Sequence[Row], reported: set[str], run: StoredRun
+) -> Iterator[Light]:
+    whole = configured.get("health")
+    for name, (title, needs) in HEALTH.items():
+        own = configured.get(name)
+        switched_off = own is None and whole is not None and whole.get(name, {}) is None
+        lines = _lines(warned, ("health", name), rf"^{name}: ")
+        if own is None and whole is None:
+            colour, reason = "grey", "not monitored; add it with --set 'monitors=[health]'"
+        elif switched_off:
+            colour, reason = "grey", f"switched off in this run's monitor 'health' ({name}: null)"
+        elif not reported & set(needs):
+            colour, reason = "grey", f"this run reports no {' or '.join(needs)}"
+        else:
+            colour, reason = _said(lines, run)
+        yield Light("Health", name, title, colour, reason)
+
+
+def _hacking(
+    configured: Mapping[str, Any], warned: Sequence[Row], metrics: Sequence[Row], run: StoredRun
+) -> Iterator[Light]:
+    config = configured.get("hacking")
+    read = {key for row in metrics for key in row if key.startswith("hacking/")}
+    readings = sum("hacking/level" in row for row in metrics)
+    hard = any(row.get("hacking/level") == 2 for row in metrics)
+    for name, title in HACKING.items():
+        if config is None:
+            colour, reason = "grey", "not monitored; add it with --set 'monitors=[hacking]'"
+        elif config.get(name, {}) is None:
+            colour, reason = "grey", f"switched off in this run's monitor 'hacking' ({name}: null)"
+        elif not read:
+            colour, reason = "grey", "the monitor has read nothing yet"
+        else:
+            colour, reason = _said(_lines(warned, ("hacking",), rf"\b{name}: "), run)
+            if colour == "amber" and hard:
+                colour = "red"
+            if colour == "green" and name == "divergence" and "hacking/second" not in read:
+                colour, reason = "grey", "no second reward to compare with (divergence.second), and no evaluation yet"
+            elif colour == "green" and readings < READINGS:
+                colour, reason = "grey", f"{readings} readings, and it says nothing before {READINGS}"
+        yield Light("Reward hacking", name, title, colour, reason)
+
+
+def _others(configured: Mapping[str, Any], warned: Sequence[Row], run: StoredRun) -> Iterator[Light]:
+    for name in configured.keys() - {"health", "hacking", *HEALTH}:
+        lines = _lines(warned, (name,), "")
+        yield Light("Other monitors", name, f"monitor '{name}'", *_said(lines, run))
+
+
+def _lines(warned: Sequence[Row], monitors: Sequence[str], pattern: str) -> list[tuple[int, str, bool]]:
+    """(Step, warning, whether it ended the run) of the monitors' lines that fit."""
+    return [
+        (int(row.get("step", 0)), line, bool(row.get("stops")))
+        for row in warned
+        if str(row.get("monitor", "")).partition("#")[0].rpartition("/")[2] in monitors
+        for line in str(row["text"]).splitlines()
+        if re.search(pattern, line)
+    ]
+
+
+def _said(lines: Sequence[tuple[int, str, bool]], run: StoredRun) -> tuple[str, str]:
+    if not lines:
+        steps = run.steps
+        return ("green", f"no warning in {steps} step{'s' * (steps != 1)}") if steps else ("grey", "no step yet")
+    stopped = next((line for line in lines if line[2]), None)
+    step, text, _ = stopped or lines[-1]
+    times = f"; {len(lines)} warnings" if len(lines) > 1 else ""
+    return ("red" if stopped else "amber"), f"step {step}: {text}{' (this ended the run)' * bool(stopped)}{times}"

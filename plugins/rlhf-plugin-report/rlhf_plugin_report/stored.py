@@ -1,0 +1,109 @@
+"""Runs on disk as they are: a file that is missing or damaged costs what stood in it, and is named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from rlhf_core.sdk import RunDirError, StoredRun, find_run, read_yaml
+
+
+@dataclass(frozen=True)
+class DamagedRun(StoredRun):
+    """A run of which not every file can be read; the rest is as of any run."""
+
+    problems: tuple[str, ...] = ()
+    """What is damaged, a line each."""
+
+
+def open_run(name: str) -> StoredRun:
+    """The run at a path, or of that name under ``runs``; a :class:`DamagedRun` where a file of it cannot be read.
+
+    Raises:
+        RunDirError: there is no run at all.
+    """
+    try:
+        return find_run(name)
+    except RunDirError:
+        places = (Path(name).expanduser(), Path("runs") / name)
+        folder = next((place for place in places if (place / "plan.json").is_file()), None)
+        if folder is None:
+            raise
+        return _what_is_left(folder)
+
+
+def with_error(run: StoredRun, status: str, error: str) -> StoredRun:
+    """The run with the reason why it ended, where it could not write it itself."""
+    if run.summary or run.failure or not error:
+        return run
+    return replace(run, failure={"status": status, "error": error})
+
+
+def lines_of(path: Path) -> tuple[list[Mapping[str, Any]], int]:
+    """Rows of a JSONL file and the number of lines that are none; a torn last line, which a killed writer leaves, is
+    not counted."""
+    if not path.is_file():
+        return [], 0
+    rows: list[Mapping[str, Any]] = []
+    broken = 0
+    for line in path.read_bytes().split(b"\n")[:-1]:
+        row = _parsed(line)
+        if isinstance(row, Mapping):
+            rows.append(cast("Mapping[str, Any]", row))
+        else:
+            broken += 1
+    return rows, broken
+
+
+def _what_is_left(folder: Path) -> DamagedRun:
+    problems: list[str] = []
+
+    def read(name: str) -> Mapping[str, Any] | None:
+        file = folder / name
+        if not file.is_file():
+            return None
+        value = _parsed(file.read_bytes())
+        if isinstance(value, Mapping):
+            return cast("Mapping[str, Any]", value)
+        problems.append(f"{name} is damaged and left out")
+        return None
+
+    plan = read("plan.json") or {}
+    config = plan.get("config") or _config(folder / "config.yaml")
+    rows, broken = lines_of(folder / "metrics.jsonl")
+    whole = [row for row in rows if isinstance(row.get("step"), int)]
+    if broken or len(whole) < len(rows):
+        problems.append(f"metrics.jsonl: {broken + len(rows) - len(whole)} damaged lines are left out")
+    steps = [p.name.removeprefix("step-") for p in (folder / "checkpoints").glob("step-*")]
+    return DamagedRun(
+        folder,
+        cast(
+            "Any",
+            SimpleNamespace(
+                config=config, versions=plan.get("versions") or {}, components=plan.get("components") or []
+            ),
+        ),
+        read("summary.json"),
+        read("failure.json"),
+        tuple(whole),
+        tuple(sorted(int(n) for n in steps if n.isdigit())),
+        tuple(problems),
+    )
+
+
+def _config(file: Path) -> Mapping[str, Any]:
+    try:
+        return read_yaml(file)
+    except Exception:  # whatever is wrong with it: the plan's damage is named already
+        return {}
+
+
+def _parsed(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:  # broken JSON, or no UTF-8
+        return None

@@ -1,0 +1,152 @@
+"""The page in a real Chromium: it draws without an error, by keyboard, in the dark, on a phone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from .conftest import change_rows, page_of
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
+
+
+def opened(page: str, folder: Path, script: str, size: str = "1280,20000") -> str:
+    """The page's document after a script of the test's own, whose exceptions are errors."""
+    file = folder / "page.html"
+    file.write_text(page.replace("</body>", f"<script>{script}</script></body>"))
+    flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", f"--window-size={size}"]
+    done = subprocess.run(
+        [str(CHROMIUM), *flags, "--virtual-time-budget=6000", "--dump-dom", file.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    errors = [line for line in done.stderr.splitlines() if ":CONSOLE" in line and "[bokeh" not in line]
+    assert errors == []
+    return done.stdout
+
+
+REPORT = "const told = document.createElement('pre'); told.id = 'told'; document.body.append(told);"
+
+
+def told(dom: str) -> dict:
+    return json.loads(dom.split('id="told">')[1].split("</pre>")[0].replace("&gt;", ">").replace("&amp;", "&"))
+
+
+@pytest.fixture(scope="module")
+def facts(page: str, tmp_path_factory: pytest.TempPathFactory) -> dict:
+    """What a visitor sees who colours tokens in every way, follows two tokens to their source, and searches."""
+    script = """
+      const input = (name, value) => {
+        const box = document.getElementById(name);
+        box.value = value;
+        box.dispatchEvent(new Event("input"));
+      };
+      const count = () => document.getElementById("count").textContent;
+      const facts = { all: count(), colours: {} };
+      document.getElementById("traced").click();
+      for (const { value } of document.getElementById("colour").options) {
+        input("colour", value);
+        const tokens = [...document.querySelectorAll(".token")];
+        facts.colours[value] = new Set(tokens.map((t) => t.style.background)).size;
+      }
+      input("order", "advantage");
+      const box = document.querySelector("#list .completion");
+      facts.tab = box.tabIndex;
+      box.querySelector(".token").click();
+      facts.first = document.querySelector(".numbers").textContent;
+      box.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight" }));
+      facts.second = document.querySelector(".numbers").textContent;
+      input("step", "2");
+      facts.second_step = count();
+      input("text", "no such words");
+      facts.nothing = count();
+      const many = (selector) => document.querySelectorAll(selector).length;
+      setTimeout(() => {
+        const charts = { drawn: many("figure .bk-Figure"), open: many("details[open] figure") };
+        told.textContent = JSON.stringify({ ...facts, ...charts });
+      }, 3000);
+    """
+    return told(opened(page, tmp_path_factory.mktemp("browser"), REPORT + script))
+
+
+def test_it_draws_every_chart_of_an_open_group(facts: dict) -> None:
+    assert facts["drawn"] >= facts["open"] > 4
+
+
+def test_every_colouring_of_tokens_shows_differences(facts: dict) -> None:
+    colours = dict(facts["colours"])
+    assert colours.pop("none") == 1
+    assert len(colours) == 5
+    assert all(number > 1 for number in colours.values()), colours
+
+
+def test_a_token_is_followed_to_its_source_by_mouse_and_keyboard(facts: dict) -> None:
+    assert facts["tab"] == 0
+    for words in ("1 of", "trace.jsonl, step", "The 8 scores of this prompt", "divided by the standard deviation"):
+        assert words in facts["first"]
+    for words in ("2 of", "old log-probability; clip range 0.8 to", "estimator k3", "of the policy's distribution"):
+        assert words in facts["second"]
+
+
+def test_filters_show_only_what_fits(facts: dict) -> None:
+    shown = [facts[name] for name in ("all", "second_step", "nothing")]
+    assert shown == ["16 of 16 completions", "8 of 8 completions", "0 of 0 completions"]
+
+
+def test_dark_mode_has_readable_contrast_and_a_phone_no_sideways_scrolling(page: str, tmp_path: Path) -> None:
+    script = """
+      const linear = (v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+      const light = (css) => css.match(/[0-9.]+/g).slice(0, 3)
+        .reduce((sum, v, i) => sum + linear(v / 255) * [0.2126, 0.7152, 0.0722][i], 0);
+      const ground = (node) => {
+        for (; node; node = node.parentElement) {
+          const colour = getComputedStyle(node).backgroundColor;
+          if (!colour.startsWith("rgba")) return colour;
+        }
+        return "rgb(255, 255, 255)";
+      };
+      const contrast = (node) => {
+        const [a, b] = [light(getComputedStyle(node).color), light(ground(node))].sort((x, y) => y - x);
+        return (a + 0.05) / (b + 0.05);
+      };
+      const names = "h1, h2, dt, dd, .light, small, .meta, label, button, .status, a, li, td, summary";
+      const texts = () => [...document.querySelectorAll(names)].filter((n) => n.getClientRects().length);
+      const worst = () => Math.min(...texts().filter((n) => !n.closest(".bk-Figure")).map(contrast));
+      const facts = { before: worst(), width: document.documentElement.scrollWidth - innerWidth };
+      document.getElementById("theme").click();
+      const theme = document.documentElement.dataset.theme;
+      told.textContent = JSON.stringify({ ...facts, theme, after: worst() });
+    """
+    facts = told(opened(page, tmp_path, REPORT + script, "390,900"))
+    assert facts["theme"] == "dark"
+    assert min(facts["before"], facts["after"]) >= 4.5, "WCAG AA"
+    assert facts["width"] <= 0
+
+
+def test_a_sound_has_a_player_and_hostile_text_no_element(copy: Path, tmp_path: Path) -> None:
+    (copy / "word.wav").write_bytes(b"RIFF0000WAVE")
+    evil = "<img src=x onerror=document.title='pwned'>"
+
+    def attach(row: dict) -> None:
+        row["media"] = [{"kind": "audio", "path": "word.wav"}, {"kind": evil, "path": evil}]
+        for one in row.get("completions", ()):
+            one |= {"text": evil, "detail": evil, "info": {evil: evil}}
+            one.pop("completion_ids", None)
+
+    change_rows(copy / "trace.jsonl", attach)
+    script = """
+      const many = (selector) => document.querySelectorAll(selector).length;
+      setTimeout(() => {
+        const facts = { players: many("#list audio[controls]"), images: many("img"), title: document.title };
+        told.textContent = JSON.stringify(facts);
+      }, 1000);
+    """
+    facts = told(opened(page_of(copy), tmp_path, REPORT + script))
+    assert facts == {"players": 16, "images": 0, "title": "second"}
