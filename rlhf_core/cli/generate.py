@@ -11,14 +11,20 @@ import click
 from rlhf_core.cli.common import Choice
 
 if TYPE_CHECKING:
+    from rlhf_core.cli.prompt_input import PromptRow
     from rlhf_core.models.load import LoadedModel
     from rlhf_core.types import Prompt, Rollout, SamplingParams
 
+PROMPT_COLUMNS = ("prompt", "messages", "question", "conversations", "instruction", "input", "system")
+"""Columns that make a prompt; a completion's row has ``messages`` instead."""
+
 
 @click.command()
+@click.argument("files", nargs=-1, metavar="[FILE]...")
 @click.option("--model", default="pocket", show_default=True, metavar="M", help="Hub id, folder, run or .gguf file.")
 @click.option("--prompt", "texts", multiple=True, metavar="TEXT", help="A prompt. Repeatable.")
-@click.option("--input", "file", metavar="FILE", help="JSON lines with a prompt or messages in each row.")
+@click.option("--input", "inputs", multiple=True, metavar="FILE", help="As FILE. Repeatable.")
+@click.option("--lines", is_flag=True, help="Every line of a file is a prompt, also one that looks like JSON.")
 @click.option("--max-tokens", type=click.IntRange(1), default=64, show_default=True, help="Most tokens to sample.")
 @click.option("--min-tokens", type=click.IntRange(0), default=1, show_default=True, help="Fewest, end token included.")
 @click.option("--temperature", type=click.FloatRange(0), default=1.0, show_default=True, help="0 is greedy.")
@@ -30,15 +36,21 @@ if TYPE_CHECKING:
 @click.option(
     "--prompt-format",
     type=Choice(("auto", "chat", "raw")),
-    default="auto",
-    show_default=True,
-    help="Chat template, plain text, or the template if there is one.",
+    help="Chat template, plain text, or the template if there is one. Default: as the model's run wrote prompts, or "
+    "auto.",
 )
-@click.option("--json", "as_json", is_flag=True, help="For machines.")
+@click.option(
+    "--out",
+    metavar="FILE",
+    help="Write JSON lines, a row for each completion with the columns of its prompt; - is stdout.",
+)
+@click.option("--json", "as_json", is_flag=True, help="For machines: one array, a row for each prompt.")
 def generate(
+    files: tuple[str, ...],
     model: str,
     texts: tuple[str, ...],
-    file: str | None,
+    inputs: tuple[str, ...],
+    lines: bool,
     max_tokens: int,
     min_tokens: int,
     temperature: float,
@@ -48,25 +60,38 @@ def generate(
     seed: int,
     stop: tuple[str, ...],
     prompt_format: Any,
+    out: str | None,
     as_json: bool,
 ) -> None:
     """Sample completions from a model.
 
+    FILE has a prompt in each line, or JSON rows with prompt or messages; - is stdin. Empty lines are skipped.
+
     \b
     rlhf generate --prompt "What is 2 + 3?"
-    rlhf generate --model runs/x/final --input prompts.jsonl --temperature 0 --json
+    rlhf generate prompts.jsonl --model runs/x --temperature 0 --out answers.jsonl
+    cat questions.txt | rlhf generate - --n 4 --out - | head -1
     """
     from rlhf_core.cli.common import emit_json, quiet_libraries, set_up_logging
+    from rlhf_core.cli.prompt_input import read_prompts
+    from rlhf_core.cli.scoring import check_output
     from rlhf_core.errors import ConfigError
     from rlhf_core.kernels.matmul import use_matmul_backend
     from rlhf_core.models.config import ModelConfig
     from rlhf_core.models.load import load_policy
+    from rlhf_core.models.places import planned_format
     from rlhf_core.types import SamplingParams
 
     set_up_logging()
     if min_tokens > max_tokens:
         raise ConfigError(f"--min-tokens {min_tokens} is above --max-tokens {max_tokens}", fix="lower it")
-    prompts = prompts_of(texts, file)
+    if out is not None and as_json:
+        raise ConfigError("--out and --json are both given", fix="leave one out; --out - writes JSON lines to stdout")
+    files = (*files, *inputs)
+    check_output(None if out in (None, "-") else Path(str(out)), *files, option="--out")
+    rows = read_prompts(texts, files, lines=lines)
+    prompts = [row.prompt for row in rows]
+    prompt_format = prompt_format or planned_format(model)
     quiet_libraries()
     use_matmul_backend("auto")
     policy = load_policy(ModelConfig(path=model, prompt_format=prompt_format))
@@ -79,40 +104,37 @@ def generate(
         stop=tuple(stop),
     )
     rollouts = sample_completions(policy, prompts, sampling, n, seed, prompt_format)
-    rows = [_row(p, rollouts[i * n : i * n + n]) for i, p in enumerate(prompts)]
-    if as_json:
-        emit_json(rows)
+    groups = [rollouts[i * n : i * n + n] for i in range(len(prompts))]
+    if out is not None:
+        _write(out, [line for row, group in zip(rows, groups) for line in _flat_rows(row, group)])
         return
-    for row in rows:
+    shown = [_row(prompt, group) for prompt, group in zip(prompts, groups)]
+    if as_json:
+        emit_json(shown)
+        return
+    for row in shown:
         _print(row)
 
 
-def prompts_of(texts: Sequence[str], file: str | None) -> list[Prompt]:
-    """Prompts from the command line, then those of the file.
+def _flat_rows(asked: PromptRow, rollouts: Sequence[Rollout]) -> list[dict[str, Any]]:
+    """A row for each completion, which `rlhf reward score --input` reads."""
+    row = _row(asked.prompt, rollouts)
+    columns = {k: v for k, v in asked.row.items() if k not in PROMPT_COLUMNS}
+    shared = {**columns, "id": row["id"], "messages": row["messages"]}
+    return [{**shared, "completion": one.pop("text"), **one} for one in row["completions"]]
 
-    Raises:
-        ConfigError: there is none, or one is empty.
-        DatasetError: the file is missing or a row of it has no prompt.
-    """
-    from rlhf_core.data.files import read_rows
-    from rlhf_core.data.schema import RawRow, RowReader
-    from rlhf_core.errors import ConfigError, DatasetError
-    from rlhf_core.types import Prompt
 
-    if not texts and not file:
-        raise ConfigError("there is no prompt", fix='--prompt "What is 2 + 3?", or --input FILE.jsonl')
-    if any(not t.strip() for t in texts):
-        raise ConfigError("--prompt is empty", fix='--prompt "What is 2 + 3?"')
-    prompts = [Prompt(f"prompt/{i}", ({"role": "user", "content": t},)) for i, t in enumerate(texts)]
-    if file:
-        rows, places = read_rows(file)
-        reader = RowReader(Path(file).name, {}, mapped=False)
-        for i, (row, place) in enumerate(zip(rows, places)):
-            record = RawRow(row, i, f"{file}, {place}")
-            prompts.append(Prompt(str(row.get("id", f"{Path(file).stem}/{i}")), reader.prompt(record)))
-            if not prompts[-1].text.strip():
-                raise DatasetError("a prompt is empty", where=record.where, fix="fill or remove that row")
-    return prompts
+def _write(out: str, rows: Sequence[dict[str, Any]]) -> None:
+    import json
+
+    from rlhf_core.runs.atomic import write_text
+
+    text = "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
+    if out == "-":
+        click.echo(text, nl=False)
+        return
+    write_text(Path(out), text)
+    click.echo(f"{len(rows)} completions: {out}", err=True)
 
 
 def sample_completions(

@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from rlhf_core.types import Sample
 
 
-def check_output(output: Path | None, *inputs: str | Path) -> None:
+def check_output(output: Path | None, *inputs: str | Path, option: str = "--output") -> None:
     """Refuse a file that cannot be written, before anything is computed for it. One that exists is replaced.
 
     Args:
         output: the file, if one is wanted.
         inputs: files that are read, which it must not replace.
+        option: what names it, for messages.
 
     Raises:
         ConfigError: it is a folder, one of the inputs, or cannot be written.
@@ -33,11 +34,11 @@ def check_output(output: Path | None, *inputs: str | Path) -> None:
     if output is None:
         return
     if output.is_dir():
-        raise ConfigError(f"--output {output} is a folder", fix=f"name a file: {output / 'out.jsonl'}")
+        raise ConfigError(f"{option} {output} is a folder", fix=f"name a file: {output / 'out.jsonl'}")
     if output.exists() and any(Path(p).exists() and output.samefile(p) for p in inputs):
-        raise ConfigError(f"--output {output} is the input", why="its rows would be lost", fix="name another file")
+        raise ConfigError(f"{option} {output} is the input", why="its rows would be lost", fix="name another file")
     if output.exists() and not os.access(output, os.W_OK):
-        raise ConfigError(f"--output {output} cannot be written", fix="name another file, or change its permissions")
+        raise ConfigError(f"{option} {output} cannot be written", fix="name another file, or change its permissions")
     check_writable(output.absolute().parent)
 
 

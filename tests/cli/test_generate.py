@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -90,3 +93,81 @@ def test_a_reward_model_does_not_speak(rlhf: Rlhf, tmp_path: Path) -> None:
     assert "LlamaForSequenceClassification, which cannot generate text" in out.err
     out = rlhf("generate", "--model", run, "--prompt", "What is 2 + 3?")
     assert "LlamaForSequenceClassification, which cannot generate text" in out.err
+
+
+def read_jsonl(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.fixture
+def stdin(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
+    """``stdin(b"text")``: what the next command reads."""
+
+    def give(text: bytes) -> None:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text), encoding="utf-8"))
+
+    return give
+
+
+SHORT = ("--temperature", 0, "--max-tokens", 3)
+
+
+def test_plain_lines_from_stdin(rlhf: Rlhf, stdin: Callable[[bytes], None]) -> None:
+    stdin("\ufeff\nWhat is 2 + 3?\r\n\n   \nWhat is 9 - 4?".encode())
+    ran = rlhf("generate", "-", *SHORT, "--out", "-")
+    rows = read_jsonl(ran.out)
+    assert [row["messages"][0]["content"] for row in rows] == ["What is 2 + 3?", "What is 9 - 4?"]
+    assert [row["id"] for row in rows] == ["stdin/0", "stdin/1"]
+    assert all(row["tokens"] == 3 and row["completion"] for row in rows)
+
+
+def test_files_and_stdin_of_both_forms_give_the_same(rlhf: Rlhf, stdin: Callable[[bytes], None]) -> None:
+    Path("a.txt").write_text('What is 2 + 3?\n{"prompt": "Hi"}\n')
+    Path("a.jsonl").write_text('{"prompt": "What is 2 + 3?"}\n\n{"prompt": "{\\"prompt\\": \\"Hi\\"}"}\n')
+    outs = [rlhf("generate", name, *SHORT, "--json").out for name in ("a.txt", "a.jsonl")]
+    stdin(Path("a.jsonl").read_bytes())
+    outs.append(rlhf("generate", "--input", "-", *SHORT, "--json").out.replace("stdin/", "a/"))
+    assert outs[0] == outs[1] == outs[2] != ""
+
+
+def test_completions_go_on_to_a_reward(rlhf: Rlhf) -> None:
+    Path("in.jsonl").write_text('{"id": "a", "prompt": "What is 2 + 3?", "answer": "5"}\n')
+    ran = rlhf("generate", "in.jsonl", "--n", 3, "--max-tokens", 8, "--out", "out.jsonl")
+    assert ran.out == ""
+    assert "3 completions: out.jsonl" in ran.err
+    rows = read_jsonl(Path("out.jsonl").read_text())
+    assert [(row["id"], row["answer"]) for row in rows] == [("a", "5")] * 3
+    assert len({row["seed"] for row in rows}) == 3
+    scored = rlhf("reward", "score", "--reward", "verifier", "--input", "out.jsonl")
+    assert scored.code == 0, scored.err
+
+
+@pytest.mark.parametrize(
+    ("text", "args", "message"),
+    [
+        (b"\n \n", ("-",), "there is no prompt in stdin"),
+        (b"\xff\xfe", ("-",), "stdin is not text"),
+        (b'{"prompt": "x"}\n{broken', ("-",), "stdin:2: not valid JSON"),
+        (b'{"answer": "5"}\n', ("-",), "stdin, line 1"),
+        (b"x", ("-", "-"), "- is given twice"),
+        (b"x", ("-", "--out", "."), "--out . is a folder"),
+        (b"x", ("-", "--out", "-", "--json"), "--out and --json are both given"),
+        (b"x", ("nothing.txt",), "prompt file 'nothing.txt' does not exist"),
+    ],
+)
+def test_wrong_files(
+    rlhf: Rlhf, stdin: Callable[[bytes], None], text: bytes, args: tuple[str, ...], message: str
+) -> None:
+    stdin(text)
+    ran = rlhf("generate", *args)
+    assert ran.code == 2
+    assert message in ran.err
+    assert "Traceback" not in ran.err
+
+
+@pytest.mark.slow
+def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m rlhf_core.cli.main generate --prompt Hi --n 200 --max-tokens 1 --out - | head -c 5"
+    ran = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, cwd=tmp_path)
+    assert ran.stdout == '{"id"'
+    assert ran.stderr == ""
