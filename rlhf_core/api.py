@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from rlhf_core.models.config import ModelConfig as ModelConfig
     from rlhf_core.models.places import ModelPath as ModelPath
     from rlhf_core.models.places import model_place as model_place
+    from rlhf_core.models.places import planned_format as planned_format
     from rlhf_core.runs.manifest import verify_files as verify_files
     from rlhf_core.trainers.common.config import OptimizerSettings as OptimizerSettings
     from rlhf_core.trainers.common.config import SamplingSettings as SamplingSettings
@@ -103,7 +104,7 @@ _HOMES = {
         "hookimpl",
     ),
     "rlhf_core.models.config": ("ModelConfig",),
-    "rlhf_core.models.places": ("ModelPath", "model_place"),
+    "rlhf_core.models.places": ("ModelPath", "model_place", "planned_format"),
     "rlhf_core.runs.manifest": ("verify_files",),
     "rlhf_core.trainers.common.config": ("OptimizerSettings", "SamplingSettings"),
     "rlhf_core.trainers.offline.config": ("OfflineTrainerConfig", "PolicyTrainerConfig"),

@@ -20,6 +20,7 @@ from rlhf_core.rollout.stop import StopStrings
 from rlhf_core.types import RolloutRequest, SamplingParams
 
 Ended = Callable[[dict[int, Drawn], int], None]
+Token = Callable[[int], None]
 COMPACT_BELOW = 0.75
 """Finished rows leave, and waiting requests enter, once fewer than this share of the rows is alive."""
 CUDA_STRIDE = 8
@@ -69,18 +70,22 @@ class Decoder:
         # What the host knows without asking the device: request, tokens drawn and cached positions of each row.
         self.request = self.count = self.held = np.zeros(0, dtype=np.int64)
 
-    def run(self, ended: Ended | None = None, every_s: float = 2.0) -> list[Drawn]:
+    def run(self, ended: Ended | None = None, every_s: float = 2.0, token: Token | None = None) -> list[Drawn]:
         """Decode until every request has ended or has its ``max_tokens``; results in the order of the requests.
 
         Args:
             ended: called with what has ended since the last call, by request, and the number of tokens drawn so far.
             every_s: least time between two calls.
+            token: of one request alone, called with each token once it is drawn.
         """
+        self.stride = 1 if token is not None else self.stride
         since_look, due = 0, time.monotonic() + every_s
         while self.rows is not None or self.entered < len(self.requests):
             if self.may_enter:
                 self._enter()
             tokens_B, since_look = self._draw(), since_look + 1
+            if token is not None:
+                token(int(tokens_B[0]))
             if since_look >= self.stride or (self.count == np.take(self.limits, self.request)).any():
                 alive = self._alive()
                 if ended is not None and time.monotonic() >= due:

@@ -109,6 +109,22 @@ class NativeEngine:
         drawn = dict(zip(order, results, strict=True))
         return [self._rollout(r, drawn[i], policy_version) for i, r in enumerate(requests)]
 
+    def stream(self, request: RolloutRequest, sampling: SamplingParams, token: Callable[[int], None]) -> Rollout:
+        """As :meth:`generate` for one request, with each token as soon as it is drawn.
+
+        Args:
+            request: one completion to sample.
+            sampling: as in ``generate``.
+            token: called with each token's id; the last may be an end token.
+
+        Raises:
+            ConfigError: as in ``generate``.
+        """
+        self._check(request, sampling)
+        with quiet(self.model), cast_once(self.model), torch.inference_mode():
+            drawn = self._decoder([request], sampling).run(token=token)[0]
+        return self._rollout(request, drawn, 0)
+
     def _check(self, request: RolloutRequest, sampling: SamplingParams) -> None:
         length, limit = len(request.prompt_ids), min(sampling.max_tokens, request.max_tokens or sampling.max_tokens)
         if length == 0:

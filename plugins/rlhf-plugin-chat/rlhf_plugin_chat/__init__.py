@@ -1,0 +1,1 @@
+"""`rlhf chat`: talk to a model, or to two side by side."""

@@ -1,0 +1,105 @@
+"""`rlhf chat`. Nothing heavy is imported before it is called."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rlhf_core.sdk import Choice
+
+if TYPE_CHECKING:
+    from rlhf_plugin_chat.conversation import Conversation
+
+
+@click.command()
+@click.argument("model", default="pocket", metavar="[MODEL]")
+@click.option("--compare", metavar="MODEL2", help="A second model that gets the same messages.")
+@click.option("--system", default="", metavar="TEXT", help="System prompt.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The same seed, the same answers.")
+@click.option("--temperature", type=click.FloatRange(0), default=1.0, show_default=True, help="0 is greedy.")
+@click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True, help="1 is off.")
+@click.option("--max-tokens", type=click.IntRange(1), default=256, show_default=True, help="Of an answer.")
+@click.option("--stop", multiple=True, metavar="TEXT", help="Text that ends an answer. Repeatable.")
+@click.option("--chat-template", metavar="T", help="For a model without one: plain, chatml, or a Jinja file.")
+@click.option(
+    "--prompt-format",
+    type=Choice(("auto", "chat", "raw")),
+    help="Default: as the model's run wrote prompts, or the chat template if there is one.",
+)
+@click.option("--json", "as_json", is_flag=True, help="A JSON line for each answer.")
+def chat(
+    model: str,
+    compare: str | None,
+    chat_template: str | None,
+    prompt_format: Any,
+    as_json: bool,
+    stop: tuple[str, ...],
+    **settings: Any,
+) -> None:
+    """Talk to a model: a run, a checkpoint, a folder, a hub id, or pocket (default). /help lists what can be typed.
+
+    Without a terminal every line of stdin is a message.
+
+    \b
+    rlhf chat runs/sft --system "Answer in one sentence."
+    rlhf chat runs/sft --compare runs/grpo
+    echo "What is 2 + 3?" | rlhf chat pocket --temperature 0
+    """
+    from rlhf_core.sdk import quiet_libraries, set_up_logging
+    from rlhf_plugin_chat.conversation import Conversation
+    from rlhf_plugin_chat.screen import Columns, JsonScreen, Screen
+    from rlhf_plugin_chat.talker import Settings, Talker
+
+    set_up_logging()
+    quiet_libraries()
+    typed = sys.stdin.isatty()
+    wide = typed and compare is not None and sys.stdout.isatty()
+    screen = JsonScreen() if as_json else Columns() if wide else Screen()
+    paths = [model] if compare is None else [model, compare]
+    talkers = [Talker.load(path, chat_template, prompt_format, screen.note) for path in paths]
+    conversation = Conversation(talkers, Settings(stop=stop, **settings), screen)
+    _talk(conversation) if typed else _read(conversation)
+
+
+def _talk(conversation: Conversation) -> None:
+    """Lines of a terminal; what is wrong with one is said, and the next is asked for."""
+    from rlhf_core.api import UserError
+
+    conversation.screen.note("/help lists commands, /quit or Ctrl-D leaves")
+    for line in _typed():
+        try:
+            if not conversation.line(line):
+                return
+        except UserError as error:
+            conversation.screen.note(f"error: {error}")
+
+
+def _typed() -> Iterator[str]:
+    import contextlib
+
+    with contextlib.suppress(ImportError):  # not on every platform
+        import readline  # noqa: F401  # history and editing of what is typed
+    while True:
+        try:
+            yield input("> ")
+        except EOFError:
+            print(file=sys.stderr)
+            return
+
+
+def _read(conversation: Conversation) -> None:
+    """Lines of a file or a pipe; the first that is wrong ends it."""
+    from rlhf_core.api import ConfigError, UserError
+
+    for number, line in enumerate(sys.stdin, 1):
+        try:
+            if not conversation.line(line):
+                return
+        except UserError as error:
+            where = f"line {number} of stdin" + (f"; {error.where}" if error.where else "")
+            raise ConfigError(error.what, where=where, why=error.why, fix=error.fix) from error
+        except UnicodeDecodeError as error:
+            raise ConfigError("stdin is not text", why=str(error), fix="it must be UTF-8") from error

@@ -1,0 +1,176 @@
+"""One model in a conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core.api import ConfigError, Message, ModelConfig, RolloutRequest, SamplingParams
+
+if TYPE_CHECKING:
+    from rlhf_core.api import Rollout
+    from rlhf_core.sdk import Formatter, LoadedModel, NativeEngine
+
+Say = Callable[[str], None]
+UNFINISHED = "\ufffd"
+"""What a tokenizer decodes the first bytes of a letter to."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How answers are drawn, and what the model is told first."""
+
+    seed: int = 0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_tokens: int = 256
+    stop: tuple[str, ...] = ()
+    system: str = ""
+
+    def sampling(self) -> SamplingParams:
+        """As the engine's type."""
+        return SamplingParams(
+            max_tokens=self.max_tokens, temperature=self.temperature, top_p=self.top_p, stop=self.stop
+        )
+
+
+class TextStream:
+    """Turns tokens into text as they come; a letter is held back until all of its bytes are there.
+
+    Args:
+        tokenizer: of the model.
+        write: called with each piece.
+    """
+
+    def __init__(self, tokenizer: Any, write: Say) -> None:
+        self.tokenizer, self.write, self.ids, self.text = tokenizer, write, list[int](), ""
+
+    def token(self, token: int) -> None:
+        """Take one more."""
+        self.ids.append(token)
+        text = str(self.tokenizer.decode(self.ids, skip_special_tokens=True))
+        if not text.endswith(UNFINISHED):
+            self._show(text)
+
+    def _show(self, text: str) -> None:
+        if text.startswith(self.text) and len(text) > len(self.text):
+            self.write(text[len(self.text) :])
+            self.text = text
+
+    def end(self, text: str) -> None:
+        """Write what is left of the whole text."""
+        self._show(text)
+
+
+@dataclass
+class Talker:
+    """A model, and its side of the conversation."""
+
+    name: str
+    policy: LoadedModel
+    engine: NativeEngine
+    formatter: Formatter
+    warn: Say
+    turns: list[Message] = field(default_factory=list[Message])
+    left_out: int = 0
+
+    @classmethod
+    def load(cls, path: str, chat_template: str | None, prompt_format: str | None, warn: Say) -> Talker:
+        """Load a model, as its run wrote prompts unless told otherwise; what is special about it is said.
+
+        Raises:
+            ConfigError: no such chat template.
+            ModelError: it cannot be loaded.
+        """
+        from pydantic import ValidationError
+
+        from rlhf_core.api import planned_format
+        from rlhf_core.sdk import Formatter, explain_invalid, load_sampler, open_registry
+
+        written = prompt_format or ("auto" if chat_template else planned_format(path))
+        try:
+            config = ModelConfig.model_validate(
+                {"path": path, "chat_template": chat_template, "prompt_format": written}
+            )
+        except ValidationError as error:
+            raise explain_invalid(error, ModelConfig, where="rlhf chat") from error
+        policy, engine = load_sampler(open_registry(), config)
+        formatter = Formatter(policy.tokenizer, written)
+        if not formatter.chat:
+            why = (
+                "prompts are plain text (raw)"
+                if written == "raw"
+                else "it has no chat template, as base models have none"
+            )
+            warn(
+                f"{path}: {why}. It continues each message as plain text, without memory of those before; "
+                "--chat-template plain gives it turns"
+            )
+        return cls(path, policy, engine, formatter, warn)
+
+    def answer(self, message: str, settings: Settings, turn: int, write: Say) -> Rollout:
+        """Answer a message, and remember both.
+
+        Args:
+            message: what the user says.
+            settings: how the answer is drawn.
+            turn: decides the random numbers, together with the seed.
+            write: called with each piece of the answer.
+
+        Raises:
+            ConfigError: the message alone does not fit the model's context.
+            ModelError: the chat template does not take the conversation.
+        """
+        from rlhf_core.sdk import request_seed
+
+        ids = self._encoded(message, settings)
+        room = self.engine.context - len(ids)
+        request = RolloutRequest("chat", ids, 0, request_seed(settings.seed, "chat", turn, 0))
+        sampling = replace(settings.sampling(), max_tokens=min(settings.max_tokens, room))
+        stream = TextStream(self.policy.tokenizer, write)
+        self.turns += [{"role": "user", "content": message}, {"role": "assistant", "content": ""}]
+        try:
+            rollout = self.engine.stream(request, sampling, stream.token)
+        finally:  # an answer that was interrupted is what was read of it
+            self.turns[-1] = {"role": "assistant", "content": stream.text}
+        stream.end(rollout.text)
+        self.turns[-1] = {"role": "assistant", "content": rollout.text}
+        return rollout
+
+    def forget(self, turns: int | None = None) -> None:
+        """Drop the newest so many turns; None drops all."""
+        self.turns = [] if turns is None else self.turns[: len(self.turns) - turns]
+        self.left_out = min(self.left_out, len(self.turns))
+
+    def messages(self, system: str) -> list[Message]:
+        """The whole conversation."""
+        return [*_system(system), *self.turns]
+
+    def _encoded(self, message: str, settings: Settings) -> tuple[int, ...]:
+        """The conversation with one more message; its oldest turns are left out where it is too long."""
+        asked: Message = {"role": "user", "content": message}
+        head = _system(settings.system)
+        earlier: Sequence[Message] = self.turns[self.left_out :] if self.formatter.chat else ()
+        needed = min(settings.max_tokens, self.engine.context // 4)
+        while len(ids := self.formatter.encode([*head, *earlier, asked])) + needed > self.engine.context:
+            if not earlier:
+                break
+            earlier = earlier[2:]
+        left_out = len(self.turns) - len(earlier) if self.formatter.chat else 0
+        if left_out > self.left_out:
+            self.warn(
+                f"{self.name}: the conversation no longer fits into {self.engine.context} tokens; its first "
+                f"{left_out} turns are left out (/reset begins anew)"
+            )
+            self.left_out = left_out
+        if len(ids) >= self.engine.context:
+            raise ConfigError(
+                f"the message has {len(ids)} tokens, the context of {self.name} {self.engine.context}",
+                fix="shorten it, or the system prompt",
+            )
+        return ids
+
+
+def _system(text: str) -> list[Message]:
+    return [{"role": "system", "content": text}] if text.strip() else []
