@@ -45,6 +45,8 @@ def spell(field: FieldInfo) -> str:
     """The type as a person writes it. Example: ``int ≥ 1``"""
     kind = field.annotation
     text = kind.__name__ if isinstance(kind, type) and not hasattr(kind, "__args__") else str(kind)
+    text = re.sub(r"typing\.Annotated\[(\w+), AfterValidator\([^)]*\)\]", r"\1", text)
+    text = re.sub(r"typing\.Optional\[(\w+)\]", r"\1", text)
     if "ComponentConfig" in text:
         text = "components" if text.startswith("tuple") else "component"
     text = re.sub(r"(?:typing\.)?Annotated\[(\w+), FieldInfo\([^\]]*\]\)\]", r"\1", text)
