@@ -1,16 +1,19 @@
-"""What the terminal shows during a run and at its end."""
+"""What the terminal, a log or a notebook shows during a run, and what is printed at its end."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from rlhf_core.runs.work import Advance
 
 SHOWN = (
     ("reward/mean", "reward"),
@@ -21,16 +24,28 @@ SHOWN = (
     ("completion_length/mean", "length"),
     ("grad_norm", "grad"),
 )
+LINE_EVERY_S = 10.0
+"""Seconds between two lines about work between steps, where there is no bar."""
+NOTEBOOK_EVERY_S = 0.2
 
 
 class StepPrinter:
-    """A progress bar in a terminal; one line every few steps elsewhere."""
+    """A progress bar in a terminal, one line that is renewed in a notebook; one line every few steps elsewhere.
+
+    Args:
+        config: of the run.
+        folder: of the run.
+        quiet: show nothing.
+    """
 
     def __init__(self, config: Any, folder: Path, quiet: bool = False) -> None:
         self.console = Console(stderr=True)
-        self.folder, self.quiet = folder, quiet
-        self.live = self.console.is_terminal and not quiet
+        self.folder, self.quiet, self.name = folder, quiet, str(config.trainer.name)
+        self.live = self.console.is_terminal and not self.console.is_jupyter and not quiet
+        self.notebook = _NotebookLine() if self.console.is_jupyter and not quiet else None
         self.began = time.monotonic()
+        self.first: tuple[int, float] | None = None
+        """The first step that was shown and when, for the time that is left."""
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -40,7 +55,7 @@ class StepPrinter:
             TextColumn("{task.fields[text]}"),
         )
         self.bar = Progress(*columns, console=self.console, disable=not self.live)
-        self.task = self.bar.add_task(config.trainer.name, total=None, text="")
+        self.task = self.bar.add_task(self.name, total=None, text="")
 
     def __enter__(self) -> StepPrinter:
         self.bar.start()
@@ -51,16 +66,92 @@ class StepPrinter:
 
     def say(self, text: str) -> None:
         """Print one line above the bar."""
-        if not self.quiet:
+        if self.notebook is not None:
+            print(text)
+        elif not self.quiet:
             self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def step(self, step: int, total: int | None, metrics: Mapping[str, float]) -> None:
         """Show a finished step."""
+        now = time.monotonic()
         text = "  ".join(f"{label} {metrics[key]:.3f}" for key, label in SHOWN if key in metrics)
         self.bar.update(self.task, completed=step, total=total, text=text)
-        if not self.live and not self.quiet and (step <= 3 or step % 5 == 0 or step == total):
-            of = f"/{total}" if total else ""
-            print(f"step {step}{of}  {text}  ({time.monotonic() - self.began:.0f} s)", file=sys.stderr, flush=True)
+        left = ""
+        if self.first is None:
+            self.first = (step - 1, now - float(metrics.get("step", metrics.get("update", 0.0))))
+        if total and step < total:
+            first, since = self.first
+            left = f", {_about((now - since) / (step - first) * (total - step))} left"
+        of = f"/{total}" if total else ""
+        line = f"step {step}{of}  {text}  ({now - self.began:.0f} s{left})"
+        if self.notebook is not None:
+            self.notebook.show(f"{self.name}: {line}", last=step == total)
+        elif not self.live and not self.quiet and (step <= 3 or step % 5 == 0 or step == total):
+            print(line, file=sys.stderr, flush=True)
+
+    @contextmanager
+    def work(self, name: str, total: int | None) -> Iterator[Advance]:
+        """Show work between two steps while it lasts; where there is no bar, from its tenth second on.
+
+        Args:
+            name: what is done.
+            total: how many there are to do, if that is known.
+        """
+        began = shown = time.monotonic()
+        done = 0
+        task = self.bar.add_task(name, total=total, text="") if self.live else None
+
+        def advance(count: int) -> None:
+            nonlocal done, shown
+            done = min(done + count, total) if total else done + count
+            now = time.monotonic()
+            if task is not None:
+                self.bar.update(task, completed=done)
+            elif not self.quiet and now - shown >= (NOTEBOOK_EVERY_S if self.notebook else LINE_EVERY_S):
+                shown = now
+                self._line(name, done, total, now - began)
+
+        try:
+            yield advance
+        finally:
+            if task is not None:
+                self.bar.remove_task(task)
+
+    def _line(self, name: str, done: int, total: int | None, seconds: float) -> None:
+        left = f", {_about(seconds / done * (total - done))} left" if total and done else ""
+        text = f"{name}: {done}{f' of {total}' if total else ''}  ({seconds:.0f} s{left})"
+        if self.notebook is not None:
+            self.notebook.show(text)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+
+class _NotebookLine:
+    """One line of a cell's output that is renewed; needs IPython alone, and leaves nothing behind."""
+
+    def __init__(self) -> None:
+        self.handle: Any = None
+        self.shown = 0.0
+
+    def show(self, text: str, *, last: bool = False) -> None:
+        """Show the text instead of the last one, unless that is only just there."""
+        from IPython.display import display  # pyright: ignore  # there is one in every notebook
+
+        now = time.monotonic()
+        if self.handle is not None and not last and now - self.shown < NOTEBOOK_EVERY_S:
+            return
+        self.shown = now
+        if self.handle is None:
+            self.handle = display({"text/plain": text}, raw=True, display_id=True)
+        else:
+            self.handle.update({"text/plain": text}, raw=True)
+
+
+def _about(seconds: float) -> str:
+    """A time to wait, roughly. Example: ``about 2 min``"""
+    if seconds < 99.5:
+        return f"about {seconds:.0f} s"
+    return f"about {seconds / 60:.0f} min" if seconds < 5970 else f"about {seconds / 3600:.1f} h"
 
 
 def print_summary(summary: Mapping[str, Any], folder: Path) -> None:

@@ -91,9 +91,8 @@ def _run(plan: Any, config: Any, registry: Any, hooks: Any, run_dir: Path | None
     printer = StepPrinter(config, folder, quiet=as_json)
     try:
         with printer:
-            summary = launch(
-                plan, config, registry, hooks, folder, resume=resume, say=printer.say, progress=printer.step
-            )
+            shown = {"say": printer.say, "progress": printer.step, "work": printer.work}
+            summary = launch(plan, config, registry, hooks, folder, resume=resume, **shown)
         if as_json:
             emit_json({**summary, "run_dir": str(folder)})
         else:

@@ -18,6 +18,7 @@ from rlhf_core.plan import Plan, library_versions
 from rlhf_core.registry import Registry, check_component
 from rlhf_core.runs.deadline import watched
 from rlhf_core.runs.run_dir import RunDir, check_writable
+from rlhf_core.runs.work import Work
 
 Say = Callable[[str], None]
 Progress = Callable[[int, int | None, Mapping[str, float]], None]
@@ -34,6 +35,7 @@ def run_plan(
     resume: bool,
     say: Say | None = None,
     progress: Progress | None = None,
+    work: Work | None = None,
 ) -> Mapping[str, Any]:
     """Build strategy, session and trainer in this process, and run.
 
@@ -56,6 +58,7 @@ def run_plan(
     )
     session.say = say or session.say
     session.metrics.progress = progress or session.metrics.progress
+    session.work = work or session.work
     ctx = ctx.with_(strategy=strategy, session=session)
     with contextlib.ExitStack() as closing:
         closing.enter_context(session.watchdog.active())

@@ -42,9 +42,8 @@ def main() -> int:
         config = reload(registry, plan, resume=args.resume)
         registry.freeze()
         with StepPrinter(config, args.run_dir, quiet=os.environ.get("RANK", "0") != "0") as printer:
-            run_plan(
-                plan, config, registry, hooks, args.run_dir, resume=args.resume, say=printer.say, progress=printer.step
-            )
+            shown = {"say": printer.say, "progress": printer.step, "work": printer.work}
+            run_plan(plan, config, registry, hooks, args.run_dir, resume=args.resume, **shown)
     except RlhfError as error:
         if not report(error):
             print(f"error: {error}", file=sys.stderr, flush=True)

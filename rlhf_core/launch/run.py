@@ -21,6 +21,7 @@ from rlhf_core.plan import Plan, make_plan, walk_components
 from rlhf_core.registry import Registry
 from rlhf_core.runs.manifest import find_damage
 from rlhf_core.runs.run_dir import RunDir, first_missing
+from rlhf_core.runs.work import Work
 
 log = logging.getLogger("rlhf")
 
@@ -54,6 +55,7 @@ def launch(
     resume: bool,
     say: Say,
     progress: Progress,
+    work: Work | None = None,
 ) -> Mapping[str, Any]:
     """Run the plan in this process, or start one process per rank and wait.
 
@@ -77,7 +79,8 @@ def launch(
     failure: BaseException | None = None
     try:
         if plan.world_size == 1:
-            return run_plan(plan, config, registry, hooks, run_dir, resume=resume, say=say, progress=progress)
+            shown = {"say": say, "progress": progress, "work": work}
+            return run_plan(plan, config, registry, hooks, run_dir, resume=resume, **shown)
         return _run_ranks(plan, config, hooks, run, resume)
     except BaseException as error:
         failure = error

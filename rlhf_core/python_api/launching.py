@@ -62,7 +62,8 @@ def launch_in_process(
     quiet_libraries()
     with StepPrinter(config, folder, quiet=not progress) as printer:
         try:
-            launch(plan, config, registry, hooks, folder, resume=resuming, say=printer.say, progress=printer.step)
+            shown = {"say": printer.say, "progress": printer.step, "work": printer.work}
+            launch(plan, config, registry, hooks, folder, resume=resuming, **shown)
         finally:
             for note in hooks.notes:
                 printer.say(note)

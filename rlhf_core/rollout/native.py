@@ -46,6 +46,8 @@ class NativeEngine:
         self.model, self.tokenizer = model, tokenizer
         self.context = min(context, length_limit(model) or context)
         self.max_concurrent, self.max_batch_tokens = max_concurrent, max_batch_tokens
+        self.on_ended: Callable[[int], None] | None = None
+        """Called every few seconds with how many more completions have ended."""
         if not decodes(model):
             name = type(base_model(model)).__name__
             raise ModelError(
@@ -72,7 +74,10 @@ class NativeEngine:
         Raises:
             ConfigError: a prompt is empty, or does not fit the context together with ``max_tokens``.
         """
-        return self.generate_each(requests, sampling, policy_version)
+        if self.on_ended is None:
+            return self.generate_each(requests, sampling, policy_version)
+        report = self.on_ended
+        return self.generate_each(requests, sampling, policy_version, lambda ended, tokens: report(len(ended)))
 
     def generate_each(
         self,

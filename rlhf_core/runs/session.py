@@ -23,6 +23,7 @@ from rlhf_core.runs.deadline import Watchdog, watched
 from rlhf_core.runs.events import LiveEvents
 from rlhf_core.runs.metric_logger import MetricLogger
 from rlhf_core.runs.run_dir import RunDir
+from rlhf_core.runs.work import Work, unseen
 
 log = logging.getLogger("rlhf")
 
@@ -65,6 +66,8 @@ class RunSession:
         self.interrupted = False
         hooks.stop_reason = None
         self.say: Callable[[str], None] = lambda text: log.info(text)
+        self.work: Work = unseen
+        """Shows how far long work between two steps is; see :mod:`rlhf_core.runs.work`."""
         self._open = False
 
     @property

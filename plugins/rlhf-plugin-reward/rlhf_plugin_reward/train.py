@@ -6,6 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,13 @@ from rlhf_plugin_reward.waiting import beating, trained, wait_for
 
 Say = Callable[[str], None]
 Beat = Callable[[], None]
+Advance = Callable[[int], None]
+Work = Callable[[str, int | None], AbstractContextManager[Advance]]
+"""Shows how far work is: ``session.work``."""
+
+
+def ignore(count: int) -> None:
+    """Nobody watches."""
 
 
 def load_or_train(config: EnsembleConfig, ctx: BuildContext) -> EnsembleReward:
@@ -77,7 +85,8 @@ def _cached(config: EnsembleConfig, ctx: BuildContext) -> Path:
             f"on {len(train)} pairs"
         )
         with beating(folder) as beat:
-            train_ensemble(config, base, train, heldout, ctx.seed, folder, say, device_of(ctx), beat)
+            work = getattr(ctx.session, "work", None)
+            train_ensemble(config, base, train, heldout, ctx.seed, folder, say, device_of(ctx), beat, work)
     else:
         wait_for(folder, config.stall_timeout_s)
     if ctx.strategy is not None:
@@ -117,8 +126,11 @@ def train_ensemble(
     say: Say,
     device: str,
     beat: Beat = lambda: None,
+    work: Work | None = None,
 ) -> None:
     """Train, measure on held-out pairs, and write ``folder`` as a whole; ``beat`` is called after every bit of it.
+
+    ``work`` shows how many updates are done.
 
     Another run may train the same one meanwhile: whoever is done first writes it.
     """
@@ -129,7 +141,9 @@ def train_ensemble(
     cut: Counter[str] = Counter()
     train_items = bootstrap(encode_pairs(train, encoder, cut), config.members, seed)
     heldout_items = encode_pairs(heldout, encoder, cut)
-    nets = _train_members(config, policy, train_items, seed, device, beat)
+    shown = nullcontext(ignore) if work is None else work("training the reward ensemble", _updates(config, train_items))
+    with shown as advance:
+        nets = _train_members(config, policy, train_items, seed, device, beat, advance)
     chosen_NK = _scores(nets, [i.chosen_ids for i in heldout_items], config.batch_tokens, beat)
     rejected_NK = _scores(nets, [i.rejected_ids for i in heldout_items], config.batch_tokens, beat)
     meta = {
@@ -149,31 +163,42 @@ def train_ensemble(
 
 
 def _train_members(
-    config: EnsembleConfig, policy: LoadedModel, items: Sequence[PairItem], seed: int, device: str, beat: Beat
+    config: EnsembleConfig,
+    policy: LoadedModel,
+    items: Sequence[PairItem],
+    seed: int,
+    device: str,
+    beat: Beat,
+    advance: Advance,
 ) -> list[RewardNet]:
-    """One net with K heads where members share a trunk, else K nets."""
+    """One net with K heads where members share a trunk, each with its own bootstrap sample; else K nets."""
     if config.sharing != "none":
-        return [_shared(config, policy, items, seed, device, beat)]
-    return [_member(config, policy, items, seed, k, device, beat) for k in range(config.members)]
+        net = fresh_net(policy, config.members, seed, config.sharing)
+        return [fit(config, net, items, seed, device, beat, advance)]
+    nets: list[RewardNet] = []
+    for k in range(config.members):
+        member_seed = seed * 1000 + k
+        net = fresh_net(policy, 1, member_seed, "none")
+        nets.append(fit(config, net, _sampled(items, k), member_seed, device, beat, advance))
+    return nets
 
 
-def _member(
-    config: EnsembleConfig, policy: LoadedModel, items: Sequence[PairItem], seed: int, k: int, device: str, beat: Beat
-) -> RewardNet:
-    """One whole model on its own bootstrap sample."""
-    sampled_items = [
+def _sampled(items: Sequence[PairItem], k: int) -> list[PairItem]:
+    """A member's own bootstrap sample."""
+    return [
         PairItem(i.name, i.chosen_ids, i.rejected_ids, i.margin, (i.counts_K[k],)) for i in items if i.counts_K[k] > 0
     ]
-    member_seed = seed * 1000 + k
-    return fit(config, fresh_net(policy, 1, member_seed, "none"), sampled_items, member_seed, device, beat)
 
 
-def _shared(
-    config: EnsembleConfig, policy: LoadedModel, items: Sequence[PairItem], seed: int, device: str, beat: Beat
-) -> RewardNet:
-    """One trunk, K heads; each head sees its own bootstrap sample through the pairs' multiplicities."""
-    net = fresh_net(policy, config.members, seed, config.sharing)
-    return fit(config, net, items, seed, device, beat)
+def _updates(config: EnsembleConfig, items: Sequence[PairItem]) -> int:
+    """Updates that all members make together."""
+    if config.sharing != "none":
+        return _steps(config, len(items))
+    return sum(_steps(config, len(_sampled(items, k))) for k in range(config.members))
+
+
+def _steps(config: EnsembleConfig, pairs: int) -> int:
+    return max(1, math.ceil(pairs * config.epochs / config.batch_size))
 
 
 def _scores(nets: Sequence[RewardNet], ids: Sequence[Sequence[int]], batch_tokens: int, beat: Beat) -> Floats:
@@ -214,9 +239,10 @@ def fit(
     seed: int,
     device: str,
     beat: Beat = lambda: None,
+    advance: Advance = ignore,
 ) -> RewardNet:
-    """Run the core's update over seeded permutations of the pairs; ``beat`` is called after each."""
-    steps = max(1, math.ceil(len(items) * config.epochs / config.batch_size))
+    """Run the core's update over seeded permutations of the pairs; ``beat`` and ``advance`` are called after each."""
+    steps = _steps(config, len(items))
     settings = RewardModelConfig(
         optimizer=config.optimizer, micro_batch_size=config.micro_batch_size, batch_size=config.batch_size
     )
@@ -232,6 +258,7 @@ def fit(
         batch, order = [items[i] for i in order[: config.batch_size]], order[config.batch_size :]
         learner.update(batch)
         beat()
+        advance(1)
     return net.eval()
 
 

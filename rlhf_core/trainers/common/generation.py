@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from rlhf_core.contracts import Label, ValidatedEngine, check_rollouts, class_name, requested
 from rlhf_core.functional.statistics import mean
 from rlhf_core.protocols import Agent, RolloutEngine
 from rlhf_core.rollout.seeds import request_seed
 from rlhf_core.runs.deadline import watched
+from rlhf_core.runs.work import Advance
 from rlhf_core.types import FinishReason, PromptGroup, Rollout, SamplingParams
 
 
@@ -29,9 +32,22 @@ class RolloutGenerator:
         self.agent_label = label(agent)
 
     def sample(
-        self, groups: Sequence[PromptGroup], sampling: SamplingParams, version: int, *, tag: object
+        self,
+        groups: Sequence[PromptGroup],
+        sampling: SamplingParams,
+        version: int,
+        *,
+        tag: object,
+        advance: Advance | None = None,
     ) -> list[Rollout]:
         """Sample every group's completions, group by group.
+
+        Args:
+            groups: prompts, and how many completions each.
+            sampling: how they are drawn.
+            version: of the policy.
+            tag: part of every seed.
+            advance: told how many more completions have ended, by an engine that has ``on_ended``.
 
         Raises:
             PluginError: the engine or the agent returned other rollouts than asked for, or in another order.
@@ -39,9 +55,23 @@ class RolloutGenerator:
         seeds = [[request_seed(self.seed, tag, g.prompt.id, i) for i in range(g.group_size)] for g in groups]
         distinct = len({s for row in seeds for s in row})
         assert distinct == sum(g.group_size for g in groups), "two requests of a batch share a seed"
-        with watched("rollout", f"play() of {self.agent_label} for {distinct} completions"):
+        limit = watched("rollout", f"play() of {self.agent_label} for {distinct} completions")
+        with limit, reporting(self.engine.engine, advance):
             rollouts = self.agent.play(list(groups), seeds, self.engine, sampling, version)
         return check_rollouts(rollouts, requested(groups), self.agent_label)
+
+
+@contextlib.contextmanager
+def reporting(engine: Any, advance: Advance | None) -> Iterator[None]:
+    """Let an engine that can tell on the way how many completions have ended do so."""
+    if advance is None or not hasattr(engine, "on_ended"):
+        yield
+        return
+    engine.on_ended = advance
+    try:
+        yield
+    finally:
+        engine.on_ended = None
 
 
 def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:

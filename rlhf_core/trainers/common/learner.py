@@ -21,6 +21,7 @@ from rlhf_core.functional.reduce import reduce_loss
 from rlhf_core.loss_contract import call_loss
 from rlhf_core.protocols import Loss, Strategy
 from rlhf_core.rollout.drift import DRIFT_SPREAD
+from rlhf_core.runs.work import Advance
 from rlhf_core.strategy.no_grad_forward import NoGradForward
 from rlhf_core.trainers.common.config import LoopSettings, OptimizerSettings
 from rlhf_core.trainers.common.micro_batches import MicroBatcher, micro_batches_of_size
@@ -217,8 +218,13 @@ class Learner:
         return reduce_loss(loss, batch.mask_BT, mode, denominator)
 
     @torch.no_grad()
-    def measure(self, samples: Sequence[Any]) -> dict[str, float]:
-        """Loss and metrics of this rank's samples without an update, reduced like a batch over all ranks."""
+    def measure(self, samples: Sequence[Any], advance: Advance = lambda count: None) -> dict[str, float]:
+        """Loss and metrics of this rank's samples without an update, reduced like a batch over all ranks.
+
+        Args:
+            samples: this rank's.
+            advance: called with the size of every micro-batch that is measured.
+        """
         local = [float(sum(i.tokens for i in samples)), float(len(samples))]
         tokens, sequences = self.strategy.sum_over_ranks(local)
         sums: Sums = defaultdict(float)
@@ -228,6 +234,7 @@ class Learner:
             batch = module(micro)
             out = self._loss(batch)
             loss = self.reduce(out.loss, batch, tokens, sequences)
+            advance(len(micro))
             return {"loss": (loss, 0.0), **core_metrics(batch), **out.metrics}
 
         for _, rows in self.no_grad.parts(samples, self.micro_batcher, measured):

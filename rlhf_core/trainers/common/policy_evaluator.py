@@ -117,7 +117,10 @@ class PolicyEvaluator:
         """
         strategy = self.session.strategy
         share = self.groups[:count][strategy.rank :: strategy.world_size]
-        rollouts = self.generator.sample(share, self.sampling, version, tag="eval") if share else []
+        with self.session.work("evaluation", len(share)) as advance:
+            rollouts = (
+                self.generator.sample(share, self.sampling, version, tag="eval", advance=advance) if share else []
+            )
         prompts = [g.prompt for g in share]
         scores = self.rewards.score(prompts, rollouts)
         golds = gold_rows(self.datasets, prompts, rollouts)

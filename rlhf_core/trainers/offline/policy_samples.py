@@ -130,7 +130,10 @@ class PolicySamples:
         """One row per prompt, in order, over all ranks."""
         share = self.groups[self.strategy.rank :: self.strategy.world_size]
         prompts = [g.prompt for g in share]
-        rollouts = self.generator.sample(share, self.sampling, version, tag="eval") if share else []
+        with self.session.work("sampling held-out prompts", len(share)) as advance:
+            rollouts = (
+                self.generator.sample(share, self.sampling, version, tag="eval", advance=advance) if share else []
+            )
         scores = [None] * len(share) if self.rewards is None else self.rewards.score(prompts, rollouts)
         golds = gold_rows(self.datasets, prompts, rollouts)
         rows = [SampledRow(*row) for row in zip(rollouts, scores, golds, self._references(rollouts))]

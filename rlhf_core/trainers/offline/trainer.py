@@ -202,7 +202,8 @@ class OfflineTrainer:
 
     def _measure(self, prefix: str, items: list[Any], step: int) -> dict[str, float]:
         share = self._share(self.prepared(step, items))
-        return {f"{prefix}/{k}": v for k, v in self.learner.measure(share).items()}
+        with self.session.work("evaluation", len(share)) as advance:
+            return {f"{prefix}/{k}": v for k, v in self.learner.measure(share, advance).items()}
 
     def save(self, step: int) -> None:
         """Write the checkpoint of a step, unless it is there."""
