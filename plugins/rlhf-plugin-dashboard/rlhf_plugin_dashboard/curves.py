@@ -16,6 +16,8 @@ POINTS = 1000
 """Most points of a curve that are sent at once; a longer stretch is thinned evenly."""
 KEPT = 200
 """Newest completions that are held."""
+WARNINGS = 20
+"""Newest warnings of monitors that are held."""
 TRACE_WINDOW = 4 << 20
 TEXT = 4000
 """Characters of a prompt or completion that are sent."""
@@ -32,6 +34,7 @@ class RunData:
     path: Path
     _rows: list[dict[str, float]] = field(default_factory=list)
     _rollouts: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=KEPT))
+    _warnings: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=WARNINGS))
     _count: int = 0
     """Completions so far; the newest has this number."""
     _epochs: dict[str, int] = field(default_factory=lambda: {"metrics": 0, "rollouts": 0})
@@ -63,6 +66,7 @@ class RunData:
                     "restarted": seen is None,
                     "rows": new,
                 },
+                "warnings": list(self._warnings),
             }
 
     def _follow(self) -> None:
@@ -74,8 +78,13 @@ class RunData:
         new = self._trace.read()
         if new.restarted:
             self._rollouts.clear()
+            self._warnings.clear()
             self._count = 0
             self._epochs["rollouts"] += 1
+        said = [row for row in new.rows if row.get("event") == "warning"]
+        self._warnings += [
+            {**{k: row.get(k) for k in ("step", "monitor")}, "text": _cut(row.get("text"))} for row in said
+        ]
         for row in _completions(new.rows):
             self._count += 1
             self._rollouts.append({"number": self._count, **row})

@@ -107,10 +107,14 @@ def test_it_goes_on_by_itself_while_a_run_writes(page: Callable[[Path], Page], g
     growing.append("metrics", 1)
     growing.append_half("metrics")
     growing.append("trace", 3)
+    warning = {"event": "warning", "step": 2, "stage": "monitor", "monitor": "hacking", "text": "lengths grow"}
+    with (growing.path / "trace.jsonl").open("a") as file:
+        file.write(json.dumps(warning) + "\n")
     seen.wait(f"{label}.endsWith('at step 2')")
     assert "2 of 4" in seen.find("#list tr").text
     seen.wait(f"document.querySelectorAll('#newest li').length > {count}")
     assert "step 1" not in seen.visible("#newest li .meta")[0]
+    assert seen.visible("#warnings li") == ["first, step 2, hacking: lengths grow"]
     seen.wait_for_colour("reward/mean", BLUE)
     growing.append("metrics", 9)
     (growing.path / "summary.json").write_text('{"status": "completed"}')

@@ -53,6 +53,7 @@
     const rollouts = [...slots.keys()].flatMap((name) => known.get(name)?.rollouts || []);
     rollouts.sort((a, b) => b.step - a.step || b.number - a.number);
     Lists.drawRollouts(rollouts, slots, field("text").value.toLowerCase());
+    Lists.drawWarnings([...slots.keys()].flatMap((name) => known.get(name)?.warnings || []));
     const query = [...slots.keys()].map((name) => `run=${encodeURIComponent(name)}`).join("&");
     if (query) field("report").href = `report?${query}`;
     else field("report").removeAttribute("href");
@@ -66,7 +67,8 @@
     const epoch = news.rollouts.cursor.split(".")[0];
     const fresh = news.rollouts.rows.map((row) => ({ ...row, run: name, epoch })).reverse();
     const before = news.rollouts.restarted ? [] : had.rollouts;
-    known.set(name, { metrics: news.metrics.cursor, newest: news.rollouts.cursor, rollouts: [...fresh, ...before].slice(0, KEPT) });
+    const warnings = news.warnings.map((one) => ({ ...one, run: name }));
+    known.set(name, { metrics: news.metrics.cursor, newest: news.rollouts.cursor, rollouts: [...fresh, ...before].slice(0, KEPT), warnings });
   };
 
   const say = (text, lost) => {

@@ -86,6 +86,17 @@ const Lists = (() => {
     document.getElementById("legend").replaceChildren(...items);
   };
 
+  let told = "";
+
+  /** What monitors said last, of the selected runs. */
+  const drawWarnings = (warnings) => {
+    const newest = warnings.sort((a, b) => b.step - a.step).slice(0, 4);
+    if (told === JSON.stringify(newest)) return;
+    told = JSON.stringify(newest);
+    const lines = newest.map((one) => element("li", `${one.run}, step ${one.step}, ${one.monitor}: ${one.text}`));
+    document.getElementById("warnings").replaceChildren(...lines);
+  };
+
   const item = (row, slot, several) => {
     const li = element("li");
     li.dataset.number = row.number;
@@ -133,5 +144,5 @@ const Lists = (() => {
     set(document.getElementById("count"), `${wanted.length} of the ${fits.length} newest`);
   };
 
-  return { drawRuns, drawLegend, drawRollouts };
+  return { drawRuns, drawLegend, drawWarnings, drawRollouts };
 })();
