@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from rlhf_core.cli.common import Choice
+
 if TYPE_CHECKING:
     from rlhf_core.runs.read import StoredRun
 
+SORTS = ("started", "name", "status", "algo", "steps", "reward", "loss")
+STATUSES = ("completed", "stopped", "interrupted", "failed", "unfinished", "damaged")
 SLOTS = ("trainer", "loss", "advantage", "reward")
 
 
@@ -20,12 +25,23 @@ def runs() -> None:
 
 @runs.command("list")
 @click.option("--root", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Where to look.")
-@click.option("--json", "as_json", is_flag=True, help="For machines.")
-def list_(root: Path, as_json: bool) -> None:
-    """Runs of a folder, unfinished ones included."""
-    from rlhf_core.cli.common import emit_json, table
+@click.option("--sort", type=Choice(SORTS), default="started", show_default=True, help="Column to sort by.")
+@click.option("--reverse", is_flag=True, help="Largest, last or newest first.")
+@click.option("--algo", help="Only runs of this algorithm.")
+@click.option("--status", type=Choice(STATUSES), help="Only runs of this status.")
+@click.option("--model", help="Only runs whose model has this in its path.")
+@click.option("--dataset", help="Only runs whose data has this in its name.")
+@click.option("--json", "as_json", is_flag=True, help="For machines; every column.")
+def list_(root: Path, sort: str, reverse: bool, as_json: bool, **wanted: str | None) -> None:
+    """Runs of a folder, unfinished ones included. A wide terminal shows more columns.
+
+    \b
+    rlhf runs list --algo grpo --sort reward --reverse
+    """
+    from rlhf_core.cli.common import emit_json
+    from rlhf_core.cli.runs_table import print_runs, sorted_rows
     from rlhf_core.errors import RlhfError, RunDirError
-    from rlhf_core.runs.read import read_run, run_folders
+    from rlhf_core.runs.read import read_run, run_folders, started
 
     if not root.is_dir() and root != Path("runs"):
         raise RunDirError(f"there is no folder '{root}'", fix="check --root")
@@ -34,14 +50,22 @@ def list_(root: Path, as_json: bool) -> None:
         try:
             rows.append(_head(read_run(path)))
         except RlhfError as error:
-            rows.append({"run": str(path), "status": "damaged", "error": str(error)})
+            rows.append({"run": str(path), "status": "damaged", "started": started(path), "error": str(error)})
+    shown = sorted_rows([row for row in rows if _wanted(row, wanted)], sort, reverse=reverse)
     if as_json:
-        emit_json(rows)
+        emit_json(shown)
     elif not rows:
         click.echo(f"no runs in {root}; start one with: rlhf train --algo grpo --reward ensemble")
+    elif not shown:
+        click.echo(f"none of the {len(rows)} runs in {root} is of this kind")
     else:
-        keys = ("run", "status", "algo", "reward", "model", "dataset", "steps", "last_value")
-        table(keys, ([_text(row.get(k)) for k in keys] for row in rows))
+        print_runs(shown)
+
+
+def _wanted(row: dict[str, Any], wanted: Mapping[str, str | None]) -> bool:
+    """Whether a run is what the options ask for."""
+    exact = all(wanted.get(k) in (None, row.get(k)) for k in ("algo", "status"))
+    return exact and all((wanted.get(k) or "") in str(row.get(k, "")) for k in ("model", "dataset"))
 
 
 @runs.command()
@@ -132,15 +156,19 @@ def _seen_in_training(stored_runs: list[StoredRun], labels: list[str]) -> list[s
 
 
 def _head(run: StoredRun) -> dict[str, Any]:
-    reward = run.series().get("reward/mean") or run.series().get("loss") or [None]
+    from rlhf_core.runs.read import started
+
+    last = {key: values[-1] for key, values in run.series().items()}
     head = {
         "run": str(run.path),
+        "started": started(run.path),
         "status": run.status,
         "steps": run.steps,
         "seed": run.plan.seed,
         "model": run.plan.config["model"]["path"],
         "dataset": run.datasets,
-        "last_value": reward[-1],
+        "last_reward": last.get("reward/mean"),
+        "last_loss": last.get("loss"),
     }
     names = {("algo" if slot == "trainer" else slot): run.name_of(slot) for slot in SLOTS}
     reason = {"stop_reason": run.summary["stop_reason"]} if run.summary and run.summary.get("stop_reason") else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,6 +88,11 @@ def read_run(path: Path) -> StoredRun:
         ) from error
     saved = [p.name.removeprefix("step-") for p in (path / "checkpoints").glob("step-*")]
     return StoredRun(path, plan, summary, failure, rows, tuple(sorted(int(n) for n in saved if n.isdigit())))
+
+
+def started(path: Path) -> str:
+    """When a run was begun: the time of its plan. Example: ``2026-01-31 14:25``"""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime((path / "plan.json").stat().st_mtime))
 
 
 def _json(path: Path) -> Mapping[str, Any] | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,7 @@ def test_list(rlhf: Rlhf, unfinished: Path, finished_run: Path) -> None:
     damaged = unfinished.with_name("damaged")
     damaged.mkdir()
     (damaged / "plan.json").write_text("{")
-    rows = json.loads(rlhf("runs", "list", "--root", unfinished.parent, "--json").out)
+    rows = json.loads(rlhf("runs", "list", "--root", unfinished.parent, "--sort", "name", "--json").out)
     assert [(Path(r["run"]).name, r["status"]) for r in rows] == [
         ("broken-off", "unfinished"),
         ("damaged", "damaged"),
@@ -38,8 +40,58 @@ def test_list(rlhf: Rlhf, unfinished: Path, finished_run: Path) -> None:
     ]
     assert (rows[0]["steps"], rows[2]["steps"]) == (2, 3)
     text = rlhf("runs", "list", "--root", unfinished.parent).out
-    assert "pocket/arithmetic" in text
     assert "damaged" in text
+    assert rows[2]["last_reward"] is not None
+    assert rows[2]["started"][:4].isdigit()
+
+
+def make(root: Path, name: str, finished_run: Path, when: float, **changes: Any) -> None:
+    shutil.copytree(finished_run, root / name, ignore=shutil.ignore_patterns("checkpoints", "final", "trace.jsonl"))
+    plan = json.loads((root / name / "plan.json").read_text())
+    plan["config"]["trainer"]["name"] = changes.get("algo", "grpo")
+    (root / name / "plan.json").write_text(json.dumps(plan))
+    lines = (root / name / "metrics.jsonl").read_text().splitlines()[: changes.get("lines")]
+    (root / name / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    os.utime(root / name / "plan.json", (when, when))
+
+
+def test_list_fits_a_terminal(rlhf: Rlhf, finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, now = tmp_path / "many", time.time()
+    make(root, "grpo-20260131-142501-with-a-long-name-of-its-own", finished_run, now)
+    make(root, "reinforce", finished_run, now - 60, algo="reinforce_pp_baseline")
+    make(root, "old", finished_run, now - 3 * 365 * 86400, algo="sft")
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = rlhf("runs", "list", "--root", root).out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].split() == ["run", "started", "status", "algo", "steps", "reward", "loss"]
+    assert lines[2].startswith("old ")
+    assert str(time.localtime().tm_year - 3) in lines[2]
+    assert lines[4].startswith("grpo-20260131")
+    monkeypatch.setenv("COLUMNS", "200")
+    wide = rlhf("runs", "list", "--root", root).out
+    assert {"model", "dataset", "scored"} <= set(wide.splitlines()[0].split())
+    assert "pocket/arithmetic" in wide
+    assert "with-a-long-name-of-its-own" in wide
+
+
+def test_list_sorts_and_filters(rlhf: Rlhf, finished_run: Path, tmp_path: Path) -> None:
+    root, now = tmp_path / "many", time.time()
+    make(root, "b", finished_run, now, algo="sft")
+    make(root, "a", finished_run, now - 60, lines=2)
+    make(root, "c", finished_run, now - 120)
+
+    def names(*options: object) -> str:
+        rows = json.loads(rlhf("runs", "list", "--root", root, *options, "--json").out)
+        return "".join(Path(row["run"]).name for row in rows)
+
+    assert names() == "cab"
+    assert names("--reverse") == "bac"
+    assert names("--sort", "name") == "abc"
+    assert names("--sort", "steps")[0] == "a"
+    assert names("--algo", "sft") == "b"
+    assert names("--dataset", "arith", "--model", "pock", "--status", "completed", "--algo", "grpo") == "ca"
+    assert rlhf("runs", "list", "--root", root, "--sort", "stepz").code == 2
+    assert "none of the 3 runs" in rlhf("runs", "list", "--root", root, "--algo", "dpo").out
 
 
 def test_list_of_nothing(rlhf: Rlhf) -> None:
