@@ -20,7 +20,7 @@ PREFERRED = (
     "wins.gold.win_rate.rate",
     "wins.reward.win_rate.rate",
     "accuracy",
-    "pass@1",
+    "pass_at.1.value",
     "mean",
     "pairs",
     "rows",

@@ -93,7 +93,7 @@ def _beginning(recipe: Recipe, name: str) -> str:
 def _check_training(
     recipe: Recipe, stage: Stage, settings: Mapping[str, Any], waits_for: Sequence[str]
 ) -> Mapping[str, Any]:
-    training.check_keys(settings, f"{recipe.file}, stage '{stage.name}'")
+    training.check_keys(settings, f"stage '{stage.name}'")
     if UNMADE in str(settings):
         training.check_settings(settings)
         return {}

@@ -33,14 +33,15 @@ def plan_runs(sweep: Sweep, root: Path) -> list[SweepRun]:
     """
     runs: list[SweepRun] = []
     for point in sweep.points:
+        try:
+            settings = sweep.settings(point, sweep.seeds[0])
+            check_keys(settings, "base")
+            plan = dry_run(settings)
+        except UserError as error:
+            where = "; ".join(part for part in (str(sweep.file), error.where) if part)
+            raise type(error)(f"{point.label}: {error.what}", where=where, why=error.why, fix=error.fix) from error
+        name = re.sub(r"[^A-Za-z0-9=._-]+", "_", point.label)[:80]
         for seed in sweep.seeds:
-            settings = sweep.settings(point, seed)
-            try:
-                check_keys(settings, f"{sweep.file}, base")
-                parts = plan_parts(dry_run(settings), {})
-            except UserError as error:
-                where = "; ".join(part for part in (str(sweep.file), error.where) if part)
-                raise type(error)(f"{point.label}: {error.what}", where=where, why=error.why, fix=error.fix) from error
-            name = re.sub(r"[^A-Za-z0-9=._-]+", "_", point.label)[:80]
-            runs.append(SweepRun(point, seed, settings, root / f"{name}-seed{seed}-{key_of(parts)[:6]}"))
+            key = key_of(plan_parts({**plan, "config": {**plan["config"], "seed": seed}}, {}))[:6]
+            runs.append(SweepRun(point, seed, sweep.settings(point, seed), root / f"{name}-seed{seed}-{key}"))
     return runs

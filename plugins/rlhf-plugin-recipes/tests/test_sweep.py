@@ -1,0 +1,154 @@
+"""Sweeps: what they expand to, what is refused, and what is made of finished runs; the runs are real."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import rlhf_core
+from rlhf_plugin_recipes.files import shipped
+from rlhf_plugin_recipes.sweep.curves import Curve, interval, over_seconds, over_steps
+from rlhf_plugin_recipes.sweep.read import read_sweep
+
+BASE = {
+    "algo": "grpo",
+    "reward": "verifier",
+    "dataset": "pocket/arithmetic",
+    "threads": 1,
+    "trainer": {
+        "steps": 2,
+        "rollout_batch_size": 8,
+        "eval_samples": 4,
+        "eval_every": 1,
+        "sampling": {"max_tokens": 8},
+    },
+}
+METRIC = {"base": BASE, "metric": "eval/reward/mean"}
+RATES = {"trainer.optimizer.learning_rate": [1e-4, 1e-3]}
+
+
+def write(sections: dict[str, Any], file: Path = Path("s.yaml")) -> Path:
+    file.write_text(yaml.safe_dump(sections, sort_keys=False))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({**METRIC, "grid": {"trainer.optimizer.lerning_rate": [1]}}, "did you mean 'learning_rate'?"),
+        ({**METRIC, "grid": {"traner.steps": [1]}}, "did you mean 'trainer'"),
+        ({**METRIC, "grid": {"trainer.steps": [2, -1]}}, "steps=-1"),
+        ({**METRIC, "points": {"a": {"loss": "grpo_clop"}}}, "did you mean 'grpo_clip'"),
+        ({**METRIC, "grid": {"trainer.steps": 3}}, "trainer.steps is not a list"),
+        ({**METRIC, "grids": RATES}, "did you mean 'grid'?"),
+        (METRIC, "nothing varies"),
+        ({"base": BASE, "grid": RATES}, "a sweep needs a metric"),
+        ({"metric": "loss", "grid": RATES}, "a sweep needs a base"),
+        ({**METRIC, "grid": RATES, "seeds": []}, "seeds must be a list"),
+        ({**METRIC, "grid": {"trainer.steps": [2, 2]}}, "'steps=2' stands twice"),
+        ({**METRIC, "random": {"count": 2, "settings": {"seed": {"normal": [0, 1]}}}}, "no way to draw it"),
+        ({**METRIC, "random": {"count": 2, "settings": {"a.b": {"log_uniform": [0, 1]}}}}, "needs two bounds"),
+        ({**METRIC, "random": {"cont": 2, "settings": {}}}, "did you mean 'count'"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_the_first_run(rlhf: Any, sections: dict[str, Any], said: str) -> None:
+    ran = rlhf("sweep", write(sections))
+    assert ran.code == 2, ran.err
+    assert said in ran.err
+    assert not Path("runs").exists()
+
+
+def test_points_grid_and_draws_multiply_and_draws_repeat(tmp_path: Path) -> None:
+    draws = {"count": 3, "seed": 7, "settings": {"trainer.steps": {"integer": [2, 90]}, "x.y": {"choice": ["a", "b"]}}}
+    sections = {**METRIC, "points": {"p": {"loss": "dapo"}}, "grid": RATES, "random": draws}
+    sweep = read_sweep(write(sections, tmp_path / "s.yaml"))
+    assert len(sweep.points) == 1 * 2 * 3
+    assert sweep.points == read_sweep(tmp_path / "s.yaml").points
+    assert sweep.points != read_sweep(tmp_path / "s.yaml", ["random.seed=8"]).points
+    settings = sweep.settings(sweep.points[-1], seed=5)
+    assert settings["trainer"]["optimizer"] == {"learning_rate": 1e-3}
+    assert settings["loss"] == {"name": "dapo"}
+    assert settings["seed"] == 5
+    assert settings["trainer"]["rollout_batch_size"] == 8
+
+
+def test_shipped_sweeps_are_valid(rlhf: Any) -> None:
+    assert {"learning_rate", "baseline", "clip", "off_policy"} <= set(shipped("sweeps"))
+    listed = json.loads(rlhf("sweep", "--list", "--json").out)
+    assert all(row["about"] for row in listed)
+    for name in shipped("sweeps"):
+        ran = rlhf("sweep", name, "--seeds", "0", "--dry-run", "--json")
+        assert ran.code == 0, ran.err
+        assert not any(row["finished"] for row in json.loads(ran.out))
+
+
+def test_intervals_are_students() -> None:
+    one = interval([1.0, 2.0, 3.0])
+    assert one.mean == 2.0
+    assert one.high == pytest.approx(2.0 + 4.30265 * 1 / 3**0.5)
+    assert interval([0.5]).low is None
+
+
+def test_curves_meet_at_common_steps_and_seconds() -> None:
+    fast = Curve((0, 1, 2), (0.0, 1.0, 2.0), (0.0, 1.0, 2.0))
+    slow = Curve((0, 2), (0.0, 4.0), (0.0, 4.0))
+    steps, means = over_steps([fast, slow])
+    assert steps == [0.0, 2.0]
+    assert [one.mean for one in means] == [0.0, 3.0]
+    seconds, means = over_seconds([fast, slow])
+    assert seconds[-1] == 2.0
+    assert means[-1].mean == pytest.approx((2.0 + 2.0) / 2)
+
+
+def test_finished_runs_are_taken_and_compared(rlhf: Any) -> None:
+    file = write({**METRIC, "grid": RATES, "seeds": [0, 1], "also": ["entropy", "entropi"]})
+    planned = json.loads(rlhf("sweep", file, "--dry-run", "--json").out)
+    assert len({row["folder"] for row in planned}) == 4
+    for row in planned:
+        settings = {"trainer": BASE["trainer"], "threads": 1, "trainer.optimizer.learning_rate": rate_of(row["point"])}
+        data = {"reward": "verifier", "dataset": "pocket/arithmetic", "seed": row["seed"]}
+        rlhf_core.train("grpo", settings=settings, run_dir=row["folder"], progress=False, **data)
+    ran = rlhf("sweep", file)
+    assert ran.code == 0, ran.err
+    assert "4 finished before, 0 to do" in ran.err
+    result = json.loads(Path("runs/sweeps/s/results.json").read_text())
+    assert [point["seeds_text"] for point in result["points"]] == ["2 of 2", "2 of 2"]
+    last = [run["final"]["eval/reward/mean"] for run in result["runs"] if run["point"] == "learning_rate=0.001"]
+    assert result["points"][1]["final"]["eval/reward/mean"]["mean"] == pytest.approx(sum(last) / 2)
+    assert "no run has the metric 'entropi': did you mean 'entropy'?" in ran.out
+    assert "+-" in Path("runs/sweeps/s/results.md").read_text()
+    drawing = Path("runs/sweeps/s/curves.svg").read_text()
+    assert drawing.count('id="axes_') == 4, "two metrics, each against steps and against seconds"
+    folder = Path(planned[0]["folder"])
+    shutil.rmtree(folder / "final")
+    assert [row["finished"] for row in json.loads(rlhf("sweep", file, "--dry-run", "--json").out)].count(False) == 1
+
+
+def rate_of(label: str) -> float:
+    return float(label.split("=")[1])
+
+
+@pytest.mark.slow
+def test_one_failure_is_reported_the_others_are_kept_and_the_command_goes_on(tmp_path: Path) -> None:
+    base = {**BASE, "dataset": {"name": "jsonl", "path": "rows.jsonl"}}
+    rows = [{"prompt": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(16)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    points = {"good": {}, "bad": {"trainer.max_missing_fraction": 0.0, "reward.timeout_s": 1e-6}}
+    write({"base": base, "metric": "reward/mean", "points": points, "seeds": [0, 1]}, tmp_path / "s.yaml")
+    command = [sys.executable, "-m", "rlhf_core.cli.main", "sweep", "s.yaml", "--jobs", "2"]
+    first = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert first.returncode == 1, first.stderr
+    assert "2 of 4 runs failed" in first.stderr
+    result = json.loads((tmp_path / "runs/sweeps/s/results.json").read_text())
+    assert [run["status"] for run in result["runs"]] == ["done", "done", "failed", "failed"]
+    assert all(run["error"] for run in result["runs"][2:])
+    again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert again.returncode == 1
+    assert "2 finished before, 2 to do" in again.stderr
