@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from rlhf_core.api import Prompt, Rollout
+    from rlhf_core.api import BuildContext, ComponentConfig, Prompt, Rollout
     from rlhf_core.sdk import Datasets, Registry
 
 
@@ -47,10 +47,10 @@ def pairs(dataset: str, output: Path, as_json: bool, **options: Any) -> None:
     check_output(output)
     datasets = open_datasets(registry, dataset, options["seed"])
     prompts = chosen_prompts(datasets, options["skip"], options["count"])
-    check_ranking(datasets, prompts, options)
+    chosen, ctx = ranking(registry, datasets, prompts, options)
     quiet_libraries()
     rollouts = sample(registry, prompts, options)
-    values = score(registry, datasets, prompts, rollouts, options)
+    values = score(chosen, ctx, prompts, rollouts, options["n"])
     rows, left_out = ranked(prompts, rollouts, values, options["n"])
     write_rows(output, rows)
     result = {
@@ -80,21 +80,32 @@ def chosen_prompts(datasets: Datasets, skip: int, count: int | None) -> list[Pro
     return prompts
 
 
-def check_ranking(datasets: Datasets, prompts: Sequence[Prompt], options: dict[str, Any]) -> None:
-    """Refuse a call that says in no way, or in several, how answers are ranked.
+def ranking(
+    registry: Registry, datasets: Datasets, prompts: Sequence[Prompt], options: dict[str, Any]
+) -> tuple[ComponentConfig | None, BuildContext]:
+    """The reward that ranks answers, checked, and what it is built with; None for the gold score.
 
     Raises:
-        ConfigError: says what to give.
+        ConfigError: the call says in no way, or in several, how answers are ranked.
+        PluginError: there is no such reward.
     """
     from rlhf_core.api import ConfigError
+    from rlhf_core.sdk import chosen_reward, context_of
 
     ways = [way for way in ("name", "folder", "gold") if options[way]]
     if len(ways) != 1:
         raise ConfigError("say by what answers are ranked", fix="one of --reward NAME, --reward-model FOLDER, --gold")
-    if options["gold"] and options["settings"]:
-        raise ConfigError("--set has no effect with --gold", fix="leave it out")
-    if options["gold"] and not all(datasets.has_gold(prompt) for prompt in prompts):
-        raise ConfigError("the dataset has no gold score", fix="--reward NAME, or --reward-model FOLDER")
+    if options["gold"]:
+        if options["settings"]:
+            raise ConfigError("--set has no effect with --gold", fix="leave it out")
+        if not all(datasets.has_gold(prompt) for prompt in prompts):
+            raise ConfigError("the dataset has no gold score", fix="--reward NAME, or --reward-model FOLDER")
+        return None, context_of(registry, seed=options["seed"]).with_(datasets=datasets)
+    chosen = chosen_reward(registry, options["folder"], options["name"], options["settings"])
+    ctx = context_of(registry, seed=options["seed"], reward=chosen)
+    ctx = ctx.with_(datasets=datasets, config=ctx.config.model_copy(update={"dataset": datasets.settings}))
+    chosen.preflight(ctx)
+    return chosen, ctx
 
 
 def sample(registry: Registry, prompts: Sequence[Prompt], options: dict[str, Any]) -> list[Rollout]:
@@ -108,24 +119,17 @@ def sample(registry: Registry, prompts: Sequence[Prompt], options: dict[str, Any
 
 
 def score(
-    registry: Registry,
-    datasets: Datasets,
-    prompts: Sequence[Prompt],
-    rollouts: Sequence[Rollout],
-    options: dict[str, Any],
+    chosen: ComponentConfig | None, ctx: BuildContext, prompts: Sequence[Prompt], rollouts: Sequence[Rollout], n: int
 ) -> list[float | None]:
     """A number for each answer; None where there is none."""
     from rlhf_core.api import Sample
-    from rlhf_core.sdk import chosen_reward, context_of, open_component, score_samples
+    from rlhf_core.sdk import open_component, score_samples
 
-    of_rollout = [prompt for prompt in prompts for _ in range(options["n"])]
+    of_rollout = [prompt for prompt in prompts for _ in range(n)]
     samples = [Sample(p, r.text, r.finish_reason) for p, r in zip(of_rollout, rollouts, strict=True)]
-    if options["gold"]:
-        golds = [datasets.gold(one) for one in samples]
+    if chosen is None:
+        golds = [ctx.datasets.gold(one) for one in samples]
         return [None if gold is None else float(gold["value"]) for gold in golds]
-    chosen = chosen_reward(registry, options["folder"], options["name"], options["settings"])
-    ctx = context_of(registry, seed=options["seed"], reward=chosen).with_(datasets=datasets)
-    chosen.preflight(ctx)
     with open_component("reward", chosen, ctx) as reward:
         scores = score_samples(reward, samples, f"reward '{chosen.name}'")
     return [None if not one.ok or one.value is None else float(one.value) for one in scores]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -177,6 +178,8 @@ class Execution:
     def _words(self, planned: StagePlan, folder: Path) -> list[str]:
         """The command of a stage; an interrupted training goes on with its own checkpoints."""
         stage = planned.stage
+        if stage.kind_name == "ensemble":  # killed between its last write and ours; the command replaces nothing
+            shutil.rmtree(folder / stage.kind.places["output"], ignore_errors=True)
         if stage.kind_name != "train":
             return [*stage.kind.command, *command_words(stage, planned.settings, folder)]
         if _can_resume(folder):
