@@ -30,6 +30,9 @@ REPORT_POLICY = (
 """The report holds its scripts inside; sandboxed, it cannot reach the dashboard whatever its texts do."""
 RESCAN_S = 2.0
 MOST_OF_REPORT = 6
+"""Runs on one report."""
+ROLLOUTS = 2000
+"""Most completions of each run on it."""
 ASSETS = {"": "dashboard.html", **{name: name for name in ("dashboard.css", "dashboard.js", "curves.js", "lists.js")}}
 BOKEH = ("bokeh.min.js", "bokeh-api.min.js")
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".json": "application/json"}
@@ -111,17 +114,17 @@ class Site:
         return _json(news)
 
     def _report(self, query: Query) -> Answer:
-        from rlhf_core.sdk import find_run
         from rlhf_plugin_report.page import render
         from rlhf_plugin_report.read import read_page
+        from rlhf_plugin_report.stored import open_run
 
         known = set(self.names())
         wanted = [name for name in query.get("run", []) if name in known][:MOST_OF_REPORT]
         if not wanted:
             return text("no run of this dashboard was named", 404)
         try:
-            found = [find_run(str(self._heads[name].path)) for name in wanted]
-            page = render(read_page(found, 2000))
+            found = [open_run(str(self._heads[name].path)) for name in wanted]
+            page = render(read_page(found, ROLLOUTS))
         except RlhfError as error:
             return text(str(error), 409)
         return Answer(page.encode(), "text/html", policy=REPORT_POLICY)

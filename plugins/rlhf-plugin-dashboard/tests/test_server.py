@@ -211,11 +211,16 @@ def test_the_report_of_selected_runs_is_in_a_sandbox(server: Dashboard, root: Pa
     assert b"<!doctype html>" in body
 
 
-def test_a_damaged_run_has_no_report_and_the_dashboard_goes_on(server: Dashboard, root: Path) -> None:
+def test_a_damaged_run_has_a_report_that_names_the_damage_and_one_that_is_gone_has_none(
+    server: Dashboard, root: Path
+) -> None:
     (root / "first" / "plan.json").write_text("{")
     status, _, body = ask(server, f"/{server.token}/report?run=first")
-    assert status == 409
+    assert status == 200
     assert b"plan.json" in body
+    (root / "first" / "plan.json").unlink()
+    status, _, body = ask(server, f"/{server.token}/report?run=first")
+    assert (status, b"is no run" in body) == (409, True)
     assert ask(server, f"/{server.token}/api/runs")[0] == 200
 
 
