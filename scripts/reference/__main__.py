@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from scripts.reference import api, cli, components, run_config, sdk, studies
+from scripts.reference import algorithms, api, cli, components, run_config, sdk, studies
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 HEAD = "<!-- Written by `make docs` from the code; changes made here are lost. -->\n\n"
@@ -26,16 +26,16 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a page would change")
     check = parser.parse_args().check
     texts = {**{name: make() for name, make in PAGES.items()}, **components.pages()}
-    pages = {FOLDER / name: HEAD + text for name, text in texts.items()}
+    pages = {**{FOLDER / name: HEAD + text for name, text in texts.items()}, **algorithms.pages()}
     stale = [f for f, text in pages.items() if not f.exists() or f.read_text() != text]
     for file in stale:
-        print(f"{'out of date' if check else 'wrote'}: docs/reference/{file.relative_to(FOLDER)}")
+        print(f"{'out of date' if check else 'wrote'}: docs/{file.relative_to(FOLDER.parent)}")
         if not check:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(pages[file])
     gone = [file for file in FOLDER.rglob("*.md") if file not in pages]
     for file in gone:
-        print(f"{'of nothing any more' if check else 'removed'}: docs/reference/{file.relative_to(FOLDER)}")
+        print(f"{'of nothing any more' if check else 'removed'}: docs/{file.relative_to(FOLDER.parent)}")
         if not check:
             file.unlink()
     return 1 if check and (stale or gone) else 0

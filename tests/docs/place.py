@@ -1,0 +1,104 @@
+"""A folder with the files and models that the commands of the documentation name, so that they can be executed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tests.docs.blocks import ROOT
+
+WEIGHTS = ROOT / "rlhf_core" / "pocket" / "weights"
+POLICIES = ("my-model", "M", "MODEL", "trunk", "runs/sft/final")
+REWARD_MODELS = ("RM", "runs/rm/final", "runs/other_reward_model/final", "A/final", "B/final", "REWARD")
+SUMS = [(a, b) for a in range(1, 9) for b in range(1, 9)]
+
+
+def furnish(folder: Path) -> None:
+    """Write every file that a command may read; models are the built-in one, reward models have an untrained head."""
+    (folder / "configs").symlink_to(ROOT / "configs")
+    for name in POLICIES:
+        link = folder / name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(WEIGHTS)
+    for name, rows in tables().items():
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / name).write_text(text)
+        with gzip.open(folder / f"{name}.gz", "wt") as file:
+            file.write(text)
+    (folder / "mine.yaml").write_text("trainer:\n  steps: 3\n")
+
+
+def reward_models(folder: Path) -> None:
+    """One-label classifiers where the commands look for trained reward models."""
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    torch.manual_seed(0)
+    model = AutoModelForSequenceClassification.from_pretrained(WEIGHTS, num_labels=1)
+    tokenizer = AutoTokenizer.from_pretrained(WEIGHTS)
+    model.config.pad_token_id = tokenizer.pad_token_id
+    first = folder / REWARD_MODELS[0]
+    model.save_pretrained(first)
+    tokenizer.save_pretrained(first)
+    for name in REWARD_MODELS[1:]:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).symlink_to(first)
+
+
+def tables() -> dict[str, Iterable[dict[str, Any]]]:
+    """File name -> rows."""
+    ask = [f"What is {a} + {b}?" for a, b in SUMS]
+    right = [f"The answer is {a + b}." for a, b in SUMS]
+    padded = [f"Absolutely! {text} It is always good to know such things." for text in right]
+    gsm8k = [{"question": q, "answer": f"{a} + {b} = {a + b}\n#### {a + b}"} for q, (a, b) in zip(ask, SUMS)]
+    scored = [
+        {"prompt": q, "completion": text, "scores": {"taste": len(text) / 40, "rules": float(i)}, "gold": float(i)}
+        for q, *both in zip(ask, padded, right)
+        for i, text in enumerate(both)
+    ]
+    ifeval = {
+        "key": 1,
+        "prompt": "Answer without a comma.",
+        "instruction_id_list": ["punctuation:no_comma"],
+        "kwargs": [{}],
+    }
+    mbpp = {
+        "task_id": 1,
+        "prompt": "Write f.",
+        "code": "def f(): return 1",
+        "test_list": ["assert f() == 1"],
+        "test_imports": [],
+    }
+    return {
+        "demos.jsonl": [{"prompt": q, "completion": text} for q, text in zip(ask, right)],
+        "chats.jsonl": [
+            {"messages": [{"role": "user", "content": q}, {"role": "assistant", "content": text}]}
+            for q, text in zip(ask, right)
+        ],
+        "pairs.jsonl": [{"prompt": q, "chosen": c, "rejected": r} for q, c, r in zip(ask, right, padded)],
+        "prompts.jsonl": [{"prompt": q, "answer": str(a + b)} for q, (a, b) in zip(ask, SUMS)],
+        "answers.jsonl": [
+            {"prompt": q, "completion": text, "gold": float(i)}
+            for q, *both in zip(ask, padded, right)
+            for i, text in enumerate(both)
+        ],
+        "labels.jsonl": [
+            {"prompt": q, "completion": c, "label": i % 2 == 0} for i, (q, c) in enumerate(zip(ask, right))
+        ],
+        "scored.jsonl": scored,
+        "graded.jsonl": [
+            {"prompt": q, "completion": c, "grades": dict.fromkeys(CRITERIA, 1 + i % 5)}
+            for i, (q, c) in enumerate(zip(ask, right))
+        ],
+        "train.jsonl": gsm8k,
+        "test.jsonl": gsm8k[:8],
+        "passes.jsonl": [{"id": str(i), "pass_rate": 0.5} for i in range(8)],
+        "input_data.jsonl": [ifeval],
+        "mbpp.jsonl": [{**mbpp, "task_id": i, "prompt": f"Write f, version {i}."} for i in range(40)],
+    }
+
+
+CRITERIA = ("helpfulness", "honesty", "harmlessness", "conciseness", "specificity")

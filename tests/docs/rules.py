@@ -1,0 +1,61 @@
+"""What is done with each command of the documentation: executed, executed as a dry run, or not, and why not."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from tests.docs.blocks import Command
+
+NOT_RUN: dict[str, str] = {
+    r"--judge anthropic(?!.*--dry-run)|--reward (judge|rubric)\b|wandb|name: judge|ANTHROPIC": "needs a key",
+    r"^rlhf eval lm_eval:": "needs a network",
+    r"^tensorboard|^twine|^python -m (build|twine)|^rlhf dashboard": "a server, or a publication",
+    r"^rlhf study run": "minutes to hours; the studies' own tests run each with --smoke",
+    r"^rlhf discover|^python -m (rlhf_plugin_code.redteam|scripts)|^python scripts": "minutes; has tests of its own",
+    r"^(make|bash|pytest|cd|export|git|source)\b": "of a checkout; its tests look up targets and packages",
+    r"^rlhf data (generate|flywheel)|^rlhf evaluate policies": "minutes; has tests of its own",
+    r"reasoning_gym": "needs a C compiler",
+    r"my_loss|my-loss": "a package that the reader writes; tests/plugins/test_scaffold.py does all of it",
+}
+"""Patterns of commands that are not executed. Their options are still checked."""
+
+TRAINED = re.compile(r"^rlhf (eval|reward evaluate|generate|chat) |\bRUN\b|runs/(?!sft/final|rm/final|other)|evals/")
+"""Commands that want a trained run, or that work with a model: executed by the slow part."""
+
+SMALL: dict[str, list[str]] = {
+    "rlhf train": ["--dry-run"],
+    "rlhf eval": ["--limit", "2", "--max-tokens", "4"],
+    "rlhf reward evaluate": ["--limit", "16"],
+}
+"""What is appended, so that a command takes seconds."""
+
+
+class Way(NamedTuple):
+    """How a command is treated."""
+
+    kind: str
+    """``run``, ``slow`` (wants a trained run) or ``not run``."""
+    reason: str = ""
+
+
+def way(command: Command) -> Way:
+    """The treatment of one command."""
+    text = " ".join(command.words)
+    if command.block.reason:
+        return Way("not run", command.block.reason)
+    for pattern, reason in NOT_RUN.items():
+        if re.search(pattern, text):
+            return Way("not run", reason)
+    if command.words[0] == "rlhf" and TRAINED.search(text):
+        return Way("slow")
+    return Way("run")
+
+
+def small(command: Command) -> list[str]:
+    """The words to execute."""
+    text = " ".join(command.words)
+    for prefix, more in SMALL.items():
+        if text.startswith(prefix + " ") and not text.startswith(("rlhf eval suites", "rlhf eval compare")):
+            return [*command.words, *(m for m in more if m != "--dry-run" or m not in command.words)]
+    return command.words

@@ -1,0 +1,167 @@
+"""Every command and every code block of the documentation is executed, or says why not."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from rlhf_core.registry import KINDS
+from tests.docs.blocks import ALL, ROOT, Block, Command, blocks, commands
+from tests.docs.place import furnish, reward_models
+from tests.docs.rules import NOT_RUN, small, way
+
+COMMANDS = [command for block in ALL if block.language == "bash" for command in commands(block)]
+PYTHON = [block for block in ALL if block.language == "python" and block.page != "README.md"]
+FRAGMENTS = {
+    "docs/plugin-authors.md": "from typing import ClassVar\nfrom pydantic import Field\nfrom rlhf_core.api import *\n",
+    "docs/studies.md": "from collections.abc import Mapping\nfrom typing import Any, ClassVar\n",
+}
+"""Imports of pages whose blocks are parts of files."""
+SLOW_PYTHON = ("docs/python.md", "docs/tutorial.md", "plugins/rlhf-plugin-code/README.md")
+
+
+def of(kind: str) -> list[str]:
+    """Pages with commands of a kind."""
+    return sorted({c.block.page for c in COMMANDS if way(c).kind == kind and c.words[0] == "rlhf"})
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files that commands name."""
+    folder = tmp_path_factory.mktemp("place")
+    furnish(folder)
+    reward_models(folder)
+    return folder
+
+
+@pytest.mark.parametrize("page", of("run"))
+def test_commands_of_a_page_run(page: str, place: Path, call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``rlhf train`` as a dry run: everything before the model is loaded."""
+    monkeypatch.chdir(place)
+    for command in COMMANDS:
+        if command.block.page == page and way(command).kind == "run" and command.words[0] == "rlhf":
+            ran = call(*small(command)[1:])
+            assert ran.code == 0, f"{command}\n{ran.err}"
+
+
+def click_command(words: list[str]) -> tuple[click.Command, list[str]]:
+    """The command that the words name, and its arguments."""
+    from rlhf_core.cli.main import cli
+
+    command: click.Command = cli
+    rest = words[1:]
+    while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
+        child = command.get_command(click.Context(command), rest[0])
+        if child is None:
+            break
+        command, rest = child, rest[1:]
+    return command, rest
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.words[0] == "rlhf" and way(c).kind != "run"], ids=str)
+def test_options_of_a_command_that_is_not_run_here_exist(command: Command) -> None:
+    found, rest = click_command(command.words)
+    found.make_parser(click.Context(found)).parse_args(rest)
+
+
+def test_what_pip_installs_is_here() -> None:
+    projects = {
+        tomllib.loads(f.read_text())["project"]["name"]: f
+        for f in ROOT.rglob("pyproject.toml")
+        if ".venv" not in f.parts
+    }
+    for command in COMMANDS:
+        if command.words[0] == "pip":
+            for word in command.words[2:]:
+                name, _, extra = word.rstrip("]").partition("[")
+                if word.startswith("-") or name == ".":
+                    continue
+                assert name in projects, command
+                known = tomllib.loads(projects[name].read_text())["project"].get("optional-dependencies", {})
+                assert not extra or extra in known, command
+
+
+def test_scripts_that_are_named_exist() -> None:
+    for command in COMMANDS:
+        if command.words[:2] == ["python", "-m"]:
+            module = command.words[2]
+            if module.startswith("scripts"):
+                path = ROOT / module.replace(".", "/")
+                assert path.with_suffix(".py").exists() or path.is_dir(), command
+        elif command.words[0] == "python" and command.words[1].endswith(".py"):
+            assert (ROOT / command.words[1]).exists() or command.block.page == "docs/tutorial.md", command
+
+
+OTHER_YAML = {"criteria", "stages", "sweep", "benchmarks", "parameters"}
+"""Keys of YAML that is no run's configuration: the plugins that read it have tests of their own files."""
+
+
+@pytest.mark.parametrize("block", [b for b in ALL if b.language == "yaml" and not b.reason], ids=str)
+def test_yaml_is_a_valid_configuration(block: Block, place: Path, call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a block leaves out is filled: an algorithm, a data set, a reward."""
+    monkeypatch.chdir(place)
+    values = yaml.safe_load(block.text)
+    if OTHER_YAML & set(values):
+        return
+    base = {"trainer": {"name": "grpo"}, "dataset": {"name": "pocket", "subset": "arithmetic"}, "reward": "verifier"}
+    if "name" in values.get("dataset", {}) or "sources" in values.get("dataset", {}):
+        del base["dataset"]
+    if "reward" in values:
+        del base["reward"]
+    (place / "base.yaml").write_text(yaml.safe_dump(base))
+    (place / "block.yaml").write_text(block.text)
+    ran = call("config", "show", "--config", "base.yaml", "--config", "block.yaml")
+    assert ran.code == 0, f"{block}\n{ran.out}{ran.err}"
+
+
+@pytest.mark.parametrize("block", [b for b in ALL if b.language == "toml"], ids=str)
+def test_toml_names_groups_that_exist(block: Block) -> None:
+    groups = tomllib.loads(block.text).get("project", {}).get("entry-points", {})
+    known = {"rlhf", "rlhf.command", *(f"rlhf.{kind}" for kind in KINDS)}
+    assert set(groups) <= known
+
+
+def execute(block: Block) -> dict[str, Any]:
+    """Run a Python block as a module."""
+    module = ModuleType("block_of_the_documentation")
+    sys.modules[module.__name__] = module
+    try:
+        exec(compile(FRAGMENTS.get(block.page, "") + block.text, str(block), "exec"), module.__dict__)
+    finally:
+        del sys.modules[module.__name__]
+    return module.__dict__
+
+
+@pytest.mark.parametrize("block", [b for b in PYTHON if b.page not in SLOW_PYTHON and not b.reason], ids=str)
+def test_python_runs(block: Block, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    execute(block)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", [b for b in PYTHON if b.page in SLOW_PYTHON[:1]], ids=str)
+def test_python_that_trains_runs(block: Block, place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    execute(block)
+
+
+def test_few_commands_are_not_run_and_each_reason_is_needed() -> None:
+    left_out = [c for c in COMMANDS if way(c).kind == "not run"]
+    assert len(left_out) <= len(COMMANDS) / 2
+    texts = [" ".join(c.words) for c in left_out]
+    assert [p for p in NOT_RUN if not any(re.search(p, text) for text in texts)] == []
+
+
+def test_a_block_is_found_with_its_commands(tmp_path: Path) -> None:
+    page = ROOT / "docs" / "off-policy.md"
+    (block,) = [b for b in blocks(page) if b.language == "bash"]
+    (command,) = commands(block)
+    assert command.words[:2] == ["rlhf", "train"]
