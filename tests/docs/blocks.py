@@ -15,8 +15,11 @@ PAGES = [
     *sorted(ROOT.glob("plugins/*/README.md")),
 ]
 """docs/reference is written from the code, with what ``--help`` prints."""
-FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(
+    r"^(?P<indent> *)```(?P<language>\w*)(?P<info>[^\n`]*)\n(?P<text>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE
+)
 MARKER = re.compile(r"<!-- not run: (?P<reason>[^>]+) -->\s*\Z")
+TITLE = re.compile(r'title="(?P<file>[^"]+)"')
 PROGRAMS = ("rlhf", "pip", "python", "make", "export", "cd", "bash", "pytest", "tensorboard", "git", "twine")
 SHELL = ("", "bash", "sh", "console")
 
@@ -30,6 +33,8 @@ class Block(NamedTuple):
     text: str
     reason: str | None
     """Why it is not executed: a comment ``<!-- not run: needs a key -->`` above the fence."""
+    title: str | None
+    """File that the block shows: ``json title="chat.jsonl"``."""
 
     def __str__(self) -> str:
         return f"{self.page}:{self.line}"
@@ -56,7 +61,10 @@ def blocks(page: Path) -> list[Block]:
         marker = MARKER.search(text[: match.start()])
         line = text.count("\n", 0, match.start()) + 1
         name = page.relative_to(ROOT).as_posix()
-        found.append(Block(name, line, language, body, marker["reason"] if marker else None))
+        title = TITLE.search(match["info"])
+        found.append(
+            Block(name, line, language, body, marker["reason"] if marker else None, title["file"] if title else None)
+        )
     return found
 
 

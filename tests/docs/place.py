@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,17 @@ def furnish(folder: Path) -> None:
         link = folder / name
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(WEIGHTS)
-    for name, rows in tables().items():
+    write_tables(folder, tables())
+    (folder / "mine.yaml").write_text("trainer:\n  steps: 3\n")
+
+
+def write_tables(folder: Path, named: Mapping[str, Iterable[dict[str, Any]]]) -> None:
+    """Each table as JSON lines, plain and compressed."""
+    for name, rows in named.items():
         text = "".join(json.dumps(row) + "\n" for row in rows)
         (folder / name).write_text(text)
         with gzip.open(folder / f"{name}.gz", "wt") as file:
             file.write(text)
-    (folder / "mine.yaml").write_text("trainer:\n  steps: 3\n")
 
 
 def reward_models(folder: Path) -> None:
@@ -45,7 +50,8 @@ def reward_models(folder: Path) -> None:
     tokenizer.save_pretrained(first)
     for name in REWARD_MODELS[1:]:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).symlink_to(first)
+        if not (folder / name).exists():
+            (folder / name).symlink_to(first)
 
 
 def tables() -> dict[str, Iterable[dict[str, Any]]]:
@@ -81,8 +87,8 @@ def tables() -> dict[str, Iterable[dict[str, Any]]]:
         "pairs.jsonl": [{"prompt": q, "chosen": c, "rejected": r} for q, c, r in zip(ask, right, padded)],
         "prompts.jsonl": [{"prompt": q, "answer": str(a + b)} for q, (a, b) in zip(ask, SUMS)],
         "answers.jsonl": [
-            {"prompt": q, "completion": text, "gold": float(i)}
-            for q, *both in zip(ask, padded, right)
+            {"prompt": q, "completion": text, "answer": str(a + b), "gold": float(i)}
+            for q, (a, b), *both in zip(ask, SUMS, padded, right)
             for i, text in enumerate(both)
         ],
         "labels.jsonl": [
@@ -94,7 +100,7 @@ def tables() -> dict[str, Iterable[dict[str, Any]]]:
             for i, (q, c) in enumerate(zip(ask, right))
         ],
         "train.jsonl": gsm8k,
-        "test.jsonl": gsm8k[:8],
+        "test.jsonl": gsm8k[:40],
         "passes.jsonl": [{"id": str(i), "pass_rate": 0.5} for i in range(8)],
         "input_data.jsonl": [ifeval],
         "mbpp.jsonl": [{**mbpp, "task_id": i, "prompt": f"Write f, version {i}."} for i in range(40)],

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from tests.docs.blocks import Command
 
+TUTORIAL = "docs/tutorial.md"
 NOT_RUN: dict[str, str] = {
     r"--judge anthropic(?!.*--dry-run)|--reward (judge|rubric)\b|wandb|name: judge|ANTHROPIC": "needs a key",
     r"^rlhf eval lm_eval:": "needs a network",
@@ -15,6 +16,7 @@ NOT_RUN: dict[str, str] = {
     r"^rlhf discover|^python -m (rlhf_plugin_code.redteam|scripts)|^python scripts": "minutes; has tests of its own",
     r"^(make|bash|pytest|cd|export|git|source)\b": "of a checkout; its tests look up targets and packages",
     r"^rlhf data (generate|flywheel)|^rlhf evaluate policies": "minutes; has tests of its own",
+    r"reward.path=runs/(prm|rubric)/final": "a reward that only its plugin's tests train",
     r"reasoning_gym": "needs a C compiler",
     r"my_loss|my-loss": "a package that the reader writes; tests/plugins/test_scaffold.py does all of it",
 }
@@ -35,19 +37,21 @@ class Way(NamedTuple):
     """How a command is treated."""
 
     kind: str
-    """``run``, ``slow`` (wants a trained run) or ``not run``."""
+    """``run``, ``slow`` (wants a trained run), ``tutorial`` (executed as written, in order) or ``not run``."""
     reason: str = ""
 
 
 def way(command: Command) -> Way:
     """The treatment of one command."""
     text = " ".join(command.words)
+    if command.block.page == TUTORIAL:
+        return Way("tutorial")
     if command.block.reason:
         return Way("not run", command.block.reason)
     for pattern, reason in NOT_RUN.items():
         if re.search(pattern, text):
             return Way("not run", reason)
-    if command.words[0] == "rlhf" and TRAINED.search(text):
+    if command.words[0] == "rlhf" and TRAINED.search(re.sub(r"--run-dir \S+", "", text)):
         return Way("slow")
     return Way("run")
 

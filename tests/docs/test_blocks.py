@@ -16,16 +16,18 @@ import yaml
 from rlhf_core.registry import KINDS
 from tests.docs.blocks import ALL, ROOT, Block, Command, blocks, commands
 from tests.docs.place import furnish, reward_models
-from tests.docs.rules import NOT_RUN, small, way
+from tests.docs.rules import NOT_RUN, TUTORIAL, small, way
 
 COMMANDS = [command for block in ALL if block.language == "bash" for command in commands(block)]
-PYTHON = [block for block in ALL if block.language == "python" and block.page != "README.md"]
+PYTHON = [block for block in ALL if block.language == "python" and block.page not in ("README.md", TUTORIAL)]
+"""Those of the README are in tests/test_readme.py, those of the tutorial in test_tutorial.py."""
+ELSEWHERE = [c for c in COMMANDS if c.words[0] == "rlhf" and way(c).kind not in ("run", "tutorial")]
 FRAGMENTS = {
     "docs/plugin-authors.md": "from typing import ClassVar\nfrom pydantic import Field\nfrom rlhf_core.api import *\n",
     "docs/studies.md": "from collections.abc import Mapping\nfrom typing import Any, ClassVar\n",
 }
 """Imports of pages whose blocks are parts of files."""
-SLOW_PYTHON = ("docs/python.md", "docs/tutorial.md", "plugins/rlhf-plugin-code/README.md")
+TRAINS = "docs/python.md"
 
 
 def of(kind: str) -> list[str]:
@@ -46,6 +48,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_commands_of_a_page_run(page: str, place: Path, call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """``rlhf train`` as a dry run: everything before the model is loaded."""
     monkeypatch.chdir(place)
+    for block in ALL:
+        if block.page == page and block.title and not (place / block.title).exists():
+            (place / block.title).write_text(block.text)
     for command in COMMANDS:
         if command.block.page == page and way(command).kind == "run" and command.words[0] == "rlhf":
             ran = call(*small(command)[1:])
@@ -66,7 +71,9 @@ def click_command(words: list[str]) -> tuple[click.Command, list[str]]:
     return command, rest
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c.words[0] == "rlhf" and way(c).kind != "run"], ids=str)
+@pytest.mark.parametrize(
+    "command", [c for c in COMMANDS if c.words[0] == "rlhf" and way(c).kind not in ("run", "tutorial")], ids=str
+)
 def test_options_of_a_command_that_is_not_run_here_exist(command: Command) -> None:
     found, rest = click_command(command.words)
     found.make_parser(click.Context(found)).parse_args(rest)
@@ -97,7 +104,7 @@ def test_scripts_that_are_named_exist() -> None:
                 path = ROOT / module.replace(".", "/")
                 assert path.with_suffix(".py").exists() or path.is_dir(), command
         elif command.words[0] == "python" and command.words[1].endswith(".py"):
-            assert (ROOT / command.words[1]).exists() or command.block.page == "docs/tutorial.md", command
+            assert (ROOT / command.words[1]).exists(), command
 
 
 OTHER_YAML = {"criteria", "stages", "sweep", "benchmarks", "parameters"}
@@ -140,14 +147,14 @@ def execute(block: Block) -> dict[str, Any]:
     return module.__dict__
 
 
-@pytest.mark.parametrize("block", [b for b in PYTHON if b.page not in SLOW_PYTHON and not b.reason], ids=str)
+@pytest.mark.parametrize("block", [b for b in PYTHON if b.page != TRAINS and not b.reason], ids=str)
 def test_python_runs(block: Block, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
     execute(block)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", [b for b in PYTHON if b.page in SLOW_PYTHON[:1]], ids=str)
+@pytest.mark.parametrize("block", [b for b in PYTHON if b.page == TRAINS], ids=str)
 def test_python_that_trains_runs(block: Block, place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     execute(block)
