@@ -1,4 +1,4 @@
-"""What the README shows works."""
+"""What the README and the page of the first loss show works."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from rlhf_core.api import ComponentConfig, LossOutput, TokenBatch
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+LOSS = (ROOT / "docs" / "loss.md").read_text()
 
 
 def run(code: str, name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Execute a block of the README as the module ``name``."""
+    """Execute a block of the page as the module ``name``."""
     module = ModuleType(name)
     monkeypatch.setitem(sys.modules, name, module)
     exec(compile(code, name, "exec"), module.__dict__)
     return module.__dict__
 
 
-def test_the_readmes_loss_builds_and_has_the_gradient_of_reinforce(monkeypatch: pytest.MonkeyPatch) -> None:
-    config, loss = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+def test_the_first_loss_builds_and_has_the_gradient_of_reinforce(monkeypatch: pytest.MonkeyPatch) -> None:
+    config, loss = re.findall(r"```python\n(.*?)```", LOSS, re.DOTALL)
     package = ModuleType("rlhf_plugin_my_loss")
     package.__path__ = []
     monkeypatch.setitem(sys.modules, "rlhf_plugin_my_loss", package)

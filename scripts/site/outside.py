@@ -26,7 +26,14 @@ def linked(text: str, place: str) -> list[str]:
     """Repository paths that a page at the repository path ``place`` links to, without those in its code blocks."""
     folder = posixpath.dirname(place)
     prose = re.sub(r"^( *)```.*?^\1```$", "", text, flags=re.DOTALL | re.MULTILINE)
-    return [posixpath.normpath(posixpath.join(folder, m.group(2))) for m in LINK.finditer(prose)]
+    return [target(folder, m.group(2)) for m in LINK.finditer(prose)]
+
+
+def target(folder: str, link: str) -> str:
+    """The repository path that a link in ``folder`` leads to; of a folder with a README, that."""
+    path = posixpath.normpath(posixpath.join(folder, link))
+    readme = f"{path}/README.md"
+    return readme if (ROOT / readme).exists() else path
 
 
 def site_path(path: str) -> str:
@@ -51,11 +58,10 @@ def relink(text: str, page: str) -> str:
     place, folder = repository_path(page), posixpath.dirname(page) or "."
 
     def moved(match: re.Match[str]) -> str:
-        path = posixpath.normpath(posixpath.join(posixpath.dirname(place), match.group(2)))
+        path = target(posixpath.dirname(place), match.group(2))
         if path.startswith("..") or not (ROOT / path).exists():
             return match.group(0)
-        target = site_path(path)
-        return f"{match.group(1)}{os.path.relpath(target, folder)}{match.group(3)}"
+        return f"{match.group(1)}{os.path.relpath(site_path(path), folder)}{match.group(3)}"
 
     parts = re.split(r"(^ *```.*?^ *```$)", text, flags=re.DOTALL | re.MULTILINE)
     return "".join(part if i % 2 else LINK.sub(moved, part) for i, part in enumerate(parts))

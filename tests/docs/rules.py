@@ -11,7 +11,7 @@ TUTORIAL = "docs/tutorial.md"
 NOT_RUN: dict[str, str] = {
     r"--judge anthropic(?!.*--dry-run)|--reward (judge|rubric)\b|wandb|name: judge|ANTHROPIC": "needs a key",
     r"^rlhf eval lm_eval:": "needs a network",
-    r"^tensorboard|^twine|^python -m (build|twine)|^rlhf dashboard": "a server, or a publication",
+    r"^tensorboard|^twine|^python -m (build|twine)|^rlhf (dashboard|chat|push)": "a server, a person, or a publication",
     r"^rlhf study run": "minutes to hours; the studies' own tests run each with --smoke",
     r"^rlhf discover|^python -m (rlhf_plugin_code.redteam|scripts)|^python scripts": "minutes; has tests of its own",
     r"^(make|bash|pytest|cd|export|git|source)\b": "of a checkout; its tests look up targets and packages",
@@ -27,10 +27,16 @@ TRAINED = re.compile(r"^rlhf (eval|reward evaluate|generate|chat) |\bRUN\b|runs/
 
 SMALL: dict[str, list[str]] = {
     "rlhf train": ["--dry-run"],
+    "rlhf recipe run": ["--dry-run"],
+    "rlhf sweep": ["--dry-run"],
     "rlhf eval": ["--limit", "2", "--max-tokens", "4"],
     "rlhf reward evaluate": ["--limit", "16"],
 }
 """What is appended, so that a command takes seconds."""
+
+
+LISTS = re.compile(r"^rlhf eval (suites|compare)|^rlhf sweep --list")
+"""Commands of those groups that take no such option."""
 
 
 class Way(NamedTuple):
@@ -60,6 +66,6 @@ def small(command: Command) -> list[str]:
     """The words to execute."""
     text = " ".join(command.words)
     for prefix, more in SMALL.items():
-        if text.startswith(prefix + " ") and not text.startswith(("rlhf eval suites", "rlhf eval compare")):
+        if text.startswith(prefix + " ") and not LISTS.search(text):
             return [*command.words, *(m for m in more if m != "--dry-run" or m not in command.words)]
     return command.words
