@@ -40,6 +40,8 @@ class Plan:
     """``KIND NAME`` -> what the component says about the machine (``ComponentConfig.conditions``), if anything."""
     rows: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Source of the data set -> number of rows to train on and held out; empty where they were not read beforehand."""
+    extensions: tuple[Mapping[str, Any], ...] = ()
+    """Of a run that was extended: ``at_step``, ``time`` and ``changes`` (key -> old and new value), oldest first."""
 
     def to_json(self) -> dict[str, Any]:
         """JSON values, in a stable order."""
@@ -51,6 +53,7 @@ class Plan:
             "world_size": self.world_size,
             "conditions": {component: dict(facts) for component, facts in self.conditions.items()},
             "rows": {source: dict(sizes) for source, sizes in self.rows.items()},
+            **({"extensions": [dict(row) for row in self.extensions]} if self.extensions else {}),
         }
 
     @property
@@ -70,6 +73,7 @@ class Plan:
             data["world_size"],
             data.get("conditions", {}),
             data.get("rows", {}),
+            tuple(data.get("extensions", ())),
         )
 
 

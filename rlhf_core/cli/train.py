@@ -15,7 +15,12 @@ from rlhf_core.cli.options import open_plugins, resolve_labelled_options, resolv
 @run_options
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Where the run is kept; default runs/ALGO-TIME.")
 @click.option("--nproc", type=click.IntRange(1), default=1, show_default=True, help="Processes on this machine.")
-@click.option("--resume", type=click.Path(path_type=Path), metavar="RUN", help="Go on with an earlier run, exactly.")
+@click.option(
+    "--resume",
+    type=click.Path(path_type=Path),
+    metavar="RUN",
+    help="Go on with an earlier run, exactly; with --set trainer.steps=N for longer.",
+)
 @click.option("--dry-run", is_flag=True, help="Check models and data, say what the run would do; train nothing.")
 @click.option("--no-plugins", is_flag=True, help="Use only what rlhf-core itself ships.")
 @click.option("--strict-plugins", is_flag=True, help="A failing hook ends the run instead of being counted.")

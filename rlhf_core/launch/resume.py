@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rlhf_core.config.run import RunConfig
 from rlhf_core.errors import RunDirError
+from rlhf_core.launch.extension import CHANGEABLE, differences, extended, may_change
+from rlhf_core.launch.extension import Change as Changed
 from rlhf_core.plan import Plan, reload
 from rlhf_core.registry import Registry
 
@@ -21,17 +23,21 @@ def planned_resume(run_dir: Path, change: Change | None, registry: Registry) -> 
 
     Args:
         run_dir: folder of the earlier run.
-        change: maps the run's configuration to what the command line makes of it, if it says anything; it must not
-            differ.
+        change: maps the run's configuration to what the command line makes of it, if it says anything. It may differ
+            in how long the run is and in what is done beside its steps; the plan is then extended.
         registry: where the plan's components are looked up.
 
     Raises:
-        RunDirError: no run there, or the configuration differs (every difference is listed).
+        RunDirError: no run there, or the configuration differs in what may not change (every difference is listed).
     """
     plan = _read_plan(run_dir)
     config = reload(registry, plan, resume=True)
     if change is not None:
-        _refuse_differences(config, change(plan.config), run_dir)
+        wanted = change(plan.config)
+        changes = differences(config.model_dump(mode="json"), wanted.model_dump(mode="json"))
+        _refuse(changes, run_dir)
+        if changes:
+            plan, config = extended(plan, wanted, changes, run_dir), wanted
     registry.freeze()
     return plan, config
 
@@ -53,9 +59,9 @@ def _read_plan(run_dir: Path) -> Plan:
         ) from error
 
 
-def _refuse_differences(planned: RunConfig, wanted: RunConfig, run_dir: Path) -> None:
-    """Both are read by today's classes: a plan of an earlier release may hold settings that are gone."""
-    rows = differences(planned.model_dump(mode="json"), wanted.model_dump(mode="json"))
+def _refuse(changes: Sequence[Changed], run_dir: Path) -> None:
+    """Both sides were read by today's classes: a plan of an earlier release may hold settings that are gone."""
+    rows = [f"{key}: {old!r} -> {new!r}" for key, old, new in changes if not may_change(key)]
     if not rows:
         return
     if len(rows) > MAX_ROWS:
@@ -63,16 +69,6 @@ def _refuse_differences(planned: RunConfig, wanted: RunConfig, run_dir: Path) ->
     raise RunDirError(
         "the configuration differs from the run to be resumed:\n  - " + "\n  - ".join(rows),
         where=str(run_dir),
+        why=f"a run goes on as it was; only {', '.join(CHANGEABLE)} and trainer.deadlines may change",
         fix="resume without these settings, or start a new run with another --run-dir",
     )
-
-
-def differences(old: Any, new: Any, key: str = "") -> list[str]:
-    """Dotted keys whose values differ, as ``key: old -> new``."""
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        return [
-            row
-            for k in sorted({*old, *new})
-            for row in differences(old.get(k), new.get(k), f"{key}.{k}" if key else str(k))
-        ]
-    return [] if old == new else [f"{key}: {old!r} -> {new!r}"]

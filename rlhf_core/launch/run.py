@@ -12,6 +12,7 @@ from rlhf_core.config.run import RunConfig
 from rlhf_core.context import BuildContext
 from rlhf_core.errors import RlhfError
 from rlhf_core.hooks import HookBus, Launch, PlanResolved, RunClosed
+from rlhf_core.launch.extension import record
 from rlhf_core.launch.process import Progress, Say, environment, set_up_torch
 from rlhf_core.launch.process import run_plan as run_plan
 from rlhf_core.launch.resume import planned_resume as planned_resume
@@ -67,8 +68,10 @@ def launch(
     """
     run = RunDir(run_dir)
     first_new_folder = first_missing(run_dir)
+    for text in record(run, plan) if resume else ():
+        say(text)
     if resume and (summary := completed(run)) is not None:
-        say(f"'{run_dir}' is complete: nothing is left to do")
+        say(f"'{run_dir}' is complete: nothing is left to do; --set trainer.steps=N makes it longer")
         return summary
     set_up_torch(config)
     if resume:

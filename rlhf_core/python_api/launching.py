@@ -18,9 +18,12 @@ SLOTS = ("reward", "loss", "dataset")
 """Arguments that may be plain Python objects."""
 
 
-def resume(run_dir: Path, objects: Mapping[str, Any], *, progress: bool) -> None:
+def resume(
+    run_dir: Path, objects: Mapping[str, Any], *, progress: bool, settings: Mapping[str, Any] | None = None
+) -> None:
     """Go on with a run; see :meth:`~rlhf_core.python_api.run.Run.resume`."""
     from rlhf_core.cli.options import open_plugins
+    from rlhf_core.config.load import resolve
     from rlhf_core.launch.run import planned_resume
     from rlhf_core.python_api.held import held, read_once
     from rlhf_core.python_api.side_effects import unchanged_process
@@ -29,7 +32,11 @@ def resume(run_dir: Path, objects: Mapping[str, Any], *, progress: bool) -> None
         raise ConfigError(f"resume() takes no '{min(unknown)}'", why=f"only {', '.join(SLOTS)}", fix="leave it out")
     with unchanged_process(), held(read_once(objects)):
         registry, hooks = open_plugins()
-        plan, config = planned_resume(run_dir, None, registry)
+
+        def changed(base: Mapping[str, Any]) -> RunConfig:
+            return resolve(registry, sugar=with_dotted_keys({}, settings or {}), base=base)
+
+        plan, config = planned_resume(run_dir, changed if settings else None, registry)
         launch_in_process(plan, config, registry, hooks, run_dir, resuming=True, progress=progress)
 
 
@@ -68,3 +75,22 @@ def launch_in_process(
             for note in hooks.notes:
                 printer.say(note)
     return folder
+
+
+def with_dotted_keys(sections: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Sections with dotted settings put into them.
+
+    Raises:
+        ConfigError: a key that is no text.
+    """
+    from rlhf_core.config.layers import merge_settings
+
+    out = dict(sections)
+    for key, value in settings.items():
+        if not isinstance(key, str) or not key:
+            raise ConfigError(f"settings has the key {key!r}", fix='for example {"trainer.steps": 20}')
+        first, *rest = key.split(".")
+        for part in reversed(rest):
+            value = {part: value}
+        out = merge_settings(out, {first: value})
+    return out

@@ -104,20 +104,26 @@ class Run:
 
         return load_tokenizer(ModelConfig(path=str(self.model_path)))
 
-    def resume(self, *, progress: bool = True, **objects: Any) -> Run:
-        """Go on with the run, exactly; a completed one stays as it is.
+    def resume(self, *, settings: Mapping[str, Any] | None = None, progress: bool = True, **objects: Any) -> Run:
+        """Go on with the run, exactly; a completed one stays as it is unless ``settings`` make it longer.
+
+        Example:
+            run = run.resume(settings={"trainer.steps": 200})
 
         Args:
+            settings: dotted keys that may change: how long the run is (``trainer.steps``, of offline runs
+                ``trainer.max_steps`` and ``trainer.epochs``), how often it evaluates and saves, deadlines.
             progress: show steps.
             objects: ``reward``, ``dataset`` or ``loss`` that the run was started with as Python objects.
 
         Raises:
             ConfigError: such an object is missing, or is another one than then.
+            RunDirError: a setting that may not change.
             RlhfError: the run failed.
         """
         from rlhf_core.python_api.launching import resume
 
-        resume(self.path, objects, progress=progress)
+        resume(self.path, objects, progress=progress, settings=settings)
         return self.reload()
 
     def reload(self) -> Run:

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.config.base import ComponentConfig, Config
-from rlhf_core.errors import ConfigError
-from rlhf_core.python_api.launching import SLOTS, launch_in_process
+from rlhf_core.python_api.launching import SLOTS, launch_in_process, with_dotted_keys
 from rlhf_core.python_api.run import Run, load_run
 
 
@@ -81,7 +80,7 @@ def train(
     with unchanged_process(), held(objects):
         registry, hooks = open_plugins()
         files = [] if config is None else [config]
-        resolved = resolve(registry, files=files, sugar=_merged(chosen, settings or {}))
+        resolved = resolve(registry, files=files, sugar=with_dotted_keys(chosen, settings or {}))
         plan = plan_run(registry, hooks, resolved, nproc)
         folder = launch_in_process(plan, resolved, registry, hooks, run_dir, resuming=False, progress=progress)
     return load_run(folder)
@@ -116,22 +115,3 @@ def _model(value: Any) -> dict[str, Any] | None:
     if isinstance(value, Config):
         return value.model_dump(exclude_unset=True)
     return None if value is None else {"path": str(value)}
-
-
-def _merged(sections: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Sections with dotted settings put into them.
-
-    Raises:
-        ConfigError: a key that is no text.
-    """
-    from rlhf_core.config.layers import merge_settings
-
-    out = dict(sections)
-    for key, value in settings.items():
-        if not isinstance(key, str) or not key:
-            raise ConfigError(f"settings has the key {key!r}", fix='for example {"trainer.steps": 20}')
-        first, *rest = key.split(".")
-        for part in reversed(rest):
-            value = {part: value}
-        out = merge_settings(out, {first: value})
-    return out

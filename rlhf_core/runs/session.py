@@ -21,6 +21,7 @@ from rlhf_core.runs.checkpoint_manager import Checkpoint, CheckpointManager
 from rlhf_core.runs.component_set import ComponentSet
 from rlhf_core.runs.deadline import Watchdog, watched
 from rlhf_core.runs.events import LiveEvents
+from rlhf_core.runs.jsonl import read_jsonl
 from rlhf_core.runs.metric_logger import MetricLogger
 from rlhf_core.runs.run_dir import RunDir
 from rlhf_core.runs.work import Work, unseen
@@ -130,6 +131,14 @@ class RunSession:
             write_json(self.dir.summary, full)
         self.hooks.fire("rlhf_run_end", hk.RunEnd(full))
         return full
+
+    def owes_evaluation(self, step: int) -> bool:
+        """Whether a run that ended at a step, and was extended, has not been evaluated there before its checkpoint."""
+        if step == 0 or not self.resuming or all(row["at_step"] != step for row in self.plan.extensions):
+            return False
+        rows = [r for r in read_jsonl(self.dir.path / "metrics.jsonl") if r["step"] == step] if self.main else []
+        done = any(key.startswith("eval/") for row in rows for key in row)
+        return not self.strategy.gather_objects(done)[0]
 
     def resume_hint(self) -> str:
         """What to type to go on."""

@@ -71,9 +71,9 @@ def _walk(trainer: Stepper, session: RunSession, schedule: LoopSchedule, first: 
         if step > first:
             with watched("update", "the whole step"):
                 trainer.step(step)
-            if eval_every and step % eval_every == 0 and step < last:
-                with watched("evaluation", "the evaluation"):
-                    trainer.evaluate(step)
+        if eval_every and step % eval_every == 0 and step < last and (step > first or session.owes_evaluation(step)):
+            with watched("evaluation", "the evaluation"):
+                trainer.evaluate(step)
         if session.boundary(step, last, schedule.checkpoint_every, trainer.save):
             return step
     return last

@@ -1,0 +1,129 @@
+"""A run that is over goes on for more steps, and equals one that was as long from the start, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .cases import CASES, Case
+from .runs import check_same, read_run, train
+
+Words = Callable[[Case], list[str]]
+Whole = Callable[[str], Path]
+
+EXTENDED = {
+    "grpo": ("trainer.steps=2", "trainer.steps=3"),
+    "ppo": ("trainer.steps=2", "trainer.steps=3"),
+    "sft": ("trainer.max_steps=2", "trainer.max_steps=4"),
+    "dpo": ("trainer.max_steps=2", "trainer.max_steps=null"),
+}
+"""Case -> the setting of a shorter run, and the one that makes it as long as the case's. grpo, ppo and sft evaluate at
+the step where the shorter run ends."""
+
+
+def set_to(text: str) -> list[str]:
+    return ["--set", text]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n in ("grpo", "sft") else pytest.mark.slow) for n in EXTENDED]
+)
+def test_equals_a_run_that_was_as_long_from_the_start(
+    name: str, words: Words, whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RLHF_CACHE", str(tmp_path / "cache"))
+    run, (short, long) = tmp_path / "run", EXTENDED[name]
+    assert train(*words(CASES[name]), *set_to(short), "--run-dir", str(run)) == 0
+    before = read_run(run)
+    assert train("--resume", str(run), *set_to(long)) == 0
+    assert read_run(run).metrics != before.metrics
+    check_same(read_run(run), read_run(whole(name)))
+    plan = json.loads((run / "plan.json").read_text())
+    (row,) = plan["extensions"]
+    key, _, value = long.partition("=")
+    assert row["changes"][key][1] == json.loads(value)
+    assert plan["config"]["trainer"][key.removeprefix("trainer.")] == json.loads(value)
+    assert train("--resume", str(run)) == 0, "it is complete"
+    assert read_run(run).summary["status"] == "completed"
+
+
+@pytest.mark.slow
+def test_an_extension_that_was_killed_goes_on(words: Words, whole: Whole, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert train(*words(CASES["grpo"]), "--set", "trainer.steps=2", "--run-dir", str(run)) == 0
+    at_two = tmp_path / "step-000002"
+    shutil.copytree(run / "checkpoints" / "step-000002", at_two)
+    assert train("--resume", str(run), "--set", "trainer.steps=3") == 0
+    (run / "summary.json").unlink()
+    shutil.rmtree(run / "final")
+    shutil.rmtree(run / "checkpoints" / "step-000003")
+    assert train("--resume", str(run)) == 0
+    check_same(read_run(run), read_run(whole("grpo")))
+
+
+@pytest.fixture
+def copied(whole: Whole, tmp_path: Path) -> Path:
+    run = tmp_path / "run"
+    shutil.copytree(whole("grpo"), run)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (["trainer.steps=5", "trainer.optimizer.learning_rate=1"], "trainer.optimizer.learning_rate: "),
+        (["trainer.group_size=2"], "only trainer.steps, trainer.max_steps, trainer.epochs"),
+        (["seed=3"], "seed: 0 -> 3"),
+        (["trainer.steps=2"], "trainer.steps can only rise: 3 -> 2"),
+    ],
+)
+def test_other_settings_are_refused_by_name(
+    copied: Path, settings: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = (copied / "plan.json").read_text()
+    assert train("--resume", str(copied), *(word for text in settings for word in set_to(text))) == 2
+    assert says in capsys.readouterr().err
+    assert (copied / "plan.json").read_text() == plan
+    assert (copied / "summary.json").is_file()
+
+
+def test_no_checkpoint_no_extension(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(copied / "checkpoints")
+    assert train("--resume", str(copied), "--set", "trainer.steps=5") == 2
+    assert "has no checkpoint to go on from" in capsys.readouterr().err
+    assert (copied / "summary.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("trainer", "summary", "says"),
+    [
+        ({"optimizer": {"schedule": "cosine"}}, {}, "the cosine learning rate now spans trainer.steps 8"),
+        ({"rollouts": {"max_staleness": 2}}, {}, "rollouts are sampled ahead"),
+        ({"batch_size": 8, "epochs": 1.0}, {"train_examples": 30}, "the last batch so far was smaller"),
+        ({"batch_size": 8, "epochs": 1.0}, {"train_examples": 32}, ""),
+        ({"optimizer": {"schedule": "constant"}}, {}, ""),
+    ],
+)
+def test_what_an_extension_means_is_said(trainer: dict[str, Any], summary: dict[str, Any], says: str) -> None:
+    from rlhf_core.launch.extension import meaning
+    from rlhf_core.plan import Plan
+
+    row = {"at_step": 4, "changes": {"trainer.steps": [4, 8]}}
+    first, *more = meaning(Plan({"trainer": trainer}, (), {}, 0, 1, extensions=(row,)), summary)
+    assert first == "extended after step 4: trainer.steps 4 -> 8"
+    assert len(more) == bool(says)
+    assert says in "".join(more)
+
+
+def test_from_python(copied: Path) -> None:
+    from rlhf_core import load_run
+
+    run = load_run(copied).resume(settings={"trainer.steps": 4, "trainer.checkpoint_every": 0}, progress=False)
+    assert (run.status, run.summary["steps"]) == ("completed", 4)
+    with pytest.raises(Exception, match=r"trainer\.group_size: 4 -> 2"):
+        run.resume(settings={"trainer": {"group_size": 2}})
