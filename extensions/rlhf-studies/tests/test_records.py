@@ -30,7 +30,7 @@ def load_records() -> ModuleType:
 
 
 RECORDS = load_records()
-TABLES = sorted({*RECORDS.OLDER, "pocket_truth", "monitor_error_rates"} - {"arithmetic_algorithms"})
+TABLES = sorted({*RECORDS.OLDER, "pocket_truth", "monitor_error_rates", "noise_control"} - {"arithmetic_algorithms"})
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -231,6 +231,40 @@ class CompositeConfig(ComponentConfig):
             part.reward.preflight(part_ctx)
 
 
+AnyReward = component("reward")
+
+
+class RandomConfig(ComponentConfig):
+    """A control: 1.0 or 0.0 by chance. What a policy gains or loses under it has nothing to do with its completions.
+
+    Some models gain from such a reward (Shao et al. 2025, "Spurious rewards"); a gain that it brings too is none.
+    """
+
+    name: str = "random"
+    component: ClassVar[str] = "rlhf_plugin_composite.control:build_random"
+    rate: float = Field(default=0.5, gt=0, lt=1)
+    """Share of completions that get 1.0; best that of the reward which it is the control of."""
+
+
+class ShuffledConfig(ComponentConfig):
+    """A control: another reward's scores, each given to some other completion of the same call."""
+
+    name: str = "shuffled"
+    component: ClassVar[str] = "rlhf_plugin_composite.control:build_shuffled"
+    of: AnyReward  # pyright: ignore[reportInvalidTypeForm]
+    """The reward whose scores are shuffled."""
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Check the reward that is shuffled as if it were the run's.
+
+        Raises:
+            UserError: the first thing that cannot work.
+        """
+        if getattr(ctx.config, "reward", None) is self:
+            ctx = ctx.with_(config=ctx.config.model_copy(update={"reward": self.of}))
+        self.of.preflight(ctx)
+
+
 def needs_calibration(part: PartSettings) -> bool:
     """Whether its statistics must come from the calibration file."""
     return part.normalise == "zscore" and part.statistics == "calibrated" and part.mean is None

@@ -1,0 +1,1 @@
+"""What a reward without information does to a policy."""
