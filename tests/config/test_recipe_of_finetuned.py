@@ -44,9 +44,9 @@ def test_the_origin_says_so(finetuned: Path) -> None:
     sugar = {"trainer": {"name": "grpo"}, "model": {"path": str(finetuned)}}
     rows = {row.key: row for row in origins(resolve_labelled(Registry(), sugar=sugar))}
     origin = "recipe of algorithm grpo for pocket, which {} was made of"
+    assert rows["trainer.rollout_batch_size"].origin == origin.format(finetuned)
     learning_rate = trainer_of("pocket")["optimizer"]["learning_rate"]
     assert rows["trainer.optimizer.learning_rate"].value == learning_rate != 1e-5
-    assert rows["trainer.optimizer.learning_rate"].origin == origin.format(finetuned)
     assert "pocket+ensemble" in rows["trainer.kl.coefficient"].origin
 
 
