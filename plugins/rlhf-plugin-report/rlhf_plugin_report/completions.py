@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -163,11 +164,12 @@ def _distribution(measured: Sequence[tuple[int, float, int]]) -> list[Mapping[st
 
 def _pieces(run: StoredRun) -> Callable[[Any], list[str]] | None:
     """A function from token ids to the text that each adds; None if the run's tokenizer cannot be had."""
-    saved = (run.path / "checkpoints" / f"step-{n:06d}" / "model" for n in run.checkpoints[::-1])
-    for folder in (run.path / "final", *saved):
-        if folder.is_dir():
+    saved = [run.path / "checkpoints" / f"step-{n:06d}" / "model" for n in run.checkpoints[::-1]]
+    trained = str((run.plan.config.get("model") or {}).get("path", ""))  # where the run saved nothing
+    for place in (str(run.path / "final"), *map(str, saved), trained):
+        if place == "pocket" or Path(place).expanduser().is_dir():
             try:
-                tokenizer: Any = load_tokenizer(ModelConfig(path=str(folder)))
+                tokenizer: Any = load_tokenizer(ModelConfig(path=place))
             except Exception as error:  # a damaged folder; libraries raise what they like
                 log.warning("tokens are shown as text only: %s", error)
                 return None

@@ -30,7 +30,10 @@ def test_a_running_and_a_killed_run_say_so(copy: Path) -> None:
     (copy / "summary.json").unlink()
     trace = (copy / "trace.jsonl").read_text()
     (copy / "trace.jsonl").write_text(trace + '{"step": 3, "event": "prom')  # a line that is being written
+    shutil.rmtree(copy / "final")
+    shutil.rmtree(copy / "checkpoints")
     page = page_of(copy)
+    assert any("pieces" in row for row in data_of(page)), "read with the model that the run began with"
     assert "not over: it may still be running" in page
     assert "damaged" not in page.split("<script")[0]
     for name in ("metrics.jsonl", "trace.jsonl", "plan.json"):

@@ -14,7 +14,8 @@ const Charts = (() => {
       for (const part of ["axis_label_text_color", "major_label_text_color", "axis_line_color", "major_tick_line_color", "minor_tick_line_color"]) axis[part] = soft;
     }
     plot.title.text_color = soft;
-    plot.xgrid.grid_line_alpha = plot.ygrid.grid_line_alpha = 0.25;
+    plot.xgrid.grid_line_color = plot.ygrid.grid_line_color = colourOf("--line");
+    plot.xgrid.grid_line_alpha = plot.ygrid.grid_line_alpha = 0.4;
     return plot;
   };
   const source = (data) => new Bokeh.ColumnDataSource({ data });
