@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
@@ -85,15 +86,16 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Begin `rlhf WORDS` in a process group of its own, so that a terminal's Ctrl-C does not reach it twice."""
     try:
-        return subprocess.Popen(
-            [sys.executable, "-m", "rlhf_core.cli.main", *words],
-            stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=stderr,
-            process_group=0,
-            close_fds=False,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **(extra or {})},
-        )
+        with _interruptible():
+            return subprocess.Popen(
+                [sys.executable, "-m", "rlhf_core.cli.main", *words],
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                process_group=0,
+                close_fds=False,
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **(extra or {})},
+            )
     except OSError as error:
         raise RlhfError(f"`rlhf {words[0]}` could not be started: {error}") from error
 
@@ -114,6 +116,20 @@ def terminated_as_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """What begins here takes SIGINT, also where a script has begun this process with ``&`` and it is ignored."""
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    if not ignored or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @contextlib.contextmanager
