@@ -8,11 +8,12 @@ from typing import Any
 import click
 
 from rlhf_core.cli.common import Choice
+from rlhf_core.cli.groups import OpenGroup
 from rlhf_core.cli.options import resolve_options, run_options
 from rlhf_core.kinds import KINDS
 
 
-@click.group()
+@click.group(cls=OpenGroup, path="config")
 def config() -> None:
     """Show, validate or document configurations."""
 

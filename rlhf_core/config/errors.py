@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -11,7 +11,11 @@ from rlhf_core.errors import ConfigError, RlhfError, did_you_mean
 
 
 def explain_invalid(
-    error: ValidationError, model: type[BaseModel], where: str = "", also: Iterable[str] = ()
+    error: ValidationError,
+    model: type[BaseModel],
+    where: str = "",
+    also: Iterable[str] = (),
+    hints: Callable[[Sequence[str], Any], str] | None = None,
 ) -> RlhfError:
     """Return the error to raise: the toolkit's own if one was raised inside, else a ConfigError.
 
@@ -22,6 +26,7 @@ def explain_invalid(
         model: what was validated.
         where: which component it is.
         also: further keys that may be written in the same place.
+        hints: what an unknown key, given by its path and value, may stand for; before the nearest neighbour.
     """
     rows: list[str] = []
     fixes: list[str] = []
@@ -34,7 +39,7 @@ def explain_invalid(
             continue
         if problem["type"] == "too_short" and rows:
             continue  # the list is short because its items, reported above, were refused
-        text, fix = _row(problem, model, also)
+        text, fix = _row(problem, model, also, hints)
         rows.append(text)
         if fix:
             fixes.append(fix)
@@ -42,12 +47,17 @@ def explain_invalid(
     return ConfigError(what, where=where, fix="; ".join(dict.fromkeys(fixes)))
 
 
-def _row(problem: Any, model: type[BaseModel], also: Iterable[str]) -> tuple[str, str]:
+def _row(
+    problem: Any,
+    model: type[BaseModel],
+    also: Iterable[str],
+    hints: Callable[[Sequence[str], Any], str] | None,
+) -> tuple[str, str]:
     path = [str(p) for p in problem["loc"]]
     key = ".".join(path)
     if problem["type"] == "extra_forbidden":
         known = [*known_keys(model, path[:-1]), *(also if len(path) == 1 else ())]
-        hint = did_you_mean(path[-1], known)
+        hint = (hints(path, problem.get("input")) if hints else "") or did_you_mean(path[-1], known)
         return f"unknown key '{key}'", hint or f"keys here: {', '.join(sorted(known))}"
     if problem["type"] == "missing":
         return f"missing key '{key}'", f"set it, for example --set {key}=..."

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from rlhf_core.config.data import spell_dataset
 from rlhf_core.config.errors import explain_invalid
+from rlhf_core.config.hints import KeyHints
 from rlhf_core.config.layers import as_mapping, fill, label, plain
 from rlhf_core.config.layers import merge_settings as merge_settings
 from rlhf_core.config.read import numbers
@@ -97,10 +98,12 @@ def _validate(registry: Registry, user: Mapping[str, Any]) -> Resolved:
     algorithm = plain(section["name"])
     trainer = registry.load("trainer", algorithm)
     settings = fill(user, algorithm_recipe(registry, trainer, algorithm, user))
+    hints = KeyHints(registry, settings)
     try:
-        return Resolved(RunConfig.model_validate(plain(settings), context={"registry": registry}), settings)
+        context = {"registry": registry, "hints": hints}
+        return Resolved(RunConfig.model_validate(plain(settings), context=context), settings)
     except ValidationError as error:
-        raise explain_invalid(error, RunConfig) from error
+        raise explain_invalid(error, RunConfig, hints=hints) from error
 
 
 def check_micro_batches(user: Mapping[str, Any]) -> None:

@@ -38,7 +38,11 @@ class _Resolve:
             return cls.model_validate(value, context=info.context)
         except ValidationError as error:
             raise explain_invalid(
-                error, cls, where=f"{self.kind} '{value['name']}'", also=tuple(self.beside())
+                error,
+                cls,
+                where=f"{self.kind} '{value['name']}'",
+                also=tuple(self.beside()),
+                hints=(info.context or {}).get("hints"),
             ) from error
 
 

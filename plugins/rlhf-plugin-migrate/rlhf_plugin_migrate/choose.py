@@ -1,0 +1,77 @@
+"""Which algorithm another library's configuration is for."""
+
+from __future__ import annotations
+
+from rlhf_core.api import ConfigError
+from rlhf_plugin_migrate.read import Given
+from rlhf_plugin_migrate.tables import Table, trl_defaults
+
+MARKS = {
+    "GRPOConfig": ("num_generations", "epsilon", "max_completion_length"),
+    "PPOConfig": ("cliprange", "vf_coef", "num_ppo_epochs", "response_length"),
+    "KTOConfig": ("desirable_weight", "undesirable_weight"),
+    "RewardConfig": ("center_rewards_coefficient",),
+    "DPOConfig": ("f_divergence_type", "ld_alpha", "rpo_alpha", "precompute_ref_log_probs"),
+    "SFTConfig": ("packing", "assistant_only_loss", "completion_only_loss", "dataset_text_field"),
+}
+"""Keys that only one class has, where a file does not say which it is for."""
+
+
+def trl_class(given: Given, table: Table, name: str | None, algo: str | None = None) -> str:
+    """The class that a configuration of TRL is of.
+
+    Raises:
+        ConfigError: there is no such class, or nothing says which it is.
+    """
+    from rlhf_plugin_migrate.near import nearest
+
+    if name is not None:
+        if name not in table.classes:
+            raise ConfigError(f"TRL has no class '{name}' that is known here", fix=nearest(name, table.classes))
+        return name
+    if given.program in table.classes:
+        return given.program
+    by_algorithm = {algorithm: cls for cls, algorithm in table.classes.items()}
+    wanted = table.programs.get(given.program) or algo
+    if wanted is not None:
+        return by_algorithm.get(wanted, "GRPOConfig")
+    for cls, keys in MARKS.items():
+        if any(key in given.settings for key in keys):
+            return cls
+    raise ConfigError(
+        "the configuration does not say which algorithm it is for",
+        why=f"it has {', '.join(list(given.settings)[:5])}, which several classes have",
+        fix=f"--class {' | '.join(trl_defaults())}",
+    )
+
+
+def command_algorithm(given: Given, table: Table) -> str:
+    """The algorithm that a program or a key of verl and OpenRLHF names.
+
+    Raises:
+        ConfigError: it names one that we do not have.
+    """
+    if algorithm := table.programs.get(given.program):
+        return algorithm
+    key = table.algorithm["key"]
+    keys = [key] if isinstance(key, str) else list(key)
+    value = next((given.settings[k] for k in keys if given.settings.get(k) is not None), None)
+    values = table.algorithm["values"]
+    if value is None:
+        if not given.program and not any(k in table.by_key for k in given.settings):
+            raise ConfigError(
+                f"no key of {table.peer} was found",
+                why=f"it has {', '.join(list(given.settings)[:5])}",
+                fix="choose the command of the library that the file is of: from-trl, from-verl, from-openrlhf",
+            )
+        return str(table.algorithm["default"]) if _samples(given) else "sft"
+    if value not in values:
+        raise ConfigError(
+            f"{keys[0]} {value!r} has no counterpart", why=f"known: {', '.join(values)}", fix="--algo NAME chooses one"
+        )
+    return str(values[value])
+
+
+def _samples(given: Given) -> bool:
+    marks = ("actor_rollout_ref", "algorithm.", "rollout", "actor", "n_samples_per_prompt", "critic", "reward", "algo.")
+    return bool(given.program) or any(key.startswith(marks) for key in given.settings)

@@ -1,0 +1,184 @@
+"""Another library's configuration as flat keys and values: YAML, JSON, a Python script, or a command line."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from rlhf_core.api import ConfigError, DatasetError
+from rlhf_core.sdk import check_file, parse_settings
+from rlhf_plugin_migrate.hints import flat
+from rlhf_plugin_migrate.tables import Table
+
+_ASSIGNED = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)=(\S+|\"[^\"]*\"|'[^']*')\s*$", re.MULTILINE)
+_OVERRIDE = re.compile(r"^[+~]*([A-Za-z_][\w.]*)=(.*)$", re.DOTALL)
+_OPTION = re.compile(r"^--?([A-Za-z][\w.-]*)(?:=(.*))?$", re.DOTALL)
+ENDS = frozenset({"|", "&&", "||", ";", "&", ">", "2>&1", ">>", "EOF", "$@", "${@:1}", "2>", "tee"})
+"""Words at which a command ends."""
+
+
+class Given(NamedTuple):
+    """What was read."""
+
+    settings: dict[str, Any]
+    program: str
+    """The command, module or class that it is for, "" if it does not say."""
+    unread: dict[str, str]
+    """Key -> the text of a value that only running the program would give."""
+
+
+def read_given(source: Sequence[str], table: Table) -> Given:
+    """Read a file, ``-`` (stdin), or the words of a command line.
+
+    Raises:
+        ConfigError: no such file, or nothing in it that looks like a configuration.
+    """
+    if len(source) == 1 and not _OVERRIDE.match(source[0]) and not source[0].startswith("--"):
+        return _of_text(_text_of(source[0]), source[0], table)
+    return _of_words(list(source), table, "the command line")
+
+
+def _text_of(path: str) -> str:
+    if path == "-":
+        return sys.stdin.read()
+    try:
+        check_file(path, "config file", "the path")
+        return Path(path).expanduser().read_text()
+    except DatasetError as error:
+        raise ConfigError(error.what, why=error.why, fix=error.fix) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"config file '{path}' cannot be read: {error}", fix="it must be UTF-8 text") from error
+
+
+def _of_text(text: str, path: str, table: Table) -> Given:
+    if path.endswith(".py"):
+        return _of_python(text, path, table)
+    if path.endswith((".sh", ".bash")) or text.startswith("#!") or "\\\n" in text:
+        return _of_shell(text, path, table)
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        if re.search(r"(^|\s)--\w", text):
+            return _of_shell(text, path, table)
+        raise ConfigError(
+            f"config file '{path}' is neither YAML nor JSON",
+            why=str(error),
+            fix="correct the file, or name a .sh or .py",
+        ) from error
+    if isinstance(data, str):
+        return _of_shell(text, path, table)
+    if not isinstance(data, dict) or not data:
+        what = "is empty" if not data else f"holds a {type(data).__name__}, not a mapping"
+        raise ConfigError(f"config file '{path}' {what}", fix="give keys and values: YAML, JSON, a script or a command")
+    return Given({key: _number(value) for key, value in flat(data).items()}, "", {})
+
+
+def _number(value: Any) -> Any:
+    """YAML 1.1 reads 1e-5 as text."""
+    return (
+        parse_settings([f"x={value}"])["x"]
+        if isinstance(value, str) and re.fullmatch(r"[\d.]+e[+-]?\d+", value)
+        else value
+    )
+
+
+def _of_python(text: str, path: str, table: Table) -> Given:
+    """The keyword arguments of the first call of one of the library's classes."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError as error:
+        raise ConfigError(f"'{path}' is not Python", where=f"line {error.lineno}", why=str(error.msg)) from error
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _name(node.func) in table.classes]
+    if not calls:
+        known = ", ".join(table.classes) or "none"
+        raise ConfigError(f"'{path}' calls no configuration class of {table.peer}", why=f"known: {known}")
+    settings: dict[str, Any] = {}
+    unread: dict[str, str] = {}
+    for keyword in calls[0].keywords:
+        if keyword.arg is None:
+            continue
+        try:
+            settings[keyword.arg] = ast.literal_eval(keyword.value)
+        except ValueError:
+            unread[keyword.arg] = ast.unparse(keyword.value)
+    return Given(settings, _name(calls[0].func), unread)
+
+
+def _name(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _of_shell(text: str, path: str, table: Table) -> Given:
+    variables = {"HOME": "~"} | {name: value.strip("\"'") for name, value in _ASSIGNED.findall(text)}
+    for _ in range(3):  # a variable may name another
+        text = re.sub(r"\$\{?(\w+)\}?", lambda m: variables.get(m[1], m[0]), text)
+    try:
+        words = shlex.split(text.replace("\\\n", " "), comments=True)
+    except ValueError as error:
+        raise ConfigError(
+            f"'{path}' cannot be read as a command line", why=str(error), fix="check its quotes"
+        ) from error
+    return _of_words(words, table, f"'{path}'")
+
+
+def _of_words(words: list[str], table: Table, where: str) -> Given:
+    program, rest = _after_program(words, table)
+    settings = dict(_pairs(rest))
+    if not settings:
+        raise ConfigError(
+            f"{where} holds no settings",
+            why="neither key=value nor --key value was found",
+            fix="give a configuration file or a whole command line",
+        )
+    return Given(settings, program, {})
+
+
+def _after_program(words: list[str], table: Table) -> tuple[str, list[str]]:
+    """(The library's program, the words after it); all words where it is not named."""
+    for place, word in enumerate(words):
+        name = re.split(r"[./]", word.removesuffix(".py"))[-1]
+        after_trl = table.peer != "TRL" or (place and words[place - 1] == "trl") or word.endswith(".py")
+        if name in table.programs and not word.startswith("-") and after_trl:
+            return name, words[place + 1 :]
+    return "", words
+
+
+def _pairs(words: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """``key=value``, ``--key=value``, ``--key value ...`` and flags; others are passed over."""
+    place = 0
+    while place < len(words) and words[place] not in ENDS:
+        option, override = _OPTION.match(words[place]), _OVERRIDE.match(words[place])
+        place += 1
+        if option is None:
+            if override is not None:
+                yield override[1], _value(override[2])
+            continue
+        values = [option[2]] if option[2] is not None else []
+        while option[2] is None and place < len(words) and not _starts_option(words[place]):
+            values.append(words[place])
+            place += 1
+        read = [_value(value) for value in values]
+        yield option[1].replace("-", "_"), True if not read else read[0] if len(read) == 1 else read
+
+
+def _starts_option(word: str) -> bool:
+    return word in ENDS or (_OPTION.match(word) is not None) or _OVERRIDE.match(word) is not None
+
+
+def _value(text: str) -> Any:
+    try:
+        return parse_settings([f"x={text}"])["x"]
+    except ConfigError:
+        return text
+
+
+def nothing(value: Any) -> bool:
+    """Whether a value means that nothing is set."""
+    return value is None or (isinstance(value, (str, list, Mapping)) and not value)

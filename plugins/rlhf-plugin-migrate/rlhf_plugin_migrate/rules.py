@@ -1,0 +1,346 @@
+"""Values that are not simply copied: other units, several keys for one of ours, one key for several of ours.
+
+Each rule takes the case, the counterpart that the run has, the key and its value; it returns our settings by dotted
+key, or, as text, why nothing is set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rlhf_core.api import ConfigError
+from rlhf_plugin_migrate.targets import Targets, dataset_component
+
+Settings = dict[str, Any]
+KL = {"kl": "k1", "k1": "k1", "mse": "k2", "k2": "k2", "low_var_kl": "k3", "k3": "k3", "abs": None}
+LOSSES = {"bnpo": "bnpo", "cispo": "cispo", "sapo": "sapo", "vespo": "vespo", "luspo": "luspo", "gspo": "gspo"}
+REDUCTIONS = {"grpo": "sequence_mean", "dapo": "token_mean", "dr_grpo": "constant"}
+PAIR_LOSSES = {
+    **{name: name for name in ("sigmoid", "hinge", "ipo", "robust", "aot", "apo_zero", "apo_down", "discopop", "kto")},
+    "exo_pair": "exo",
+    "nca_pair": "nca",
+    "bco_pair": "bco",
+    "sppo_hard": "sppo",
+    "aot_pair": "aot",
+    "aot_unpaired": "aot_unpaired",
+    "apo_zero_unpaired": "apo_zero_unpaired",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One configuration that is translated."""
+
+    settings: Mapping[str, Any]
+    """The peer's, flat."""
+    algorithm: str
+    targets: Targets
+    processes: int
+
+    def get(self, *keys: str, default: Any = None) -> Any:
+        """The first of these keys that is given."""
+        return next((self.settings[key] for key in keys if self.settings.get(key) is not None), default)
+
+    def number(self, *keys: str, default: float) -> float:
+        """As :meth:`get`, of a number.
+
+        Raises:
+            ConfigError: it is none.
+        """
+        value = self.get(*keys, default=default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            key = next(key for key in keys if self.settings.get(key) is not None)
+            raise ConfigError(f"{key}: {value!r} is not a number", fix="correct it in the file")
+        return value
+
+    def whole(self, *keys: str, default: int) -> int:
+        """As :meth:`number`, of a whole one."""
+        return int(self.number(*keys, default=default))
+
+    @property
+    def group(self) -> int:
+        """Completions of a prompt."""
+        names = ("actor_rollout_ref.rollout.n", "rollout.n_samples_per_prompt", "n_samples_per_prompt")
+        return self.whole(*names, default=1)
+
+
+def betas(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """Both numbers at once."""
+    first, second = case.number("adam_beta1", default=0.9), case.number("adam_beta2", default=0.999)
+    return {target: [first, second]}
+
+
+def warmup(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """Updates as they are; a share of the run's updates where their number is known."""
+    share = case.number(key, default=0)
+    if "ratio" not in key and share >= 1:
+        return {target: int(share)}
+    steps = case.get("max_steps", "trainer.total_training_steps")
+    if share == 0:
+        return {target: 0}
+    if not isinstance(steps, int) or steps < 1:
+        return f"a share, and the number of updates is not given: set {target} to {share:g} of them"
+    return {target: round(share * steps)}
+
+
+def trl_update(case: Case) -> int:
+    """Sequences of an optimizer update of TRL, over all processes."""
+    each = case.whole("per_device_train_batch_size", default=8)
+    return each * case.whole("gradient_accumulation_steps", default=1) * case.processes
+
+
+def trl_batch(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """Sequences of an update, and of a rollout batch where the policy samples."""
+    update = trl_update(case)
+    settings: Settings = {target: update, "trainer.micro_batch_size": case.whole(key, default=8)}
+    if target.endswith("train_batch_size") and case.get("generation_batch_size") is None:
+        default = case.whole("gradient_accumulation_steps", default=1)
+        per_generation = case.whole("steps_per_generation", default=default)
+        each = case.whole(key, default=8) * case.processes
+        settings["trainer.rollout_batch_size"] = each * per_generation
+    return settings
+
+
+def trl_accumulation(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """Said by the batch sizes."""
+    return "counted in the batch size"
+
+
+def trl_steps_per_generation(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """Said by the rollout batch size."""
+    return {target: case.whole("per_device_train_batch_size", default=8) * case.processes * case.whole(key, default=1)}
+
+
+def trl_loss_type(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """A loss of its own, or a reduction."""
+    names = [value] if isinstance(value, str) else list(value) if isinstance(value, list) else []
+    if len(names) != 1:
+        return f"{value!r}: one loss at a time (beside dpo, trainer.sft.weight)"
+    (name,) = names
+    if case.algorithm in ("grpo", "rloo"):
+        if name in REDUCTIONS:
+            return {"trainer.reduction": REDUCTIONS[name]}
+        return {"loss.name": LOSSES[name]} if name in LOSSES else f"no loss is called so here: {name}"
+    if case.algorithm in ("dpo", "kto"):
+        return {"loss.name": PAIR_LOSSES[name]} if name in PAIR_LOSSES else f"no loss is called so here: {name}"
+    return {} if name == "nll" else f"no loss is called so here: {name}"
+
+
+def scale_rewards(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """By the group's standard deviation, not at all, or by the batch's."""
+    if value == "batch":
+        return {"advantage.name": "batch_norm"}
+    return {target: "std" if value in (True, "group") else "none"}
+
+
+def normalize_advantages(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """Another estimator."""
+    return {target: "batch_norm"} if value is True else {}
+
+
+def untruncated(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """Training samples from the whole distribution."""
+    if value in ((1, 1.0) if key.endswith("top_p") else (0, 0.0, -1)):
+        return {}
+    return f"{value!r}: training samples from the whole distribution, so that importance ratios are right"
+
+
+def lora(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """Only where adapters are asked for."""
+    asked = case.get("use_peft", default="lora_r" in case.settings)
+    return {target: value} if asked else "adapters are off"
+
+
+def verl_lora(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """A rank of 0 means none."""
+    names = ("actor_rollout_ref.model.lora_rank", "model.lora_rank", "ds.lora.rank", "lora_rank")
+    return {target: value} if case.number(*names, default=0) > 0 else "adapters are off"
+
+
+def sync_every(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """Only where the reference policy is renewed."""
+    return {target: value} if case.get("sync_ref_model") else "sync_ref_model is off"
+
+
+def vespo(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """``(k, lambda)`` of one sign."""
+    sign, first, second = ("pos", 2.0, 3.0) if "pos" in key else ("neg", 3.0, 2.0)
+    pair = [case.number(f"vespo_k_{sign}", default=first), case.number(f"vespo_lambda_{sign}", default=second)]
+    return {target: pair}
+
+
+def whole_steps(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """A share of the run has no counterpart."""
+    return {target: int(value)} if case.number(key, default=1) >= 1 else f"{value}: a share; ours counts steps"
+
+
+def trackers(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """Those that there are."""
+    names = [value] if isinstance(value, str) else list(value or ())
+    ours = [name for name in names if name in ("wandb", "tensorboard")]
+    return {target: ours} if ours else {}
+
+
+def wandb(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """A key means that it is used; it stays where it is."""
+    return {target: ["wandb"]} if value else {}
+
+
+def tensorboard(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """A folder means that it is used."""
+    return {target: ["tensorboard"]} if value else {}
+
+
+def reward_path(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """A trained reward model."""
+    return {"reward.name": "bradley_terry", "reward.path": value}
+
+
+def one_file(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """The first of a list."""
+    if isinstance(value, list) and len(value) != 1:
+        return f"{len(value)} files: list them as dataset.sources"
+    return {target: value[0] if isinstance(value, list) else value}
+
+
+def verl_files(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """A file, and where verl's rows keep the answer."""
+    files = one_file(case, target, key, value)
+    if isinstance(files, str) or case.algorithm == "sft":
+        return files
+    known = dataset_component(str(files[target])) in ("parquet", "jsonl")
+    return {**files, "dataset.columns.answer": "reward_model.ground_truth"} if known else files
+
+
+def verl_rollout_batch(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """Prompts times completions where the policy samples."""
+    return {target: case.whole(key, default=1) * (1 if target == "trainer.batch_size" else case.group)}
+
+
+def verl_completions(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """Prompts times completions."""
+    return {target: case.whole(key, default=1) * case.group}
+
+
+openrlhf_rollout_batch = verl_completions
+
+
+def openrlhf_train_batch(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """Completions of an update; no more than a rollout batch has."""
+    size = case.whole(key, default=128)
+    if target == "trainer.batch_size":
+        return {target: size}
+    rollouts = case.whole("rollout.batch_size", "rollout_batch_size", default=1024) * case.group
+    return {target: min(size, rollouts)}
+
+
+def dynamic_tokens(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """Only where batches are cut by tokens."""
+    switches = ("actor_rollout_ref.actor.use_dynamic_bsz", "train.dynamic_batch_enable", "use_dynamic_batch")
+    return {target: value} if case.get(*switches) else "batches are not cut by tokens"
+
+
+def verl_loss_mode(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """A loss of its own."""
+    if value in ("vanilla", "ppo"):
+        return {}
+    return {"loss.name": LOSSES[value]} if value in LOSSES else f"no loss is called so here: {value}"
+
+
+def verl_kl_loss(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """Where the KL acts."""
+    return {target: "loss"} if value is True else "said by the coefficient"
+
+
+def verl_kl_coef(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """Only with a KL in the loss."""
+    return {target: value} if case.get("actor_rollout_ref.actor.use_kl_loss") else "use_kl_loss is off"
+
+
+def verl_kl_reward(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """Where the KL acts; the loss where both are on."""
+    if case.get("actor_rollout_ref.actor.use_kl_loss"):
+        return "the KL is in the loss" if value is not True else "ours is in one place: the loss"
+    return {target: "reward"} if value is True else {"trainer.kl.coefficient": 0.0}
+
+
+def verl_kl_reward_coef(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """Only with a KL in the reward, and none in the loss."""
+    on = case.get("algorithm.use_kl_in_reward") and not case.get("actor_rollout_ref.actor.use_kl_loss")
+    return {target: value} if on else "use_kl_in_reward is off"
+
+
+def verl_kl_type(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """Of the KL in the loss."""
+    if not case.get("actor_rollout_ref.actor.use_kl_loss"):
+        return "use_kl_loss is off"
+    ours = KL.get(str(value).rstrip("+"))
+    return {target: ours} if ours else f"{value}: k1, k2 or k3"
+
+
+def verl_kl_penalty(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """Of the KL in the reward."""
+    if not case.get("algorithm.use_kl_in_reward") or case.get("actor_rollout_ref.actor.use_kl_loss"):
+        return "use_kl_in_reward is off"
+    ours = KL.get(str(value).rstrip("+"))
+    return {target: ours} if ours else f"{value}: k1, k2 or k3"
+
+
+def said_by_algorithm(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """The algorithm was chosen by it."""
+    grouped = value in ("reinforce_baseline", "reinforce_plus_plus_baseline")
+    return {target: case.algorithm, **({"advantage.baseline": "group"} if grouped else {})}
+
+
+def dynamic_sampling(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """A section with its defaults."""
+    return {f"{target}.max_rounds": 10} if value is True else "off"
+
+
+def overlong(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """A share of the completion's limit."""
+    names = ("data.max_response_length", "rollout.max_new_tokens", "generate_max_len")
+    limit = case.number(*names, default=0)
+    return {target: round(case.number(key, default=0) / limit, 4)} if limit else "the completion's limit is not given"
+
+
+def low_high(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """Two numbers."""
+    if not isinstance(value, list) or len(value) != 2:
+        raise ConfigError(f"{key}: {value!r} is not two numbers", fix="for example 0.2 0.28")
+    return {"loss.clip_range": value[0], "loss.clip_range_high": value[1]}
+
+
+def input_template(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """Braces with a name."""
+    return {target: str(value).replace("{}", "{prompt}")} if "{}" in str(value) else f"{value!r} has no {{}}"
+
+
+def label_key(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """KTO's verdict, or the reference answer."""
+    return {"dataset.columns.label" if case.algorithm == "kto" else target: value}
+
+
+def asynchronous(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """One batch ahead."""
+    return {target: 1} if value is True else {}
+
+
+def ipo(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """A loss of its own."""
+    return {target: "ipo"} if value is True else {}
+
+
+RULES: Mapping[str, Callable[[Case, str, str, Any], Settings | str]] = {
+    rule.__name__: rule
+    for rule in (
+        *(betas, warmup, trl_batch, trl_accumulation, trl_steps_per_generation, trl_loss_type, scale_rewards),
+        *(normalize_advantages, untruncated, lora, verl_lora, sync_every, vespo, whole_steps, trackers, wandb),
+        *(tensorboard, reward_path, one_file, verl_files, verl_rollout_batch, verl_completions, openrlhf_train_batch),
+        *(dynamic_tokens, verl_loss_mode, verl_kl_loss, verl_kl_coef, verl_kl_reward, verl_kl_reward_coef),
+        *(verl_kl_type, verl_kl_penalty, said_by_algorithm, dynamic_sampling, overlong, low_high, input_template),
+        *(label_key, asynchronous, ipo),
+    )
+} | {"openrlhf_rollout_batch": verl_completions}

@@ -1,0 +1,117 @@
+"""What each key of another library is called here: the files in ``tables/``, read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
+
+import yaml
+
+PEERS = ("trl", "verl", "openrlhf")
+Meaning = Literal["same", "other", "unneeded", "unsupported"]
+VAGUE = frozenset(
+    {"path", "name", "enable", "type", "mode", "dtype", "metric", "strategy", "steps", "dataset", "split"}
+    | {"device", "target", "estimator", "model", "rank", "alpha", "seed", "optim", "batch_size", "max_length"}
+)
+"""Last words of dotted keys that say too little to be looked up alone."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One row of a table.
+
+    Example:
+        Entry("TRL", ("learning_rate",), ("trainer.optimizer.learning_rate",), "same")
+    """
+
+    peer: str
+    keys: tuple[str, ...]
+    ours: tuple[str, ...]
+    """The first of these that the algorithm has is the counterpart."""
+    meaning: Meaning
+    note: str = ""
+    values: Mapping[Any, Any] | None = None
+    """Their value -> ours; None for a value that needs no setting here."""
+    rule: str = ""
+    """A function of :mod:`rlhf_plugin_migrate.rules`."""
+    only_if: str = ""
+    """``positive``, or ``not VALUE``: other values mean that nothing is set."""
+    hint: str = ""
+    """What to look at where there is no counterpart."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """All keys of one library."""
+
+    peer: str
+    about: str
+    entries: tuple[Entry, ...]
+    classes: Mapping[str, str]
+    """Their class -> our algorithm."""
+    programs: Mapping[str, str]
+    """Their command or module -> our algorithm; "" where a key says it."""
+    algorithm: Mapping[str, Any]
+    """``key`` that names the algorithm, ``values`` -> ours, and the ``default``."""
+
+    def find(self, key: str) -> Entry | None:
+        """The row of a key, None if there is none."""
+        return self.by_key.get(key)
+
+    @property
+    def by_key(self) -> Mapping[str, Entry]:
+        """Key -> row."""
+        return _by_key(self.peer)
+
+
+@cache
+def load_table(name: str) -> Table:
+    """The table of ``trl``, ``verl`` or ``openrlhf``."""
+    data = yaml.safe_load((files(__package__) / "tables" / f"{name}.yaml").read_text())
+    entries = tuple(_entry(data["peer"], row) for row in data["keys"])
+    programs = data.get("programs", {})
+    return Table(data["peer"], data["about"], entries, data.get("classes", {}), programs, data.get("algorithm", {}))
+
+
+@cache
+def _by_key(peer: str) -> Mapping[str, Entry]:
+    return {key: entry for entry in load_table(peer.lower()).entries for key in entry.keys}
+
+
+@cache
+def by_last_word(name: str) -> Mapping[str, tuple[Entry, ...]]:
+    """Last word of a dotted key -> its rows."""
+    rows: dict[str, tuple[Entry, ...]] = {}
+    for entry in load_table(name).entries:
+        for key in entry.keys:
+            word = key.rpartition(".")[2]
+            if "." in key and word not in VAGUE:
+                rows[word] = (*rows.get(word, ()), entry)
+    return rows
+
+
+@cache
+def trl_defaults() -> Mapping[str, Mapping[str, Any]]:
+    """Class of TRL -> its fields and their defaults, those that are None left out."""
+    return yaml.safe_load((files(__package__) / "tables" / "trl_defaults.yaml").read_text())
+
+
+def _entry(peer: str, row: Mapping[str, Any]) -> Entry:
+    return Entry(
+        peer=peer,
+        keys=_many(row["key"]),
+        ours=_many(row.get("ours", ())),
+        meaning=row["is"],
+        note=row.get("note", ""),
+        values=row.get("values"),
+        rule=row.get("rule", ""),
+        only_if=row.get("only_if", ""),
+        hint=row.get("hint", ""),
+    )
+
+
+def _many(value: str | list[str] | tuple[str, ...]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value)

@@ -1,0 +1,54 @@
+"""What a key of another library is called here, asked of installed distributions when a key is unknown.
+
+Entry-point group ``rlhf.key_hints``: a function of the key, its value, the registry and the chosen components, which
+returns a sentence or "".
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlhf_core.config.layers import as_mapping, plain
+from rlhf_core.kinds import KINDS
+from rlhf_core.registry import Registry
+
+log = logging.getLogger("rlhf.plugins")
+GROUP = "rlhf.key_hints"
+
+
+class KeyHints:
+    """Asks for hints about the keys of one configuration.
+
+    Args:
+        registry: knows what is installed.
+        settings: the run's, with what the algorithm brings along; labelled or not.
+    """
+
+    def __init__(self, registry: Registry, settings: Mapping[str, Any]) -> None:
+        self.registry = registry
+        sections = {slot: as_mapping(slot, settings.get(slot)) for slot in KINDS}
+        self.chosen = {
+            slot: str(plain(section["name"]))
+            for slot, section in sections.items()
+            if isinstance(section, Mapping) and "name" in section
+        }
+
+    def __call__(self, path: Sequence[str], value: Any) -> str:
+        """A sentence for the key at the end of ``path``, "" where nobody knows it."""
+        from rlhf_core.disabled import disabled_distributions, normalise
+        from rlhf_core.entry_points import scan
+
+        off = set(disabled_distributions())
+        for dist, point in scan():
+            if point.group != GROUP or normalise(dist.name) in off:
+                continue
+            try:
+                hint = point.load()(path[-1], value, self.registry, self.chosen)
+            except Exception as error:  # the unknown key is what the user has to hear of
+                log.debug("hints of %s failed: %s: %s", dist.name, type(error).__name__, error)
+                continue
+            if hint:
+                return str(hint)
+        return ""
