@@ -70,7 +70,7 @@ class Table:
 @cache
 def load_table(name: str) -> Table:
     """The table of ``trl``, ``verl`` or ``openrlhf``."""
-    data = yaml.safe_load((files(__package__) / "tables" / f"{name}.yaml").read_text())
+    data = yaml.safe_load((files("rlhf_plugin_migrate") / "tables" / f"{name}.yaml").read_text())
     entries = tuple(_entry(data["peer"], row) for row in data["keys"])
     programs = data.get("programs", {})
     return Table(data["peer"], data["about"], entries, data.get("classes", {}), programs, data.get("algorithm", {}))
@@ -96,7 +96,7 @@ def by_last_word(name: str) -> Mapping[str, tuple[Entry, ...]]:
 @cache
 def trl_defaults() -> Mapping[str, Mapping[str, Any]]:
     """Class of TRL -> its fields and their defaults, those that are None left out."""
-    return yaml.safe_load((files(__package__) / "tables" / "trl_defaults.yaml").read_text())
+    return yaml.safe_load((files("rlhf_plugin_migrate") / "tables" / "trl_defaults.yaml").read_text())
 
 
 def _entry(peer: str, row: Mapping[str, Any]) -> Entry:

@@ -55,8 +55,9 @@ class Targets:
         field = self.field(target)
         if field is None or field.annotation is None or target.count(".") == 0:
             return ""
+        annotated: Any = Annotated[field.annotation, field]  # pyright: ignore[reportInvalidTypeForm]
         try:
-            TypeAdapter(Annotated[field.annotation, field]).validate_python(value)
+            TypeAdapter(annotated).validate_python(value)
         except ValidationError as error:
             return error.errors()[0]["msg"]
         except Exception:  # a field for a component is resolved with the whole configuration
