@@ -59,7 +59,14 @@ def tables() -> dict[str, Iterable[dict[str, Any]]]:
     ask = [f"What is {a} + {b}?" for a, b in SUMS]
     right = [f"The answer is {a + b}." for a, b in SUMS]
     padded = [f"Absolutely! {text} It is always good to know such things." for text in right]
-    gsm8k = [{"question": q, "answer": f"{a} + {b} = {a + b}\n#### {a + b}"} for q, (a, b) in zip(ask, SUMS)]
+    train, test = (
+        [
+            {"question": f"What is {a} + {c}?", "answer": f"It is {a + c}.\n#### {a + c}"}
+            for a, b in SUMS
+            for c in [b + more]
+        ]
+        for more in (0, 10)
+    )
     scored = [
         {"prompt": q, "completion": text, "scores": {"taste": len(text) / 40, "rules": float(i)}, "gold": float(i)}
         for q, *both in zip(ask, padded, right)
@@ -84,7 +91,10 @@ def tables() -> dict[str, Iterable[dict[str, Any]]]:
             {"messages": [{"role": "user", "content": q}, {"role": "assistant", "content": text}]}
             for q, text in zip(ask, right)
         ],
-        "pairs.jsonl": [{"prompt": q, "chosen": c, "rejected": r} for q, c, r in zip(ask, right, padded)],
+        "pairs.jsonl": [
+            {"prompt": q, "chosen": c, "rejected": r, "answer": str(a + b)}
+            for q, c, r, (a, b) in zip(ask, right, padded, SUMS)
+        ],
         "prompts.jsonl": [{"prompt": q, "answer": str(a + b)} for q, (a, b) in zip(ask, SUMS)],
         "answers.jsonl": [
             {"prompt": q, "completion": text, "answer": str(a + b), "gold": float(i)}
@@ -99,8 +109,8 @@ def tables() -> dict[str, Iterable[dict[str, Any]]]:
             {"prompt": q, "completion": c, "grades": dict.fromkeys(CRITERIA, 1 + i % 5)}
             for i, (q, c) in enumerate(zip(ask, right))
         ],
-        "train.jsonl": gsm8k,
-        "test.jsonl": gsm8k[:40],
+        "train.jsonl": train,
+        "test.jsonl": test,
         "passes.jsonl": [{"id": str(i), "pass_rate": 0.5} for i in range(8)],
         "input_data.jsonl": [ifeval],
         "mbpp.jsonl": [{**mbpp, "task_id": i, "prompt": f"Write f, version {i}."} for i in range(40)],

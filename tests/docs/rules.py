@@ -22,11 +22,14 @@ NOT_RUN: dict[str, str] = {
 }
 """Patterns of commands that are not executed. Their options are still checked."""
 
-TRAINED = re.compile(r"^rlhf (eval|reward evaluate|generate|chat) |\bRUN\b|runs/(?!sft/final|rm/final|other)|evals/")
+TRAINED = re.compile(
+    r"^rlhf (eval|data pairs|reward evaluate|generate|chat) |\bRUN\b|runs/(?!sft/final|rm/final|other)|evals/"
+)
 """Commands that want a trained run, or that work with a model: executed by the slow part."""
 
 SMALL: dict[str, list[str]] = {
     "rlhf train": ["--dry-run"],
+    "rlhf data pairs": ["--count", "8"],
     "rlhf recipe run": ["--dry-run"],
     "rlhf sweep": ["--dry-run"],
     "rlhf eval": ["--limit", "2", "--max-tokens", "4"],

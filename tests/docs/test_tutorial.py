@@ -20,16 +20,20 @@ RUNS = ("RUN", "RUN2", "runs/a", "runs/b", "runs/grpo-20260131-142501")
 """What pages call a run of the reader's."""
 
 
+def environment(folder: Path) -> dict[str, str]:
+    """The commands of this environment, with caches of their own."""
+    home = {"RLHF_CACHE": str(folder / ".cache"), "RLHF_HOME": str(folder / ".home"), "OMP_NUM_THREADS": "1"}
+    return {**os.environ, **home, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+
+
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder in which the whole tutorial was executed."""
     folder = tmp_path_factory.mktemp("tutorial")
-    home = {"RLHF_CACHE": str(folder / ".cache"), "RLHF_HOME": str(folder / ".home"), "OMP_NUM_THREADS": "1"}
-    environment = {**os.environ, **home, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     for block in [b for b in ALL if b.page == TUTORIAL]:
         program = ["bash", "-ec"] if block.language == "bash" else [sys.executable, "-c"]
         ran = subprocess.run(
-            [*program, block.text], cwd=folder, env=environment, capture_output=True, text=True, timeout=280
+            [*program, block.text], cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=280
         )
         assert ran.returncode == 0, f"{block}\n{ran.stdout}\n{ran.stderr}"
     return folder
@@ -63,6 +67,9 @@ def place(done: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             (folder / name).symlink_to(WEIGHTS)
     write_tables(folder, tables())
     reward_models(folder)
+    evaluate = "rlhf eval prompts --dataset pocket/arithmetic --verifier numeric --limit 4 --max-tokens 4 --out evals/A"
+    subprocess.run(["bash", "-ec", evaluate], cwd=folder, env=environment(folder), check=True, capture_output=True)
+    shutil.copytree(folder / "evals/A", folder / "evals/B")
     return folder
 
 
