@@ -35,26 +35,29 @@ def pages() -> Mapping[Path, str]:
 
 
 def table(registry: Registry, algorithm: str) -> str:
-    """Rows of setting, value for the pocket model, value for any other model."""
-    columns = [settings(registry, algorithm, model) for model in ("pocket", "MODEL")]
-    keys = list(dict.fromkeys(key for column in columns for key in column))
+    """Rows of setting and values: for the pocket model, also under another reward, and for any other model."""
+    usual, other = settings(registry, algorithm, "pocket"), settings(registry, algorithm, "MODEL")
+    columns = {"pocket model": usual, "other models": other}
+    if "reward" in usual:
+        verified = settings(registry, algorithm, "pocket", "verifier")
+        columns = {"pocket model, ensemble": usual, "pocket model, other rewards": verified, "other models": other}
+        for column in columns.values():
+            del column["reward"]
+    keys = list(dict.fromkeys(key for column in columns.values() for key in column))
     rows = [
-        (f"`{key}`", *(f"`{json.dumps(column[key])}`" if key in column else "" for column in columns))
+        (f"`{key}`", *(f"`{json.dumps(column[key])}`" if key in column else "" for column in columns.values()))
         for key in keys
-        if any(column.get(key) not in EMPTY for column in columns)
+        if any(column.get(key) not in EMPTY for column in columns.values())
     ]
-    return (
-        "\n| setting | pocket model | other models |\n|---|---|---|\n"
-        + "".join(f"| {' | '.join(r)} |\n" for r in rows)
-        + "\n"
-    )
+    head = f"\n| setting | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 1)}\n"
+    return head + "".join(f"| {' | '.join(row)} |\n" for row in rows) + "\n"
 
 
-def settings(registry: Registry, algorithm: str, model: str) -> dict[str, Any]:
+def settings(registry: Registry, algorithm: str, model: str, reward: str | None = None) -> dict[str, Any]:
     """Dotted key -> value of what the algorithm decides, components by name."""
     dataset = {"name": "jsonl", "path": "FILE"}  # not every algorithm has one of its own
-    user = {"trainer": {"name": algorithm}, "model": {"path": model}, "dataset": dataset}
-    data = resolve(registry, sugar=user).model_dump(mode="json")
+    user: dict[str, Any] = {"trainer": {"name": algorithm}, "model": {"path": model}, "dataset": dataset}
+    data = resolve(registry, sugar=user | ({"reward": {"name": reward}} if reward else {})).model_dump(mode="json")
     chosen = {kind: data[kind]["name"] for kind in ("loss", "advantage", "reward") if data.get(kind)}
     flat = {**chosen, **flatten(data)}
     return {key: value for key, value in flat.items() if not LEFT_OUT.search(key) or key in chosen}
