@@ -17,7 +17,7 @@ NOT_RUN: dict[str, str] = {
     r"^(make|bash|pytest|cd|export|git|source)\b": "of a checkout; its tests look up targets and packages",
     r"^rlhf data (generate|flywheel)|^rlhf evaluate policies": "minutes; has tests of its own",
     r"reward.path=runs/(prm|rubric)/final": "a reward that only its plugin's tests train",
-    r"^rlhf data check|^rlhf config from-": "tests/data/test_data_page.py and rlhf-plugin-migrate's test_page.py run each",
+    r"^rlhf data check|^rlhf config from-": "run by tests/data/test_data_page.py and the plugin's test_page.py",
     r"reasoning_gym": "needs a C compiler",
     r"my_loss|my-loss": "a package that the reader writes; tests/plugins/test_scaffold.py does all of it",
 }
