@@ -107,7 +107,7 @@ def test_scripts_that_are_named_exist() -> None:
             assert (ROOT / command.words[1]).exists(), command
 
 
-OTHER_YAML = {"criteria", "stages", "sweep", "benchmarks", "parameters"}
+OTHER_YAML = {"criteria", "stages", "base", "benchmarks", "parameters"}
 """Keys of YAML that is no run's configuration: the plugins that read it have tests of their own files."""
 
 
