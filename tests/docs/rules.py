@@ -15,7 +15,7 @@ NOT_RUN: dict[str, str] = {
     r"^rlhf study run": "minutes to hours; the studies' own tests run each with --smoke",
     r"^rlhf discover|^python -m (rlhf_plugin_code.redteam|scripts)|^python scripts": "minutes; has tests of its own",
     r"^(make|bash|pytest|cd|export|git|source)\b": "of a checkout; its tests look up targets and packages",
-    r"^rlhf data (generate|flywheel|pairs)|^rlhf evaluate policies|^rlhf reward ensemble": "minutes; has tests of its own",
+    r"^rlhf data (generate|flywheel|pairs)|^rlhf (evaluate policies|reward ensemble)": "minutes; has tests of its own",
     r"reward.path=runs/(prm|rubric)/final": "a reward that only its plugin's tests train",
     r"^rlhf data check|^rlhf config from-": "run by tests/data/test_data_page.py and the plugin's test_page.py",
     r"reasoning_gym": "needs a C compiler",
