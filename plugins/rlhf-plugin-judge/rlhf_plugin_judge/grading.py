@@ -63,9 +63,8 @@ class GradeReward:
         if verdict.value is None:
             return verdict.missing
         span = self.config.high - self.config.low
-        return Score(
-            (verdict.value - self.config.low) / span, {"grade": verdict.value, "repaired": float(verdict.repaired)}
-        )
+        parts = {"grade": verdict.value, "repaired": float(verdict.repaired)}
+        return Score((verdict.value - self.config.low) / span, parts, detail=verdict.why)
 
     def close(self) -> None:
         """Close the judge; idempotent."""

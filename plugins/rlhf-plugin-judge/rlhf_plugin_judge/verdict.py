@@ -14,6 +14,8 @@ from rlhf_core.sdk import Judge, delimited
 T = TypeVar("T")
 LOOKED_AT = 20_000
 """Characters from the end of an answer in which its JSON is looked for."""
+REASON = 1000
+"""Characters of a judge's reason that are kept."""
 _OPENED = re.compile(r'\{\s*"')
 """What begins like a JSON object with keys, unlike braces in prose or LaTeX."""
 REPAIR = (
@@ -36,6 +38,8 @@ class Verdict(Generic[T]):
     repaired: bool = False
     """It took a second question."""
     cost_usd: float = 0.0
+    why: str = ""
+    """The judge's reason, of at most :data:`REASON` characters."""
 
     @property
     def missing(self) -> Score:
@@ -121,7 +125,9 @@ def read(reply: JudgeReply, parse: Callable[[dict[str, Any]], T]) -> Verdict[T]:
     if not reply.ok or reply.text is None:
         return Verdict(None, reply.status, reply.detail, cost_usd=reply.cost_usd)
     try:
-        return Verdict(parse(find_object(reply.text)), cost_usd=reply.cost_usd)
+        answer = find_object(reply.text)
+        why = str(answer.get("why", "")).strip()[:REASON]
+        return Verdict(parse(answer), cost_usd=reply.cost_usd, why=why)
     except Unusable as error:
         excerpt = " ".join(reply.text.split())[:80]
         return Verdict(None, ScoreStatus.ERROR, f"{error} (the judge said: {excerpt!r})", cost_usd=reply.cost_usd)

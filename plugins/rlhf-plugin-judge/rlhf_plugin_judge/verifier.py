@@ -44,7 +44,8 @@ class JudgeVerifier:
         verdict = ask_json(self.judge, [self.request(sample)], yes, asking.repair)[0]
         if verdict.value is None:
             return verdict.missing
-        return Score(float(verdict.value), {"yes": float(verdict.value), "repaired": float(verdict.repaired)})
+        parts = {"yes": float(verdict.value), "repaired": float(verdict.repaired)}
+        return Score(float(verdict.value), parts, detail=verdict.why)
 
     def request(self, sample: Sample) -> JudgeRequest:
         """The question about one sample."""

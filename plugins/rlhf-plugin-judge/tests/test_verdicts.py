@@ -49,6 +49,13 @@ def test_a_grade_is_put_on_the_scale_from_0_to_1(serve, config):
     assert "outside the scale from 1 to 5" in scores[3].detail
 
 
+def test_a_score_keeps_the_judges_reason(serve, config):
+    judge = config(serve(answer=lambda body: '{"why": "It is kind.", "grade": 3, "verdict": true}'))
+    graded = JudgeRewardConfig(judge=judge).build(make_context()).score([sample("yes")])
+    verified = JudgeVerifierConfig(judge=judge).build(make_context()).verify(sample("yes"))
+    assert [score.detail for score in (*graded, verified)] == ["It is kind.", "It is kind."]
+
+
 def test_prose_gets_one_repair_that_says_why(serve, config):
     server = serve(answer=lambda body: '{"grade": 10}' if len(body["messages"]) == 3 else "A fine answer, I think.")
     settings = JudgeRewardConfig(judge=config(server))

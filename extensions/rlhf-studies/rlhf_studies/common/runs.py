@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -99,7 +100,8 @@ def rlhf(*words: object, log: Path | None = None) -> None:
         RlhfError: it failed; with the end of what it said.
     """
     command = [sys.executable, "-m", "rlhf_core.cli.main", *map(str, words)]
-    done = subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    env = {"RLHF_REPORT": "0", **os.environ}  # nobody looks at the pages of a study's runs
+    done = subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=env)
     if log is not None:
         log.write_text(done.stderr)
     if done.returncode:
