@@ -65,15 +65,17 @@ class StopRun(Exception):
         super().__init__(reason)
 
 
-def did_you_mean(name: str, known: Iterable[str], limit: int = 3) -> str:
+def did_you_mean(name: str, known: Iterable[str], limit: int = 3, prefix: str = "") -> str:
     """Return ``"did you mean 'x'? "`` for the nearest known names, or an empty string.
+
+    ``prefix`` is put in front of each name.
 
     Example:
         >>> did_you_mean("grop", ["grpo", "sft"])
         "did you mean 'grpo'?"
     """
     near = difflib.get_close_matches(name, list(known), n=limit, cutoff=0.6)
-    return f"did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
+    return f"did you mean {' or '.join(repr(prefix + n) for n in near)}?" if near else ""
 
 
 def disk_error(path: Path, error: Exception) -> RunDirError:

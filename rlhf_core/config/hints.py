@@ -10,6 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rlhf_core.config.key_places import KeyPlaces
 from rlhf_core.config.layers import as_mapping, plain
 from rlhf_core.kinds import KINDS
 from rlhf_core.registry import Registry
@@ -27,7 +28,7 @@ class KeyHints:
     """
 
     def __init__(self, registry: Registry, settings: Mapping[str, Any]) -> None:
-        self.registry = registry
+        self.registry, self.settings = registry, settings
         sections = {slot: as_mapping(slot, settings.get(slot)) for slot in KINDS}
         self.chosen = {
             slot: str(plain(section["name"]))
@@ -36,7 +37,7 @@ class KeyHints:
         }
 
     def __call__(self, path: Sequence[str], value: Any) -> str:
-        """A sentence for the key at the end of ``path``, "" where nobody knows it."""
+        """A sentence for the key at the end of ``path``: its name here, or where such a key belongs; "" for neither."""
         from rlhf_core.disabled import disabled_distributions, normalise
         from rlhf_core.entry_points import scan
 
@@ -51,4 +52,4 @@ class KeyHints:
                 continue
             if hint:
                 return str(hint)
-        return ""
+        return KeyPlaces(self.registry, self.settings)(path, value)

@@ -100,8 +100,7 @@ def _validate(registry: Registry, user: Mapping[str, Any]) -> Resolved:
     settings = fill(user, algorithm_recipe(registry, trainer, algorithm, user))
     hints = KeyHints(registry, settings)
     try:
-        context = {"registry": registry, "hints": hints}
-        return Resolved(RunConfig.model_validate(plain(settings), context=context), settings)
+        return Resolved(RunConfig.model_validate(plain(settings), context={"registry": registry}), settings)
     except ValidationError as error:
         raise explain_invalid(error, RunConfig, hints=hints) from error
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, SerializeAsAny, ValidationError, ValidationInfo
 
 from rlhf_core.config.base import ComponentConfig
-from rlhf_core.config.errors import explain_invalid
-from rlhf_core.errors import PluginError
+from rlhf_core.config.errors import InvalidComponent, explain_invalid
+from rlhf_core.errors import ConfigError, PluginError
 
 
 class _Resolve:
@@ -37,13 +37,11 @@ class _Resolve:
         try:
             return cls.model_validate(value, context=info.context)
         except ValidationError as error:
-            raise explain_invalid(
-                error,
-                cls,
-                where=f"{self.kind} '{value['name']}'",
-                also=tuple(self.beside()),
-                hints=(info.context or {}).get("hints"),
-            ) from error
+            where = f"{self.kind} '{value['name']}'"
+            plain = explain_invalid(error, cls, where=where, also=tuple(self.beside()))
+            if not isinstance(plain, ConfigError):
+                raise plain from error
+            raise InvalidComponent(error, cls, where, tuple(self.beside())) from error
 
 
 def component(kind: str, beside: Callable[[], Collection[str]] = tuple) -> Any:

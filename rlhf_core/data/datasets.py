@@ -262,12 +262,18 @@ class Datasets:
         check_filled(prompt, record)
         return Demonstration(source.name(record, split), source.conversation(prompt), text, source.label)
 
-    def check_lengths(self, sizes: Sequence[tuple[str, str, int]], room: int, why: str, fix: str) -> None:
+    def check_lengths(
+        self, sizes: Sequence[tuple[str, str, int]], room: int, why: str, fix: str, *, context: int | None = None
+    ) -> None:
         """Refuse examples of which too many are longer than ``room`` tokens; arguments as in `refuse_too_many`.
+
+        Where ``context``, that of the model, is what limits them, no setting makes room, and ``fix`` is not said.
 
         Raises:
             DatasetError: more than ``max_dropped_fraction`` of them, or all of one source.
         """
+        if context is not None and room >= context:
+            fix = "shorten the examples, or take a model with a longer context"
         refuse_too_many(sizes, room, self.settings.max_dropped_fraction, "examples", why, fix)
 
     def own_rewards(self) -> dict[str, ComponentConfig]:

@@ -43,6 +43,7 @@ def admit(
             fix=f"lower {setting}",
         )
     room = min(limit, context - max_tokens)
+    of_context = f"lower {setting}, or take a model with a longer context"
     lengths = {p.id: len(encode(p)) for p in prompts}
     kept = [p for p in prompts if lengths[p.id] <= room]
     refuse_too_many(
@@ -51,7 +52,7 @@ def admit(
         max_dropped_fraction,
         "prompts",
         f"limit {limit}, context {context} less max_tokens {max_tokens}",
-        f"raise dataset.max_prompt_tokens, lower {setting}",
+        of_context if room < limit else "raise dataset.max_prompt_tokens",
     )
     return kept, +Counter({"prompts_too_long": len(prompts) - len(kept)})
 

@@ -119,6 +119,13 @@ class RowReader:
         """Like :meth:`get`, but absence is an error that names the row."""
         value = self.get(record, *columns)
         if value is None:
+            empty = next((name for c in columns if _has(record.row, name := self.columns.get(c, c))), None)
+            if empty is not None:
+                raise DatasetError(
+                    f"column '{empty}' of '{self.label}' is null in this row",
+                    where=record.where,
+                    fix="fill it, or remove the row",
+                )
             raise self.missing(self.columns.get(columns[0], columns[0]), record)
         return value
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,3 +106,22 @@ def test_bad_rows_are_found_before_a_model_is_loaded(
     monkeypatch.setattr("rlhf_plugin_sft.task.load_policy", load)
     monkeypatch.setattr("rlhf_plugin_reward.task.load_policy", load)
     refused(args=("train", "--algo", algo, "--dataset", str(data)), says=("has no column", "rows.jsonl, line 1"))
+
+
+def test_a_null_prompt_is_called_null(refused: Refused, tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"prompt": "a?", "answer": "1"}\n' * 30 + '{"prompt": null, "answer": "1"}\n')
+    said = refused("--dataset", file, says=("column 'prompt' of 'rows' is null in this row", "line 31"))
+    assert "did you mean" not in str(said)
+
+
+def test_a_context_that_is_too_short_is_not_a_setting(rlhf: Callable[..., Any], tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps({"prompt": f"{n}?", "completion": "word " * 400}) + "\n" for n in range(30)))
+    options = ("train", "--algo", "sft", "--dataset", file, "--run-dir", tmp_path / "run")
+    out = rlhf(*options)
+    assert out.code == 2
+    assert "context 256" in out.err
+    assert "take a model with a longer context" in out.err
+    assert "raise trainer.max_length" not in out.err
+    assert "raise trainer.max_length" in rlhf(*options, "--set", "trainer.max_length=64").err

@@ -76,8 +76,8 @@ def test_validate(rlhf: Rlhf, tmp_path: Path) -> None:
     bad.write_text("trainer: {name: grpo, stepz: 3}\nreward: verifier\n")
     out = rlhf("config", "validate", good, bad, tmp_path / "none.yaml")
     assert out.code == 2
-    assert "unknown key 'stepz'" in out.err
-    assert "did you mean 'steps'?" in out.err
+    assert "unknown key 'trainer.stepz'" in out.err
+    assert "did you mean 'trainer.steps'?" in out.err
     assert "none.yaml' does not exist" in out.err
     rows = json.loads(rlhf("config", "validate", good, bad, "--json").out)
     assert [r["ok"] for r in rows] == [True, False]

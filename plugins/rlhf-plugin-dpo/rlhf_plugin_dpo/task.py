@@ -65,7 +65,7 @@ class PairTask:
         items = [encode_pair(pair, self.formatter) for pair in pairs]
         sizes = [(pair.id, pair.source, length(item)) for pair, item in zip(pairs, items)]
         limits = f"max_length {config.max_length}, context {self.policy.context}"
-        self.datasets.check_lengths(sizes, limit, limits, "raise trainer.max_length")
+        self.datasets.check_lengths(sizes, limit, limits, "raise trainer.max_length", context=self.policy.context)
         fitting = [item for item in items if length(item) <= limit]
         different = [item for item in fitting if item.chosen.completion_ids != item.rejected.completion_ids]
         too_long, identical = len(items) - len(fitting), len(fitting) - len(different)

@@ -113,6 +113,7 @@ class UnpairedTask(PairTask):
             limit,
             f"max_length {config.max_length}, context {self.policy.context}",
             "raise trainer.max_length",
+            context=self.policy.context,
         )
         fitting = [(row, side) for row, side, length in zip(rows, sides, lengths) if length <= limit]
         self.ctx.session.counts.update(+Counter({"examples_too_long": len(rows) - len(fitting)}))

@@ -154,7 +154,7 @@ def test_nested_keys_of_verl_are_answered_one_by_one() -> None:
 
 
 def test_a_key_that_no_peer_uses_gets_the_nearest_of_ours() -> None:
-    assert said("grpo", "trainer.gruop_size=1").endswith("fix: did you mean 'group_size'?")
+    assert said("grpo", "trainer.gruop_size=1").endswith("fix: did you mean 'trainer.group_size'?")
 
 
 def test_a_component_that_is_chosen_counts() -> None:

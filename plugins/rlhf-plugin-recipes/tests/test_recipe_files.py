@@ -28,7 +28,7 @@ TRAIN = {"kind": "train", "algo": "reward_model"}
         ({"a": {"kind": "grpo"}}, "`kind: train` with `algo: grpo`"),
         ({"a": {"algo": "grpo"}}, "stage 'a' has no kind"),
         ({"a": {**TRAIN, "trainr": {"max_steps": 1}}}, "did you mean 'trainer'?"),
-        ({"a": {**TRAIN, "trainer": {"max_step": 1}}}, "did you mean 'max_steps'?"),
+        ({"a": {**TRAIN, "trainer": {"max_step": 1}}}, "did you mean 'trainer.max_steps'?"),
         ({"a": {**PAIRS, "cout": 2}}, "did you mean 'count'"),
         ({"a": {**PAIRS, "count": "many"}}, "'many' is not a valid integer"),
         ({"a": {**PAIRS, "output": "x.jsonl"}}, "'output' is decided by the recipe"),

@@ -12,6 +12,7 @@ from rlhf_core.api import (
     BuildContext,
     ComponentConfig,
     ConfigError,
+    DatasetError,
     DatasetSettings,
     ModelConfig,
     ModelError,
@@ -140,7 +141,9 @@ class EnsembleConfig(ComponentConfig):
         return self
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Check that a given folder is there."""
+        """Check that a given folder is there, or that there are pairs to train on where they can be looked at."""
+        if self.path is None and self.pairs is None:
+            check_pairs(ctx)
         if self.path is not None and not (Path(self.path).expanduser() / "ensemble.json").is_file():
             raise ModelError(
                 f"'{self.path}' holds no ensemble", why="ensemble.json is not there", fix="check reward.path"
@@ -163,6 +166,40 @@ def check_reward_folder(path: str) -> None:
             why="a checkpoint of its training holds only what was trained" if part else "config.json is not there",
             fix="check reward.path; rlhf train --algo reward_model writes one to RUN/final",
         )
+
+
+def check_pairs(ctx: BuildContext) -> None:
+    """Refuse a run's dataset that holds prompts alone, where an ensemble is to be trained on it; its first rows tell.
+
+    Raises:
+        DatasetError: says where pairs can be given.
+    """
+    from rlhf_core.sdk import Datasets
+
+    settings = ctx.config.dataset
+    if any(source.source.downloads for source in settings.sources):
+        return  # it is said when the rows are read
+    try:
+        Datasets(settings.model_copy(update={"limit": 20, "max_dropped_fraction": 1.0}), ctx).pairs("train")
+    except DatasetError as error:
+        if without_pairs(error):
+            raise needs_pairs(error) from error
+
+
+def without_pairs(error: DatasetError) -> bool:
+    """Whether rows are no preference pairs, rather than pairs with something wrong."""
+    return "has no column" in error.what or "no preference pairs" in error.what
+
+
+def needs_pairs(error: DatasetError) -> DatasetError:
+    """The error for prompts without pairs."""
+    return DatasetError(
+        "reward 'ensemble' is trained on preference pairs, and the dataset of the run holds none",
+        where=error.where,
+        why=error.what + (f"; {error.why}" if error.why else ""),
+        fix="give pairs beside the prompts: --set reward.pairs=FILE (columns prompt, chosen, rejected), or a trained "
+        "ensemble: --set reward.path=FOLDER",
+    )
 
 
 def device_of(ctx: BuildContext) -> str:

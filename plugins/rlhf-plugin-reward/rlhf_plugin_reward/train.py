@@ -25,7 +25,7 @@ from rlhf_core.sdk import (
     write_json,
 )
 from rlhf_plugin_reward.aggregate import Floats, standardise
-from rlhf_plugin_reward.config import EnsembleConfig, RewardModelConfig, device_of
+from rlhf_plugin_reward.config import EnsembleConfig, RewardModelConfig, device_of, needs_pairs, without_pairs
 from rlhf_plugin_reward.encoding import EARLIER_LENGTH, Encoder, View
 from rlhf_plugin_reward.loss import BradleyTerry
 from rlhf_plugin_reward.net import RewardNet, fresh_net, save_classifier
@@ -101,7 +101,12 @@ def training_pairs(config: EnsembleConfig, ctx: BuildContext) -> tuple[list[Pref
         DatasetError: fewer than two of either.
     """
     datasets = Datasets(config.pairs, ctx) if config.pairs is not None else ctx.datasets
-    all_train, all_heldout = datasets.pairs("train"), datasets.pairs("heldout")
+    try:
+        all_train, all_heldout = datasets.pairs("train"), datasets.pairs("heldout")
+    except DatasetError as error:
+        if config.pairs is None and without_pairs(error):
+            raise needs_pairs(error) from error
+        raise
     train = first_of_mixture(all_train, datasets.weights, config.max_pairs)
     heldout = first_of_mixture(all_heldout, datasets.weights, config.heldout_pairs)
     counts = Counter(datasets.counts if config.pairs is not None else {})

@@ -296,3 +296,15 @@ def test_a_language_model_is_no_reward_model(tmp_path: Path) -> None:
 def test_no_samples_no_scores(folder: Path) -> None:
     reward: EnsembleReward = load_ensemble(config(), folder, "cpu")
     assert reward.score([]) == []
+
+
+def test_prompts_alone_are_refused_with_the_place_for_pairs(command: Any, tmp_path: Path) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("".join(f'{{"prompt": "What is {n}?"}}\n' for n in range(40)))
+    run = ("train", "--algo", "grpo", "--reward", "ensemble", "--run-dir", tmp_path / "run")
+    for data in (file, "pocket/arithmetic"):
+        code, err = command(*run, "--dataset", data)
+        assert code == 2
+        assert "--set reward.pairs=FILE" in err
+    code, err = command(*run, "--dataset", file, "--set", "reward.pairs=pocket/assistant", "--dry-run")
+    assert code == 0, err

@@ -62,6 +62,7 @@ class SftTask:
             limit,
             f"max_length {self.config.max_length}, context {self.policy.context}",
             "raise trainer.max_length",
+            context=self.policy.context,
         )
         self.ctx.session.counts.update(+Counter({"examples_too_long": len(sizes) - len(samples)}))
         return samples
