@@ -20,7 +20,22 @@ FENCE = re.compile(
 )
 MARKER = re.compile(r"<!-- not run: (?P<reason>[^>]+) -->\s*\Z")
 TITLE = re.compile(r'title="(?P<file>[^"]+)"')
-PROGRAMS = ("rlhf", "pip", "python", "make", "export", "cd", "bash", "pytest", "tensorboard", "git", "twine")
+PROGRAMS = (
+    "rlhf",
+    "pip",
+    "python",
+    "make",
+    "export",
+    "cd",
+    "bash",
+    "pytest",
+    "tensorboard",
+    "git",
+    "twine",
+    "echo",
+    "source",
+)
+ASSIGNMENT = re.compile(r"[A-Z_]+=")
 SHELL = ("", "bash", "sh", "console")
 
 
@@ -45,6 +60,10 @@ class Command(NamedTuple):
 
     block: Block
     words: list[str]
+    """Of a pipe those of the last program."""
+    line: str
+    """The whole line, for a shell."""
+    piped: bool = False
 
     def __str__(self) -> str:
         return f"{self.block}: {shlex.join(self.words)}"
@@ -75,8 +94,8 @@ def logical_lines(text: str) -> list[str]:
 
 
 def is_command(line: str) -> bool:
-    """Whether a line begins with the name of a program."""
-    return line.split()[0] in PROGRAMS
+    """Whether a line begins with the name of a program, environment variables before it aside."""
+    return next((word for word in line.split() if not ASSIGNMENT.match(word)), "") in PROGRAMS
 
 
 def commands(block: Block) -> list[Command]:
@@ -86,11 +105,14 @@ def commands(block: Block) -> list[Command]:
         lexer = shlex.shlex(line, posix=True, punctuation_chars="&|;<>")
         lexer.whitespace_split = True
         words: list[str] = []
+        piped = False
         for word in [*lexer, "&&"]:
-            if word in ("&&", ";"):
-                found += [Command(block, words)] if words else []
-                words = []
-            else:
+            if word == "|":
+                words, piped = [], True
+            elif word in ("&&", ";"):
+                found += [Command(block, words, line, piped)] if words else []
+                words, piped = [], False
+            elif words or not ASSIGNMENT.match(word):
                 words.append(word)
     return found
 

@@ -58,10 +58,12 @@ def way(command: Command) -> Way:
         return Way("tutorial")
     if command.block.reason:
         return Way("not run", command.block.reason)
+    if command.piped:
+        return Way("slow")
     for pattern, reason in NOT_RUN.items():
         if re.search(pattern, text):
             return Way("not run", reason)
-    if command.words[0] == "rlhf" and TRAINED.search(re.sub(r"--run-dir \S+", "", text)):
+    if command.piped or (command.words[0] == "rlhf" and TRAINED.search(re.sub(r"--run-dir \S+", "", text))):
         return Way("slow")
     return Way("run")
 

@@ -162,9 +162,15 @@ def test_python_that_trains_runs(block: Block, place: Path, monkeypatch: pytest.
 
 def test_few_commands_are_not_run_and_each_reason_is_needed() -> None:
     left_out = [c for c in COMMANDS if way(c).kind == "not run"]
-    assert len(left_out) <= len(COMMANDS) / 2
+    assert len(left_out) <= len(COMMANDS) / 3
     texts = [" ".join(c.words) for c in left_out]
     assert [p for p in NOT_RUN if not any(re.search(p, text) for text in texts)] == []
+
+
+def test_no_command_hides_among_text() -> None:
+    """A block with one line that is no command is not executed at all."""
+    text = [b for b in ALL if b.language == "text"]
+    assert [str(b) for b in text if any(re.match(r"(\$ )?rlhf [a-z]", row) for row in b.text.splitlines())] == []
 
 
 def test_a_block_is_found_with_its_commands(tmp_path: Path) -> None:

@@ -79,5 +79,10 @@ def test_commands_that_want_a_run(page: str, place: Path, call: Any, monkeypatch
     monkeypatch.chdir(place)
     for command in COMMANDS:
         if command.block.page == page and way(command).kind == "slow":
+            if command.piped:
+                subprocess.run(
+                    ["bash", "-ec", command.line], cwd=place, env=environment(place), check=True, timeout=250
+                )
+                continue
             ran = call(*small(command)[1:])
             assert ran.code == 0, f"{command}\n{ran.out}{ran.err}"
