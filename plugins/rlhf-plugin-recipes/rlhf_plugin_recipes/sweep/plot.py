@@ -29,6 +29,7 @@ def draw(title: str, metrics: Sequence[str], curves: Curves, file: Path) -> Path
     import matplotlib
 
     matplotlib.use("svg")
+    matplotlib.rcParams["svg.fonttype"] = "none"  # text stays text
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(len(shown), 2, figsize=(11, 2.9 * len(shown)), squeeze=False)

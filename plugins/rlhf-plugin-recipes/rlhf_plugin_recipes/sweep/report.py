@@ -46,7 +46,7 @@ def write_results(sweep: Sweep, results: Sequence[Result], curves: Curves, root:
     write_json(root / "results.json", result)
     headers, rows = table_of(sweep, result)
     lines = [f"| {' | '.join(row)} |" for row in (headers, ["---"] * len(headers), *rows)]
-    notes = [sweep.about, f"`{command}`", "\n".join(lines), _note(sweep, result)]
+    notes = [sweep.about, f"`{command}`", "\n".join(lines), _note(sweep, result).replace("\n", "\n\n")]
     write_text(root / "results.md", "\n\n".join(note for note in notes if note) + "\n")
     return result
 
