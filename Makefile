@@ -59,7 +59,7 @@ lint: install-dev
 	$(BIN)/ruff format --check . || { echo "fix: $(BIN)/ruff format ."; exit 1; }
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/python -m scripts.check
-	@$(BIN)/python -m scripts.reference --check || echo "note: 'make docs' brings them up to date"
+	$(BIN)/python -m scripts.reference --check || { echo "fix: make docs, and commit what it writes"; exit 1; }
 
 bench: install-dev
 	$(BIN)/python -m scripts.bench

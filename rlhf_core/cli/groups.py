@@ -9,7 +9,7 @@ Entry-point group ``rlhf.command``; the entry's name is the command's path with 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import click
@@ -23,13 +23,19 @@ class OpenGroup(click.Group):
     Args:
         path: where it stands, with dots; "" is the `rlhf` command itself.
         lazy: name -> (``module:attribute``, one line of help), in the order of the help.
+        unlisted: earlier names of plugins' commands, which go on working without being listed.
     """
 
     def __init__(
-        self, *args: Any, path: str = "", lazy: Mapping[str, tuple[str, str]] | None = None, **options: Any
+        self,
+        *args: Any,
+        path: str = "",
+        lazy: Mapping[str, tuple[str, str]] | None = None,
+        unlisted: Collection[str] = (),
+        **options: Any,
     ) -> None:
         super().__init__(*args, **options)
-        self.path, self.lazy = path, dict(lazy or {})
+        self.path, self.lazy, self.unlisted = path, dict(lazy or {}), frozenset(unlisted)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Own commands in the order a newcomer needs them, then those of plugins by name."""
@@ -40,7 +46,7 @@ class OpenGroup(click.Group):
         except ConfigError:  # a damaged list of disabled plugins: the core's own commands say what to do
             added = set[str]()
         core_commands = self._own(ctx)
-        return core_commands + sorted(added - set(core_commands))
+        return core_commands + sorted(added - set(core_commands) - self.unlisted)
 
     def _own(self, ctx: click.Context) -> list[str]:
         return [*self.lazy, *super().list_commands(ctx)]
@@ -81,9 +87,14 @@ class OpenGroup(click.Group):
         for name in self.list_commands(ctx):
             own_command = self.commands.get(name)
             short = own_command.get_short_help_str(90) if own_command else ""
-            rows.append((name, self.lazy[name][1] if name in self.lazy else short or summary_of(self._added()[name])))
+            rows.append((name, self.lazy[name][1] if name in self.lazy else short or self._summary(name)))
         with formatter.section("Commands"):
             formatter.write_dl(rows)
+
+    def _summary(self, name: str) -> str:
+        """Of the command itself, else of what is below it."""
+        entries = self._added()[name]
+        return summary_of([e for e in entries if e.name == self._below(name)] or entries)
 
     def _below(self, name: str) -> str:
         return f"{self.path}.{name}".removeprefix(".")

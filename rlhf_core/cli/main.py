@@ -26,7 +26,11 @@ COMMANDS = {
 }
 
 
-@click.group(cls=OpenGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+UNLISTED = ("evaluate",)
+"""Earlier names, for a release: ``rlhf evaluate policies`` is ``rlhf eval policies``."""
+
+
+@click.group(cls=OpenGroup, lazy=COMMANDS, unlisted=UNLISTED, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="rlhf")
 @click.option("--debug", is_flag=True, help="Show the traceback of a clear error too.")
 @click.pass_context

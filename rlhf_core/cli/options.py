@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
+from rlhf_core.cli import complete
+
 if TYPE_CHECKING:
     from rlhf_core.config.base import Config
     from rlhf_core.config.load import Resolved
@@ -25,12 +27,42 @@ def unsafe_option(command: F) -> F:
 
 
 RUN_OPTIONS = (
-    click.option("--algo", metavar="NAME", help="Algorithm, for example grpo, sft, reward_model."),
-    click.option("--reward", metavar="NAME", help="Reward, for example ensemble or verifier."),
-    click.option("--loss", metavar="NAME", help="Loss; default is the algorithm's own."),
-    click.option("--advantage", metavar="NAME", help="Advantage estimator; default is the algorithm's own."),
-    click.option("--model", metavar="M", help="Hub id, folder, run, checkpoint, .gguf file, or 'pocket' (default)."),
-    click.option("--dataset", metavar="D", help="Built-in name, .jsonl/.parquet file, or hub id."),
+    click.option(
+        "--algo",
+        metavar="NAME",
+        shell_complete=complete.components("trainer"),
+        help="Algorithm, for example grpo, sft, reward_model.",
+    ),
+    click.option(
+        "--reward",
+        metavar="NAME",
+        shell_complete=complete.components("reward"),
+        help="Reward, for example ensemble or verifier.",
+    ),
+    click.option(
+        "--loss",
+        metavar="NAME",
+        shell_complete=complete.components("loss"),
+        help="Loss; default is the algorithm's own.",
+    ),
+    click.option(
+        "--advantage",
+        metavar="NAME",
+        shell_complete=complete.components("advantage"),
+        help="Advantage estimator; default is the algorithm's own.",
+    ),
+    click.option(
+        "--model",
+        metavar="M",
+        shell_complete=complete.models,
+        help="Hub id, folder, run, checkpoint, .gguf file, or 'pocket' (default).",
+    ),
+    click.option(
+        "--dataset",
+        metavar="D",
+        shell_complete=complete.datasets,
+        help="Built-in name, .jsonl/.parquet file, or hub id.",
+    ),
     click.option("--config", "files", multiple=True, metavar="FILE", help="YAML file; later ones win. Repeatable."),
     click.option("--set", "settings", multiple=True, metavar="a.b=c", help="One setting; wins over files. Repeatable."),
     click.option("--seed", type=int, help="Seed of everything random."),

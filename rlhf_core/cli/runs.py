@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rlhf_core.cli import complete
 from rlhf_core.cli.common import Choice
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def _wanted(row: dict[str, Any], wanted: Mapping[str, str | None]) -> bool:
 
 
 @runs.command()
-@click.argument("run")
+@click.argument("run", shell_complete=complete.runs)
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def show(run: str, as_json: bool) -> None:
     """What a run is, how far it came, and its metrics at the first and the last step."""
@@ -107,7 +108,7 @@ def show(run: str, as_json: bool) -> None:
 
 
 @runs.command()
-@click.argument("names", nargs=-1, required=True, metavar="RUN RUN...")
+@click.argument("names", nargs=-1, shell_complete=complete.runs, required=True, metavar="RUN RUN...")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def compare(names: tuple[str, ...], as_json: bool) -> None:
     """Settings in which runs differ, and their last metrics side by side."""

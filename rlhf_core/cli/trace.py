@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rlhf_core.cli import complete
+
 if TYPE_CHECKING:
     from rlhf_core.runs.read import StoredRun
 
@@ -21,7 +23,7 @@ def trace() -> None:
 
 
 @trace.command()
-@click.argument("run")
+@click.argument("run", shell_complete=complete.runs)
 @click.option("--step", type=click.IntRange(1), required=True, help="Which training step.")
 @click.option("--prompt", metavar="ID", help="Prompt id, or the end of one; default is the step's first.")
 @click.option("--json", "as_json", is_flag=True, help="For machines; tokens and logprobs included.")

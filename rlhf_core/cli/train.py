@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from rlhf_core.cli.complete import runs as complete_runs
 from rlhf_core.cli.options import open_plugins, resolve_labelled_options, resolve_options, run_options, sugar_of
 
 
@@ -18,6 +19,7 @@ from rlhf_core.cli.options import open_plugins, resolve_labelled_options, resolv
 @click.option(
     "--resume",
     type=click.Path(path_type=Path),
+    shell_complete=complete_runs,
     metavar="RUN",
     help="Go on with an earlier run, exactly; with --set trainer.steps=N for longer.",
 )

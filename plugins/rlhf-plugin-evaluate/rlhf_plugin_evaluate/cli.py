@@ -1,4 +1,4 @@
-"""`rlhf evaluate policies`."""
+"""`rlhf eval policies`."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def policies(
     """Compare policies with a baseline: win rates, plain and length-controlled, rewards, KL from the reference.
 
     \b
-    rlhf evaluate policies --baseline pocket --policy dpo=runs/dpo --out runs/compare
-    rlhf evaluate policies --baseline runs/sft --policy runs/ppo --policy runs/grpo --reward-model RM --out runs/compare
+    rlhf eval policies --baseline pocket --policy dpo=runs/dpo --out runs/compare
+    rlhf eval policies --baseline runs/sft --policy runs/ppo --policy runs/grpo --reward-model RM --out runs/compare
     """
     from rlhf_core.sdk import check_writable, open_registry, set_up_logging
     from rlhf_plugin_evaluate import comparison

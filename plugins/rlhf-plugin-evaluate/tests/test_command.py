@@ -1,4 +1,4 @@
-"""`rlhf evaluate policies` on the pocket model: rows, figures, going on after a kill, and bad input."""
+"""`rlhf eval policies` on the pocket model: rows, figures, going on after a kill, and bad input."""
 
 from __future__ import annotations
 
