@@ -59,6 +59,7 @@ def load_policy(config: ModelConfig) -> LoadedModel:
         from rlhf_core.models.lora import add_lora
 
         model = add_lora(model, config.lora)
+        model.trained_from = (str(Path(config.path).expanduser()), source.revision or config.revision)
     model.eval()
     if config.gradient_checkpointing:
         wake_checkpointing(model)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import ModelError
+
+ADAPTER = "adapter"
+"""Folder of the adapter inside a final model."""
 
 
 def is_peft(model: Any) -> bool:
@@ -20,7 +24,8 @@ def save_model(
 ) -> None:
     """Write weights, config and tokenizer; with ``merge`` adapters are folded into the weights.
 
-    The model in memory is not touched, not even by rounding.
+    The adapter itself then lies in ``adapter/``, for peft's ``AutoPeftModelForCausalLM`` and others. The model in
+    memory is not touched, not even by rounding.
 
     Args:
         weights: the model's state dict as `Strategy.full_state` gathered it; None takes the model's own.
@@ -28,12 +33,31 @@ def save_model(
     folder.mkdir(parents=True, exist_ok=True)
     state = dict(model.state_dict() if weights is None else weights)
     if is_peft(model) and merge:
+        save_adapter(model, folder / ADAPTER, state)
         model, state = model.get_base_model(), merged_state(model, state)
     for name, source in (getattr(model, "all_tied_weights_keys", None) or {}).items():
         state[name] = state.get(source, state.get(name))  # gathered one by one, tied weights come as two
     with _quiet():
         model.save_pretrained(folder, state_dict=state)
     tokenizer.save_pretrained(folder)
+
+
+def save_adapter(model: Any, folder: Path, weights: Mapping[str, Any]) -> None:
+    """Write the adapter of a peft model as peft does, its base named as the user named it.
+
+    No tokenizer is beside it: peft would resize the base model's embeddings to it.
+
+    Args:
+        weights: of the whole peft model.
+    """
+    with _quiet():
+        model.save_pretrained(folder, state_dict=dict(weights), save_embedding_layers=False)
+    (folder / "README.md").unlink(missing_ok=True)  # peft's own names the path that the base was loaded from
+    base, revision = getattr(model, "trained_from", (None, None))
+    if base is not None:
+        file = folder / "adapter_config.json"
+        settings = {**json.loads(file.read_text()), "base_model_name_or_path": base, "revision": revision}
+        file.write_text(json.dumps(settings, indent=2, sort_keys=True))
 
 
 def merged_state(model: Any, weights: Mapping[str, Any] | None = None) -> dict[str, Any]:

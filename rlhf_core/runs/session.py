@@ -17,6 +17,7 @@ from rlhf_core.errors import RlhfError
 from rlhf_core.plan import Plan
 from rlhf_core.protocols import Strategy
 from rlhf_core.runs.atomic import write_json
+from rlhf_core.runs.card import write_card
 from rlhf_core.runs.checkpoint_manager import Checkpoint, CheckpointManager
 from rlhf_core.runs.component_set import ComponentSet
 from rlhf_core.runs.deadline import Watchdog, watched
@@ -129,6 +130,7 @@ class RunSession:
         }
         if self.main:
             write_json(self.dir.summary, full)
+            write_card(self.dir, self.plan, full)
         self.hooks.fire("rlhf_run_end", hk.RunEnd(full))
         return full
 

@@ -1,0 +1,192 @@
+"""The model card of a run: ``final/README.md`` as the Hugging Face hub reads it, from plan and summary alone."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rlhf_core.models.places import planned_model
+from rlhf_core.plan import Plan
+from rlhf_core.runs.atomic import write_text
+from rlhf_core.runs.run_dir import RunDir
+
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+CARD = "README.md"
+MOST_METRICS = 40
+
+
+def write_card(run: RunDir, plan: Plan, summary: Mapping[str, Any]) -> None:
+    """Write the card of a run that has a final model; it is not part of the model's manifest, and may be edited."""
+    if run.final.is_dir():
+        write_text(run.final / CARD, model_card(run.final, plan, summary))
+
+
+def model_card(folder: Path, plan: Plan, summary: Mapping[str, Any]) -> str:
+    """The card's text.
+
+    Args:
+        folder: of the model; its ``config.json`` says what it is.
+        plan: of the run.
+        summary: what ``summary.json`` holds.
+    """
+    front = yaml.safe_dump(front_matter(folder, plan), sort_keys=False, allow_unicode=True, width=10_000)
+    sections = [_about, _load, _data, _recipe, _metrics, _use, _reproduce, _versions]
+    body = "\n\n".join(section(folder, plan, summary) for section in sections)
+    return f"---\n{front}---\n\n{body}\n"
+
+
+def front_matter(folder: Path, plan: Plan) -> dict[str, Any]:
+    """What the hub reads of a card. Only what is a hub id is named as one."""
+    scores = _scores(folder)
+    base, datasets = base_on_hub(str(plan.config["model"]["path"])), _hub_datasets(plan)
+    algorithm = " ".join(str(plan.config["trainer"]["name"]).split())  # on one line, so that none of it ends the head
+    tags = ["rlhf", algorithm, *(["reward-model"] if scores else [])]
+    tags += ["lora"] if plan.config["model"].get("lora") else []
+    return {
+        "library_name": "transformers",
+        "license": "unknown",
+        "pipeline_tag": "text-classification" if scores else "text-generation",
+        **({"base_model": base} if base else {}),
+        **({"datasets": datasets} if datasets else {}),
+        "tags": tags,
+    }
+
+
+def base_on_hub(path: str) -> str | None:
+    """The hub id that a model was made of, through the runs that made it; None if it came from no hub."""
+    for _ in range(20):
+        place = Path(path).expanduser()
+        if not place.exists():
+            return path if HUB_ID.fullmatch(path) else None
+        path = str(planned_model(place).get("path") or "")
+        if not path:
+            return None
+    return None
+
+
+def _hub_datasets(plan: Plan) -> list[str]:
+    paths = [str(s["source"].get("path") or "") for s in plan.config.get("dataset", {}).get("sources", ())]
+    return [path for path in dict.fromkeys(paths) if HUB_ID.fullmatch(path) and not Path(path).exists()]
+
+
+def _scores(folder: Path) -> bool:
+    try:
+        kinds = json.loads((folder / "config.json").read_text()).get("architectures") or []
+    except (OSError, ValueError, AttributeError):
+        return False
+    return any(str(kind).endswith("ForSequenceClassification") for kind in kinds)
+
+
+def inline(value: Any) -> str:
+    """A text of any origin as code inside a line: no line break, mark or HTML of it acts."""
+    return "`" + " ".join(str(value).replace("`", "'").replace("|", "/").split())[:200] + "`"
+
+
+def fenced(text: str, language: str) -> str:
+    """A block of code that no line of the text ends."""
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+
+
+def _about(folder: Path, plan: Plan, summary: Mapping[str, Any]) -> str:
+    config = plan.config
+    what = "reward model" if _scores(folder) else "language model"
+    reward = config.get("reward")
+    by = f" Its reward was {inline(reward['name'])}." if isinstance(reward, Mapping) else ""
+    return (
+        f"# {inline(config['trainer']['name'])} of {inline(config['model']['path'])}\n\n"
+        f"A {what} that was trained with {inline(config['trainer']['name'])} from {inline(config['model']['path'])} "
+        f"for {summary.get('steps', '?')} steps; the run is {summary.get('status', 'unfinished')}.{by}"
+    )
+
+
+def _load(folder: Path, plan: Plan, summary: Mapping[str, Any]) -> str:
+    kind = "AutoModelForSequenceClassification" if _scores(folder) else "AutoModelForCausalLM"
+    code = f"from transformers import AutoTokenizer, {kind}\n\n"
+    code += f"model = {kind}.from_pretrained(FOLDER)\ntokenizer = AutoTokenizer.from_pretrained(FOLDER)"
+    text = f"## Use\n\n{fenced(code, 'python')}"
+    if not (folder / "adapter").is_dir():
+        return text
+    base = plan.config["model"]["path"]
+    code = "from peft import AutoPeftModelForCausalLM\n\n"
+    code += 'model = AutoPeftModelForCausalLM.from_pretrained(FOLDER + "/adapter")'
+    if base == "pocket":
+        code = "from peft import PeftModel\nfrom rlhf_core.pocket import weights_path\n"
+        code += "from transformers import AutoModelForCausalLM\n\n"
+        code += "base = AutoModelForCausalLM.from_pretrained(weights_path())  # peft does not know `pocket`\n"
+        code += 'model = PeftModel.from_pretrained(base, FOLDER + "/adapter")'
+    return f"{text}\n\nThe weights are merged; the LoRA adapter for {inline(base)} alone:\n\n{fenced(code, 'python')}"
+
+
+def _data(folder: Path, plan: Plan, summary: Mapping[str, Any]) -> str:
+    rows: list[str] = []
+    for source in plan.config.get("dataset", {}).get("sources", ()):
+        facts = source["source"]
+        rows.append("- " + " ".join(inline(facts[k]) for k in ("name", "subset", "path", "split") if facts.get(k)))
+    sizes = [f"- {inline(name)}: {', '.join(f'{n} {what}' for what, n in s.items())}" for name, s in plan.rows.items()]
+    dropped = {k: v for k, v in (summary.get("dropped") or {}).items() if v}
+    counted = ", ".join(f"{inline(k)} {v}" for k, v in dropped.items())
+    left_out = [f"- left out or counted: {counted}"] if dropped else []
+    return "## Data\n\n" + "\n".join([*rows, *sizes, *left_out] or ["What it was trained on is not recorded."])
+
+
+def _recipe(folder: Path, plan: Plan, summary: Mapping[str, Any]) -> str:
+    config = yaml.safe_dump(dict(plan.config), sort_keys=False, allow_unicode=True)
+    longer = "".join(f"\n\nExtended after step {r['at_step']}: {inline(r['changes'])}." for r in plan.extensions)
+    return f"## Recipe\n\nEvery setting of the run, as `config.yaml`:\n\n{fenced(config, 'yaml')}{longer}"
+
+
+def _metrics(folder: Path, plan: Plan, summary: Mapping[str, Any]) -> str:
+    rows = [(key, "", _number(value)) for key, value in summary.items() if _number(value)]
+    before, after = (summary.get(f"evaluation_{when}") or {} for when in ("before", "after"))
+    rows += [(key, _number(before.get(key)), _number(value)) for key, value in after.items() if _number(value)]
+    table = "\n".join(f"| {inline(key)} | {old} | {new} |" for key, old, new in rows[:MOST_METRICS])
+    more = f"\n\n{len(rows) - MOST_METRICS} more are in the run's summary." if len(rows) > MOST_METRICS else ""
+    head = "| | before | after |\n|---|---|---|\n"
+    about = "Measured by the run itself; on held-out rows where the name begins with `eval/`."
+    return f"## Metrics\n\n{about}\n\n{head}{table}{more}"
+
+
+def _number(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, int | float) and not isinstance(value, bool) else ""
+
+
+def _use(folder: Path, plan: Plan, summary: Mapping[str, Any]) -> str:
+    scores = _scores(folder)
+    use = (
+        "To score completions of prompts like those above; scores compare completions of one prompt."
+        if scores
+        else "Research on the task above. Nobody has stated any other use."
+    )
+    limits = [
+        "Nothing is known of its behaviour on other data, languages or tasks: the table is all that was measured.",
+        "A trained reward may have been exploited: look at completions (`rlhf report RUN`), not at the reward alone.",
+        "It has the limits, biases and licence of the model and the data that it was made of; check both.",
+    ]
+    return "## Intended use and limits\n\n" + use + "\n\n" + "\n".join(f"- {text}" for text in limits)
+
+
+def _reproduce(folder: Path, plan: Plan, summary: Mapping[str, Any]) -> str:
+    ranks = f" --nproc {plan.world_size}" if plan.world_size > 1 else ""
+    text = f"## How to reproduce\n\n{fenced(f'rlhf train --config config.yaml{ranks}', '')}"
+    objects = [slot for slot in ("reward", "loss", "dataset") if '"reproducible_from_file": false' in _json(plan, slot)]
+    if objects:
+        names = " and ".join(objects)
+        text += f"\n\nNot from this file alone: {names} was given as a Python object, of which the plan keeps a digest."
+    return text + f"\n\nSeed {plan.seed}, plan {inline(plan.digest)}; the same machine and versions give the same bits."
+
+
+def _json(plan: Plan, slot: str) -> str:
+    return json.dumps(plan.config.get(slot), default=str)
+
+
+def _versions(folder: Path, plan: Plan, summary: Mapping[str, Any]) -> str:
+    libraries = ", ".join(f"{name} {version}" for name, version in plan.versions.items())
+    parts = {f"{row['distribution']} {row['version']}" for row in plan.components}
+    return f"## Versions\n\n{libraries}\n\nComponents of: {', '.join(sorted(parts))}"
