@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,15 +16,23 @@ from rlhf_core.plan import Plan
 from rlhf_core.runs.atomic import write_text
 from rlhf_core.runs.run_dir import RunDir
 
+log = logging.getLogger("rlhf")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 CARD = "README.md"
 MOST_METRICS = 40
 
 
 def write_card(run: RunDir, plan: Plan, summary: Mapping[str, Any]) -> None:
-    """Write the card of a run that has a final model; it is not part of the model's manifest, and may be edited."""
-    if run.final.is_dir():
+    """Write the card of a run that has a final model; it is not part of the model's manifest, and may be edited.
+
+    What the plan of another program lacks costs the card, not the run.
+    """
+    if not run.final.is_dir():
+        return
+    try:
         write_text(run.final / CARD, model_card(run.final, plan, summary))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        log.warning("'%s' gets no model card: %s: %s", run.final, type(error).__name__, error)
 
 
 def model_card(folder: Path, plan: Plan, summary: Mapping[str, Any]) -> str:
