@@ -75,12 +75,14 @@ def blocks(page: Path) -> list[Block]:
     found: list[Block] = []
     for match in FENCE.finditer(text):
         body, language = textwrap.dedent(match["text"]), match["language"]
-        if language in SHELL:
+        title = TITLE.search(match["info"])
+        if title and language in SHELL:
+            language = "text"  # a file, not what a reader types
+        elif language in SHELL:
             language = "bash" if all(is_command(line) for line in logical_lines(body)) else "text"
         marker = MARKER.search(text[: match.start()])
         line = text.count("\n", 0, match.start()) + 1
         name = page.relative_to(ROOT).as_posix()
-        title = TITLE.search(match["info"])
         found.append(
             Block(name, line, language, body, marker["reason"] if marker else None, title["file"] if title else None)
         )
@@ -105,10 +107,14 @@ def commands(block: Block) -> list[Command]:
         lexer = shlex.shlex(line, posix=True, punctuation_chars="&|;<>")
         lexer.whitespace_split = True
         words: list[str] = []
-        piped = False
+        piped = redirected = False
         for word in [*lexer, "&&"]:
             if word == "|":
                 words, piped = [], True
+            elif word in (">", "<"):
+                redirected = True
+            elif redirected:
+                redirected = False
             elif word in ("&&", ";"):
                 found += [Command(block, words, line, piped)] if words else []
                 words, piped = [], False

@@ -24,6 +24,9 @@ def furnish(folder: Path) -> None:
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(WEIGHTS)
     write_tables(folder, tables())
+    (folder / "recipe.yaml").write_text("learning_rate: 1.0e-6\nnum_generations: 8\nbeta: 0.0\n")
+    verl = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.actor.optim.lr=1e-6"
+    (folder / "run_grpo.sh").write_text(f"{verl}\n")
     (folder / "mine.yaml").write_text("trainer:\n  steps: 3\n")
 
 
