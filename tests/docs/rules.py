@@ -15,7 +15,7 @@ NOT_RUN: dict[str, str] = {
     r"^rlhf study run": "minutes to hours; the studies' own tests run each with --smoke",
     r"^rlhf discover|^python -m (rlhf_plugin_code.redteam|scripts)|^python scripts": "minutes; has tests of its own",
     r"^(make|bash|pytest|cd|export|git|source)\b": "of a checkout; its tests look up targets and packages",
-    r"^rlhf data (generate|flywheel|pairs)|^rlhf (evaluate policies|reward ensemble)": "minutes; has tests of its own",
+    r"^rlhf data (generate|flywheel|pairs)|^rlhf (eval policies|reward ensemble)": "minutes; has tests of its own",
     r"reward.path=runs/(prm|rubric)/final": "a reward that only its plugin's tests train",
     r"^rlhf data check|^rlhf config from-": "run by tests/data/test_data_page.py and the plugin's test_page.py",
     r"reasoning_gym": "needs a C compiler",
@@ -47,7 +47,8 @@ class Way(NamedTuple):
     """How a command is treated."""
 
     kind: str
-    """``run``, ``slow`` (wants a trained run), ``tutorial`` (executed as written, in order) or ``not run``."""
+    """``run``, ``slow`` (wants a trained run), ``tutorial`` (executed as written, in order), ``elsewhere`` (by
+    another test) or ``not run``."""
     reason: str = ""
 
 
@@ -57,12 +58,12 @@ def way(command: Command) -> Way:
     if command.block.page == TUTORIAL:
         return Way("tutorial")
     if command.block.reason:
-        return Way("not run", command.block.reason)
+        return Way("elsewhere" if command.block.reason.startswith("run by ") else "not run", command.block.reason)
     if command.piped:
         return Way("slow")
     for pattern, reason in NOT_RUN.items():
         if re.search(pattern, text):
-            return Way("not run", reason)
+            return Way("elsewhere" if reason.startswith("run by ") else "not run", reason)
     if command.piped or (command.words[0] == "rlhf" and TRAINED.search(re.sub(r"--run-dir \S+", "", text))):
         return Way("slow")
     return Way("run")

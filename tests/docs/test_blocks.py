@@ -163,7 +163,7 @@ def test_python_that_trains_runs(block: Block, place: Path, monkeypatch: pytest.
 def test_few_commands_are_not_run_and_each_reason_is_needed() -> None:
     left_out = [c for c in COMMANDS if way(c).kind == "not run"]
     assert len(left_out) <= len(COMMANDS) / 3
-    texts = [" ".join(c.words) for c in left_out]
+    texts = [" ".join(c.words) for c in COMMANDS if way(c).kind in ("elsewhere", "not run")]
     assert [p for p in NOT_RUN if not any(re.search(p, text) for text in texts)] == []
 
 
