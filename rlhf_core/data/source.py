@@ -82,12 +82,11 @@ class Source:
         kind = kind if hasattr(self.component, kind) else "rows"
         if (kind, split) not in self._read:
             read = getattr(self.component, kind)
-            self._read[kind, split] = [
-                RawRow(row, n, self._where(split, n), split) for n, row in enumerate(read(split))
-            ]
+            self._read[kind, split] = [RawRow(row, n, self.where(split, n), split) for n, row in enumerate(read(split))]
         return self._read[kind, split]
 
-    def _where(self, split: str, number: int) -> str:
+    def where(self, split: str, number: int) -> str:
+        """Place of a row that was read, for messages. Example: ``prompts.jsonl, line 17``"""
         place = getattr(self.component, "where", None)
         return str(place(split, number)) if callable(place) else f"dataset '{self.label}', {split} row {number + 1}"
 

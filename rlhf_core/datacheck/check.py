@@ -43,12 +43,16 @@ def check_data(ctx: BuildContext, benchmarks: Sequence[Benchmark], ngram: int) -
     datasets = Datasets(ctx.config.dataset, ctx)
     recorders = [recorded(source) for source in datasets.sources]
     reading = read_items(datasets, ctx)
-    rows = [row for recorder in recorders for row in recorder.rows_read]
-    forms = Counter(
-        form_of(row, source.settings.columns)
+    places = {item.where for item in reading.items} | {where for where, _, _ in datasets.dropped}
+    places |= {error.where for error in reading.broken}
+    looked_at = [
+        (source, row)
         for source, recorder in zip(datasets.sources, recorders)
-        for row in recorder.rows_read
-    )
+        for split, number, row in recorder.rows_read
+        if source.where(split, number) in places
+    ]
+    rows = [row for _, row in looked_at]
+    forms = Counter(form_of(row, source.settings.columns) for source, row in looked_at)
     refused: list[tuple[Item, ModelError]] = []
     lengths = {
         split: found
@@ -60,7 +64,7 @@ def check_data(ctx: BuildContext, benchmarks: Sequence[Benchmark], ngram: int) -
         "max_dropped_fraction": ctx.config.dataset.max_dropped_fraction,
         "algorithm": ctx.config.trainer.name,
         "reads": reading.kind,
-        "rows": len(rows),
+        "rows": sum(len(recorder.rows_read) for recorder in recorders),
         "train": sum(item.split == "train" for item in reading.items),
         "heldout": sum(item.split == "heldout" for item in reading.items),
         "forms": dict(forms.most_common()),

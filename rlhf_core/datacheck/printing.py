@@ -23,10 +23,11 @@ def lines(result: Mapping[str, Any], most: int, file: str) -> Iterator[str]:
 
 def _all_lines(result: Mapping[str, Any], most: int) -> Iterator[str]:
     yield f"{result['algorithm']} reads {result['reads']}: {result['train']} to train on, {result['heldout']} held out"
+    read = sum(result["forms"].values())
     yield from (f"  {count:7} rows  {form}" for form, count in result["forms"].items())
     for verb, columns in result["columns"].items():
         if columns:
-            yield f"  columns {verb}: " + ", ".join(_column(n, c, result["rows"]) for n, c in columns.items())
+            yield f"  columns {verb}: " + ", ".join(_column(n, c, read) for n, c in columns.items())
     yield from _rows_left_out(result, most)
     yield from _lengths(result["lengths"], result["max_dropped_fraction"])
     yield from _duplicates(result["duplicates"])

@@ -36,15 +36,16 @@ class RecordingSource:
 
     def __init__(self, component: Any) -> None:
         self.component = component
-        self.rows_read: list[RecordedRow] = []
+        self.rows_read: list[tuple[str, int, RecordedRow]] = []
+        """Split, place in it from 0, and row."""
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self.component, name)
-        return (lambda split: self._recorded(value(split))) if name in READERS else value
+        return (lambda split: self._recorded(split, value(split))) if name in READERS else value
 
-    def _recorded(self, rows: Sequence[Mapping[str, Any]]) -> list[RecordedRow]:
+    def _recorded(self, split: str, rows: Sequence[Mapping[str, Any]]) -> list[RecordedRow]:
         recorded = [RecordedRow(row) for row in rows]
-        self.rows_read += recorded
+        self.rows_read += [(split, number, row) for number, row in enumerate(recorded)]
         return recorded
 
 

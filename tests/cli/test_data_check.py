@@ -107,6 +107,13 @@ def test_forms_and_columns(check: Check) -> None:
     assert (result["reads"], result["columns"]["carried"]) == ("prompts", {"note": 1})
 
 
+def test_rows_beyond_the_limit_are_counted_and_not_looked_at(check: Check) -> None:
+    rows = [demo("a"), demo("b"), demo("c", note=1), {"x": 1}]
+    code, result = check(rows, "--algo", "sft", *ALL, "--set", "dataset.limit=2")
+    assert (code, result["rows"], result["forms"]) == (0, 4, {"prompt + completion": 2})
+    assert (result["counts"], result["columns"]["ignored"]) == ({"rows_beyond_limit": 2}, {})
+
+
 def test_rows_without_use_are_told_by_reason_and_line(check: Check) -> None:
     rows = [{"prompt": f"q {i}", "chosen": "a", "rejected": "b"} for i in range(20)]
     rows[7] = {"prompt": "q", "chosen": "a", "rejected": "a"}

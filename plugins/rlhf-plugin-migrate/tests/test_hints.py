@@ -163,6 +163,16 @@ def test_a_component_that_is_chosen_counts() -> None:
     assert "no counterpart with algorithm 'grpo'" in str(caught.value)
 
 
+def test_hints_that_fail_do_not_hide_the_unknown_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("no table")
+
+    monkeypatch.setattr("rlhf_plugin_migrate.hints.best", broken)
+    text = said("grpo", "trainer.learning_rate=1")
+    assert "unknown key 'learning_rate'" in text
+    assert "no table" not in text
+
+
 def test_without_the_plugin_the_nearest_key_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlhf_core.disabled.disabled_distributions", lambda: ["rlhf-plugin-migrate"])
     assert "TRL" not in said("grpo", "trainer.num_generations=1")
