@@ -1,0 +1,1 @@
+"""`rlhf push`: a model on the Hugging Face hub."""

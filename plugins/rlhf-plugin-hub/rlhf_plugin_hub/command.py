@@ -1,0 +1,144 @@
+"""`rlhf push`. Nothing heavy is imported before it is called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+CARD = "README.md"
+
+
+class Upload(NamedTuple):
+    """What goes where."""
+
+    folder: Path
+    repository: str
+    files: list[Path]
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(file.stat().st_size for file in self.files)
+
+
+@click.command()
+@click.argument("model", metavar="MODEL")
+@click.option("--to", "repository", required=True, metavar="ORG/NAME", help="Repository on the hub.")
+@click.option("--public", is_flag=True, help="Make a new repository public; default private.")
+@click.option("--message", default="Upload from rlhf", show_default=True, metavar="TEXT", help="Of the commit.")
+@click.option("--dry-run", is_flag=True, help="Show files, sizes and the card; no network, no token.")
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+def push(model: str, repository: str, public: bool, message: str, dry_run: bool, as_json: bool) -> None:
+    """Put a model on the Hugging Face hub: a run, a checkpoint or a folder, with its card.
+
+    \b
+    rlhf push runs/x --to org/name --dry-run
+    rlhf push runs/x --to org/name
+    """
+    from rlhf_core.sdk import emit_json, set_up_logging
+
+    set_up_logging()
+    upload = checked(model, repository)
+    facts: dict[str, Any] = {
+        "repository": repository,
+        "private": not public,
+        "folder": str(upload.folder),
+        "files": {str(f.relative_to(upload.folder)): f.stat().st_size for f in upload.files},
+        "bytes": upload.size,
+    }
+    if dry_run:
+        card = upload.folder / CARD
+        text = card.read_text(encoding="utf-8") if card.is_file() else None
+        emit_json({**facts, "card": text}) if as_json else show(facts, text)
+        return
+    url = send(upload, private=not public, message=message)
+    emit_json({**facts, "url": url}) if as_json else click.echo(f"pushed: {url}")
+
+
+def checked(model: str, repository: str) -> Upload:
+    """What would be uploaded.
+
+    Raises:
+        ConfigError: the repository's name cannot be one.
+        ModelError: no such model, a damaged one, or one that is no folder.
+    """
+    from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+    from rlhf_core.api import ConfigError, ModelError, verify_files
+    from rlhf_core.sdk import resolve_model
+
+    try:
+        validate_repo_id(repository)
+    except HFValidationError as error:
+        raise ConfigError(f"--to {repository!r} is no name of a repository", why=str(error), fix="--to org/name") from (
+            error
+        )
+    if repository.count("/") != 1:
+        raise ConfigError(f"--to {repository!r} names no organisation or user", fix=f"--to org/{repository}")
+    source = resolve_model(model)
+    if not source.local or source.gguf:
+        raise ModelError(
+            f"'{model}' is no folder here", fix="give a run, a checkpoint, or a folder in Hugging Face form"
+        )
+    folder = Path(source.adapter or source.place)
+    verify_files(folder)
+    files = sorted(p for p in folder.rglob("*") if p.is_file() and not _hidden(p.relative_to(folder)))
+    return Upload(folder, repository, files)
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
+def show(facts: dict[str, Any], card: str | None) -> None:
+    """The table of files, and the card."""
+    from rlhf_core.sdk import table
+
+    table(("file", "bytes"), facts["files"].items())
+    kind = "private" if facts["private"] else "public"
+    click.echo(f"\n{facts['bytes']} bytes to {facts['repository']} ({kind}). Nothing was sent.\n")
+    click.echo(card if card is not None else f"There is no {CARD}: the hub would show an empty page.")
+
+
+def send(upload: Upload, *, private: bool, message: str) -> str:
+    """Make the repository if it is not there, and upload; its address is returned.
+
+    Raises:
+        ConfigError: there is no token, or the hub is switched off.
+        RlhfError: the hub refuses, or cannot be reached.
+    """
+    from huggingface_hub import HfApi, constants, get_token
+
+    from rlhf_core.api import ConfigError, RlhfError
+    from rlhf_core.sdk import quiet_libraries
+
+    if constants.HF_HUB_OFFLINE:
+        raise ConfigError("HF_HUB_OFFLINE is set", why="pushing needs the hub", fix="unset it, or use --dry-run")
+    token = get_token()
+    if not token:
+        raise ConfigError(
+            "there is no token for the hub",
+            why="neither HF_TOKEN nor a login of `hf auth login` is there",
+            fix="set HF_TOKEN to a token that may write, or use --dry-run",
+        )
+    quiet_libraries()
+    api = HfApi(token=token)
+    try:
+        api.create_repo(upload.repository, private=private, exist_ok=True)
+        api.upload_folder(
+            repo_id=upload.repository,
+            folder_path=upload.folder,
+            commit_message=message,
+            allow_patterns=[f.relative_to(upload.folder).as_posix() for f in upload.files],
+        )
+    except Exception as error:  # as many kinds as there are ways to fail on a network
+        text = str(error).replace(token, "***").strip().splitlines() or [""]
+        raise RlhfError(
+            f"'{upload.repository}' was not pushed",
+            where=constants.ENDPOINT,
+            why=f"{type(error).__name__}: {text[0]}",
+            fix="check the name, that the token may write there, and the network; the same command goes on",
+        ) from error
+    return f"{constants.ENDPOINT}/{upload.repository}"
