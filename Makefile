@@ -4,6 +4,7 @@
 #   make test-all     the same and the slow ones (real models)
 #   make lint         ruff (rules and format), pyright, structure checks
 #   make bench        measure speed and memory on this machine
+#   make dist         build a wheel of every distribution into dist/
 #   make docs         write docs/reference/ anew from the code
 #   make docs-site  the documentation as a site in build/site, which opens without a server or a network
 #   make clean        remove .venv and caches (never runs/)
@@ -21,7 +22,7 @@ MANIFESTS := constraints.txt $(addsuffix /pyproject.toml,$(PROJECTS))
 # Those with a `test` extra: what their own tests need beyond what they need themselves.
 TESTED := $(patsubst %/pyproject.toml,%,$(shell grep -ls '^test = ' $(addsuffix /pyproject.toml,$(PROJECTS))))
 
-.PHONY: quickstart install install-dev test test-slow test-all lint check bench docs docs-site clean
+.PHONY: quickstart install install-dev test test-slow test-all lint check bench docs docs-site dist clean
 
 quickstart: install
 	$(BIN)/rlhf train --algo grpo --reward ensemble
@@ -70,6 +71,9 @@ docs: install-dev
 docs-site: install-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "open build/site/index.html"
+
+dist: install-dev
+	$(BIN)/python -m scripts.dist
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from rlhf_core.component_calls import blamed_on, label_of
 from rlhf_core.errors import PluginError
 from rlhf_core.protocols import RewardModel, RolloutEngine
 from rlhf_core.runs.deadline import watched
@@ -26,11 +27,6 @@ UNORDERED = (str, bytes, Set, Mapping)
 """What can be iterated over, but is no list with one value per sample."""
 Label = Callable[[object], str]
 """Component -> how it is named in errors."""
-
-
-def class_name(component: object) -> str:
-    """How a component is named where nobody knows better."""
-    return type(component).__name__
 
 
 def contract_error(component: str, returned: str, expected: str) -> PluginError:
@@ -54,13 +50,13 @@ def score_samples(reward: RewardModel, samples: Sequence[Sample], label: str = "
     Args:
         reward: what scores.
         samples: what is scored.
-        label: names the reward in errors; its class's name if empty.
+        label: names the reward in errors; "" takes what it was built as.
 
     Raises:
         PluginError: it returned something else than one ``Score`` per sample.
         DeadlineExceeded: it hangs; in a run only, see `DeadlineSettings`.
     """
-    label = label or type(reward).__name__
+    label = label or label_of(reward)
     with watched("reward", f"score() of {label} for {len(samples)} completions"):
         try:
             answer: Any = reward.score(list(samples))
@@ -159,6 +155,20 @@ def check_rollouts(answer: Any, names: Sequence[tuple[str, int]], label: str) ->
     return list(answer)
 
 
+def check_rows(rows: Any, label: str) -> list[Mapping[str, Any]]:
+    """Return what a dataset returned, if it is a list of mappings.
+
+    Raises:
+        PluginError: it is not; names the first row that is none.
+    """
+    if not isinstance(rows, list):
+        raise contract_error(label, f"{type(rows).__name__} {rows!r:.80}", "a list of rows")
+    for number, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise contract_error(label, f"{type(row).__name__} {row!r:.80} as row {number + 1}", "a mapping")
+    return rows
+
+
 def requested(groups: Sequence[PromptGroup]) -> list[tuple[str, int]]:
     """(Prompt id, group index) of every completion of some groups."""
     return [(g.prompt.id, i) for g in groups for i in range(g.group_size)]
@@ -180,11 +190,13 @@ class ValidatedEngine:
 
         Raises:
             PluginError: the engine returned something else.
+            ComponentError: it raised.
         """
-        try:
-            answer: Any = self.engine.generate(requests, sampling, policy_version)
-        except MalformedRollout as error:
-            raise contract_error(self.label, f"a {error}", "one log-probability per sampled token") from error
+        with blamed_on(self.label, "generate()"):
+            try:
+                answer: Any = self.engine.generate(requests, sampling, policy_version)
+            except MalformedRollout as error:
+                raise contract_error(self.label, f"a {error}", "one log-probability per sampled token") from error
         rollouts = check_rollouts(answer, [(r.prompt_id, r.group_index) for r in requests], self.label)
         for request, rollout in zip(requests, rollouts):
             if tuple(rollout.prompt_ids) != tuple(request.prompt_ids):

@@ -55,6 +55,16 @@ def scan() -> Iterator[tuple[metadata.Distribution, metadata.EntryPoint]]:
         yield from ((dist, point) for point in dist.entry_points)
 
 
+def hook_entries() -> list[Entry]:
+    """Hook plugins that distributions declare, sorted; nothing is imported."""
+    rows = [
+        Entry("hook", point.name, normalise(dist.name), dist.version, point.value, point)
+        for dist, point in scan()
+        if point.group == "rlhf"
+    ]
+    return sorted(rows, key=lambda e: (e.name, e.distribution))
+
+
 def core_requirement(dist: metadata.Distribution) -> str:
     """Return the version range that ``Requires-Dist: rlhf-core`` asks for, "" if none."""
     from packaging.requirements import Requirement
@@ -64,6 +74,24 @@ def core_requirement(dist: metadata.Distribution) -> str:
         if req.name.lower().replace("_", "-") == CORE and (req.marker is None or req.marker.evaluate()):
             return str(req.specifier)
     return ""
+
+
+def required_distributions(distribution: str) -> list[str]:
+    """Names of what an installed distribution requires without an extra, in its order; none if it is not installed."""
+    from packaging.requirements import Requirement
+
+    try:
+        lines = metadata.requires(distribution) or ()
+    except metadata.PackageNotFoundError:
+        return []
+    requirements = [Requirement(line) for line in lines]
+    return [normalise(r.name) for r in requirements if r.marker is None or r.marker.evaluate({"extra": ""})]
+
+
+def is_qualified(kind: str, name: str) -> bool:
+    """Whether ``name`` is ``distribution/name`` of an installed component."""
+    group = f"rlhf.{kind}"
+    return any(f"{normalise(d.name)}/{p.name}" == name for d, p in scan() if p.group == group)
 
 
 def check_core_range(entry: Entry) -> None:

@@ -57,6 +57,10 @@ class DeadlineExceeded(RlhfError, TimeoutError):
     """A wait ran past its deadline; the message names what was awaited."""
 
 
+class ComponentError(RlhfError, RuntimeError):
+    """A component raised an exception of its own, which is the ``__cause__``; the message names its distribution."""
+
+
 class StopRun(Exception):
     """Raised by a hook or monitor to end the run cleanly, after the current step and a checkpoint."""
 

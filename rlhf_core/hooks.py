@@ -198,6 +198,10 @@ class HookBus:
     """Why the first listener that raised ``StopRun`` wants the run to end, which it does after the step."""
     notes: list[str] = field(default_factory=list[str])
     """What listeners of ``rlhf_run_closed`` have to say to the user, to be shown last."""
+    reports: bool = True
+    """False on every rank but the first, which reports for them: a hook that fails is reported once in a run."""
+    unreported: dict[str, str] = field(default_factory=dict)
+    _taken: Counter[str] = field(default_factory=Counter)
 
     def fire(self, hook: str, event: Any) -> list[Any]:
         """Call every implementation of ``hook``; none keeps the others from being called.
@@ -219,7 +223,7 @@ class HookBus:
         for impl in reversed(listeners):
             plugin, given = impl.plugin_name, {key: event} if impl.argnames else {}
             call: Callable[[], Any] = partial(impl.function, **given)
-            results.append(self.call(f"hook {hook} of plugin '{plugin}'", f"{plugin}:{hook}", call))
+            results.append(self.call(f"hook {hook} of {plugin_label(plugin)}", f"{plugin}:{hook}", call))
         if hook in BEFORE_THE_RUN and self.stop_reason is not None:
             raise RlhfError(
                 f"a plugin stopped the run before it began: {self.stop_reason}",
@@ -257,10 +261,26 @@ class HookBus:
                 fix="fix the plugin, disable it, or drop --strict-plugins",
             ) from error
         self.errors[key] += 1
-        if self.errors[key] == 1:
-            log.warning(
-                "%s raised %s: %s (later ones are only counted)", listener, type(error).__name__, error, exc_info=error
-            )
+        if self.errors[key] > 1:
+            return
+        text = f"{listener} raised {type(error).__name__}: {error}"
+        if self.reports:
+            log.warning("%s (later ones are only counted)", text, exc_info=error)
+        else:
+            self.unreported[key] = text
+
+    def take(self) -> dict[str, tuple[str, int]]:
+        """Key -> first text and count of what a bus that does not report has seen since the last call."""
+        seen = {key: (self.unreported.get(key, ""), count) for key, count in (self.errors - self._taken).items()}
+        self._taken = Counter(self.errors)
+        return seen
+
+    def add(self, seen: Mapping[str, tuple[str, int]], rank: int) -> None:
+        """Count, and report unless it was, what another rank has seen."""
+        for key, (text, count) in seen.items():
+            if not self.errors[key]:
+                log.warning("rank %d: %s (later ones are only counted)", rank, text)
+            self.errors[key] += count
 
     def launch(self, event: Launch) -> int | None:
         """First non-None answer of ``rlhf_launch``.
@@ -271,11 +291,12 @@ class HookBus:
         event = frozen(event)
         for impl in reversed(self.manager.hook.rlhf_launch.get_hookimpls()):
             plugin = impl.plugin_name
+            label = f"hook rlhf_launch of {plugin_label(plugin)}"
             try:
                 code: Any = impl.function(**({"event": event} if impl.argnames else {}))
             except Exception as error:
                 raise RlhfError(
-                    f"hook rlhf_launch of plugin '{plugin}' raised {type(error).__name__}: {error}",
+                    f"{label} raised {type(error).__name__}: {error}",
                     fix=f"fix it, or run: rlhf plugins disable {plugin.split('/')[0]}",
                 ) from error
             if code is not None:
@@ -283,19 +304,38 @@ class HookBus:
         return None
 
 
-def load_hooks(*, enabled: bool = True, disabled: Sequence[str] = (), strict: bool = False) -> HookBus:
+def plugin_label(plugin: str) -> str:
+    """How a hook plugin is named to people. Example: ``plugin 'acme-hooks/notify' (acme-hooks 1.2)``"""
+    distribution = plugin.partition("/")[0]
+    try:
+        return f"plugin '{plugin}' ({distribution} {metadata.version(distribution)})"
+    except metadata.PackageNotFoundError:
+        return f"plugin '{plugin}'"
+
+
+def load_hooks(
+    *, enabled: bool = True, disabled: Sequence[str] = (), strict: bool = False, reports: bool = True
+) -> HookBus:
     """Import hook plugins (group ``rlhf``) and check their hook names.
 
-    A plugin that does not import, or that misspells a hook, is a warning (an error if ``strict``).
+    A plugin that does not import, or that misspells a hook, is a warning (an error if ``strict``) and counted.
+
+    Args:
+        enabled: False loads none.
+        disabled: distributions to leave out.
+        strict: raise instead.
+        reports: False where the process that started this one has reported already.
     """
-    bus = HookBus(new_manager(), strict, enabled)
+    bus = HookBus(new_manager(), strict, enabled, reports=reports)
     for dist, point in hook_points(disabled) if enabled else ():
         try:
             register(bus.manager, dist, point)
         except PluginError as problem:
             if strict:
                 raise
-            log.warning("%s", problem)
+            bus.errors[f"{dist}/{point.name}:import"] += 1
+            if reports:
+                log.warning("%s", problem)
     return bus
 
 
@@ -330,7 +370,7 @@ def register(manager: pluggy.PluginManager, dist: str, point: metadata.EntryPoin
         if manager.get_plugin(name) is not None:
             manager.unregister(name=name)
         raise PluginError(
-            f"hook plugin '{name}' cannot be used: {type(error).__name__}: {error}",
+            f"hook {plugin_label(name)} cannot be used: {type(error).__name__}: {error}",
             why=f"hooks are: {', '.join(HOOK_NAMES)}",
             fix=f"fix or upgrade it, or run: rlhf plugins disable {dist}",
         ) from error

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from rlhf_core.batches import LossOutput, PairBatch, UnpairedBatch
+from rlhf_core.component_calls import blamed_on
 from rlhf_core.contracts import contract_error
 from rlhf_core.protocols import Loss
 
@@ -42,15 +43,17 @@ def call_loss(loss: Loss, batch: Any, label: str) -> LossOutput:
 
     Raises:
         PluginError: names the tensor that was changed, or what came and what was expected.
+        ComponentError: the loss raised.
     """
     tensors = {name: tensor for name, tensor in _fields(batch).items() if isinstance(tensor, torch.Tensor)}
     before = {name: t._version for name, t in tensors.items() if not t.is_inference()}
-    try:
-        answer = loss(batch)
-    except RuntimeError as error:
-        if "in-place operation" not in str(error):
-            raise
-        raise contract_error(label, f"no loss: {error}", "a new tensor; a loss changes nothing in place") from error
+    with blamed_on(label, "__call__()"):
+        try:
+            answer = loss(batch)
+        except RuntimeError as error:
+            if "in-place operation" not in str(error):
+                raise
+            raise contract_error(label, f"no loss: {error}", "a new tensor; a loss changes nothing in place") from error
     changed = [name for name, version in before.items() if tensors[name]._version != version]
     replaced = [name for name, tensor in tensors.items() if getattr(batch, name) is not tensor]
     if changed or replaced:

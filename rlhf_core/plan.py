@@ -108,7 +108,8 @@ def make_plan(registry: Registry, config: RunConfig, world_size: int) -> Plan:
     """
     check_fit(config)
     chosen = list(walk_components(config))
-    rows = {kind + part.name: registry.find(kind, part.name).describe() for kind, part in chosen}
+    rows = {kind + part.name: registry.selected(kind, part).describe() for kind, part in chosen}
+    registry.prefer(rows.values())
     registry.freeze()
     return Plan(
         config=config.model_dump(mode="json"),
@@ -179,4 +180,5 @@ def reload(registry: Registry, plan: Plan, *, resume: bool = False) -> RunConfig
                 fix="install the same packages on every machine",
             )
         LOG.info("%s '%s' was %s, is %s", planned["kind"], planned["name"], planned["value"], installed["value"])
+    registry.prefer(plan.components)
     return validate(registry, plan.config)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import pkgutil
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from importlib import metadata
@@ -15,6 +13,7 @@ from rlhf_core.entry_points import CORE as CORE
 from rlhf_core.entry_points import Entry as Entry
 from rlhf_core.entry_points import check_core_range as check_core_range
 from rlhf_core.entry_points import core_requirement as core_requirement
+from rlhf_core.entry_points import required_distributions as required_distributions
 from rlhf_core.entry_points import scan as scan
 from rlhf_core.errors import PluginError, did_you_mean
 from rlhf_core.kinds import KINDS, METHODS
@@ -35,6 +34,7 @@ class Registry:
         self.only_core = only_core
         self.disabled = frozenset(map(normalise, disabled_distributions() if disabled is None else disabled))
         self._frozen = False
+        self._planned: dict[tuple[str, str], str] = {}
 
     @cached_property
     def _by_kind(self) -> dict[str, list[Entry]]:
@@ -103,6 +103,9 @@ class Registry:
         rows = [e for e in self._by_kind[kind] if name in (e.name, e.qualified)]
         if not rows:
             raise self._unknown(kind, name)
+        planned = self._planned.get((kind, name))
+        if len(rows) > 1 and planned in [e.distribution for e in rows]:
+            rows = [e for e in rows if e.distribution == planned]
         if len(rows) > 1:
             spellings = " or ".join(e.qualified for e in rows)
             raise PluginError(
@@ -111,6 +114,36 @@ class Registry:
                 fix=f"write {spellings}, or run: rlhf plugins disable DISTRIBUTION",
             )
         return rows[0]
+
+    def prefer(self, components: Iterable[Mapping[str, str]]) -> None:
+        """Take a bare name that several distributions claim for the component of these rows of a plan."""
+        self._planned |= {(row["kind"], row["name"]): normalise(row["distribution"]) for row in components}
+
+    def near(self, kind: str, name: str, owner: str) -> str:
+        """What a component of the distribution ``owner`` means by a name: its own distribution's component, else that
+        of one it requires, else the core's. Qualified only if several distributions claim the name.
+
+        Example:
+            near("loss", "grpo_clip", "rlhf-plugin-grpo")  # "grpo_clip"; "rlhf-plugin-grpo/grpo_clip" beside another
+        """
+        rows = {e.distribution: e for e in self._by_kind.get(kind, ()) if e.name == name}
+        order = [owner, *required_distributions(owner), CORE] if len(rows) > 1 else []
+        return next((rows[d].qualified for d in map(normalise, order) if d in rows), name)
+
+    def selected(self, kind: str, chosen: ComponentConfig) -> Entry:
+        """The entry of a Config that was chosen, or that is another Config's default.
+
+        Raises:
+            PluginError: as :meth:`find`.
+        """
+        return self.entry_of(kind, chosen) or self.find(kind, chosen.name)
+
+    def entry_of(self, kind: str, chosen: ComponentConfig) -> Entry | None:
+        """The entry that a Config was loaded from: of several distributions that claim its name, the one whose entry
+        point names its class; None if none does."""
+        rows = [e for e in self._by_kind[kind] if chosen.name in (e.name, e.qualified)]
+        value = f"{type(chosen).__module__}:{type(chosen).__qualname__}"
+        return rows[0] if len(rows) == 1 else next((e for e in rows if e.value == value), None)
 
     def _unknown(self, kind: str, name: str) -> PluginError:
         known = [e.name for e in self._by_kind[kind]]
@@ -150,50 +183,6 @@ class Registry:
         return cls
 
 
-def import_package(entry: Entry) -> None:
-    """Import every module of the package that an entry is in: what its Config imports only when it builds, too.
-
-    Modules called ``__main__``, ``test*`` or ``conftest`` are left out, and so is the core. One that lacks only what an
-    extra of its distribution installs is in order: who does not use it need not have it.
-
-    Raises:
-        PluginError: one does not import.
-    """
-    if entry.distribution == CORE:
-        return
-    name = entry.point.module.partition(".")[0]
-    try:
-        package = importlib.import_module(name)
-        for place in pkgutil.walk_packages(getattr(package, "__path__", ()), f"{name}.", onerror=_raise):
-            name = place.name
-            if name.rpartition(".")[2].startswith(("__main__", "test", "conftest")):
-                continue
-            try:
-                importlib.import_module(name)
-            except ModuleNotFoundError as error:
-                if normalise((error.name or "").partition(".")[0]) not in _of_extras(entry):
-                    raise
-    except Exception as error:
-        raise PluginError(
-            f"{entry.kind} '{entry.name}' cannot be built: importing {name}: {type(error).__name__}: {error}",
-            where=f"{entry.distribution} {entry.version}",
-            fix=f"install what it needs; rlhf plugins check {entry.distribution} shows the traceback",
-        ) from error
-
-
-def _of_extras(entry: Entry) -> set[str]:
-    """Distributions that an entry's distribution needs for its extras only."""
-    from packaging.requirements import Requirement
-
-    requirements = [Requirement(line) for line in (entry.point.dist.requires if entry.point.dist else None) or ()]
-    return {normalise(r.name) for r in requirements if r.marker and "extra" in str(r.marker)}
-
-
-def _raise(_: str) -> None:
-    """Let walk_packages fail where a subpackage does not import: it calls this while handling the error."""
-    raise
-
-
 def _version(distribution: str) -> str:
     try:
         return metadata.version(distribution)
@@ -203,8 +192,13 @@ def _version(distribution: str) -> str:
         ) from error
 
 
-def check_component(kind: str, component: object, entry_name: str) -> None:
+def check_component(kind: str, component: object, label: str) -> None:
     """Check a built component against its protocol, once.
+
+    Args:
+        kind: the component's kind.
+        component: what was built.
+        label: names it in the error: its name, or as :func:`rlhf_core.component_calls.label_for` does.
 
     Raises:
         PluginError: a method is missing.
@@ -212,7 +206,8 @@ def check_component(kind: str, component: object, entry_name: str) -> None:
     missing = [m for m in METHODS[kind] if not callable(getattr(component, m, None))]
     if missing:
         raise PluginError(
-            f"{kind} '{entry_name}' built a {type(component).__name__} without {', '.join(missing)}()",
+            f"{label if label.startswith(f'{kind} ') else f'{kind} {label!r}'} built a {type(component).__name__} "
+            f"without {', '.join(missing)}()",
             fix=f"see rlhf_core.protocols for what a {kind} must have",
         )
 

@@ -125,25 +125,23 @@ def plugins() -> Iterator[Finding]:
     """Every component imports, and no name is claimed twice."""
     from collections import Counter
 
-    from rlhf_core.errors import RlhfError
-    from rlhf_core.registry import Registry, import_package
+    from rlhf_core.cli.command_check import check_commands
+    from rlhf_core.plugin_check import check_components, claimed_twice
+    from rlhf_core.registry import Registry
 
-    registry = Registry()
-    entries = registry.entries()
+    registry, context = Registry(), click.get_current_context(silent=True)
+    commands = check_commands(context.find_root().command) if context is not None else ()
     good: Counter[str] = Counter()
-    for entry in entries:
-        try:
-            registry.load(entry.kind, entry.qualified)
-            import_package(entry)
-            good[f"{entry.distribution} {entry.version}"] += 1
-        except RlhfError as error:
-            yield Finding(f"{entry.kind} {entry.qualified}", "broken", error.what, error.fix)
+    for row in (*check_components(registry), *commands):
+        if row.error is None:
+            good[f"{row.distribution} {row.version}"] += 1
+        else:
+            yield Finding(f"{row.kind} {row.name}", "broken", row.error.what, row.error.fix)
     for name, count in sorted(good.items()):
         yield Finding(name, "ok", f"{count} components load")
-    for (kind, name), count in Counter((e.kind, e.name) for e in entries).items():
-        if count > 1:
-            owners = " or ".join(e.qualified for e in entries if (e.kind, e.name) == (kind, name))
-            yield Finding(f"{kind} {name}", "warning", f"claimed by {count} distributions", f"write {owners}")
+    for kind, name, spellings in claimed_twice(registry.entries()):
+        owners = " or ".join(spellings)
+        yield Finding(f"{kind} {name}", "warning", f"claimed by {len(spellings)} distributions", f"write {owners}")
     for name in sorted(registry.disabled):
         yield Finding(name, "absent", "disabled", f"rlhf plugins enable {name}")
 

@@ -48,6 +48,10 @@ class OpenGroup(click.Group):
         core_commands = self._own(ctx)
         return core_commands + sorted(added - set(core_commands) - self.unlisted)
 
+    def has_own(self, ctx: click.Context, name: str) -> bool:
+        """Whether a command is the group's own, which no plugin can replace."""
+        return name in self._own(ctx)
+
     def _own(self, ctx: click.Context) -> list[str]:
         return [*self.lazy, *super().list_commands(ctx)]
 
@@ -57,17 +61,17 @@ class OpenGroup(click.Group):
         Raises:
             PluginError: two distributions add it, or it does not load.
         """
+        path = self._below(cmd_name)
         if cmd_name in self.lazy:
             module, _, name = self.lazy[cmd_name][0].partition(":")
-            return getattr(importlib.import_module(module), name)
+            return opened(getattr(importlib.import_module(module), name), path)
         if (own_command := super().get_command(ctx, cmd_name)) is not None:
-            return own_command
+            return opened(own_command, path)
         entries = self._added().get(cmd_name)
         if entries is None:
             return None
-        path = self._below(cmd_name)
         leaves = [e for e in entries if e.name == path]
-        return load(leaves, path) if leaves else OpenGroup(cmd_name, path=path, help=summary_of(entries))
+        return opened(load(leaves, path), path) if leaves else OpenGroup(cmd_name, path=path, help=summary_of(entries))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -108,17 +112,31 @@ class OpenGroup(click.Group):
         return entries_by_word
 
 
-def command_entries() -> list[Any]:
-    """What installed distributions declare, unless the user has switched them off. Reads metadata only."""
+def opened(command: click.Command, path: str) -> click.Command:
+    """A plain group below which distributions add commands, as a group that takes them; any other command as it is."""
+    if type(command) is not click.Group or not any(e.name.startswith(f"{path}.") for e in command_entries()):
+        return command
+    options = ("params", "callback", "help", "epilog", "short_help", "context_settings", "no_args_is_help", "hidden")
+    given: dict[str, Any] = {name: getattr(command, name) for name in options}
+    return OpenGroup(command.name, commands=command.commands, path=path, **given)
+
+
+def command_entries(disabled: Collection[str] | None = None) -> list[Any]:
+    """What installed distributions declare, sorted; nothing is imported.
+
+    Args:
+        disabled: distributions that are left out; None takes the user's list.
+    """
     from rlhf_core.disabled import disabled_distributions, normalise
     from rlhf_core.registry import Entry, scan
 
-    off = set(disabled_distributions())
-    return [
+    off = set(disabled_distributions() if disabled is None else disabled)
+    entries = [
         Entry("command", point.name, normalise(dist.name), dist.version, point.value, point)
         for dist, point in scan()
         if point.group == GROUP and normalise(dist.name) not in off
     ]
+    return sorted(entries, key=lambda e: (e.name, e.distribution))
 
 
 def load(entries: list[Any], path: str) -> click.Command:

@@ -44,6 +44,7 @@ def cli(ctx: click.Context, debug: bool) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command. Exit codes: 0 done, 1 the run failed, 2 the input was wrong, 130 interrupted."""
+    from rlhf_core.cli.command_check import lost_command
     from rlhf_core.errors import DeadlineExceeded, RlhfError
 
     deadline.owns_process = argv is None
@@ -56,6 +57,8 @@ def main(argv: list[str] | None = None) -> None:
         raise SystemExit(130) from error
     except click.ClickException as error:
         error.show()
+        if (lost := lost_command(cli, sys.argv[1:] if argv is None else argv)) is not None:
+            click.echo(f"note: {lost}", err=True)
         raise SystemExit(2) from error
     except RlhfError as error:
         if debug:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from rlhf_core.cli.common import Choice
 from rlhf_core.kinds import KINDS
 
-Check = tuple[str, str, str, Callable[[], object]]
-"""Distribution, kind, name, and what raises if it is broken."""
+if TYPE_CHECKING:
+    from rlhf_core.entry_points import Entry
+
+LISTED = (*KINDS, "command", "hook")
 
 
 @click.group()
@@ -21,15 +22,15 @@ def plugins() -> None:
 
 
 @plugins.command("list")
-@click.option("--kind", type=Choice(KINDS), help="Only this kind.")
+@click.option("--kind", type=Choice(LISTED), help="Only this kind.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def list_(kind: str | None, as_json: bool) -> None:
-    """Components that are installed. Reads metadata only; imports no plugin."""
+    """Components, commands and hooks that are installed. Reads metadata only; imports no plugin."""
     from rlhf_core.cli.common import emit_json, table
     from rlhf_core.disabled import disabled_distributions
-    from rlhf_core.registry import Registry, describe_all
+    from rlhf_core.registry import describe_all
 
-    entries = Registry(disabled=()).entries(kind)
+    entries = declared(kind)
     off = set(disabled_distributions())
     if as_json:
         emit_json([{**row, "disabled": row["distribution"] in off} for row in describe_all(entries)])
@@ -38,6 +39,17 @@ def list_(kind: str | None, as_json: bool) -> None:
         ("kind", "name", "distribution", "version", ""),
         ((e.kind, e.name, e.distribution, e.version, "disabled" if e.distribution in off else "") for e in entries),
     )
+
+
+def declared(kind: str | None = None) -> list[Entry]:
+    """What installed distributions declare, disabled ones too: components, commands and hooks. Imports nothing."""
+    from rlhf_core.cli.groups import command_entries
+    from rlhf_core.entry_points import hook_entries
+    from rlhf_core.registry import Registry
+
+    entries = Registry(disabled=()).entries(kind) if kind in (None, *KINDS) else []
+    entries += command_entries(disabled=()) if kind in (None, "command") else []
+    return entries + (hook_entries() if kind in (None, "hook") else [])
 
 
 @plugins.command()
@@ -77,40 +89,31 @@ def info(name: str, kind: str | None, as_json: bool) -> None:
 @plugins.command()
 @click.argument("distribution", required=False)
 def check(distribution: str | None) -> None:
-    """Import every component, its package and every hook; exit code 1 and the traceback if one fails."""
-    from rlhf_core.disabled import disabled_distributions, normalise
-    from rlhf_core.errors import PluginError, RlhfError, did_you_mean
-    from rlhf_core.hooks import hook_points, new_manager, register
-    from rlhf_core.registry import Entry, Registry, import_package
+    """Import every component, command and hook, and their packages; exit code 1 and the traceback if one fails."""
+    from rlhf_core.cli.command_check import check_commands
+    from rlhf_core.disabled import normalise
+    from rlhf_core.errors import PluginError, did_you_mean
+    from rlhf_core.plugin_check import check_components, check_hooks, claimed_twice
+    from rlhf_core.registry import Registry
 
-    registry, manager = Registry(), new_manager()
-
-    def look(entry: Entry) -> None:
-        registry.load(entry.kind, entry.qualified)
-        registry.find(entry.kind, entry.name)
-        import_package(entry)
-
-    checks: list[Check] = [(e.distribution, e.kind, e.qualified, partial(look, e)) for e in registry.entries()]
-    checks += [
-        (normalise(dist), "hook", f"{dist}/{point.name}", partial(register, manager, dist, point))
-        for dist, point in hook_points(disabled_distributions())
-    ]
-    wanted, known = normalise(distribution or ""), {row[0] for row in checks}
+    registry, wanted = Registry(), normalise(distribution or "")
+    root = click.get_current_context().find_root().command
+    rows = [*check_components(registry, wanted), *check_commands(root, wanted), *check_hooks(wanted)]
+    known = {e.distribution for e in declared()}
     if wanted and wanted not in known:
         raise PluginError(
             f"no enabled distribution with plugins is called '{distribution}'",
             fix=did_you_mean(wanted, known) or "rlhf plugins list",
         )
-    bad = 0
-    for dist, kind, name, run in checks:
-        if wanted in ("", dist):
-            try:
-                run()
-                click.echo(f"ok      {kind:10} {name}")
-            except RlhfError as error:
-                bad += 1
-                _show(f"broken  {kind:10} {name}", error)
-    raise SystemExit(1 if bad else 0)
+    for row in rows:
+        if row.error is None:
+            click.echo(f"ok      {row.kind:10} {row.name}")
+        else:
+            _show(f"broken  {row.kind:10} {row.name}", row.error)
+    for kind, name, spellings in claimed_twice(registry.entries()):
+        if wanted in ("", *(s.partition("/")[0] for s in spellings)):
+            click.echo(f"note    {kind:10} {name} is claimed by several distributions: write {' or '.join(spellings)}")
+    raise SystemExit(1 if any(row.error for row in rows) else 0)
 
 
 def _show(headline: str, error: Exception) -> None:

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from rlhf_core.config.base import Config
 from rlhf_core.config.slots import component
+from rlhf_core.entry_points import is_qualified
 from rlhf_core.errors import ConfigError
 
 
@@ -160,6 +161,6 @@ def spell_dataset(options: dict[str, Any]) -> dict[str, Any]:
     ):
         if name.endswith(ending):
             return {**options, "name": kind, "path": name}
-    if "/" in name and not name.startswith("rlhf-"):
+    if "/" in name and not is_qualified("dataset", name):
         return {**options, "name": "hub", "path": name}
     return options

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rlhf_core.config.data import source_options
+from rlhf_core.config.data import source_options, spell_dataset
 from rlhf_core.config.layers import as_mapping, fill, label, plain
+from rlhf_core.entry_points import CORE
 from rlhf_core.errors import UserError
+from rlhf_core.kinds import KIND_OF_FIELD
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.family import is_pocket
 from rlhf_core.registry import Registry
@@ -32,9 +34,11 @@ def algorithm_recipe(registry: Registry, trainer: Any, algorithm: str, user: Map
         algorithm: its name, for the labels.
         user: what the user says, labelled.
     """
+    owner = registry.find("trainer", algorithm).distribution
+    named = near_components(registry, owner, getattr(trainer, "companions", {}))
     companions = {
-        **label(BASE_COMPANIONS, "companion of every algorithm"),
-        **label(dict(getattr(trainer, "companions", {})), f"companion of algorithm {algorithm}"),
+        **label(near_components(registry, CORE, BASE_COMPANIONS), "companion of every algorithm"),
+        **label(named, f"companion of algorithm {algorithm}"),
     }
     recipe = fill(_names(user), _loss_recipe(registry, trainer, user, companions))
     run = fill(user, companions)
@@ -47,7 +51,7 @@ def algorithm_recipe(registry: Registry, trainer: Any, algorithm: str, user: Map
     name = "pocket" if finetuned else path
     for key in (f"{name}+{reward}", name):
         origin = f"recipe of algorithm {algorithm} for {key}" + (f", which {path} was made of" if finetuned else "")
-        settings = label(dict(recipes.get(key, {})), origin)
+        settings = label(near_components(registry, owner, recipes.get(key, {})), origin)
         recipe = fill(recipe, _left_open(settings, user) if finetuned else settings)
     return recipe
 
@@ -56,7 +60,8 @@ def _model_and_reward(run: Mapping[str, Any]) -> tuple[str, Any]:
     """The model's path and the reward's name, by which a trainer has recipes. What is malformed is refused later."""
     model, reward = run.get("model"), run.get("reward")
     path = plain(model["path"]) if isinstance(model, Mapping) and "path" in model else ModelConfig().path
-    return str(path), plain(reward.get("name")) if isinstance(reward, Mapping) else None
+    name = plain(reward.get("name")) if isinstance(reward, Mapping) else None
+    return str(path), name.rpartition("/")[2] if isinstance(name, str) else name
 
 
 def _left_open(settings: Mapping[str, Any], user: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,7 +93,9 @@ def _loss_recipe(
     chosen = registry.load("loss", str(name))
     if chosen.consumes != getattr(trainer, "feeds", None):
         return {}
-    return label(dict(chosen.recipe), f"recipe of loss {chosen.model_fields['name'].default}")
+    owner = registry.find("loss", str(name)).distribution
+    settings = near_components(registry, owner, chosen.recipe)
+    return label(settings, f"recipe of loss {chosen.model_fields['name'].default}")
 
 
 def data_recipe(registry: Registry, trainer: Any, dataset: Any, run: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,4 +126,29 @@ def _recipe_of(registry: Registry, options: Mapping[str, Any]) -> Mapping[str, A
         chosen = registry.load("dataset", str(options.get("name")))
     except UserError:
         return {}
-    return chosen.recipe_of(options) if hasattr(chosen, "recipe_of") else {}
+    owner = registry.find("dataset", str(options.get("name"))).distribution
+    return near_components(registry, owner, chosen.recipe_of(options)) if hasattr(chosen, "recipe_of") else {}
+
+
+def near_components(registry: Registry, owner: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that a component of distribution ``owner`` brings along, in which a component's name that several
+    distributions claim is its own distribution's (see :meth:`~rlhf_core.registry.Registry.near`)."""
+    return {key: _near(registry, owner, key, value) for key, value in settings.items()}
+
+
+def _near(registry: Registry, owner: str, key: str, value: Any) -> Any:
+    kind = "dataset" if key == "dataset" else KIND_OF_FIELD.get(key, "")
+    if isinstance(value, str) and kind == "dataset":
+        spelled = spell_dataset({"name": value})
+        near = registry.near(kind, spelled["name"], owner)
+        return value if near == spelled["name"] else {**spelled, "name": near}
+    if isinstance(value, str):
+        return registry.near(kind, value, owner) if kind else value
+    if isinstance(value, Mapping):
+        settings = near_components(registry, owner, value)
+        name = settings.get("name")
+        return {**settings, "name": registry.near(kind, name, owner)} if kind and isinstance(name, str) else settings
+    if isinstance(value, list | tuple):
+        items = [_near(registry, owner, key, item) for item in value]
+        return value if items == list(value) else items
+    return value

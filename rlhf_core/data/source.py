@@ -5,13 +5,15 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from pathlib import PurePath
 from typing import Any
 
+from rlhf_core.component_calls import blamed_on, label_for
 from rlhf_core.config.base import ComponentConfig
 from rlhf_core.config.data import DatasetSettings, SourceSettings
 from rlhf_core.context import BuildContext
+from rlhf_core.contracts import UNORDERED, check_rows
 from rlhf_core.data.held_out import is_held_out, row_key
 from rlhf_core.data.schema import RawRow, RowReader
 from rlhf_core.errors import DatasetError
@@ -40,8 +42,10 @@ class Source:
         self.label = settings.label or default_label(settings.source)
         check_template(self.label, settings.prompt_template)
         check_pattern(self.label, settings.answer_pattern)
-        self.component: DatasetSource = settings.source.build(ctx)
-        check_component("dataset", self.component, settings.source.name)
+        self.component_label = label_for("dataset", settings.source, ctx.registry)
+        with blamed_on(self.component_label, "build()"):
+            self.component: DatasetSource = settings.source.build(ctx)
+        check_component("dataset", self.component, self.component_label)
         self.reader = RowReader(self.label, settings.columns)
         self._read: dict[tuple[str, str], list[RawRow]] = {}
 
@@ -82,13 +86,22 @@ class Source:
         kind = kind if hasattr(self.component, kind) else "rows"
         if (kind, split) not in self._read:
             read = getattr(self.component, kind)
-            self._read[kind, split] = [RawRow(row, n, self.where(split, n), split) for n, row in enumerate(read(split))]
+            with blamed_on(self.component_label, f"{kind}({split!r})"):
+                answer = read(split)
+                rows = list(answer) if isinstance(answer, Iterable) and not isinstance(answer, UNORDERED) else answer
+            self._read[kind, split] = [
+                RawRow(row, n, self.where(split, n), split)
+                for n, row in enumerate(check_rows(rows, f"{self.component_label}, {kind}({split!r}),"))
+            ]
         return self._read[kind, split]
 
     def where(self, split: str, number: int) -> str:
         """Place of a row that was read, for messages. Example: ``prompts.jsonl, line 17``"""
         place = getattr(self.component, "where", None)
-        return str(place(split, number)) if callable(place) else f"dataset '{self.label}', {split} row {number + 1}"
+        if not callable(place):
+            return f"dataset '{self.label}', {split} row {number + 1}"
+        with blamed_on(self.component_label, "where()"):
+            return str(place(split, number))
 
     def _held_out(self, record: RawRow) -> bool:
         fraction, by = self.shared.heldout_fraction, self.shared.heldout_by
@@ -105,7 +118,8 @@ class Source:
         A component whose prompts have a template around them says what they ask: ``question(split, number)``.
         """
         question = getattr(self.component, "question", None)
-        asked = str(question(record.split, record.number)) if callable(question) else None
+        with blamed_on(self.component_label, "question()"):
+            asked = str(question(record.split, record.number)) if callable(question) else None
         return row_key(self.reader, record, asked)
 
     def conversation(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
@@ -148,7 +162,7 @@ def default_label(source: ComponentConfig) -> str:
     options: Mapping[str, Any] = source.model_dump()
     names = [part.split(".")[0] for part in str(options.get("path", "")).split("/")]
     stem = next((name for name in reversed(names) if name and name not in PLAIN_NAMES), "")
-    return stem or "/".join(str(v) for v in (source.name, options.get("subset")) if v)
+    return stem or "/".join(str(v) for v in (source.name.rpartition("/")[2], options.get("subset")) if v)
 
 
 def check_template(label: str, template: str | None) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rlhf_core.component_calls import blamed_on, label_for
 from rlhf_core.config.run import RunConfig
 from rlhf_core.context import BuildContext
 from rlhf_core.hooks import HookBus
@@ -19,6 +20,7 @@ from rlhf_core.registry import Registry, check_component
 from rlhf_core.runs.deadline import watched
 from rlhf_core.runs.run_dir import RunDir, check_writable
 from rlhf_core.runs.work import Work
+from rlhf_core.strategy.checked import checked_strategy
 
 Say = Callable[[str], None]
 Progress = Callable[[int, int | None, Mapping[str, float]], None]
@@ -65,8 +67,10 @@ def run_plan(
         closing.callback(getattr(strategy, "close", lambda: None))
         closing.callback(session.close)
         with watched("build", f"building trainer '{config.trainer.name}', with its model and data"):
-            trainer = config.trainer.build(ctx)
-        check_component("trainer", trainer, config.trainer.name)
+            label = label_for("trainer", config.trainer, registry)
+            with blamed_on(label, "build()"):
+                trainer = config.trainer.build(ctx)
+        check_component("trainer", trainer, label)
         closing.callback(getattr(trainer, "close", lambda: None))
         if rank == 0:
             session.metrics.trackers = [session.components.build("tracker", t, ctx) for t in config.trackers]
@@ -76,9 +80,11 @@ def run_plan(
 
 def _build_strategy(config: RunConfig, ctx: BuildContext) -> Any:
     assert config.strategy is not None, "the defaults name a strategy"
-    strategy = config.strategy.build(ctx)
-    check_component("strategy", strategy, config.strategy.name)
-    return strategy
+    label = label_for("strategy", config.strategy, ctx.registry)
+    with blamed_on(label, "build()"):
+        strategy = config.strategy.build(ctx)
+    check_component("strategy", strategy, label)
+    return checked_strategy(strategy, label, ctx.world_size)
 
 
 def set_up_torch(config: RunConfig) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from rlhf_core.cli.common import quiet_libraries
 from rlhf_core.cli.progress import StepPrinter
 from rlhf_core.disabled import disabled_distributions
-from rlhf_core.errors import RlhfError
+from rlhf_core.errors import ComponentError, RlhfError
 from rlhf_core.hooks import load_hooks
 from rlhf_core.launch.leave import leave
 from rlhf_core.launch.process import run_plan
@@ -36,7 +36,9 @@ def main() -> int:
     deadline.owns_process = True
     try:
         registry = Registry(only_core=args.no_plugins)
-        hooks = load_hooks(enabled=not args.no_plugins, disabled=disabled_distributions(), strict=args.strict)
+        hooks = load_hooks(
+            enabled=not args.no_plugins, disabled=disabled_distributions(), strict=args.strict, reports=False
+        )
         hooks.fire("rlhf_register", registry)
         plan = Plan.read(args.run_dir / "plan.json")
         config = reload(registry, plan, resume=args.resume)
@@ -45,6 +47,8 @@ def main() -> int:
             shown = {"say": printer.say, "progress": printer.step, "work": printer.work}
             run_plan(plan, config, registry, hooks, args.run_dir, resume=args.resume, **shown)
     except RlhfError as error:
+        if isinstance(error, ComponentError):
+            traceback.print_exception(error.__cause__)
         if not report(error):
             print(f"error: {error}", file=sys.stderr, flush=True)
         return error.exit_code

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.context import BuildContext
-from rlhf_core.errors import DatasetError, ModelError, RlhfError
+from rlhf_core.errors import ComponentError, DatasetError, ModelError, RlhfError
 from rlhf_core.types import Demonstration, PreferencePair, Prompt, UnpairedPreference
 
 if TYPE_CHECKING:
@@ -69,6 +69,8 @@ def with_rows(plan: Plan, registry: Registry, config: RunConfig, *, dry_run: boo
     ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=plan.world_size)
     try:
         return replace(plan, rows=Datasets(config.dataset, ctx).sizes(row_kind(config)))
+    except ComponentError:
+        raise
     except RlhfError:  # the trainer names what is wrong when it reads them
         return plan
 

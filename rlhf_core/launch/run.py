@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rlhf_core.component_calls import component_error, label_for
 from rlhf_core.config.run import RunConfig
 from rlhf_core.context import BuildContext
-from rlhf_core.errors import RlhfError
+from rlhf_core.errors import PluginError, RlhfError
 from rlhf_core.hooks import HookBus, Launch, PlanResolved, RunClosed
 from rlhf_core.launch.extension import record
 from rlhf_core.launch.process import Progress, Say, environment, set_up_torch
@@ -41,8 +42,14 @@ def preflight(registry: Registry, config: RunConfig, world_size: int, *, dry_run
         UserError: the first thing that cannot work.
     """
     ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=world_size, dry_run=dry_run)
-    for _, component in walk_components(config):
-        component.preflight(ctx)
+    for kind, component in walk_components(config):
+        try:
+            component.preflight(ctx)
+        except RlhfError:
+            raise
+        except Exception as error:
+            explained = component_error(label_for(kind, component, registry), "preflight()", error)
+            raise PluginError(explained.what, where=explained.where, fix=explained.fix) from error
     resolve_model(config.model.path)
 
 

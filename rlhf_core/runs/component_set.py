@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rlhf_core.component_calls import blamed_on, label_for, label_of, remember_label
 from rlhf_core.errors import PluginError, RunDirError
 from rlhf_core.registry import check_component
 from rlhf_core.runs.deadline import watched
@@ -55,19 +56,20 @@ class ComponentSet:
 
         Raises:
             PluginError: a method is missing.
+            ComponentError: building it raised.
         """
-        built = chosen.build(ctx)
-        check_component(kind, built, f"{chosen.name} of source {role}" if role else chosen.name)
+        label = label_for(kind, chosen, ctx.registry, role)
+        with blamed_on(label, "build()"):
+            built = chosen.build(ctx)
+        check_component(kind, built, label)
         return self.add(kind, built, chosen, ctx, role)
 
     def add(self, kind: str, built: Any, chosen: ComponentConfig, ctx: BuildContext, role: str = "") -> Any:
         """Remember a component that was built elsewhere, and return it."""
         key = f"{kind}/{role or chosen.name}"
         taken = sum(p.key.partition("#")[0] == key for p in self._entries)
-        label = f"{kind} '{chosen.name}'" + (f" of source '{role}'" if role else "")
-        entries = [e for e in ctx.registry.entries(kind) if chosen.name in (e.name, e.qualified)]
-        if len(entries) == 1:
-            label += f" ({entries[0].distribution} {entries[0].version})"
+        label = label_for(kind, chosen, ctx.registry, role)
+        remember_label(built, label)
         self._entries.append(BuiltComponent(kind, f"{key}#{taken + 1}" if taken else key, label, built))
         return built
 
@@ -77,7 +79,7 @@ class ComponentSet:
 
     def of(self, component: Any) -> BuiltComponent:
         """A component's entry; named after its class if it was not built here."""
-        name = type(component).__name__
+        name = label_of(component)
         return next(
             (entry for entry in self._entries if entry.component is component),
             BuiltComponent("", name, name, component),

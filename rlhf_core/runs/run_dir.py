@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -103,7 +104,9 @@ class RunDir:
         """Write why the run ended early, for later readers; the first reason stays."""
         if not self.failure.exists() and not self.summary.exists():
             with contextlib.suppress(RunDirError):  # a full disk has been reported already
-                write_json(self.failure, {"status": status, "error": f"{type(error).__name__}: {error}"})
+                lines = traceback.format_exception(error)
+                row = {"status": status, "error": f"{type(error).__name__}: {error}", "traceback": "".join(lines)}
+                write_json(self.failure, row)
 
     def begun(self) -> bool:
         """True once an evaluation or a step has been logged, or a checkpoint saved: there is something to keep."""

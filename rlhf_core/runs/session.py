@@ -66,7 +66,7 @@ class RunSession:
         """Ends the run when a stage hangs."""
         self.started = time.monotonic()
         self.interrupted = False
-        hooks.stop_reason = None
+        hooks.stop_reason, hooks.reports = None, self.main
         self.say: Callable[[str], None] = lambda text: log.info(text)
         self.work: Work = unseen
         """Shows how far long work between two steps is; see :mod:`rlhf_core.runs.work`."""
@@ -209,7 +209,10 @@ class RunSession:
     def _agree(self) -> tuple[bool, bool]:
         """Whether any rank was interrupted (or the run's ``stop`` file is there), and if any raised ``StopRun``."""
         interrupted = self.interrupted or self.dir.stop.exists()
-        rows = self.strategy.gather_objects((interrupted, self.hooks.stop_reason is not None))
+        seen = {} if self.main else self.hooks.take()
+        rows = self.strategy.gather_objects((interrupted, self.hooks.stop_reason is not None, seen))
+        for rank, row in enumerate(rows if self.main else ()):
+            self.hooks.add(row[2], rank)
         return any(r[0] for r in rows), any(r[1] for r in rows)
 
     def close(self) -> None:

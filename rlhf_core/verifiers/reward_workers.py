@@ -33,7 +33,7 @@ class RewardWorkers:
     def __init__(self, config: ComponentConfig, ctx: BuildContext, workers: int, timeout_s: float) -> None:
         registry = ctx.registry
         spec: dict[str, Any] = {
-            "component": registry.find("reward", config.name).describe(),
+            "component": registry.selected("reward", config).describe(),
             "config": config.model_dump(mode="json"),
             "secrets": list(getattr(config, "secrets", ())),
             "only_core": registry.only_core,

@@ -49,7 +49,7 @@ def worker_spec(config: VerifierRewardConfig, registry: Registry, run_dir: Path 
     """What a worker needs to find and build the same verifier."""
     verifier = config.verifier
     return {
-        "component": registry.find("verifier", verifier.name).describe(),
+        "component": registry.selected("verifier", verifier).describe(),
         "config": verifier.model_dump(mode="json"),
         "secrets": list(getattr(verifier, "secrets", ())),
         "only_core": registry.only_core,

@@ -129,7 +129,8 @@ def test_a_raising_hook_is_counted_and_a_misspelled_one_is_warned_of(fakes: Fake
     assert out.returncode == 0, out.stderr
     summary = json.loads((fakes.folder / "run" / "summary.json").read_text())
     assert summary["status"] == "completed"
-    assert summary["hook_errors"] == {"bad-hook/observer:rlhf_step_end": 2}
+    assert summary["hook_errors"] == {"bad-hook/observer:rlhf_step_end": 2, "typo-hook/observer:import": 1}
+    assert "plugin 'bad-hook/observer' (bad-hook 1.0) raised" in out.stderr
     assert out.stderr.count("later ones are only counted") == 1
     assert "typo-hook/observer" in out.stderr
     assert "rlhf_step_ends" in out.stderr

@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rlhf_core.contracts import Label, ValidatedEngine, check_rollouts, class_name, requested
+from rlhf_core.component_calls import blamed_on, label_of
+from rlhf_core.contracts import Label, ValidatedEngine, check_rollouts, requested
 from rlhf_core.functional.statistics import mean
 from rlhf_core.protocols import Agent, RolloutEngine
 from rlhf_core.rollout.seeds import request_seed
@@ -27,7 +28,7 @@ class RolloutGenerator:
         label: component -> how to name it in errors.
     """
 
-    def __init__(self, agent: Agent, engine: RolloutEngine, seed: int, label: Label = class_name) -> None:
+    def __init__(self, agent: Agent, engine: RolloutEngine, seed: int, label: Label = label_of) -> None:
         self.agent, self.engine, self.seed = agent, ValidatedEngine(engine, label(engine)), seed
         self.agent_label = label(agent)
 
@@ -51,12 +52,13 @@ class RolloutGenerator:
 
         Raises:
             PluginError: the engine or the agent returned other rollouts than asked for, or in another order.
+            ComponentError: one of them raised.
         """
         seeds = [[request_seed(self.seed, tag, g.prompt.id, i) for i in range(g.group_size)] for g in groups]
         distinct = len({s for row in seeds for s in row})
         assert distinct == sum(g.group_size for g in groups), "two requests of a batch share a seed"
         limit = watched("rollout", f"play() of {self.agent_label} for {distinct} completions")
-        with limit, reporting(self.engine.engine, advance):
+        with limit, reporting(self.engine.engine, advance), blamed_on(self.agent_label, "play()"):
             rollouts = self.agent.play(list(groups), seeds, self.engine, sampling, version)
         return check_rollouts(rollouts, requested(groups), self.agent_label)
 

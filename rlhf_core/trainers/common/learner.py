@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from rlhf_core.batches import LossOutput
-from rlhf_core.contracts import class_name
+from rlhf_core.component_calls import label_of
 from rlhf_core.errors import TrainingDiverged
 from rlhf_core.functional.importance import bounded_ratio
 from rlhf_core.functional.reduce import reduce_loss
@@ -202,7 +202,7 @@ class Learner:
         add(sums, weights, {"loss": (number, 0.0), **core_metrics(batch), **out.metrics})
 
     def _loss(self, batch: Any) -> LossOutput:
-        return call_loss(self.loss, batch, f"loss {class_name(self.loss)}")
+        return call_loss(self.loss, batch, label_of(self.loss, "loss"))
 
     def reduce(self, loss: torch.Tensor, batch: Any, tokens: float, sequences: float) -> torch.Tensor:
         """Mask and divide by the global denominator (see :mod:`rlhf_core.functional.reduce`)."""

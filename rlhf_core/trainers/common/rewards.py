@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rlhf_core.contracts import Label, class_name, score_samples
+from rlhf_core.component_calls import label_of
+from rlhf_core.contracts import Label, score_samples
 from rlhf_core.errors import ScoreError
 from rlhf_core.functional.statistics import mean
 from rlhf_core.protocols import RewardModel
@@ -22,7 +23,7 @@ class RewardManager:
     """
 
     def __init__(
-        self, default: RewardModel, by_source: Mapping[str, RewardModel], max_missing: float, label: Label = class_name
+        self, default: RewardModel, by_source: Mapping[str, RewardModel], max_missing: float, label: Label = label_of
     ) -> None:
         self.default, self.by_source, self.max_missing, self.label = default, dict(by_source), max_missing, label
 

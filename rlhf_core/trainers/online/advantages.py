@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from rlhf_core.component_calls import blamed_on
 from rlhf_core.contracts import check_advantages, check_returns
 from rlhf_core.frozen import frozen
 from rlhf_core.functional.kl import kl_value
@@ -172,17 +173,17 @@ class AdvantageStep:
 
         Raises:
             PluginError: the estimator returned something else.
+            ComponentError: it raised.
         """
         rollouts = scored.rollouts
         if not rollouts:
             return Advantages([])
-        arguments = ([frozen(r) for r in rollouts], [frozen(s) for s in scored.scores], list(group_ids))
-        if scored.values is None:
-            return check_advantages(self.estimator.estimate(*arguments), rollouts, self.label)
-        advantages = check_advantages(
-            self.estimator.estimate(*arguments, [frozen(v) for v in scored.values]), rollouts, self.label
-        )
-        return check_returns(advantages, rollouts, self.label)
+        values = () if scored.values is None else ([frozen(v) for v in scored.values],)
+        arguments = ([frozen(r) for r in rollouts], [frozen(s) for s in scored.scores], list(group_ids), *values)
+        with blamed_on(self.label, "estimate()"):
+            answer = self.estimator.estimate(*arguments)
+        advantages = check_advantages(answer, rollouts, self.label)
+        return advantages if scored.values is None else check_returns(advantages, rollouts, self.label)
 
 
 def with_advantages(
