@@ -363,9 +363,7 @@ def register(manager: pluggy.PluginManager, dist: str, point: metadata.EntryPoin
     try:
         version = point.dist.version if point.dist else ""
         check_core_range(Entry("hook", point.name, normalise(dist), version, point.value, point))
-        manager.register(point.load(), name=name)
-        manager.check_pending()
-        return [caller.name for caller in _callers(manager, name)]
+        return register_plugin(manager, point.load(), name)
     except Exception as error:
         if manager.get_plugin(name) is not None:
             manager.unregister(name=name)
@@ -374,6 +372,17 @@ def register(manager: pluggy.PluginManager, dist: str, point: metadata.EntryPoin
             why=f"hooks are: {', '.join(HOOK_NAMES)}",
             fix=f"fix or upgrade it, or run: rlhf plugins disable {dist}",
         ) from error
+
+
+def register_plugin(manager: pluggy.PluginManager, plugin: object, name: str) -> list[str]:
+    """Add an imported hook plugin, and return the names of the hooks it implements.
+
+    Raises:
+        Exception: pluggy's, for an unknown hook or wrong parameters; TypeError for a wrapper.
+    """
+    manager.register(plugin, name=name)
+    manager.check_pending()
+    return [caller.name for caller in _callers(manager, name)]
 
 
 def _callers(manager: pluggy.PluginManager, name: str) -> list[pluggy.HookCaller]:

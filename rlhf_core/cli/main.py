@@ -44,7 +44,6 @@ def cli(ctx: click.Context, debug: bool) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command. Exit codes: 0 done, 1 the run failed, 2 the input was wrong, 130 interrupted."""
-    from rlhf_core.cli.command_check import lost_command
     from rlhf_core.errors import DeadlineExceeded, RlhfError
 
     deadline.owns_process = argv is None
@@ -56,6 +55,8 @@ def main(argv: list[str] | None = None) -> None:
         click.echo("interrupted", err=True)
         raise SystemExit(130) from error
     except click.ClickException as error:
+        from rlhf_core.cli.command_check import lost_command
+
         error.show()
         if (lost := lost_command(cli, sys.argv[1:] if argv is None else argv)) is not None:
             click.echo(f"note: {lost}", err=True)

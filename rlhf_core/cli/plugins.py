@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from rlhf_core.entry_points import Entry
 
 LISTED = (*KINDS, "command", "hook")
+NEW = (
+    *("loss", "advantage", "reward", "reward-model", "verifier", "trainer", "loop", "agent", "dataset", "tracker"),
+    *("monitor", "rollout", "strategy", "judge", "benchmark", "hook", "command", "environment"),
+)
+"""What `plugins new` writes, in the order of the help."""
 
 
 @click.group()
@@ -126,46 +131,44 @@ def _show(headline: str, error: Exception) -> None:
 
 @plugins.command()
 @click.argument("name")
-@click.option(
-    "--kind",
-    required=True,
-    type=Choice(
-        (
-            "loss",
-            "advantage",
-            "reward",
-            "reward-model",
-            "verifier",
-            "trainer",
-            "loop",
-            "agent",
-            "dataset",
-            "tracker",
-            "monitor",
-            "command",
-        )
-    ),
-)
-@click.option("--dir", "parent", type=click.Path(path_type=Path), default=Path(), help="Where to put the package.")
-def new(name: str, kind: str, parent: Path) -> None:
-    """Write a plugin package that works from the first minute."""
+@click.option("--kind", required=True, type=Choice(NEW), help="What it is to be.")
+@click.option("--dir", "parent", type=click.Path(path_type=Path), help="Where to put the package; default here.")
+@click.option("--into", type=click.Path(path_type=Path), help="Folder of a package to add it to, instead of a new one.")
+def new(name: str, kind: str, parent: Path | None, into: Path | None) -> None:
+    """Write a plugin package that works from the first minute, or add a component to one.
+
+    \b
+    rlhf plugins new my-loss --kind loss
+    rlhf plugins new my-judge --kind judge --into ./acme
+
+    An environment is part of an agent today: take --kind agent. A kind of its own is planned.
+    """
     from importlib import metadata
 
     from rlhf_core.errors import ConfigError
+    from rlhf_core.scaffold.into import write_into
     from rlhf_core.scaffold.names import names_for
-    from rlhf_core.scaffold.write import write_package
+    from rlhf_core.scaffold.write import look_at, write_package
 
-    taken = names_for(name).distribution
-    if any(metadata.distributions(name=taken)):
+    names = names_for(name)
+    if into is not None:
+        if parent is not None:
+            raise ConfigError("--into and --dir exclude each other", why="--into names the package's folder itself")
+        added = write_into(name, kind, into)
+        for file in (*added.files, added.test):
+            click.echo(f"wrote {file}")
+        for note in added.notes:
+            click.echo(f"  to do: {note}")
+        click.echo(f"  pip install -e {into}\n  pytest {added.test}")
+        return
+    if any(metadata.distributions(name=names.distribution)):
         raise ConfigError(
-            f"a distribution called {taken} is installed already",
+            f"a distribution called {names.distribution} is installed already",
             why="installing yours would replace it",
-            fix=f"another name, for example my-{name}",
+            fix=f"another name, for example my-{name}, or --into its folder",
         )
-    folder = write_package(name, kind, parent)
-    click.echo(f"wrote {folder}\n  pip install -e {folder}\n  pytest {folder}")
-    component = names_for(name).component
-    click.echo(f"  rlhf {component} --help" if kind == "command" else f"  rlhf plugins info {component}")
+    folder = write_package(name, kind, parent or Path())
+    click.echo(f"wrote {folder}\n  pip install -e {folder}\n  pytest {folder}\n  {look_at(names, kind)}")
 
 
 @plugins.command()

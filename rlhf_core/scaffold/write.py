@@ -20,6 +20,8 @@ NEEDS = {
     "trainer": ("rlhf-plugin-grpo",),
     "loop": ("torch",),
     "reward-model": ("torch", "safetensors"),
+    "rollout": ("torch",),
+    "strategy": ("torch",),
 }
 """Distributions that a kind's template imports or names besides the core's small dependencies."""
 ENTRY_POINTS = """[project.entry-points."rlhf.$kind"]
@@ -43,11 +45,7 @@ def write_package(name: str, kind: str, parent: Path) -> Path:
         UserError: the name or kind cannot be used, or the folder exists. Nothing is written then.
     """
     names = names_for(name)
-    if kind not in kinds():
-        raise UserError(
-            f"there is no template for kind '{kind}'",
-            fix=did_you_mean(kind, kinds()) or f"one of: {', '.join(kinds())}",
-        )
+    check_kind(kind)
     folder = parent.expanduser() / names.distribution
     if folder.exists():
         raise UserError(
@@ -62,6 +60,25 @@ def write_package(name: str, kind: str, parent: Path) -> Path:
     except OSError as error:
         raise UserError(f"'{folder}' cannot be written", why=str(error), fix="choose another --dir") from error
     return folder
+
+
+def check_kind(kind: str) -> None:
+    """Refuse a kind without templates.
+
+    Raises:
+        UserError: there are none; says what to take instead.
+    """
+    if kind == "environment":
+        raise UserError(
+            "an environment has no extension point of its own yet",
+            why="it is planned; today the agent plays the episode and calls what it needs",
+            fix="--kind agent",
+        )
+    if kind not in kinds():
+        raise UserError(
+            f"there is no template for kind '{kind}'",
+            fix=did_you_mean(kind, kinds()) or f"one of: {', '.join(kinds())}",
+        )
 
 
 def kinds() -> tuple[str, ...]:
@@ -85,6 +102,23 @@ def fill(names: Names, kind: str, folder: Path) -> Path:
     return folder
 
 
+def render(names: Names, kind: str) -> tuple[dict[str, str], str, str]:
+    """What a kind's templates come to inside a package: its modules by file name, the test, and the entry points."""
+    values = substitutions(names, kind)
+    texts = {
+        f.name.removesuffix(ENDING): Template(f.read_text(encoding="utf-8")).substitute(values)
+        for f in files(templates() / kind)
+    }
+    test = texts.pop("test_component.py")
+    return {"__init__.py": f'"""{values["about"]}."""\n', **texts}, test, values["entry_points"]
+
+
+def needs(kind: str) -> list[str]:
+    """Requirements of a kind's template, the core's first."""
+    major, minor = (int(p) for p in __version__.split(".")[:2])
+    return [f"rlhf-core>={major}.{minor},<{major}.{minor + 1}", *NEEDS.get(kind, ())]
+
+
 def files(folder: Traversable) -> Iterator[Traversable]:
     """Template files, sorted."""
     return (f for f in sorted(folder.iterdir(), key=lambda f: f.name) if f.name.endswith(ENDING))
@@ -99,22 +133,19 @@ def place(file: str, names: Names) -> str:
 
 def substitutions(names: Names, kind: str) -> dict[str, str]:
     """Values of the templates' ``$words``."""
-    major, minor = (int(p) for p in __version__.split(".")[:2])
-    core = f"rlhf-core>={major}.{minor},<{major}.{minor + 1}"
-    needs = [core, *NEEDS.get(kind, ())]
     base = {
         "distribution": names.distribution,
         "module": names.module,
         "component": names.component,
         "stem": names.stem,
         "kind": kind,
-        "needs": ", ".join(f'"{n}"' for n in needs),
+        "needs": ", ".join(f'"{n}"' for n in needs(kind)),
     }
     about, _, use = Template(read(kind, "about.txt")).substitute(base).partition("\n\n")
     entry_points = Template(read(kind, "entry_points.txt") or ENTRY_POINTS).substitute(base)
     modules = [f for f in files(templates() / kind) if f.name.endswith(f".py{ENDING}") and "test_" not in f.name]
     rows = "".join(f"| `{names.module}/{f.name.removesuffix(ENDING)}` | {summary(f)} |\n" for f in modules)
-    look = f"rlhf {names.component} --help" if kind == "command" else f"rlhf plugins info {names.component}"
+    look = look_at(names, kind)
     more = {
         "look": look,
         "about": about.strip(),
@@ -123,6 +154,13 @@ def substitutions(names: Names, kind: str) -> dict[str, str]:
         "modules": rows,
     }
     return {**base, **more}
+
+
+def look_at(names: Names, kind: str) -> str:
+    """What shows that a component is installed."""
+    if kind == "command":
+        return f"rlhf {names.component} --help"
+    return f"rlhf plugins check {names.distribution}" if kind == "hook" else f"rlhf plugins info {names.component}"
 
 
 def summary(module: Traversable) -> str:

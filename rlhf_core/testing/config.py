@@ -157,16 +157,22 @@ def check_entry_name(config: ComponentConfig, kind: str) -> None:
 
 def check_light_import(config: ComponentConfig) -> None:
     """Importing the Config's module in a fresh interpreter brings in no heavy library."""
-    module = type(config).__module__
-    out = _imported_alone(module, os.pathsep.join(p for p in sys.path if p))
-    require(out.returncode == 0, config, f"the module {module} can be imported on its own", out.stderr[-800:])
+    problem = light_import_problem(type(config).__module__)
     require(
-        not out.stdout.strip(),
+        not problem,
         config,
         "importing the Config is light",
-        f"{module} imports {out.stdout.strip()}",
+        problem,
         "name the component in `component`, and put types under `if TYPE_CHECKING:`",
     )
+
+
+def light_import_problem(module: str) -> str:
+    """What keeps a module from being imported on its own without a heavy library; "" if nothing does."""
+    out = _imported_alone(module, os.pathsep.join(p for p in sys.path if p))
+    if out.returncode:
+        return f"{module} cannot be imported on its own: {out.stderr[-800:]}"
+    return f"{module} imports {out.stdout.strip()}" if out.stdout.strip() else ""
 
 
 @functools.cache  # a module's components, and a component's settings, share one interpreter

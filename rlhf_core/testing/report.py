@@ -18,10 +18,14 @@ def require(holds: bool, config: ComponentConfig, rule: str, seen: str, fix: str
     Raises:
         AssertionError: naming all of them.
     """
+    require_of(holds, f"{type(config).__name__} ('{config.name}')", rule, seen, fix)
+
+
+def require_of(holds: bool, who: str, rule: str, seen: str, fix: str = "") -> None:
+    """:func:`require` for what has no configuration; ``who`` names it.
+
+    Raises:
+        AssertionError: naming all of them.
+    """
     if not holds:
-        rows = [
-            f"{type(config).__name__} ('{config.name}'): {rule}",
-            f"  seen: {seen}",
-            *([f"  fix: {fix}"] if fix else []),
-        ]
-        raise AssertionError("\n".join(rows))
+        raise AssertionError("\n".join([f"{who}: {rule}", f"  seen: {seen}", *([f"  fix: {fix}"] if fix else [])]))

@@ -242,7 +242,10 @@ def test_a_launcher_that_raises_starts_nothing(fakes: Fakes) -> None:
     fakes.add("bad-launcher", "[rlhf]\nlauncher = bad_launcher:hooks\n", code)
     out = fakes.rlhf(*TRAIN, *SHORT, "--nproc", "2")
     assert out.returncode == 1, out.stderr
-    assert "rlhf_launch of plugin 'bad-launcher/launcher' raised RuntimeError: no disk in this hook" in out.stderr
+    assert (
+        "rlhf_launch of plugin 'bad-launcher/launcher' (bad-launcher 1.0) raised RuntimeError: no disk in this hook"
+        in out.stderr
+    )
     assert "rlhf plugins disable bad-launcher" in out.stderr
     assert not (fakes.folder / "run" / "metrics.jsonl").exists()
 

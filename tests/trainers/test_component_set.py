@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 from rlhf_core.api import ComponentConfig, Sample, Score
-from rlhf_core.errors import RunDirError
+from rlhf_core.errors import ComponentError, RunDirError
 
 from .conftest import OFFLINE, ONLINE, Train
 
@@ -137,8 +137,9 @@ def test_all_are_closed_when_the_run_fails(train: Train, monkeypatch: pytest.Mon
         raise MemoryError("no room for the batch")
 
     monkeypatch.setattr(GroupNorm, "estimate", broken)
-    with pytest.raises(MemoryError):
+    with pytest.raises(ComponentError, match="estimate.. of advantage 'held'") as caught:
         train({"trainer": ONLINE["trainer"]}, change=FULL, components=HELD)
+    assert isinstance(caught.value.__cause__, MemoryError)
     assert sorted(CLOSED) == sorted(ALL)
 
 

@@ -1,0 +1,171 @@
+"""Conformance of rollout engines, with a real policy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlhf_core.config.base import ComponentConfig
+from rlhf_core.context import BuildContext
+from rlhf_core.testing.config import built, check_config
+from rlhf_core.testing.policies import policy_context
+from rlhf_core.testing.purity import left_alone
+from rlhf_core.testing.report import require
+from rlhf_core.types import FinishReason, Rollout, RolloutRequest, SamplingParams
+
+SAMPLING = SamplingParams(max_tokens=12, temperature=1.5)
+TOLERANCE = 0.02
+"""Largest difference of a logprob from the policy's own forward, in nats; other kernels round differently."""
+
+
+def check_rollout(config: ComponentConfig, ctx: BuildContext | None = None) -> None:
+    """Check a rollout engine: one rollout per request, in order, with the prompt, seed and version of its request;
+    a completion depends on its prompt and seed alone; its logprobs are the policy's at the temperature; limits, stop
+    strings and greedy decoding are kept. Takes some seconds.
+
+    Args:
+        config: the engine's configuration.
+        ctx: passed to ``build``; None makes one with the built-in model. The logprobs are compared where
+            ``ctx.policy.model`` is a torch module.
+
+    Raises:
+        AssertionError: a property does not hold.
+    """
+    check_config(config, "rollout")
+    ctx = ctx or policy_context()
+    engine: Any = built(config, "rollout", ctx)
+    generate = left_alone(config, engine.generate, "generate()", "requests")
+    try:
+        requests = make_requests(ctx.policy.tokenizer)
+        require(list(generate([], SAMPLING, 0)) == [], config, "no requests, no rollouts", "something else came")
+        whole = list(generate(requests, SAMPLING, 7))
+        check_answers(config, requests, whole)
+        check_determinism(config, generate, requests, whole)
+        check_logprobs(config, ctx.policy.model, whole)
+        check_sampling(config, generate, requests, whole, ctx.policy.tokenizer)
+    finally:
+        for _ in range(2 if callable(getattr(engine, "close", None)) else 0):
+            engine.close()
+
+
+def make_requests(tokenizer: Any) -> list[RolloutRequest]:
+    """Prompts of different lengths, several seeds each, and one with a limit of its own."""
+    prompts = [tuple(tokenizer.encode(text)) for text in ("What is 2 + 3?", "Say hello to the people here.", "Why?")]
+    rows = [(p, g) for p in range(len(prompts)) for g in range(4)]
+    requests = [RolloutRequest(f"kit/{p}", prompts[p], g, 1000 * p + g + 1) for p, g in rows]
+    return [*requests[:-1], replace(requests[-1], max_tokens=3)]
+
+
+def check_answers(config: ComponentConfig, requests: Sequence[RolloutRequest], rollouts: Sequence[Rollout]) -> None:
+    """Each request has its rollout."""
+    got = [(r.prompt_id, r.group_index) if isinstance(r, Rollout) else type(r).__name__ for r in rollouts]
+    wanted = [(r.prompt_id, r.group_index) for r in requests]
+    require(got == wanted, config, "one Rollout per request, in order", f"{got} instead of {wanted}")
+    for request, rollout in zip(requests, rollouts):
+        where = f"{request.prompt_id}#{request.group_index}"
+        came = (tuple(rollout.prompt_ids), rollout.seed, rollout.policy_version)
+        require(
+            came == (tuple(request.prompt_ids), request.seed, 7),
+            config,
+            "a rollout has the prompt_ids and seed of its request, and the policy version of the call",
+            f"{where}: {came}",
+        )
+        limit = min(SAMPLING.max_tokens, request.max_tokens or SAMPLING.max_tokens)
+        count = len(rollout.completion_ids)
+        require(
+            0 < count <= limit,
+            config,
+            "max_tokens of the sampling and of the request are kept",
+            f"{where}: {count} of {limit} tokens",
+        )
+        require(
+            (rollout.finish_reason is not FinishReason.LENGTH) or count == limit,
+            config,
+            "finish_reason is LENGTH only where max_tokens was reached",
+            f"{where}: {count} of {limit} tokens",
+        )
+        finite = bool(np.isfinite(rollout.logprobs_T).all() and (rollout.logprobs_T <= 1e-3).all())
+        require(finite, config, "logprobs are finite and not above 0", f"{where}: {rollout.logprobs_T}")
+
+
+def check_determinism(
+    config: ComponentConfig, generate: Any, requests: Sequence[RolloutRequest], whole: Sequence[Rollout]
+) -> None:
+    """A prompt and a seed decide a completion."""
+    again = [r.completion_ids for r in generate(requests, SAMPLING, 7)]
+    require(
+        again == [r.completion_ids for r in whole],
+        config,
+        "the same seeds give the same completions",
+        "two calls differ",
+        "draw from request.seed only",
+    )
+    for i in (0, len(requests) - 2):
+        alone = generate([requests[i]], SAMPLING, 7)[0].completion_ids
+        require(
+            alone == whole[i].completion_ids,
+            config,
+            "a completion does not depend on its neighbours",
+            f"request {i} alone gives {alone}, among others {whole[i].completion_ids}",
+        )
+    different = {(r.prompt_id, r.completion_ids) for r in whole[:-1]}
+    require(
+        len(different) > len({r.prompt_id for r in whole}),
+        config,
+        "different seeds give different completions",
+        f"{len(whole) - 1} seeds gave {len(different)} completions",
+    )
+
+
+def check_logprobs(config: ComponentConfig, model: Any, rollouts: Sequence[Rollout]) -> None:
+    """The engine's logprobs are those that a trainer computes."""
+    if not isinstance(model, torch.nn.Module):
+        return
+    training = model.training
+    model.eval()
+    for rollout in rollouts:
+        ids = torch.tensor([[*rollout.prompt_ids, *rollout.completion_ids]], device=next(model.parameters()).device)
+        with torch.inference_mode():
+            logits_TV = model(ids).logits[0, len(rollout.prompt_ids) - 1 : -1].float()
+        chosen_T = ids[0, len(rollout.prompt_ids) :, None]
+        own_T = torch.log_softmax(logits_TV / SAMPLING.temperature, -1).gather(-1, chosen_T)[:, 0]
+        gap = float((own_T.cpu() - torch.tensor(rollout.logprobs_T)).abs().max())
+        require(
+            gap <= TOLERANCE,
+            config,
+            "logprobs are those of the policy at the sampling temperature",
+            f"{rollout.prompt_id}#{rollout.group_index}: up to {gap:.3f} nats apart",
+            "log_softmax(logits / temperature) over the whole vocabulary, of the sampled token",
+        )
+    model.train(training)
+
+
+def check_sampling(
+    config: ComponentConfig, generate: Any, requests: Sequence[RolloutRequest], whole: Sequence[Rollout], tokenizer: Any
+) -> None:
+    """Greedy decoding, stop strings, and texts."""
+    same_prompt = [replace(requests[0], seed=seed) for seed in (1, 2)]
+    greedy = [r.completion_ids for r in generate(same_prompt, replace(SAMPLING, temperature=0.0), 7)]
+    require(greedy[0] == greedy[1], config, "temperature 0 takes the most likely tokens", f"two seeds gave {greedy}")
+    for rollout in whole:
+        text = tokenizer.decode(list(rollout.completion_ids), skip_special_tokens=True)
+        require(
+            rollout.text == text,
+            config,
+            "text is the decoded completion without special tokens",
+            f"{rollout.text!r} instead of {text!r}",
+        )
+    at = max(range(len(requests) - 1), key=lambda i: len(whole[i].text))
+    stop = whole[at].text[1:3]
+    if stop.strip():
+        stopped = generate([requests[at]], replace(SAMPLING, stop=(stop,)), 7)[0]
+        require(
+            stop in stopped.text and stopped.finish_reason is FinishReason.STOP,
+            config,
+            "a completion ends where a stop string is complete, which is kept, with finish_reason STOP",
+            f"stop {stop!r}: {stopped.text!r}, {stopped.finish_reason}",
+        )
