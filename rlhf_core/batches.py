@@ -24,9 +24,11 @@ class TokenBatch:
     mask_BT: torch.Tensor
     """Bool; True where the token counts."""
     advantages_BT: torch.Tensor | None = None
+    """The estimator's, one per token; that of a completion stands at each of its tokens. None for ``labels``."""
     old_logprobs_BT: torch.Tensor | None = None
     """Behaviour-policy logprobs of the rollout batch, computed once. No gradient."""
     ref_logprobs_BT: torch.Tensor | None = None
+    """Under the reference policy, at the sampling temperature; None where nothing asks for it. No gradient."""
     behaviour_logprobs_BT: torch.Tensor | None = None
     """As the rollout engine reported them when it sampled; for importance correction and the mismatch check."""
     entropy_BT: torch.Tensor | None = None
@@ -47,14 +49,21 @@ class PairBatch:
     """
 
     chosen_B: torch.Tensor
+    """Of the chosen side, with gradient."""
     rejected_B: torch.Tensor
+    """Of the rejected side, with gradient."""
     ref_chosen_B: torch.Tensor | None = None
+    """``chosen_B`` under the reference policy; None without one. No gradient."""
     ref_rejected_B: torch.Tensor | None = None
+    """``rejected_B`` under the reference policy; None without one. No gradient."""
     margin_B: torch.Tensor | None = None
+    """By how much the chosen side was preferred, as the rows say (``margin``); None where no row does."""
     weights_B: torch.Tensor | None = None
     """How often each pair counts (bootstrap samples); the core multiplies the loss by it. None counts each once."""
     chosen_lengths_B: torch.Tensor | None = None
+    """Completion tokens of the chosen side; None for reward models."""
     rejected_lengths_B: torch.Tensor | None = None
+    """Completion tokens of the rejected side; None for reward models."""
     beta_scale_B: torch.Tensor | None = None
     """What a beta schedule multiplies a preference loss's beta by; None is 1."""
     nll_B: torch.Tensor | None = None
@@ -72,7 +81,7 @@ class UnpairedBatch:
     logprobs_B: torch.Tensor
     """Summed logprob of each response under the policy being trained, with gradient."""
     desirable_B: torch.Tensor
-    """Bool."""
+    """Bool; True where the response is one to make more likely."""
     ref_logprobs_B: torch.Tensor | None = None
     """Under the reference policy. No gradient."""
     kl_B: torch.Tensor | None = None
@@ -83,15 +92,12 @@ class UnpairedBatch:
 
 @dataclass(frozen=True, slots=True)
 class LossOutput:
-    """An unreduced loss.
-
-    Args:
-        loss: ``loss_BT`` (token losses) or ``loss_B`` (pair losses). Never masked, averaged or divided.
-        metrics: name -> (sum, weight); the core adds both over micro-batches and ranks, then divides.
-    """
+    """An unreduced loss."""
 
     loss: torch.Tensor
+    """``loss_BT`` (token losses) or ``loss_B`` (pair losses). Never masked, averaged or divided."""
     metrics: Mapping[str, tuple[torch.Tensor | float, torch.Tensor | float]] = field(default_factory=dict)
+    """Name -> (sum, weight); the core adds both over micro-batches and ranks, then divides."""
 
 
 JudgedBatch = UnpairedBatch

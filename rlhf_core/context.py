@@ -20,15 +20,23 @@ class BuildContext:
     """
 
     config: RunConfig
+    """The run's whole configuration; outside a run only what the caller knows."""
     registry: Registry
+    """The installed components; frozen in a run."""
     seed: int
+    """The run's; derive every random number from it."""
     run_dir: Path | None = None
+    """The run's folder; None outside a run."""
     session: Any = None
     """The run's :class:`rlhf_core.runs.session.RunSession`."""
     rank: int = 0
+    """Which process of the run this is; only rank 0 writes files."""
     world_size: int = 1
+    """How many processes there are."""
     policy: Any = None
+    """The policy: ``model`` (a torch module), ``tokenizer``, ``context`` (tokens that fit). None in ``preflight``."""
     strategy: Any = None
+    """Ranks, gradients and devices (``rlhf_core.sdk.Strategy``). None in ``preflight``."""
     datasets: Any = None
     """The run's :class:`rlhf_core.data.datasets.Datasets` (prompts, pairs, demonstrations by split)."""
     dry_run: bool = False

@@ -32,6 +32,7 @@ class PlanResolved:
     """The plan as JSON values, before anything is built."""
 
     plan: Mapping[str, Any]
+    """What ``plan.json`` will hold."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,9 @@ class Launch:
     """The run is about to start processes; a plugin may launch it and return the exit code."""
 
     plan_path: Path
+    """The run's ``plan.json``."""
     nproc: int
+    """How many processes are to be started."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,9 @@ class RunStart:
     """The run directory is open; the components are about to be built."""
 
     run_dir: Path
+    """The run's folder."""
     plan: Mapping[str, Any]
+    """What its ``plan.json`` holds."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,9 @@ class RolloutsReady:
     them, in the main thread."""
 
     step: int
+    """The step, from 1."""
     rollouts: Sequence[Rollout]
+    """Prompt by prompt."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +72,11 @@ class RewardsReady:
     """Scores of one step, aligned with the rollouts."""
 
     step: int
+    """The step, from 1."""
     rollouts: Sequence[Rollout]
+    """As in :class:`RolloutsReady`."""
     scores: Sequence[Score]
+    """One per rollout, as the reward gave it; a missing one has a status."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +84,11 @@ class BatchReady:
     """What the update trains on: sizes only, so that observers cannot hold on to tensors."""
 
     step: int
+    """The step, from 1."""
     sequences: int
+    """Completions (or rows) that are trained on."""
     tokens: int
+    """Their completion tokens that count in the loss."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +96,9 @@ class StepEnd:
     """Metrics of one finished step."""
 
     step: int
+    """The step, from 1."""
     metrics: Mapping[str, float]
+    """The step's row of ``metrics.jsonl``."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +106,9 @@ class EvalEnd:
     """Metrics of one held-out evaluation."""
 
     step: int
+    """The step before it; 0 before training."""
     metrics: Mapping[str, float]
+    """By name, ``eval/...``."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +116,9 @@ class CheckpointSaved:
     """A checkpoint is complete on disk."""
 
     step: int
+    """The step that it goes on from."""
     path: Path
+    """Its folder."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +126,7 @@ class RunEnd:
     """The run is over; ``summary`` is what ``summary.json`` holds."""
 
     summary: Mapping[str, Any]
+    """``status``, ``steps``, last metrics, reports of components, ``hook_errors``."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +138,7 @@ class RunClosed:
     """
 
     run_dir: Path
+    """The run's folder."""
     status: str
     """``completed``, ``stopped``, ``interrupted`` or ``failed``."""
     error: str = ""

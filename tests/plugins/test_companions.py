@@ -63,32 +63,32 @@ def components(out: str) -> dict[tuple[str, str], str]:
 
 def test_claimed_names_do_not_break_an_algorithm(fakes: Fakes) -> None:
     fakes.add("other-names", ENTRIES, CLAIMS)
-    out = fakes.rlhf(*TRAIN, "--dry-run")
+    out = fakes.rlhf(*TRAIN, "--dry-run", "--json")
     assert out.returncode == 0, out.stderr
     chosen = components(out.stdout)
     assert chosen["loss", "grpo_clip"] == chosen["advantage", "group_norm"] == "rlhf-plugin-grpo"
     assert chosen["rollout", "native"] == chosen["dataset", "pocket"] == "rlhf-core"
-    out = fakes.rlhf("train", "--algo", "grpo", "--reward", "verifier", *DATA, "--dry-run")
+    out = fakes.rlhf("train", "--algo", "grpo", "--reward", "verifier", *DATA, "--dry-run", "--json")
     assert components(out.stdout)["verifier", "numeric"] == "rlhf-core", out.stderr
 
 
 def test_the_user_still_has_to_say_which_one(fakes: Fakes) -> None:
     fakes.add("other-names", ENTRIES, CLAIMS)
-    out = fakes.rlhf(*TRAIN, "--loss", "grpo_clip", "--dry-run")
+    out = fakes.rlhf(*TRAIN, "--loss", "grpo_clip", "--dry-run", "--json")
     assert out.returncode == 2
     assert "other-names/grpo_clip or rlhf-plugin-grpo/grpo_clip" in out.stderr
-    out = fakes.rlhf(*TRAIN, "--loss", "other-names/grpo_clip", "--dry-run")
+    out = fakes.rlhf(*TRAIN, "--loss", "other-names/grpo_clip", "--dry-run", "--json")
     assert components(out.stdout)["loss", "grpo_clip"] == "other-names"
 
 
 def test_a_dataset_is_chosen_by_its_qualified_name(fakes: Fakes) -> None:
     fakes.add("other-names", ENTRIES, CLAIMS)
-    out = fakes.rlhf(*TRAIN, "--dataset", "other-names/pocket", "--dry-run")
+    out = fakes.rlhf(*TRAIN, "--dataset", "other-names/pocket", "--dry-run", "--json")
     assert "build() of dataset 'other-names/pocket' (other-names 1.0) raised RuntimeError" in out.stderr
 
 
 def test_a_run_goes_on_after_another_distribution_claims_its_names(fakes: Fakes) -> None:
-    (fakes.folder / "plan.json").write_text(fakes.rlhf(*TRAIN, "--dry-run").stdout)
+    (fakes.folder / "plan.json").write_text(fakes.rlhf(*TRAIN, "--dry-run", "--json").stdout)
     plan = Plan.read(fakes.folder / "plan.json")
     assert plan.config["loss"]["name"] == "grpo_clip"
     fakes.add("other-names", ENTRIES, CLAIMS)

@@ -137,7 +137,7 @@ def test_all_are_closed_when_the_run_fails(train: Train, monkeypatch: pytest.Mon
         raise MemoryError("no room for the batch")
 
     monkeypatch.setattr(GroupNorm, "estimate", broken)
-    with pytest.raises(ComponentError, match="estimate.. of advantage 'held'") as caught:
+    with pytest.raises(ComponentError, match=r"estimate\(\) of advantage 'held'") as caught:
         train({"trainer": ONLINE["trainer"]}, change=FULL, components=HELD)
     assert isinstance(caught.value.__cause__, MemoryError)
     assert sorted(CLOSED) == sorted(ALL)

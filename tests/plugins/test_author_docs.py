@@ -1,0 +1,41 @@
+"""What plugin authors look up is written down, for every field, hook and kind there is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlhf_core import testing
+from rlhf_core.context import BuildContext
+from rlhf_core.hooks import HOOK_NAMES
+from rlhf_core.scaffold.write import kinds
+from scripts.reference import contracts
+
+DOCS = Path(__file__).parents[2] / "docs"
+EVENTS = [event for name in HOOK_NAMES if (event := contracts.event_of(name))]
+
+
+@pytest.mark.parametrize("cls", [*contracts.BATCHES, BuildContext, *EVENTS], ids=lambda cls: cls.__name__)
+def test_every_field_says_what_it_is(cls: type) -> None:
+    docs = contracts.field_docs(cls)
+    assert set(docs) == set(cls.__dataclass_fields__)  # type: ignore[attr-defined]
+    assert [name for name, (_, text) in docs.items() if not text] == []
+
+
+def test_the_page_has_every_field_and_hook() -> None:
+    page = (DOCS / "reference" / "contracts.md").read_text()
+    for cls in (*contracts.BATCHES, *contracts.VALUES, BuildContext):
+        section = page.partition(f"### {cls.__name__}\n")[2].partition("\n### ")[0]
+        assert all(f"| `{name}` |" in section for name in contracts.field_docs(cls)), cls
+    for name in HOOK_NAMES:
+        assert f"### {name}\n" in page
+    for name in ("recipe", "companions", "recipes", "min_group_size"):
+        assert f"| `{name}` |" in page
+
+
+def test_the_tutorial_names_every_kind_and_every_check() -> None:
+    text = (DOCS / "plugin-authors.md").read_text()
+    assert [kind for kind in kinds() if f"| {kind} |" not in text] == []
+    assert [name for name in testing.__all__ if name.startswith("check_") and f"`{name}`" not in text] == []
+    assert all(word in text for word in ("companions", "min_group_size", "BuildContext", "recipe_of", "--into"))
