@@ -13,11 +13,15 @@ PLUGINS = "Plugins"
 
 
 def on_config(config: Any) -> Any:
-    """List what plugins/ holds, so that a new plugin needs no entry."""
+    """List what plugins/ holds, and pages of docs/ without a place, so that a new one is never unreachable."""
     section = next(item[PLUGINS] for item in config.nav if PLUGINS in item)
     readmes = sorted(ROOT.glob("plugins/*/README.md"))
     section += [{f.parent.name: site_path(f.relative_to(ROOT).as_posix())} for f in readmes]
     section.append({"rlhf-eval": site_path("eval/README.md")})
+    listed = str(config.nav)
+    unlisted = [page.name for page in sorted((ROOT / "docs").glob("*.md")) if f"'{page.name}'" not in listed]
+    if unlisted:
+        config.nav.append({"More": unlisted})
     return config
 
 
