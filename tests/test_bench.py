@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from scripts.bench import _processor
+from scripts.bench import _processor, report_page
 from scripts.bench.__main__ import RECORD, measure, names
 from scripts.bench._grpo_work import CASES, find
 from scripts.bench.step_time import table
@@ -86,3 +86,27 @@ def test_what_is_recorded_exists_and_both_sides_can_find_their_work() -> None:
         assert work.rows % work.micro_batch == 0, "the other side accumulates whole micro-batches"
         assert all(work.shortest <= n <= work.longest for n in work.lengths())
     assert find("2x4x128").lengths() == [128] * 8
+
+
+@pytest.mark.parametrize("words", [None, 3])
+def test_the_run_whose_page_is_measured_has_its_completions_in_the_trace_s_format(
+    tmp_path: Path, words: int | None
+) -> None:
+    completion = {"text": "four", "tokens": 2, "completion_ids": [5, 6], "logprobs": [-0.5, -1.0], "score": 1.0}
+    prompts = [
+        {"event": "prompt", "step": step, "prompt": "2 + 2", "completions": [completion] * report_page.GROUP}
+        for step in (1, 2, 3)
+        for _ in range(report_page.PROMPTS)
+    ]
+    (tmp_path / "trace.jsonl").write_text("".join(json.dumps(row) + "\n" for row in prompts))
+    steps = [{"step": 0, "eval/x": 1.0}, *({"step": n, "loss": 0.5} for n in (1, 2, 3))]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in steps))
+    report_page.enlarge(tmp_path, words)
+    rows = [json.loads(line) for line in (tmp_path / "trace.jsonl").read_text().splitlines()]
+    completions = [one for row in rows for one in row["completions"]]
+    assert len(completions) == 10_000
+    assert {row["step"] for row in rows} == set(range(1, 41))
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 40
+    tokens = words or 2
+    assert all(len(one["logprobs"]) == len(one["completion_ids"]) == one["tokens"] == tokens for one in completions)
+    assert len({one["text"] for one in completions}) == (1 if words is None else 10_000)

@@ -113,6 +113,12 @@ def write_page(run: Path) -> tuple[Path, float]:
     return run / "report.html", time.perf_counter() - start
 
 
+def completions_on(page: Path) -> int:
+    """How many the page holds; of long ones it is given as many as fit, evenly thinned."""
+    data = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page.read_text(), re.DOTALL)[0]
+    return len(json.loads(data)["rows"])
+
+
 def opening(page: Path) -> dict[str, float]:
     """Seconds until the first chart and the first completion, in a browser of its own."""
     browser = open_chromium()
@@ -145,6 +151,7 @@ def measured(words: int | None) -> dict[str, Any]:
         size = page.stat().st_size
         return {
             "completions": COMPLETIONS,
+            "completions_on_page": completions_on(page),
             "trace_megabytes": round((run / "trace.jsonl").stat().st_size / 1e6, 1),
             "page_megabytes": round(size / 1e6, 2),
             "seconds_to_first": first,

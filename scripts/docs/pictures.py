@@ -24,8 +24,8 @@ ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "docs" / "pictures"
 RLHF = [sys.executable, "-m", "rlhf_core.cli.main"]
 TRAIN = ["train", "--algo", "grpo", "--reward", "ensemble", "--set", "threads=1"]
-RUNS = {"first": ["--set", "trainer.steps=30"], "second": ["--set", "trainer.steps=30", "--set", "seed=1"]}
-LOOK_AT = 12
+RUNS = {"first": ["--set", "trainer.steps=10"], "second": ["--set", "trainer.steps=10", "--set", "seed=1"]}
+LOOK_AT = 5
 """Step of the second run at which the dashboard is looked at: the first is over, the second goes on."""
 DESKTOP, PHONE = (1280, 860), (390, 844)
 MOST_BYTES = 150_000
@@ -35,6 +35,13 @@ def start(name: str, folder: Path) -> subprocess.Popen[bytes]:
     """Begin one of :data:`RUNS`."""
     command = [*RLHF, *TRAIN, *RUNS[name], "--run-dir", str(folder / name)]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+def stop(process: subprocess.Popen[bytes] | None) -> None:
+    """End a run that goes on."""
+    if process is not None:
+        process.terminate()
+        process.wait()
 
 
 def wait_for_step(run: Path, step: int, process: subprocess.Popen[bytes]) -> None:
@@ -47,8 +54,8 @@ def wait_for_step(run: Path, step: int, process: subprocess.Popen[bytes]) -> Non
 @contextmanager
 def dashboard(folder: Path) -> Iterator[str]:
     """A dashboard's address."""
-    command = [*RLHF, "dashboard", str(folder), "--port", "0", "--no-open"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    command = [*RLHF, "dashboard", folder.name, "--port", "0", "--no-open"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder.resolve().parent) as process:
         assert process.stdout is not None
         try:
             yield process.stdout.readline().split()[-1]
@@ -69,6 +76,7 @@ def pictures_of(browser: Any, name: str, url: str, ready: str, scroll_to: str) -
         save(PICTURES / f"{name}-{kind}.png", browser.get_screenshot_as_png())
         if found := problems(browser):
             raise RuntimeError(f"{name} ({kind}) logs errors: {found}")
+    browser.get("about:blank")  # the dashboard is about to end, and its page would miss it
 
 
 def wait(browser: Any, condition: str) -> None:
@@ -108,9 +116,10 @@ def main() -> None:
             start("first", folder).wait()
             second = start("second", folder)
             wait_for_step(folder / "second", LOOK_AT, second)
-        take(folder)
-        if second is not None:
-            second.wait()
+        try:
+            take(folder)
+        finally:
+            stop(second)
 
 
 def take(folder: Path) -> None:
@@ -118,14 +127,20 @@ def take(folder: Path) -> None:
     browser = open_chromium()
     try:
         with dashboard(folder) as url:
-            ready = "document.querySelectorAll('figure[aria-label]').length > 1"
+            ready = "document.getElementById('state').textContent === 'live'"
             pictures_of(browser, "dashboard", f"{url}#second&first", ready, "#runs")
-        page = folder / "first" / "report.html"
-        subprocess.run([*RLHF, "report", str(folder / "first")], check=True, stdout=subprocess.DEVNULL)
-        ready = "document.querySelectorAll('figure .bk-Figure').length > 1"
-        pictures_of(browser, "report", page.as_uri(), ready, "#rollouts")
+        take_report(browser, folder / "first")
     finally:
         browser.quit()
+
+
+def take_report(browser: Any, run: Path) -> None:
+    """Pictures of a run's page, which is written anew."""
+    place = run.resolve().parent
+    name = f"{place.name}/{run.name}"
+    subprocess.run([*RLHF, "report", name], check=True, stdout=subprocess.DEVNULL, cwd=place.parent)
+    ready = "document.querySelectorAll('figure .bk-Figure').length > 1"
+    pictures_of(browser, "report", (run.resolve() / "report.html").as_uri(), ready, "#rollouts")
 
 
 if __name__ == "__main__":

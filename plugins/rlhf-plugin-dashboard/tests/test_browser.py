@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from rlhf_plugin_dashboard.curves import RunData
 from rlhf_plugin_dashboard.server import Dashboard
 from scripts.chromium import show_as
 
@@ -93,6 +94,16 @@ def test_it_draws_the_ticked_runs_over_one_another_with_a_legend(page: Callable[
     assert "first" in seen.js("decodeURIComponent(location.hash)")
     seen.tick("first")
     assert seen.visible("#legend li") == ["sweep/second"]
+
+
+def test_charts_wait_for_their_points_however_slowly_runs_are_read(
+    browser: Any, serve: Callable[[Path], Dashboard], root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    since = RunData.since
+    monkeypatch.setattr(RunData, "since", lambda *args: time.sleep(0.4) or since(*args))
+    seen = Page(browser, f"{serve(root).url}#first&sweep%2Fsecond")
+    seen.wait("document.querySelectorAll('#legend li').length === 2")
+    seen.wait_for_colour("reward/mean", ORANGE)  # bokeh warns of a figure without points, which fails the test
 
 
 def test_it_goes_on_by_itself_while_a_run_writes(page: Callable[[Path], Page], growing) -> None:
@@ -183,7 +194,7 @@ def test_pause_holds_it_and_an_ended_dashboard_is_told(browser: Any, growing) ->
     seen.wait("document.getElementById('state').className === 'lost'")
     assert "cannot be reached" in seen.find("#state").text
     errors = [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
-    assert all("ERR_CONNECTION_REFUSED" in message for message in errors)
+    assert all("net::ERR_" in message for message in errors)
 
 
 def test_it_fits_a_phone_and_its_text_can_be_read_in_light_and_dark(page: Callable[[Path], Page], root: Path) -> None:

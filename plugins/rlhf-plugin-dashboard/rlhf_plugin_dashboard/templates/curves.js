@@ -62,14 +62,13 @@ const Curves = (() => {
     };
   };
 
-  const draw = async (chart) => {
+  const draw = (chart) => {
     if (!chart.visible) return;
-    chart.dirty = false;
-    if (!chart.plot) {
-      chart.plot = figure(chart.metric);
-      chart.ready = Bokeh.Plotting.show(chart.plot, chart.place);
-    }
     const wanted = new Map(shown.filter(({ name }) => data.get(name)?.has(chart.metric)).map((run) => [run.name, run.slot]));
+    if (!chart.plot && !wanted.size) return; // a figure without a point has no ranges
+    chart.dirty = false;
+    const first = !chart.plot;
+    if (first) chart.plot = figure(chart.metric);
     for (const [name, one] of chart.lines) {
       const stays = wanted.get(name) === one.slot;
       for (const part of ["raw", "main", "dots"]) one[part].visible = stays && (part !== "raw" || smoothing > 0);
@@ -88,6 +87,7 @@ const Curves = (() => {
       one.dots.visible = x.length < 100;
     }
     chart.box.setAttribute("aria-label", words(chart.metric));
+    if (first) Bokeh.Plotting.show(chart.plot, chart.place);
   };
 
   const watcher = new IntersectionObserver((entries) => {

@@ -40,7 +40,7 @@
     chosen.forEach(select);
   };
 
-  const draw = () => {
+  const drawList = () => {
     Lists.drawRuns(runs, slots, field("find").value.toLowerCase(), (name, on) => {
       if (on) select(name);
       else slots.delete(name);
@@ -48,6 +48,10 @@
       draw();
       poll();
     });
+  };
+
+  const draw = () => {
+    drawList();
     Lists.drawLegend(selected());
     Curves.show(selected(), field("metric").value.toLowerCase());
     const rollouts = [...slots.keys()].flatMap((name) => known.get(name)?.rollouts || []);
@@ -86,6 +90,7 @@
         runs = news.runs;
         field("root").textContent = news.root;
         choose(first);
+        drawList();
         const problems = [];
         for (const name of [...slots.keys()]) {
           try {
