@@ -58,6 +58,8 @@ def write_page(execution: Execution) -> Path | None:
     if not runs:
         return None
     page = execution.store.root / "report.html"
+    if page.is_file() and all(outcome.status != "done" for outcome in execution.outcomes.values()):
+        return page  # nothing new to draw
     try:
         commands.find_command(("report",))
     except RlhfError:

@@ -27,7 +27,7 @@ TRAIN = {"kind": "train", "algo": "reward_model"}
         ({"a": {**PAIRS, "count": "${vars.cout}"}}, "'${vars.cout}' is not defined"),
         ({"a": {"kind": "grpo"}}, "`kind: train` with `algo: grpo`"),
         ({"a": {"algo": "grpo"}}, "stage 'a' has no kind"),
-        ({"a": {**TRAIN, "trainr": {"max_steps": 1}}}, "did you mean 'trainer'?"),
+        ({"a": {**TRAIN, "trainr": {"max_steps": 1}}}, "'trainer'"),
         ({"a": {**TRAIN, "trainer": {"max_step": 1}}}, "did you mean 'trainer.max_steps'?"),
         ({"a": {**PAIRS, "cout": 2}}, "did you mean 'count'"),
         ({"a": {**PAIRS, "count": "many"}}, "'many' is not a valid integer"),

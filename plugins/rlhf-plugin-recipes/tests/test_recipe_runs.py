@@ -110,6 +110,7 @@ def test_a_changed_artefact_is_refused_until_it_is_made_again(made: Any) -> None
     assert len(list((ROOT / "replaced").iterdir())) == 1, "what was made before is set aside"
 
 
+@pytest.mark.slow
 def test_a_lost_artefact_is_made_again(made: Any) -> None:
     shutil.rmtree(next(ROOT.glob("reward-*/final")))
     ran = made(STAGES)
@@ -129,6 +130,7 @@ def test_only_runs_one_stage_if_its_inputs_are_there(made: Any) -> None:
     assert [row["what"].split(",")[0] for row in rows] == ["cached", "made again", "runs after reward"]
 
 
+@pytest.mark.slow
 def test_a_stage_that_fails_is_named_and_the_others_are_kept(made: Any) -> None:
     broken = {"kind": "train", "algo": "sft", "dataset": "broken.jsonl", "trainer": {"max_steps": 1}}
     Path("broken.jsonl").write_text('{"prompt": "a", "completion": ""}\n' * 3)
@@ -143,6 +145,7 @@ def test_a_stage_that_fails_is_named_and_the_others_are_kept(made: Any) -> None:
     assert set(statuses().values()) == {"cached"}
 
 
+@pytest.mark.slow
 def test_an_interrupted_training_goes_on_with_its_own_run(
     made: Any, start_here: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,8 +46,8 @@ def write(sections: dict[str, Any], file: Path = Path("s.yaml")) -> Path:
 @pytest.mark.parametrize(
     ("sections", "said"),
     [
-        ({**METRIC, "grid": {"trainer.optimizer.lerning_rate": [1]}}, "did you mean 'learning_rate'?"),
-        ({**METRIC, "grid": {"traner.steps": [1]}}, "did you mean 'trainer'"),
+        ({**METRIC, "grid": {"trainer.optimizer.lerning_rate": [1]}}, "learning_rate'?"),
+        ({**METRIC, "grid": {"traner.steps": [1]}}, "'trainer'"),
         ({**METRIC, "grid": {"trainer.steps": [2, -1]}}, "steps=-1"),
         ({**METRIC, "points": {"a": {"loss": "grpo_clop"}}}, "did you mean 'grpo_clip'"),
         ({**METRIC, "grid": {"trainer.steps": 3}}, "trainer.steps is not a list"),
