@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from pathlib import Path
@@ -58,14 +59,17 @@ def write_page(execution: Execution) -> Path | None:
     if not runs:
         return None
     page = execution.store.root / "report.html"
-    if page.is_file() and all(outcome.status != "done" for outcome in execution.outcomes.values()):
-        return page  # nothing new to draw
+    drawn = execution.store.root / ".page.json"
+    is_new = any(outcome.status == "done" for outcome in execution.outcomes.values())
+    if not is_new and page.is_file() and drawn.is_file() and json.loads(drawn.read_text()) == runs:
+        return page
     try:
         commands.find_command(("report",))
     except RlhfError:
         return None
     try:
         commands.ask("report", *runs, "--output", str(page))
+        write_json(drawn, runs)
     except Exception as error:  # the stages are done; a page that cannot be drawn must not look as if they were not
         log.warning("no page was written: %s", error)
         return None
