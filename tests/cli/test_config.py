@@ -122,6 +122,6 @@ def test_a_recipe_may_depend_on_the_reward(rlhf: Rlhf) -> None:
         return yaml.safe_load(rlhf("config", "show", *options).out)["trainer"]["kl"]["coefficient"]
 
     assert coefficient("--algo", "grpo") == coefficient("--algo", "dapo", "--reward", "ensemble") == 0.15
-    assert coefficient("--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic") == 0
+    assert coefficient("--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic") == 0.05
     assert coefficient("--algo", "grpo", "--set", "trainer.kl.coefficient=0.3") == 0.3
     assert coefficient("--algo", "reinforce_pp") == 0.01, "a loss's own recipe comes first"
