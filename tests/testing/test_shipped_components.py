@@ -19,9 +19,12 @@ REQUIRED = {
     "task": "chain_sum",
     "check": "check.py",
     "parts": {"rules": {"reward": "programmatic"}},
+    "of": "programmatic",
 }
 """Values of required settings."""
 NEEDS_A_SERVICE = {"rlhf-plugin-wandb/wandb", "rlhf-plugin-judge/judge", "rlhf-plugin-rubric/rubric"}
+BY_CHANCE = {"rlhf-plugin-composite/random"}
+"""Whose scores are not a matter of the completion, which is what they are for."""
 PASSED_IN = "rlhf-core/python"
 """Objects of the caller, which no configuration alone stands for; tests/python_api runs them."""
 NEEDS_AN_EXTRA = {"rlhf-plugin-verifiers/reasoning_gym": "reasoning_gym"}
@@ -48,7 +51,9 @@ def required(entry: Any) -> dict[str, Any]:
 
 
 RUN = [
-    e for e in ENTRIES if e.kind in CHECKS and e.qualified not in NEEDS_A_MODEL | NEEDS_A_SERVICE and not required(e)
+    e
+    for e in ENTRIES
+    if e.kind in CHECKS and e.qualified not in NEEDS_A_MODEL | NEEDS_A_SERVICE | BY_CHANCE and not required(e)
 ]
 
 
