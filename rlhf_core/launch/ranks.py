@@ -190,7 +190,13 @@ def _watch_starter() -> None:
 
 def die_with_launcher() -> None:
     """End this rank at once when the launcher is killed and so cannot end it (Linux)."""
-    if sys.platform == "linux" and REPORTS in os.environ:
+    if REPORTS in os.environ:
+        die_with_parent()
+
+
+def die_with_parent() -> None:
+    """End this process at once when the one that started it is killed (Linux)."""
+    if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.errors import RlhfError, RunDirError, UserError
+from rlhf_core.launch.ranks import die_with_parent
 from rlhf_core.registry import check_component
 from rlhf_core.runs.atomic import write_json
 from rlhf_core.study.record import machine
@@ -148,6 +149,7 @@ def folder_of(out: Path, name: str, seed: int) -> Path:
 def _one_thread() -> None:
     import torch
 
+    die_with_parent()
     torch.set_num_threads(1)
 
 
