@@ -34,17 +34,17 @@ def label_of(component: object, kind: str = "") -> str:
     return row[1] if row is not None and row[0]() is component else f"{kind} {type(component).__name__}".strip()
 
 
-def label_for(kind: str, chosen: ComponentConfig, registry: Registry, role: str = "") -> str:
+def label_for(kind: str, chosen: ComponentConfig, registry: Registry | None, role: str = "") -> str:
     """How the component that a Config builds is named to people.
 
     Args:
         kind: the component's kind.
         chosen: its configuration.
-        registry: knows its distribution.
+        registry: knows its distribution; None outside of a run.
         role: the label of the source that has it for itself.
     """
     label = f"{kind} '{chosen.name}'" + (f" of source '{role}'" if role else "")
-    entry = registry.entry_of(kind, chosen)
+    entry = None if registry is None else registry.entry_of(kind, chosen)
     return label if entry is None else f"{label} ({entry.distribution} {entry.version})"
 
 

@@ -72,7 +72,7 @@ def test_settings_of_a_suites_own_verifier_need_no_name(write: Write) -> None:
         suite = suite_of(ctx, "gsm8k", path=data, style=style, settings=(f"verifier.mode={mode}",))
         verifier: Any = suite.resolved(ctx).verifier
         assert (verifier.name, verifier.mode) == (name, mode)
-    with pytest.raises(ConfigError, match="did you mean 'mode'"):
+    with pytest.raises(ConfigError, match=r"did you mean 'verifier\.mode'"):
         suite_of(ctx, "gsm8k", path=data, settings=("verifier.mod=strict",))
 
 

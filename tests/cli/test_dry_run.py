@@ -105,7 +105,7 @@ def test_what_is_said(rlhf: Rlhf) -> None:
     assert f"at most {20 * batch * length:,} sampled ({length} per completion)" in said["tokens"]
     for part in ("weights 5.49 MB", "gradients 5.49 MB", "optimizer 11 MB", "reference 5.49 MB", "logits", "estimate"):
         assert part in said["memory"]
-    assert "trainer.steps = 20  (--set; default 14)" in said["all"]
+    assert "trainer.steps = 20  (--set; default 40)" in said["all"]
     assert "1 setting differs from the default" in said["all"]
     assert "recipe of algorithm grpo for pocket:" in said["all"]
 

@@ -65,6 +65,7 @@ def run(train: Train, name: str, **settings: Any) -> list[dict[str, Any]]:
 def test_the_entropy_bonus_raises_entropy_also_where_all_scores_are_equal(train: Train) -> None:
     """Completions cut before they name a number all score 0, so that nothing but the bonus has a gradient."""
     short = {"steps": 6, "optimizer": {"learning_rate": 3e-3, "warmup_steps": 0}, "sampling": {"max_tokens": 3}}
+    short["kl"] = {"coefficient": 0}
     plain = run(train, "plain", **short)
     assert [r["updates_skipped"] for r in plain] == [1] * 6
     bonus = [r["entropy"] for r in run(train, "bonus", **short, entropy_coefficient=0.1)]

@@ -80,7 +80,7 @@ class OddOne:
         ("advantage", "returned 7 advantages for 8 rollouts"),
         ("rollout", "returned the rollout of .* in the place of"),
         ("agent", "returned 3 rollouts for 4 requests"),
-        ("loss", r"returned a loss of shape \(4, 1\)"),
+        ("loss", r"returned a loss of shape \(8, 1\)"),
     ],
 )
 def test_a_run_names_the_plugin(train: Train, kind: str, said: str) -> None:

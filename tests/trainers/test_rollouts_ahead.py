@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 from rlhf_core.api import hookimpl
 from rlhf_core.config.load import validate
-from rlhf_core.errors import DeadlineExceeded
+from rlhf_core.errors import ComponentError, DeadlineExceeded
 from rlhf_core.launch.run import set_up_torch
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
@@ -187,7 +187,7 @@ def test_what_the_worker_raises_ends_the_run(train: Train, monkeypatch: pytest.M
         return generate(self, *args)
 
     monkeypatch.setattr(NativeEngine, "generate", breaks)
-    with pytest.raises(OSError, match="socket is gone"):
+    with pytest.raises(ComponentError, match="socket is gone"):
         train(ONLINE, change=settings(5, rollouts={"max_staleness": 2}, eval_samples=0))
     assert not workers()
     assert [r["step"] for r in rows(train, "run")] == [1, 2], "what was sampled before is learned from"

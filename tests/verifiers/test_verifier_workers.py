@@ -277,7 +277,7 @@ class _Fixed:
     def __init__(self, row: dict[str, str]) -> None:
         self.row = row
 
-    def find(self, kind: str, name: str) -> _Fixed:
+    def selected(self, kind: str, chosen: object) -> _Fixed:
         return self
 
     def describe(self) -> dict[str, str]:

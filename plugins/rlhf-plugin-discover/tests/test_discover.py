@@ -275,7 +275,7 @@ def test_a_folder_is_a_task(command: Command, tmp_path: Path) -> None:
         (("kising",), "there is no task 'kising'"),
         (("kissing",), "no judge is named"),
         (("kissing", "--judge", "clmber"), "did you mean 'climber'?"),
-        (("kissing", "--judge", "climber", "--set", "budget.round=3"), "did you mean 'rounds'?"),
+        (("kissing", "--judge", "climber", "--set", "budget.round=3"), "did you mean 'budget.rounds'?"),
         (("kissing", "--judge", "climber", "--set", "samples=0"), "'samples'"),
         (("kissing", "--judge", "climber", "--set", "verifier.dimensions=0"), "dimensions"),
         (("kissing", "--judge", "climber", "--set", "verifier.dimensions=16"), "dimensions"),

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors.torch import load_file
+import torch
+from safetensors.torch import load_file, save_file
+
+from rlhf_core.pocket import weights_path
 
 Command = Callable[..., tuple[int, str]]
 PAIRS = [
@@ -267,6 +271,9 @@ BAD_ROWS = [
 def test_bad_rows_are_refused_before_the_model_is_loaded(
     algo: str, row: dict[str, Any], words: str, command: Command, tmp_path: Path
 ) -> None:
+    broken = tmp_path / "broken-model"
+    shutil.copytree(weights_path(), broken)
+    save_file({"another": torch.zeros(1)}, broken / "model.safetensors")
     file = tmp_path / "bad.jsonl"
     file.write_text("".join(json.dumps({**row, "id": str(n)}) + "\n" for n in range(4)))
     code, err = command(
@@ -276,7 +283,7 @@ def test_bad_rows_are_refused_before_the_model_is_loaded(
         "--dataset",
         file,
         "--model",
-        tmp_path / "no-such-model",
+        broken,
         "--run-dir",
         tmp_path / "run",
         "--set",

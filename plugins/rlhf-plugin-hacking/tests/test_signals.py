@@ -290,7 +290,7 @@ def test_a_setting_is_named_with_its_present_value() -> None:
     run = validate(Registry(disabled=()), {**RUN, "monitors": ["hacking"]})
     monitor = run.monitors[0].build(make_context().with_(config=run))
     warnings = [monitor.observe(n, row) for n, row in enumerate(CASES["longer"][2], 1)]
-    assert "--set trainer.kl.coefficient=0.1 (now 0.0)" in str(next(filter(None, warnings)))
+    assert "--set trainer.kl.coefficient=0.1 (now 0.05)" in str(next(filter(None, warnings)))
 
 
 def test_an_offline_run_is_watched_by_its_evaluations() -> None:

@@ -169,7 +169,7 @@ def test_hints_that_fail_do_not_hide_the_unknown_key(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("rlhf_plugin_migrate.hints.best", broken)
     text = said("grpo", "trainer.learning_rate=1")
-    assert "unknown key 'learning_rate'" in text
+    assert "unknown key 'trainer.learning_rate'" in text
     assert "no table" not in text
 
 
