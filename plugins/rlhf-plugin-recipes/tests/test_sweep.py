@@ -142,7 +142,7 @@ def test_one_failure_is_reported_the_others_are_kept_and_the_command_goes_on(tmp
     base = {**BASE, "dataset": {"name": "jsonl", "path": "rows.jsonl"}}
     rows = [{"prompt": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(16)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    points = {"good": {}, "bad": {"trainer.max_missing_fraction": 0.0, "reward.timeout_s": 1e-6}}
+    points = {"good": {}, "bad": {"trainer.deadlines.rollout_s": 0.001}}
     write({"base": base, "metric": "reward/mean", "points": points, "seeds": [0, 1]}, tmp_path / "s.yaml")
     command = [sys.executable, "-m", "rlhf_core.cli.main", "sweep", "s.yaml", "--jobs", "2"]
     first = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

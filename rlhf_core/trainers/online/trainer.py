@@ -18,6 +18,7 @@ from typing import Any
 from rlhf_core.context import BuildContext
 from rlhf_core.runs.checkpoint_manager import Checkpoint
 from rlhf_core.runs.timer import Timer
+from rlhf_core.runs.token_record import TokenRecorder
 from rlhf_core.runs.trace import prompt_rows, update_row
 from rlhf_core.trainers.common.generation import rollout_metrics
 from rlhf_core.trainers.common.policy_evaluator import Evaluation
@@ -30,7 +31,6 @@ from rlhf_core.trainers.online.config import OnlineTrainerConfig
 from rlhf_core.trainers.online.inputs import load_online_inputs
 from rlhf_core.trainers.online.scheduler import ScheduledBatch
 from rlhf_core.trainers.online.summary import summarize_online_run
-from rlhf_core.trainers.online.token_record import TokenRecorder
 from rlhf_core.trainers.online.update import group_counts
 from rlhf_core.types import Advantages, FinishReason, Rollout
 

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from rlhf_core.batches import LossOutput, TokenBatch
 from rlhf_core.protocols import Strategy
-from rlhf_core.trainers.common.training_sample import TrainingSample
 from rlhf_core.types import PromptGroup, Rollout
+
+if TYPE_CHECKING:
+    from rlhf_core.trainers.common.training_sample import TrainingSample
 
 DIGITS = 5
 """Decimals that are kept: a logprob's rounding in float32 is of that size."""
