@@ -16,7 +16,7 @@ REWARD_MODELS = ("RM", "runs/rm/final", "runs/other_reward_model/final", "A/fina
 SUMS = [(a, b) for a in range(1, 9) for b in range(1, 9)]
 
 
-def furnish(folder: Path) -> None:
+def write_inputs(folder: Path) -> None:
     """Write every file that a command may read; models are the built-in one, reward models have an untrained head."""
     (folder / "configs").symlink_to(ROOT / "configs")
     for name in POLICIES:

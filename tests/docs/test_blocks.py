@@ -15,7 +15,7 @@ import yaml
 
 from rlhf_core.registry import KINDS
 from tests.docs.blocks import ALL, ROOT, Block, Command, blocks, commands
-from tests.docs.place import furnish, reward_models
+from tests.docs.place import write_inputs, reward_models
 from tests.docs.rules import NOT_RUN, TUTORIAL, small, way
 
 COMMANDS = [command for block in ALL if block.language == "bash" for command in commands(block)]
@@ -39,7 +39,7 @@ def of(kind: str) -> list[str]:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the files that commands name."""
     folder = tmp_path_factory.mktemp("place")
-    furnish(folder)
+    write_inputs(folder)
     reward_models(folder)
     return folder
 
