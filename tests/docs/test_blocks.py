@@ -15,7 +15,7 @@ import yaml
 
 from rlhf_core.registry import KINDS
 from tests.docs.blocks import ALL, ROOT, Block, Command, blocks, commands
-from tests.docs.place import write_inputs, reward_models
+from tests.docs.place import reward_models, write_inputs
 from tests.docs.rules import NOT_RUN, TUTORIAL, small, way
 
 COMMANDS = [command for block in ALL if block.language == "bash" for command in commands(block)]
