@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from collections.abc import Mapping
@@ -18,9 +19,11 @@ from rlhf_core.launch.process import Progress, Say, environment, set_up_torch
 from rlhf_core.launch.process import run_plan as run_plan
 from rlhf_core.launch.resume import planned_resume as planned_resume
 from rlhf_core.launch.rows import with_rows as with_rows
+from rlhf_core.launch.sigterm import sigterm_as_interrupt
 from rlhf_core.models.sources import resolve_model
 from rlhf_core.plan import Plan, make_plan, walk_components
 from rlhf_core.registry import Registry
+from rlhf_core.runs.live import held_by_this_process
 from rlhf_core.runs.manifest import find_damage
 from rlhf_core.runs.run_dir import RunDir, first_missing
 from rlhf_core.runs.work import Work
@@ -75,34 +78,39 @@ def launch(
     """
     run = RunDir(run_dir)
     first_new_folder = first_missing(run_dir)
-    for text in record(run, plan) if resume else ():
-        say(text)
-    if resume and (summary := completed(run)) is not None:
-        say(f"'{run_dir}' is complete: nothing is left to do; --set trainer.steps=N makes it longer")
-        return summary
-    set_up_torch(config)
-    if resume:
-        run.stop.unlink(missing_ok=True)
-        run.failure.unlink(missing_ok=True)
-    else:
-        run.create(plan, environment())
-    failure: BaseException | None = None
-    try:
-        if plan.world_size == 1:
-            shown = {"say": say, "progress": progress, "work": work}
-            return run_plan(plan, config, registry, hooks, run_dir, resume=resume, **shown)
-        return _run_ranks(plan, config, hooks, run, resume)
-    except BaseException as error:
-        failure = error
-        interrupted = isinstance(error, KeyboardInterrupt)
-        if interrupted:
-            say(f"go on with: rlhf train --resume {run_dir}" if run.begun() else "stopped before the first step")
-        if not resume and (interrupted or getattr(error, "exit_code", 1) == 2):
-            run.discard_unused(first_new_folder)
-        raise
-    finally:
-        run.stop.unlink(missing_ok=True)
-        _closed(run, hooks, failure)
+    with contextlib.ExitStack() as stack:
+        if resume:
+            stack.enter_context(held_by_this_process(run_dir))
+            for text in record(run, plan):
+                say(text)
+            if (summary := completed(run)) is not None:
+                say(f"'{run_dir}' is complete: nothing is left to do; --set trainer.steps=N makes it longer")
+                return summary
+        set_up_torch(config)
+        stack.enter_context(sigterm_as_interrupt())
+        if resume:
+            run.stop.unlink(missing_ok=True)
+            run.failure.unlink(missing_ok=True)
+        else:
+            run.create(plan, environment())
+            stack.enter_context(held_by_this_process(run_dir))
+        failure: BaseException | None = None
+        try:
+            if plan.world_size == 1:
+                shown = {"say": say, "progress": progress, "work": work}
+                return run_plan(plan, config, registry, hooks, run_dir, resume=resume, **shown)
+            return _run_ranks(plan, config, hooks, run, resume)
+        except BaseException as error:
+            failure = error
+            interrupted = isinstance(error, KeyboardInterrupt)
+            if interrupted:
+                say(f"go on with: rlhf train --resume {run_dir}" if run.begun() else "stopped before the first step")
+            if not resume and (interrupted or getattr(error, "exit_code", 1) == 2):
+                run.discard_unused(first_new_folder)
+            raise
+        finally:
+            run.stop.unlink(missing_ok=True)
+            _closed(run, hooks, failure)
 
 
 def _closed(run: RunDir, hooks: HookBus, failure: BaseException | None) -> None:

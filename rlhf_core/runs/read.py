@@ -12,6 +12,7 @@ from typing import Any
 from rlhf_core.errors import RunDirError, did_you_mean
 from rlhf_core.plan import Plan
 from rlhf_core.runs.jsonl import read_jsonl
+from rlhf_core.runs.live import is_live
 
 ROOT = Path("runs")
 
@@ -39,10 +40,16 @@ class StoredRun:
     def status(self) -> str:
         """``completed``, ``stopped`` (by a monitor or hook), ``interrupted``, ``failed``, or ``unfinished``.
 
-        Unfinished is a run that is still running, or that was killed.
+        Interrupted is a run that no process works on any more, too: it was killed. Unfinished is one that is still
+        running, or of which that cannot be known: its file system has no locks.
         """
         ended = self.summary or self.failure
-        return str(ended["status"]) if ended else "unfinished"
+        return str(ended["status"]) if ended else "interrupted" if self.is_live(self.path) is False else "unfinished"
+
+    @staticmethod
+    def is_live(path: Path) -> bool | None:
+        """True while a process works on the run in a folder, False if none does, None where that cannot be known."""
+        return is_live(path)
 
     @property
     def steps(self) -> int:

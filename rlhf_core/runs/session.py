@@ -66,6 +66,7 @@ class RunSession:
         """Ends the run when a stage hangs."""
         self.started = time.monotonic()
         self.interrupted = False
+        self._interrupted_by = "Ctrl-C"
         hooks.stop_reason, hooks.reports = None, self.main
         self.say: Callable[[str], None] = lambda text: log.info(text)
         self.work: Work = unseen
@@ -166,6 +167,7 @@ class RunSession:
         if self.interrupted or not self.dir.begun():
             raise KeyboardInterrupt
         self.interrupted = True
+        self._interrupted_by = "SIGTERM" if signum == signal.SIGTERM else "Ctrl-C"
         print("\nstopping after this step (Ctrl-C again stops at once)", file=sys.stderr, flush=True)
 
     def _record_failure(self, error: BaseException) -> None:
@@ -189,7 +191,7 @@ class RunSession:
             True on every rank if a hook or monitor of any rank raised ``StopRun``.
 
         Raises:
-            Interrupted: the user pressed Ctrl-C; everything is saved.
+            Interrupted: Ctrl-C or SIGTERM; everything is saved.
         """
         interrupted, stopping = self._agree()
         if interrupted or stopping or (step > 0 and (step == last or (every and step % every == 0))):
@@ -198,7 +200,8 @@ class RunSession:
             stopping = self.stop_reason() is not None
         if interrupted and not stopping and step < last:
             raise Interrupted(
-                f"stopped by Ctrl-C after step {step}; everything is saved", fix=f"go on with: {self.resume_hint()}"
+                f"stopped by {self._interrupted_by} after step {step}; everything is saved",
+                fix=f"go on with: {self.resume_hint()}",
             )
         return stopping
 

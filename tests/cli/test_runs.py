@@ -34,7 +34,7 @@ def test_list(rlhf: Rlhf, unfinished: Path, finished_run: Path) -> None:
     (damaged / "plan.json").write_text("{")
     rows = json.loads(rlhf("runs", "list", "--root", unfinished.parent, "--sort", "name", "--json").out)
     assert [(Path(r["run"]).name, r["status"]) for r in rows] == [
-        ("broken-off", "unfinished"),
+        ("broken-off", "interrupted"),
         ("damaged", "damaged"),
         ("done", "completed"),
     ]
@@ -109,7 +109,7 @@ def test_show(rlhf: Rlhf, unfinished: Path, finished_run: Path) -> None:
     assert row["metrics"]["reward/mean"]["count"] == 3
     assert (row["algo"], row["loss"], row["reward"]) == ("grpo", "grpo_clip", "verifier")
     text = rlhf("runs", "show", unfinished).out
-    assert "unfinished" in text
+    assert "interrupted" in text
     assert f"rlhf train --resume {unfinished}" in text
 
 
@@ -133,7 +133,7 @@ def test_compare(rlhf: Rlhf, unfinished: Path, finished_run: Path) -> None:
     assert result["metrics"]["eval/reward/mean"][1] is None
     text = rlhf("runs", "compare", finished_run, unfinished).out
     assert "trainer.optimizer.learning_rate" in text
-    assert "unfinished" in text
+    assert "interrupted" in text
     assert rlhf("runs", "compare", finished_run).code == 2
 
 

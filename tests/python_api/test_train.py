@@ -181,7 +181,7 @@ def test_resume_goes_on_with_the_same_objects_and_refuses_others(tmp_path: Path)
         path.unlink() if path.is_file() else shutil.rmtree(path)
     shutil.rmtree(stopped.path / "checkpoints" / "step-000003")
     stopped = stopped.reload()
-    assert stopped.status == "unfinished"
+    assert stopped.status == "interrupted", "no process works on it"
 
     with pytest.raises(ConfigError, match=r"the run's (reward|dataset) is a Python object"):
         stopped.resume(progress=False)

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rlhf_core.sdk import StoredRun
 from rlhf_plugin_dashboard.follow import Follower
 
 DEPTH = 3
@@ -18,6 +19,7 @@ STREAMS = ("metrics.jsonl", "trace.jsonl", "samples.jsonl", "log.txt", "plan.jso
 MAIN = ("reward/mean", "accuracy", "loss")
 """Metrics that stand for a run in the list; the first that it has."""
 TAIL = 1 << 16
+KILLED = {"interrupted": "it was killed: no process works on it"}
 QUIET_S = 120.0
 """A run without an end that wrote nothing for so long, and for five of its steps, is called silent."""
 
@@ -33,7 +35,7 @@ class Head:
     name: str
     """Folder, relative to the one asked for."""
     status: str
-    """``running``, ``silent`` (killed, or in a long step), ``damaged``, or as in ``rlhf runs list``."""
+    """``running``, ``silent`` (in a long step, or hanging), ``damaged``, or as in ``rlhf runs list``."""
     problem: str = ""
     algorithm: str = ""
     reward: str = ""
@@ -93,10 +95,11 @@ class HeadReader:
         broken += self._follow()
         ended = next((end for end in ends.values() if isinstance(end, Mapping)), None)
         status = str(ended.get("status", "completed")) if ended else self._unfinished(written)
-        why_ended = str(ended.get("error") or ended.get("stop_reason") or "") if ended else ""
+        why_ended = str(ended.get("error") or ended.get("stop_reason") or "") if ended else KILLED.get(status, "")
         metric = next((name for name in MAIN if name in self._last), "")
         trainer = config.get("trainer")
-        steps = trainer.get("steps") if isinstance(trainer, Mapping) else None
+        lengths = [trainer.get(key) for key in ("steps", "max_steps")] if isinstance(trainer, Mapping) else []
+        steps = next((n for n in lengths if isinstance(n, int)), None)
         return Head(
             self.name,
             "damaged" if broken else status,
@@ -105,7 +108,7 @@ class HeadReader:
             _name(config.get("reward")),
             str((config.get("model") or {}).get("path", "")) if isinstance(config.get("model"), Mapping) else "",
             int(self._last["step"]) if "step" in self._last else None,
-            steps if isinstance(steps, int) else None,
+            steps,
             metric,
             self._last.get(metric),
             written,
@@ -125,6 +128,8 @@ class HeadReader:
         return [f"metrics.jsonl: {self._damaged} lines hold no JSON object"] if self._damaged else []
 
     def _unfinished(self, written: float | None) -> str:
+        if StoredRun.is_live(self.path) is False:
+            return "interrupted"
         began = _stamp(self.path / "plan.json")
         per_step = (
             (written - began[1] / 1e9) / self._last["step"] if written and began and self._last.get("step") else 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -66,6 +68,12 @@ class Growing:
         for name in self.rows:
             (path / f"{name}.jsonl").write_bytes(b"")
         (path / "summary.json").unlink()
+        self._lock = os.open(path, os.O_RDONLY)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+
+    def kill(self) -> None:
+        """What a run's process holds is gone with it."""
+        os.close(self._lock)
 
     def append(self, stream: str, count: int) -> None:
         """The next rows of a stream."""

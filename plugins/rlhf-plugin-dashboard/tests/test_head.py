@@ -45,6 +45,9 @@ def test_a_running_run_and_one_that_was_killed(growing) -> None:
     run = head(growing.path)
     assert run.status == "silent"
     assert 3590 < run.to_json(time.time())["age"] < 3700
+    growing.kill()
+    run = head(growing.path)
+    assert (run.status, run.problem) == ("interrupted", "it was killed: no process works on it")
 
 
 def test_a_failed_and_a_stopped_run_say_why(growing) -> None:

@@ -146,8 +146,11 @@ def _ending(run: StoredRun) -> list[str]:
     files = [p for p in (run.path / "metrics.jsonl", run.path / "trace.jsonl", run.path / "plan.json") if p.is_file()]
     written = max((p.stat().st_mtime for p in files), default=0.0)
     ago, when = time.time() - written, time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(written))
-    state = "it may still be running" if ago < 600 else "it was killed, or it hangs"
-    return [f"not over: {state}; the last line was written at {when}. This page shows what there was"]
+    if run.status == "interrupted":
+        state = f"killed: no process works on it any more. Go on with: rlhf train --resume {run.path}"
+    else:
+        state = f"not over: {'it is running' if ago < 600 else 'it is in a long step, it hangs, or it was killed'}"
+    return [f"{state}; the last line was written at {when}. This page shows what there was"]
 
 
 def _damaged(file: str, lines: int) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -34,11 +35,18 @@ def test_a_running_and_a_killed_run_say_so(copy: Path) -> None:
     shutil.rmtree(copy / "checkpoints")
     page = page_of(copy)
     assert any("pieces" in row for row in data_of(page)), "read with the model that the run began with"
-    assert "not over: it may still be running" in page
+    assert f"killed: no process works on it any more. Go on with: rlhf train --resume {copy}" in page
+    assert '<span class="status interrupted">' in page
     assert "damaged" not in page.split("<script")[0]
-    for name in ("metrics.jsonl", "trace.jsonl", "plan.json"):
-        os.utime(copy / name, (1.6e9, 1.6e9))
-    assert "not over: it was killed, or it hangs; the last line was written at 2020-09-13 12:26:40 UTC" in page_of(copy)
+    lock = os.open(copy, os.O_RDONLY)  # as the process of a run does
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert "not over: it is running; the last line" in page_of(copy)
+        for name in ("metrics.jsonl", "trace.jsonl", "plan.json"):
+            os.utime(copy / name, (1.6e9, 1.6e9))
+        assert "it hangs, or it was killed; the last line was written at 2020-09-13 12:26:40 UTC" in page_of(copy)
+    finally:
+        os.close(lock)
 
 
 def test_an_empty_run_says_so(copy: Path) -> None:
