@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from rlhf_core.hooks import RunStart as RunStart
     from rlhf_core.hooks import StepEnd as StepEnd
     from rlhf_core.hooks import hookimpl as hookimpl
+    from rlhf_core.messages import message_text as message_text
     from rlhf_core.models.config import ModelConfig as ModelConfig
     from rlhf_core.models.places import ModelPath as ModelPath
     from rlhf_core.models.places import model_place as model_place
@@ -67,6 +68,8 @@ if TYPE_CHECKING:
     from rlhf_core.types import Score as Score
     from rlhf_core.types import ScoreStatus as ScoreStatus
     from rlhf_core.types import TokenValues as TokenValues
+    from rlhf_core.types import Tool as Tool
+    from rlhf_core.types import ToolCall as ToolCall
     from rlhf_core.types import UnpairedPreference as UnpairedPreference
     from rlhf_core.verifiers.config import VerifierConfig as VerifierConfig
     from rlhf_core.verifiers.config import VerifierRewardConfig as VerifierRewardConfig
@@ -103,6 +106,7 @@ _HOMES = {
         "StepEnd",
         "hookimpl",
     ),
+    "rlhf_core.messages": ("message_text",),
     "rlhf_core.models.config": ("ModelConfig",),
     "rlhf_core.models.places": ("ModelPath", "model_place", "planned_format"),
     "rlhf_core.runs.manifest": ("verify_files",),
@@ -133,6 +137,8 @@ _HOMES = {
         "Score",
         "ScoreStatus",
         "TokenValues",
+        "Tool",
+        "ToolCall",
     ),
 }
 _WHERE = {name: home for home, names in _HOMES.items() for name in names}

@@ -10,10 +10,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-if TYPE_CHECKING:
-    from rlhf_core.types import Message
+from rlhf_core.messages import Message, message_text
 
 Content: TypeAlias = "str | Sequence[tuple[str, Content]]"
 Block: TypeAlias = "tuple[str, Content]"
@@ -86,8 +85,8 @@ def code_of(blocks: Sequence[Block]) -> str:
 
 def _conversation(messages: Sequence[Message]) -> Block:
     if len(messages) == 1:
-        return "conversation", messages[0]["content"]
-    return "conversation", [(m["role"] if _is_name(m["role"]) else "turn", m["content"]) for m in messages]
+        return "conversation", message_text(messages[0])
+    return "conversation", [(m["role"] if _is_name(m["role"]) else "turn", message_text(m)) for m in messages]
 
 
 def _written(block: Block, code: str) -> str:

@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rlhf_core.frozen import frozen
-
-Message = Mapping[str, str]
-"""One chat turn. Example: ``{"role": "user", "content": "What is 2 + 2?"}``"""
+from rlhf_core.messages import Message as Message
+from rlhf_core.messages import Tool as Tool
+from rlhf_core.messages import ToolCall as ToolCall
+from rlhf_core.messages import message_text
 
 
 def _freeze(value: object, *fields: str) -> None:
@@ -65,14 +66,16 @@ class Prompt:
     """Further columns of the row; JSON values only. Where a template changed the last turn, ``prompt`` is the row's."""
     media: tuple[Media, ...] = ()
     """Images, sounds or videos that the messages refer to, in the order of their mention."""
+    tools: tuple[Tool, ...] = ()
+    """What the policy may call, with a JSON schema each; their names differ."""
 
     def __post_init__(self) -> None:
-        _freeze(self, "messages", "meta")
+        _freeze(self, "messages", "meta", "tools")
 
     @property
     def text(self) -> str:
         """Content of the last message. Example: ``"2 + 2?"``"""
-        return self.messages[-1]["content"]
+        return message_text(self.messages[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +259,10 @@ class PreferencePair:
     rejected: str
     margin: float = 0.0
     source: str = ""
+    tools: tuple[Tool, ...] = ()
+    chosen_turn: Message | None = None
+    """The chosen turn whole, where it is more than a text: with calls or reasoning; ``chosen`` shows them as text."""
+    rejected_turn: Message | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +273,9 @@ class Demonstration:
     prompt: tuple[Message, ...]
     completion: str
     source: str = ""
+    tools: tuple[Tool, ...] = ()
+    turn: Message | None = None
+    """The turn to imitate whole, where it is more than a text: with calls or reasoning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +291,9 @@ class UnpairedPreference:
     completion: str
     desirable: bool
     source: str = ""
+    tools: tuple[Tool, ...] = ()
+    turn: Message | None = None
+    """As in :class:`Demonstration`."""
 
 
 JudgedResponse = UnpairedPreference

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.api import BuildContext, ConfigError, Demonstration, Message, Prompt
+from rlhf_core.api import BuildContext, ConfigError, Demonstration, Message, Prompt, message_text
 
 if TYPE_CHECKING:
     from rlhf_core.sdk import Datasets, Formatter
@@ -70,7 +70,7 @@ def worked_examples(suite: SuiteConfig, ctx: BuildContext, prompts: Sequence[Pro
             fix="fewer --shots, or another file",
         )
     questions = {p.text for p in prompts}
-    leaked = [d.id for d in examples if d.prompt[-1]["content"] in questions]
+    leaked = [d.id for d in examples if message_text(d.prompt[-1]) in questions]
     if leaked:
         raise ConfigError(
             f"worked example '{leaked[0]}' is also a question of the suite",
@@ -98,14 +98,14 @@ def items(suite: SuiteConfig, prompts: Sequence[Prompt], shots: Sequence[Demonst
     turns: list[Message] = []
     for shot in shots:
         turns += [
-            {"role": "user", "content": ask(shot.prompt[-1]["content"])},
+            {"role": "user", "content": ask(message_text(shot.prompt[-1]))},
             {"role": "assistant", "content": shot.completion.strip()},
         ]
-    text = "".join(f"{ask(s.prompt[-1]['content'])} {s.completion.strip()}\n\n" for s in shots)
+    text = "".join(f"{ask(message_text(s.prompt[-1]))} {s.completion.strip()}\n\n" for s in shots)
     all_items: list[Item] = []
     for prompt in prompts:
         before, last = prompt.messages[:-1], prompt.messages[-1]
-        question = {**last, "content": ask(last["content"])}
+        question = {**last, "content": ask(message_text(last))}
         if chat:
             system = [m for m in before if m["role"] == "system"]
             other_turns = [m for m in before if m["role"] != "system"]

@@ -7,6 +7,7 @@ from typing import Any
 
 from rlhf_core.data.schema import PROMPT_COLUMNS, RawRow, RowReader, UnusableRow
 from rlhf_core.errors import DatasetError
+from rlhf_core.messages import message_text
 from rlhf_core.types import Message
 
 Side = tuple[tuple[Message, ...], str]
@@ -25,8 +26,8 @@ def read_pair(reader: RowReader, record: RawRow) -> tuple[tuple[Message, ...], s
     if chosen[0] != rejected[0]:
         raise UnusableRow("pairs_prompt_mismatch", "chosen and rejected differ before their last turn")
     prompt_turns = reader.prompt(record) if reader.find(record, *PROMPT_COLUMNS) else ()
-    turn_texts = {turn["content"].strip() for turn in chosen[0]}
-    if prompt_turns and turn_texts and prompt_turns[-1]["content"].strip() not in turn_texts:
+    turn_texts = {message_text(turn).strip() for turn in chosen[0]}
+    if prompt_turns and turn_texts and message_text(prompt_turns[-1]).strip() not in turn_texts:
         raise UnusableRow("pairs_prompt_mismatch", "the prompt column is no turn of chosen and rejected")
     if not prompt_turns and not chosen[0]:
         raise reader.missing("prompt", record, "chosen and rejected are single turns; ")

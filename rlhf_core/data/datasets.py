@@ -17,6 +17,7 @@ from rlhf_core.data.mixture import fingerprint
 from rlhf_core.data.schema import RawRow, UnusableRow
 from rlhf_core.data.source import Source
 from rlhf_core.errors import DatasetError
+from rlhf_core.messages import message_text
 from rlhf_core.protocols import GoldScorer
 from rlhf_core.types import Demonstration, Message, PreferencePair, Prompt, Sample, UnpairedPreference
 
@@ -303,5 +304,5 @@ def check_filled(turns: Sequence[Message], record: RawRow) -> None:
     Raises:
         DatasetError: no turn before the answer, or an empty one, with file and row.
     """
-    if not turns or not turns[-1]["content"].strip():
+    if not turns or not message_text(turns[-1]).strip():
         raise DatasetError("the prompt is empty", where=record.where, fix="remove or fill that row")

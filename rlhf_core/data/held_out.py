@@ -10,6 +10,7 @@ from unicodedata import normalize
 from rlhf_core.data.conversations import read_prompt
 from rlhf_core.data.schema import RawRow, RowReader, UnusableRow
 from rlhf_core.errors import DatasetError
+from rlhf_core.messages import message_text
 from rlhf_core.types import Message
 
 
@@ -22,7 +23,7 @@ def content_key(turns: Sequence[Message]) -> str:
         True
     """
     asked = [
-        [turn["role"], " ".join(normalize("NFC", turn["content"]).split())]
+        [turn["role"], " ".join(normalize("NFC", message_text(turn)).split())]
         for turn in turns
         if turn["role"] != "system"
     ]

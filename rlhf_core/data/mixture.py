@@ -13,6 +13,9 @@ import numpy as np
 
 from rlhf_core.errors import DatasetError
 
+LATER = ("media", "tools", "turn", "chosen_turn", "rejected_turn")
+"""Fields of rows that are hashed where they hold something, so that earlier runs keep their hash."""
+
 
 def neediest(share: Mapping[str, float], taken: Mapping[str, int]) -> str:
     """The source that is furthest behind its share of everything taken so far."""
@@ -97,8 +100,9 @@ def fingerprint(rows: Iterable[Any]) -> str:
     digest = hashlib.sha256()
     for row in rows:
         columns = asdict(row)
-        if not columns.get("media"):
-            columns.pop("media", None)  # runs saved before rows could carry media have the same hash
+        for name in LATER:
+            if not columns.get(name):
+                columns.pop(name, None)
         digest.update(json.dumps(columns, sort_keys=True, default=str).encode() + b"\n")
     return digest.hexdigest()[:16]
 

@@ -9,6 +9,7 @@ from rlhf_core.context import BuildContext
 from rlhf_core.data.datasets import Datasets
 from rlhf_core.data.files import collected_broken_rows, refuse_row
 from rlhf_core.errors import DatasetError
+from rlhf_core.messages import message_text
 from rlhf_core.types import Demonstration, Message, PreferencePair, Prompt, UnpairedPreference
 
 KIND_OF_FEED = {"labels": "demonstrations", "pairs": "pairs", "judged": "unpaired", "unpaired": "unpaired"}
@@ -31,7 +32,7 @@ class Item(NamedTuple):
     @property
     def question(self) -> str:
         """Every turn of the prompt but the system's."""
-        return "\n".join(m["content"] for m in self.prompt if m["role"] != "system")
+        return "\n".join(message_text(m) for m in self.prompt if m["role"] != "system")
 
     @property
     def text(self) -> str:

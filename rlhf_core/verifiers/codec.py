@@ -25,7 +25,11 @@ def pack(message: Any) -> bytes:
 def sample_to_json(sample: Sample) -> dict[str, Any]:
     """Everything a verifier may look at."""
     prompt = sample.prompt
-    media = {"media": media_to_json(sample.media), "prompt_media": media_to_json(prompt.media)}
+    later = {
+        "media": media_to_json(sample.media),
+        "prompt_media": media_to_json(prompt.media),
+        "tools": [dict(tool) for tool in prompt.tools],
+    }
     return {
         "id": prompt.id,
         "messages": [dict(m) for m in prompt.messages],
@@ -34,14 +38,22 @@ def sample_to_json(sample: Sample) -> dict[str, Any]:
         "meta": dict(prompt.meta),
         "completion": sample.completion,
         "finish_reason": sample.finish_reason.value,
-        **{name: rows for name, rows in media.items() if rows},
+        **{name: rows for name, rows in later.items() if rows},
     }
 
 
 def sample_from_json(data: dict[str, Any]) -> Sample:
     """Undo :func:`sample_to_json`."""
     media = media_from_json(data.get("prompt_media", ()))
-    prompt = Prompt(data["id"], tuple(data["messages"]), data["answer"], data["source"], data["meta"], media)
+    prompt = Prompt(
+        data["id"],
+        tuple(data["messages"]),
+        data["answer"],
+        data["source"],
+        data["meta"],
+        media,
+        tuple(data.get("tools", ())),
+    )
     finish_reason = FinishReason(data["finish_reason"])
     return Sample(prompt, data["completion"], finish_reason, media_from_json(data.get("media", ())))
 

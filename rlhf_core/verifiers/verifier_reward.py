@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_core.data.datasets import Datasets
 from rlhf_core.errors import ConfigError, DatasetError
+from rlhf_core.messages import message_text
 from rlhf_core.types import Prompt, Sample, Score
 from rlhf_core.verifiers.pool import VerifierPool
 from rlhf_core.verifiers.worker_handle import Recycling
@@ -116,7 +117,7 @@ def check_form(verifier: VerifierConfig, prompts: Sequence[Prompt], datasets: Da
         DatasetError: the first such prompt, with file and line, and how many more there are.
     """
     for mark in getattr(verifier, "asked_form", ()):  # a verifier need not inherit VerifierConfig
-        silent = [p for p in prompts if not any(mark in m["content"] for m in p.messages)]
+        silent = [p for p in prompts if not any(mark in message_text(m) for m in p.messages)]
         if silent:
             raise DatasetError(
                 f"verifier '{verifier.name}' reads answers in {mark}, and a prompt does not ask for it",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_core.api import JudgeReply, JudgeRequest, Message
+from rlhf_core.api import JudgeReply, JudgeRequest, Message, message_text
 from rlhf_core.sdk import delimited, request_seed
 from rlhf_plugin_datagen.usage import Estimate, Meter
 from rlhf_plugin_rubric.rubric import Rubric
@@ -95,4 +95,4 @@ def reply_text(reply: JudgeReply) -> str:
 
 def length(prompt: Sequence[Message]) -> int:
     """Characters of a conversation."""
-    return sum(len(m["content"]) for m in prompt)
+    return sum(len(message_text(m)) for m in prompt)

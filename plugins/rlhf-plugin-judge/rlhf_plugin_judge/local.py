@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rlhf_core.api import JudgeReply, JudgeRequest, Message, ModelError, RolloutRequest, SamplingParams, ScoreStatus
+from rlhf_core.api import (
+    JudgeReply,
+    JudgeRequest,
+    Message,
+    ModelError,
+    RolloutRequest,
+    SamplingParams,
+    ScoreStatus,
+    message_text,
+)
 from rlhf_core.sdk import Formatter, NativeEngine, load_policy
 from rlhf_plugin_judge.texts import clean
 
@@ -73,7 +82,9 @@ class LocalJudge:
         Raises:
             ModelError: the template takes neither.
         """
-        turns: tuple[Message, ...] = tuple({**m, "content": clean(m["content"])} for m in request.messages)
+        turns: tuple[Message, ...] = tuple(
+            {"role": m["role"], "content": clean(message_text(m))} for m in request.messages
+        )
         if not request.system:
             return self.formatter.encode(turns)
         system = clean(request.system)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rlhf_core.api import message_text
 from rlhf_plugin_judge.answers import digest
 from rlhf_plugin_judge.prices import most, most_tokens
 from rlhf_plugin_judge.texts import clean
@@ -35,10 +36,10 @@ class Question:
 
 def question_of(request: JudgeRequest, config: AnthropicConfig) -> Question:
     """Write a request down for the service; system turns join the system text."""
-    system_texts = [request.system, *(m["content"] for m in request.messages if m["role"] == "system")]
+    system_texts = [request.system, *(message_text(m) for m in request.messages if m["role"] == "system")]
     system = "\n\n".join(clean(text) for text in system_texts if text)
     turns = [
-        {"role": "assistant" if m["role"] == "assistant" else "user", "content": clean(m["content"])}
+        {"role": "assistant" if m["role"] == "assistant" else "user", "content": clean(message_text(m))}
         for m in request.messages
         if m["role"] != "system"
     ]

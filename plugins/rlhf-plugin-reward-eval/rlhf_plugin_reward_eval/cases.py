@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from rlhf_core.api import DatasetError, Message, PreferencePair, Prompt
+from rlhf_core.api import DatasetError, Message, PreferencePair, Prompt, message_text
 from rlhf_core.sdk import Datasets, RawRow, RowReader
 
 STYLES = 3
@@ -43,7 +43,7 @@ class Text(NamedTuple):
 
 def prompt_key(prompt: Sequence[Message]) -> tuple[tuple[str, str], ...]:
     """Equal for equal conversations."""
-    return tuple((m["role"], m["content"]) for m in prompt)
+    return tuple((m["role"], message_text(m)) for m in prompt)
 
 
 @dataclass(frozen=True, slots=True)

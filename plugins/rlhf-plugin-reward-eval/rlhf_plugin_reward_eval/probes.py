@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from rlhf_core.api import message_text
 from rlhf_plugin_reward_eval import stats
 from rlhf_plugin_reward_eval.cases import Case, Text, prompt_key
 from rlhf_plugin_reward_eval.measures import TIE
@@ -210,7 +211,7 @@ def turns_probe(scorer: Scorer, cases: Sequence[Case], seed: int, spread: float)
 
 def mean_words(texts: Sequence[Text]) -> float:
     """Mean number of words of prompt and response."""
-    return float(np.mean([sum(len(m["content"].split()) for m in t.prompt) + t.words for t in texts]))
+    return float(np.mean([sum(len(message_text(m).split()) for m in t.prompt) + t.words for t in texts]))
 
 
 def last_turn(text: Text) -> Text:

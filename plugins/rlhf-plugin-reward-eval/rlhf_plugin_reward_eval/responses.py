@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rlhf_core.api import DatasetError, Prompt, Sample
+from rlhf_core.api import DatasetError, Prompt, Sample, message_text
 from rlhf_core.sdk import Datasets, RawRow, RowReader, read_rows
 from rlhf_plugin_reward_eval.cases import Case, Text, prompt_key, row_of
 
@@ -154,7 +154,7 @@ class Gold:
             raise DatasetError(
                 "the dataset has no such prompt, so no gold score",
                 where=where,
-                why=f"the prompt is {text.prompt[-1]['content'][:60]!r}",
+                why=f"the prompt is {message_text(text.prompt[-1])[:60]!r}",
                 fix="name a column with --gold, or remove that row",
             )
         return float((self.datasets.gold(Sample(prompt, text.completion)) or {})["value"])
