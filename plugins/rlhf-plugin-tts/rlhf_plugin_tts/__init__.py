@@ -1,0 +1,1 @@
+"""Speech: acoustic features, rewards for audio, and their validation against ratings."""

@@ -1,0 +1,107 @@
+"""Audio files as mono samples; every way in which a clip can be unusable has a sentence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlhf_core.api import Sample
+
+Samples = npt.NDArray[np.float32]
+MOST_SECONDS = 60 * 60
+"""Longer files are refused unread: they are no completions."""
+
+
+class ClipError(Exception):
+    """A clip that cannot be measured; the text says why."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Clip:
+    """Mono samples.
+
+    Example:
+        Clip(samples=np.zeros(16000, np.float32), rate=16000)
+    """
+
+    samples: Samples
+    """Shape ``[N]``; full scale is -1 to 1."""
+    rate: int
+    """Samples per second."""
+    clipped: float = 0.0
+    """Share of the samples, over all channels of the file, that stand at full scale."""
+
+    @property
+    def seconds(self) -> float:
+        """Duration."""
+        return len(self.samples) / self.rate
+
+    def at(self, rate: int) -> Clip:
+        """The same clip at another sample rate (soxr, high quality)."""
+        if rate == self.rate:
+            return self
+        import soxr
+
+        return Clip(soxr.resample(self.samples, self.rate, rate, quality="HQ"), rate, self.clipped)
+
+
+def read_clip(source: Sample | str | Path) -> Clip:
+    """Read a WAV, FLAC, OGG or MP3 file; channels are averaged.
+
+    Args:
+        source: a file, or a sample whose completion holds one sound.
+
+    Raises:
+        ClipError: no sound, no such file, nothing that libsndfile reads, no samples, or samples that are not finite.
+    """
+    import soundfile
+
+    path = audio_path(source) if isinstance(source, Sample) else Path(source)
+    try:
+        with soundfile.SoundFile(str(path)) as file:
+            if file.frames > MOST_SECONDS * file.samplerate:
+                raise ClipError(f"'{path}' lasts {file.frames / file.samplerate:.0f} s, more than {MOST_SECONDS}")
+            frames_NC: Any = file.read(dtype="float32", always_2d=True)
+            rate = int(file.samplerate)
+    except (soundfile.SoundFileError, OSError, RuntimeError, ValueError, MemoryError) as error:
+        reason = "there is no such file" if not path.exists() else str(error)
+        raise ClipError(f"'{path}' cannot be read: {reason}") from error
+    return clip_of(frames_NC, rate, str(path))
+
+
+def clip_of(frames_NC: Any, rate: int, label: str = "the clip") -> Clip:
+    """A clip of samples ``[N]`` or ``[N, channels]``.
+
+    Raises:
+        ClipError: no samples, or some that are not finite.
+    """
+    frames_NC = np.asarray(frames_NC, np.float32)
+    if frames_NC.size == 0:
+        raise ClipError(f"{label} holds no samples")
+    if not np.isfinite(frames_NC).all():
+        raise ClipError(f"{label} holds samples that are not finite")
+    clipped = float((np.abs(frames_NC) >= FULL_SCALE).mean())
+    mono_N = frames_NC if frames_NC.ndim == 1 else frames_NC.mean(axis=1)
+    return Clip(np.ascontiguousarray(mono_N, np.float32), rate, clipped)
+
+
+FULL_SCALE = 32766 / 32768
+"""From here on a 16-bit sample is taken for clipped."""
+
+
+def audio_path(sample: Sample) -> Path:
+    """Where a completion's sound is.
+
+    Raises:
+        ClipError: the completion has no sound, or more than one.
+    """
+    sounds = [m for m in sample.media if m.kind == "audio"]
+    if len(sounds) != 1:
+        raise ClipError(f"the completion of '{sample.prompt.id}' has {len(sounds) or 'no'} sounds, expected one")
+    if not sounds[0].path:
+        raise ClipError(f"the sound of '{sample.prompt.id}' has a digest and no path")
+    return Path(sounds[0].path)
