@@ -51,6 +51,9 @@ if TYPE_CHECKING:
     from rlhf_core.trainers.online.config import OnlineTrainerConfig as OnlineTrainerConfig
     from rlhf_core.trainers.online.config import ReferenceSettings as ReferenceSettings
     from rlhf_core.trainers.online.config import RolloutTrainerConfig as RolloutTrainerConfig
+    from rlhf_core.turns import Segment as Segment
+    from rlhf_core.turns import Turn as Turn
+    from rlhf_core.turns import TurnStatus as TurnStatus
     from rlhf_core.types import Advantages as Advantages
     from rlhf_core.types import Demonstration as Demonstration
     from rlhf_core.types import FinishReason as FinishReason
@@ -118,6 +121,7 @@ _HOMES = {
         "ReferenceSettings",
         "RolloutTrainerConfig",
     ),
+    "rlhf_core.turns": ("Segment", "Turn", "TurnStatus"),
     "rlhf_core.types": (
         "Advantages",
         "Demonstration",

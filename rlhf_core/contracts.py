@@ -205,4 +205,11 @@ class ValidatedEngine:
                     f"a rollout of {request.prompt_id}#{request.group_index} with other prompt tokens than asked for",
                     "the request's prompt_ids",
                 )
+            limit = min(sampling.max_tokens, request.max_tokens or sampling.max_tokens)
+            if len(rollout.completion_ids) > limit:
+                raise contract_error(
+                    self.label,
+                    f"{len(rollout.completion_ids)} tokens for {request.prompt_id}#{request.group_index}",
+                    f"at most the {limit} that were asked for",
+                )
         return rollouts

@@ -19,6 +19,7 @@ from rlhf_core.messages import Message as Message
 from rlhf_core.messages import Tool as Tool
 from rlhf_core.messages import ToolCall as ToolCall
 from rlhf_core.messages import message_text
+from rlhf_core.turns import Segment, Turn, fault_in, final_text
 
 
 def _freeze(value: object, *fields: str) -> None:
@@ -136,20 +137,6 @@ class MalformedRollout(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
-    """A stretch of a completion with one author: a turn of the policy, a tool's result, an environment's answer.
-
-    Example:
-        Segment((0, 12), "assistant"), Segment((12, 40), "tool"), Segment((40, 55), "assistant")
-    """
-
-    span: tuple[int, int]
-    """First token and one past the last, as places in ``completion_ids``."""
-    role: str
-    """``assistant`` for what the policy sampled; ``tool``, ``user`` or ``environment`` for what it was given."""
-
-
-@dataclass(frozen=True, slots=True)
 class Rollout:
     """One sampled completion: token in, token out.
 
@@ -170,14 +157,20 @@ class Rollout:
     """Number of optimizer updates the behaviour policy had seen."""
     finish_reason: FinishReason
     text: str
-    """Decoded completion without special tokens, for rewards and people; never re-encoded."""
+    """What the policy wrote, decoded without special tokens, for rewards and people; never re-encoded. Of an episode of
+    several turns its last."""
     seed: int
     mask_T: npt.NDArray[np.bool_] | None = None
     """True where the policy chose the token (False for tool output in multi-turn); None means all True."""
     info: Mapping[str, Any] = field(default_factory=dict)
     """Facts of the episode (an environment's reward, calls made, a final state); JSON values only."""
     segments: tuple[Segment, ...] = ()
-    """Turns and tool results, end to end over the whole completion; empty for a single turn."""
+    """Stretches, end to end over the whole completion. One with ``prompt_ids`` was sampled in a context of its own: an
+    agent that rewrites its context still plays one episode, whose tokens lie one after the other here."""
+    turns: tuple[Turn, ...] = ()
+    """What was said and by whom, end to end over the whole completion; empty where the policy wrote all of it."""
+    score: Score | None = None
+    """The environment's own; a missing one (its status says why) is missing whatever the reward. None: it has none."""
 
     def __post_init__(self) -> None:
         if np.shape(self.logprobs_T) != (len(self.completion_ids),):
@@ -185,13 +178,15 @@ class Rollout:
                 f"rollout {self.prompt_id}#{self.group_index}: {len(self.completion_ids)} tokens "
                 f"but logprobs of shape {np.shape(self.logprobs_T)}"
             )
-        starts = [0, *(s.span[1] for s in self.segments)]
-        if self.segments and [*(s.span[0] for s in self.segments), len(self.completion_ids)] != starts:
-            raise MalformedRollout(
-                f"rollout {self.prompt_id}#{self.group_index}: segments {[s.span for s in self.segments]} "
-                f"do not cover its {len(self.completion_ids)} tokens end to end"
-            )
+        fault = fault_in(len(self.completion_ids), self.mask_T, self.segments, self.turns)
+        if fault:
+            raise MalformedRollout(f"rollout {self.prompt_id}#{self.group_index}: {fault}")
         _freeze(self, "prompt_ids", "completion_ids", "logprobs_T", "mask_T", "info")
+
+    def sample(self, prompt: Prompt) -> Sample:
+        """This completion as a reward sees it: nothing in its text but what the policy wrote."""
+        text = final_text(self.turns) if self.turns else self.text
+        return Sample(prompt, text, self.finish_reason, trajectory=self.turns, environment=self.score)
 
 
 class ScoreStatus(enum.StrEnum):
@@ -240,9 +235,14 @@ class Sample:
 
     prompt: Prompt
     completion: str
+    """What the policy wrote; of an episode of several turns its last. Never what a tool or an environment said."""
     finish_reason: FinishReason = FinishReason.EOS
     media: tuple[Media, ...] = ()
     """What the completion itself holds besides text; the prompt's is in ``prompt.media``."""
+    trajectory: tuple[Turn, ...] = ()
+    """Every turn of the episode, tools' results among them; empty for a single turn."""
+    environment: Score | None = None
+    """The environment's own score of the episode; None where it has none."""
 
 
 @dataclass(frozen=True, slots=True)

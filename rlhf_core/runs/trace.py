@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_core.rollout_batch import RolloutGroup
+from rlhf_core.turns import Turn, TurnStatus
 from rlhf_core.types import PromptGroup, Rollout, Score
 
 
@@ -62,6 +63,16 @@ def filtered_rows(groups: Sequence[RolloutGroup]) -> list[dict[str, Any]]:
     return [{**row, "event": "set_aside"} for row in rows]
 
 
+def turn_row(turn: Turn) -> dict[str, Any]:
+    """A turn as JSON; what is as usual is left out."""
+    row: dict[str, Any] = {"span": list(turn.span), "role": turn.role, "message": dict(turn.message)}
+    if turn.status is not TurnStatus.OK:
+        row["status"] = turn.status.value
+    if turn.score is not None:
+        row["score"] = turn.score
+    return {**row, "seconds": round(turn.seconds, 4)} if turn.seconds else row
+
+
 def _completion(
     rollout: Rollout, score: Score, advantage: Any, full: bool, tokens: Mapping[str, Mapping[str, Any]] | None
 ) -> dict[str, Any]:
@@ -82,6 +93,10 @@ def _completion(
         row["info"] = dict(rollout.info)
     if rollout.segments:
         row["segments"] = [[*segment.span, segment.role] for segment in rollout.segments]
+        if full and any(segment.prompt_ids for segment in rollout.segments):
+            row["contexts"] = [None if s.prompt_ids is None else list(s.prompt_ids) for s in rollout.segments]
+    if rollout.turns:
+        row["turns"] = [turn_row(turn) for turn in rollout.turns]
     if full:
         row |= {"completion_ids": list(rollout.completion_ids), "logprobs": rollout.logprobs_T}
         if rollout.mask_T is not None:

@@ -10,6 +10,8 @@ import numpy as np
 
 from rlhf_core.config.base import ComponentConfig
 from rlhf_core.context import BuildContext
+from rlhf_core.episode_contract import check_episode
+from rlhf_core.errors import PluginError
 from rlhf_core.testing.config import built, check_config
 from rlhf_core.testing.purity import left_alone
 from rlhf_core.testing.report import require
@@ -157,6 +159,10 @@ def check_rollouts(config: ComponentConfig, rollouts: Sequence[Rollout], groups:
             f"{where}: {rollout.info!r:.80}",
             "use strings, numbers, booleans, None, lists and mappings of these",
         )
+        try:
+            check_episode(rollout, SAMPLING.max_tokens, "the agent")
+        except PluginError as error:
+            require(False, config, "budget, mask, logprobs and turns agree", str(error), "see rlhf_core.api.Rollout")
 
 
 def _same(a: Sequence[Rollout], b: Sequence[Rollout]) -> bool:

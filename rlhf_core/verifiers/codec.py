@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
+from rlhf_core.turns import Turn, TurnStatus
 from rlhf_core.types import FinishReason, Media, Prompt, Sample, Score, ScoreStatus
 
 DETAIL_CHARACTERS = 500
@@ -25,10 +26,13 @@ def pack(message: Any) -> bytes:
 def sample_to_json(sample: Sample) -> dict[str, Any]:
     """Everything a verifier may look at."""
     prompt = sample.prompt
-    later = {
+    environment = sample.environment
+    further = {
         "media": media_to_json(sample.media),
         "prompt_media": media_to_json(prompt.media),
         "tools": [dict(tool) for tool in prompt.tools],
+        "trajectory": [turn_to_json(turn) for turn in sample.trajectory],
+        "environment": None if environment is None else score_to_json(environment),
     }
     return {
         "id": prompt.id,
@@ -38,7 +42,7 @@ def sample_to_json(sample: Sample) -> dict[str, Any]:
         "meta": dict(prompt.meta),
         "completion": sample.completion,
         "finish_reason": sample.finish_reason.value,
-        **{name: rows for name, rows in later.items() if rows},
+        **{name: rows for name, rows in further.items() if rows},
     }
 
 
@@ -55,7 +59,26 @@ def sample_from_json(data: dict[str, Any]) -> Sample:
         tuple(data.get("tools", ())),
     )
     finish_reason = FinishReason(data["finish_reason"])
-    return Sample(prompt, data["completion"], finish_reason, media_from_json(data.get("media", ())))
+    environment = data.get("environment")
+    return Sample(
+        prompt,
+        data["completion"],
+        finish_reason,
+        media_from_json(data.get("media", ())),
+        tuple(turn_from_json(row) for row in data.get("trajectory", ())),
+        None if environment is None else score_from_json(environment),
+    )
+
+
+def turn_to_json(turn: Turn) -> dict[str, Any]:
+    """A turn of an episode."""
+    return {**{f.name: getattr(turn, f.name) for f in fields(turn)}, "status": turn.status.value}
+
+
+def turn_from_json(row: Mapping[str, Any]) -> Turn:
+    """Undo :func:`turn_to_json`."""
+    start, end = row["span"]
+    return Turn(**{**row, "span": (start, end), "status": TurnStatus(row["status"])})
 
 
 def media_to_json(media: Sequence[Media]) -> list[dict[str, str]]:

@@ -122,11 +122,10 @@ def score(
     chosen: ComponentConfig | None, ctx: BuildContext, prompts: Sequence[Prompt], rollouts: Sequence[Rollout], n: int
 ) -> list[float | None]:
     """A number for each answer; None where there is none."""
-    from rlhf_core.api import Sample
     from rlhf_core.sdk import open_component, score_samples
 
     of_rollout = [prompt for prompt in prompts for _ in range(n)]
-    samples = [Sample(p, r.text, r.finish_reason) for p, r in zip(of_rollout, rollouts, strict=True)]
+    samples = [r.sample(p) for p, r in zip(of_rollout, rollouts, strict=True)]
     if chosen is None:
         golds = [ctx.datasets.gold(one) for one in samples]
         return [None if gold is None else float(gold["value"]) for gold in golds]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlhf_core.api import ConfigError, ModelConfig, Prompt, Rollout, RolloutRequest, Sample, SamplingParams, Score
+from rlhf_core.api import ConfigError, ModelConfig, Prompt, Rollout, RolloutRequest, SamplingParams, Score
 from rlhf_core.functional import kl_value
 from rlhf_core.sdk import (
     Datasets,
@@ -82,7 +82,7 @@ def answer(policy: LoadedModel, prompts: Sequence[Prompt], start: int, setup: Ev
     requests = [RolloutRequest(p.id, formatter.encode(p.messages), 0, s) for p, s in zip(prompts, seeds)]
     engine = NativeEngine(policy.model, policy.tokenizer, policy.context)
     rollouts = engine.generate(requests, setup.sampling, 0)
-    samples = [Sample(p, r.text, r.finish_reason) for p, r in zip(prompts, rollouts)]
+    samples = [r.sample(p) for p, r in zip(prompts, rollouts)]
     scores: Sequence[Score | None] = [None] * len(samples)
     if setup.reward is not None:
         scores = score_samples(setup.reward, samples, f"reward '{setup.reward_name}'")

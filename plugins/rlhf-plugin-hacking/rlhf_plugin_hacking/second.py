@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
 from typing import Any
 
-from rlhf_core.api import BuildContext, Prompt, Rollout, Sample, Score
+from rlhf_core.api import BuildContext, Prompt, Rollout, Score
 from rlhf_core.sdk import Datasets, score_samples
 from rlhf_plugin_hacking.config import DivergenceConfig
 
@@ -39,7 +39,7 @@ class SecondReward:
         chosen = [scored[i * len(scored) // count] for i in range(count)]
         second_scores = score_samples(
             self.reward,
-            [Sample(self._prompt(r.prompt_id), r.text, r.finish_reason) for r, _ in chosen],
+            [r.sample(self._prompt(r.prompt_id)) for r, _ in chosen],
             f"second reward '{self.config.second.name}'" if self.config.second else "",
         )
         pairs = [(float(v), float(s.value)) for (_, v), s in zip(chosen, second_scores) if s.ok and s.value is not None]

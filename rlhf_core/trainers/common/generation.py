@@ -9,13 +9,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rlhf_core.component_calls import blamed_on, label_of
-from rlhf_core.contracts import Label, ValidatedEngine, check_rollouts, requested
+from rlhf_core.contracts import Label, ValidatedEngine, check_rollouts, contract_error, requested
+from rlhf_core.episode_contract import check_episode
 from rlhf_core.functional.statistics import mean
 from rlhf_core.protocols import Agent, RolloutEngine
 from rlhf_core.rollout.seeds import request_seed
 from rlhf_core.runs.deadline import watched
 from rlhf_core.runs.work import Advance
-from rlhf_core.types import FinishReason, PromptGroup, Rollout, SamplingParams
+from rlhf_core.turns import POLICY, TurnStatus
+from rlhf_core.types import FinishReason, MalformedRollout, PromptGroup, Rollout, SamplingParams
 
 
 class RolloutGenerator:
@@ -59,8 +61,14 @@ class RolloutGenerator:
         assert distinct == sum(g.group_size for g in groups), "two requests of a batch share a seed"
         limit = watched("rollout", f"play() of {self.agent_label} for {distinct} completions")
         with limit, reporting(self.engine.engine, advance), blamed_on(self.agent_label, "play()"):
-            rollouts = self.agent.play(list(groups), seeds, self.engine, sampling, version)
-        return check_rollouts(rollouts, requested(groups), self.agent_label)
+            try:
+                rollouts = self.agent.play(list(groups), seeds, self.engine, sampling, version)
+            except MalformedRollout as error:
+                raise contract_error(self.agent_label, f"a {error}", "an episode whose parts agree") from error
+        answer = check_rollouts(rollouts, requested(groups), self.agent_label)
+        for rollout in answer:
+            check_episode(rollout, sampling.max_tokens, self.agent_label)
+        return answer
 
 
 @contextlib.contextmanager
@@ -77,8 +85,12 @@ def reporting(engine: Any, advance: Advance | None) -> Iterator[None]:
 
 
 def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Lengths, how completions ended, and how often they repeat."""
-    lengths = [len(r.completion_ids) for r in rollouts]
+    """Lengths, how completions ended, and how often they repeat.
+
+    Lengths and ``tokens_generated`` are of what the policy wrote. Where there are episodes, ``environment_tokens`` is
+    what it read in them, and ``turns/mean`` how often it wrote.
+    """
+    lengths = [len(r.completion_ids) if r.mask_T is None else int(r.mask_T.sum()) for r in rollouts]
     truncated = [float(r.finish_reason is FinishReason.LENGTH) for r in rollouts]
     return {
         "completion_length/mean": mean([float(n) for n in lengths]),
@@ -86,7 +98,25 @@ def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
         "completion_length/min": float(min(lengths, default=0)),
         "truncated_fraction": mean(truncated),
         "tokens_generated": float(sum(lengths)),
+        **episode_metrics(rollouts),
         **repeat_metrics(rollouts),
+    }
+
+
+def episode_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Of episodes of several turns; nothing where there are none."""
+    episodes = [r for r in rollouts if r.turns]
+    if not episodes:
+        return {}
+    read = [turn for r in episodes for turn in r.turns if turn.role != POLICY]
+    environment_tokens = sum(len(r.completion_ids) - int(r.mask_T.sum()) for r in rollouts if r.mask_T is not None)
+    counts = {status: sum(turn.status is status for turn in read) for status in TurnStatus}
+    return {
+        "environment_tokens": float(environment_tokens),
+        "turns/mean": mean([float(sum(turn.role == POLICY for turn in r.turns)) for r in episodes]),
+        "turns/results": float(len(read)),
+        **{f"turns/{status.value}": float(n) for status, n in counts.items() if n and status is not TurnStatus.OK},
+        "environment_seconds": float(sum(turn.seconds for turn in read)),
     }
 
 

@@ -16,7 +16,7 @@ from rlhf_core.protocols import Benchmark
 from rlhf_core.runs.session import RunSession
 from rlhf_core.trainers.common.generation import RolloutGenerator, rollout_metrics
 from rlhf_core.trainers.common.rewards import RewardManager, score_metrics
-from rlhf_core.types import Prompt, PromptGroup, Rollout, Sample, SamplingParams, ScoreStatus
+from rlhf_core.types import Prompt, PromptGroup, Rollout, SamplingParams, ScoreStatus
 
 SAMPLES_KEPT = 8
 """Completions per evaluation in ``samples.jsonl``."""
@@ -188,7 +188,7 @@ def gold_rows(
     datasets: Datasets, prompts: Sequence[Prompt], rollouts: Sequence[Rollout]
 ) -> list[Mapping[str, Any] | None]:
     """The dataset's gold score of each completion, None where it has none."""
-    return [datasets.gold(Sample(p, r.text, r.finish_reason)) for p, r in zip(prompts, rollouts)]
+    return [datasets.gold(r.sample(p)) for p, r in zip(prompts, rollouts)]
 
 
 def gold_metrics(rows: Sequence[Any], prefix: str) -> dict[str, float]:

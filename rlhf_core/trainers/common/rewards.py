@@ -9,7 +9,7 @@ from rlhf_core.contracts import Label, score_samples
 from rlhf_core.errors import ScoreError
 from rlhf_core.functional.statistics import mean
 from rlhf_core.protocols import RewardModel
-from rlhf_core.types import Prompt, Rollout, Sample, Score, ScoreStatus
+from rlhf_core.types import Prompt, Rollout, Score, ScoreStatus
 
 
 class RewardManager:
@@ -30,16 +30,21 @@ class RewardManager:
     def score(self, prompts: Sequence[Prompt], rollouts: Sequence[Rollout]) -> list[Score]:
         """One score per rollout; a reward that raises gives status ``error``, never 0.0.
 
+        An episode whose environment broke has no score, and no reward is asked about it.
+
         Raises:
             PluginError: a reward returned something else than one ``Score`` per sample.
         """
         rows_by_reward: dict[int, list[int]] = {}
-        for row, prompt in enumerate(prompts):
-            rows_by_reward.setdefault(id(self._reward_of(prompt)), []).append(row)
         scores: dict[int, Score] = {}
+        for row, (prompt, rollout) in enumerate(zip(prompts, rollouts, strict=True)):
+            if rollout.score is not None and not rollout.score.ok:
+                scores[row] = rollout.score
+            else:
+                rows_by_reward.setdefault(id(self._reward_of(prompt)), []).append(row)
         for rows in rows_by_reward.values():
             reward = self._reward_of(prompts[rows[0]])
-            samples = [Sample(prompts[row], rollouts[row].text, rollouts[row].finish_reason) for row in rows]
+            samples = [rollouts[row].sample(prompts[row]) for row in rows]
             scores |= zip(rows, score_samples(reward, samples, self.label(reward)))
         return [scores[row] for row in range(len(rollouts))]
 

@@ -7,11 +7,23 @@ from typing import Any
 
 from rlhf_core.rollout_batch import RolloutBatch, RolloutGroup
 from rlhf_core.runs.dataclass_codec import decode, encode
-from rlhf_core.types import FinishReason, Prompt, PromptGroup, Rollout, Score, ScoreStatus, Segment
+from rlhf_core.turns import Segment, Turn, TurnStatus
+from rlhf_core.types import FinishReason, Prompt, PromptGroup, Rollout, Score, ScoreStatus
 
 FindPrompt = Callable[[str, str], Prompt]
 """(Source, prompt id) -> prompt."""
-CLASSES = (RolloutBatch, RolloutGroup, PromptGroup, Rollout, Segment, Score, FinishReason, ScoreStatus)
+CLASSES = (
+    RolloutBatch,
+    RolloutGroup,
+    PromptGroup,
+    Rollout,
+    Segment,
+    Turn,
+    Score,
+    FinishReason,
+    ScoreStatus,
+    TurnStatus,
+)
 
 
 def batch_state(batch: RolloutBatch) -> dict[str, Any]:

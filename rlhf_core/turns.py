@@ -1,0 +1,92 @@
+"""The turns of an episode: who wrote which tokens, what was said, and how it went."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlhf_core.frozen import frozen
+from rlhf_core.messages import content_of
+
+POLICY = "assistant"
+"""The role of what the policy wrote; every other role is what it read."""
+
+
+class TurnStatus(enum.StrEnum):
+    """How a turn went."""
+
+    OK = "ok"
+    ERROR = "error"
+    """A call was no JSON, broke its schema or named no tool, or the tool said that it failed."""
+    TIMEOUT = "timeout"
+    """A tool did not answer before its deadline and was killed."""
+    TRUNCATED = "truncated"
+    """Cut: a turn of the policy by its token limit, a result by ``max_result_characters``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One message of an episode.
+
+    Example:
+        Turn((12, 40), "tool", {"role": "tool", "content": "42", "tool_call_id": "call_0"}, seconds=0.2)
+    """
+
+    span: tuple[int, int]
+    """First token and one past the last, as places in ``Rollout.completion_ids``, the template's marks included."""
+    role: str
+    """``assistant`` for what the policy sampled; ``tool``, ``user`` or ``environment`` for what it was given."""
+    message: Mapping[str, Any]
+    """As a chat message; JSON values only. ``content`` of the policy's turns is what it wrote besides calls."""
+    score: float | None = None
+    """A reward for this turn alone; None where there is none."""
+    status: TurnStatus = TurnStatus.OK
+    seconds: float = 0.0
+    """How long the environment took."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", frozen(self.message))
+
+    @property
+    def text(self) -> str:
+        """Content of the message; "" where it has none."""
+        return content_of(self.message)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A stretch of a completion: one author's (a turn, a tool's result), or what was sampled in one context.
+
+    Example:
+        Segment((0, 12), "assistant"), Segment((12, 40), "tool"), Segment((40, 55), "assistant")
+    """
+
+    span: tuple[int, int]
+    """First token and one past the last, as places in ``completion_ids``."""
+    role: str
+    """``assistant`` for what the policy sampled; ``tool``, ``user`` or ``environment`` for what it was given."""
+    prompt_ids: tuple[int, ...] | None = None
+    """All that the policy was fed before this stretch, where its context was rewritten; None: what stands before it."""
+
+    def __post_init__(self) -> None:
+        if self.prompt_ids is not None and not self.prompt_ids:
+            raise ValueError(f"segment {self.span} begins a context of no tokens")
+
+
+def final_text(turns: Sequence[Turn]) -> str:
+    """What the policy wrote in its last turn; "" if it wrote none."""
+    return next((turn.text for turn in reversed(turns) if turn.role == POLICY), "")
+
+
+def fault_in(count: int, mask: Sequence[bool] | None, segments: Sequence[Segment], turns: Sequence[Turn]) -> str | None:
+    """What is wrong about the shape of an episode of ``count`` tokens; None if nothing is."""
+    if mask is not None and len(mask) != count:
+        return f"{count} tokens but a mask of {len(mask)}"
+    for name, spans in (("segments", [s.span for s in segments]), ("turns", [t.span for t in turns])):
+        if spans and ([start for start, _ in spans] + [count] != [0, *(end for _, end in spans)]):
+            return f"{name} {spans} do not cover its {count} tokens end to end"
+        if any(start > end for start, end in spans):
+            return f"{name} {spans} run backwards"
+    return None
