@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,9 @@ def key_parts(planned: StagePlan, made: Mapping[str, Made]) -> dict[str, Any]:
     symbols = {made[name].paths[output]: f"${{{reference}}}" for reference, (name, output) in outputs.items()}
     if planned.plan:
         return {**plan_parts(planned.plan, symbols), "inputs": inputs}
-    settings = {"command": " ".join(stage.kind.command), **planned.settings}
+    settings = {"command": " ".join((*stage.kind.command, *stage.kind.asks)), **planned.settings}
+    if stage.kind_name == "command":
+        settings["outputs"] = dict(stage.kind.outputs)
     versions = {name: metadata.version(name) for name in _distributions(planned)}
     return {**_parts(settings, versions, symbols), "inputs": inputs}
 
@@ -49,11 +52,13 @@ def plan_parts(plan: Mapping[str, Any], symbols: Mapping[str, str]) -> dict[str,
 
 
 def _parts(settings: Mapping[str, Any], versions: Mapping[str, str], symbols: Mapping[str, str]) -> dict[str, Any]:
-    return {
+    parts = {
         "settings": _with_symbols(settings, symbols),
         "files": dict(sorted(_local_files(settings, symbols))),
         "versions": {"rlhf-core": metadata.version("rlhf-core"), **dict(sorted(versions.items()))},
     }
+    code = {name: digest for name in sorted({*versions} - {"rlhf-core"}) if (digest := _code_of_editable(name))}
+    return {**parts, "code": code} if code else parts
 
 
 def key_of(parts: Mapping[str, Any]) -> str:
@@ -81,12 +86,39 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 def fingerprint(path: Path) -> dict[str, Any]:
     """Hash of a file's or folder's content, and the sizes and times by which an unchanged one is known without reading
     it again."""
-    return {"digest": weights_digest(str(path)), "stat": _stat(path)}
+    return {"digest": digest_of(str(path)), "stat": _stat(path)}
 
 
 def is_changed(path: Path, known: Mapping[str, Any]) -> bool:
     """Whether the content differs from the fingerprint's; files of the same size and time are taken as unchanged."""
-    return _stat(path) != known["stat"] and weights_digest(str(path)) != known["digest"]
+    return _stat(path) != known["stat"] and digest_of(str(path)) != known["digest"]
+
+
+def digest_of(path: str) -> str:
+    """As :func:`rlhf_core.sdk.weights_digest`, which passes over a model's card, but of a file of any kind."""
+    file = Path(path).expanduser()
+    if file.suffix == ".md" and file.is_file():
+        return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+    return weights_digest(path)
+
+
+def _code_of_editable(distribution: str) -> str:
+    """Hash of the Python files of a distribution that is installed editable, whose version does not change with them;
+    "" for any other."""
+    found = metadata.distribution(distribution)
+    try:
+        origin = json.loads(found.read_text("direct_url.json") or "{}")
+    except ValueError:
+        return ""
+    if not origin.get("dir_info", {}).get("editable"):
+        return ""
+    digest = hashlib.sha256()
+    for package in sorted({point.value.partition(":")[0].partition(".")[0] for point in found.entry_points}):
+        spec = find_spec(package)
+        for place in spec.submodule_search_locations or [] if spec is not None else []:
+            for file in sorted(Path(place).rglob("*.py")):
+                digest.update(str(file.relative_to(place)).encode() + b"\0" + file.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
 
 
 def _stat(path: Path) -> str:
@@ -116,11 +148,11 @@ def _local_files(value: Any, symbols: Mapping[str, str], key: str = "") -> Itera
         for one in value:
             yield from _local_files(one, symbols, key)
     elif isinstance(value, str) and value and value not in symbols:
-        looks = key in PATH_KEYS or "/" in value or value.endswith((".jsonl", ".json", ".yaml", ".jinja"))
         try:
-            if looks and (digest := weights_digest(value)):
+            looks = key in PATH_KEYS or "/" in value or Path(value).is_file()
+            if looks and (digest := digest_of(value)):
                 yield value, digest
-        except OSError:  # a text too long for a path
+        except (OSError, ValueError):  # a text too long for a path, or with a NUL
             return
 
 

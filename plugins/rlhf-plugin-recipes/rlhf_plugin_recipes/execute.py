@@ -18,10 +18,8 @@ from rlhf_plugin_recipes.kinds import RESULT
 from rlhf_plugin_recipes.process import INTERRUPTED, Start
 from rlhf_plugin_recipes.read import Recipe, Stage
 from rlhf_plugin_recipes.stage_plan import Made, StagePlan, command_words, plan_stage
-from rlhf_plugin_recipes.store import Store
+from rlhf_plugin_recipes.store import LOG, Store
 from rlhf_plugin_recipes.training import FILE, train_arguments
-
-LOG = "stage.log"
 
 
 @dataclass
@@ -146,7 +144,7 @@ class Execution:
             made = self._make(planned, key, parts, outcome)
         self.made[stage.name] = made
         record = self.store.record(made)
-        outcome.seconds, outcome.figures = record.get("seconds"), record.get("figures", {})
+        outcome.seconds, outcome.figures = record.get("seconds"), figures_of(made.folder, stage.show)
 
     def _make(self, planned: StagePlan, key: str, parts: Mapping[str, Any], outcome: Outcome) -> Made:
         stage = planned.stage
@@ -160,7 +158,7 @@ class Execution:
             outcome.status = "interrupted"
             raise
         if code == 0:
-            made = self.store.finish(stage, key, time.monotonic() - began, figures_of(folder, stage.show))
+            made = self.store.finish(stage, key, time.monotonic() - began)
             outcome.status = "done"
             return made
         outcome.status, outcome.why = "failed", f"exit code {code}"

@@ -38,16 +38,20 @@ def figures_of(folder: Path, show: Sequence[str]) -> dict[str, Any]:
     """
     values = {key: value for key, value in _result(folder).items() if _is_figure(value)}
     if show:
-        return {key: values.get(_match(key, values), "not there") for key in show}
+        return {key: _chosen(key, values) for key in show}
     usual = [key for end in PREFERRED for key in values if key == end or key.endswith(f".{end}")]
     chosen = list(dict.fromkeys(usual))[:MOST] or list(values)[:MOST]
     return {key.removeprefix("evaluation_after."): values[key] for key in chosen}
 
 
-def _match(key: str, values: Mapping[str, Any]) -> str:
+def _chosen(key: str, values: Mapping[str, Any]) -> Any:
+    """The figure of that key, or the only one whose key ends so; otherwise why there is none."""
     if key in values:
-        return key
-    return next((one for one in values if one.endswith(f".{key}")), "")
+        return values[key]
+    ends = [one for one in values if one.endswith(f".{key}")]
+    if len(ends) > 1:
+        return f"{len(ends)} figures end so, as {ends[0]} and {ends[1]}"
+    return values[ends[0]] if ends else "not there"
 
 
 def _result(folder: Path) -> dict[str, Any]:

@@ -52,6 +52,8 @@ def read_mapping(file: Path, settings: Iterable[str]) -> dict[str, Any]:
         text = file.read_text(encoding="utf-8")
         twice = _twice(yaml.compose(text, Loader=yaml.SafeLoader))
         data = yaml.safe_load(text)
+    except RecursionError as error:
+        raise ConfigError(f"'{file}' holds itself", why="an anchor (&) is used inside of what it names") from error
     except yaml.YAMLError as error:
         flow = FLOW if "${" in text else ""
         raise ConfigError(f"'{file}' is not valid YAML", why=str(error), fix=flow) from error

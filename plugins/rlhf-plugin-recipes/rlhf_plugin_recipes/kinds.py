@@ -57,7 +57,7 @@ KINDS: Mapping[str, Kind] = {
         {"suites": ("benchmark", ""), "verifier": ("verifier", "")},
     ),
     "compare": Kind(
-        ("evaluate", "policies"),
+        ("eval", "policies"),
         {"folder": "out", "result": RESULT},
         {"out": "out"},
         "win rates of several policies over a baseline",

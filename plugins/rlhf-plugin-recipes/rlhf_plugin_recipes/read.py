@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlhf_core.api import ConfigError
+from rlhf_core.sdk import parse_settings
 from rlhf_plugin_recipes.files import near, read_mapping, refuse_unknown
 from rlhf_plugin_recipes.kinds import KINDS, Kind
 
@@ -72,7 +73,7 @@ class Recipe:
         return {*direct, *(far for one in direct for far in self.before(one))}
 
 
-def read_recipe(file: Path, settings: Iterable[str] = ()) -> Recipe:
+def read_recipe(file: Path, settings: Sequence[str] = ()) -> Recipe:
     """Read and check a recipe.
 
     Raises:
@@ -86,6 +87,11 @@ def read_recipe(file: Path, settings: Iterable[str] = ()) -> Recipe:
     variables = data.get("vars") or {}
     if not isinstance(variables, dict):
         raise ConfigError("vars must be a mapping", where=str(file), fix="vars: {steps: 20}")
+    for name in (*sections, *variables):
+        if not isinstance(name, str):
+            fix = f"quotes around it: YAML reads yes, no, on, off and numbers as values, and this one as {name!r}"
+            raise ConfigError("a name of a stage or a variable is not text", where=str(file), fix=fix)
+    _check_given(settings, sections, variables, file)
     stages = {str(name): _stage(str(name), section, variables, file) for name, section in sections.items()}
     for stage in stages.values():
         _check_references(stage, stages, file)
@@ -116,6 +122,18 @@ def fill(value: Any, values: Mapping[str, Any]) -> Any:
     if whole and (name := whole.group(1).strip()) in values:
         return values[name]
     return REFERENCE.sub(lambda match: str(values.get(match.group(1).strip(), match.group(0))), value)
+
+
+def _check_given(
+    settings: Sequence[str], sections: Mapping[str, Any], variables: Mapping[str, Any], file: Path
+) -> None:
+    """Refuse a variable that is set for this call and that no stage uses: a slip would change nothing, unseen."""
+    used = {reference for _, reference in references(sections)}
+    for name in parse_settings(settings).get("vars") or {}:
+        if f"vars.{name}" not in used:
+            known = [key for key in variables if f"vars.{key}" in used]
+            fix = near(name, known) or f"vars: {', '.join(known) or 'none'}"
+            raise ConfigError(f"no stage uses '${{vars.{name}}}'", where=f"{file}, --set vars.{name}", fix=fix)
 
 
 def _stage(name: str, section: Any, variables: Mapping[str, Any], file: Path) -> Stage:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from rlhf_plugin_recipes.content import fingerprint, is_changed
 from rlhf_plugin_recipes.read import Stage
 from rlhf_plugin_recipes.stage_plan import Made
 
-BEGUN, DONE = "stage.json", "done.json"
+BEGUN, DONE, LOG = "stage.json", "done.json", "stage.log"
 SAME_AS = {"run": "model"}
 """Outputs whose content is another's: a run's folder changes when a page is written into it, its model does not."""
 
@@ -68,9 +69,10 @@ class Store:
         """The stage's folder, written down as the current one."""
         folder = self.folder(stage, key)
         folder.mkdir(parents=True, exist_ok=True)
+        spent = 0.0 if (folder / DONE).exists() else _spent(folder)
         (folder / DONE).unlink(missing_ok=True)
         record = {"recipe": recipe, "stage": stage.name, "kind": stage.kind_name, "key": key, "parts": parts}
-        write_json(folder / BEGUN, record)
+        write_json(folder / BEGUN, {**record, "began": time.time(), "spent_before": spent})
         self.point(stage, key)
         return folder
 
@@ -80,8 +82,13 @@ class Store:
         if names.get(stage.name) != self.folder(stage, key).name:
             write_json(self.current, {**names, stage.name: self.folder(stage, key).name})
 
-    def finish(self, stage: Stage, key: str, seconds: float, figures: Mapping[str, Any]) -> Made:
+    def finish(self, stage: Stage, key: str, seconds: float) -> Made:
         """Write down the outputs and their content.
+
+        Args:
+            stage: that has ended.
+            key: of its settings.
+            seconds: since it was begun for the last time; those of interrupted attempts are added.
 
         Raises:
             RunDirError: the stage's main output is not there.
@@ -100,12 +107,13 @@ class Store:
                 outputs[name] = {"path": path, **({} if name in SAME_AS else fingerprint(folder / path))}
         for name in SAME_AS.keys() & outputs.keys():
             outputs[name]["digest"] = outputs[SAME_AS[name]]["digest"]
-        record = {"outputs": outputs, "seconds": round(seconds, 3), "figures": dict(figures)}
+        spent = float((_json(folder / BEGUN) or {}).get("spent_before", 0.0))
+        record = {"outputs": outputs, "seconds": round(seconds + spent, 3)}
         write_json(folder / DONE, record)
         return _made(folder, record)
 
     def record(self, made: Made) -> dict[str, Any]:
-        """Seconds and figures of a finished stage."""
+        """What is written down about a finished stage: its seconds."""
         return _json(made.folder / DONE) or {}
 
     def set_aside(self, stage: Stage, key: str) -> None:
@@ -119,6 +127,14 @@ class Store:
         while (place / f"{folder.name}-{number}").exists():
             number += 1
         folder.rename(place / f"{folder.name}-{number}")
+
+
+def _spent(folder: Path) -> float:
+    """Seconds of the attempts before that did not end; one that was killed has worked until it last wrote its log."""
+    record, log = _json(folder / BEGUN) or {}, folder / LOG
+    if "began" not in record or not log.is_file():
+        return 0.0
+    return float(record["spent_before"]) + max(0.0, log.stat().st_mtime - float(record["began"]))
 
 
 def _made(folder: Path, record: Mapping[str, Any]) -> Made:

@@ -38,6 +38,9 @@ TRAIN = {"kind": "train", "algo": "reward_model"}
         ({"a": {**PAIRS, "model": "./gone"}}, "'./gone' does not exist"),
         ("stages:\n  a: {kind: pairs}\n  a: {kind: train}\n", "'stages.a' stands twice"),
         ("stages:\n  a: {kind: pairs, model: ${vars.x}}\n", "needs quotes"),
+        ("stages:\n  no: {kind: pairs}\n", "quotes around it"),
+        ("stages: &a\n  b: {kind: pairs}\n  c: *a\n", "holds itself"),
+        ("stages:\n\ta: {kind: pairs}\n", "cannot start any token"),
         ("stagez: {}\n", "did you mean 'stages'?"),
         ("stages: []\n", "a recipe needs stages"),
     ],
@@ -57,6 +60,17 @@ def test_a_later_stage_is_checked_before_the_first_begins(recipe: Any) -> None:
     assert "stage 'policy'" in ran.err
     assert "max_length" in ran.err
     assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"), [("vars.step=4", "did you mean 'steps'?"), ("vars.idle=4", "vars: steps")]
+)
+def test_a_variable_that_no_stage_uses_is_not_set(recipe: Any, setting: str, said: str) -> None:
+    sft = {"kind": "train", "algo": "sft", "trainer": {"max_steps": "${vars.steps}"}}
+    ran = recipe({"a": sft}, "--set", setting, "--dry-run", vars={"steps": 3, "idle": 1})
+    assert ran.code == 2, ran.err
+    assert "no stage uses" in ran.err
+    assert said in ran.err
 
 
 @pytest.mark.parametrize(("option", "name"), [("--from", "prefz"), ("--only", "prefz")])

@@ -95,6 +95,99 @@ def test_another_version_of_a_plugin_reruns_what_it_made(made: Any, monkeypatch:
     assert rows["reward"] == "runs after prefs, unless they make the same as before"
 
 
+def test_the_code_of_a_plugin_in_development_counts_as_its_version(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rlhf_plugin_recipes import content
+
+    code = content._code_of_editable
+    monkeypatch.setattr(content, "_code_of_editable", lambda name: "new" if "datagen" in name else code(name))
+    rows = {row["stage"]: row["what"] for row in json.loads(made(STAGES, "--dry-run", "--json").out)}
+    assert rows["prefs"] == "made again, for rlhf-plugin-datagen has other content"
+
+
+def test_the_code_is_that_of_the_installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rlhf_plugin_recipes.content import _code_of_editable
+
+    info = tmp_path / "acme_rlhf-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-rlhf\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[rlhf.loss]\nacme = acme_rlhf_code.loss:Config\n")
+    package = tmp_path / "acme_rlhf_code"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "loss.py").write_text("SCALE = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert _code_of_editable("acme-rlhf") == "", "a wheel's version says it"
+    (info / "direct_url.json").write_text('{"url": "file:///acme", "dir_info": {"editable": true}}')
+    before = _code_of_editable("acme-rlhf")
+    assert before
+    (package / "loss.py").write_text("SCALE = 2\n")
+    assert _code_of_editable("acme-rlhf") != before
+
+
+def test_what_is_shown_of_a_cached_stage_is_what_the_file_asks_for(made: Any) -> None:
+    shown = {**STAGES, "scored": {**STAGES["scored"], "show": ["completions", "lenght"]}}
+    assert made(shown).code == 0
+    assert statuses()["scored"] == "cached"
+    assert summary()["scored"]["figures"]["lenght"] == "not there"
+    assert "mean" not in summary()["scored"]["figures"]
+
+
+def test_an_end_that_several_figures_have_is_none_of_them(tmp_path: Path) -> None:
+    from rlhf_plugin_recipes.figures import figures_of
+
+    rates = {"wins": {"gold": {"rate": 0.25}, "reward": {"rate": 0.5}}}
+    (tmp_path / "result.json").write_text(json.dumps(rates))
+    shown = figures_of(tmp_path, ["rate", "reward.rate"])
+    assert shown == {"rate": "2 figures end so, as wins.gold.rate and wins.reward.rate", "reward.rate": 0.5}
+
+
+def test_what_makes_another_result_makes_another_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import click
+
+    from rlhf_core.cli.main import cli
+    from rlhf_plugin_recipes.content import key_of, key_parts
+    from rlhf_plugin_recipes.read import read_recipe
+    from rlhf_plugin_recipes.stage_plan import StagePlan
+
+    monkeypatch.chdir(tmp_path)
+
+    def key(stage: dict[str, Any]) -> str:
+        Path("r.yaml").write_text(json.dumps({"stages": {"a": stage}}))
+        with click.Context(cli):
+            read = read_recipe(Path("r.yaml")).stages[0]
+            return key_of(key_parts(StagePlan(read, read.settings, ()), {}))
+
+    made = {"judge": "anthropic", "count": 2}
+    assert key({**made, "kind": "preferences"}) != key({**made, "kind": "demonstrations"})
+    other = {"kind": "command", "run": "reward score", "input": "notes"}
+    assert key({**other, "outputs": {"data": "a.jsonl"}}) != key({**other, "outputs": {"data": "b.jsonl"}})
+    for name in ("principles.md", "notes.txt"):
+        keys = set[str]()
+        for text in ("be kind", "be curt"):
+            Path(name).write_text(text)
+            keys.add(key({**made, "kind": "preferences", "constitution": name}))
+        assert len(keys) == 2, name
+
+
+def test_the_seconds_of_interrupted_attempts_count(tmp_path: Path) -> None:
+    import os
+    import time
+
+    from rlhf_plugin_recipes.kinds import KINDS
+    from rlhf_plugin_recipes.read import Stage
+    from rlhf_plugin_recipes.store import Store
+
+    store, stage = Store(tmp_path), Stage("a", KINDS["generate"], "generate", {}, (), ())
+    folder = store.begin(stage, "key", {}, "r")
+    (folder / "stage.log").touch()
+    os.utime(folder / "stage.log", (time.time() + 50, time.time() + 50))  # as if killed after 50 s
+    store.begin(stage, "key", {}, "r")
+    (folder / "result.json").write_text("{}")
+    assert store.record(store.finish(stage, "key", 7.0))["seconds"] == pytest.approx(57, abs=1)
+    store.begin(stage, "key", {}, "r")
+    assert store.record(store.finish(stage, "key", 7.0))["seconds"] == 7.0, "a stage made again is another one"
+
+
 def test_a_changed_artefact_is_refused_until_it_is_made_again(made: Any) -> None:
     before = statuses()
     data = next(ROOT.glob("scored-*/data.jsonl"))

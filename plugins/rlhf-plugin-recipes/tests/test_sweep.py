@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -18,8 +19,10 @@ import rlhf_core
 from rlhf_core.cli.main import cli
 from rlhf_plugin_recipes.files import shipped
 from rlhf_plugin_recipes.sweep.curves import Curve, interval, over_seconds, over_steps
-from rlhf_plugin_recipes.sweep.plan import plan_runs
+from rlhf_plugin_recipes.sweep.plan import SweepRun, plan_runs
 from rlhf_plugin_recipes.sweep.read import read_sweep
+from rlhf_plugin_recipes.sweep.report import best
+from rlhf_plugin_recipes.sweep.run import run_all
 
 BASE = {
     "algo": "grpo",
@@ -57,8 +60,14 @@ def write(sections: dict[str, Any], file: Path = Path("s.yaml")) -> Path:
         ({"metric": "loss", "grid": RATES}, "a sweep needs a base"),
         ({**METRIC, "grid": RATES, "seeds": []}, "seeds must be a list"),
         ({**METRIC, "grid": {"trainer.steps": [2, 2]}}, "'steps=2' stands twice"),
-        ({**METRIC, "random": {"count": 2, "settings": {"seed": {"normal": [0, 1]}}}}, "no way to draw it"),
+        ({**METRIC, "random": {"count": 2, "settings": {"a.b": {"normal": [0, 1]}}}}, "no way to draw it"),
         ({**METRIC, "random": {"count": 2, "settings": {"a.b": {"log_uniform": [0, 1]}}}}, "needs two bounds"),
+        ({**METRIC, "grid": {"seed": [0, 1]}}, "seed is not a setting that varies"),
+        ({**METRIC, "base": {**BASE, "set": {"seed": 5}}, "grid": RATES}, "base.set decides seed of every run"),
+        ({**METRIC, "base": {**BASE, "set": {next(iter(RATES)): 5}}, "grid": RATES}, "base.set decides trainer.opt"),
+        ({**METRIC, "points": {"a": {"trainer": {"steps": 2}}}, "grid": {"trainer.steps": [3]}}, "steps varies twice"),
+        ({**METRIC, "points": {"a": {}, "b": {"trainer.steps": 2}}}, "b and a are the same run"),
+        ({**METRIC, "grid": RATES, "seeds": [True]}, "seeds must be a list"),
         ({**METRIC, "random": {"cont": 2, "settings": {}}}, "did you mean 'count'"),
     ],
 )
@@ -112,6 +121,32 @@ def test_curves_meet_at_common_steps_and_seconds() -> None:
     assert means[-1].mean == pytest.approx((2.0 + 2.0) / 2)
 
 
+def test_a_point_that_is_no_number_is_not_the_best(tmp_path: Path) -> None:
+    sweep = read_sweep(write({**METRIC, "grid": RATES}, tmp_path / "s.yaml"))
+    broken, good = (Curve((0,), (0.0,), (value,)) for value in (math.nan, 0.1))
+    name = "eval/reward/mean"
+    assert best(sweep, {"broken": {0: {name: broken}}, "good": {0: {name: good}}}) == "good"
+    assert best(sweep, {"broken": {0: {name: broken}}}) is None
+
+
+def test_a_run_computes_alike_whatever_runs_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    given: list[Any] = []
+
+    def start(words: Any, stdout: Any, stderr: Any, extra: Any) -> Any:
+        given.append(extra)
+        return subprocess.Popen(["false"])
+
+    monkeypatch.setattr("rlhf_plugin_recipes.sweep.run.start", start)
+    sweep = read_sweep(write({**METRIC, "grid": RATES}, tmp_path / "s.yaml"))
+    for jobs in (1, 4):
+        runs = [SweepRun(point, 0, sweep.settings(point, 0), tmp_path / point.label) for point in sweep.points]
+        run_all(runs, jobs, tmp_path / "logs", print)
+    assert len(given) == 4
+    assert all(one == given[0] for one in given), "the last digits depend on the number of threads"
+
+
 def test_finished_runs_are_taken_and_compared(rlhf: Any) -> None:
     rate = "trainer.optimizer.learning_rate"
     file = write({**METRIC, "grid": {rate: [1e-3]}, "seeds": [0, 1], "also": ["entropy", "entropi"]})
@@ -132,9 +167,25 @@ def test_finished_runs_are_taken_and_compared(rlhf: Any) -> None:
     assert "+-" in Path("runs/sweeps/s/results.md").read_text()
     drawing = Path("runs/sweeps/s/curves.svg").read_text()
     assert drawing.count('id="axes_') == 4, "two metrics, each against steps and against seconds"
+    assert result["runs"][0]["seconds"] == pytest.approx(seconds_by_hand(Path(planned[0]["folder"])))
+    assert {run["stopped"] for run in result["runs"]} == {None}
     folder = Path(planned[0]["folder"])
+    summary = json.loads((folder / "summary.json").read_text())
+    (folder / "summary.json").write_text(json.dumps({**summary, "status": "stopped", "stop_reason": "kl is 9"}))
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for row in rows:
+        row.pop("entropy", None)
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    ran = rlhf("sweep", file)
+    assert "seed 0: ended early: kl is 9; its last values are of then" in ran.out
+    assert "seed 0: has no 'entropy', and is not in its mean" in ran.out
     shutil.rmtree(folder / "final")
     assert [row["finished"] for row in json.loads(rlhf("sweep", file, "--dry-run", "--json").out)].count(False) == 1
+
+
+def seconds_by_hand(run: Path) -> float:
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return sum(row["time"]["step"] for row in rows if "step" in row.get("time", {}))
 
 
 @pytest.mark.slow

@@ -69,6 +69,11 @@ def read_curves(folder: Path, metrics: Sequence[str]) -> dict[str, Curve]:
     return curves
 
 
+def seconds_of(folder: Path) -> float:
+    """Seconds of all steps of a run; evaluations are not counted."""
+    return sum(float(_time(row).get("step", 0.0)) for row in read_jsonl(folder / "metrics.jsonl"))
+
+
 def known_metrics(folder: Path) -> list[str]:
     """Names of all metrics of a run."""
     return sorted({key for row in read_jsonl(folder / "metrics.jsonl") for key in row} - {"step", "time"})

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.api import UserError
+from rlhf_core.api import ConfigError, UserError
 from rlhf_plugin_recipes.content import key_of, plan_parts
 from rlhf_plugin_recipes.sweep.read import Point, Sweep
 from rlhf_plugin_recipes.training import check_keys, dry_run
@@ -32,6 +32,7 @@ def plan_runs(sweep: Sweep, root: Path) -> list[SweepRun]:
         UserError: `rlhf train --dry-run` refuses one of them; its point is named.
     """
     runs: list[SweepRun] = []
+    points: dict[str, str] = {}
     for point in sweep.points:
         try:
             settings = sweep.settings(point, sweep.seeds[0])
@@ -40,6 +41,14 @@ def plan_runs(sweep: Sweep, root: Path) -> list[SweepRun]:
         except UserError as error:
             where = "; ".join(part for part in (str(sweep.file), error.where) if part)
             raise type(error)(f"{point.label}: {error.what}", where=where, why=error.why, fix=error.fix) from error
+        same = points.setdefault(key_of(plan_parts(plan, {})), point.label)
+        if same != point.label:
+            raise ConfigError(
+                f"{point.label} and {same} are the same run",
+                where=str(sweep.file),
+                why="every setting of theirs is equal, defaults and what base says included",
+                fix="leave one of them out",
+            )
         name = re.sub(r"[^A-Za-z0-9=._-]+", "_", point.label)[:80]
         for seed in sweep.seeds:
             key = key_of(plan_parts({**plan, "config": {**plan["config"], "seed": seed}}, {}))[:6]

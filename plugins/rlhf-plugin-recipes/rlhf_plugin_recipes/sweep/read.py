@@ -12,7 +12,7 @@ from typing import Any
 
 from rlhf_core.api import ConfigError
 from rlhf_core.sdk import merge_settings
-from rlhf_plugin_recipes.files import read_mapping, refuse_unknown
+from rlhf_plugin_recipes.files import flat, read_mapping, refuse_unknown
 
 KEYS = ("name", "about", "base", "grid", "random", "points", "seeds", "metric", "also", "goal")
 DRAWS = ("uniform", "log_uniform", "integer", "choice")
@@ -93,6 +93,7 @@ def _points(data: Mapping[str, Any], where: str) -> list[Point]:
     axes = [axis for axis in (_named(data, where), *_grid(data, where), _drawn(data, where)) if axis]
     if not axes:
         raise ConfigError("nothing varies", where=where, fix="grid: {trainer.optimizer.learning_rate: [1e-5, 1e-4]}")
+    _check_keys(data, axes, where)
     points: list[Point] = []
     for chosen in itertools.product(*axes):
         settings = {key: value for point in chosen for key, value in point.settings.items()}
@@ -102,6 +103,31 @@ def _points(data: Mapping[str, Any], where: str) -> list[Point]:
     if twice is not None:
         raise ConfigError(f"'{twice}' stands twice among the points", where=where, fix="leave one out")
     return points
+
+
+def _check_keys(data: Mapping[str, Any], axes: list[list[Point]], where: str) -> None:
+    """Refuse a setting that varies, but of which something else decides, so that the table would name another.
+
+    Raises:
+        ConfigError: it is the seed, it is in ``base.set``, or two axes vary it.
+    """
+    keys = [set[str]().union(*(_decided(point.settings) for point in axis)) for axis in axes]
+    if "seed" in data["base"] or any("seed" in axis for axis in keys):
+        raise ConfigError("seed is not a setting that varies", where=where, fix="seeds: [0, 1, 2]")
+    overriding = data["base"].get("set")
+    decided = _decided(overriding) if isinstance(overriding, Mapping) else set[str]()
+    for key in sorted({"seed"}.union(*keys) & decided):
+        fix = "leave it out of base.set" + (", and say seeds: [0, 1, 2]" if key == "seed" else "")
+        raise ConfigError(f"base.set decides {key} of every run", where=where, fix=fix)
+    for one, other in itertools.combinations(keys, 2):
+        for key in sorted(one & other):
+            raise ConfigError(f"{key} varies twice", where=where, fix="in one of points, grid and random")
+
+
+def _decided(settings: Mapping[str, Any]) -> set[str]:
+    """Dotted keys that settings decide; `loss: dapo` is `loss.name`, and says nothing of `loss.clip_range`."""
+    names = {key for key, value in settings.items() if isinstance(value, str) and "." not in key}
+    return {f"{key}.name" if key in names else key for key in flat(settings)}
 
 
 def _named(data: Mapping[str, Any], where: str) -> list[Point]:
@@ -161,7 +187,7 @@ def _draw(generator: random.Random, key: str, how: Any, where: str) -> Any:
 
 
 def _seeds(value: Any, where: str) -> tuple[int, ...]:
-    if not isinstance(value, list) or not value or not all(isinstance(one, int) and one >= 0 for one in value):
+    if not isinstance(value, list) or not value or not all(type(one) is int and one >= 0 for one in value):
         raise ConfigError("seeds must be a list of whole numbers", where=where, fix="seeds: [0, 1, 2]")
     return tuple(dict.fromkeys(value))
 

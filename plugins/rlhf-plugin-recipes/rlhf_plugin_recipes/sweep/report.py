@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +13,7 @@ import click
 
 from rlhf_core.sdk import table, write_json, write_text
 from rlhf_plugin_recipes.files import near
-from rlhf_plugin_recipes.sweep.curves import Curve, interval, known_metrics, read_curves
+from rlhf_plugin_recipes.sweep.curves import Curve, interval, known_metrics, read_curves, seconds_of
 from rlhf_plugin_recipes.sweep.read import Sweep
 from rlhf_plugin_recipes.sweep.run import Result
 
@@ -52,14 +54,14 @@ def write_results(sweep: Sweep, results: Sequence[Result], curves: Curves, root:
 
 
 def best(sweep: Sweep, curves: Curves) -> str | None:
-    """Label of the point with the best final mean; None if no run has the metric."""
-    means = {
-        label: interval([of_run[sweep.metric].values_T[-1] for of_run in of_seed.values() if sweep.metric in of_run])
+    """Label of the point with the best final mean that is a number; None if no run has the metric."""
+    last = {
+        label: [of_run[sweep.metric].values_T[-1] for of_run in of_seed.values() if sweep.metric in of_run]
         for label, of_seed in curves.items()
-        if any(sweep.metric in of_run for of_run in of_seed.values())
     }
+    means = {label: mean for label, values in last.items() if values and math.isfinite(mean := interval(values).mean)}
     choose = max if sweep.goal == "max" else min
-    return choose(means, key=lambda label: means[label].mean) if means else None
+    return choose(means, key=lambda label: means[label]) if means else None
 
 
 def table_of(sweep: Sweep, result: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
@@ -90,11 +92,19 @@ def _note(sweep: Sweep, result: Mapping[str, Any]) -> str:
     ]
     failed = [run for run in result["runs"] if run["status"] not in GOOD]
     notes += [f"{run['point']}, seed {run['seed']}: {run['status']}: {run['error']}" for run in failed]
+    good = [run for run in result["runs"] if run["status"] in GOOD]
+    notes += [
+        f"{run['point']}, seed {run['seed']}: ended early: {run['stopped']}; its last values are of then"
+        for run in good
+        if run["stopped"]
+    ]
     for name in (sweep.metric, *sweep.also):
-        good = [run for run in result["runs"] if run["status"] in GOOD]
-        if good and not any(name in run["final"] for run in good):
+        without = [run for run in good if name not in run["final"]]
+        if good and len(without) == len(good):
             known = known_metrics(Path(good[0]["folder"]))
             notes.append(f"no run has the metric '{name}': {near(name, known) or 'there are ' + ', '.join(known)}")
+        else:
+            notes += [f"{run['point']}, seed {run['seed']}: has no '{name}', and is not in its mean" for run in without]
     return "\n".join(notes)
 
 
@@ -104,7 +114,7 @@ def _labels(sweep: Sweep) -> list[str]:
 
 def _point(sweep: Sweep, label: str, results: Sequence[Result], of_seed: Mapping[int, Mapping[str, Curve]]) -> Any:
     runs = [result for result in results if result.run.point.label == label]
-    seconds = [_seconds(curves) for curves in of_seed.values() if curves]
+    seconds = [seconds_of(result.run.folder) for result in runs if result.status in GOOD]
     row: dict[str, Any] = {
         "label": label,
         "settings": dict(runs[0].run.point.settings) if runs else {},
@@ -130,10 +140,13 @@ def _run(sweep: Sweep, result: Result, curves: Curves) -> dict[str, Any]:
         "status": result.status,
         "error": result.error,
         "folder": str(result.run.folder),
-        "seconds": _seconds(of_run) if of_run else None,
+        "stopped": _stopped(result.run.folder) if result.status in GOOD else None,
+        "seconds": seconds_of(result.run.folder) if result.status in GOOD else None,
         "final": {name: curve.values_T[-1] for name, curve in of_run.items()},
     }
 
 
-def _seconds(curves: Mapping[str, Curve]) -> float:
-    return max(curve.seconds_T[-1] for curve in curves.values())
+def _stopped(folder: Path) -> str | None:
+    """Why a run was ended before its last step, by a monitor for example; None if it was not."""
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    return str(summary.get("stop_reason") or "stopped") if summary.get("status") == "stopped" else None

@@ -54,7 +54,7 @@ def run_all(runs: Sequence[SweepRun], jobs: int, logs: Path, say: Callable[[str]
         try:
             while waiting or working:
                 while waiting and len(working) < jobs:
-                    working.append(_begin(waiting.pop(0), jobs, logs))
+                    working.append(_begin(waiting.pop(0), logs))
                 time.sleep(POLL_S)
                 for job in [job for job in working if job.process.poll() is not None]:
                     working.remove(job)
@@ -75,7 +75,7 @@ def finished(folder: Path) -> bool:
     return summary.get("status") in ("completed", "stopped") and (folder / "final").is_dir()
 
 
-def _begin(result: Result, jobs: int, logs: Path) -> _Job:
+def _begin(result: Result, logs: Path) -> _Job:
     folder = result.run.folder
     if (folder / "plan.json").is_file():
         words = ["train", "--resume", str(folder)]
@@ -83,7 +83,7 @@ def _begin(result: Result, jobs: int, logs: Path) -> _Job:
         file = logs / f"{folder.name}.yaml"
         words = ["train", *train_arguments(result.run.settings, file), "--run-dir", str(folder)]
     log = logs / f"{folder.name}.log"
-    threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // jobs))
+    threads = os.environ.get("OMP_NUM_THREADS") or "1"  # not by `jobs`: the last digits depend on it
     with log.open("wb") as file:
         return _Job(result, start(words, file, subprocess.STDOUT, {"OMP_NUM_THREADS": threads}), log)
 
