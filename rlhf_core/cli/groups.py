@@ -14,6 +14,8 @@ from typing import Any
 
 import click
 
+from rlhf_core.cli.described import LENGTH, description
+
 GROUP = "rlhf.command"
 
 
@@ -86,19 +88,21 @@ class OpenGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the command list; a plugin's commands with their distribution, for none is imported."""
+        """Write the command list; a plugin's commands with their distribution. None is imported."""
         rows: list[tuple[str, str]] = []
         for name in self.list_commands(ctx):
             own_command = self.commands.get(name)
-            short = own_command.get_short_help_str(90) if own_command else ""
+            short = own_command.get_short_help_str(LENGTH) if own_command else ""
             rows.append((name, self.lazy[name][1] if name in self.lazy else short or self._summary(name)))
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
     def _summary(self, name: str) -> str:
-        """Of the command itself, else of what is below it."""
+        """Of the command itself, from its source; else of the distributions that have commands below it."""
         entries = self._added()[name]
-        return summary_of([e for e in entries if e.name == self._below(name)] or entries)
+        leaves = [e for e in entries if e.name == self._below(name)]
+        text = description(leaves[0].value) if len(leaves) == 1 else ""
+        return f"{text} ({leaves[0].distribution})" if text else summary_of(leaves or entries)
 
     def _below(self, name: str) -> str:
         return f"{self.path}.{name}".removeprefix(".")
@@ -113,8 +117,8 @@ class OpenGroup(click.Group):
 
 
 def opened(command: click.Command, path: str) -> click.Command:
-    """A plain group below which distributions add commands, as a group that takes them; any other command as it is."""
-    if type(command) is not click.Group or not any(e.name.startswith(f"{path}.") for e in command_entries()):
+    """A plain group as one that takes commands of distributions; any other command as it is."""
+    if type(command) is not click.Group:
         return command
     options = ("params", "callback", "help", "epilog", "short_help", "context_settings", "no_args_is_help", "hidden")
     given: dict[str, Any] = {name: getattr(command, name) for name in options}

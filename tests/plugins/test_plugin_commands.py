@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from .conftest import Fakes
 
 CODE = """
@@ -24,9 +26,9 @@ def test_a_plugin_adds_commands_at_any_depth(fakes: Fakes) -> None:
     for words in (["weigh"], ["reward", "weigh"], ["lab", "weigh"]):
         out = fakes.rlhf(*words, "--size", "5")
         assert (out.returncode, out.stdout) == (0, "weighed 5\n"), out.stderr
-    assert "weigh" in fakes.rlhf("--help").stdout
+    assert "Weigh it. (acme-scales)" in fakes.rlhf("--help").stdout
     said = fakes.rlhf("reward", "--help").stdout
-    assert "(acme-scales)" in said
+    assert "Weigh it. (acme-scales)" in said
     assert "score" in said
     out = fakes.rlhf("lab", "wiegh")
     assert out.returncode == 2
@@ -34,8 +36,8 @@ def test_a_plugin_adds_commands_at_any_depth(fakes: Fakes) -> None:
 
 
 def test_a_command_is_imported_only_when_called_and_may_be_switched_off(fakes: Fakes) -> None:
-    fakes.add("sick-scales", "[rlhf.command]\nweigh = sick_scales:weigh\n", "raise OSError('no scales')")
-    assert "(sick-scales)" in fakes.rlhf("--help").stdout
+    fakes.add("sick-scales", "[rlhf.command]\nweigh = sick_scales:weigh\n", CODE + "raise OSError('no scales')")
+    assert "Weigh it. (sick-scales)" in fakes.rlhf("--help").stdout
     out = fakes.rlhf("weigh")
     assert out.returncode == 2
     assert "sick-scales 1.0" in out.stderr
@@ -57,3 +59,24 @@ def test_the_cores_commands_cannot_be_replaced_and_twins_are_refused(fakes: Fake
     out = fakes.rlhf("weigh")
     assert out.returncode == 2
     assert "acme-scales 1.0, other-scales 1.0" in out.stderr
+
+
+@pytest.mark.parametrize(
+    ("decorators", "said"),
+    [
+        ('@click.command(help="Weigh.")\n@click.option("--size", help="Not this.")\n', "Weigh. (acme-scales)"),
+        ('@click.group("w", short_help="Short.", help="Long.")\n', "Short. (acme-scales)"),
+        ("@click.command\n", "Of the docstring. (acme-scales)"),
+    ],
+)
+def test_help_of_a_plugins_command_is_read_from_its_source(fakes: Fakes, decorators: str, said: str) -> None:
+    """Nothing is imported: the module would raise."""
+    code = f'import click\n{decorators}def weigh():\n    """Of the docstring. More."""\nraise OSError\n'
+    fakes.add("acme-scales", "[rlhf.command]\nreward.weigh = acme_scales:weigh\n", code)
+    assert said in fakes.rlhf("reward", "--help").stdout
+
+
+@pytest.mark.parametrize("code", ["def weigh(:", "from nowhere import weigh"])
+def test_a_command_whose_source_does_not_say_is_described_by_its_distribution(fakes: Fakes, code: str) -> None:
+    fakes.add("acme-scales", "[rlhf.command]\nreward.weigh = acme_scales:weigh\n", code)
+    assert "(acme-scales)" in fakes.rlhf("reward", "--help").stdout
