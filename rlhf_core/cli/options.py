@@ -26,31 +26,16 @@ def unsafe_option(command: F) -> F:
     return click.option("--unsafe-local-execution", is_flag=True, help=text)(command)
 
 
+def component_option(flag: str, kind: str, text: str) -> Callable[[F], F]:
+    """An option that names an installed component."""
+    return click.option(flag, metavar="NAME", shell_complete=complete.components(kind), help=text)
+
+
 RUN_OPTIONS = (
-    click.option(
-        "--algo",
-        metavar="NAME",
-        shell_complete=complete.components("trainer"),
-        help="Algorithm, for example grpo, sft, reward_model.",
-    ),
-    click.option(
-        "--reward",
-        metavar="NAME",
-        shell_complete=complete.components("reward"),
-        help="Reward, for example ensemble or verifier.",
-    ),
-    click.option(
-        "--loss",
-        metavar="NAME",
-        shell_complete=complete.components("loss"),
-        help="Loss; default is the algorithm's own.",
-    ),
-    click.option(
-        "--advantage",
-        metavar="NAME",
-        shell_complete=complete.components("advantage"),
-        help="Advantage estimator; default is the algorithm's own.",
-    ),
+    component_option("--algo", "trainer", "Algorithm, for example grpo, sft, reward_model."),
+    component_option("--reward", "reward", "Reward, for example ensemble or verifier."),
+    component_option("--loss", "loss", "Loss; default is the algorithm's own."),
+    component_option("--advantage", "advantage", "Advantage estimator; default is the algorithm's own."),
     click.option(
         "--model",
         metavar="M",

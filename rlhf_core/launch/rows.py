@@ -95,6 +95,12 @@ def read_all(config: RunConfig, ctx: BuildContext) -> Rows | None:
     return Rows(what, train, heldout, dict(datasets.counts), datasets.weights)
 
 
+def cause(error: Exception) -> str:
+    """Type and first line of an error of another library."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:200] if lines else ''}"
+
+
 def check_hub_dataset(source: Any) -> None:
     """Look a dataset up at the hub, or among what was downloaded before; its rows are not downloaded.
 
@@ -107,10 +113,9 @@ def check_hub_dataset(source: Any) -> None:
     try:
         found = datasets.load_dataset_builder(path, subset, revision=getattr(source, "revision", None)).info.splits
     except Exception as error:  # the hub fails in as many ways as there are networks
-        why = str(error).strip().splitlines()
         raise DatasetError(
             f"dataset '{path}'{f' (subset {subset})' if subset else ''} cannot be found",
-            why=f"{type(error).__name__}: {why[0][:200] if why else ''}",
+            why=cause(error),
             fix="check the path or the id; without a network, download it elsewhere and give its folder",
         ) from error
     for split in (getattr(source, "split", None), getattr(source, "heldout_split", None)):
@@ -137,9 +142,8 @@ def check_hub_model(path: str, where: str) -> None:
     try:
         AutoConfig.from_pretrained(path)
     except Exception as error:  # the hub fails in as many ways as there are networks
-        why = str(error).strip().splitlines()
         raise ModelError(
             f"{where}: there is no folder '{path}' here, and the Hugging Face hub gives no model of that name",
-            why=f"{type(error).__name__}: {why[0][:200] if why else ''}",
+            why=cause(error),
             fix="check the spelling and the network; for a private model set HF_TOKEN",
         ) from error

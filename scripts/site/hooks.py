@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
@@ -53,3 +55,13 @@ def generated(path: str, config: Any) -> File:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Point links at pages of the site."""
     return relink(markdown, page.file.src_uri)
+
+
+def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
+    """A pipe in the code of a table's cell is escaped in the source; Markdown leaves the backslash in."""
+    return re.sub(r"<td[^>]*>.*?</td>", lambda cell: cell[0].replace(r"\|", "|"), html, flags=re.DOTALL)
+
+
+def on_post_build(config: Any) -> None:
+    """A site without a server has no page for addresses that do not exist; its links begin with a slash."""
+    (Path(config.site_dir) / "404.html").unlink(missing_ok=True)
