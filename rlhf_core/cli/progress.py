@@ -55,7 +55,7 @@ class StepPrinter:
             TextColumn("{task.fields[text]}"),
         )
         self.bar = Progress(*columns, console=self.console, disable=not self.live)
-        self.task = self.bar.add_task(self.name, total=None, text="")
+        self.task = self.bar.add_task(self.name, total=getattr(config.trainer, "steps", None), text="")
 
     def __enter__(self) -> StepPrinter:
         self.bar.start()
