@@ -10,6 +10,8 @@ drawn and to the first completion in the list.
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import os
 import random
@@ -113,10 +115,12 @@ def write_page(run: Path) -> tuple[Path, float]:
     return run / "report.html", time.perf_counter() - start
 
 
-def completions_on(page: Path) -> int:
-    """How many the page holds; of long ones it is given as many as fit, evenly thinned."""
-    data = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page.read_text(), re.DOTALL)[0]
-    return len(json.loads(data)["rows"])
+def completions_on(page: Path) -> tuple[int, int]:
+    """How many completions the page holds, and how many of them token by token; what does not fit is thinned."""
+    data = re.findall(r'<script type="text/plain" id="data">(.*?)</script>', page.read_text(), re.DOTALL)[0]
+    raw = gzip.decompress(base64.b64decode(data))
+    packed = json.loads(raw[4 : 4 + int.from_bytes(raw[:4], "big")])
+    return len(packed["rows"]), sum("ids" in packed["shapes"][row[0]] for row in packed["rows"])
 
 
 def opening(page: Path) -> dict[str, float]:
@@ -149,9 +153,11 @@ def measured(words: int | None) -> dict[str, Any]:
         rounds = [opening(page) for _ in range(ROUNDS)]
         first = {name: round(statistics.median(r[name] for r in rounds), 2) for name in rounds[0]}
         size = page.stat().st_size
+        shown, token_by_token = completions_on(page)
         return {
             "completions": COMPLETIONS,
-            "completions_on_page": completions_on(page),
+            "completions_on_page": shown,
+            "token_by_token": token_by_token,
             "trace_megabytes": round((run / "trace.jsonl").stat().st_size / 1e6, 1),
             "page_megabytes": round(size / 1e6, 2),
             "seconds_to_first": first,

@@ -16,8 +16,10 @@ from rlhf_plugin_report.media import MediaReader
 
 log = logging.getLogger("rlhf.report")
 Row = Mapping[str, Any]
-BYTES = 5_000_000
-"""Of completions on one page; above, they are thinned evenly, so that the page opens at once."""
+BYTES = 60_000_000
+"""Of completions of a run that are read for a page at all, before they are packed."""
+TEXT = 100_000
+"""Characters of a text; what comes after them is counted."""
 SHOWN = (
     "text",
     "score",
@@ -33,6 +35,8 @@ SHOWN = (
 )
 PER_TOKEN = ("logprobs", "trainer_logprobs", "old_logprobs", "ref_logprobs", "entropies", "advantages", "values")
 """Lists ``[T]``; ``returns`` and ``mask`` besides."""
+TOKENS = ("ids", "pieces", "returns", "mask", *PER_TOKEN)
+"""Of a completion's row: what is there once for each token."""
 PROMPTS = ("prompt", "set_aside", "filtered")
 """Events of a prompt with its completions; the last two were not trained on."""
 POINTS = 3000
@@ -44,8 +48,8 @@ class TraceView:
     """What the page takes from a trace."""
 
     rollouts: Sequence[Row]
-    left_out: int
-    """Completions that were thinned out."""
+    left_out: str
+    """What was thinned out and by which rule, "" if nothing was."""
     unread: int
     """Rows that lack what a prompt's row has."""
     quantity: str
@@ -76,7 +80,7 @@ def read_completions(run: StoredRun, trace: Sequence[Row], limit: int) -> TraceV
     rows = [_example(*one) if examples else _completion(*one, pieces, media) for one in kept]
     return TraceView(
         rows,
-        len(flat) - len(kept),
+        _left_out(len(flat), len(kept), limit, "examples" if examples else "completions"),
         unread,
         quantity,
         _distribution(measured),
@@ -115,6 +119,13 @@ def _thinned(flat: list[tuple[Row, int, Row]], limit: int) -> list[tuple[Row, in
     return flat if count == len(flat) else [flat[i * len(flat) // count] for i in range(count)]
 
 
+def _left_out(count: int, kept: int, limit: int, what: str) -> str:
+    if kept == count:
+        return ""
+    why = f"a page shows {limit} of a run (--rollouts)" if kept == limit else f"they are over {BYTES / 1e6:g} MB"
+    return f"{kept} of {count} {what} are on this page, evenly over the trace: {why}. All are in trace.jsonl"
+
+
 def _size(completion: Row) -> int:
     """About the bytes of a completion on the page."""
     lists = sum(len(completion[key]) for key in PER_TOKEN if isinstance(completion.get(key), list))
@@ -125,7 +136,8 @@ def _completion(
     row: Row, place: int, completion: Row, pieces: Callable[[Any], list[str]] | None, shown_media: MediaReader
 ) -> Row:
     out = {key: completion[key] for key in SHOWN if completion.get(key) not in (None, "", {}, [])}
-    out |= {"step": row["step"], "id": row["prompt_id"], "prompt": row["prompt"], "place": place}
+    out |= {key: cut(str(out[key])) for key in ("text", "detail") if key in out}
+    out |= {"step": row["step"], "id": row["prompt_id"], "prompt": cut(str(row["prompt"])), "place": place}
     out["scores"] = [c.get("score") for c in row["completions"]]
     if "seed" in completion:
         out["seed"] = str(completion["seed"])  # of 64 bits, which JavaScript's numbers do not hold
@@ -143,10 +155,15 @@ def _completion(
 
 
 def _example(row: Row, place: int, example: Row) -> Row:
-    texts = {k: v for k, v in example.items() if isinstance(v, str) and k != "id"}
+    texts = {k: cut(v) for k, v in example.items() if isinstance(v, str) and k != "id"}
     numbers = {k: v for k, v in example.items() if isinstance(v, int | float) and k != "tokens"}
     out = {"step": row["step"], "id": example["id"], "place": place, "tokens": example["tokens"], "parts": numbers}
     return {**out, "prompt": texts.pop("prompt", ""), "texts": texts, "example": True}
+
+
+def cut(text: str) -> str:
+    """The first :data:`TEXT` characters, and how many there are behind them."""
+    return text if len(text) <= TEXT else f"{text[:TEXT]} … ({len(text) - TEXT} more characters in the run's files)"
 
 
 def _number(row: Row, key: str) -> bool:

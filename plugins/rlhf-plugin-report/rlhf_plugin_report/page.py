@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
 from rlhf_plugin_report.charts import COLOURS, DASHES, draw, library
-from rlhf_plugin_report.pack import packed
-from rlhf_plugin_report.read import PageView
+from rlhf_plugin_report.fit import LEAST_DATA, MOST_BYTES, fitted
+from rlhf_plugin_report.pack import in_script, zipped
+from rlhf_plugin_report.read import PageView, RunView
 
-SCRIPTS = ("tools.js", "charts.js", "tokens.js", "rollouts.js", "page.js")
+SCRIPTS = ("tools.js", "unpack.js", "charts.js", "tokens.js", "rollouts.js", "page.js")
 """Of the page, in this order."""
 OPEN = ("Reward", "Scores and lengths", "Held out", "Loss and gradient")
 """Groups of charts that begin unfolded."""
@@ -19,38 +21,46 @@ OPEN = ("Reward", "Scores and lengths", "Held out", "Loss and gradient")
 def render(page: PageView) -> str:
     """The page: scripts, style and data inside, nothing fetched.
 
-    Every text of the run is escaped: in HTML by the template, in data by never closing its script.
+    Every text of the run is escaped: in HTML by the template; data are base64.
     """
+    charts = draw(page.runs)
+    items = {chart.place: chart.item for _, of_group in charts for chart in of_group}
+    beside = {
+        "charts": {"colours": COLOURS, "dashes": DASHES, "items": items},
+        "sources": {run.name: run.sources for run in page.runs},
+    }
+    around: dict[str, Any] = {
+        "charts": charts,
+        "open": OPEN,
+        "colours": COLOURS,
+        "library": in_script(zipped(library().encode())) if charts else "",
+        "style": _asset("page.css"),
+        "script": "\n".join(_asset(name) for name in SCRIPTS),
+        **_kinds(page.runs),
+    }
+    room = max(LEAST_DATA, MOST_BYTES - len(_filled(page, data="", **around).encode("utf-8", "replace")))
+    runs, data = fitted(page.runs, room * 3 // 4, beside)
+    whole = _filled(replace(page, runs=runs), data=in_script(data), **{**around, **_kinds(runs)})
+    return whole.encode("utf-8", "replace").decode()  # half of a surrogate pair, which JSON may hold, is no text
+
+
+def _kinds(runs: Sequence[RunView]) -> dict[str, Any]:
+    rollouts = [row for run in runs for row in run.rollouts]
+    return {
+        "per_token": any("ids" in row for row in rollouts),
+        "examples": any("example" in row for row in rollouts),
+        "count": len(rollouts),
+    }
+
+
+def _filled(page: PageView, **values: Any) -> str:
     from jinja2 import Environment, PackageLoader, select_autoescape
 
     environment = Environment(
         loader=PackageLoader("rlhf_plugin_report"), autoescape=select_autoescape(["html"]), trim_blocks=True
     )
-    charts = draw(page.runs)
-    rollouts = [{**row, "run": run.name} for run in page.runs for row in run.rollouts]
-    per_token = any("pieces" in row for row in rollouts)
-    items = {chart.place: chart.item for _, of_group in charts for chart in of_group}
-    return environment.get_template("page.html").render(
-        page=page,
-        charts=charts,
-        open=OPEN,
-        colours=COLOURS,
-        library=library() if charts else "",
-        items=_inside_script({"colours": COLOURS, "dashes": DASHES, "items": items}),
-        style=_asset("page.css"),
-        script="\n".join(_asset(name) for name in SCRIPTS),
-        data=_inside_script({**packed(rollouts), "sources": {run.name: run.sources for run in page.runs}}),
-        per_token=per_token,
-        examples=any("example" in row for row in rollouts),
-        count=len(rollouts),
-    )
+    return environment.get_template("page.html").render(page=page, **values)
 
 
 def _asset(name: str) -> str:
     return (files("rlhf_plugin_report") / "templates" / name).read_text(encoding="utf-8")
-
-
-def _inside_script(value: Any) -> str:
-    """JSON that can stand in a script element, whatever its texts hold."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")

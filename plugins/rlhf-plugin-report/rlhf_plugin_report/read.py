@@ -32,8 +32,8 @@ class RunView:
     """Rows of its metrics by step, evaluations merged into their step."""
     rollouts: Sequence[Mapping[str, Any]]
     """Completions that the trace kept, evenly thinned to the limit."""
-    left_out: int
-    """Completions of the trace that were thinned out."""
+    notes: Sequence[str]
+    """What of the trace is not on the page, and by which rule."""
     examples: Sequence[Mapping[str, Any]]
     """Held-out prompts with the completion at the first and the last evaluation."""
     environment: Mapping[str, str]
@@ -102,7 +102,7 @@ def read_run(run: StoredRun, name: str, limit: int) -> RunView:
         ],
         steps,
         view.rollouts,
-        view.left_out,
+        [view.left_out] if view.left_out else [],
         _examples(samples),
         _environment(run),
         lights_of(run, trace, run.metrics),

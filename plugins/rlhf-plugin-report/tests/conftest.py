@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import re
 import shutil
@@ -59,14 +61,18 @@ def page_of(*runs: Path) -> str:
 
 def data_of(page: str) -> list[dict[str, Any]]:
     """The completions, unpacked as the page's script does it."""
-    text = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[0]
-    packed = json.loads(text)
-    kinds = packed["kinds"]
+    packed, texts = unpacked(page)
+    kinds, shapes = packed["kinds"], packed["shapes"]
+
+    def mapping(of: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        return lambda row: {key: of(value) for key, value in zip(shapes[row[0]], row[1:], strict=True)}
+
     readers: dict[str, Callable[[Any], Any]] = {
-        **dict.fromkeys(kinds["texts"], lambda n: packed["texts"][n]),
+        **dict.fromkeys(kinds["texts"], texts.__getitem__),
         **dict.fromkeys(kinds["values"], lambda n: packed["values"][n]),
-        **dict.fromkeys(kinds["pieces"], lambda places: [packed["texts"][n] for n in places]),
-        **dict.fromkeys(kinds["mappings"], lambda row: dict(zip(packed["shapes"][row[0]], row[1:], strict=True))),
+        **dict.fromkeys(kinds["pieces"], lambda places: [texts[n] for n in places]),
+        **dict.fromkeys(kinds["mappings"], mapping(lambda value: value)),
+        **dict.fromkeys(kinds["textMappings"], mapping(texts.__getitem__)),
     }
     return [
         {
@@ -75,6 +81,24 @@ def data_of(page: str) -> list[dict[str, Any]]:
         }
         for row in packed["rows"]
     ]
+
+
+def unpacked(page: str) -> tuple[dict[str, Any], list[str]]:
+    """What was packed, and its texts."""
+    text = re.findall(r'<script type="text/plain" id="data">(.*?)</script>', page, re.DOTALL)[0]
+    data = gzip.decompress(base64.b64decode(text))
+    end = 4 + int.from_bytes(data[:4], "big")
+    packed, stream = json.loads(data[4:end]), iter(data[end:])
+
+    def number() -> int:
+        first = next(stream)
+        if first < 192:
+            return first
+        if first < 255:
+            return 192 + (first - 192) * 256 + next(stream)
+        return int.from_bytes(bytes(next(stream) for _ in range(3)), "big")
+
+    return packed, ["".join(packed["words"][number()] for _ in range(number())) for _ in range(packed["texts"])]
 
 
 def change_rows(file: Path, change: Callable[[dict[str, Any]], None]) -> None:

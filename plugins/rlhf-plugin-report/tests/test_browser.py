@@ -18,6 +18,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
 def opened(page: str, folder: Path, script: str, size: str = "1280,20000") -> str:
     """The page's document after a script of the test's own, whose exceptions are errors."""
     file = folder / "page.html"
+    script = f"document.addEventListener('ready', () => {{ {script} }});"
     file.write_text(page.replace("</body>", f"<script>{script}</script></body>"))
     flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", f"--window-size={size}"]
     done = subprocess.run(

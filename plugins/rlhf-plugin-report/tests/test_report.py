@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import random
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+import rlhf_plugin_report.page
 from rlhf_core.sdk import find_run
 from rlhf_plugin_report.charts import draw
 from rlhf_plugin_report.cli import report
+from rlhf_plugin_report.fit import fitted
 from rlhf_plugin_report.page import render
-from rlhf_plugin_report.read import read_page
+from rlhf_plugin_report.read import PageView, read_page
 
 from .conftest import change_rows, data_of, page_of
 
@@ -100,22 +104,51 @@ def test_several_runs_show_the_settings_that_differ(run: Path, copy: Path) -> No
 
 def test_a_long_trace_is_thinned_and_the_page_says_so(run: Path) -> None:
     view = read_page([find_run(str(run))], 5)
-    assert (len(view.runs[0].rollouts), view.runs[0].left_out) == (5, 11)
+    assert len(view.runs[0].rollouts) == 5
     assert {row["step"] for row in view.runs[0].rollouts} == {1, 2}
-    assert "11 further completions are in trace.jsonl" in render(view)
+    assert "5 of 16 completions are on this page, evenly over the trace: a page shows 5 of a run" in render(view)
     (bands,) = [c for _, charts in draw(view.runs) for c in charts if c.item["kind"] == "bands"]
     assert [len(s["step"]) for s in bands.item["series"]] == [2], "quantiles are of every completion"
 
 
-def test_long_completions_are_thinned_by_their_size(copy: Path) -> None:
+def test_what_does_not_fit_is_left_out_by_a_rule_that_the_page_states(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """First the numbers of tokens, then completions."""
+    rng = random.Random(0)
+    (one,) = read_page([find_run(str(run))], 100).runs
+    row = next(row for row in one.rollouts if "ids" in row)
+    rows = [
+        {**row, "text": f"{rng.random()} {rng.random()}", "logprobs": [-rng.random() for _ in row["ids"]]}
+        for _ in range(400)
+    ]
+    (whole,), data = fitted([replace(one, rollouts=rows)], 10**7, {})
+    assert whole.notes == []
+    (view,), smaller = fitted([whole], len(data) - 3000, {})
+    assert len(data) - 6000 < len(smaller) <= len(data) - 3000
+    kept = sum("ids" in row for row in view.rollouts)
+    assert 200 < kept < 400
+    assert len(view.rollouts) == 400
+    assert view.notes[0].startswith(f"token by token are {kept} of the 400 completions whose tokens")
+    (view,), smaller = fitted([whole], len(data) // 4, {})
+    assert len(data) // 6 < len(smaller) <= len(data) // 4
+    assert 100 < len(view.rollouts) < 400
+    assert view.notes[-1].startswith(f"{len(view.rollouts)} of 400 completions are on this page, evenly over the trace")
+    monkeypatch.setattr(rlhf_plugin_report.page, "MOST_BYTES", 0)
+    monkeypatch.setattr(rlhf_plugin_report.page, "LEAST_DATA", len(data))
+    page = render(PageView([whole], []))
+    assert f'<p class="note">{view.notes[0]}.</p>'.split(" are ")[0] in page
+    assert len(data_of(page)) == 400
+
+
+def test_a_text_of_megabytes_is_cut_and_says_so(copy: Path) -> None:
     def grow(row: dict[str, Any]) -> None:
         for one in row.get("completions", ()):
-            one["text"] = "long " * 200_000
+            one["text"] = "long " * 30_000
 
     change_rows(copy / "trace.jsonl", grow)
-    view = read_page([find_run(str(copy))], 100).runs[0]
-    assert 1 <= len(view.rollouts) < 6
-    assert len(view.rollouts) + view.left_out == 16
+    texts = {row["text"] for row in data_of(page_of(copy))}
+    assert texts == {f"{'long ' * 20_000} … (50000 more characters in the run's files)"}
 
 
 def test_a_sound_can_be_heard_and_no_other_file_is_read(copy: Path, tmp_path: Path) -> None:

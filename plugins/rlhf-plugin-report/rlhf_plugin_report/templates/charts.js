@@ -1,6 +1,8 @@
 /* Charts, drawn by bokeh when they come into view, in the colours of the theme. */
 const Charts = (() => {
-  const { colours, dashes, items } = JSON.parse(field("charts").textContent);
+  let colours = [];
+  let dashes = [];
+  let items = {};
   const style = (n) => ({ line_color: colours[n % colours.length], line_dash: dashes[Math.floor(n / colours.length) % dashes.length] });
   const finite = (values) => values.map((value) => (value === null ? NaN : value));
   const short = (text) => (text.length > 46 ? `${text.slice(0, 45)}…` : text);
@@ -67,13 +69,19 @@ const Charts = (() => {
       draw(target.firstElementChild);
     }
   }, { rootMargin: "300px" });
+  const load = async () => field("library") && Unpack.script("library");
+  const start = (data) => {
+    ({ colours, dashes, items } = data);
+    watch();
+  };
   const watch = () => {
     for (const frame of document.querySelectorAll("figure")) seen.observe(frame);
   };
   const redraw = () => {
+    if (!window.Bokeh) return; // not unpacked yet
     for (const place of document.querySelectorAll("figure > div")) place.replaceChildren();
     for (const frame of document.querySelectorAll("figure")) seen.unobserve(frame);
     watch();
   };
-  return { watch, redraw };
+  return { load, start, redraw };
 })();

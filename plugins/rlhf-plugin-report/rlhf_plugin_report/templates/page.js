@@ -28,6 +28,19 @@
     Charts.redraw();
   });
   show();
-  Rollouts.start();
-  Charts.watch();
+  const start = async () => {
+    try {
+      const library = Charts.load();
+      const { rows, charts, sources } = await Unpack.data();
+      Rollouts.start(rows, sources);
+      await library;
+      Charts.start(charts);
+      root.dataset.ready = "yes";
+      document.dispatchEvent(new Event("ready"));
+    } catch (error) {
+      field("count").textContent = `The page's data could not be unpacked (${error}): it needs a browser of 2023 or later, and the whole file.`;
+      throw error;
+    }
+  };
+  start();
 })();

@@ -1,18 +1,7 @@
-/* The list of completions (or, of a run that learns from data, examples): unpacked, filtered, ordered, shown. */
+/* The list of completions (or, of a run that learns from data, examples): filtered, ordered, shown. */
 const Rollouts = (() => {
-  /* The inverse of pack.py. */
-  const unpacked = ({ texts, values, shapes, kinds, rows }) => {
-    const read = (key, value) => {
-      if (kinds.texts.includes(key)) return texts[value];
-      if (kinds.pieces.includes(key)) return value.map((n) => texts[n]);
-      if (kinds.values.includes(key)) return values[value];
-      if (kinds.mappings.includes(key)) return Object.fromEntries(shapes[value[0]].map((name, i) => [name, value[i + 1]]));
-      return value;
-    };
-    return rows.map((row) => Object.fromEntries(shapes[row[0]].map((key, i) => [key, read(key, row[i + 1])])));
-  };
-  const packed = JSON.parse(field("data").textContent);
-  const rows = unpacked(packed);
+  let rows = [];
+  let sources = {};
   const PAGE = 50;
   let shown = PAGE;
   const part = (row, name, otherwise) => row.parts?.[name] ?? otherwise;
@@ -68,7 +57,7 @@ const Rollouts = (() => {
     const details = element("details");
     details.append(element("summary", row.example ? "details" : "parts of the score, verdict, details"));
     if (row.parts && !row.example) details.append(element("div", "parts of the score", "label"), pairs(row.parts));
-    if (row.detail) details.append(element("div", "verdict or judge's reason", "label"), element("div", row.detail, "completion"));
+    if (row.detail) details.append(element("div", "verdict or judge's reason", "label"), folded(row.detail, "completion"));
     if (row.info) details.append(element("div", "episode: calls, rewards and state that the agent or environment left", "label"), pairs(row.info));
     const rest = { id: row.id, "completion of its prompt": row.place };
     if (row.segments) rest.turns = row.segments.map(([from, to, role]) => `${role} ${from}-${to}`).join(", ");
@@ -80,11 +69,11 @@ const Rollouts = (() => {
   const item = (row) => {
     const li = element("li");
     li.append(meta(row));
-    if (row.prompt) li.append(element("div", row.prompt, "prompt"));
+    if (row.prompt) li.append(folded(row.prompt, "prompt"));
     for (const one of row.media || []) li.append(medium(one));
-    if (row.pieces) li.append(Tokens.box(row, field("colour").value, packed.sources[row.run] || {}));
-    else if (!row.example) li.append(element("div", row.text ?? "", "completion"));
-    for (const [name, text] of Object.entries(row.texts || {})) li.append(element("div", name, "label"), element("div", text, "completion"));
+    if (row.ids) li.append(Tokens.box(row, field("colour").value, sources[row.run] || {}));
+    else if (!row.example) li.append(folded(row.text ?? "", "completion"));
+    for (const [name, text] of Object.entries(row.texts || {})) li.append(element("div", name, "label"), folded(text, "completion"));
     li.append(more(row));
     return li;
   };
@@ -94,14 +83,16 @@ const Rollouts = (() => {
     const step = field("step").value;
     const run = field("run")?.value;
     const traced = field("traced")?.checked;
-    const fits = (row) => (step === "" || row.step === Number(step)) && (!run || row.run === run) && (!traced || row.pieces) && (!text || words(row).includes(text));
+    const fits = (row) => (step === "" || row.step === Number(step)) && (!run || row.run === run) && (!traced || row.ids) && (!text || words(row).includes(text));
     const found = rows.filter(fits).sort(ORDERS[field("order").value]);
     field("list").replaceChildren(...found.slice(0, shown).map(item));
     field("count").textContent = rows.length ? `${Math.min(shown, found.length)} of ${found.length} ${rows[0].example ? "examples" : "completions"}` : "";
     field("more").hidden = found.length <= shown;
     if (field("colour")) Tokens.scale(field("colour").value);
   };
-  const start = () => {
+  const start = (ofPage, sourcesOfPage) => {
+    rows = ofPage;
+    sources = sourcesOfPage;
     for (const name of ["text", "run", "step", "order", "traced", "colour"]) {
       field(name)?.addEventListener("input", () => {
         shown = PAGE;

@@ -1,5 +1,6 @@
 /* Tokens of a completion: their colours, and where a token's numbers come from. */
 const Tokens = (() => {
+  const MOST = 2000; // drawn at once
   const at = (list, n) => (list ? list[n] : undefined);
   const ratioOf = (row, n) => {
     if (!row.trainer_logprobs) return undefined;
@@ -114,12 +115,26 @@ const Tokens = (() => {
     const panel = element("div");
     panel.setAttribute("aria-live", "polite");
     let chosen = -1;
-    const spans = row.pieces.map((piece, n) => {
+    const spans = [];
+    const add = (piece) => {
+      const n = spans.length;
       const span = element("span", piece, row.mask && !row.mask[n] ? "token given" : "token");
       span.style.background = shade(row, n, by);
       span.dataset.n = n;
-      return span;
-    });
+      spans.push(span);
+      const start = (row.segments || []).find(([from]) => from === n);
+      if (start) text.append(element("span", start[2], "author"));
+      text.append(span);
+    };
+    const pieces = row.pieces;
+    pieces.slice(0, MOST).forEach(add);
+    if (pieces.length > MOST) {
+      const button = unfolding(`${pieces.length - MOST} more tokens`, () => {
+        button.remove();
+        pieces.slice(MOST).forEach(add);
+      });
+      text.append(button);
+    }
     const choose = (n) => {
       if (n < 0 || n >= spans.length) return;
       spans[chosen]?.classList.remove("chosen");
@@ -127,11 +142,6 @@ const Tokens = (() => {
       spans[n].classList.add("chosen");
       panel.replaceChildren(table(row, n, source));
     };
-    spans.forEach((span, n) => {
-      const start = (row.segments || []).find(([from]) => from === n);
-      if (start) text.append(element("span", start[2], "author"));
-      text.append(span);
-    });
     text.tabIndex = 0;
     text.setAttribute("role", "group");
     text.setAttribute("aria-label", "Completion, token by token: left and right arrow show a token's numbers");
