@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_core.api import PromptGroup, Rollout, Score
+from rlhf_core.api import PluginError, PromptGroup, Rollout, Score
 from rlhf_plugin_dpo.items import PairItem, Side, make_pair
 
 TIE = 1e-12
@@ -62,6 +62,13 @@ def no_pair(gap: float, margin: float, best: Rollout, worst: Rollout) -> str:
 
 def pair_of(name: str, group: PromptGroup, best: Rollout, worst: Rollout) -> PairItem:
     """The pair of two completions of one prompt, with the masks of their rollouts."""
+    for rollout in (best, worst):
+        if any(segment.prompt_ids for segment in rollout.segments[1:]):
+            raise PluginError(
+                f"a pair of {rollout.prompt_id} cannot be made: the agent rewrote its context in mid-episode",
+                why="losses on pairs read each side as one sequence",
+                fix="choose a chat template that keeps earlier turns as they are, or an algorithm without pairs (grpo)",
+            )
     pair = make_pair(name, group.token_ids, best.completion_ids, worst.completion_ids)
     return replace(
         pair,

@@ -57,8 +57,9 @@ class PolicyMicroBatcher:
 
 def positions(samples: Sequence[TrainingSample], options: ForwardOptions) -> int:
     """Positions that one forward over the samples computes, padding included."""
-    prompts = [len(p) for p in {s.prompt_ids for s in samples}] if options.share_prefix else []
-    rows = [len(s.completion_ids) + (0 if options.share_prefix else len(s.prompt_ids)) for s in samples]
+    pieces = [piece for s in samples for piece in s.pieces]
+    prompts = [len(p) for p in {prompt for prompt, _ in pieces}] if options.share_prefix else []
+    rows = [len(ids) + (0 if options.share_prefix else len(prompt)) for prompt, ids in pieces]
     if options.packing:
         return sum(prompts) + sum(rows)
     return len(prompts) * max(prompts, default=0) + len(rows) * max(rows, default=0)
@@ -72,11 +73,11 @@ def flops(samples: Sequence[TrainingSample], share_prefix: bool, width: int) -> 
     """
     tokens = pairs = 0
     seen_prompts: set[tuple[int, ...]] = set()
-    for sample in samples:
-        prompt, completion = len(sample.prompt_ids), len(sample.completion_ids)
-        if not share_prefix or sample.prompt_ids not in seen_prompts:
+    for prompt_ids, completion_ids in (piece for sample in samples for piece in sample.pieces):
+        prompt, completion = len(prompt_ids), len(completion_ids)
+        if not share_prefix or prompt_ids not in seen_prompts:
             tokens, pairs = tokens + prompt, pairs + prompt * prompt // 2
-            seen_prompts.add(sample.prompt_ids)
+            seen_prompts.add(prompt_ids)
         tokens, pairs = tokens + completion, pairs + completion * prompt + completion * completion // 2
     return tokens + pairs / (6 * width)
 

@@ -14,11 +14,11 @@ import torch
 from rlhf_core.batches import TokenBatch
 from rlhf_core.contracts import contract_error
 from rlhf_core.kernels.padded import Ids
-from rlhf_core.policy.forward import completion_hidden, completion_logprobs
+from rlhf_core.policy.forward import CompletionLogprobs, completion_hidden, completion_logprobs
 from rlhf_core.policy.forward_options import ALL, ForwardOptions
 from rlhf_core.strategy.no_grad_forward import Compute
 from rlhf_core.trainers.common.micro_batches import MicroBatcher
-from rlhf_core.trainers.common.training_sample import Floats, TrainingSample
+from rlhf_core.trainers.common.training_sample import Floats, TrainingSample, prompts_and_completions
 
 
 class PolicyModule(torch.nn.Module):
@@ -55,12 +55,12 @@ class PolicyModule(torch.nn.Module):
     def _batch(self, samples: Sequence[TrainingSample]) -> TokenBatch:
         out = completion_logprobs(
             self.model,
-            [i.prompt_ids for i in samples],
-            [i.completion_ids for i in samples],
+            *prompts_and_completions(samples),
             temperature=self.temperature,
             entropy=True,
             **self.options.as_arguments,
         )
+        out = by_episode(out, samples)
         device, width = out.logprobs_BT.device, out.logprobs_BT.shape[1]
 
         def grid(rows: Sequence[Any], dtype: type = np.float32) -> torch.Tensor:
@@ -76,7 +76,7 @@ class PolicyModule(torch.nn.Module):
         values_BT = None
         if self.critic is not None:
             hidden_NH = out.hidden_NH if self.on_policy_trunk else None
-            values_N = self._values([i.prompt_ids for i in samples], [i.completion_ids for i in samples], hidden_NH)
+            values_N = self._values(*prompts_and_completions(samples), hidden_NH)
             values_BT = values_N.new_zeros(out.mask_BT.shape).masked_scatter(out.mask_BT, values_N)
         return TokenBatch(
             logprobs_BT=out.logprobs_BT,
@@ -117,12 +117,12 @@ class PolicyModule(torch.nn.Module):
         """
         out = completion_logprobs(
             self.model if model is None else model,
-            [i.prompt_ids for i in samples],
-            [i.completion_ids for i in samples],
+            *prompts_and_completions(samples),
             temperature=self.temperature,
             entropy=entropy,
             **self.options.as_arguments,
         )
+        out = by_episode(out, samples)
         entropies = [None] * len(samples) if out.entropy_BT is None else _rows(out.entropy_BT, samples)
         return list(zip(_rows(out.logprobs_BT, samples), entropies))
 
@@ -140,15 +140,17 @@ class PolicyModule(torch.nn.Module):
         The policy's hidden states are computed only if the critic wants them.
         """
         assert self.critic is not None
-        prompts = [i.prompt_ids for i in samples]
-        longer = [(*i.completion_ids, 0) for i in samples]  # a last token is only predicted, never fed
+        prompts, longer = prompts_and_completions(samples)
+        last = np.cumsum([len(i.contexts) + 1 for i in samples]) - 1
+        for n in last:
+            longer[n] = (*longer[n], 0)  # a last token is only predicted, never fed
         hidden_NH = (
             completion_hidden(self.model, prompts, longer, self.options.share_prefix, self.options.packing)
             if self.on_policy_trunk
             else None
         )
         flat = self._values(prompts, longer, hidden_NH).float().cpu().numpy()
-        return np.split(flat, np.cumsum([len(c) for c in longer])[:-1])
+        return np.split(flat, np.cumsum([len(i.completion_ids) + 1 for i in samples])[:-1])
 
     def _values(self, prompts: Ids, completions: Ids, hidden_NH: torch.Tensor | None) -> torch.Tensor:
         """The critic's ``values_N``; fewer or more would be laid over other tokens without an error."""
@@ -158,6 +160,22 @@ class PolicyModule(torch.nn.Module):
             critic = f"critic {type(self.critic).__name__}"
             raise contract_error(critic, f"values of shape {tuple(values_N.shape)}", f"shape ({count},), one per token")
         return values_N
+
+
+def by_episode(out: CompletionLogprobs, samples: Sequence[TrainingSample]) -> CompletionLogprobs:
+    """One row per episode: where a context was rewritten, the rows of its pieces end to end."""
+    if not any(i.contexts for i in samples):
+        return out
+    device = out.mask_BT.device
+    sizes_B = torch.tensor([len(i.completion_ids) for i in samples], device=device)
+    mask_BT = torch.arange(int(sizes_B.max()), device=device)[None, :] < sizes_B[:, None]
+
+    def grid(values_PT: torch.Tensor) -> torch.Tensor:
+        values_N = values_PT[out.mask_BT]
+        return values_N.new_zeros(mask_BT.shape).masked_scatter(mask_BT, values_N)
+
+    entropy_BT = None if out.entropy_BT is None else grid(out.entropy_BT)
+    return CompletionLogprobs(grid(out.logprobs_BT), entropy_BT, mask_BT, out.hidden_NH)
 
 
 def columns(rows: Sequence[tuple[Floats, Floats | None]]) -> tuple[list[Floats], list[Floats]]:

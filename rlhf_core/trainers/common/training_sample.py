@@ -40,6 +40,9 @@ class TrainingSample:
     """Logprobs under the reference policy."""
     old_values_T: Floats | None = None
     returns_T: Floats | None = None
+    contexts: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    """(First token, all that was fed before it) of each later stretch that was sampled in a context of its own. Only
+    the forward is cut there; the episode stays one row for losses, reductions, penalties and metrics (ADR 0015)."""
 
     @classmethod
     def from_rollout(
@@ -63,7 +66,19 @@ class TrainingSample:
             mask_T=mask_T,
             advantages_T=_per_token(advantage, count),
             behaviour_T=rollout.logprobs_T,
+            contexts=tuple(
+                (s.span[0], s.prompt_ids) for s in rollout.segments if s.prompt_ids is not None and s.span[0] > 0
+            ),
         )
+
+    @property
+    def pieces(self) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """(Prompt, completion) of each forward: one, but for a context that was rewritten."""
+        if not self.contexts:
+            return [(self.prompt_ids, self.completion_ids)]
+        starts = [0, *(start for start, _ in self.contexts), len(self.completion_ids)]
+        prompts = [self.prompt_ids, *(ids for _, ids in self.contexts)]
+        return [(ids, self.completion_ids[a:b]) for ids, a, b in zip(prompts, starts, starts[1:])]
 
     @property
     def tokens(self) -> int:
@@ -82,6 +97,14 @@ class TrainingSample:
     def with_advantage(self, advantage: float | Floats) -> TrainingSample:
         """A copy with these advantages; one number is spread over the tokens."""
         return replace(self, advantages_T=_per_token(advantage, len(self.completion_ids)))
+
+
+def prompts_and_completions(
+    samples: Sequence[TrainingSample],
+) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+    """What the forward of a micro-batch runs; its tokens, row after row, are those of the samples."""
+    pieces = [piece for sample in samples for piece in sample.pieces]
+    return [prompt for prompt, _ in pieces], [completion for _, completion in pieces]
 
 
 def _per_token(advantage: float | Floats, count: int) -> Floats:

@@ -1,0 +1,79 @@
+"""An episode in one context or in several is one row of every loss: the same value and the same gradient."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rlhf_core.policy.forward_options import ForwardOptions
+from rlhf_core.trainers.common.micro_batches import micro_batches_of_size, positions
+from rlhf_core.trainers.common.policy_module import PolicyModule
+from rlhf_core.trainers.common.training_sample import TrainingSample
+from rlhf_core.turns import Segment
+from rlhf_core.types import FinishReason, Rollout
+from scripts.audit.episode_cuts import REDUCTIONS, cut, episodes, policy, rows
+
+
+def check(table: list[dict[str, Any]]) -> None:
+    compared = [row for row in table if "reduction" in row]
+    assert len(compared) == len(REDUCTIONS) * len({row["loss"] for row in compared}) > 0
+    for row in compared:
+        assert row["gradient_norm"] > 1e-4, row
+        assert row["gradient_gap"] < 1e-5, row
+        assert row["loss_gap"] < 1e-5, row
+
+
+def test_losses_by_token_and_by_sequence_see_one_episode_cut_or_whole() -> None:
+    check(list(rows(only=("grpo_clip", "gspo"))))
+
+
+@pytest.mark.slow
+def test_every_loss_and_reduction_sees_one_episode_cut_or_whole() -> None:
+    table = list(rows())
+    check(table)
+    assert len(table) >= 45
+    refused = {row["loss"] for row in table if "refused" in row}
+    assert {"sigmoid", "kto", "cross_entropy"} <= refused
+
+
+class Critic(torch.nn.Module):
+    """Values from the policy's hidden states."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = torch.nn.Linear(32, 1)
+
+    def forward(self, prompts: object, completions: object, hidden_NH: torch.Tensor) -> torch.Tensor:
+        return self.head(hidden_NH)[:, 0]
+
+
+def test_values_and_logprobs_are_those_of_the_whole_episode() -> None:
+    whole = episodes()
+    pieces = [cut(sample) for sample in whole]
+    module = PolicyModule(policy(), 1.0, ForwardOptions(), Critic(), on_policy_trunk=True)
+    by_two = micro_batches_of_size(2)
+    for one, two in zip(module.values(whole, by_two), module.values(pieces, by_two), strict=True):
+        np.testing.assert_allclose(one, two, atol=1e-5)
+    for one, two in zip(module.logprobs(whole, by_two), module.logprobs(pieces, by_two), strict=True):
+        np.testing.assert_allclose(one, two, atol=1e-5)
+    with torch.no_grad():
+        values = [module(part).values_BT for part in (whole, pieces)]
+    torch.testing.assert_close(*values, atol=1e-5, rtol=0)
+
+
+def test_a_rewritten_context_is_what_the_forward_reads_and_what_it_costs() -> None:
+    segments = (Segment((0, 2), "assistant"), Segment((2, 5), "assistant", (9, 9, 9)))
+    rollout = Rollout(
+        "p", 0, (1, 2), (3, 4, 5, 6, 7), np.full(5, -1, np.float32), 0, FinishReason.EOS, "", 1, segments=segments
+    )
+    sample = TrainingSample.from_rollout(rollout, advantage=1.0)
+    assert sample.pieces == [((1, 2), (3, 4)), ((9, 9, 9), (5, 6, 7))]
+    assert positions([sample], ForwardOptions(share_prefix=False)) == 10
+    module = PolicyModule(policy(), 1.0, ForwardOptions())
+    apart = [
+        TrainingSample(str(n), prompt, ids, np.ones(len(ids), bool), np.zeros(len(ids), np.float32))
+        for n, (prompt, ids) in enumerate(sample.pieces)
+    ]
+    whole, parts = (module.logprobs(part, micro_batches_of_size(2)) for part in ([sample], apart))
+    np.testing.assert_allclose(whole[0], np.concatenate(parts), atol=1e-6)
