@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from rlhf_core.types import JudgedResponse as JudgedResponse
     from rlhf_core.types import JudgeReply as JudgeReply
     from rlhf_core.types import JudgeRequest as JudgeRequest
+    from rlhf_core.types import Media as Media
     from rlhf_core.types import Message as Message
     from rlhf_core.types import PreferencePair as PreferencePair
     from rlhf_core.types import Prompt as Prompt
@@ -130,6 +131,7 @@ _HOMES = {
         "JudgeRequest",
         "JudgedResponse",
         "UnpairedPreference",
+        "Media",
         "Message",
         "PreferencePair",
         "Prompt",

@@ -14,7 +14,7 @@ from rlhf_core.data.datasets import Datasets
 from rlhf_core.data.files import read_rows
 from rlhf_core.data.schema import RawRow, RowReader, UnusableRow
 from rlhf_core.errors import DatasetError
-from rlhf_core.types import Prompt, Sample
+from rlhf_core.types import Media, Prompt, Sample
 
 COMPLETION_COLUMNS = ("completion", "response", "output", "messages", "conversations", "chosen")
 """Where a completion is looked for."""
@@ -31,7 +31,8 @@ class Completions(NamedTuple):
 def read_completions(file: str) -> Completions:
     """Read rows with a prompt and a completion; rows of one ``id`` are completions of one prompt.
 
-    Further columns go to the sample's prompt, and so does what a column ``meta`` holds.
+    Further columns go to the sample's prompt, and so does what a column ``meta`` holds. A column ``audio`` names the
+    completion's sound, relative to the file; ``completion`` may be missing then.
 
     Raises:
         DatasetError: missing or empty file, a row without prompt or completion, or one id for two prompts (named with
@@ -40,7 +41,8 @@ def read_completions(file: str) -> Completions:
     rows, places = read_rows(file)
     reader = RowReader(Path(file).name, {}, mapped=False)
     places = [f"{file}, {place}" for place in places]
-    samples = [_sample(reader, RawRow(row, i, place)) for i, (row, place) in enumerate(zip(rows, places))]
+    records = [RawRow(row, i, place) for i, (row, place) in enumerate(zip(rows, places))]
+    samples = [replace(_sample(reader, r), media=sounds(r, "audio", file)) for r in records]
     first: dict[str, int] = {}
     for i, sample in enumerate(samples):
         earlier = first.setdefault(sample.prompt.id, i)
@@ -96,9 +98,33 @@ class SampledPrompts(Datasets):
         return self._where.get(name, name)
 
 
+def sounds(record: RawRow, column: str, file: str) -> tuple[Media, ...]:
+    """The sound file that a column names, relative to the file of rows; none where the column is absent or null.
+
+    Raises:
+        DatasetError: the column holds something else, or there is no such file.
+    """
+    value = record.row.get(column)
+    if value is None:
+        return ()
+    if not isinstance(value, str) or not value:
+        raise DatasetError(
+            f"column '{column}' names no file",
+            where=record.where,
+            why=f"got {value!r:.80}",
+            fix=f'{{"{column}": "clips/a.flac"}}, relative to the file of rows',
+        )
+    path = Path(file).parent / Path(value).expanduser()
+    if not path.is_file():
+        raise DatasetError(f"there is no file '{path}'", where=record.where, fix=f"correct '{column}'")
+    return (Media("audio", path=str(path.absolute())),)
+
+
 def _sample(reader: RowReader, record: RawRow) -> Sample:
     completion = reader.get(record, "completion", "response")
-    if reader.find(record, *COMPLETION_COLUMNS) is None:
+    if completion is None and record.row.get("audio"):
+        completion = ""  # the sound is the completion
+    elif reader.find(record, *COMPLETION_COLUMNS) is None:
         # as a demonstration its reference answer would be the completion, and right
         if not {"completion", "response"} & set(record.row):
             raise reader.missing("completion", record)
@@ -110,7 +136,7 @@ def _sample(reader: RowReader, record: RawRow) -> Sample:
         raise DatasetError(str(error), where=record.where, fix="each row needs a prompt and a completion") from error
     name = str(record.row.get("id", f"row {record.number + 1}"))
     source = str(record.row.get("source", reader.label))
-    columns, _ = reader.rest(record, "completion", "response")
+    columns, _ = reader.rest(record, "completion", "response", "audio")
     of_prompt = columns.get("meta")
     meta = {**columns, **of_prompt} if isinstance(of_prompt, Mapping) else columns
     return Sample(Prompt(name, prompt, reader.answer(record, None), source, meta), text)

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from rlhf_core.api import Sample
 
 Samples = npt.NDArray[np.float32]
-MOST_SECONDS = 60 * 60
-"""Longer files are refused unread: they are no completions."""
+MOST_SECONDS = 600.0
+"""Longer files are refused unread."""
 
 
 class ClipError(Exception):
@@ -49,22 +49,23 @@ class Clip:
         return Clip(soxr.resample(self.samples, self.rate, rate, quality="HQ"), rate, self.clipped)
 
 
-def read_clip(source: Sample | str | Path) -> Clip:
+def read_clip(source: Sample | str | Path, most_seconds: float = MOST_SECONDS) -> Clip:
     """Read a WAV, FLAC, OGG or MP3 file; channels are averaged.
 
     Args:
         source: a file, or a sample whose completion holds one sound.
+        most_seconds: a longer file is refused unread.
 
     Raises:
-        ClipError: no sound, no such file, nothing that libsndfile reads, no samples, or samples that are not finite.
+        ClipError: no sound, no such file, too long, nothing that libsndfile reads, no samples, or some not finite.
     """
     import soundfile
 
     path = audio_path(source) if isinstance(source, Sample) else Path(source)
     try:
         with soundfile.SoundFile(str(path)) as file:
-            if file.frames > MOST_SECONDS * file.samplerate:
-                raise ClipError(f"'{path}' lasts {file.frames / file.samplerate:.0f} s, more than {MOST_SECONDS}")
+            if file.frames > most_seconds * file.samplerate:
+                raise ClipError(f"'{path}' lasts {file.frames / file.samplerate:.0f} s, more than {most_seconds:g}")
             frames_NC: Any = file.read(dtype="float32", always_2d=True)
             rate = int(file.samplerate)
     except (soundfile.SoundFileError, OSError, RuntimeError, ValueError, MemoryError) as error:

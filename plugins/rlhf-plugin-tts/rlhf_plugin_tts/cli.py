@@ -1,0 +1,18 @@
+"""`rlhf tts`. Nothing heavy is imported before a command is called."""
+
+from __future__ import annotations
+
+import click
+
+from rlhf_core.sdk import OpenGroup
+
+
+@click.group(
+    cls=OpenGroup,
+    path="tts",
+    lazy={
+        "train-reward": ("rlhf_plugin_tts.train_cli:train_reward", "Train a reward model on pairs of clips."),
+    },
+)
+def tts() -> None:
+    """Speech: rewards for audio, and what they are worth."""

@@ -1,0 +1,69 @@
+"""What every reward of one clip shares: reading it, and a status with a reason where it has no score."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from rlhf_core.api import Sample, Score, ScoreStatus
+from rlhf_plugin_tts.audio import Clip, ClipError, read_clip
+
+LEAST_SECONDS = 0.1
+QUIET = 1e-5
+"""A clip whose loudest sample is below it (-100 dB) is silent."""
+
+
+class ClipReward:
+    """Scores clips one by one.
+
+    Args:
+        max_seconds: a longer clip has no score.
+        hears_silence: a silent clip has a score too.
+    """
+
+    def __init__(self, max_seconds: float, *, hears_silence: bool = False) -> None:
+        self.max_seconds, self.hears_silence = max_seconds, hears_silence
+
+    def measure(self, clip: Clip, sample: Sample) -> tuple[float, Mapping[str, float]]:
+        """(value, parts) of one clip.
+
+        Raises:
+            ClipError: it has none; says why.
+        """
+        raise NotImplementedError
+
+    def score(self, samples: Sequence[Sample]) -> list[Score]:
+        """One score per sample; ``missing`` where the clip has none, ``error`` where scoring it failed."""
+        return [self._score(sample) for sample in samples]
+
+    def _score(self, sample: Sample) -> Score:
+        try:
+            clip = read_clip(sample, self.max_seconds)
+            check_clip(clip, silence=self.hears_silence)
+            value, parts = self.measure(clip, sample)
+        except ClipError as error:
+            return Score.failed(ScoreStatus.MISSING, str(error))
+        except Exception as error:  # one clip costs one score
+            return Score.failed(ScoreStatus.ERROR, f"{type(error).__name__}: {error}")
+        if not math.isfinite(value):
+            return Score.failed(ScoreStatus.ERROR, f"the scorer returned {value}")
+        return Score(float(value), {k: float(v) for k, v in parts.items() if math.isfinite(v)})
+
+
+def check_clip(clip: Clip, *, silence: bool = False) -> None:
+    """Refuse a clip that no scorer can say anything about.
+
+    Raises:
+        ClipError: shorter than 0.1 s, or silent.
+    """
+    if clip.seconds < LEAST_SECONDS:
+        raise ClipError(f"the clip lasts {clip.seconds:.3f} s, less than {LEAST_SECONDS}")
+    if not silence and float(np.abs(clip.samples).max()) < QUIET:
+        raise ClipError("the clip is silent")
+
+
+def spoken_text(sample: Sample) -> str:
+    """What the clip should say: the prompt's ``answer`` where it has one, else its last turn."""
+    return sample.prompt.text if sample.prompt.answer is None else sample.prompt.answer

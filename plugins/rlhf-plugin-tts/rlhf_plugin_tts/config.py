@@ -1,0 +1,216 @@
+"""What the entry points of the rewards name; importing this imports no audio library and no torch."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, field_validator
+
+from rlhf_core.api import BuildContext, ComponentConfig, ConfigError, ModelPath
+
+PROXY_WEIGHTS = {
+    "pitch_variance": 0.30,
+    "hnr": 0.25,
+    "voiced_fraction": 0.20,
+    "energy_dynamics": 0.15,
+    "mfcc_stability": 0.10,
+}
+"""The weights that the method was proposed with."""
+PROXY_SCALES = {
+    "pitch_variance": (25.0, 20.0),
+    "hnr": (10.0, 2.0),
+    "voiced_fraction": (0.5, 0.1),
+    "energy_dynamics": (33.0, 2.5),
+    "mfcc_stability": (0.14, 0.01),
+    "spectral_centroid": (1300.0, 200.0),
+    "silence_fraction": (0.06, 0.05),
+    "spectral_flatness": (0.02, 0.007),
+    "speaking_rate": (3.6, 0.6),
+}
+"""Mean and standard deviation of each feature over read speech, rounded (docs/speech.md says of which)."""
+
+
+class SpeechRewardConfig(ComponentConfig):
+    """What every reward of one clip can be told. A clip that cannot be scored has status ``missing`` and a reason."""
+
+    needs: ClassVar[Mapping[str, str]] = {}
+    """Module that must be installed -> how to install it."""
+    max_seconds: float = Field(default=60.0, gt=0, allow_inf_nan=False)
+    """A longer clip has no score."""
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Refuse a scorer whose packages are not installed.
+
+        Raises:
+            ConfigError: names the package and how to install it.
+        """
+        del ctx
+        check_installed(self.name, self.needs)
+
+
+def check_installed(name: str, needs: Mapping[str, str]) -> None:
+    """Refuse a reward whose packages are missing; nothing is imported.
+
+    Raises:
+        ConfigError: names the first.
+    """
+    for module, fix in needs.items():
+        if importlib.util.find_spec(module) is None:
+            raise ConfigError(f"reward '{name}' needs the package '{module}', which is not installed", fix=fix)
+
+
+def check_features(names: Mapping[str, Any]) -> None:
+    """Refuse a feature that does not exist.
+
+    Raises:
+        ConfigError: names it and those that do.
+    """
+    if unknown := sorted(set(names) - set(PROXY_SCALES)):
+        raise ConfigError(f"there is no acoustic feature '{unknown[0]}'", fix="one of " + ", ".join(PROXY_SCALES))
+
+
+class AcousticProxyConfig(SpeechRewardConfig):
+    """Weighted sum of standardised acoustic features: no model, no labels; what it is worth is on the speech page."""
+
+    name: str = "acoustic_proxy"
+    component: ClassVar[str] = "rlhf_plugin_tts.acoustic:AcousticProxy"
+    weights: dict[str, float] = Field(default_factory=lambda: dict(PROXY_WEIGHTS), min_length=1)
+    """Feature -> weight; features that are not named count nothing."""
+    scales: dict[str, tuple[float, float]] = Field(default_factory=dict)
+    """Feature -> mean and standard deviation that it is standardised with, where they are not the defaults."""
+    clip: float = Field(default=3.0, gt=0, allow_inf_nan=False)
+    """Largest standardised value to either side, so that no feature can be driven without end."""
+    pitch: Literal["autocorrelation", "praat"] = "autocorrelation"
+    """Pitch tracker; ``praat`` needs the extra of that name (GPL-3.0)."""
+
+    @field_validator("weights", "scales")
+    @classmethod
+    def _known(cls, value: dict[str, Any]) -> dict[str, Any]:
+        check_features(value)
+        return value
+
+    @field_validator("scales")
+    @classmethod
+    def _positive(cls, value: dict[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+        if bad := next((name for name, (_, std) in value.items() if not std > 0), None):
+            raise ConfigError(f"the standard deviation of '{bad}' is not positive", fix="give [mean, std]")
+        return value
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Check that Praat is installed where it is chosen."""
+        super().preflight(ctx)
+        if self.pitch == "praat":
+            check_installed(self.name, {"parselmouth": 'pip install "rlhf-plugin-tts[praat]" (GPL-3.0)'})
+
+
+class DnsmosConfig(SpeechRewardConfig):
+    """DNSMOS: mean opinion score of noisy speech as a network hears it (Reddy et al. 2021, 2022).
+
+    The weights come with the package ``speechmos``. A clip is repeated up to 9.01 s and scored once.
+    """
+
+    name: str = "dnsmos"
+    component: ClassVar[str] = "rlhf_plugin_tts.dnsmos:Dnsmos"
+    needs: ClassVar[Mapping[str, str]] = {
+        "onnxruntime": "pip install onnxruntime",
+        "speechmos": "pip install speechmos",
+    }
+    value: Literal["p808", "ovrl", "sig", "bak"] = "p808"
+    """Which score is the reward: P.808 overall, or P.835 overall, speech, background; all are parts."""
+    hop_seconds: float = Field(default=1.0, gt=0)
+    """Between the windows of a clip that is longer than one."""
+    threads: int = Field(default=1, ge=1)
+
+
+class DistillMosConfig(SpeechRewardConfig):
+    """DistillMOS: quality of a clip by a distilled self-supervised model (Stahl and Gamper 2025).
+
+    The weights come with the package ``distillmos``; nothing else of it is used.
+    """
+
+    name: str = "distillmos"
+    component: ClassVar[str] = "rlhf_plugin_tts.distillmos:DistillMos"
+    needs: ClassVar[Mapping[str, str]] = {
+        "distillmos": 'pip install "rlhf-plugin-tts[distillmos]"; without torchaudio: pip install --no-deps distillmos'
+    }
+
+
+class Utmos22Config(SpeechRewardConfig):
+    """UTMOS22 strong learner: mean opinion score of synthetic speech (Saeki et al. 2022)."""
+
+    name: str = "utmos22"
+    component: ClassVar[str] = "rlhf_plugin_tts.utmos:Utmos22"
+    path: str = "chaanks/UTMOS"
+    """Hub id or folder that holds ``utmos.ckpt``."""
+    encoder: str = "chaanks/wav2vec2-small"
+    """Hub id or folder of its wav2vec 2.0 in Hugging Face form."""
+    judge: int = Field(default=288, ge=0)
+    domain: int = Field(default=0, ge=0)
+
+
+class WerConfig(SpeechRewardConfig):
+    """Negative word error rate of what a recogniser hears against the prompt's text (or its ``answer``)."""
+
+    name: str = "wer"
+    component: ClassVar[str] = "rlhf_plugin_tts.wer:Wer"
+    needs: ClassVar[Mapping[str, str]] = {"jiwer": "pip install jiwer"}
+    recogniser: Literal["pocketsphinx", "whisper"] = "pocketsphinx"
+    """``pocketsphinx``: American English, offline, weak. ``whisper``: any Whisper checkpoint through transformers."""
+    path: str | None = None
+    """Whisper's folder or hub id, for example openai/whisper-base.en."""
+    cap: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """A higher error rate counts as this one; the part ``wer`` says what it was."""
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Check that the recogniser is there."""
+        super().preflight(ctx)
+        if self.recogniser == "pocketsphinx":
+            check_installed(self.name, {"pocketsphinx": "pip install pocketsphinx"})
+        elif self.path is None:
+            raise ConfigError("reward 'wer' with whisper needs its checkpoint", fix="path=openai/whisper-base.en")
+
+
+class DurationConfig(SpeechRewardConfig):
+    """How far a clip's duration is from what its text takes: ``-|ln(seconds / expected)|``, 0 at best."""
+
+    name: str = "duration"
+    component: ClassVar[str] = "rlhf_plugin_tts.duration:Duration"
+    characters_per_second: float = Field(default=14.0, gt=0)
+    """Letters and digits of the text per second of speech."""
+    pause_seconds: float = Field(default=0.3, ge=0)
+    """Added for the clip's beginning and end."""
+
+
+class SpeakerSimilarityConfig(SpeechRewardConfig):
+    """Cosine similarity of speaker embeddings with a reference clip (x-vectors of WavLM and the like)."""
+
+    name: str = "speaker_similarity"
+    component: ClassVar[str] = "rlhf_plugin_tts.speaker:SpeakerSimilarity"
+    path: str = "microsoft/wavlm-base-plus-sv"
+    """Hub id or folder that ``AutoModelForAudioXVector`` loads."""
+    reference: str | None = None
+    """The speaker's clip, a file; None takes the sound that belongs to the prompt."""
+
+
+class AudioModelConfig(SpeechRewardConfig):
+    """A trained reward model on acoustic features; ``rlhf tts train-reward`` writes its folder."""
+
+    name: str = "audio_feature_model"
+    component: ClassVar[str] = "rlhf_plugin_tts.trained:load_feature_model"
+    path: ModelPath
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Check that the folder holds such a model."""
+        super().preflight(ctx)
+        from rlhf_plugin_tts.store import check_folder
+
+        check_folder(self.path, self.name)
+
+
+class AudioEncoderConfig(AudioModelConfig):
+    """A trained reward model on a frozen wav2vec 2.0 (or HuBERT, WavLM); ``rlhf tts train-reward`` writes it."""
+
+    name: str = "audio_encoder_model"
+    component: ClassVar[str] = "rlhf_plugin_tts.trained:load_encoder_model"

@@ -1,0 +1,35 @@
+"""The reward for a plausible duration."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from rlhf_core.api import Sample
+from rlhf_plugin_tts.audio import Clip, ClipError
+from rlhf_plugin_tts.clip_reward import ClipReward, spoken_text
+from rlhf_plugin_tts.config import DurationConfig
+
+
+class Duration(ClipReward):
+    """``-|ln(seconds / expected)|`` with ``expected = pause + characters / rate``.
+
+    Args:
+        config: the rate.
+    """
+
+    def __init__(self, config: DurationConfig) -> None:
+        super().__init__(config.max_seconds, hears_silence=True)
+        self.config = config
+
+    def measure(self, clip: Clip, sample: Sample) -> tuple[float, Mapping[str, float]]:
+        """0 at the expected duration, -0.69 at half or twice of it.
+
+        Raises:
+            ClipError: the text has no letter.
+        """
+        characters = sum(c.isalnum() for c in spoken_text(sample))
+        if not characters:
+            raise ClipError("the prompt has no letter to be spoken")
+        expected = self.config.pause_seconds + characters / self.config.characters_per_second
+        return -abs(math.log(clip.seconds / expected)), {"seconds": clip.seconds, "expected_seconds": expected}

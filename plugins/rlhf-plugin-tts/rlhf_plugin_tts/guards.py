@@ -1,0 +1,103 @@
+"""Limits that hold whatever a scorer says: a clip that breaks one is penalised, or not learned from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rlhf_core.api import BuildContext, Sample, Score, ScoreStatus
+from rlhf_core.sdk import score_samples
+from rlhf_plugin_composite.reward import build_composite
+from rlhf_plugin_tts.audio import ClipError, read_clip
+from rlhf_plugin_tts.duration import Duration
+from rlhf_plugin_tts.features import silence_fraction
+from rlhf_plugin_tts.guard_config import GuardedConfig, GuardSettings, SpeechConfig
+from rlhf_plugin_tts.wer import Wer
+
+
+class Guarded:
+    """Another reward's scores, less a penalty per broken limit, or ``gated``.
+
+    What was measured is in the parts ``guard/NAME``; ``guard/broken`` is how many limits were broken. A clip that the
+    reward has no score for stays without one.
+
+    Args:
+        reward: what is guarded.
+        guards: the limits.
+    """
+
+    def __init__(self, reward: Any, guards: GuardSettings) -> None:
+        self.reward, self.guards = reward, guards
+        self._wer = None if guards.most_wer is None else Wer(guards.wer)
+        self._duration = None if guards.most_duration_error is None else Duration(guards.duration)
+
+    def score(self, samples: Sequence[Sample]) -> list[Score]:
+        """One score per sample."""
+        scores = score_samples(self.reward, samples, "the guarded reward")
+        return [self._guarded(score, sample) for score, sample in zip(scores, samples)]
+
+    def _guarded(self, score: Score, sample: Sample) -> Score:
+        if score.value is None:
+            return score
+        measured = self.measure(sample)
+        broken = [name for name, (value, most) in measured.items() if value > most]
+        parts = {**score.parts, **{f"guard/{n}": v for n, (v, _) in measured.items()}, "guard/broken": len(broken)}
+        if broken and self.guards.action == "status":
+            reasons = ", ".join(f"{n} {measured[n][0]:.3g} > {measured[n][1]:g}" for n in broken)
+            return Score(None, parts, ScoreStatus.GATED, reasons)
+        return Score(score.value - self.guards.penalty * len(broken), parts, score.status, score.detail)
+
+    def measure(self, sample: Sample) -> dict[str, tuple[float, float]]:
+        """Limit -> (what was measured, the most that is allowed); a clip that cannot be read has none."""
+        guards, measured = self.guards, {}
+        try:
+            clip = read_clip(sample)
+        except ClipError:
+            return {}
+        if guards.most_clipping is not None:
+            measured["clipping"] = (clip.clipped, guards.most_clipping)
+        if guards.most_silence is not None:
+            measured["silence"] = (silence_fraction(clip), guards.most_silence)
+        for name, reward, most in (
+            ("duration", self._duration, guards.most_duration_error),
+            ("wer", self._wer, guards.most_wer),
+        ):
+            if reward is None or most is None:
+                continue
+            (score,) = reward.score([sample])
+            if score.value is not None:
+                measured[name] = (score.parts["wer"] if name == "wer" else -score.value, most)
+        return measured
+
+    def close(self) -> None:
+        """Close the reward."""
+        if callable(close := getattr(self.reward, "close", None)):
+            close()
+
+
+class GuardedWithState(Guarded):
+    """A guarded reward that keeps state, such as running statistics."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The reward's."""
+        return self.reward.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore it."""
+        self.reward.load_state_dict(state)
+
+
+def guard(reward: Any, guards: GuardSettings) -> Guarded:
+    """The reward with its limits; a torch module's weights are no state of a run."""
+    keeps_state = callable(getattr(reward, "load_state_dict", None)) and not hasattr(reward, "named_parameters")
+    return (GuardedWithState if keeps_state else Guarded)(reward, guards)
+
+
+def build_guarded(config: GuardedConfig, ctx: BuildContext) -> Guarded:
+    """Build the inner reward and guard it."""
+    return guard(config.of.build(ctx), config.guards)
+
+
+def build_speech(config: SpeechConfig, ctx: BuildContext) -> Guarded:
+    """Build the composite and guard it."""
+    return guard(build_composite(config, ctx), config.guards)

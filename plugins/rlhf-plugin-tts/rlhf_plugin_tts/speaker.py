@@ -1,0 +1,71 @@
+"""The reward for keeping a voice: cosine similarity of speaker embeddings."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlhf_core.api import ConfigError, ModelError, Sample
+from rlhf_plugin_tts.audio import Clip, ClipError, read_clip
+from rlhf_plugin_tts.clip_reward import ClipReward
+from rlhf_plugin_tts.config import SpeakerSimilarityConfig
+
+RATE = 16000
+
+
+class SpeakerSimilarity(ClipReward):
+    """Cosine of the angle between two x-vectors, -1 to 1.
+
+    Args:
+        config: model and reference clip.
+
+    Raises:
+        ModelError: the model cannot be loaded.
+        ConfigError: the reference clip cannot be read.
+    """
+
+    def __init__(self, config: SpeakerSimilarityConfig) -> None:
+        super().__init__(config.max_seconds)
+        transformers: Any = importlib.import_module("transformers")
+        try:
+            self._model = transformers.AutoModelForAudioXVector.from_pretrained(config.path).eval()
+        except (OSError, ValueError, KeyError) as error:
+            raise ModelError(
+                f"'{config.path}' is no speaker model that transformers loads",
+                why=str(error).strip().splitlines()[0],
+                fix="reward.path=FOLDER, or a hub id such as microsoft/wavlm-base-plus-sv",
+            ) from error
+        self.reference = config.reference
+        self._of_file = lru_cache(256)(self._embed_file)
+        if config.reference is not None:
+            try:
+                self._of_file(config.reference)
+            except ClipError as error:
+                raise ConfigError("the reference of 'speaker_similarity' cannot be used", why=str(error)) from error
+
+    @torch.inference_mode()
+    def measure(self, clip: Clip, sample: Sample) -> tuple[float, Mapping[str, float]]:
+        """The similarity of one clip.
+
+        Raises:
+            ClipError: there is no reference.
+        """
+        file = self.reference or next((m.path for m in sample.prompt.media if m.kind == "audio" and m.path), None)
+        if file is None:
+            raise ClipError("there is no clip of the speaker: neither reward.reference nor a sound of the prompt")
+        return float(torch.cosine_similarity(self._embed(clip), self._of_file(file), dim=0)), {}
+
+    def _embed_file(self, file: str) -> Tensor:
+        return self._embed(read_clip(Path(file), self.max_seconds))
+
+    @torch.inference_mode()
+    def _embed(self, clip: Clip) -> Tensor:
+        samples = clip.at(RATE).samples
+        scaled = (samples - samples.mean()) / (samples.std() + 1e-7)
+        return self._model(torch.from_numpy(scaled)[None]).embeddings[0]

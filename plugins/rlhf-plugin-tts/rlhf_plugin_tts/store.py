@@ -1,0 +1,35 @@
+"""Trained audio reward models on disk: ``audio_reward.json`` and ``model.safetensors``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.api import ModelError, verify_files
+
+META, WEIGHTS = "audio_reward.json", "model.safetensors"
+REWARD_OF = {"features": "audio_feature_model", "encoder": "audio_encoder_model"}
+"""What a model hears -> the reward that loads it."""
+
+
+def check_folder(place: str, reward: str) -> Mapping[str, Any]:
+    """The description of a trained model.
+
+    Raises:
+        ModelError: the folder holds none, or one for another reward.
+    """
+    folder = Path(place).expanduser()
+    fix = "rlhf tts train-reward --pairs FILE --output FOLDER writes one"
+    if not (folder / META).is_file():
+        raise ModelError(f"'{place}' holds no audio reward model", why=f"{META} is not there", fix=fix)
+    try:
+        meta = json.loads((folder / META).read_text())
+        belongs = REWARD_OF[meta["hears"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"'{folder / META}' is damaged", why=str(error), fix=fix) from error
+    if belongs != reward:
+        raise ModelError(f"'{place}' is a model for '{belongs}', not for '{reward}'", fix=f"reward.name={belongs}")
+    verify_files(folder)
+    return meta

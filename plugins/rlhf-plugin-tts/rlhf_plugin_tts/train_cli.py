@@ -1,0 +1,94 @@
+"""`rlhf tts train-reward`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rlhf_plugin_tts.store import REWARD_OF
+
+
+@click.command()
+@click.option("--pairs", "file", required=True, metavar="FILE", help="Rows with chosen_audio and rejected_audio.")
+@click.option("--heldout-pairs", metavar="FILE", help="Tested on these. Default: groups of pairs are set aside.")
+@click.option(
+    "--heldout-fraction",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.2,
+    show_default=True,
+    help="Of the pairs, set aside so that no clip is on both sides.",
+)
+@click.option("--encoder", metavar="MODEL", help="Hear with this frozen wav2vec 2.0 instead of acoustic features.")
+@click.option("--output", required=True, type=click.Path(path_type=Path), metavar="FOLDER", help="Where it goes.")
+@click.option("--hidden", type=click.IntRange(0), default=32, show_default=True, help="Hidden units; 0 is linear.")
+@click.option("--epochs", type=click.IntRange(1), default=20, show_default=True)
+@click.option("--batch-size", type=click.IntRange(1), default=16, show_default=True)
+@click.option("--learning-rate", type=click.FloatRange(0, min_open=True), default=3e-3, show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--random-labels", is_flag=True, help="A control: train on labels drawn by chance.")
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+def train_reward(
+    file: str,
+    heldout_pairs: str | None,
+    heldout_fraction: float,
+    encoder: str | None,
+    output: Path,
+    as_json: bool,
+    **settings: Any,
+) -> None:
+    """Train a reward model on pairs of clips; print its accuracy on pairs whose clips it has not heard.
+
+    \b
+    rlhf tts train-reward --pairs pairs.jsonl --output taste
+    rlhf reward score --reward audio_feature_model --set path=taste --input clips.jsonl
+    """
+    from rlhf_core.api import ConfigError
+    from rlhf_core.sdk import check_writable, emit_json, quiet_libraries, set_up_logging
+    from rlhf_plugin_tts.rows import disjoint_split, groups_of, read_audio_pairs, refuse_shared
+
+    set_up_logging()
+    if output.exists() and not (output / "audio_reward.json").is_file():
+        raise ConfigError(f"--output {output} exists and is no audio reward model", fix="name a new folder")
+    check_writable(output.absolute().parent)
+    pairs = read_audio_pairs(file)
+    if heldout_pairs is None:
+        train, heldout = disjoint_split(pairs, heldout_fraction, settings["seed"])
+    else:
+        train, heldout = pairs, read_audio_pairs(heldout_pairs)
+        refuse_shared(train, heldout)
+    quiet_libraries()
+
+    from rlhf_plugin_tts.trained import EncoderEar, FeatureEar
+    from rlhf_plugin_tts.training import HeadSettings, Heard, accuracy, save, train_head
+
+    hears = "features" if encoder is None else "encoder"
+    head_settings = HeadSettings(**settings)
+    heard = Heard(FeatureEar() if encoder is None else EncoderEar(encoder))
+    train_vectors, trained_on = heard.pairs(train)
+    heldout_vectors, tested_on = heard.pairs(heldout)
+    head = train_head(train_vectors, head_settings)
+    result = {
+        "reward": REWARD_OF[hears],
+        "train_pairs": len(trained_on),
+        "train_accuracy": accuracy(head, train_vectors, groups_of(trained_on))["accuracy"],
+        "heldout": accuracy(head, heldout_vectors, groups_of(tested_on), head_settings.seed),
+        "unusable_clips": len(heard.unusable),
+        "random_labels": head_settings.random_labels,
+        "folder": str(output),
+    }
+    save(head, output, hears, encoder or "", head_settings, result)
+    if as_json:
+        emit_json(result)
+        return
+    test = result["heldout"]
+    low, high = test["interval"]
+    click.echo(
+        f"held out: {test['accuracy']:.3f} of {test['pairs']} pairs ordered as labelled "
+        f"(95% {low:.3f} to {high:.3f}, {test['groups']} groups without a common clip)"
+    )
+    click.echo(f"trained on {len(trained_on)} pairs, {result['train_accuracy']:.3f} of them ordered as labelled")
+    if heard.unusable:
+        click.echo(f"{len(heard.unusable)} clips could not be used: {next(iter(heard.unusable.values()))}")
+    click.echo(f"written to {output}: --reward {result['reward']} --set reward.path={output}")

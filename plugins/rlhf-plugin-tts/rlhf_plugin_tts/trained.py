@@ -1,0 +1,158 @@
+"""Reward models that were trained on audio pairs: a small head on acoustic features, or on a frozen encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from rlhf_core.api import ModelError, Sample
+from rlhf_plugin_tts.audio import Clip, ClipError
+from rlhf_plugin_tts.clip_reward import ClipReward
+from rlhf_plugin_tts.config import AudioEncoderConfig, AudioModelConfig
+from rlhf_plugin_tts.features import FEATURES, measure
+from rlhf_plugin_tts.store import WEIGHTS, check_folder
+from rlhf_plugin_tts.utmos import load_encoder
+
+RATE = 16000
+BLOCK = 20 * RATE
+"""Longer clips go through the encoder in blocks of 20 s."""
+
+
+class Ear(Protocol):
+    """Turns a clip into what the head sees."""
+
+    def hear(self, clip: Clip) -> Tensor:
+        """A vector."""
+        ...
+
+
+class FeatureEar:
+    """The vector of acoustic features.
+
+    Args:
+        names: which, in order.
+    """
+
+    def __init__(self, names: tuple[str, ...] = tuple(FEATURES)) -> None:
+        if unknown := sorted(set(names) - set(FEATURES)):
+            raise ModelError(f"there is no acoustic feature '{unknown[0]}'", fix="one of " + ", ".join(FEATURES))
+        self.names = names
+
+    def hear(self, clip: Clip) -> Tensor:
+        """The features.
+
+        Raises:
+            ClipError: one is not defined.
+        """
+        features = measure(clip)
+        if bad := next((name for name in self.names if not np.isfinite(features[name])), None):
+            raise ClipError(f"'{bad}' of the clip is not defined: it has no voice")
+        return torch.tensor([features[name] for name in self.names])
+
+
+class EncoderEar:
+    """The mean over frames of a frozen self-supervised encoder's last layer.
+
+    Args:
+        place: folder or hub id.
+    """
+
+    def __init__(self, place: str) -> None:
+        self.encoder = load_encoder(place)
+
+    @torch.inference_mode()
+    def hear(self, clip: Clip) -> Tensor:
+        """The mean hidden state.
+
+        Raises:
+            ClipError: the clip is shorter than one frame of the encoder.
+        """
+        samples = clip.at(RATE).samples
+        scaled = torch.from_numpy((samples - samples.mean()) / (samples.std() + 1e-7))
+        blocks = [b for b in scaled.split(BLOCK) if len(b) >= RATE // 10] or [scaled]
+        frames = torch.cat([self.encoder(b[None]).last_hidden_state[0] for b in blocks])
+        if not len(frames):
+            raise ClipError("the clip is shorter than one frame of the encoder")
+        return frames.mean(dim=0)
+
+
+class Head(nn.Module):
+    """Standardises a vector and gives it one score: a layer of ReLU where ``hidden`` is above 0, else linear.
+
+    Args:
+        width: of the vector.
+        hidden: units.
+        dropout: in training.
+    """
+
+    def __init__(self, width: int, hidden: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("std", torch.ones(width))
+        layers = (nn.Linear(width, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, 1))
+        self.layers = nn.Sequential(*layers) if hidden else nn.Linear(width, 1)
+
+    def forward(self, vectors_BF: Tensor) -> Tensor:
+        """Scores ``[B]``."""
+        mean: Any = self.mean
+        std: Any = self.std
+        return self.layers(((vectors_BF - mean) / std).clamp(-5, 5))[:, 0]
+
+
+class TrainedReward(ClipReward):
+    """A clip's score by a trained head.
+
+    Args:
+        ear: what the head sees.
+        head: trained.
+        max_seconds: a longer clip has no score.
+    """
+
+    def __init__(self, ear: Ear, head: Head, max_seconds: float) -> None:
+        super().__init__(max_seconds)
+        self.ear, self.head = ear, head.eval().requires_grad_(False)
+
+    @torch.inference_mode()
+    def measure(self, clip: Clip, sample: Sample) -> tuple[float, Mapping[str, float]]:
+        """The score; differences of two are log odds that listeners (or labels) prefer one."""
+        return float(self.head(self.ear.hear(clip)[None])), {}
+
+
+def load_feature_model(config: AudioModelConfig) -> TrainedReward:
+    """The model of a folder.
+
+    Raises:
+        ModelError: it holds none that fits.
+    """
+    meta = check_folder(config.path, config.name)
+    return TrainedReward(FeatureEar(tuple(meta["features"])), load_head(config.path, meta), config.max_seconds)
+
+
+def load_encoder_model(config: AudioEncoderConfig) -> TrainedReward:
+    """The model of a folder, with the encoder that it was trained on.
+
+    Raises:
+        ModelError: it holds none that fits, or its encoder cannot be loaded.
+    """
+    meta = check_folder(config.path, config.name)
+    return TrainedReward(EncoderEar(str(meta["encoder"])), load_head(config.path, meta), config.max_seconds)
+
+
+def load_head(place: str, meta: Mapping[str, Any]) -> Head:
+    """The head of a folder.
+
+    Raises:
+        ModelError: its weights do not fit its description.
+    """
+    head = Head(int(meta["width"]), int(meta["hidden"]))
+    try:
+        head.load_state_dict(load_file(str(Path(place).expanduser() / WEIGHTS)))
+    except RuntimeError as error:
+        raise ModelError(f"the weights of '{place}' do not fit its description", why=str(error)[:300]) from error
+    return head

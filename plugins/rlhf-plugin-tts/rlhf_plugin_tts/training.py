@@ -1,0 +1,145 @@
+"""Trains a reward model on pairs of clips (Bradley and Terry 1952), no clip in both training and test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from rlhf_core.api import DatasetError
+from rlhf_core.sdk import preserved_rng, whole_folder, write_json
+from rlhf_plugin_tts.audio import ClipError, read_clip
+from rlhf_plugin_tts.clip_reward import check_clip
+from rlhf_plugin_tts.features import FEATURES
+from rlhf_plugin_tts.rows import AudioPair, digest
+from rlhf_plugin_tts.store import META, WEIGHTS
+from rlhf_plugin_tts.trained import Ear, Head
+
+CENTRING = 0.01
+"""Weight of ``(chosen + rejected)^2``, which keeps scores near zero (Eisenstein et al. 2023)."""
+
+
+@dataclass(frozen=True)
+class HeadSettings:
+    """How the head is trained."""
+
+    hidden: int = 32
+    """Units of its hidden layer; 0 is a linear head."""
+    dropout: float = 0.1
+    epochs: int = 20
+    batch_size: int = 16
+    learning_rate: float = 3e-3
+    weight_decay: float = 0.01
+    seed: int = 0
+    random_labels: bool = False
+    """A control: which clip of a pair is called chosen is drawn by chance, in training only."""
+
+
+class Heard:
+    """What an ear heard of each clip, each once; clips that cannot be heard are kept with the reason."""
+
+    def __init__(self, ear: Ear, progress: Callable[[int], None] = lambda n: None) -> None:
+        self.ear, self.progress = ear, progress
+        self.vectors: dict[str, Tensor] = {}
+        self.unusable: dict[str, str] = {}
+
+    def pairs(self, pairs: Sequence[AudioPair]) -> tuple[Tensor, list[AudioPair]]:
+        """Vectors ``[P, 2, F]`` of the pairs that can be heard on both sides, and those pairs.
+
+        Raises:
+            DatasetError: fewer than two.
+        """
+        for pair in pairs:
+            self._hear(pair.chosen)
+            self._hear(pair.rejected)
+        good = [p for p in pairs if digest(p.chosen) in self.vectors and digest(p.rejected) in self.vectors]
+        if len(good) < 2:
+            reason = next(iter(self.unusable.values()), "there are too few rows")
+            raise DatasetError(f"only {len(good)} of {len(pairs)} pairs can be used", why=reason)
+        rows = [torch.stack([self.vectors[digest(p.chosen)], self.vectors[digest(p.rejected)]]) for p in good]
+        return torch.stack(rows), good
+
+    def _hear(self, path: Path) -> None:
+        name = digest(path)
+        if name in self.vectors or name in self.unusable:
+            return
+        try:
+            clip = read_clip(path)
+            check_clip(clip)
+            self.vectors[name] = self.ear.hear(clip).clone()
+        except ClipError as error:
+            self.unusable[name] = str(error)
+        self.progress(1)
+
+
+def train_head(pairs_P2F: Tensor, settings: HeadSettings) -> Head:
+    """Minimise ``-log sigmoid(chosen - rejected)`` with AdamW.
+
+    Args:
+        pairs_P2F: chosen and rejected vectors.
+        settings: how.
+    """
+    with preserved_rng():
+        torch.manual_seed(settings.seed)
+        rng = np.random.default_rng(settings.seed)
+        count, _, width = pairs_P2F.shape
+        if settings.random_labels:
+            turned = torch.from_numpy(rng.random(count) < 0.5)
+            pairs_P2F = torch.where(turned[:, None, None], pairs_P2F.flip(1), pairs_P2F)
+        head = Head(width, settings.hidden, settings.dropout)
+        flat = pairs_P2F.reshape(-1, width)
+        head.load_state_dict({**head.state_dict(), "mean": flat.mean(dim=0), "std": flat.std(dim=0).clamp_min(1e-6)})
+        optimizer = torch.optim.AdamW(head.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
+        head.train()
+        for _ in range(settings.epochs):
+            for batch in torch.from_numpy(rng.permutation(count)).split(settings.batch_size):
+                chosen, rejected = head(pairs_P2F[batch, 0]), head(pairs_P2F[batch, 1])
+                loss = -logsigmoid(chosen - rejected).mean() + CENTRING * (chosen + rejected).square().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        return head.eval()
+
+
+def accuracy(head: Head, pairs_P2F: Tensor, groups: Sequence[str], seed: int = 0) -> dict[str, Any]:
+    """Pairwise accuracy with a 95% bootstrap interval over groups without a common clip."""
+    with torch.inference_mode():
+        margins = (head(pairs_P2F[:, 0]) - head(pairs_P2F[:, 1])).numpy()
+    right = np.where(margins == 0, 0.5, margins > 0)
+    names = sorted(set(groups))
+    places = [np.flatnonzero(np.array([g == name for g in groups])) for name in names]
+    rng = np.random.default_rng(seed)
+    draws = [
+        right[np.concatenate([places[i] for i in rng.integers(0, len(names), len(names))])].mean() for _ in range(1000)
+    ]
+    low, high = np.percentile(draws, [2.5, 97.5])
+    return {
+        "accuracy": float(right.mean()),
+        "interval": [float(low), float(high)],
+        "pairs": len(right),
+        "groups": len(names),
+    }
+
+
+def save(head: Head, folder: Path, hears: str, encoder: str, settings: HeadSettings, quality: dict[str, Any]) -> None:
+    """Write a folder that ``audio_feature_model`` or ``audio_encoder_model`` loads."""
+    layers: Any = head.layers
+    meta = {
+        "hears": hears,
+        "features": list(FEATURES) if hears == "features" else [],
+        "encoder": encoder,
+        "width": int(head.get_buffer("mean").shape[0]),
+        "hidden": settings.hidden if isinstance(layers, torch.nn.Sequential) else 0,
+        "training": vars(settings),
+        "quality": quality,
+    }
+    with whole_folder(folder) as aside:
+        write_json(aside / META, meta)
+        save_file({k: v.contiguous() for k, v in head.state_dict().items()}, str(aside / WEIGHTS))

@@ -1,0 +1,126 @@
+"""The reward for being understood: the word error rate of a recogniser."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import unicodedata
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from rlhf_core.api import ModelError, Sample
+from rlhf_plugin_tts.audio import Clip, ClipError
+from rlhf_plugin_tts.clip_reward import ClipReward, spoken_text
+from rlhf_plugin_tts.config import WerConfig
+
+RATE = 16000
+
+
+class Recogniser(Protocol):
+    """Turns sound into words."""
+
+    def transcribe(self, clip: Clip) -> str:
+        """What is heard."""
+        ...
+
+
+class Wer(ClipReward):
+    """``-min(cap, word error rate)``; parts ``wer``, ``cer`` (characters) and ``words``.
+
+    Args:
+        config: which recogniser.
+    """
+
+    def __init__(self, config: WerConfig) -> None:
+        super().__init__(config.max_seconds, hears_silence=True)
+        self.cap = config.cap
+        self.recogniser: Recogniser = (
+            PocketSphinx() if config.recogniser == "pocketsphinx" else Whisper(str(config.path))
+        )
+
+    def measure(self, clip: Clip, sample: Sample) -> tuple[float, Mapping[str, float]]:
+        """The error rate of one clip.
+
+        Raises:
+            ClipError: there is no word to compare with.
+        """
+        reference = normalised(spoken_text(sample))
+        if not reference:
+            raise ClipError("the prompt has no word to be spoken")
+        wer, cer = error_rates(reference, normalised(self.recogniser.transcribe(clip)))
+        return -min(self.cap, wer), {"wer": wer, "cer": cer, "words": len(reference.split())}
+
+
+def error_rates(reference: str, heard: str) -> tuple[float, float]:
+    """(word, character) error rate; 1.0 where nothing was heard."""
+    jiwer: Any = importlib.import_module("jiwer")
+    return float(jiwer.wer(reference, heard)), float(jiwer.cer(reference, heard))
+
+
+def normalised(text: str) -> str:
+    """Lower case words without punctuation.
+
+    Example:
+        >>> normalised("Don't panic -- it's 5 o’clock!")
+        "don't panic it's 5 o'clock"
+    """
+    plain = unicodedata.normalize("NFKC", text).replace("’", "'").lower()
+    return " ".join(re.findall(r"[^\W_]+(?:'[^\W_]+)*", plain))
+
+
+class PocketSphinx:
+    """CMU PocketSphinx with the American English model that its wheel holds. One clip does not adapt the next."""
+
+    def __init__(self) -> None:
+        pocketsphinx: Any = importlib.import_module("pocketsphinx")
+        self._decoder = pocketsphinx.Decoder(samprate=float(RATE), loglevel="FATAL")
+        self._cepstral_mean = self._decoder.get_cmn(False)
+
+    def transcribe(self, clip: Clip) -> str:
+        """The best hypothesis."""
+        samples = np.clip(clip.at(RATE).samples, -1, 1)
+        self._decoder.set_cmn(self._cepstral_mean)
+        self._decoder.start_utt()
+        self._decoder.process_raw((samples * 32767).astype("<i2").tobytes(), full_utt=True)
+        self._decoder.end_utt()
+        hypothesis = self._decoder.hyp()
+        return "" if hypothesis is None else re.sub(r"\(\d+\)|<[^>]*>|\[[^]]*\]", "", hypothesis.hypstr)
+
+
+class Whisper:
+    """Any Whisper checkpoint in Hugging Face form; greedy, on the CPU.
+
+    Args:
+        path: folder or hub id.
+
+    Raises:
+        ModelError: it cannot be loaded.
+    """
+
+    def __init__(self, path: str) -> None:
+        transformers: Any = importlib.import_module("transformers")
+        try:
+            self._model = transformers.AutoModelForSpeechSeq2Seq.from_pretrained(path, use_safetensors=True).eval()
+            self._extractor = transformers.AutoFeatureExtractor.from_pretrained(path)
+            self._tokenizer = transformers.AutoTokenizer.from_pretrained(path)
+        except (OSError, ValueError, KeyError) as error:
+            raise ModelError(
+                f"'{path}' is no Whisper checkpoint that transformers loads",
+                why=str(error).splitlines()[0],
+                fix="reward.path=FOLDER, or a hub id such as openai/whisper-base.en",
+            ) from error
+
+    def transcribe(self, clip: Clip) -> str:
+        """Greedy transcription of each 30 s, joined."""
+        import torch
+
+        samples = clip.at(RATE).samples
+        texts = []
+        for at in range(0, len(samples), 30 * RATE):
+            inputs = self._extractor(samples[at : at + 30 * RATE], sampling_rate=RATE, return_tensors="pt")
+            with torch.inference_mode():
+                ids = self._model.generate(inputs["input_features"], do_sample=False, num_beams=1, max_new_tokens=224)
+            texts.append(self._tokenizer.decode(ids[0], skip_special_tokens=True))
+        return " ".join(texts)

@@ -1,0 +1,250 @@
+"""Rewards of clips: their values on sounds that are known, what bad clips cost, and what is said of a missing extra."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+from rlhf_core.api import ConfigError, Prompt, Sample, ScoreStatus
+from rlhf_core.sdk import Registry
+from rlhf_core.testing import make_context
+from rlhf_plugin_tts import config as configs
+from rlhf_plugin_tts.audio import clip_of, read_clip
+from rlhf_plugin_tts.duration import Duration
+from rlhf_plugin_tts.wer import error_rates, normalised
+
+RATE = 16000
+Voice = Callable[..., Path]
+Speak = Callable[..., Sample]
+
+
+def build(name: str, **settings: Any) -> Any:
+    registry = Registry(disabled=())
+    cls = registry.load("reward", name)
+    ctx = make_context(registry=registry)
+    config = cls.model_validate({"name": name, **settings}, context={"registry": registry})
+    config.preflight(ctx)
+    return config.build(ctx)
+
+
+def test_the_proxy_is_the_weighted_sum_of_what_its_parts_say(voice: Voice, spoken: Speak) -> None:
+    sample = spoken(voice("a.wav"))
+    weights = {"hnr": 0.5, "pitch_variance": 0.25, "spectral_centroid": 0.0}
+    (score,) = build("acoustic_proxy", weights=weights, clip=100.0).score([sample])
+    standardised = {n: (score.parts[n] - m) / s for n, (m, s) in configs.PROXY_SCALES.items() if n in weights}
+    assert score.value == pytest.approx(0.5 * standardised["hnr"] + 0.25 * standardised["pitch_variance"])
+    assert set(score.parts) == set(weights)
+    assert max(standardised.values(), key=abs) > 1 / 8
+    (bounded,) = build("acoustic_proxy", weights={"hnr": 1.0}, clip=0.01).score([sample])
+    assert abs(bounded.value) == pytest.approx(0.01)
+
+
+def test_a_feature_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(Exception, match="no acoustic feature 'jitter'"):
+        build("acoustic_proxy", weights={"jitter": 1.0})
+
+
+def test_noise_lowers_every_model_of_quality(voice: Voice, spoken: Speak, test_data: Path) -> None:
+    """Real speech, and the same with noise; a short clip fills one window of DNSMOS, which starts nine times faster."""
+    clean = test_data / "speech_mushra" / "stim_02" / "ref.flac"
+    clip = read_clip(clean).at(RATE)
+    noise = 0.1 * np.abs(clip.samples).max() * np.random.default_rng(0).standard_normal(len(clip.samples))
+    noisy = voice("noisy.wav")
+    soundfile.write(noisy, clip.samples + noise, RATE)
+    names = ["dnsmos"] + (["distillmos"] if importlib.util.find_spec("distillmos") else [])
+    for name in names:
+        good, bad = build(name).score([spoken(clean), spoken(noisy)])
+        assert 1 < bad.value < good.value - 0.5 < 5, name
+
+
+def test_dnsmos_equals_the_reference_on_the_windows_that_it_scores(test_data: Path, spoken: Speak) -> None:
+    pytest.importorskip("requests")
+    from speechmos import dnsmos  # pyright: ignore[reportMissingImports]
+
+    samples = read_clip(test_data / "speech_mushra" / "stim_01" / "lyra_6.flac").at(RATE).samples
+    long = np.clip(np.resize(samples, round(10.7 * RATE)), -1, 1)
+    theirs = dnsmos.run(long, RATE)
+    _, ours = build("dnsmos").measure(clip_of(long, RATE), spoken("x"))
+    for name in ("p808", "ovrl", "sig", "bak"):
+        assert ours[name] == pytest.approx(float(theirs[f"{name}_mos"]), abs=1e-4)
+
+
+@pytest.mark.slow
+def test_distillmos_equals_the_package(monkeypatch: pytest.MonkeyPatch, test_data: Path, spoken: Speak) -> None:
+    pytest.importorskip("xls_r_sqa")
+    import torch
+
+    if importlib.util.find_spec("torchaudio") is None:
+        monkeypatch.setitem(sys.modules, "torchaudio", types.ModuleType("torchaudio"))  # used for files only
+    theirs = pytest.importorskip("distillmos").ConvTransformerSQAModel().eval()
+    samples = read_clip(test_data / "speech_mushra" / "stim_01" / "lyra_32.flac").at(RATE).samples
+    reward = build("distillmos")
+    for seconds in (3.0, 9.5):
+        clip = clip_of(np.resize(samples, round(seconds * RATE)), RATE)
+        with torch.inference_mode():
+            expected = float(theirs(torch.from_numpy(clip.samples)[None]))
+        assert reward.measure(clip, spoken("x"))[0] == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.slow
+def test_word_errors_of_real_speech(test_data: Path, spoken: Speak) -> None:
+    clean = test_data / "speech_mushra" / "stim_02" / "ref.flac"
+    text = "Waiting, K! The Black Watch (the Royal Highland Regiments)"
+    right, wrong = build("wer").score([spoken(clean, text), spoken(clean, "x", answer="Nothing of this was said.")])
+    assert right.parts["words"] == 9
+    assert right.parts["wer"] < 0.5
+    assert wrong.value == -1.0
+    assert wrong.parts["wer"] >= 1.0
+
+
+def test_words_are_compared_without_case_and_punctuation() -> None:
+    assert normalised("Don't PANIC -- it’s 5 o’clock!") == "don't panic it's 5 o'clock"
+    assert error_rates("one two three four", "one too three") == (0.5, pytest.approx(6 / 18, abs=0.2))
+    assert error_rates("one two", "") == (1.0, 1.0)
+
+
+def test_duration_is_relative_to_the_text(voice: Voice, spoken: Speak) -> None:
+    reward = Duration(configs.DurationConfig(characters_per_second=10, pause_seconds=0))
+    fitting, doubled = reward.score([spoken(voice("a.wav", seconds=2), "x" * n) for n in (20, 10)])
+    assert fitting.value == pytest.approx(0.0, abs=1e-6)
+    assert doubled.value == pytest.approx(-math.log(2), abs=1e-6)
+    assert reward.score([spoken(voice("a.wav"), "?!")])[0].status is ScoreStatus.MISSING
+
+
+BAD = {
+    "missing.wav": "no such file",
+    "empty.wav": "cannot be read",
+    "text.wav": "cannot be read",
+    "cut.flac": "",
+    "header.wav": "no samples",
+    "nan.wav": "not finite",
+    "silent.wav": "silent",
+    "short.wav": "less than 0.1",
+    "long.wav": "more than 60",
+}
+
+
+@pytest.fixture
+def bad_clips(tmp_path: Path, voice: Voice) -> Path:
+    (tmp_path / "empty.wav").write_bytes(b"")
+    (tmp_path / "text.wav").write_text("not audio at all " * 50)
+    (tmp_path / "cut.flac").write_bytes(voice("whole.flac").read_bytes()[:9000])
+    soundfile.write(tmp_path / "header.wav", np.zeros(0), RATE)
+    soundfile.write(tmp_path / "nan.wav", np.full(RATE, np.nan), RATE, subtype="FLOAT")
+    soundfile.write(tmp_path / "silent.wav", np.zeros(RATE), RATE)
+    soundfile.write(tmp_path / "short.wav", np.ones(100) / 2, RATE)
+    soundfile.write(tmp_path / "long.wav", np.zeros(600 * 8000), 8000)
+    return tmp_path
+
+
+def test_bad_clips_have_no_score_and_a_reason(bad_clips: Path, spoken: Speak) -> None:
+    reward = build("acoustic_proxy")
+    scores = dict(zip(BAD, reward.score([spoken(bad_clips / name) for name in BAD])))
+    for name, reason in BAD.items():
+        assert scores[name].value is None or name == "cut.flac", name
+        assert reason in scores[name].detail, name
+    without_sound = Sample(Prompt("text/0", ({"role": "user", "content": "Hi"},)), "Hello")
+    assert "has no sounds" in reward.score([without_sound])[0].detail
+
+
+@pytest.mark.parametrize(("rate", "channels"), [(8000, 1), (22050, 2), (48000, 2)])
+def test_every_rate_and_number_of_channels_is_scored(
+    rate: int, channels: int, tmp_path: Path, voice: Voice, spoken: Speak
+) -> None:
+    mono, _ = soundfile.read(voice("a.wav", rate=rate))
+    soundfile.write(tmp_path / "b.wav", np.stack([mono] * channels, axis=1), rate)
+    (score,) = build("acoustic_proxy").score([spoken(tmp_path / "b.wav")])
+    (usual,) = build("acoustic_proxy").score([spoken(voice("a.wav"))])
+    assert score.parts["pitch_variance"] == pytest.approx(usual.parts["pitch_variance"], rel=0.05)
+
+
+def test_a_scorer_without_its_package_names_it_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    gone = {"distillmos", "parselmouth", "pocketsphinx", "speechmos"}
+    monkeypatch.setattr(importlib.util, "find_spec", lambda n, *a: None if n in gone else find(n, *a))
+    for name, settings in {
+        "distillmos": {},
+        "dnsmos": {},
+        "wer": {},
+        "speech": {},
+        "acoustic_proxy": {"pitch": "praat"},
+    }.items():
+        with pytest.raises(ConfigError, match="pip install"):
+            build(name, **settings)
+
+
+def test_a_guard_penalises_or_gates_what_breaks_it(tmp_path: Path, voice: Voice, spoken: Speak) -> None:
+    loud, _ = soundfile.read(voice("a.wav"))
+    soundfile.write(tmp_path / "loud.wav", np.clip(20 * loud, -1, 1), RATE)
+    good, bad = spoken(voice("a.wav"), "x" * 24), spoken(tmp_path / "loud.wav", "x" * 24)
+    inner = {"name": "duration"}
+    plain = build("duration").score([good, bad])
+    penalised = build("guarded", of=inner, guards={"penalty": 2.0}).score([good, bad])
+    assert [p.value - s.value for p, s in zip(penalised, plain)] == pytest.approx([0.0, -2.0])
+    assert penalised[1].parts["guard/clipping"] > 0.1
+    gated = build("guarded", of=inner, guards={"action": "status"}).score([good, bad])
+    assert [g.status for g in gated] == [ScoreStatus.OK, ScoreStatus.GATED]
+    assert "clipping" in gated[1].detail
+    (slow,) = build("guarded", of=inner).score([spoken(voice("b.wav", seconds=9), "x" * 14)])
+    assert slow.parts["guard/broken"] == 1
+    (heard,) = build("guarded", of=inner, guards={"most_wer": 0.5}).score([spoken(voice("a.wav"), "eleven words")])
+    assert heard.parts["guard/wer"] > 0.5
+
+
+def test_the_default_composite_sums_z_scores(test_data: Path, spoken: Speak) -> None:
+    files = [test_data / "speech_mushra" / "stim_02" / f"{n}.flac" for n in ("ref", "prop_13_16k")]
+    reward = build("speech", parts={"quality": {"reward": "acoustic_proxy", "normalise": "zscore"}})
+    scores = reward.score([spoken(f, "waiting k the black watch the royal highland regiments") for f in files])
+    assert sum(s.value for s in scores) == pytest.approx(0.0, abs=1e-6)
+    assert reward.state_dict()["statistics"]["quality"]["count"] == 2
+    default = Registry(disabled=()).load("reward", "speech")
+    parts = default.model_validate({"name": "speech"}, context={"registry": Registry(disabled=())}).parts
+    assert {n: (p.reward.name, p.weight, p.normalise) for n, p in parts.items()} == {
+        "quality": ("dnsmos", 0.5, "zscore"),
+        "words": ("wer", 0.4, "zscore"),
+        "acoustics": ("acoustic_proxy", 0.1, "zscore"),
+    }
+
+
+def test_rows_that_name_audio_files_are_scored_by_the_command(rlhf: Any, tmp_path: Path, voice: Voice) -> None:
+    voice("clips/a.wav")
+    rows = [
+        {"prompt": "One.", "audio": "clips/a.wav"},
+        {"prompt": "Two.", "completion": "Two.", "audio": "clips/a.wav"},
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = rlhf("reward", "score", "--reward", "acoustic_proxy", "--input", str(tmp_path / "rows.jsonl"), "--json")
+    assert done.code == 0, done.err
+    answer = json.loads(done.out)
+    assert answer["scored"] == 2
+    assert answer["rows"][0]["parts"]["voiced_fraction"] > 0.5
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": "One.", "audio": "clips/b.wav"}) + "\n")
+    refused = rlhf("reward", "score", "--reward", "acoustic_proxy", "--input", str(tmp_path / "rows.jsonl"))
+    assert refused.code == 2
+    assert "line 1" in refused.err
+    assert "b.wav" in refused.err
+
+
+@pytest.mark.slow
+def test_clips_are_scored_in_killable_workers(bad_clips: Path, voice: Voice, spoken: Speak) -> None:
+    from rlhf_core.verifiers.reward_workers import RewardWorkers
+
+    registry = Registry(disabled=())
+    config = registry.load("reward", "acoustic_proxy").model_validate({})
+    workers = RewardWorkers(config, make_context(registry=registry), workers=1, timeout_s=30)
+    try:
+        scores = workers.score([spoken(voice("a.wav")), spoken(bad_clips / "text.wav")])
+    finally:
+        workers.close()
+    assert scores[0].value == build("acoustic_proxy").score([spoken(voice("a.wav"))])[0].value
+    assert scores[1].status is ScoreStatus.MISSING

@@ -1,0 +1,125 @@
+"""`rlhf tts train-reward`: clips never on both sides, accuracy on unheard ones, the control, and what was saved."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_core.api import DatasetError, ModelError
+from rlhf_core.sdk import Registry
+from rlhf_core.testing import make_context
+from rlhf_plugin_tts.rows import AudioPair, digest, disjoint_split, groups_of, refuse_shared
+
+Voice = Callable[..., Path]
+
+
+@pytest.fixture
+def pairs_file(tmp_path: Path, voice: Voice) -> Path:
+    """Twenty pairs: the clip with less noise is preferred, whatever its pitch."""
+    rows = []
+    for i in range(20):
+        names = f"clips/{i}{'x' * (i % 5)}a.wav", f"clips/{i}{'x' * (i % 7)}b.wav"
+        voice(names[0], hz=100 + 9 * i, noise=0.05 + 0.01 * (i % 3), seconds=0.6)
+        voice(names[1], hz=280 - 9 * i, noise=0.4 + 0.05 * (i % 4), seconds=0.6)
+        rows.append({"prompt": "Hi", "chosen_audio": names[0], "rejected_audio": names[1]})
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path / "pairs.jsonl"
+
+
+def build(name: str, path: Path) -> Any:
+    registry = Registry(disabled=())
+    config = registry.load("reward", name).model_validate({"path": str(path)})
+    ctx = make_context(registry=registry)
+    config.preflight(ctx)
+    return config.build(ctx)
+
+
+def test_the_command_trains_what_the_reward_loads(rlhf: Any, pairs_file: Path, spoken: Any, tmp_path: Path) -> None:
+    done = rlhf("tts", "train-reward", "--pairs", pairs_file, "--output", tmp_path / "taste", "--json")
+    assert done.code == 0, done.err
+    result = json.loads(done.out)
+    assert result["heldout"]["accuracy"] == 1.0
+    assert (result["heldout"]["pairs"], result["train_pairs"]) == (4, 16)
+    row = json.loads(pairs_file.read_text().splitlines()[0])
+    reward = build("audio_feature_model", tmp_path / "taste")
+    chosen, rejected = reward.score([spoken(tmp_path / row[c]) for c in ("chosen_audio", "rejected_audio")])
+    assert chosen.value > rejected.value
+    with pytest.raises(ModelError, match="model for 'audio_feature_model'"):
+        build("audio_encoder_model", tmp_path / "taste")
+
+
+def test_labels_by_chance_teach_little() -> None:
+    import torch
+
+    from rlhf_plugin_tts.training import HeadSettings, train_head
+
+    vectors = torch.randn(300, 2, 4, generator=torch.Generator().manual_seed(0))
+    vectors[:, 0, 0] += 2.0
+    margins = []
+    for chance in (False, True):
+        head = train_head(vectors, HeadSettings(random_labels=chance))
+        margins.append(float((head(vectors[:, 0]) - head(vectors[:, 1])).mean().detach()))
+    assert margins[0] > 2.0
+    assert abs(margins[1]) < 0.3
+
+
+def test_a_clip_in_training_and_test_is_refused(rlhf: Any, pairs_file: Path, tmp_path: Path) -> None:
+    shared = tmp_path / "shared.jsonl"
+    shared.write_text("\n".join(pairs_file.read_text().splitlines()[:2]) + "\n")
+    refused = rlhf(
+        "tts", "train-reward", "--pairs", pairs_file, "--heldout-pairs", shared, "--output", tmp_path / "taste"
+    )
+    assert refused.code == 2
+    assert "is in the training pairs and in the held-out ones" in refused.err
+    assert "line 1" in refused.err
+    assert not (tmp_path / "taste").exists()
+
+
+def test_pairs_that_hang_together_stay_together(tmp_path: Path) -> None:
+    files = [tmp_path / f"{i}.wav" for i in range(9)]
+    for i, file in enumerate(files):
+        file.write_text(str(i))
+    (tmp_path / "copy.wav").write_text("1")  # the same clip under another name
+    chain = [(0, 1), (2, 3), (4, 5), (6, 7), (7, 8)]
+    pairs = [AudioPair(files[a], files[b], f"line {i}") for i, (a, b) in enumerate(chain)]
+    pairs.append(AudioPair(tmp_path / "copy.wav", files[3], "line 6"))
+    assert len(set(groups_of(pairs))) == 3
+    for seed in range(5):
+        train, heldout = disjoint_split(pairs, 0.3, seed)
+        assert len(train) + len(heldout) == len(pairs)
+        clips = [{digest(p) for pair in side for p in (pair.chosen, pair.rejected)} for side in (train, heldout)]
+        assert not clips[0] & clips[1]
+        refuse_shared(train, heldout)
+    with pytest.raises(DatasetError, match="hang together"):
+        disjoint_split(pairs[3:5], 0.3, 0)
+
+
+@pytest.mark.slow
+def test_a_frozen_encoder_hears_instead_of_features(rlhf: Any, pairs_file: Path, spoken: Any, tmp_path: Path) -> None:
+    from transformers import Wav2Vec2Config, Wav2Vec2Model
+
+    tiny = Wav2Vec2Config(
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        conv_dim=(16, 16, 16),
+        conv_kernel=(10, 8, 4),
+        conv_stride=(8, 8, 5),
+        num_conv_pos_embeddings=16,
+        num_conv_pos_embedding_groups=2,
+    )
+    Wav2Vec2Model(tiny).save_pretrained(tmp_path / "encoder")
+    out = tmp_path / "heard"
+    done = rlhf(
+        "tts", "train-reward", "--pairs", pairs_file, "--encoder", tmp_path / "encoder", "--output", out, "--json"
+    )
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["heldout"]["accuracy"] > 0.7  # white noise is easily heard, even by random weights
+    row = json.loads(pairs_file.read_text().splitlines()[3])
+    (score,) = build("audio_encoder_model", out).score([spoken(tmp_path / row["chosen_audio"])])
+    assert score.ok
