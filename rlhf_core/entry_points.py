@@ -55,12 +55,12 @@ def scan() -> Iterator[tuple[metadata.Distribution, metadata.EntryPoint]]:
         yield from ((dist, point) for point in dist.entry_points)
 
 
-def hook_entries() -> list[Entry]:
-    """Hook plugins that distributions declare, sorted; nothing is imported."""
+def entries_of(group: str, kind: str) -> list[Entry]:
+    """What distributions declare in a group that is no kind of component, sorted; nothing is imported."""
     rows = [
-        Entry("hook", point.name, normalise(dist.name), dist.version, point.value, point)
+        Entry(kind, point.name, normalise(dist.name), dist.version, point.value, point)
         for dist, point in scan()
-        if point.group == "rlhf"
+        if point.group == group
     ]
     return sorted(rows, key=lambda e: (e.name, e.distribution))
 

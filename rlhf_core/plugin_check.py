@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from rlhf_core.config.construct import import_component
 from rlhf_core.disabled import normalise
-from rlhf_core.entry_points import CORE, Entry
+from rlhf_core.entry_points import CORE, Entry, entries_of
 from rlhf_core.errors import PluginError, RlhfError
 from rlhf_core.registry import Registry
 
@@ -76,6 +76,23 @@ def check_hooks(distribution: str = "") -> Iterator[CheckRow]:
             yield CheckRow(
                 normalise(dist), point.dist.version if point.dist else "", "hook", f"{dist}/{point.name}", error
             )
+
+
+def check_hints(distribution: str = "") -> Iterator[CheckRow]:
+    """Every function of key hints that is not switched off; each is imported. ``distribution``: only this one."""
+    from rlhf_core.config.hints import GROUP
+    from rlhf_core.disabled import disabled_distributions
+
+    for entry in entries_of(GROUP, "hint"):
+        if entry.distribution in disabled_distributions() or distribution not in ("", entry.distribution):
+            continue
+        error: RlhfError | None = None
+        try:
+            if not callable(entry.point.load()):
+                error = _problem(entry, f"{entry.value} is not a function", TypeError("not callable"))
+        except Exception as cause:
+            error = _problem(entry, f"the hints '{entry.name}' cannot be loaded: {_text(cause)}", cause)
+        yield CheckRow(entry.distribution, entry.version, "hint", entry.qualified, error)
 
 
 def claimed_twice(entries: Sequence[Entry]) -> list[tuple[str, str, list[str]]]:

@@ -56,9 +56,14 @@ def main(argv: list[str] | None = None) -> None:
         raise SystemExit(130) from error
     except click.ClickException as error:
         from rlhf_core.cli.command_check import lost_command
+        from rlhf_core.cli.option_hints import hint_for
 
+        words = sys.argv[1:] if argv is None else argv
+        hint = hint_for(error, words)
         error.show()
-        if (lost := lost_command(cli, sys.argv[1:] if argv is None else argv)) is not None:
+        if hint:
+            click.echo(hint, err=True)
+        if (lost := lost_command(cli, words)) is not None:
             click.echo(f"note: {lost}", err=True)
         raise SystemExit(2) from error
     except RlhfError as error:

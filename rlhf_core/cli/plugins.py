@@ -49,12 +49,12 @@ def list_(kind: str | None, as_json: bool) -> None:
 def declared(kind: str | None = None) -> list[Entry]:
     """What installed distributions declare, disabled ones too: components, commands and hooks. Imports nothing."""
     from rlhf_core.cli.groups import command_entries
-    from rlhf_core.entry_points import hook_entries
+    from rlhf_core.entry_points import entries_of
     from rlhf_core.registry import Registry
 
     entries = Registry(disabled=()).entries(kind) if kind in (None, *KINDS) else []
     entries += command_entries(disabled=()) if kind in (None, "command") else []
-    return entries + (hook_entries() if kind in (None, "hook") else [])
+    return entries + (entries_of("rlhf", "hook") if kind in (None, "hook") else [])
 
 
 @plugins.command()
@@ -94,17 +94,24 @@ def info(name: str, kind: str | None, as_json: bool) -> None:
 @plugins.command()
 @click.argument("distribution", required=False)
 def check(distribution: str | None) -> None:
-    """Import every component, command and hook, and their packages; exit code 1 and the traceback if one fails."""
+    """Import components, commands, hooks and hints, and their packages; exit code 1 and the traceback if one fails."""
     from rlhf_core.cli.command_check import check_commands
+    from rlhf_core.config.hints import GROUP as HINTS
     from rlhf_core.disabled import normalise
+    from rlhf_core.entry_points import entries_of
     from rlhf_core.errors import PluginError, did_you_mean
-    from rlhf_core.plugin_check import check_components, check_hooks, claimed_twice
+    from rlhf_core.plugin_check import check_components, check_hints, check_hooks, claimed_twice
     from rlhf_core.registry import Registry
 
     registry, wanted = Registry(), normalise(distribution or "")
     root = click.get_current_context().find_root().command
-    rows = [*check_components(registry, wanted), *check_commands(root, wanted), *check_hooks(wanted)]
-    known = {e.distribution for e in declared()}
+    rows = [
+        *check_components(registry, wanted),
+        *check_commands(root, wanted),
+        *check_hooks(wanted),
+        *check_hints(wanted),
+    ]
+    known = {e.distribution for e in [*declared(), *entries_of(HINTS, "hint")]}
     if wanted and wanted not in known:
         raise PluginError(
             f"no enabled distribution with plugins is called '{distribution}'",

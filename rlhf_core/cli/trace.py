@@ -39,19 +39,22 @@ def show(run: str, step: int, prompt: str | None, as_json: bool) -> None:
     from rlhf_core.runs.read import find_run
 
     rows = rows_of(find_run(run), step)
+    warnings = [r for r in rows if r.get("event") == "warning"]
     update = next((r for r in rows if r.get("event") == "update"), {})
     prompts = [r for r in rows if r.get("event") in ("prompt", *FILTERED)]
     offline = not prompts and "rows" in update
     chosen = pick(update["rows"] if offline else prompts, update, prompt)
     if as_json:
-        emit_json({"step": step, "prompt": chosen, "update": update})
+        emit_json({"step": step, "prompt": chosen, "update": update, "warnings": warnings})
         return
     if offline and chosen is not None:
         _print_example(step, chosen, update)
+        _print_warnings(warnings)
         return
     if chosen is not None:
         _print_prompt(step, chosen)
     _print_update(update, chosen)
+    _print_warnings(warnings)
     others = [str(r["prompt_id"]) for r in prompts if r is not chosen]
     if others:
         click.echo(f"\nother prompts of step {step}: " + ", ".join(others))
@@ -158,6 +161,14 @@ def _print_update(update: Row, chosen: Row | None) -> None:
     _print_stage("update", "from the whole batch")
     for key, value in update.get("metrics", {}).items():
         click.echo(_indent(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"))
+
+
+def _print_warnings(rows: Sequence[Row]) -> None:
+    if rows:
+        _print_stage("warnings", "of monitors in this step")
+    for row in rows:
+        ended = "  (ended the run)" if row.get("stops") else ""
+        click.echo(_indent(f"{row.get('monitor', '')}: {row.get('text', '')}{ended}"))
 
 
 def _print_stage(name: str, what: str) -> None:

@@ -1,12 +1,13 @@
 """What a key of another library is called here, asked of installed distributions when a key is unknown.
 
 Entry-point group ``rlhf.key_hints``: a function of the key, its value, the registry and the chosen components, which
-returns a sentence or "".
+returns a sentence or "", for example ``TRL's beta is trainer.kl.coefficient here``.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,16 @@ from rlhf_core.registry import Registry
 
 log = logging.getLogger("rlhf.plugins")
 GROUP = "rlhf.key_hints"
+
+
+def keys_in(sentence: str) -> list[str]:
+    """Settings that a hint names.
+
+    Example:
+        >>> keys_in("TRL's beta is trainer.kl.coefficient here"), keys_in("TRL's use_peft is not needed")
+        (['trainer.kl.coefficient'], [])
+    """
+    return re.findall(r"\bis ([a-z_0-9.]+) here\b", sentence)
 
 
 class KeyHints:
@@ -41,7 +52,7 @@ class KeyHints:
         from rlhf_core.disabled import disabled_distributions, normalise
         from rlhf_core.entry_points import scan
 
-        off = set(disabled_distributions())
+        off, places = set(disabled_distributions()), KeyPlaces(self.registry, self.settings)(path, value)
         for dist, point in scan():
             if point.group != GROUP or normalise(dist.name) in off:
                 continue
@@ -50,6 +61,6 @@ class KeyHints:
             except Exception as error:  # the unknown key is what the user has to hear of
                 log.debug("hints of %s failed: %s: %s", dist.name, type(error).__name__, error)
                 continue
-            if hint:
-                return str(hint)
-        return KeyPlaces(self.registry, self.settings)(path, value)
+            if hint and (len(path) > 1 or not places or keys_in(hint)):
+                return str(hint)  # one without a key says less than the place of our own key of that name
+        return places

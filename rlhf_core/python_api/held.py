@@ -103,17 +103,22 @@ def splits_of(value: Any) -> dict[str, list[Row]]:
         DatasetError: it is none of them, it has no rows, or a row is no mapping.
     """
     if not isinstance(value, Mapping):
-        return {"train": _rows(value, "train"), "heldout": []}
+        return {"train": rows_of(value, "train"), "heldout": []}
     splits = cast("Mapping[str, Any]", value)
     if "train" not in splits:
         raise DatasetError(
             "the dataset has no split 'train'", why=f"it has {', '.join(map(str, splits))}", fix='{"train": [...]}'
         )
     name = next((n for n in HELDOUT_NAMES if n in splits), None)
-    return {"train": _rows(splits["train"], "train"), "heldout": _rows(splits[name], name) if name else []}
+    return {"train": rows_of(splits["train"], "train"), "heldout": rows_of(splits[name], name) if name else []}
 
 
-def _rows(value: Any, split: str) -> list[Row]:
+def rows_of(value: Any, split: str) -> list[Row]:
+    """Rows of a list, a ``datasets.Dataset`` or a DataFrame; ``split`` names them in errors.
+
+    Raises:
+        DatasetError: as :func:`splits_of`.
+    """
     if hasattr(value, "to_dict") and hasattr(value, "columns"):  # a DataFrame
         value = value.to_dict(orient="records")
     if isinstance(value, str) or not hasattr(value, "__iter__"):

@@ -79,7 +79,7 @@ def score(
         score([{"prompt": "What is 2 + 2?", "answer": "4", "completion": "It is 4."}], "verifier")[0].value  # 1.0
 
     Args:
-        samples: a file of JSON lines, or rows with ``prompt`` (or ``messages``) and ``completion``.
+        samples: a file of JSON lines, or rows or a DataFrame with ``prompt`` (or ``messages``) and ``completion``.
         reward: a name, a Config, a run or folder of a reward model or ensemble, or a function from samples to numbers.
         settings: of a reward given by name.
         seed: for rewards that draw at random.
@@ -100,14 +100,15 @@ def score(
     from rlhf_core.contracts import score_samples
     from rlhf_core.data.completions import cut_at, read_completions
     from rlhf_core.kernels.matmul import use_matmul_backend
-    from rlhf_core.python_api.held import held
+    from rlhf_core.python_api.held import held, rows_of
     from rlhf_core.python_api.side_effects import unchanged_process
 
     with tempfile.TemporaryDirectory() as folder, unchanged_process():
         file = str(samples)
         if not isinstance(samples, str | Path):
             file = f"{folder}/samples.jsonl"
-            Path(file).write_text("".join(json.dumps(dict(row), default=_plain) + "\n" for row in samples))
+            rows = rows_of(samples, "samples")
+            Path(file).write_text("".join(json.dumps(row, default=_plain) + "\n" for row in rows))
         is_function = not isinstance(reward, str | Path | ComponentConfig | Run)
         with held({"reward": reward}) if is_function else nullcontext():
             registry = open_registry()

@@ -193,3 +193,14 @@ def test_a_completed_run_has_nothing_left_to_do(rlhf: Rlhf, finished_run: Path) 
     assert "is complete: nothing is left to do" in out.err
     assert "completed: 3 steps" in out.out
     assert {p: p.stat().st_mtime_ns for p in finished_run.rglob("*")} == before
+
+
+def test_trace_shows_what_monitors_said_in_a_step(rlhf: Rlhf, finished_run: Path, tmp_path: Path) -> None:
+    run = tmp_path / "warned"
+    shutil.copytree(finished_run, run, ignore=shutil.ignore_patterns("checkpoints", "final"))
+    row = {"step": 2, "event": "warning", "monitor": "health", "text": "entropy fell to 0.01", "stops": False}
+    with (run / "trace.jsonl").open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    assert "health: entropy fell to 0.01" in rlhf("trace", "show", run, "--step", 2).out
+    assert "entropy fell" not in rlhf("trace", "show", run, "--step", 1).out
+    assert json.loads(rlhf("trace", "show", run, "--step", 2, "--json").out)["warnings"] == [row]

@@ -158,3 +158,13 @@ def test_a_failing_hook_is_reported_once_by_all_ranks_together(fakes: Fakes) -> 
     assert counted["bad-hook/observer:rlhf_step_end"] == 4
     assert counted["one-hook/observer:rlhf_step_end"] == 2
     assert counted["no-hook/observer:import"] == 2
+
+
+def test_check_looks_at_a_distribution_that_gives_hints_only(fakes: Fakes) -> None:
+    fakes.add("good-hints", "[rlhf.key_hints]\nours = good_hints:hint\n", "def hint(*given): return ''")
+    fakes.add("bad-hints", "[rlhf.key_hints]\nours = bad_hints:hint\n", "raise OSError('no table')")
+    out = fakes.rlhf("plugins", "check", "good-hints")
+    assert (out.returncode, out.stdout) == (0, "ok      hint       good-hints/ours\n")
+    out = fakes.rlhf("plugins", "check", "bad-hints")
+    assert out.returncode == 1
+    assert "no table" in out.stdout

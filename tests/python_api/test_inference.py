@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import rlhf_core
@@ -114,3 +115,11 @@ def test_arrays_in_rows_are_numbers_not_text() -> None:
     row = {"prompt": "a", "completion": "b", "tests": np.array([1, 2]), "weight": np.float32(0.5)}
     rlhf_core.score([row], lambda samples: seen.extend(s.prompt.meta for s in samples) or [0.0])
     assert seen[0] == {"tests": [1, 2], "weight": 0.5}
+
+
+def test_rows_may_be_a_data_frame_and_nothing_that_has_no_rows() -> None:
+    rows = pd.DataFrame({"prompt": ["a", "b"], "completion": ["c", "dd"]})
+    scores = rlhf_core.score(rows, lambda samples: [len(s.completion) for s in samples])
+    assert [s.value for s in scores] == [1, 2]
+    with pytest.raises(DatasetError, match="row 1 of 'samples' is a str"):
+        rlhf_core.score(["a"], lambda samples: [0.0])

@@ -197,3 +197,8 @@ def test_no_key_is_in_a_table_twice() -> None:
     for peer in PEERS:
         keys: list[Any] = [key for entry in load_table(peer).entries for key in entry.keys]
         assert [key for key in set(keys) if keys.count(key) > 1] == []
+
+
+def test_our_own_key_of_that_name_is_named_where_a_peers_hint_names_none() -> None:
+    with pytest.raises(ConfigError, match=r"did you mean 'trainer\.batch_size'"):
+        resolve(Registry(), settings=["batch_size=8"], sugar={"trainer": {"name": "sft"}})
