@@ -61,6 +61,16 @@ def _link_files(folder: Path, target: Path) -> Path | None:
     return target if target.is_dir() else None
 
 
+def adapter_print(model: Path) -> str:
+    """Hash of a LoRA adapter's weights, in a checkpoint or beside the merged weights of ``final``; "" without one."""
+    files = (model / "adapter_model.safetensors", model / "adapter" / "adapter_model.safetensors")
+    return next((weights_digest(str(file)) for file in files if file.is_file()), "")
+
+
+def _print_of(model: Path) -> str:
+    return adapter_print(model) or weights_digest(str(model))
+
+
 class Watcher:
     """Evaluates every model of a run.
 
@@ -77,12 +87,6 @@ class Watcher:
     ) -> None:
         self.run, self.suite, self.ctx, self.base = find_run(run), suite, ctx, base
         model = self.run.plan.config["model"]
-        if model.get("lora"):
-            raise ConfigError(
-                "the checkpoints of this run hold LoRA adapters, not whole models",
-                where=str(self.run.path),
-                fix=f"evaluate the merged model in {self.run.path / 'final'}: rlhf eval {suite.name}",
-            )
         inherited = ("max_context", "trust_remote_code", "dtype", "attention")
         self.model = {k: model[k] for k in inherited if k in model}
         self.start = {"path": str(model["path"]), **{k: model[k] for k in ("revision",) if k in model}}
@@ -114,7 +118,7 @@ class Watcher:
             for name, path in new:
                 visited.add(name)
                 with linked_copy(path, self.out) as place:
-                    now = "" if place is None else weights_digest(str(place))
+                    now = "" if place is None else _print_of(place)
                     if now in prints:
                         continue  # `final` is the last checkpoint once more
                     prints.update({now} - {""})
@@ -123,7 +127,7 @@ class Watcher:
                         write_json(self.out / "watch.json", self.summary())
                         say(f"{name} was removed by the run before it could be evaluated")
                         continue
-                    self._evaluate(name, ModelConfig(path=str(place), **self.model), say)
+                    self._evaluate(name, ModelConfig(path=str(place), **self.model), say, adapter_print(place))
                 last = time.monotonic()
             if not new and (once or run.status in ENDED):
                 break
@@ -152,11 +156,11 @@ class Watcher:
             if row["checkpoint"] != "start" and (place / "settings.json").is_file():
                 model = json.loads((place / "settings.json").read_text())["model"]
                 ResultFolder(place, {**settings, "model": model}).check()
-                prints.add(model["weights"])
+                prints.add(row.get("adapter") or model["weights"])
                 self.rows.append(row)
         return prints
 
-    def _evaluate(self, name: str, model: ModelConfig, say: Callable[[str], None]) -> None:
+    def _evaluate(self, name: str, model: ModelConfig, say: Callable[[str], None], adapter: str = "") -> None:
         job = Job(self.suite, model, self.ctx.seed, called=f"{self.run.path.name}/{name}")
         folder, result = evaluate(job, self.ctx, self.out / name, say)
         modes = {m: v["value"] for m, v in result.get("modes", {}).items()}
@@ -168,6 +172,7 @@ class Watcher:
             "truncated": ends["truncated"],
             "tokens": ends["tokens"]["mean"],
             "folder": str(folder),
+            **({"adapter": adapter} if adapter else {}),
         }
         self.rows = sorted([row, *(r for r in self.rows if r["checkpoint"] != name)], key=age)
         write_json(self.out / "watch.json", self.summary())

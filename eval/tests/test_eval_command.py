@@ -249,6 +249,33 @@ def test_watch_evaluates_every_checkpoint_with_the_same_settings(rlhf: Rlhf, tra
 
 
 @pytest.mark.slow
+def test_watch_evaluates_checkpoints_that_are_adapters(rlhf: Rlhf, tmp_path: Path) -> None:
+    import rlhf_core
+
+    settings = {
+        "trainer": {"max_steps": 2, "checkpoint_every": 1, "eval_samples": 2, "batch_size": 4},
+        "trainer.optimizer.learning_rate": 0.05,
+        "trainer.optimizer.warmup_steps": 0,
+        "model.lora": {"r": 2},
+    }
+    rlhf_core.train("sft", settings=settings, run_dir=str(tmp_path / "run"), progress=False)
+    options = (*ARITHMETIC, "--limit", "4", "--out", "w", "--once", "--json")
+    ran = rlhf("eval", "watch", tmp_path / "run", *options)
+    assert ran.code == 0, ran.err
+    rows = json.loads(ran.out)["checkpoints"]
+    assert [r["checkpoint"] for r in rows] == ["start", "step-000001", "step-000002"], "final is step 2 once more"
+    texts = {
+        name: [r["completion"] for r in jsonl(Path("w") / name / "rows.jsonl")] for name in ("start", "step-000002")
+    }
+    assert texts["start"] != texts["step-000002"]
+    merged = rlhf("eval", *ARITHMETIC, "--limit", "4", "--model", tmp_path / "run/final", "--out", "m", "--json")
+    assert merged.code == 0, merged.err
+    assert texts["step-000002"] == [r["completion"] for r in jsonl(Path("m/rows.jsonl"))]
+    again = json.loads(rlhf("eval", "watch", tmp_path / "run", *options).out)
+    assert again["checkpoints"] == rows, "nothing is evaluated twice"
+
+
+@pytest.mark.slow
 def test_watch_keeps_what_it_evaluated_and_names_what_it_missed(rlhf: Rlhf, trained: Path, tmp_path: Path) -> None:
     """The run removes its models while the first one is evaluated; later the watcher is started again."""
     run, ctx = Path(shutil.copytree(trained, tmp_path / "run")), context(open_registry(), 0)

@@ -6,6 +6,7 @@ import json
 import logging
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from rlhf_core.runs.run_dir import RunDir
 
 log = logging.getLogger("rlhf")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+ABSOLUTE = re.compile(r"(~/|/[^/\s]+/|[A-Za-z]:\\)[^/\s]")
+CREDENTIALS = re.compile(r"://[^/\s@]+@")
 CARD = "README.md"
 MOST_METRICS = 40
 
@@ -45,7 +48,8 @@ def model_card(folder: Path, plan: Plan, summary: Mapping[str, Any]) -> str:
     """
     front = yaml.safe_dump(front_matter(folder, plan), sort_keys=False, allow_unicode=True, width=10_000)
     sections = [_about, _load, _data, _recipe, _metrics, _use, _reproduce, _versions]
-    body = "\n\n".join(section(folder, plan, summary) for section in sections)
+    public = replace(plan, config=shortened(plan.config), rows={short(k): v for k, v in plan.rows.items()})
+    body = "\n\n".join(section(folder, plan if section is _reproduce else public, summary) for section in sections)
     return f"---\n{front}---\n\n{body}\n"
 
 
@@ -64,6 +68,29 @@ def front_matter(folder: Path, plan: Plan) -> dict[str, Any]:
         **({"datasets": datasets} if datasets else {}),
         "tags": tags,
     }
+
+
+def shortened(value: Any) -> Any:
+    """A configuration as others may see it: no folder of this machine (see :func:`short`)."""
+    if isinstance(value, Mapping):
+        return {key: shortened(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [shortened(one) for one in value]
+    return short(value) if isinstance(value, str) else value
+
+
+def short(text: str) -> str:
+    """An absolute path by its end, user and password of an address left out; any other text as it is.
+
+    Example:
+        >>> short("/home/ada/secret/sft/final"), short("/home/ada/train.jsonl"), short("data/train.jsonl")
+        ('.../sft/final', '.../train.jsonl', 'data/train.jsonl')
+    """
+    if ABSOLUTE.match(text) and "\n" not in text:
+        *above, name = re.split(r"[\\/]", text.rstrip("\\/"))
+        inner = name in ("final", "model", "adapter", "ensemble") or name.startswith("step-")
+        return "/".join(["...", *(above[-1:] if inner and above[-1:] != [""] else []), name])
+    return CREDENTIALS.sub("://***@", text)
 
 
 def base_on_hub(path: str) -> str | None:
@@ -147,8 +174,11 @@ def _data(folder: Path, plan: Plan, summary: Mapping[str, Any]) -> str:
 
 def _recipe(folder: Path, plan: Plan, summary: Mapping[str, Any]) -> str:
     config = yaml.safe_dump(dict(plan.config), sort_keys=False, allow_unicode=True)
-    longer = "".join(f"\n\nExtended after step {r['at_step']}: {inline(r['changes'])}." for r in plan.extensions)
-    return f"## Recipe\n\nEvery setting of the run, as `config.yaml`:\n\n{fenced(config, 'yaml')}{longer}"
+    longer = "".join(
+        f"\n\nExtended after step {r['at_step']}: {inline(shortened(r['changes']))}." for r in plan.extensions
+    )
+    cut = " Where a path begins with `...`, the folders above it are left out." if ".../" in config else ""
+    return f"## Recipe\n\nEvery setting of the run, as `config.yaml`:{cut}\n\n{fenced(config, 'yaml')}{longer}"
 
 
 def _metrics(folder: Path, plan: Plan, summary: Mapping[str, Any]) -> str:

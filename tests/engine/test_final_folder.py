@@ -14,7 +14,7 @@ from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
 from rlhf_core.models.sources import resolve_model
 from rlhf_core.plan import Plan
-from rlhf_core.runs.card import base_on_hub, fenced, inline, model_card
+from rlhf_core.runs.card import base_on_hub, fenced, inline, model_card, shortened
 from rlhf_core.runs.manifest import find_damage
 
 
@@ -81,7 +81,17 @@ def test_a_run_has_a_card(lora_run: Path) -> None:
         assert part in card.text, part
     assert 'FOLDER + "/adapter"' in card.text
     config = card.text.split("```yaml\n")[1].split("\n```")[0]
-    assert yaml.safe_load(config) == json.loads((lora_run / "plan.json").read_text())["config"]
+    planned = json.loads((lora_run / "plan.json").read_text())["config"]
+    assert yaml.safe_load(config) == {**planned, "model": {**planned["model"], "path": ".../base"}}
+    assert str(lora_run.parent) not in card.text, "nobody else is told where this machine keeps its files"
+
+
+def test_what_others_see_of_a_path_is_its_end() -> None:
+    given = ["/home/ada/sft/final", "~/a.jsonl", "/data/secret/a.jsonl", "C:\\ada\\a.jsonl", "https://ada:pw@host/v1"]
+    cut = [".../sft/final", ".../a.jsonl", ".../a.jsonl", ".../a.jsonl", "https://***@host/v1"]
+    assert shortened({"x": given}) == {"x": cut}
+    kept = ["org/model", "runs/sft", "pocket/assistant", "</s>", "/no_think", "a /b/c", "/ or / and", 1, None]
+    assert shortened(kept) == kept
 
 
 EVIL = "x\n---\nlicense: mit\n```\n# Owned <script>alert(1)</script> | `a`"

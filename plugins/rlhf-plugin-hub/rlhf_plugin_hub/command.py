@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
 CARD = "README.md"
+LARGEST_TEXT = 1_000_000
+"""Bytes of a file that is looked through for paths; a tokenizer's vocabulary is larger."""
 
 
 class Upload(NamedTuple):
@@ -26,7 +30,9 @@ class Upload(NamedTuple):
 @click.command()
 @click.argument("model", metavar="MODEL")
 @click.option("--to", "repository", required=True, metavar="ORG/NAME", help="Repository on the hub.")
-@click.option("--public", is_flag=True, help="Make a new repository public; default private.")
+@click.option(
+    "--public", is_flag=True, help="A new repository is public, and one that is there may be; default: private only."
+)
 @click.option("--message", default="Upload from rlhf", show_default=True, metavar="TEXT", help="Of the commit.")
 @click.option("--dry-run", is_flag=True, help="Show files, sizes and the card; no network, no token.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
@@ -47,12 +53,15 @@ def push(model: str, repository: str, public: bool, message: str, dry_run: bool,
         "folder": str(upload.folder),
         "files": {str(f.relative_to(upload.folder)): f.stat().st_size for f in upload.files},
         "bytes": upload.size,
+        "names_this_machine": list(paths_told(upload)),
     }
     if dry_run:
         card = upload.folder / CARD
         text = card.read_text(encoding="utf-8") if card.is_file() else None
         emit_json({**facts, "card": text}) if as_json else show(facts, text)
         return
+    for line in facts["names_this_machine"]:
+        click.echo(f"warning: {line}", err=True)
     url = send(upload, private=not public, message=message)
     emit_json({**facts, "url": url}) if as_json else click.echo(f"pushed: {url}")
 
@@ -92,12 +101,27 @@ def _hidden(path: Path) -> bool:
     return any(part.startswith(".") for part in path.parts)
 
 
+def paths_told(upload: Upload) -> Iterator[str]:
+    """What the text files would tell of the folders of this machine, and of whose they are."""
+    places = dict.fromkeys(str(place) for place in (Path.home(), Path.cwd(), upload.folder.absolute().parent))
+    for file in upload.files:
+        if file.suffix not in (".json", ".md", ".yaml", ".jinja", ".txt") or file.stat().st_size > LARGEST_TEXT:
+            continue
+        text = file.read_text(encoding="utf-8", errors="replace")
+        for place in places:
+            if len(place) > 1 and (found := re.search(re.escape(place) + r"[^\s\"'`,]*", text)):
+                yield f"{file.relative_to(upload.folder)} names {found[0]}"
+                break
+
+
 def show(facts: dict[str, Any], card: str | None) -> None:
     """The table of files, and the card."""
     from rlhf_core.sdk import table
 
     table(("file", "bytes"), facts["files"].items())
     kind = "private" if facts["private"] else "public"
+    for line in facts["names_this_machine"]:
+        click.echo(f"warning: {line}")
     click.echo(f"\n{facts['bytes']} bytes to {facts['repository']} ({kind}). Nothing was sent.\n")
     click.echo(card if card is not None else f"There is no {CARD}: the hub would show an empty page.")
 
@@ -106,7 +130,7 @@ def send(upload: Upload, *, private: bool, message: str) -> str:
     """Make the repository if it is not there, and upload; its address is returned.
 
     Raises:
-        ConfigError: there is no token, or the hub is switched off.
+        ConfigError: there is no token, the hub is switched off, or the repository is there and public, unasked.
         RlhfError: the hub refuses, or cannot be reached.
     """
     from huggingface_hub import HfApi, constants, get_token
@@ -127,12 +151,20 @@ def send(upload: Upload, *, private: bool, message: str) -> str:
     api = HfApi(token=token)
     try:
         api.create_repo(upload.repository, private=private, exist_ok=True)
+        is_private = bool(api.repo_info(upload.repository).private)
+        if private and not is_private:
+            raise ConfigError(
+                f"'{upload.repository}' is there, and public: what is pushed can be seen by everyone",
+                fix="--public if it may be, or the name of another repository",
+            )
         api.upload_folder(
             repo_id=upload.repository,
             folder_path=upload.folder,
             commit_message=message,
             allow_patterns=[f.relative_to(upload.folder).as_posix() for f in upload.files],
         )
+    except ConfigError:
+        raise
     except Exception as error:  # as many kinds as there are ways to fail on a network
         text = str(error).replace(token, "***").strip().splitlines() or [""]
         raise RlhfError(
@@ -141,4 +173,6 @@ def send(upload: Upload, *, private: bool, message: str) -> str:
             why=f"{type(error).__name__}: {text[0]}",
             fix="check the name, that the token may write there, and the network; the same command goes on",
         ) from error
+    if is_private and not private:
+        click.echo(f"'{upload.repository}' was there, and stays private; its settings on the hub change that", err=True)
     return f"{constants.ENDPOINT}/{upload.repository}"

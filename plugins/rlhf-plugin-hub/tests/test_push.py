@@ -26,6 +26,7 @@ class Hub(BaseHTTPRequestHandler):
     made: ClassVar[list[dict[str, Any]]] = []
     files: ClassVar[dict[str, bytes]] = {}
     tokens: ClassVar[set[str]] = set()
+    private = True
 
     def do_POST(self) -> None:
         """One request."""
@@ -52,7 +53,7 @@ class Hub(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """The repository's state, which some versions ask for."""
-        self.answer({"id": "org/name", "sha": "0" * 40, "siblings": [], "private": True})
+        self.answer({"id": "org/name", "sha": "0" * 40, "siblings": [], "private": self.private})
 
     def answer(self, value: Any, status: int = 200) -> None:
         """JSON."""
@@ -119,6 +120,30 @@ def test_every_file_arrives_in_a_private_repository(rlhf: Rlhf, model: Path, hub
     assert hub.files.keys() == {p.name for p in model.iterdir()} - {".secret"}
     assert all(data == (model / name).read_bytes() for name, data in hub.files.items())
     assert "secret-token" not in ran.out + ran.err
+
+
+def test_nothing_goes_unasked_to_a_repository_that_everyone_sees(
+    rlhf: Rlhf, model: Path, hub: type[Hub], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = rlhf("push", model, "--to", "org/name", "--public")
+    assert ran.code == 0, ran.err
+    assert "'org/name' was there, and stays private" in ran.err
+    hub.files.clear()
+    monkeypatch.setattr(hub, "private", False)
+    ran = rlhf("push", model, "--to", "org/name")
+    assert ran.code == 2, ran.err
+    assert "'org/name' is there, and public" in ran.err
+    assert not hub.files
+    assert rlhf("push", model, "--to", "org/name", "--public").code == 0
+    assert hub.files
+
+
+def test_folders_of_this_machine_are_pointed_out(rlhf: Rlhf, model: Path) -> None:
+    assert json.loads(rlhf("push", model, "--to", "org/name", "--dry-run", "--json").out)["names_this_machine"] == []
+    (model / "notes.json").write_text(json.dumps({"base": str(model.parent / "base"), "seed": 1}))
+    told = json.loads(rlhf("push", model, "--to", "org/name", "--dry-run", "--json").out)["names_this_machine"]
+    assert told == [f"notes.json names {model.parent / 'base'}"]
+    assert f"warning: notes.json names {model.parent}" in rlhf("push", model, "--to", "org/name", "--dry-run").out
 
 
 def test_a_refusal_is_explained(rlhf: Rlhf, model: Path, hub: type[Hub], monkeypatch: pytest.MonkeyPatch) -> None:
