@@ -42,6 +42,10 @@ class Media:
     sha256: str = ""
     """Digest of the content, in hex; empty where it was not computed."""
     mime: str = ""
+    sample_rate: int = 0
+    """Of a sound, in Hz; 0 where it is not known."""
+    seconds: float = 0.0
+    """How long a sound or a video lasts; 0 where it is not known."""
 
     def __post_init__(self) -> None:
         if not self.path and not self.sha256:
@@ -171,6 +175,8 @@ class Rollout:
     """What was said and by whom, end to end over the whole completion; empty where the policy wrote all of it."""
     score: Score | None = None
     """The environment's own; a missing one (its status says why) is missing whatever the reward. None: it has none."""
+    media: tuple[Media, ...] = ()
+    """What the tokens stand for besides text: the sound of a speech policy. Empty for text."""
 
     def __post_init__(self) -> None:
         if np.shape(self.logprobs_T) != (len(self.completion_ids),):
@@ -186,7 +192,7 @@ class Rollout:
     def sample(self, prompt: Prompt) -> Sample:
         """This completion as a reward sees it: nothing in its text but what the policy wrote."""
         text = final_text(self.turns) if self.turns else self.text
-        return Sample(prompt, text, self.finish_reason, trajectory=self.turns, environment=self.score)
+        return Sample(prompt, text, self.finish_reason, self.media, trajectory=self.turns, environment=self.score)
 
 
 class ScoreStatus(enum.StrEnum):

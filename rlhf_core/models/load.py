@@ -13,6 +13,7 @@ from typing import Any
 
 from rlhf_core.errors import ModelError
 from rlhf_core.models.config import ModelConfig
+from rlhf_core.models.modality import attach_modality
 from rlhf_core.models.places import FORMS, near_names
 from rlhf_core.models.sources import TOKENIZER_FILES, Source, check_folder, resolve_model
 from rlhf_core.runs.manifest import verify_files
@@ -87,6 +88,8 @@ def load_tokenizer(config: ModelConfig) -> Any:
         raise explain_failure(error, config, source, "tokenizer") from error
     if tokenizer.pad_token_id is None and tokenizer.eos_token_id is not None:
         tokenizer.pad_token = tokenizer.eos_token
+    if Path(place).is_dir():
+        attach_modality(tokenizer, Path(place))
     if config.chat_template is not None:
         from rlhf_core.models.chat_templates import apply_template
 

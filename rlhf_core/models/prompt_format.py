@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from rlhf_core.errors import ModelError
+from rlhf_core.models.modality import modality_of
 from rlhf_core.models.text_encoding import TextEncoder
 from rlhf_core.types import Message, Prompt
 
@@ -41,6 +42,7 @@ class Formatter:
             )
         self.chat = has_template if prompt_format == "auto" else prompt_format == "chat"
         self.text = TextEncoder(tokenizer)
+        self.modality = modality_of(tokenizer)
         self.warning = ""
         if prompt_format == "raw" and has_template:
             self.warning = (
@@ -57,6 +59,8 @@ class Formatter:
             ModelError: the chat template refuses the messages (roles out of order, no system turn allowed, ...) or does
                 not begin the answer; without a template, there are several turns.
         """
+        if self.modality is not None:
+            return tuple(self.text.encode(self.modality.prompt_text(messages)))
         if self.chat:
             self._check_template()
             return tuple(self.text.encode_filled(self.render(messages, add_generation_prompt=True)))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import ModelError
+from rlhf_core.models.modality import modality_of
 
 ADAPTER = "adapter"
 """Folder of the adapter inside a final model."""
@@ -40,6 +41,9 @@ def save_model(
     with _quiet():
         model.save_pretrained(folder, state_dict=state)
     tokenizer.save_pretrained(folder)
+    modality = modality_of(tokenizer)
+    if modality is not None:
+        modality.save(folder)
 
 
 def save_adapter(model: Any, folder: Path, weights: Mapping[str, Any]) -> None:

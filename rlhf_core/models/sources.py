@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from rlhf_core.errors import ModelError
+from rlhf_core.models.modality import embedded_model
 from rlhf_core.models.places import is_run, model_place, no_final_model, nothing_there, planned_model
 from rlhf_core.runs.manifest import MANIFEST, truncation
 
@@ -55,6 +56,8 @@ def resolve_model(path: str) -> Source:
     if path == "pocket":
         return _pocket()
     place = Path(path).expanduser()
+    if not place.exists() and (embedded := embedded_model(path)) is not None:
+        place = check_folder(Path(embedded))
     if path.endswith(".gguf"):
         return _gguf(place)
     if place.is_dir():

@@ -12,6 +12,7 @@ from rlhf_core.kernels.decode_step import WORTH_TOKENS, DecodeStep, decode_step,
 from rlhf_core.kernels.rotary import length_limit
 from rlhf_core.kernels.token_by_token import decodes
 from rlhf_core.kernels.trunk_and_head import base_model, quiet, take_apart
+from rlhf_core.models.modality import modality_of
 from rlhf_core.models.precision import cast_once
 from rlhf_core.models.prompt_format import end_ids
 from rlhf_core.policy.structure import structure
@@ -55,6 +56,7 @@ class NativeEngine:
                 why="its cache cannot be carried from token to token for sequences of different length",
                 fix="choose a model with a cache of keys and values, or recurrent states in transformers' cache",
             )
+        self.modality = modality_of(tokenizer)
         self.ends = end_ids(base_model(model), tokenizer)
 
     @classmethod
@@ -188,4 +190,5 @@ class NativeEngine:
             finish_reason=drawn.finish,
             text=self.tokenizer.decode(drawn.tokens, skip_special_tokens=True),
             seed=request.seed,
+            media=() if self.modality is None else self.modality.media(drawn.tokens),
         )

@@ -89,6 +89,8 @@ def _completion(
     }
     if score.detail:
         row["detail"] = score.detail
+    if rollout.media:
+        row["media"] = [asdict(media) for media in rollout.media]
     if rollout.info:
         row["info"] = dict(rollout.info)
     if rollout.segments:

@@ -81,7 +81,7 @@ def turn_from_json(row: Mapping[str, Any]) -> Turn:
     return Turn(**{**row, "span": (start, end), "status": TurnStatus(row["status"])})
 
 
-def media_to_json(media: Sequence[Media]) -> list[dict[str, str]]:
+def media_to_json(media: Sequence[Media]) -> list[dict[str, Any]]:
     """Places and digests, never the content."""
     return [asdict(row) for row in media]
 

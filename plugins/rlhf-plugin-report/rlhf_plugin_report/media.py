@@ -45,7 +45,8 @@ class MediaReader:
         mime = mimetypes.guess_type(path)[0] or ""
         if mime.partition("/")[0] not in KINDS:
             return {}
-        file = next((p for p in (self.run / path, Path(path).expanduser()) if p.is_file()), None)
+        kept = self.run / "audio" / Path(path).name  # what a speech run keeps of its rollouts' sounds
+        file = next((p for p in (self.run / path, kept, Path(path).expanduser()) if p.is_file()), None)
         if file is None:
             return {"missing": "yes"}
         size = file.stat().st_size

@@ -167,6 +167,9 @@ def test_a_sound_can_be_heard_and_no_other_file_is_read(copy: Path, tmp_path: Pa
     assert "url" not in other
     (copy / "word.wav").unlink()
     assert data_of(page_of(copy))[0]["media"][0]["missing"] == "yes"
+    (copy / "audio").mkdir()
+    (copy / "audio" / "word.wav").write_bytes(b"RIFF")  # where a speech run keeps what it sampled
+    assert data_of(page_of(copy))[0]["media"][0]["url"].startswith("data:audio/")
 
 
 def test_turns_of_a_completion_have_their_authors(copy: Path) -> None:

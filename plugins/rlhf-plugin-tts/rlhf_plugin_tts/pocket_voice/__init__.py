@@ -1,0 +1,1 @@
+"""Pocket-voice: codec, vocoder and text front end of the embedded speech policy."""

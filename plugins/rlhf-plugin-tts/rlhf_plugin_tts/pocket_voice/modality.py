@@ -1,0 +1,100 @@
+"""Pocket-voice as a policy: text and a description become phones, and its codes become FLAC files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.api import DatasetError, Media, ModelError
+from rlhf_plugin_tts.pocket_voice.analysis import RATE
+from rlhf_plugin_tts.pocket_voice.codec import CODEC_FILE, CONFIG_FILE, EXCITATIONS, PocketCodec, frames_of
+from rlhf_plugin_tts.pocket_voice.frontend import prompt_text
+from rlhf_plugin_tts.sound_files import SoundFiles
+
+NAME = "pocket-voice"
+MODALITY_FILE = "modality.json"
+
+
+def weights_path() -> Path:
+    """The folder of the embedded voice.
+
+    Raises:
+        ModelError: this build carries none.
+    """
+    folder = Path(__file__).parent / "weights"
+    if not (folder / "model.safetensors").is_file():
+        raise ModelError(
+            "this build of rlhf-plugin-tts carries no voice",
+            where=str(folder),
+            fix="build one with: python -m scripts.build_pocket_voice.train; and give its folder as model.path",
+        )
+    return folder
+
+
+class PocketVoice:
+    """The modality of a pocket-voice folder.
+
+    Args:
+        folder: of the model; holds ``codec.json`` and ``codec.safetensors``.
+        tokenizer: the model's.
+
+    Raises:
+        ModelError: the codec is missing or has other codes than the model's vocabulary.
+    """
+
+    def __init__(self, folder: Path, tokenizer: Any) -> None:
+        self.folder, self.codec = folder, PocketCodec.load(folder)
+        vocabulary: Mapping[str, int] = tokenizer.get_vocab()
+        self.token_of = {i: token for token, i in vocabulary.items()}
+        have = tuple(sum(t[:1] == kind and t[1:].isdecimal() for t in vocabulary) for kind in "ec")
+        if have != (EXCITATIONS, len(self.codec.codebook)):
+            raise ModelError(
+                f"codec and model of '{folder}' do not fit together",
+                why=f"the model's vocabulary has {have[0]} codes of the excitation and {have[1]} of the spectrum, "
+                f"the codec {EXCITATIONS} and {len(self.codec.codebook)}",
+                fix=f"copy {CONFIG_FILE} and {CODEC_FILE} of the model that it was trained from",
+            )
+        files = b"".join((folder / name).read_bytes() for name in (CONFIG_FILE, CODEC_FILE))
+        self._digest = hashlib.sha256(files).hexdigest()[:16]
+        self._files = {name: (folder / name).read_bytes() for name in (CONFIG_FILE, CODEC_FILE)}
+        self.sounds = SoundFiles()
+
+    def prompt_text(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """Style words and phones; the system turn is the description of the voice, the user's turn is what is said.
+
+        Raises:
+            DatasetError: other turns, nothing to say, letters that the voice cannot read, an unknown description.
+        """
+        said = [m for m in messages if m.get("role") == "user"]
+        described = [m for m in messages if m.get("role") == "system"]
+        if len(said) != 1 or len(described) > 1 or len(said) + len(described) != len(messages):
+            raise DatasetError(
+                f"a speech prompt is one user turn (what is said) and at most one system turn (the voice), "
+                f"here: {', '.join(str(m.get('role')) for m in messages)}",
+                fix="leave the other turns out",
+            )
+        text = str(said[0]["content"])
+        where = f"prompt {text[:40]!r}"
+        return prompt_text(text, str(described[0]["content"]) if described else "plain", where)
+
+    def wave(self, completion_ids: Sequence[int]) -> Any:
+        """Samples of a completion at 16 kHz, float32; none if it holds no codes."""
+        return self.codec.decode(frames_of(self.token_of.get(int(i), "") for i in completion_ids))
+
+    def media(self, completion_ids: Sequence[int]) -> tuple[Media, ...]:
+        """The completion's sound; a file of the same tokens is written once."""
+        name = hashlib.sha256(f"{self._digest} {' '.join(map(str, completion_ids))}".encode()).hexdigest()[:32]
+        return (self.sounds.keep(name, lambda: self.wave(completion_ids), RATE),)
+
+    def save(self, folder: Path) -> None:
+        """``modality.json`` and the codec, beside a trained model."""
+        (folder / MODALITY_FILE).write_text(json.dumps({"modality": NAME}) + "\n")
+        for name, content in self._files.items():
+            (folder / name).write_bytes(content)
+        licence = self.folder / "LICENSE.voice"
+        if licence.is_file() and not (folder / licence.name).exists():
+            shutil.copyfile(licence, folder / licence.name)

@@ -1,0 +1,64 @@
+"""FLAC files of sampled completions in a folder that does not grow without end."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.api import Media
+
+MOST_BYTES = 512 * 1024 * 1024
+EVERY = 256
+"""Files written between two looks at the folder's size."""
+
+
+def default_folder() -> Path:
+    """``$RLHF_AUDIO``, by default ``rlhf-audio-UID`` among the temporary files."""
+    user = os.getuid() if hasattr(os, "getuid") else "user"
+    return Path(os.environ.get("RLHF_AUDIO") or Path(tempfile.gettempdir()) / f"rlhf-audio-{user}").expanduser()
+
+
+class SoundFiles:
+    """Writes each sound once, under a name that its maker chooses; the oldest go when there are too many bytes.
+
+    A run copies what it keeps into its own folder (:mod:`rlhf_plugin_tts.keep`).
+
+    Args:
+        folder: made when first needed; None takes :func:`default_folder`.
+        most_bytes: of all files together.
+    """
+
+    def __init__(self, folder: Path | None = None, most_bytes: int = MOST_BYTES) -> None:
+        self.folder, self.most_bytes, self._written = folder or default_folder(), most_bytes, 0
+
+    def keep(self, name: str, make: Callable[[], Any], rate: int) -> Media:
+        """A reference to the sound; ``make`` gives its samples in [-1, 1] if the file is not there yet."""
+        import soundfile
+
+        file = self.folder / f"{name}.flac"
+        if not file.is_file():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            aside = file.with_suffix(f".{os.getpid()}.part")
+            soundfile.write(aside, make(), rate, format="FLAC", subtype="PCM_16")
+            os.replace(aside, file)
+            self._bound()
+        content = file.read_bytes()
+        with soundfile.SoundFile(str(file)) as sound:
+            seconds = sound.frames / sound.samplerate
+        digest = hashlib.sha256(content).hexdigest()
+        return Media("audio", str(file), digest, "audio/flac", sample_rate=rate, seconds=round(seconds, 4))
+
+    def _bound(self) -> None:
+        self._written += 1
+        if self._written % EVERY != 1:
+            return
+        files = sorted(((f.stat().st_mtime, f.stat().st_size, f) for f in self.folder.glob("*.flac")), reverse=True)
+        total = 0
+        for _, size, file in files:
+            total += size
+            if total > self.most_bytes:
+                file.unlink(missing_ok=True)

@@ -1,0 +1,121 @@
+"""A speech policy in the core: its rollouts are tokens with a sound, and all else is as for text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from rlhf_core import train
+from rlhf_core.api import Media, ModelConfig, ModelError, Prompt, RolloutRequest, Sample, SamplingParams
+from rlhf_core.sdk import Formatter, NativeEngine, load_policy
+from rlhf_plugin_tts import keep as kept_sounds
+from rlhf_plugin_tts.audio import read_clip
+from rlhf_plugin_tts.pocket_voice.folder import write_untrained_voice as untrained
+from rlhf_plugin_tts.sound_files import SoundFiles
+
+ROWS = [
+    {"prompt": [{"role": "system", "content": "slow"}, {"role": "user", "content": "Close the door."}]},
+    {"prompt": "It is 9 o'clock."},
+]
+
+
+@pytest.fixture(autouse=True)
+def _sounds_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLHF_AUDIO", str(tmp_path / "sounds"))
+
+
+def test_a_rollout_holds_its_sound(tmp_path: Path) -> None:
+    policy = load_policy(ModelConfig(path=str(untrained(tmp_path / "voice"))))
+    formatter = Formatter(policy.tokenizer, "auto")
+    ids = formatter.encode([{"role": "user", "content": "Hi."}])
+    assert policy.tokenizer.decode(list(ids)) == "plain | hh ay . >"
+    engine = NativeEngine(policy.model, policy.tokenizer, policy.context)
+    requests = [RolloutRequest("a", ids, i, seed=i) for i in range(2)]
+    first, second = engine.generate(requests, SamplingParams(max_tokens=60), 0)
+    assert len(first.logprobs_T) == len(first.completion_ids)
+    sample = first.sample(Prompt("a", ({"role": "user", "content": "Hi."},)))
+    assert sample.media == first.media
+    assert sample.media[0].kind == "audio"
+    assert sample.media[0].sample_rate == 16_000
+    assert sample.media[0].seconds > 0
+    assert read_clip(sample).seconds == pytest.approx(sample.media[0].seconds)
+    assert first.media[0].path != second.media[0].path
+    again = engine.generate(requests[:1], SamplingParams(max_tokens=60), 0)[0]
+    assert again.media == first.media
+
+
+def test_the_text_of_a_completion_encodes_to_its_tokens(tmp_path: Path) -> None:
+    policy = load_policy(ModelConfig(path=str(untrained(tmp_path / "voice"))))
+    text = "hh e3 c1 c2 ay e96 c7 c0"
+    ids = Formatter(policy.tokenizer, "auto").encode_completion(text)
+    assert policy.tokenizer.decode(ids, skip_special_tokens=True) == text
+    assert ids[-1] == policy.tokenizer.eos_token_id
+
+
+def seconds(samples: list[Sample]) -> list[float]:
+    return [read_clip(s).seconds for s in samples]
+
+
+@pytest.mark.slow
+def test_grpo_keeps_the_sounds_and_the_page_plays_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLHF_REPORT", "1")
+    run_dir, settings = tmp_path / "run", {"trainer.steps": 1, "trainer.rollout_batch_size": 4}
+    settings |= {"trainer.group_size": 2, "trainer.sampling.max_tokens": 40, "trainer.eval_samples": 0}
+    voice = str(untrained(tmp_path / "voice"))
+    run = train("grpo", model=voice, dataset=ROWS, reward=seconds, settings=settings, run_dir=str(run_dir))
+    assert run.metrics["reward/mean"].iloc[0] > 0
+    files = sorted((run_dir / "audio").glob("*.flac"))
+    assert len(files) == 4
+    rows = [json.loads(line) for line in (run_dir / "trace.jsonl").read_text().splitlines()]
+    named = {Path(c["media"][0]["path"]).name for r in rows if r["event"] == "prompt" for c in r["completions"]}
+    assert named == {f.name for f in files}
+    assert "data:audio/" in (run_dir / "report.html").read_text()
+    final = load_policy(ModelConfig(path=str(run_dir / "final")))
+    assert Formatter(final.tokenizer, "auto").modality is not None
+
+
+@pytest.mark.parametrize("name", ["codec.json", "codec.safetensors"])
+def test_a_voice_without_its_codec_is_refused(tmp_path: Path, name: str) -> None:
+    folder = untrained(tmp_path / "voice")
+    (folder / name).unlink()
+    with pytest.raises(ModelError, match=f"has no {name}"):
+        load_policy(ModelConfig(path=str(folder)))
+
+
+def test_a_codec_of_another_model_is_refused(tmp_path: Path) -> None:
+    folder, other = untrained(tmp_path / "voice"), untrained(tmp_path / "other", codes=16)
+    for name in ("codec.json", "codec.safetensors"):
+        (folder / name).write_bytes((other / name).read_bytes())
+    with pytest.raises(ModelError, match="do not fit together"):
+        load_policy(ModelConfig(path=str(folder)))
+
+
+def test_an_unknown_modality_names_the_plugin(tmp_path: Path) -> None:
+    folder = untrained(tmp_path / "voice")
+    (folder / "modality.json").write_text('{"modality": "pocket-voise"}')
+    with pytest.raises(ModelError, match="pocket-voise") as error:
+        load_policy(ModelConfig(path=str(folder)))
+    assert "rlhf-plugin-tts" in str(error.value)
+
+
+def test_sounds_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sounds = SoundFiles(tmp_path / "cache", most_bytes=3000)
+    monkeypatch.setattr("rlhf_plugin_tts.sound_files.EVERY", 2)
+    wave = np.random.default_rng(0).normal(0, 0.1, 800)
+    media: list[Media] = [sounds.keep(f"n{i}", lambda: wave, 16_000) for i in range(7)]
+    assert sum(f.stat().st_size for f in (tmp_path / "cache").iterdir()) <= 3000
+    assert Path(media[-1].path).is_file()
+    monkeypatch.setattr(kept_sounds, "MOST_FILES", 1)
+    assert kept_sounds.keep(media, tmp_path / "run") == 1
+    assert kept_sounds.keep(media, tmp_path / "run") == 0
+
+
+def test_the_same_sound_is_written_once(tmp_path: Path) -> None:
+    sounds = SoundFiles(tmp_path)
+    first = sounds.keep("a", lambda: np.zeros(160), 16_000)
+    assert sounds.keep("a", lambda: np.ones(9), 16_000) == first
+    assert soundfile.info(first.path).frames == 160

@@ -1,0 +1,82 @@
+"""Policies whose tokens are not text: what their prompts are encoded with, and what their completions become.
+
+The folder of such a model holds ``modality.json``, ``{"modality": NAME}``; NAME is an entry point of group
+``rlhf.modality``, a function from the folder to a :class:`Modality`. Everything else treats the policy as any causal
+language model: its completions are tokens with logprobs. A folder without that file is a text model.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from rlhf_core.errors import ModelError, did_you_mean
+from rlhf_core.types import Media, Message
+
+MODALITY_FILE = "modality.json"
+GROUP = "rlhf.modality"
+_ATTRIBUTE = "rlhf_modality"
+
+
+class Modality(Protocol):
+    """What stands between a policy's tokens and the world."""
+
+    def prompt_text(self, messages: Sequence[Message]) -> str:
+        """What the tokenizer is given for a conversation.
+
+        Raises:
+            RlhfError: the prompt cannot be put to this policy; the message says what to change.
+        """
+        ...
+
+    def media(self, completion_ids: Sequence[int]) -> tuple[Media, ...]:
+        """What a completion is besides text, written to files whose names depend on the tokens alone."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write ``modality.json`` and what belongs to it, so that a trained model's folder is whole."""
+        ...
+
+
+def modality_of(tokenizer: Any) -> Modality | None:
+    """The modality of a loaded policy's tokenizer; None for text."""
+    return cast("Modality | None", getattr(tokenizer, _ATTRIBUTE, None))
+
+
+def attach_modality(tokenizer: Any, folder: Path) -> None:
+    """Let a tokenizer carry the modality of its model's folder, if that has one.
+
+    Raises:
+        ModelError: ``modality.json`` cannot be read, no installed plugin knows what it names, or files are missing.
+    """
+    file = folder / MODALITY_FILE
+    if file.is_file():
+        make = _find(file)
+        setattr(tokenizer, _ATTRIBUTE, make(folder, tokenizer))
+
+
+def _find(file: Path) -> Any:
+    try:
+        name = json.loads(file.read_text())["modality"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"'{file}' cannot be read", why=str(error), fix="copy the model's folder again") from error
+    points = {point.name: point for point in metadata.entry_points(group=GROUP)}
+    if name not in points:
+        raise ModelError(
+            f"the model speaks in modality '{name}', which no installed plugin knows{did_you_mean(str(name), points)}",
+            where=str(file),
+            why=f"installed: {', '.join(sorted(points)) or 'none'}",
+            fix="pip install rlhf-plugin-tts",
+        )
+    return points[name].load()
+
+
+def embedded_model(name: str) -> str | None:
+    """The folder of a model that an installed plugin brings under a name (entry-point group ``rlhf.model``)."""
+    if "/" in name or not name:
+        return None
+    point = next(iter(metadata.entry_points(group="rlhf.model", name=name)), None)
+    return None if point is None else str(point.load()())
