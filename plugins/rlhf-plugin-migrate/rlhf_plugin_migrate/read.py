@@ -90,7 +90,7 @@ def _number(value: Any) -> Any:
 
 
 def _of_python(text: str, path: str, table: Table) -> Given:
-    """The keyword arguments of the first call of one of the library's classes."""
+    """The keyword arguments of the first call of one of the library's classes; what else configures is reported."""
     try:
         tree = ast.parse(text)
     except SyntaxError as error:
@@ -101,8 +101,14 @@ def _of_python(text: str, path: str, table: Table) -> Given:
         raise ConfigError(f"'{path}' calls no configuration class of {table.peer}", why=f"known: {known}")
     settings: dict[str, Any] = {}
     unread: dict[str, str] = {}
+    if calls[0].args:
+        unread["positional arguments"] = ", ".join(map(ast.unparse, calls[0].args))
+    others = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _name(node.func).endswith("Config")]
+    for call in (other for other in others if other is not calls[0] and (other.args or other.keywords)):
+        unread[f"{_name(call.func)} in line {call.lineno}"] = ast.unparse(call)
     for keyword in calls[0].keywords:
         if keyword.arg is None:
+            unread[f"**{ast.unparse(keyword.value)}"] = "keys of a mapping"
             continue
         try:
             settings[keyword.arg] = ast.literal_eval(keyword.value)

@@ -6,6 +6,7 @@ key, or, as text, why nothing is set.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -75,11 +76,11 @@ def betas(case: Case, target: str, key: str, value: Any) -> Settings | str:
 def warmup(case: Case, target: str, key: str, value: Any) -> Settings | str:
     """Updates as they are; a share of the run's updates where their number is known."""
     share = case.number(key, default=0)
-    if "ratio" not in key and share >= 1:
+    if "ratio" not in key and share >= 1 and case.get("lr_scheduler_type") != "constant":
         return {target: int(share)}
     steps = case.get("max_steps", "trainer.total_training_steps")
-    if share == 0:
-        return {target: 0}
+    if share == 0 or case.get("lr_scheduler_type") == "constant":
+        return {target: 0}  # transformers' `constant` has no warmup; `constant_with_warmup` has
     if not isinstance(steps, int) or steps < 1:
         return f"a share, and the number of updates is not given: set {target} to {share:g} of them"
     return {target: round(share * steps)}
@@ -88,29 +89,71 @@ def warmup(case: Case, target: str, key: str, value: Any) -> Settings | str:
 def trl_update(case: Case) -> int:
     """Sequences of an optimizer update of TRL, over all processes."""
     each = case.whole("per_device_train_batch_size", default=8)
-    return each * case.whole("gradient_accumulation_steps", default=1) * case.processes
+    update = each * case.whole("gradient_accumulation_steps", default=1) * case.processes
+    return update // max(1, case.whole("num_mini_batches", default=1)) if case.algorithm == "ppo" else update
+
+
+def trl_rollouts(case: Case) -> int:
+    """Completions that TRL samples at a time, over all processes."""
+    accumulated = case.whole("gradient_accumulation_steps", default=1)
+    each = case.whole("per_device_train_batch_size", default=8) * case.processes
+    given = each * case.whole("steps_per_generation", default=accumulated)
+    return case.whole("generation_batch_size", default=given)
+
+
+def trl_updates_of_step(case: Case) -> int:
+    """Optimizer updates of TRL for each batch that it samples, which is one step here."""
+    reuse = case.whole("num_iterations", default=1)
+    return max(1, trl_rollouts(case) // max(1, trl_update(case)) * reuse)
 
 
 def trl_batch(case: Case, target: str, key: str, value: Any) -> Settings | str:
     """Sequences of an update, and of a rollout batch where the policy samples."""
-    update = trl_update(case)
-    settings: Settings = {target: update, "trainer.micro_batch_size": case.whole(key, default=8)}
-    if target.endswith("train_batch_size") and case.get("generation_batch_size") is None:
-        default = case.whole("gradient_accumulation_steps", default=1)
-        per_generation = case.whole("steps_per_generation", default=default)
-        each = case.whole(key, default=8) * case.processes
-        settings["trainer.rollout_batch_size"] = each * per_generation
+    each = case.whole("per_device_train_batch_size", default=8)
+    settings: Settings = {target: trl_update(case), "trainer.micro_batch_size": each}
+    if target.endswith("train_batch_size"):
+        settings["trainer.rollout_batch_size"] = trl_rollouts(case)
     return settings
 
 
 def trl_accumulation(case: Case, target: str, key: str, value: Any) -> Settings | str:
-    """Said by the batch sizes."""
+    """Said by the batch sizes; alone, it multiplies TRL's eight sequences."""
+    if case.get("per_device_train_batch_size") is None and case.whole(key, default=1) > 1:
+        return trl_batch(case, target, key, value)
     return "counted in the batch size"
+
+
+def trl_mini_batches(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """Said by the batch sizes; alone, it divides TRL's eight sequences."""
+    sizes = ("per_device_train_batch_size", "gradient_accumulation_steps")
+    if case.get(*sizes) is None and case.whole(key, default=1) > 1:
+        return trl_batch(case, target, key, value)
+    return "counted in the batch size"
+
+
+def trl_steps(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """Updates; a step of ours is all updates from one rollout batch."""
+    updates = trl_updates_of_step(case) if target == "trainer.steps" else 1
+    return {target: math.ceil(case.whole(key, default=1) / updates)}
+
+
+def trl_every(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """As :func:`trl_steps`; a share of the run has no counterpart."""
+    each = case.number(key, default=1)
+    if each < 1:
+        return f"{value}: a share; ours counts steps"
+    updates = trl_updates_of_step(case) if case.targets.exists("trainer.steps") else 1
+    return {target: max(1, round(each / updates))}
+
+
+def trl_episodes(case: Case, target: str, key: str, value: Any) -> Settings | str:
+    """Rollouts of the whole run."""
+    return {target: math.ceil(case.whole(key, default=1) / trl_rollouts(case))}
 
 
 def trl_steps_per_generation(case: Case, target: str, key: str, value: Any) -> Settings | str:
     """Said by the rollout batch size."""
-    return {target: case.whole("per_device_train_batch_size", default=8) * case.processes * case.whole(key, default=1)}
+    return {target: trl_rollouts(case)}
 
 
 def trl_loss_type(case: Case, target: str, key: str, value: Any) -> Settings | str:
@@ -161,7 +204,7 @@ def verl_lora(case: Case, target: str, key: str, value: Any) -> Settings | str:
 
 def sync_every(case: Case, target: str, key: str, value: Any) -> Settings | str:
     """Only where the reference policy is renewed."""
-    return {target: value} if case.get("sync_ref_model") else "sync_ref_model is off"
+    return trl_every(case, target, key, value) if case.get("sync_ref_model") else "sync_ref_model is off"
 
 
 def vespo(case: Case, target: str, key: str, value: Any) -> Settings | str:
@@ -169,11 +212,6 @@ def vespo(case: Case, target: str, key: str, value: Any) -> Settings | str:
     sign, first, second = ("pos", 2.0, 3.0) if "pos" in key else ("neg", 3.0, 2.0)
     pair = [case.number(f"vespo_k_{sign}", default=first), case.number(f"vespo_lambda_{sign}", default=second)]
     return {target: pair}
-
-
-def whole_steps(case: Case, target: str, key: str, value: Any) -> Settings | str:
-    """A share of the run has no counterpart."""
-    return {target: int(value)} if case.number(key, default=1) >= 1 else f"{value}: a share; ours counts steps"
 
 
 def trackers(case: Case, target: str, key: str, value: Any) -> Settings | str:
@@ -337,7 +375,8 @@ RULES: Mapping[str, Callable[[Case, str, str, Any], Settings | str]] = {
     rule.__name__: rule
     for rule in (
         *(betas, warmup, trl_batch, trl_accumulation, trl_steps_per_generation, trl_loss_type, scale_rewards),
-        *(normalize_advantages, untruncated, lora, verl_lora, sync_every, vespo, whole_steps, trackers, wandb),
+        *(trl_mini_batches, trl_episodes),
+        *(normalize_advantages, untruncated, lora, verl_lora, sync_every, vespo, trl_every, trl_steps, trackers, wandb),
         *(tensorboard, reward_path, one_file, verl_files, verl_rollout_batch, verl_completions, openrlhf_train_batch),
         *(dynamic_tokens, verl_loss_mode, verl_kl_loss, verl_kl_coef, verl_kl_reward, verl_kl_reward_coef),
         *(verl_kl_type, verl_kl_penalty, said_by_algorithm, dynamic_sampling, overlong, low_high, input_template),

@@ -125,6 +125,73 @@ def test_a_python_script_and_what_only_running_it_gives(run: Run) -> None:
     assert "learning_rate" in str(result["rows"])
 
 
+def test_no_other_part_of_a_script_is_lost(run: Run) -> None:
+    text = """
+from trl import GRPOConfig
+peft = LoraConfig(r=16)
+args = GRPOConfig("out", learning_rate=2e-6, **common)
+other = GRPOConfig(beta=0.1)
+"""
+    _, result = run("from-trl", "train.py", text=text)
+    assert flat(result) == {"trainer.optimizer.learning_rate": 2e-6}
+    lost = {row["key"]: row["value"] for row in result["rows"] if row["meaning"] == "unknown"}
+    assert lost == {
+        "positional arguments": "'out'",
+        "LoraConfig in line 3": "LoraConfig(r=16)",
+        "GRPOConfig in line 5": "GRPOConfig(beta=0.1)",
+        "**common": "keys of a mapping",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "settings"),
+    [
+        # 8 sequences x 4 accumulated; two updates from each batch of 64, twice over it: four updates a step
+        (
+            "GRPOConfig",
+            "gradient_accumulation_steps: 4\nsteps_per_generation: 8\nnum_iterations: 2\n"
+            "max_steps: 1000\nsave_steps: 100",
+            {
+                "trainer.train_batch_size": 32,
+                "trainer.rollout_batch_size": 64,
+                "trainer.steps": 250,
+                "trainer.checkpoint_every": 25,
+            },
+        ),
+        (
+            "GRPOConfig",
+            "generation_batch_size: 64\nmax_steps: 12\nper_device_train_batch_size: 16",
+            {"trainer.steps": 3},
+        ),
+        (
+            "SFTConfig",
+            "gradient_accumulation_steps: 4\nmax_steps: 12",
+            {"trainer.batch_size": 32, "trainer.max_steps": 12},
+        ),
+        (
+            "PPOConfig",
+            "per_device_train_batch_size: 32\nnum_mini_batches: 4\ntotal_episodes: 1000",
+            {"trainer.train_batch_size": 8, "trainer.rollout_batch_size": 32, "trainer.steps": 32},
+        ),
+        ("SFTConfig", "lr_scheduler_type: constant\nwarmup_steps: 9", {"trainer.optimizer.warmup_steps": 0}),
+        (
+            "SFTConfig",
+            "lr_scheduler_type: constant_with_warmup\nwarmup_steps: 9",
+            {"trainer.optimizer.warmup_steps": 9},
+        ),
+    ],
+)
+def test_units_of_trl(run: Run, name: str, text: str, settings: dict[str, Any]) -> None:
+    code, result = run("from-trl", "a.yaml", "--class", name, text=text)
+    assert code == 0, result
+    assert {key: flat(result).get(key) for key in settings} == settings
+
+
+def test_learning_the_prompt_too_has_no_counterpart(run: Run) -> None:
+    _, result = run("from-trl", "a.yaml", "--class", "SFTConfig", text="completion_only_loss: false")
+    assert meanings(result) == {"completion_only_loss": "unsupported"}
+
+
 def test_command_lines_of_trl(run: Run) -> None:
     words = ("--", "trl", "dpo", "--model_name_or_path", "m", "--learning_rate=1e-6", "--gradient_checkpointing")
     _, result = run("from-trl", *words)
