@@ -44,7 +44,13 @@ class StoredRun:
         running, or of which that cannot be known: its file system has no locks.
         """
         ended = self.summary or self.failure
-        return str(ended["status"]) if ended else "interrupted" if self.is_live(self.path) is False else "unfinished"
+        return (
+            str(ended.get("status", "damaged"))
+            if ended
+            else "interrupted"
+            if self.is_live(self.path) is False
+            else "unfinished"
+        )
 
     @staticmethod
     def is_live(path: Path) -> bool | None:

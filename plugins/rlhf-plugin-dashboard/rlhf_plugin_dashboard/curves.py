@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -74,7 +73,7 @@ class RunData:
         if new.restarted:
             self._rows.clear()
             self._epochs["metrics"] += 1
-        self._rows += [dict(_numbers(row)) for row in new.rows if isinstance(row.get("step"), int)]
+        self._rows += [dict(_numbers(row)) for row in new.rows if _is_step(row.get("step"))]
         new = self._trace.read()
         if new.restarted:
             self._rollouts.clear()
@@ -96,12 +95,16 @@ class RunData:
         return int(count) if known and int(count) <= most else None
 
 
+def _is_step(value: Any) -> bool:
+    return isinstance(value, int) and 0 <= value < 2**53
+
+
 def _numbers(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
     """Names and finite numbers of a row; those of a nested mapping as ``time/step``."""
     for key, value in row.items():
         if isinstance(value, Mapping):
             yield from _numbers(value, f"{prefix}{key}/")
-        elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        elif isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300:
             yield f"{prefix}{key}", value
 
 

@@ -151,4 +151,5 @@ def _asset(name: str) -> Answer:
 
 
 def _json(value: Any, status: int = 200) -> Answer:
-    return Answer(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(), TYPES[".json"], status)
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return Answer(text.encode("utf-8", "replace"), TYPES[".json"], status)

@@ -24,6 +24,8 @@ Neither their order nor their length says which is better.
 Think in one or two sentences. Then write one JSON object and nothing after it:
 {{"why": "...", "better": "A"}}
 where "better" is "A", "B" or "tie"."""
+SHOWN = 60
+"""Characters of a rival in the reasons."""
 POINTS = {"a": 1.0, "b": 0.0, "tie": 0.5}
 
 
@@ -49,6 +51,19 @@ class Outcome:
     cost_usd: float = 0.0
     why: tuple[str, str] = ("", "")
     """The judge's reasons in each order; in the second it saw the first response as B."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One comparison, as one of its two completions sees it."""
+
+    share: float
+    flipped: bool
+    rival: str
+    """The other completion."""
+    as_a: str
+    """The judge's reason where this one stood first."""
+    as_b: str
 
 
 def compare(judge: Judge, matches: Sequence[Match], criterion: str, asking: Asking) -> list[Outcome]:
@@ -132,15 +147,18 @@ class PairwiseReward:
         pairs = [(rows[i], rows[j]) for rows in groups.values() for i, j in ring(len(rows), self.config.rivals)]
         matches = [match_of(samples, i, j) for i, j in pairs]
         outcomes = compare(self.judge, matches, self.config.criterion, self.config.asking)
-        shares: dict[int, list[tuple[float, bool]]] = defaultdict(list)
+        results: dict[int, list[Result]] = defaultdict(list)
         missing: dict[int, Outcome] = {}
         for (i, j), outcome_ij in zip(pairs, outcomes):
             if outcome_ij.share is None:
                 missing |= {i: outcome_ij, j: outcome_ij}
             else:
-                shares[i].append((outcome_ij.share, outcome_ij.flipped))
-                shares[j].append((1 - outcome_ij.share, outcome_ij.flipped))
-        return [win_share(shares[i], missing.get(i)) for i in range(len(samples))]
+                first, second = outcome_ij.why
+                results[i].append(Result(outcome_ij.share, outcome_ij.flipped, samples[j].completion, first, second))
+                results[j].append(
+                    Result(1 - outcome_ij.share, outcome_ij.flipped, samples[i].completion, second, first)
+                )
+        return [win_share(results[i], missing.get(i)) for i in range(len(samples))]
 
     def close(self) -> None:
         """Close the judge; idempotent."""
@@ -166,12 +184,22 @@ def ring(size: int, rivals: int | None) -> list[tuple[int, int]]:
     return [(i, (i + step) % size) for step in steps for i in range(size)]
 
 
-def win_share(rows: Sequence[tuple[float, bool]], missing: Outcome | None) -> Score:
-    """The mean share of one completion's comparisons."""
+def win_share(rows: Sequence[Result], missing: Outcome | None) -> Score:
+    """The mean share of one completion's comparisons; the detail has a line of reasons for each."""
     if not rows:
         why = "no other completion of this prompt to compare with" if missing is None else missing.detail
         return Score.failed(ScoreStatus.MISSING if missing is None else missing.status, why)
     return Score(
-        sum(s for s, _ in rows) / len(rows),
-        {"comparisons": float(len(rows)), "flipped": sum(f for _, f in rows) / len(rows)},
+        sum(row.share for row in rows) / len(rows),
+        {"comparisons": float(len(rows)), "flipped": sum(row.flipped for row in rows) / len(rows)},
+        detail="\n".join(map(in_words, rows)),
     )
+
+
+def in_words(row: Result) -> str:
+    """Example: ``won against "It is 5.": as A: it is right; as B: the other one errs``"""
+    verdict = {1.0: "won", 0.0: "lost"}.get(row.share, "the position decided" if row.flipped else "tied")
+    rival = " ".join(row.rival.split())
+    short = rival if len(rival) <= SHOWN else f"{rival[:SHOWN]}…"
+    reasons = [f"as {place}: {why}" for place, why in (("A", row.as_a), ("B", row.as_b)) if why]
+    return f'{verdict} against "{short}"' + (f": {'; '.join(reasons)}" if reasons else "")

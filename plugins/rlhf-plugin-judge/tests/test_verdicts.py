@@ -87,6 +87,20 @@ def test_comparisons_run_in_both_orders_within_the_group(serve, config):
     assert server.service.seen["arrivals"] == 2 * 3  # three different texts: three pairs, each in both orders
 
 
+def test_the_reasons_of_every_comparison_are_in_the_score(serve, config):
+    def answer(body) -> str:
+        a, b = between(body, "response_a"), between(body, "response_b")
+        return json.dumps({"better": "A" if a > b else "B", "why": f"{a} against {b}"})
+
+    reward = JudgeRewardConfig(judge=config(serve(answer=answer)), mode="pairwise").build(make_context())
+    scores = reward.score([sample("x"), sample("y"), sample("x")])
+    assert scores[0].detail.splitlines() == [
+        'lost against "y": as A: x against y; as B: y against x',
+        'tied against "x"',
+    ]
+    assert scores[1].detail.splitlines() == ['won against "x": as A: y against x; as B: x against y'] * 2
+
+
 def test_a_judge_that_likes_the_first_place_moves_nobody(serve, config):
     reward = JudgeRewardConfig(judge=config(serve(answer=lambda body: '{"better": "A"}')), mode="pairwise")
     scores = reward.build(make_context()).score([sample("one"), sample("two")])

@@ -91,7 +91,7 @@ def _numbers(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
         if key == "time" and isinstance(value, Mapping):
             yield from ((f"time/{k}", v) for k, v in _numbers(value))
         elif key != "step" and isinstance(value, int | float) and not isinstance(value, bool):
-            yield key, float(value)
+            yield key, float(value) if abs(value) < 1e300 else math.nan
 
 
 def _lines(metric: str, series: Mapping[str, Any]) -> dict[str, Any]:

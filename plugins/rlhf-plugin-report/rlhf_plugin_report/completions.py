@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 from rlhf_core.api import ModelConfig
 from rlhf_core.sdk import StoredRun, load_tokenizer
 from rlhf_plugin_report.media import MediaReader
+from rlhf_plugin_report.rows import COMPLETION, EXAMPLE, ROW, fits, is_number
 
 log = logging.getLogger("rlhf.report")
 Row = Mapping[str, Any]
@@ -96,8 +98,8 @@ def _flat(trace: Sequence[Row]) -> tuple[list[tuple[Row, int, Row]], int]:
         if row.get("event") not in PROMPTS:
             continue
         completions = row.get("completions")
-        whole = {"step", "prompt_id", "prompt"} <= row.keys() and isinstance(completions, list)
-        if not whole or not all(isinstance(c, Mapping) and {"text", "tokens"} <= c.keys() for c in completions or ()):
+        whole = fits(row, ROW) and isinstance(completions, list)
+        if not whole or not all(isinstance(c, Mapping) and fits(c, COMPLETION) for c in completions or ()):
             unread += 1
             continue
         flat += [(row, n, c) for n, c in enumerate(completions or ())]
@@ -107,8 +109,9 @@ def _flat(trace: Sequence[Row]) -> tuple[list[tuple[Row, int, Row]], int]:
 def _examples(trace: Sequence[Row]) -> Iterator[tuple[Row, int, Row]]:
     for row in trace:
         if row.get("event") == "update" and "step" in row:
-            for n, one in enumerate(row.get("rows") or ()):
-                if isinstance(one, Mapping) and {"id", "tokens"} <= one.keys():
+            rows = row.get("rows")
+            for n, one in enumerate(rows if isinstance(rows, list) else ()):
+                if isinstance(one, Mapping) and fits(one, EXAMPLE) and fits(row, ("step",)):
                     yield row, n, one
 
 
@@ -167,7 +170,7 @@ def cut(text: str) -> str:
 
 
 def _number(row: Row, key: str) -> bool:
-    return isinstance(row.get(key), int | float) and np.isfinite(row[key])
+    return is_number(row.get(key)) and math.isfinite(row[key])
 
 
 def _distribution(measured: Sequence[tuple[int, float, int]]) -> list[Mapping[str, float]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.resources import files
@@ -16,6 +17,8 @@ SCRIPTS = ("tools.js", "unpack.js", "charts.js", "tokens.js", "rollouts.js", "pa
 """Of the page, in this order."""
 OPEN = ("Reward", "Scores and lengths", "Held out", "Loss and gradient")
 """Groups of charts that begin unfolded."""
+
+CONTROL = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u200b\\u202a-\\u202e\\u2066-\\u2069\\ufeff]")
 
 
 def render(page: PageView) -> str:
@@ -57,9 +60,27 @@ def _filled(page: PageView, **values: Any) -> str:
     from jinja2 import Environment, PackageLoader, select_autoescape
 
     environment = Environment(
-        loader=PackageLoader("rlhf_plugin_report"), autoescape=select_autoescape(["html"]), trim_blocks=True
+        loader=PackageLoader("rlhf_plugin_report"),
+        autoescape=select_autoescape(["html"]),
+        trim_blocks=True,
+        finalize=visible,
     )
     return environment.get_template("page.html").render(page=page, **values)
+
+
+def visible(value: Any) -> Any:
+    """A run's text in which characters show that control terminals or reverse what stands behind them.
+
+    The same as ``visible`` of tools.js. Example: ``"\\x1b[31m"`` is ``"␛[31m"``.
+    """
+    from markupsafe import Markup
+
+    return CONTROL.sub(_name, value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _name(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return chr(0x2400 + code) if code < 0x20 else f"⟨U+{code:04X}⟩"
 
 
 def _asset(name: str) -> str:

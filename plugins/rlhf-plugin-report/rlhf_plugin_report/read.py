@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from rlhf_core.sdk import StoredRun
 from rlhf_plugin_report.completions import read_completions
@@ -15,6 +15,8 @@ from rlhf_plugin_report.stored import lines_of
 
 LIMIT = 10_000
 """Most completions of a run on a page, unless another number is asked for."""
+CLIPPING = ("clip_range", "clip_range_high", "importance_level", "dual_clip")
+"""Settings of a loss that say which ratio it has and when it clips; with all of the first and third the page can."""
 
 
 @dataclass(frozen=True)
@@ -160,15 +162,20 @@ def _damaged(file: str, lines: int) -> list[str]:
 def _warnings(summary: Mapping[str, Any], trace: Sequence[Mapping[str, Any]]) -> list[str]:
     said = [row for row in trace if row.get("event") == "warning" and not row.get("stops")]
     spoken = [f"step {row.get('step')}: {line}" for row in said for line in str(row.get("text", "")).splitlines()]
-    dropped = summary.get("dropped") or {}
+    dropped = _mapping(summary.get("dropped"))
     counted = [
         f"{key.replace('_', ' ')}: {n}"
         for key, n in dropped.items()
         if n and key not in ("scores_ok", "monitor_warnings" if spoken else "")
     ]
-    hooks = [f"hook {name} failed {n} times" for name, n in (summary.get("hook_errors") or {}).items() if n]
-    warned = [str(w) for w in summary.get("warnings") or ()]
+    hooks = [f"hook {name} failed {n} times" for name, n in _mapping(summary.get("hook_errors")).items() if n]
+    listed = summary.get("warnings")
+    warned = [str(w) for w in listed] if isinstance(listed, list) else []
     return [*spoken, *warned, *counted, *hooks]
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
 def _examples(samples: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -203,7 +210,7 @@ def _sources(run: StoredRun) -> dict[str, Any]:
     config = run.plan.config
     loss = config.get("loss")
     settings = loss if isinstance(loss, Mapping) else {}
-    clip = {key: settings[key] for key in ("clip_range", "clip_range_high") if settings.get(key) is not None}
+    clip = {key: settings[key] for key in CLIPPING if settings.get(key) is not None}
     names = {slot: run.name_of(slot) for slot in ("reward", "advantage", "loss", "rollout")}
     return {**{slot: name for slot, name in names.items() if name}, **clip}
 

@@ -27,7 +27,10 @@ def open_run(name: str) -> StoredRun:
         RunDirError: there is no run at all.
     """
     try:
-        return find_run(name)
+        run = find_run(name)
+        if all(_whole(row) for row in run.metrics):
+            return run
+        return _what_is_left(run.path)
     except RunDirError:
         places = (Path(name).expanduser(), Path("runs") / name)
         folder = next((place for place in places if (place / "plan.json").is_file()), None)
@@ -75,7 +78,7 @@ def _what_is_left(folder: Path) -> DamagedRun:
     plan = read("plan.json") or {}
     config = plan.get("config") or _config(folder / "config.yaml")
     rows, broken = lines_of(folder / "metrics.jsonl")
-    whole = [row for row in rows if isinstance(row.get("step"), int)]
+    whole = [row for row in rows if _whole(row)]
     if broken or len(whole) < len(rows):
         problems.append(f"metrics.jsonl: {broken + len(rows) - len(whole)} damaged lines are left out")
     steps = [p.name.removeprefix("step-") for p in (folder / "checkpoints").glob("step-*")]
@@ -84,7 +87,9 @@ def _what_is_left(folder: Path) -> DamagedRun:
         cast(
             "Any",
             SimpleNamespace(
-                config=config, versions=plan.get("versions") or {}, components=plan.get("components") or []
+                config=config if isinstance(config, Mapping) else {},
+                versions=_mapping(plan.get("versions")),
+                components=plan.get("components") if isinstance(plan.get("components"), list) else [],
             ),
         ),
         read("summary.json"),
@@ -95,11 +100,20 @@ def _what_is_left(folder: Path) -> DamagedRun:
     )
 
 
+def _whole(row: Mapping[str, Any]) -> bool:
+    step = row.get("step")
+    return isinstance(step, int) and 0 <= step < 2**53  # JavaScript's integers
+
+
 def _config(file: Path) -> Mapping[str, Any]:
     try:
         return read_yaml(file)
     except Exception:  # whatever is wrong with it: the plan's damage is named already
         return {}
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
 def _parsed(text: bytes) -> Any:

@@ -131,6 +131,46 @@ def test_dark_mode_has_readable_contrast_and_a_phone_no_sideways_scrolling(page:
     assert facts["width"] <= 0
 
 
+def test_a_sequence_level_ratio_is_the_completion_s_and_control_characters_show(copy: Path, tmp_path: Path) -> None:
+    """By hand: two tokens whose log-ratios are 0.002 and 0 have the sequence ratio exp(0.001), outside GSPO's range."""
+    plan = json.loads((copy / "plan.json").read_text())
+    plan["config"]["loss"] |= {"clip_range": 3e-4, "clip_range_high": 4e-4, "importance_level": "sequence"}
+    (copy / "plan.json").write_text(json.dumps(plan))
+    long = "\u202ereversed \x1b[31mred\x00" + "x" * 10_000
+
+    def change(row: dict) -> None:
+        for one in row.get("completions", ()):
+            count = one["tokens"]
+            one |= {"detail": long, "advantage": 1.0, "score": 2.5}
+            if "completion_ids" in one and count > 1:
+                one |= {"old_logprobs": [-1.0] * count, "trainer_logprobs": [-0.998, *[-1.0] * (count - 1)]}
+                one |= {"ref_logprobs": [-0.498, *[-1.0] * (count - 1)]}
+                one |= {"mask": [1, 1, *[0] * (count - 2)]}
+
+    change_rows(copy / "trace.jsonl", change)
+    script = """
+      document.getElementById("traced").click();
+      document.querySelector("#list .token").click();
+      const detail = [...document.querySelectorAll("#list details .completion")][0];
+      const facts = { numbers: document.querySelector(".numbers").textContent, short: detail.textContent.length };
+      facts.start = detail.textContent.slice(0, 40);
+      detail.querySelector("button").click();
+      facts.long = detail.textContent.length;
+      told.textContent = JSON.stringify(facts);
+    """
+    facts = told(opened(page_of(copy), tmp_path, REPORT + script))
+    for words in (
+        "ratio1.002exp(-0.998 − -1)",
+        "of this token alone",
+        "ratio of the completion1.001geometric mean of the tokens' ratios",
+        "clip range 0.9997 to 1.0004: clipped, no gradient of the reward",
+        "KL to the reference0.1487estimator k3, from the reference's log-probability -0.498 and the trainer's",
+    ):
+        assert words in facts["numbers"], facts["numbers"]
+    assert facts["start"].startswith("⟨U+202E⟩reversed ␛[31mred")
+    assert facts["short"] < 6100 < 10_000 < facts["long"]
+
+
 def test_a_sound_has_a_player_and_hostile_text_no_element(copy: Path, tmp_path: Path) -> None:
     (copy / "word.wav").write_bytes(b"RIFF0000WAVE")
     evil = "<img src=x onerror=document.title='pwned'>"

@@ -69,6 +69,13 @@ def test_an_empty_run_says_so(copy: Path) -> None:
     [
         ("metrics.jsonl", b'{"step": 1, "reward/mean"\n{"step": 2, "loss": 1.0}\n[]\n', "metrics.jsonl: 2 damaged"),
         ("trace.jsonl", b'\xff\xfe\n{"event": "prompt", "step": 1}\n', "trace.jsonl: 2 damaged lines are left out"),
+        (
+            "metrics.jsonl",
+            b'{"reward/mean": 1}\n{"step": 2, "loss": 1%s}\n' % (b"0" * 400),
+            "metrics.jsonl: 1 damaged line",
+        ),
+        ("summary.json", b'{"status": "stopped", "hook_errors": 3, "warnings": 4, "dropped": []}', "stopped"),
+        ("failure.json", b"{}", "completed"),
         ("samples.jsonl", b"{}}\n", "samples.jsonl: 1 damaged line is left out"),
         ("summary.json", b'{"status": ', "summary.json is damaged"),
         ("plan.json", b"", "plan.json is damaged"),
@@ -82,6 +89,21 @@ def test_a_damaged_file_is_named_and_the_rest_is_shown(copy: Path, name: str, co
     assert "trainer.steps" in page, "the settings are in config.yaml, too"
     assert name == "metrics.jsonl" or "reward/mean from" in page
     assert name == "trace.jsonl" or len(data_of(page)) == 16
+
+
+def test_rows_of_another_shape_and_texts_that_are_none_are_left_out_and_counted(copy: Path) -> None:
+    rows = [json.loads(line) for line in (copy / "trace.jsonl").read_text().splitlines()]
+    prompts = [row for row in rows if row["event"] == "prompt"]
+    prompts[0]["completions"][4]["completion_ids"] = [[None]]
+    prompts[1]["completions"][0]["text"] = "half of a pair: \ud83d"
+    prompts[1]["completions"][1]["score"] = float("nan")
+    (copy / "trace.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    page = page_of(copy)
+    assert "trace.jsonl: 1 damaged line is left out" in page
+    shown = data_of(page)
+    assert [row["text"] for row in shown[:1]] == ["half of a pair: ?"]
+    assert shown[1]["score"] is None
+    assert len(shown) == 8
 
 
 def test_a_folder_without_a_plan_is_still_no_run(tmp_path: Path) -> None:

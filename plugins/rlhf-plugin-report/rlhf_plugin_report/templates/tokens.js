@@ -9,7 +9,7 @@ const Tokens = (() => {
   const advantageOf = (row, n) => at(row.advantages, n) ?? row.advantage;
   const klOf = (row, n) => {
     if (!row.ref_logprobs) return undefined;
-    const gap = row.ref_logprobs[n] - row.logprobs[n];
+    const gap = row.ref_logprobs[n] - (row.trainer_logprobs || row.logprobs)[n];
     return Math.exp(gap) - gap - 1;
   };
   /* value: of a token; full: where the colour is strongest; both: blue below zero, orange above. */
@@ -79,20 +79,33 @@ const Tokens = (() => {
     }
     add("trainer's log-probability", row.trainer_logprobs[n], "in the forward of the (last) update on this completion");
     add("ratio", ratioOf(row, n), ratioWords(row, n, source));
+    if (row.old_logprobs && WHOLE[source.importance_level]) add("ratio of the completion", wholeRatio(row, source), `${WHOLE[source.importance_level]}: the one ratio of all its tokens that loss '${source.loss}' has${clipWords(row, n, source, wholeRatio(row, source))}`);
     add("entropy", at(row.entropies, n), "of the policy's distribution at this place, in nats, in the same forward");
-    add("KL to the reference", klOf(row, n), row.ref_logprobs ? `estimator k3, from the reference's log-probability ${number(row.ref_logprobs[n])}` : "");
+    add("KL to the reference", klOf(row, n), row.ref_logprobs ? `estimator k3, from the reference's log-probability ${number(row.ref_logprobs[n])} and the ${row.trainer_logprobs ? "trainer's" : "sampler's"}` : "");
     return lines;
+  };
+  /* One ratio for all tokens of a completion, of the losses that have it. */
+  const WHOLE = { sequence: "geometric mean of the tokens' ratios", product: "product of the tokens' ratios" };
+  const wholeRatio = (row, source) => {
+    const gaps = row.trainer_logprobs.map((now, n) => now - row.old_logprobs[n]).filter((_, n) => !row.mask || row.mask[n]);
+    const sum = gaps.reduce((a, b) => a + b, 0);
+    return Math.exp(source.importance_level === "sequence" ? sum / gaps.length : sum);
+  };
+  const clipWords = (row, n, source, ratio) => {
+    const low = source.clip_range;
+    if (low === undefined || source.importance_level === undefined) return "";
+    const high = source.clip_range_high ?? low;
+    const advantage = advantageOf(row, n);
+    const dual = source.dual_clip !== undefined && advantage < 0 && ratio > source.dual_clip;
+    const clipped = dual || (advantage > 0 && ratio > 1 + high) || (advantage < 0 && ratio < 1 - low);
+    const edge = (value) => String(Number(value.toPrecision(6)));
+    const verdict = !clipped ? "not clipped" : `clipped${dual ? ` at ${source.dual_clip} (dual clip)` : ""}, no gradient of the reward`;
+    return `; clip range ${edge(1 - low)} to ${edge(1 + high)}: ${verdict}`;
   };
   const ratioWords = (row, n, source) => {
     if (!row.old_logprobs) return "one update per rollout batch: the old policy is the one that is updated, so it is 1";
-    const low = source.clip_range;
-    const high = source.clip_range_high ?? low;
     const words = `exp(${number(row.trainer_logprobs[n])} − ${number(row.old_logprobs[n])}): trainer's less old log-probability`;
-    if (low === undefined) return words;
-    const ratio = ratioOf(row, n);
-    const advantage = advantageOf(row, n);
-    const clipped = (advantage > 0 && ratio > 1 + high) || (advantage < 0 && ratio < 1 - low);
-    return `${words}; clip range ${number(1 - low)} to ${number(1 + high)}: ${clipped ? "clipped, no gradient" : "not clipped"}`;
+    return WHOLE[source.importance_level] ? `${words}, of this token alone` : `${words}${clipWords(row, n, source, ratioOf(row, n))}`;
   };
   const table = (row, n, source) => {
     const box = element("div", undefined, "numbers");

@@ -1,9 +1,14 @@
 "use strict";
 const field = (name) => document.getElementById(name);
 const number = (value) => (value === null || value === undefined ? "none" : String(Number(Number(value).toPrecision(4))));
+/* Characters that control terminals or reverse what stands behind them are shown. */
+const visible = (text) => String(text).replace(/[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u202a-\u202e\u2066-\u2069\ufeff]/g, (one) => {
+  const code = one.charCodeAt(0);
+  return code < 32 ? String.fromCharCode(0x2400 + code) : `⟨U+${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
+});
 const element = (tag, text, name) => {
   const made = document.createElement(tag);
-  if (text !== undefined) made.textContent = text;
+  if (text !== undefined) made.textContent = visible(text);
   if (name) made.className = name;
   return made;
 };
@@ -12,7 +17,7 @@ const colourOf = (name) => getComputedStyle(document.documentElement).getPropert
 const FOLDED = 6000;
 const folded = (text, name) => {
   const box = element("div", text.length > FOLDED ? text.slice(0, FOLDED) : text, name);
-  if (text.length > FOLDED) box.append(unfolding(`${text.length - FOLDED} more characters`, () => (box.textContent = text)));
+  if (text.length > FOLDED) box.append(unfolding(`${text.length - FOLDED} more characters`, () => (box.textContent = visible(text))));
   return box;
 };
 const unfolding = (words, onClick) => {

@@ -1,0 +1,73 @@
+"""Which rows of a trace the page can show: a field of another kind makes a row one that is counted and left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+LARGEST = 2**53
+"""Of JavaScript's integers."""
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a number that a chart can hold; NaN and infinity are gaps in it."""
+    return isinstance(value, float) or (isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and 0 <= value < LARGEST
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _is_list(of: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(of, value))
+
+
+def _is_turn(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 3 and all(map(_is_count, value[:2])) and _is_text(value[2])
+
+
+def _is_flag(value: Any) -> bool:
+    return value in (0, 1)
+
+
+_numbers = _is_list(lambda value: value is None or is_number(value))
+KINDS: Mapping[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("step", "tokens"), _is_count),
+    **dict.fromkeys(("text", "prompt"), _is_text),
+    **dict.fromkeys(("score", "advantage"), is_number),
+    **dict.fromkeys(("parts", "info"), _is_mapping),
+    **dict.fromkeys(
+        (
+            "logprobs",
+            "trainer_logprobs",
+            "old_logprobs",
+            "ref_logprobs",
+            "entropies",
+            "advantages",
+            "values",
+            "returns",
+        ),
+        _numbers,
+    ),
+    "completion_ids": _is_list(_is_count),
+    "segments": _is_list(_is_turn),
+    "mask": _is_list(_is_flag),
+    "media": _is_list(_is_mapping),
+}
+ROW, COMPLETION, EXAMPLE = ("step", "prompt_id", "prompt"), ("text", "tokens"), ("id", "tokens")
+"""What a prompt's row, a completion and an example of data must have."""
+
+
+def fits(row: Mapping[str, Any], needed: Collection[str]) -> bool:
+    """Whether a row has what is needed, and every field of a known name is of its kind; None is one that is missing."""
+    if any(row.get(key) is None for key in needed):
+        return False
+    return all(row[key] is None or is_kind(row[key]) for key, is_kind in KINDS.items() if key in row)
