@@ -83,6 +83,9 @@ def check_advantages(estimate: Any, rollouts: Sequence[Rollout], label: str) -> 
     """
     if not isinstance(estimate, Advantages):
         raise contract_error(label, f"{type(estimate).__name__} {estimate!r:.80}", "an Advantages")
+    values: Any = estimate.values
+    if not isinstance(values, Sequence | np.ndarray) or isinstance(values, str):
+        raise contract_error(label, f"Advantages of a {type(values).__name__}", "a list of one value per rollout")
     if len(estimate.values) != len(rollouts):
         raise contract_error(
             label, f"{len(estimate.values)} advantages for {len(rollouts)} rollouts", "one per rollout"

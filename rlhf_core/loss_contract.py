@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -95,6 +96,9 @@ def check_loss(answer: Any, batch: Any, label: str) -> LossOutput:
     """
     if not isinstance(answer, LossOutput):
         raise contract_error(label, f"a {type(answer).__name__}", "LossOutput(loss, metrics)")
+    if not (isinstance(answer.loss, torch.Tensor) and isinstance(answer.metrics, Mapping)):
+        came = f"LossOutput({type(answer.loss).__name__}, {type(answer.metrics).__name__})"
+        raise contract_error(label, came, "LossOutput of a tensor, and a mapping of metrics")
     shape, wanted = tuple(answer.loss.shape), wanted_shape(batch)
     if wanted is None and len(shape) != 1:
         raise contract_error(label, f"a loss of shape {shape}", f"one value per row of {type(batch).__name__}")

@@ -56,10 +56,13 @@ class MetricLogger:
 
         def observe() -> str | None:
             try:
-                return monitor.observe(step, metrics)
+                answer: object = monitor.observe(step, metrics)
             except StopRun as stop:
                 self._trace_warning(step, entry.key, stop.reason, stops=True)
                 raise
+            if answer is None or isinstance(answer, str):
+                return answer
+            raise TypeError(f"it returned {answer!r:.80}, expected None or a warning")
 
         warning = self.hooks.call(f"observe() of {entry.label}", f"{entry.key}:observe", observe)
         if warning:

@@ -20,10 +20,12 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+from rlhf_core.component_calls import label_of, remember_label
 from rlhf_core.context import BuildContext
 from rlhf_core.errors import PluginError, RlhfError
 from rlhf_core.protocols import Verifier
 from rlhf_core.registry import Registry, check_component
+from rlhf_core.types import Score
 from rlhf_core.verifiers.codec import error_score, pack, sample_from_json, score_to_json
 from rlhf_core.verifiers.reward_workers import OneByOne
 from rlhf_core.verifiers.worker_handle import descendants, parent_of
@@ -116,9 +118,12 @@ def serve(verifier: Verifier, lines: Iterator[bytes], send: Callable[[bytes], ob
 def judge(verifier: Verifier, sample: dict[str, Any]) -> dict[str, Any]:
     """One verdict; whatever the verifier raises, ``SystemExit`` included, is status ``error``."""
     try:
-        return score_to_json(verifier.verify(sample_from_json(sample)))
+        score = verifier.verify(sample_from_json(sample))
+        if not isinstance(score, Score):
+            return error_score(f"{label_of(verifier)} returned {score!r:.80}, expected a Score")
+        return score_to_json(score)
     except BaseException as error:
-        return error_score(f"{type(error).__name__}: {error}")
+        return error_score(f"{label_of(verifier)} raised {type(error).__name__}: {error}")
 
 
 def build(spec: dict[str, Any]) -> Verifier:
@@ -142,14 +147,16 @@ def build(spec: dict[str, Any]) -> Verifier:
     cls = registry.load(kind, name)
     built = cls.model_validate(spec["config"], context={"registry": registry}).build(context)
     check_component(kind, built, planned["name"])
+    answers = built if kind == "verifier" else OneByOne(built)
+    remember_label(answers, f"{kind} '{planned['name']}' ({planned['distribution']} {planned['version']})")
     if kind == "verifier":
-        return built
+        return answers
     if _holds_values(getattr(built, "state_dict", dict)()):
         raise PluginError(
             f"reward '{planned['name']}' keeps a state, which no checkpoint holds in a worker",
             fix="--set trainer.reward_workers=0",
         )
-    return OneByOne(built)
+    return answers
 
 
 def _holds_values(state: Any) -> bool:

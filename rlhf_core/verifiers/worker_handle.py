@@ -65,7 +65,8 @@ class WorkerProcess:
         self.recycling = recycling or Recycling()
         self.spec, self.start_timeout_s = dict(spec), start_timeout_s
         self.name = str(spec["component"]["name"])
-        self.label = f"{spec['component']['kind']} '{self.name}'"
+        made_by = " ".join(str(spec["component"].get(k, "")) for k in ("distribution", "version")).strip()
+        self.label = f"{spec['component']['kind']} '{self.name}'" + (f" ({made_by})" if made_by else "")
         self.process: subprocess.Popen[bytes] | None = None
         self.starts = self.recycled = self.lost = 0
         self.closed = False

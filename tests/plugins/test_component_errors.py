@@ -107,6 +107,61 @@ def test_a_preflight_that_raises_is_named_before_anything_is_loaded(fakes: Fakes
     assert "preflight() of loss 'acme' (acme-part 2.3) raised IndexError: no rows" in out.stderr
 
 
+WRONG = """
+from typing import ClassVar
+from rlhf_core.api import Advantages, ComponentConfig, LossOutput
+
+class Config(ComponentConfig):
+    name: str = "acme"
+    consumes: ClassVar[str | None] = "token_advantages"
+    def build(self, ctx):
+        return Part()
+
+class Part:
+    def __call__(self, batch):
+        return {answer}
+    def estimate(self, rollouts, scores, group_ids):
+        return {answer}
+    def verify(self, sample):
+        return {answer}
+    def score(self, samples):
+        return {answer}
+    def observe(self, step, metrics):
+        return {answer}
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer", "code", "said"),
+    [
+        ("loss", "LossOutput(None)", 2, "loss 'acme' (acme-part 2.3) returned LossOutput(NoneType, dict)"),
+        ("loss", "LossOutput(-batch.logprobs_BT, None)", 2, "'acme' (acme-part 2.3) returned LossOutput(Tensor, None"),
+        ("loss", "LossOutput(batch.logprobs_BT * float('nan'))", 1, "loss is nan: loss 'acme' (acme-part 2.3)"),
+        ("advantage", "Advantages(None)", 2, "advantage 'acme' (acme-part 2.3) returned Advantages of a NoneType"),
+        ("verifier", "1.0", 1, "verifier 'acme' (acme-part 2.3) returned 1.0, expected a Score"),
+        ("verifier", "1 / 0", 1, "verifier 'acme' (acme-part 2.3) raised ZeroDivisionError: division by zero"),
+        ("reward", "1 / 0", 1, "where: reward 'acme' (acme-part 2.3)"),
+        ("monitor", "42", 0, "observe() of monitor 'acme' (acme-part 2.3) raised TypeError: it returned 42"),
+    ],
+)
+def test_one_that_returns_something_else_is_named(
+    fakes: Fakes, kind: str, answer: str, code: int, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also below what the core puts around it: the KL term around a loss, the pool around a verifier."""
+    own = "" if kind == "reward" else "[rlhf.reward]\n"
+    entries = f"[rlhf.{kind}]\nacme = acme_part:Config\n{own}varied = acme_part:VariedConfig\n"
+    fakes.add("acme-part", entries, WRONG.replace("{answer}", answer) + VARIED, version="2.3")
+    slots = {
+        "verifier": ("--set=reward={name: verifier, verifier: acme}",),
+        "reward": ("--reward", "acme"),
+        "monitor": ("--set=monitors=[acme]",),
+    }
+    chosen = slots.get(kind, (f"--set={kind}.name=acme",))
+    out = fakes.rlhf(*TRAIN, "--dataset", "pocket/arithmetic", *chosen, *SMALL)
+    assert out.returncode == code, out.stderr
+    assert said in out.stderr + caplog.text
+
+
 STRATEGY = """
 from rlhf_core.api import ComponentConfig
 

@@ -92,7 +92,7 @@ def test_a_late_call_is_killed_and_the_others_are_not(judge: Judge, sample: Make
         ("sys_exit", "SystemExit: 3", 0),
         ("raise_", "ValueError: no such thing", 0),
         ("memory", "MemoryError", 0),
-        ("wrong", "returned float, expected Score", 0),
+        ("wrong", "returned 1.0, expected a Score", 0),
         ("infinite", "part 'part' of the verdict is inf", 0),
     ],
 )
@@ -255,7 +255,7 @@ def test_a_fresh_interpreter_not_a_fork(judge: Judge) -> None:
 
 
 def test_a_worker_that_is_not_ready_in_time_is_named(judge: Judge) -> None:
-    with pytest.raises(DeadlineExceeded, match=r"worker of verifier 'naughty' was not ready after 0\.5 s"):
+    with pytest.raises(DeadlineExceeded, match=r"worker of verifier 'naughty' \(naughty-verifiers 1\.0\) was not ready after 0\.5 s"):
         judge(verifier={"name": "naughty", "slow_start": 30}, start_timeout_s=0.5)
 
 

@@ -197,7 +197,7 @@ class Learner:
         number = float(value.detach())
         if not math.isfinite(number):
             self.optimizer.zero_grad(set_to_none=True)
-            raise diverged(f"loss is {number}", micro)
+            raise diverged(f"loss is {number}: {label_of(self.loss, 'loss')}", micro)
         self.strategy.backward(value)
         add(sums, weights, {"loss": (number, 0.0), **core_metrics(batch), **out.metrics})
 

@@ -61,8 +61,10 @@ class RewardManager:
         all_missing = not any(s.ok for s in scores)
         if scores and (all_missing or len(bad) > self.max_missing * len(scores)):
             first = bad[0] if bad else scores[0]
+            rewards = dict.fromkeys(self.label(r) for r in (self.default, *self.by_source.values()))
             raise ScoreError(
                 f"{len(bad)} of {len(scores)} scores are missing",
+                where=", ".join(rewards),
                 why=f"first: {first.status}: {first.detail}",
                 fix="fix the reward, or raise trainer.max_missing_fraction",
             )

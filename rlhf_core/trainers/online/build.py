@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from rlhf_core.component_calls import label_of, remember_label
 from rlhf_core.context import BuildContext
 from rlhf_core.loss_contract import CheckedLoss
 from rlhf_core.loss_terms import EntropyBonus, ImportanceCorrection, KLTerm
@@ -259,13 +260,15 @@ def collector_settings(config: RolloutTrainerConfig, inputs: OnlineInputs) -> Co
 
 
 def policy_loss(loss: Loss, config: OnlineTrainerConfig) -> Loss:
-    """The algorithm's loss with the terms that the settings add to it."""
+    """The algorithm's loss with the terms that the settings add to it, named in errors as the algorithm's."""
+    label = label_of(loss.loss if isinstance(loss, CheckedLoss) else loss, "loss")
     if config.correction != "off":
         loss = ImportanceCorrection(loss, config.importance, config.correction)
     if config.kl.coefficient > 0 and config.kl.where == "loss":
         loss = KLTerm(loss, config.kl.coefficient, config.kl.estimator, stale=config.rollouts.max_staleness > 0)
     if config.entropy_coefficient > 0:
         loss = EntropyBonus(loss, config.entropy_coefficient)
+    remember_label(loss, label)
     return loss
 
 
