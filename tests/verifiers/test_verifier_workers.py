@@ -255,7 +255,8 @@ def test_a_fresh_interpreter_not_a_fork(judge: Judge) -> None:
 
 
 def test_a_worker_that_is_not_ready_in_time_is_named(judge: Judge) -> None:
-    with pytest.raises(DeadlineExceeded, match=r"worker of verifier 'naughty' \(naughty-verifiers 1\.0\) was not ready after 0\.5 s"):
+    named = r"worker of verifier 'naughty' \(naughty-verifiers 1\.0\) was not ready after 0\.5 s"
+    with pytest.raises(DeadlineExceeded, match=named):
         judge(verifier={"name": "naughty", "slow_start": 30}, start_timeout_s=0.5)
 
 
