@@ -135,12 +135,13 @@ def check_hub_model(path: str, where: str) -> None:
     """
     from transformers import AutoConfig
 
+    from rlhf_core.models.hub import hub_reachable
     from rlhf_core.models.places import model_place
 
     if path == "pocket" or Path(model_place(path)).expanduser().exists():
         return
     try:
-        AutoConfig.from_pretrained(path)
+        AutoConfig.from_pretrained(path, local_files_only=not hub_reachable())
     except Exception as error:  # the hub fails in as many ways as there are networks
         raise ModelError(
             f"{where}: there is no folder '{path}' here, and the Hugging Face hub gives no model of that name",

@@ -13,6 +13,7 @@ from typing import Any
 
 from rlhf_core.errors import ModelError
 from rlhf_core.models.config import ModelConfig
+from rlhf_core.models.hub import hub_reachable
 from rlhf_core.models.modality import attach_modality
 from rlhf_core.models.places import FORMS, near_names
 from rlhf_core.models.sources import TOKENIZER_FILES, Source, check_folder, resolve_model
@@ -184,6 +185,8 @@ def load_options(config: ModelConfig, source: Source) -> dict[str, Any]:
         options["revision"] = revision
     if source.gguf:
         options["gguf_file"] = source.gguf
+    if not source.local and not hub_reachable():
+        options["local_files_only"] = True
     return options
 
 
@@ -308,7 +311,7 @@ def _no_hub_model(config: ModelConfig, what: str, error: BaseException, why: str
             "there is no local copy of a model of that name from the Hugging Face hub",
             "HF_HUB_OFFLINE is set: nobody asked the hub",
         )
-    elif any(isinstance(one, LocalEntryNotFoundError | ConnectionError) for one in causes):
+    elif not hub_reachable() or any(isinstance(one, LocalEntryNotFoundError | ConnectionError) for one in causes):
         reached = "the Hugging Face hub could not be reached"
     else:
         reached = f"the Hugging Face hub gives no {what} of that name"

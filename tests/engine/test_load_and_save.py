@@ -8,6 +8,7 @@ import logging
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_core.errors import ModelError
 from rlhf_core.models.config import LoraSettings, ModelConfig
-from rlhf_core.models.load import load_policy, load_tokenizer
+from rlhf_core.models.load import load_options, load_policy, load_tokenizer
 from rlhf_core.models.lora import add_lora
 from rlhf_core.models.prompt_format import Formatter, end_ids
 from rlhf_core.models.reference import Reference
 from rlhf_core.models.save import load_weights, save_model
+from rlhf_core.models.sources import Source
 from rlhf_core.policy.forward import completion_logprobs
 
 TEMPLATE = (
@@ -277,3 +279,19 @@ def test_weights_that_are_missing_are_no_random_ones_and_left_over_ones_are_name
     save_file(weights, file, {"format": "pt"})
     with pytest.raises(ModelError, match=f"lacks 1 of its model's weights: {name}"):
         load_policy(ModelConfig(path=str(folder)))
+
+
+def test_without_a_network_the_hub_is_asked_once_and_local_copies_serve(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    began = time.monotonic()
+    with pytest.raises(ModelError, match="the Hugging Face hub could not be reached"):
+        load_policy(ModelConfig(path="nobody/nothing"))
+    assert time.monotonic() - began < 10
+    assert "Retry" not in capfd.readouterr().err
+    config = ModelConfig(path="nobody/nothing")
+    assert load_options(config, Source("nobody/nothing", local=False))["local_files_only"]
