@@ -11,6 +11,7 @@ from rlhf_core.sdk import OpenGroup
     cls=OpenGroup,
     path="tts",
     lazy={
+        "validate": ("rlhf_plugin_tts.validate_cli:validate", "Compare features and rewards with listeners' ratings."),
         "train-reward": ("rlhf_plugin_tts.train_cli:train_reward", "Train a reward model on pairs of clips."),
     },
 )

@@ -26,7 +26,8 @@ class RatedClip:
         RatedClip(Path("a.flac"), reference=3.4, group="parler", row={"audio": "a.flac", "mos": 3.4})
     """
 
-    path: Path
+    path: Path | None
+    """None where the row names no sound: rewards of text alone can be validated too."""
     reference: float
     group: str
     row: Mapping[str, Any]
@@ -80,7 +81,10 @@ def read_rated(file: str, reference: str | None, group: str | None) -> list[Rate
     clips = []
     for row, place in zip(rows, places):
         where = f"{file}, {place}"
-        path = audio_file(row, "audio" if "audio" in row else "file", file, where)
+        sound = next((c for c in ("audio", "file") if c in row), None)
+        if sound is None and "completion" not in row:
+            sound = "audio"  # refused below, with what a row needs
+        path = None if sound is None else audio_file(row, sound, file, where)
         column = reference or next((c for c in REFERENCES if c in row), REFERENCES[0])
         value = row.get(column)
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -124,8 +128,15 @@ _digests: dict[Path, str] = {}
 def sample_of(clip: RatedClip) -> Sample:
     """A rated clip as a reward sees it: the row's ``text`` or ``prompt`` is what it says."""
     text = next((str(clip.row[c]) for c in ("text", "prompt") if isinstance(clip.row.get(c), str)), "")
-    prompt = Prompt(str(clip.path), ({"role": "user", "content": text},), source=clip.group)
-    return Sample(prompt, text, media=(Media("audio", path=str(clip.path)),))
+    answer = clip.row.get("answer")
+    prompt = Prompt(
+        str(clip.row.get("id", clip.path)),
+        ({"role": "user", "content": text},),
+        None if answer is None else str(answer),
+        clip.group,
+    )
+    media = () if clip.path is None else (Media("audio", path=str(clip.path)),)
+    return Sample(prompt, str(clip.row.get("completion", text)), media=media)
 
 
 def groups_of(pairs: Sequence[AudioPair]) -> list[str]:

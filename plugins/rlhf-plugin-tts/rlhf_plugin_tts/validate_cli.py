@@ -1,0 +1,212 @@
+"""`rlhf tts validate`: what features and rewards are worth against ratings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from rlhf_core.api import BuildContext, ComponentConfig
+    from rlhf_plugin_tts.rows import RatedClip
+    from rlhf_plugin_tts.validation import Floats
+
+
+@click.command()
+@click.option("--clips", "file", required=True, metavar="FILE", help="Rows with audio and a rating.")
+@click.option("--reference", metavar="COLUMN", help="The rating: of listeners, or an automatic MOS. Default: mos, ...")
+@click.option("--group", metavar="COLUMN", help="Speaker, engine or text. Default: group, engine, speaker, stimulus.")
+@click.option(
+    "--reward", "names", multiple=True, metavar="NAME", help="Validate this reward and its parts. Repeatable."
+)
+@click.option("--set", "settings", multiple=True, metavar="NAME:a.b=c", help="One setting of a reward. Repeatable.")
+@click.option("--features/--no-features", default=True, help="Validate the acoustic features.")
+@click.option("--keep", type=click.FloatRange(0, 1), default=0.10, show_default=True, help="Keep |rho| above it.")
+@click.option("--weight", "weights", multiple=True, metavar="NAME=W", help="Weight to begin with. Repeatable.")
+@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write everything as JSON.")
+@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw it as PNG or SVG (matplotlib).")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+def validate(
+    file: str,
+    reference: str | None,
+    group: str | None,
+    names: tuple[str, ...],
+    settings: tuple[str, ...],
+    features: bool,
+    keep: float,
+    weights: tuple[str, ...],
+    output: Path | None,
+    plot: Path | None,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Compare features and rewards with ratings: rank correlation, what to keep, ablation, weights on held-out pairs.
+
+    \b
+    rlhf tts validate --clips rated.jsonl
+    rlhf tts validate --clips rated.jsonl --reference mos --group engine --reward dnsmos --plot validation.png
+    rlhf tts validate --clips rated.jsonl --no-features --reward speech --output validation.json
+    """
+    from rlhf_core.api import ConfigError
+    from rlhf_core.sdk import check_output, emit_json, quiet_libraries, set_up_logging, write_json
+    from rlhf_plugin_tts.rows import read_rated
+    from rlhf_plugin_tts.validate_table import print_report
+    from rlhf_plugin_tts.validation_plot import check_plot, draw
+
+    set_up_logging()
+    if not features and not names:
+        raise ConfigError("there is nothing to validate", fix="--features, or --reward NAME")
+    check_output(output, file)
+    check_output(plot, file, option="--plot")
+    if plot is not None:
+        check_plot(plot)
+    start = parse_weights(weights)
+    clips = read_rated(file, reference, group)
+    rewards = select(names, settings, file, seed)
+    quiet_libraries()
+    columns = measure_columns(clips, rewards, features)
+    report = validated(columns, clips, keep, start, seed)
+    if output is not None:
+        write_json(output, report)
+    if plot is not None:
+        draw(report, plot)
+    if as_json:
+        emit_json(report)
+    else:
+        print_report(report)
+        for path in (output, plot):
+            if path is not None:
+                click.echo(f"written: {path}")
+
+
+def parse_weights(pairs: Sequence[str]) -> dict[str, float]:
+    """``["hnr=0.5"]`` as a mapping.
+
+    Raises:
+        ConfigError: something else.
+    """
+    from rlhf_core.api import ConfigError
+
+    weights = {}
+    for text in pairs:
+        name, _, value = text.rpartition("=")
+        try:
+            weights[name] = float(value)
+        except ValueError as error:
+            raise ConfigError(f"--weight {text} is not NAME=NUMBER", fix="--weight hnr=0.25") from error
+    return weights
+
+
+def select(
+    names: Sequence[str], settings: Sequence[str], file: str, seed: int
+) -> dict[str, tuple[ComponentConfig, BuildContext]]:
+    """Name -> (Config, context) of each reward; every one is checked before the first is built."""
+    from rlhf_core.api import ConfigError
+    from rlhf_core.sdk import chosen_reward, context_of, open_registry
+
+    registry = open_registry()
+    own: dict[str, list[str]] = {name: [] for name in names}
+    for text in settings:
+        name, colon, setting = text.partition(":")
+        if not colon and len(names) == 1:
+            name, setting = names[0], text
+        if name not in own:
+            raise ConfigError(f"--set {text} belongs to no reward", fix=f"--set {names[0] if names else 'NAME'}:a.b=c")
+        own[name].append(setting)
+    selected = {}
+    for name in names:
+        config = chosen_reward(registry, None, name, own[name])
+        ctx = context_of(registry, seed=seed, dataset={"name": "jsonl", "path": file}, reward=config)
+        config.preflight(ctx)
+        selected[name] = (config, ctx)
+    return selected
+
+
+def measure_columns(
+    clips: Sequence[RatedClip],
+    rewards: Mapping[str, tuple[ComponentConfig, BuildContext]],
+    features: bool,
+    progress: Callable[[int], None] = lambda n: None,
+) -> dict[str, Floats]:
+    """Name -> values of all clips, NaN where missing: features, each reward, and its parts as ``reward/part``."""
+    import numpy as np
+
+    from rlhf_core.sdk import open_component, score_samples
+    from rlhf_plugin_tts.audio import ClipError, read_clip
+    from rlhf_plugin_tts.features import FEATURES, measure
+    from rlhf_plugin_tts.rows import sample_of
+
+    columns: dict[str, np.ndarray] = {}
+    if features and any(clip.path is not None for clip in clips):
+        columns = {name: np.full(len(clips), np.nan) for name in FEATURES}
+        for i, clip in enumerate(clips):
+            try:
+                measured = measure(read_clip(clip.path)) if clip.path is not None else {}
+            except ClipError:
+                continue
+            for name, value in measured.items():
+                columns[name][i] = value
+            progress(1)
+    samples = [sample_of(clip) for clip in clips]
+    for label, (config, ctx) in rewards.items():
+        with open_component("reward", config, ctx) as reward:
+            scores = score_samples(reward, samples, f"reward '{label}'")
+        columns[label] = np.array([np.nan if s.value is None else s.value for s in scores], float)
+        for part in sorted({part for score in scores for part in score.parts}):
+            values = np.array([s.parts.get(part, np.nan) for s in scores], float)
+            if not np.array_equal(values, columns[label], equal_nan=True) and part not in columns:
+                columns[f"{label}/{part}"] = values
+    return columns
+
+
+def validated(
+    columns: Mapping[str, Floats], clips: Sequence[RatedClip], keep: float, start: Mapping[str, float], seed: int
+) -> dict[str, Any]:
+    """The whole report, as JSON values."""
+    import math
+
+    import numpy as np
+
+    from rlhf_core.api import ConfigError
+    from rlhf_plugin_tts.config import PROXY_WEIGHTS
+    from rlhf_plugin_tts.validation import correlations
+    from rlhf_plugin_tts.weighting import study
+
+    if unknown := sorted(set(start) - set(columns)):
+        raise ConfigError(f"--weight {unknown[0]} names nothing that is validated", fix="one of " + ", ".join(columns))
+    reference = np.array([clip.reference for clip in clips])
+    groups = [clip.group for clip in clips]
+    table = correlations(columns, reference, groups, keep, seed)
+    kept = {name: columns[name] for name, row in table.items() if row["kept"]}
+    decisive = "within" if len(set(groups)) > 1 else "pooled"
+
+    def first_weight(name: str) -> float:
+        if name in start:
+            return start[name]
+        return PROXY_WEIGHTS.get(name, math.copysign(1 / len(kept), table[name][decisive]))
+
+    report = {
+        "clips": len(clips),
+        "groups": len(set(groups)),
+        "keep": keep,
+        "decided_by": decisive,
+        "columns": table,
+        "weighting": study(kept, {n: first_weight(n) for n in kept}, reference, groups, seed) if kept else None,
+    }
+    return finite(report)
+
+
+def finite(value: Any) -> Any:
+    """The same with NaN as None, which JSON has."""
+    import math
+
+    if isinstance(value, Mapping):
+        return {str(k): finite(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,123 @@
+"""Rank correlation of features and reward parts with ratings: pooled, and within speaker, engine or text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.intp]
+DRAWS = 1000
+LEAST_CLUSTERS = 5
+"""With as many groups the bootstrap draws groups, else clips."""
+LEAST_ROWS = 4
+"""Clips of a group that a rank correlation needs."""
+
+
+def spearman(x: Floats, y: Floats) -> float:
+    """Spearman's rank correlation of the rows in which both are finite; NaN where one is constant.
+
+    Example:
+        >>> spearman(np.array([1.0, 2, 3, 4]), np.array([1.0, 4, 9, 16]))
+        1.0
+    """
+    both = np.isfinite(x) & np.isfinite(y)
+    if both.sum() < LEAST_ROWS:
+        return float("nan")
+    ranks = [average_ranks(v[both]) for v in (x, y)]
+    if min(np.ptp(r) for r in ranks) == 0:
+        return float("nan")
+    return round(float(np.corrcoef(*ranks)[0, 1]), 12)
+
+
+def average_ranks(values: Floats) -> Floats:
+    """Ranks from 0; equal values share the mean of theirs."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts + 1) / 2)[inverse]
+
+
+def within(x: Floats, y: Floats, places: Sequence[Rows]) -> float:
+    """Mean of the groups' correlations, each weighted by its number of clips; NaN where no group has one."""
+    rhos = [(spearman(x[rows], y[rows]), len(rows)) for rows in places]
+    known = [(rho, n) for rho, n in rhos if np.isfinite(rho)]
+    return sum(rho * n for rho, n in known) / sum(n for _, n in known) if known else float("nan")
+
+
+def places_of(groups: Sequence[str]) -> list[Rows]:
+    """Rows of each group, groups by name."""
+    names = np.array(groups)
+    return [np.flatnonzero(names == name) for name in sorted(set(groups))]
+
+
+def bootstrap(statistic: Callable[[list[Rows]], float], places: Sequence[Rows], seed: int) -> tuple[float, float]:
+    """95% percentile interval of a statistic of groups of rows; draws groups, or clips within few groups."""
+    rng = np.random.default_rng(seed)
+    values = []
+    for _ in range(DRAWS):
+        if len(places) >= LEAST_CLUSTERS:
+            drawn = [places[i] for i in rng.integers(0, len(places), len(places))]
+        else:
+            drawn = [rows[rng.integers(0, len(rows), len(rows))] for rows in places]
+        values.append(statistic(drawn))
+    finite = [v for v in values if np.isfinite(v)]
+    if len(finite) < DRAWS // 2:
+        return float("nan"), float("nan")
+    low, high = np.percentile(finite, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def within_interval(x: Floats, y: Floats, places: Sequence[Rows], seed: int) -> tuple[float, float]:
+    """The interval of :func:`within`; where groups are drawn, each one's correlation is computed once."""
+    if len(places) < LEAST_CLUSTERS:
+        return bootstrap(lambda drawn: within(x, y, drawn), places, seed)
+    rhos = np.array([spearman(x[rows], y[rows]) for rows in places])
+    sizes = np.where(np.isfinite(rhos), [len(rows) for rows in places], 0)
+    drawn = np.random.default_rng(seed).integers(0, len(places), (DRAWS, len(places)))
+    totals = sizes[drawn].sum(axis=1)
+    means = (np.nan_to_num(rhos) * sizes)[drawn].sum(axis=1)[totals > 0] / totals[totals > 0]
+    if len(means) < DRAWS // 2:
+        return float("nan"), float("nan")
+    low, high = np.percentile(means, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def correlations(
+    columns: Mapping[str, Floats], reference: Floats, groups: Sequence[str], keep: float, seed: int
+) -> dict[str, dict[str, Any]]:
+    """Column -> its correlations with the ratings.
+
+    A column is kept where ``|rho| > keep``, within groups if there are several, else pooled; a negative one with its
+    sign. ``confounded`` says that pooled and within disagree on it: the groups differ, not the clips.
+
+    Args:
+        columns: name -> one value per clip, NaN where missing.
+        reference: ratings.
+        groups: one name per clip; all equal where there are none.
+        keep: threshold.
+        seed: of the bootstrap.
+    """
+    places = places_of(groups)
+    one_group = [np.arange(len(reference))]
+    table = {}
+    for name, x in columns.items():
+
+        def pooled(drawn: list[Rows], x: Floats = x) -> float:
+            rows = np.concatenate(drawn)
+            return spearman(x[rows], reference[rows])
+
+        row: dict[str, Any] = {
+            "pooled": spearman(x, reference),
+            "pooled_interval": bootstrap(pooled, places if len(places) >= LEAST_CLUSTERS else one_group, seed),
+            "missing": int((~np.isfinite(x)).sum()),
+        }
+        decisive = row["pooled"]
+        if len(places) > 1:
+            row["within"] = decisive = within(x, reference, places)
+            row["within_interval"] = within_interval(x, reference, places, seed)
+            row["confounded"] = bool((abs(row["pooled"]) > keep) != (abs(decisive) > keep))
+        row["kept"] = bool(abs(decisive) > keep)
+        table[name] = row
+    return table
