@@ -121,7 +121,7 @@ def encode(all_items: Sequence[Item], formatter: Formatter, context: int) -> lis
     Raises:
         ConfigError: a prompt leaves no tokens for a completion.
     """
-    ids = [formatter.encode(item.messages) for item in all_items]
+    ids = [formatter.encode(item.messages, item.prompt.tools) for item in all_items]
     longest = max(range(len(ids)), key=lambda i: len(ids[i]))
     if len(ids[longest]) >= context:
         over = sum(len(row) >= context for row in ids)

@@ -157,7 +157,7 @@ def sample_completions(
     formatter = Formatter(policy.tokenizer, prompt_format)
     requests: list[RolloutRequest] = []
     for at, prompt in enumerate(prompts):
-        ids = formatter.encode(prompt.messages)
+        ids = formatter.encode_prompt(prompt)
         if len(ids) + sampling.max_tokens > policy.context:
             raise ConfigError(
                 f"prompt '{prompt.id}' has {len(ids)} tokens; with {sampling.max_tokens} more it exceeds "

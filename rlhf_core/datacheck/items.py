@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 from rlhf_core.context import BuildContext
 from rlhf_core.data.datasets import Datasets
 from rlhf_core.data.files import collected_broken_rows, refuse_row
+from rlhf_core.data.replies import Reply, replies
 from rlhf_core.errors import DatasetError
 from rlhf_core.messages import message_text
-from rlhf_core.types import Demonstration, Message, PreferencePair, Prompt, UnpairedPreference
+from rlhf_core.types import Demonstration, Message, PreferencePair, Prompt, Tool, UnpairedPreference
 
 KIND_OF_FEED = {"labels": "demonstrations", "pairs": "pairs", "judged": "unpaired", "unpaired": "unpaired"}
 """What a trainer's loss consumes -> the rows that it reads."""
@@ -28,6 +29,14 @@ class Item(NamedTuple):
     prompt: tuple[Message, ...]
     completions: tuple[str, ...]
     """The completion to imitate or judge, the chosen and the rejected one, or none."""
+    turns: tuple[Message | None, ...] = ()
+    """Of each completion that is more than a text, the turn; () where none is."""
+    tools: tuple[Tool, ...] = ()
+
+    @property
+    def replies(self) -> tuple[Reply, ...]:
+        """The completions with their turns."""
+        return tuple(zip(self.completions, self.turns or (None,) * len(self.completions)))
 
     @property
     def question(self) -> str:
@@ -110,7 +119,6 @@ def _judgeable(rows: Sequence[Prompt], split: str, where: Callable[[str], str], 
 def item_of(row: Prompt | PreferencePair | Demonstration | UnpairedPreference, where: str, split: str) -> Item:
     """The texts of a row."""
     if isinstance(row, Prompt):
-        return Item(where, split, row.messages, ())
-    if isinstance(row, PreferencePair):
-        return Item(where, split, row.prompt, (row.chosen, row.rejected))
-    return Item(where, split, row.prompt, (row.completion,))
+        return Item(where, split, row.messages, (), (), row.tools)
+    texts, turns = zip(*replies(row))
+    return Item(where, split, row.prompt, texts, turns if any(turns) else (), row.tools)

@@ -72,8 +72,8 @@ class Measure:
 
 def tokens_of(item: Item, formatter: Formatter) -> int:
     """Prompt and longest completion, end token included; only the prompt where there is no completion."""
-    longest = max((len(formatter.encode_completion(text)) for text in item.completions), default=0)
-    return len(formatter.encode(item.prompt)) + longest
+    longest = max((len(formatter.encode_reply(item.prompt, *one, item.tools)) for one in item.replies), default=0)
+    return len(formatter.encode(item.prompt, item.tools)) + longest
 
 
 def limit_of(config: RunConfig, context: int) -> tuple[int, str, str]:

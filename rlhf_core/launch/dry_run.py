@@ -97,6 +97,7 @@ def _lengths(config: RunConfig, model: ModelFacts, rows: Rows) -> Lengths:
     """
     from rlhf_core.data.length_filter import admit
     from rlhf_core.data.order import PromptOrder
+    from rlhf_core.data.replies import replies
     from rlhf_core.models.prompt_format import Formatter
 
     formatter = Formatter(model.tokenizer, config.model.prompt_format)
@@ -116,15 +117,7 @@ def _lengths(config: RunConfig, model: ModelFacts, rows: Rows) -> Lengths:
         )
         counts = [len(tokens) for tokens in sizes.values()]
         return Lengths(sum(counts) / len(counts), max(counts), sum(counts) / len(counts))
-    counts = [len(formatter.encode(row.prompt)) for row in spread]
-    answers = [sum(len(formatter.encode_completion(text)) for text in _answers(row)) for row in spread]
-    totals = [sides * prompt + answer for prompt, answer, sides in zip(counts, answers, map(_sides, spread))]
+    counts = [len(formatter.encode(row.prompt, row.tools)) for row in spread]
+    answers = [[len(formatter.encode_reply(row.prompt, *one, row.tools)) for one in replies(row)] for row in spread]
+    totals = [len(sides) * prompt + sum(sides) for prompt, sides in zip(counts, answers)]
     return Lengths(sum(totals) / len(totals), max(totals), sum(counts) / len(counts))
-
-
-def _answers(row: Any) -> list[str]:
-    return [row.chosen, row.rejected] if hasattr(row, "chosen") else [row.completion]
-
-
-def _sides(row: Any) -> int:
-    return len(_answers(row))

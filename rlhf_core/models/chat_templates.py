@@ -22,10 +22,43 @@ _CHATML = (
     "{{ eos_token ~ '\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
-NAMED: Mapping[str, str] = {"plain": _PLAIN, "chatml": _CHATML}
+_TEXT = (
+    "{%- macro text(t) %}{{ t | replace('<|im_start|>', '<| im_start|>') | replace('<|im_end|>', '<| im_end|>') }}"
+    "{%- endmacro %}"
+)
+_RESULT = (
+    "{%- macro result(t) %}{{ text(t) | replace('<tool_response>', '< tool_response>') "
+    "| replace('</tool_response>', '</ tool_response>') }}{%- endmacro %}"
+)
+_HERMES = (
+    "{{ bos }}"
+    + _TEXT
+    + _RESULT
+    + "{%- set first = messages[0]['content'] if messages[0]['role'] == 'system' else '' %}"
+    "{% if tools or first %}{{ '<|im_start|>system\n' ~ text(first) }}"
+    "{% if tools %}{{ '\n\n' if first else '' }}"
+    "{{ '# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are provided with "
+    "function signatures within <tools></tools> XML tags:\n<tools>' }}"
+    "{% for tool in tools %}{{ '\n' ~ text(tool | tojson) }}{% endfor %}"
+    "{{ '\n</tools>\n\nFor each function call, return a json object with function name and arguments within "
+    '<tool_call></tool_call> XML tags:\n<tool_call>\n{"name": <function-name>, "arguments": '
+    "<args-json-object>}\n</tool_call>' }}{% endif %}{{ eos_token ~ '\n' }}{% endif %}"
+    "{% for m in messages %}{% if m['role'] == 'tool' %}"
+    "{% if loop.first or loop.previtem['role'] != 'tool' %}{{ '<|im_start|>user' }}{% endif %}"
+    "{{ '\n<tool_response>\n' ~ result(m['content']) ~ '\n</tool_response>' }}"
+    "{% if loop.last or loop.nextitem['role'] != 'tool' %}{{ eos_token ~ '\n' }}{% endif %}"
+    "{% elif m['role'] != 'system' or not loop.first %}{{ '<|im_start|>' ~ m['role'] ~ '\n' ~ text(m['content']) }}"
+    "{% for call in m['tool_calls'] or [] %}{{ '\n' if m['content'] or not loop.first else '' }}"
+    "{{ '<tool_call>\n{\"name\": ' ~ text(call['function']['name'] | tojson) ~ ', \"arguments\": ' "
+    "~ text(call['function']['arguments'] | tojson) ~ '}\n</tool_call>' }}{% endfor %}"
+    "{{ eos_token ~ '\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+NAMED: Mapping[str, str] = {"plain": _PLAIN, "chatml": _CHATML, "hermes": _HERMES}
 """``plain``: ``User:`` and ``Assistant:`` on lines of their own, for any model, EOS after each answer; a line of a
 message that begins so is moved by a blank. ``chatml``: ``<|im_start|>user``, each turn closed by ``<|im_end|>``, which
-becomes the EOS (a tokenizer without it closes turns by its own EOS)."""
+becomes the EOS (a tokenizer without it closes turns by its own EOS). ``hermes``: chatml with tools, calls and results
+in the form of Hermes and Qwen 2.5."""
 
 
 def read_template(value: str) -> str:
@@ -66,7 +99,7 @@ def apply_template(tokenizer: Any, value: str) -> None:
     """
     bos = tokenizer.bos_token_id
     adds_bos = bos is not None and list(tokenizer.encode("x", add_special_tokens=True))[:1] == [bos]
-    if value == "chatml" and "<|im_end|>" in tokenizer.get_vocab():
+    if value in ("chatml", "hermes") and "<|im_end|>" in tokenizer.get_vocab():
         tokenizer.eos_token = "<|im_end|>"
     tokenizer.chat_template = NAMED.get(value, value).replace("{{ bos }}", "{{ bos_token }}" if adds_bos else "")
     mark = "a-question-to-find"

@@ -16,6 +16,8 @@ from typing import Any
 log = logging.getLogger("rlhf.models")
 _NONCE = secrets.token_hex(6)
 """Nobody who writes data knows it, so no data contains a placeholder."""
+_CUT = f"cut{_NONCE}e"
+"""Stands where a text is cut in two, so that the name of an added token in it is not read as that token."""
 
 
 def encode_text(tokenizer: Any, text: str, *, add_special_tokens: bool = False) -> list[int]:
@@ -99,25 +101,38 @@ class TextEncoder:
                 name,
             )
 
-    def guard(self, text: str) -> str:
-        """The text with placeholders for names of special tokens, to be put into a chat template."""
+    def guard(self, text: str, *, added: bool = False) -> str:
+        """The text with placeholders for names of special tokens, to be put into a chat template.
+
+        Args:
+            text: whatever it holds.
+            added: names of added tokens that are not special (``<tool_call>``, ``</think>``) are kept as text, too.
+        """
+        if added and self._added_pattern is not None:
+            text = self._added_pattern.sub(lambda match: _halves(match[0]), text)
         if not self.names_in(text):
             return text
         by_name = {name: mark for mark, name in self._placeholders.items()}
         assert self._pattern is not None
         return self._pattern.sub(lambda match: by_name[match[0]], text)
 
+    @cached_property
+    def _added_pattern(self) -> re.Pattern[str] | None:
+        added = {t.content for t in self._added.values() if len(t.content) > 1 and t.content.strip()}
+        names = sorted(added - set(self.specials), key=len, reverse=True)
+        return re.compile("|".join(re.escape(n) for n in names)) if names else None
+
     def placeholders_in(self, text: str) -> int:
         """How many placeholders stand in a text."""
-        return sum(map(text.count, self._placeholders)) if _NONCE in text else 0
+        return sum(map(text.count, (*self._placeholders, _CUT))) if _NONCE in text else 0
 
     def encode_filled(self, text: str) -> list[int]:
         """Token ids of a filled chat template: special tokens where it writes their names, text for placeholders."""
-        if _NONCE not in text or self._pattern is None:
+        if _NONCE not in text:
             return list(self.tokenizer.encode(text, add_special_tokens=False))
         ids: list[int] = []
         at, strip_left = 0, False
-        for match in self._pattern.finditer(text):
+        for match in self._pattern.finditer(text) if self._pattern else ():
             token, lstrip, rstrip = self.specials[match[0]]
             ids += self._run(text[at : match.start()], strip_left, lstrip, first=at == 0)
             ids.append(token)
@@ -127,7 +142,14 @@ class TextEncoder:
     def _run(self, text: str, strip_left: bool, strip_right: bool, *, first: bool) -> list[int]:
         """Token ids of what stands between two special tokens, which may take the blanks beside them."""
         text = text.lstrip() if strip_left else text
-        text = self.restore(text.rstrip() if strip_right else text)
+        first_piece, *pieces = (text.rstrip() if strip_right else text).split(_CUT)
+        ids = self._piece(first_piece, first=first)
+        for piece in pieces:
+            ids += self._piece(piece, first=False)
+        return ids
+
+    def _piece(self, text: str, *, first: bool) -> list[int]:
+        text = self.restore(text)
         if not text:
             return []
         if first or not self._prefixes:
@@ -139,6 +161,8 @@ class TextEncoder:
     @cached_property
     def _prefixes(self) -> bool:
         """Whether a text of its own begins otherwise than one after a special token (sentencepiece's first blank)."""
+        if not self.specials:
+            return False
         name, (token, _, _) = next(iter(self.specials.items()))
         inside = list(self.tokenizer.encode(f"{name}a", add_special_tokens=False))
         return inside != [token, *self.tokenizer.encode("a", add_special_tokens=False)]
@@ -147,7 +171,12 @@ class TextEncoder:
         """Undo :meth:`guard`."""
         for mark, name in self._placeholders.items():
             text = text.replace(mark, name)
-        return text
+        return text.replace(_CUT, "")
+
+
+def _halves(name: str) -> str:
+    middle = len(name) // 2
+    return f"{name[:middle]}{_CUT}{name[middle:]}"
 
 
 _WARNED: set[str] = set()

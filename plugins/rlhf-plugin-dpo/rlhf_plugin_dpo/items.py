@@ -76,8 +76,9 @@ def make_pair(
 
 def encode_pair(pair: PreferencePair, formatter: Formatter) -> PairItem:
     """Tokenize a pair; both responses end with the end token."""
-    chosen, rejected = (formatter.encode_completion(text) for text in (pair.chosen, pair.rejected))
-    return make_pair(pair.id, formatter.encode(pair.prompt), chosen, rejected, pair.margin)
+    sides = ((pair.chosen, pair.chosen_turn), (pair.rejected, pair.rejected_turn))
+    chosen, rejected = (formatter.encode_reply(pair.prompt, text, turn, pair.tools) for text, turn in sides)
+    return make_pair(pair.id, formatter.encode(pair.prompt, pair.tools), chosen, rejected, pair.margin)
 
 
 def length(item: PairItem) -> int:

@@ -105,8 +105,8 @@ class UnpairedTask(PairTask):
         limit = min(config.max_length, self.policy.context)
         sides: list[Side] = []
         for row in rows:
-            completion_ids = self.formatter.encode_completion(row.completion)
-            sides.append(Side(self.formatter.encode(row.prompt), completion_ids, len(completion_ids)))
+            completion_ids = self.formatter.encode_reply(row.prompt, row.completion, row.turn, row.tools)
+            sides.append(Side(self.formatter.encode(row.prompt, row.tools), completion_ids, len(completion_ids)))
         lengths = [len(side.prompt_ids) + len(side.completion_ids) for side in sides]
         self.datasets.check_lengths(
             [(row.id, row.source, length) for row, length in zip(rows, lengths)],

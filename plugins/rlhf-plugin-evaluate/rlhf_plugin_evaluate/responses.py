@@ -79,7 +79,7 @@ def answer(policy: LoadedModel, prompts: Sequence[Prompt], start: int, setup: Ev
     policy is drawn with the same ones."""
     formatter = Formatter(policy.tokenizer, form)
     seeds = [request_seed(setup.seed, "evaluate", start + i) for i in range(len(prompts))]
-    requests = [RolloutRequest(p.id, formatter.encode(p.messages), 0, s) for p, s in zip(prompts, seeds)]
+    requests = [RolloutRequest(p.id, formatter.encode_prompt(p), 0, s) for p, s in zip(prompts, seeds)]
     engine = NativeEngine(policy.model, policy.tokenizer, policy.context)
     rollouts = engine.generate(requests, setup.sampling, 0)
     samples = [r.sample(p) for p, r in zip(prompts, rollouts)]

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.api import Message
+from rlhf_core.api import Message, Tool
 from rlhf_core.sdk import Formatter, write_json
 
 FILE = "reward.json"
@@ -67,21 +67,28 @@ class Encoder:
     def __init__(self, tokenizer: Any, max_length: int, view: View | None = None) -> None:
         self.formatter, self.max_length, self.view = Formatter(tokenizer, "auto"), max_length, view or View()
 
-    def encode(self, prompt: Sequence[Message], completion: str) -> tuple[int, ...]:
+    def encode(self, prompt: Sequence[Message], completion: str, tools: Sequence[Tool] = ()) -> tuple[int, ...]:
         """Ids of the conversation, its ending included; cut when too long."""
-        return self.cut(*self.sides(prompt, completion))
+        return self.cut(*self.sides(prompt, completion, tools))
 
-    def sides(self, prompt: Sequence[Message], completion: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Ids of the prompt and of the answer with its ending, nothing cut.
+    def sides(
+        self, prompt: Sequence[Message], completion: str, tools: Sequence[Tool] = (), turn: Message | None = None
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Ids of the prompt and of the answer with its ending, nothing cut; ``turn`` is an answer that makes calls.
 
         Of a model from elsewhere the prompt's are empty and the answer's are the whole conversation's, as its template
         writes it: some write an answer otherwise where it is asked for than where it is there.
         """
         if not self.view.own:
-            answer: Message = {"role": "assistant", "content": completion}
-            whole = self.formatter.render([*self.view.prompt(prompt), answer], add_generation_prompt=False)
+            answer: Message = turn or {"role": "assistant", "content": completion}
+            whole = self.formatter.render([*self.view.prompt(prompt), answer], tools, add_generation_prompt=False)
             return (), self.formatter.encode_rest(whole)
-        return self.formatter.encode(self.view.prompt(prompt)), self.formatter.encode_answer(completion)
+        shown = self.view.prompt(prompt)
+        question = self.formatter.encode(shown, tools)
+        if turn is None:
+            return question, self.formatter.encode_answer(completion)
+        calls = self.formatter.encode_reply(shown, completion, turn, tools)
+        return question, (*calls[:-1], *self.formatter.closing)
 
     def cut(self, question: tuple[int, ...], answer: tuple[int, ...]) -> tuple[int, ...]:
         """Both, at most ``max_length`` ids of them."""

@@ -43,7 +43,10 @@ def encode_pairs(pairs: Sequence[PreferencePair], encoder: Encoder, counts: Coun
     items: list[PairItem] = []
     on_right = encoder.view.truncation == "right"
     for pair in pairs:
-        sides = [encoder.sides(pair.prompt, text) for text in (pair.chosen, pair.rejected)]
+        sides = [
+            encoder.sides(pair.prompt, text, pair.tools, turn)
+            for text, turn in ((pair.chosen, pair.chosen_turn), (pair.rejected, pair.rejected_turn))
+        ]
         too_long = any(len(prompt) + len(answer) > encoder.max_length for prompt, answer in sides)
         if too_long and (on_right or any(len(answer) > encoder.max_length for _, answer in sides)):
             counts["pairs_answer_cut"] += 1

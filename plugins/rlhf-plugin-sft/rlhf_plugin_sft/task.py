@@ -50,7 +50,7 @@ class SftTask:
         sizes: list[tuple[str, str, int]] = []
         cut = all_answers if self.config.learn == "all" else last_answer
         for row in self.datasets.demonstrations(split):
-            prompt, completion, learned = cut(self.formatter, row.prompt, row.completion)
+            prompt, completion, learned = cut(self.formatter, row.prompt, row.completion, row.turn, row.tools)
             count = len(completion)
             sizes.append((row.id, row.source, len(prompt) + count))
             if len(prompt) + count <= limit:

@@ -1,0 +1,126 @@
+"""What a chat template is given of turns with calls, and whether it writes tools, calls and results at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rlhf_core.errors import ModelError
+from rlhf_core.messages import Message, Tool, content_of
+
+NAME, KEY, VALUE, RESULT = ("tool-to-find", "argument-to-find", "value-to-find", "result-to-find")
+PROBE_TOOL: Tool = {
+    "type": "function",
+    "function": {
+        "name": NAME,
+        "description": "Finds.",
+        "parameters": {"type": "object", "properties": {KEY: {"type": "string", "description": "What."}}},
+    },
+}
+PROBE_CALL: Mapping[str, Any] = {
+    "id": "call00000",
+    "type": "function",
+    "function": {"name": NAME, "arguments": {KEY: VALUE}},
+}
+ASKED: Message = {"role": "user", "content": "x"}
+CALLING: Message = {"role": "assistant", "content": "", "tool_calls": [PROBE_CALL]}
+ANSWERED: Message = {"role": "tool", "content": RESULT, "tool_call_id": "call00000", "name": NAME}
+REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
+"""What templates call the reasoning of a turn."""
+FIX = (
+    "take a model whose template knows tools, --set model.chat_template=hermes (the form of Hermes and Qwen 2.5, to be "
+    "learned), or leave the tools out"
+)
+
+
+def template_text(tokenizer: Any) -> str:
+    """The chat template's text; of several, that for tools."""
+    template = getattr(tokenizer, "chat_template", None) or ""
+    if isinstance(template, Mapping):
+        return str(template.get("tool_use") or template.get("default") or next(iter(template.values()), ""))
+    return str(template)
+
+
+def as_given(message: Message, template: str) -> dict[str, Any]:
+    """A turn as the template gets it: content a text, reasoning under the names that the template knows."""
+    given = {key: value for key, value in message.items() if value is not None and key not in REASONING_KEYS}
+    if not given.get("tool_calls"):
+        given.pop("tool_calls", None)
+    given["content"] = content_of(message)
+    if message.get("reasoning"):
+        given |= {key: message["reasoning"] for key in REASONING_KEYS if key in template}
+    return given
+
+
+def with_names(messages: Sequence[Message]) -> list[Message]:
+    """Results with the names of the tools that they are of, which some templates write (Hermes)."""
+    names: dict[str, str] = {}
+    named: list[Message] = []
+    for message in messages:
+        names |= {str(call.get("id")): call["function"]["name"] for call in message.get("tool_calls") or ()}
+        name = names.get(str(message.get("tool_call_id")))
+        fills = message["role"] == "tool" and not message.get("name") and name is not None
+        named.append({**message, "name": name} if fills else message)
+    return named
+
+
+def with_text_arguments(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The same with arguments as JSON text, for templates that add them to text (DeepSeek V3)."""
+    return [{**m, **({"tool_calls": _text(m["tool_calls"])} if m.get("tool_calls") else {})} for m in messages]
+
+
+def _text(calls: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    functions = [dict(call["function"]) for call in calls]
+    for function in functions:
+        function["arguments"] = json.dumps(function["arguments"], ensure_ascii=False)
+    return [{**call, "function": function} for call, function in zip(calls, functions)]
+
+
+def fill(tokenizer: Any, messages: Sequence[Mapping[str, Any]], tools: Sequence[Tool], *, generation: bool) -> str:
+    """The filled template.
+
+    Raises:
+        Exception: whatever the template's author raises.
+    """
+    options: dict[str, Any] = {"tools": [dict(tool) for tool in tools]} if tools else {}
+
+    def filled(turns: Sequence[Mapping[str, Any]]) -> str:
+        given = [dict(turn) for turn in turns]
+        return str(tokenizer.apply_chat_template(given, tokenize=False, add_generation_prompt=generation, **options))
+
+    try:
+        return filled(messages)
+    except TypeError:
+        if not any(m.get("tool_calls") for m in messages):
+            raise
+        return filled(with_text_arguments(messages))
+
+
+def unwritten(tokenizer: Any, *, calls: bool) -> str:
+    """What the template leaves out: ``tools``, ``tool calls`` or ``results of tools``; "" if it writes them, or refuses
+    a turn of the probe, since then it says so itself.
+
+    Args:
+        tokenizer: with a chat template.
+        calls: whether to try calls and results; otherwise only tools.
+    """
+    try:
+        if not calls:
+            return "" if NAME in fill(tokenizer, [ASKED], [PROBE_TOOL], generation=True) else "tools"
+        called = fill(tokenizer, [ASKED, CALLING, ANSWERED], [PROBE_TOOL], generation=True)
+        bare = fill(tokenizer, [ASKED, {"role": "assistant", "content": ""}], [PROBE_TOOL], generation=False)
+    except Exception:  # jinja2 raises whatever the template's author wrote
+        return ""
+    if called.count(NAME) <= bare.count(NAME) or VALUE not in called:
+        return "tool calls"
+    return "" if RESULT in called else "results of tools"
+
+
+def ignored(what: str) -> ModelError:
+    """The error for a template that leaves out what the policy must see."""
+    return ModelError(
+        f"the chat template ignores {what}",
+        why="the policy would never see them: a probe of them leaves no trace in what the template writes",
+        fix=FIX,
+    )
