@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +51,14 @@ def test_a_rollout_holds_its_sound(tmp_path: Path) -> None:
     assert again.media == first.media
 
 
+def test_a_completion_that_says_nothing_is_silence(tmp_path: Path) -> None:
+    policy = load_policy(ModelConfig(path=str(untrained(tmp_path / "voice"))))
+    modality = Formatter(policy.tokenizer, "auto").modality
+    assert modality is not None
+    for ids in ((), (policy.tokenizer.eos_token_id,)):
+        assert modality.media(ids)[0].seconds == 0.04
+
+
 def test_the_text_of_a_completion_encodes_to_its_tokens(tmp_path: Path) -> None:
     policy = load_policy(ModelConfig(path=str(untrained(tmp_path / "voice"))))
     text = "hh e3 c1 c2 ay e96 c7 c0"
@@ -58,6 +69,13 @@ def test_the_text_of_a_completion_encodes_to_its_tokens(tmp_path: Path) -> None:
 
 def seconds(samples: list[Sample]) -> list[float]:
     return [read_clip(s).seconds for s in samples]
+
+
+def page_data(run_dir: Path) -> bytes:
+    """What the run's page holds, unpacked."""
+    page = (run_dir / "report.html").read_text()
+    packed = re.findall(r'<script type="text/plain" id="data">(.*?)</script>', page, re.DOTALL)[0]
+    return gzip.decompress(base64.b64decode(packed))
 
 
 @pytest.mark.slow
@@ -73,7 +91,7 @@ def test_grpo_keeps_the_sounds_and_the_page_plays_them(tmp_path: Path, monkeypat
     rows = [json.loads(line) for line in (run_dir / "trace.jsonl").read_text().splitlines()]
     named = {Path(c["media"][0]["path"]).name for r in rows if r["event"] == "prompt" for c in r["completions"]}
     assert named == {f.name for f in files}
-    assert "data:audio/" in (run_dir / "report.html").read_text()
+    assert page_data(run_dir).count(b"data:audio/") == 4
     final = load_policy(ModelConfig(path=str(run_dir / "final")))
     assert Formatter(final.tokenizer, "auto").modality is not None
 

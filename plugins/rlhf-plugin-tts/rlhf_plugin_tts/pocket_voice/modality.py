@@ -9,8 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rlhf_core.api import DatasetError, Media, ModelError
-from rlhf_plugin_tts.pocket_voice.analysis import RATE
+from rlhf_plugin_tts.pocket_voice.analysis import HOP, RATE
 from rlhf_plugin_tts.pocket_voice.codec import CODEC_FILE, CONFIG_FILE, EXCITATIONS, PocketCodec, frames_of
 from rlhf_plugin_tts.pocket_voice.frontend import prompt_text
 from rlhf_plugin_tts.sound_files import SoundFiles
@@ -82,8 +84,9 @@ class PocketVoice:
         return prompt_text(text, str(described[0]["content"]) if described else "plain", where)
 
     def wave(self, completion_ids: Sequence[int]) -> Any:
-        """Samples of a completion at 16 kHz, float32; none if it holds no codes."""
-        return self.codec.decode(frames_of(self.token_of.get(int(i), "") for i in completion_ids))
+        """Samples of a completion at 16 kHz, float32; a frame of silence if it holds no codes."""
+        wave = self.codec.decode(frames_of(self.token_of.get(int(i), "") for i in completion_ids))
+        return wave if len(wave) else np.zeros(4 * HOP, np.float32)
 
     def media(self, completion_ids: Sequence[int]) -> tuple[Media, ...]:
         """The completion's sound; a file of the same tokens is written once."""

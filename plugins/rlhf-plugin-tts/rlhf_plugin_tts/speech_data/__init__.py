@@ -1,0 +1,1 @@
+"""Prompts for speech, and preference pairs of what a speech policy says to them."""

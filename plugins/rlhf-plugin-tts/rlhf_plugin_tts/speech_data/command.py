@@ -1,0 +1,128 @@
+"""`rlhf tts pairs`: preference pairs of clips from a speech policy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rlhf_core.api import Prompt, Rollout
+    from rlhf_plugin_tts.speech_data.pairs import Unit
+
+
+@click.command()
+@click.option("--model", default="pocket-voice", show_default=True, metavar="M", help="Speech policy that speaks.")
+@click.option("--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help="The pairs.")
+@click.option(
+    "--by",
+    type=click.Choice(["description", "samples"]),
+    default="description",
+    show_default=True,
+    help="A better against a worse description, or the best against the worst of several samples.",
+)
+@click.option("--reward", "name", metavar="NAME", help="Reward that ranks samples, for example acoustic_proxy.")
+@click.option("--set", "settings", multiple=True, metavar="a.b=c", help="One setting of the reward. Repeatable.")
+@click.option("--n", type=click.IntRange(2), default=4, show_default=True, help="Samples of each prompt.")
+@click.option("--count", type=click.IntRange(1), metavar="N", help="Only the first N sentences of 30.")
+@click.option("--max-tokens", type=click.IntRange(8), default=480, show_default=True, help="Of a clip.")
+@click.option("--temperature", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The same seed, the same clips.")
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+def pairs(output: Path, as_json: bool, **options: Any) -> None:
+    """Make preference pairs of clips: thirty sentences in six categories and six descriptions of a voice.
+
+    Rows hold the codes of both clips, which DPO trains on, and their FLAC files (in FILE's folder), which rewards are
+    trained on. Pairs whose clips are equal, or that are there already, are left out. The same command goes on where it
+    was stopped.
+
+    \b
+    rlhf tts pairs --model runs/voice --output pairs.jsonl
+    rlhf tts pairs --model runs/voice --by samples --reward acoustic_proxy --output pairs.jsonl
+    """
+    from rlhf_core.sdk import emit_json, quiet_libraries, set_up_logging
+
+    set_up_logging()
+    quiet_libraries()
+    result = make(output, options)
+    if as_json:
+        emit_json(result)
+    else:
+        click.echo(f"{result['pairs']} pairs of {result['units']} prompts, {result['left_out']} left out: {output}")
+    raise SystemExit(0 if result["pairs"] else 1)
+
+
+def make(output: Path, options: dict[str, Any]) -> dict[str, Any]:
+    """Sample, rank and write what is not there yet.
+
+    Raises:
+        ConfigError: no reward for samples, one for descriptions, or a file of other settings.
+        ModelError: the model does not speak.
+    """
+    import contextlib
+
+    from rlhf_core.api import ConfigError, ModelConfig, ModelError, SamplingParams
+    from rlhf_core.sdk import (
+        Formatter,
+        chosen_reward,
+        context_of,
+        load_sampler,
+        open_component,
+        open_registry,
+        sample_completions,
+        score_samples,
+    )
+    from rlhf_plugin_tts.speech_data.pairs import by_description, by_samples, is_new, keep_clips
+    from rlhf_plugin_tts.speech_data.progress import Progress
+
+    sampled = options["by"] == "samples"
+    if sampled != bool(options["name"]):
+        fix = "--reward NAME, for example acoustic_proxy" if sampled else "leave --reward out, or --by samples"
+        raise ConfigError("pairs by samples are ranked by a reward, pairs by description are not", fix=fix)
+    registry = open_registry()
+    progress = Progress(output, {**options, "settings": list(options["settings"])})
+    policy, _ = load_sampler(registry, ModelConfig(path=options["model"]))
+    if Formatter(policy.tokenizer, "auto").modality is None:
+        raise ModelError(f"'{options['model']}' does not speak", why="its folder has no modality.json")
+    params = SamplingParams(max_tokens=options["max_tokens"], temperature=options["temperature"])
+
+    def speak(prompts: Sequence[Prompt], n: int) -> list[Rollout]:
+        return sample_completions(policy, prompts, params, n, options["seed"], "auto")
+
+    units = units_of(options["count"], sampled)
+    seen = {(row["chosen"], row["rejected"]) for row in progress.rows()}
+    folder = output.with_name(f"{output.stem}-clips")
+    with contextlib.ExitStack() as stack:
+        score: Any = None
+        if sampled:
+            chosen = chosen_reward(registry, None, options["name"], options["settings"])
+            ctx = context_of(registry, seed=options["seed"], reward=chosen)
+            chosen.preflight(ctx)
+            reward = stack.enter_context(open_component("reward", chosen, ctx))
+            score = lambda samples: score_samples(reward, samples, f"reward '{chosen.name}'")  # noqa: E731
+        for unit in units:
+            if unit.name in progress.done:
+                continue
+            rows = by_samples(unit, speak, score, options["n"]) if sampled else by_description(unit, speak)
+            kept = [keep_clips(row, folder) for row in rows if is_new(row, seen)]
+            progress.add(unit.name, kept, max(1, len(rows)) - len(kept))
+            click.echo(f"{unit.name}: {len(kept)} pairs", err=True)
+    return {
+        "output": str(output),
+        "units": len(units),
+        "pairs": len(progress.rows()),
+        "left_out": progress.left_out,
+    }
+
+
+def units_of(count: int | None, sampled: bool) -> list[Unit]:
+    """What is sampled together: each sentence, or each sentence in each description."""
+    from rlhf_plugin_tts.speech_data.catalogue import DESCRIPTIONS, sentences
+    from rlhf_plugin_tts.speech_data.pairs import Unit
+
+    chosen = sentences()[:count]
+    if not sampled:
+        return [Unit(*one) for one in chosen]
+    return [Unit(f"{name}/{d}", kind, text, d) for name, kind, text in chosen for d in DESCRIPTIONS]
