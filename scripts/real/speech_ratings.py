@@ -2,7 +2,7 @@
 
     python -m scripts.real.speech_ratings --data FOLDER --record docs/bench/speech_ratings.json
 
-FOLDER holds ``speech_mushra``: 8 sentences, each as recorded and through 7 codecs, rated by 10 or 11 listeners each. The
+FOLDER holds ``speech_mushra``: 8 sentences, each as recorded and through 7 codecs, rated by 10 or 11 listeners. The
 hidden reference is found by nearly every listener, so the figures are given with and without it. Nothing is fitted to
 the ratings but the weights in ``weighting``, which are tested on stimuli that they were not fitted to (by the same
 codecs). Texts of the sentences are not published with the clips: ``wer`` compares with what the recogniser hears in the
@@ -64,7 +64,7 @@ def rated_rows(folder: Path, transcribe: Callable[[Path], str]) -> list[dict[str
 
 
 def listeners_agreement(folder: Path) -> float:
-    """Spearman of the means of two halves of the listeners, within stimuli: what no scorer can be expected to exceed."""
+    """Spearman of the means of two halves of the listeners, within stimuli: what a scorer can hope for."""
     ratings = json.loads((folder / "ratings.json").read_text())
     halves = [np.array([np.mean(r["ratings"][start::2]) for r in ratings]) for start in (0, 1)]
     groups = [Path(r["file"]).parent.name for r in ratings]

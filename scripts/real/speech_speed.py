@@ -36,7 +36,7 @@ TEXT = "Somebody says a sentence of about this length here."
 
 
 def plain_librosa(clip: Clip) -> list[float]:
-    """Pitch variance, HNR, voiced fraction, energy dynamics, MFCC stability, centroid, silence: as one would write it."""
+    """Pitch variance, HNR, voiced fraction, energy dynamics, MFCC stability, centroid, silence, written plainly."""
     y, rate = clip.samples, clip.rate
     pitch, voiced, _ = librosa.pyin(y, fmin=65.0, fmax=600.0, sr=rate)
     harmonic = librosa.effects.harmonic(y)

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlhf_core.api import DatasetError, Message, PreferencePair, Prompt, message_text
+from rlhf_core.api import DatasetError, Media, Message, PreferencePair, Prompt, message_text
 from rlhf_core.sdk import Datasets, RawRow, RowReader
 
 STYLES = 3
@@ -29,11 +30,13 @@ class Text(NamedTuple):
     completion: str
     row: Prompt = Prompt("", ())
     """What a verifier needs besides: source, reference answer, further columns."""
+    media: tuple[Media, ...] = ()
+    """The response's sound, where pairs are of clips."""
 
     @property
     def key(self) -> tuple[Any, ...]:
         """Equal for equal conversations with one answer."""
-        return (prompt_key(self.prompt), self.completion, self.row.answer)
+        return (prompt_key(self.prompt), self.completion, self.row.answer, self.media)
 
     @property
     def words(self) -> int:
@@ -79,19 +82,20 @@ class Cases:
     counts: Counter[str] = field(default_factory=Counter)
 
 
-def read_cases(datasets: Datasets, split: str | None, limit: int | None) -> Cases:
-    """Pairs of a dataset.
+def read_cases(datasets: Datasets, split: str | None, limit: int | None, folder: Path = Path()) -> Cases:
+    """Pairs of a dataset, of texts or of clips.
 
     Args:
         datasets: the pairs' dataset.
         split: ``train`` or ``heldout``; None takes the held-out one where there is one, else everything.
         limit: at most so many rows, from the front.
+        folder: what the files of clips are relative to.
 
     Raises:
         DatasetError: no pair, or rows that cannot be used.
     """
     for name in (split,) if split else ("heldout", "train"):
-        pairs, counts = _of_split(datasets, name)
+        pairs, counts = _of_split(datasets, name, folder)
         if pairs:
             counts["pairs_beyond_limit"] = max(0, len(pairs) - (limit or len(pairs)))
             return Cases(pairs[:limit], name, +counts)
@@ -102,14 +106,16 @@ def read_cases(datasets: Datasets, split: str | None, limit: int | None) -> Case
     )
 
 
-def _of_split(datasets: Datasets, split: str) -> tuple[list[Case], Counter[str]]:
+def _of_split(datasets: Datasets, split: str, folder: Path) -> tuple[list[Case], Counter[str]]:
     """Pairs of one split and the reasons for which rows were left out; RM-Bench's grids where there are any."""
     grids: list[Case] = []
     rows: dict[str, tuple[RowReader, RawRow]] = {}
     for source in datasets.sources:
         for record in source.records("pairs", split, Counter()):
             rows[source.name(record, split)] = (source.reader, record)
-            if is_grid(record.row):
+            if is_audio_pair(record.row):
+                grids.append(read_audio_pair(source.reader, record, source.label, folder))
+            elif is_grid(record.row):
                 grids += read_grid(source.reader, record, source.label)
     if grids:
         return grids, Counter()
@@ -131,6 +137,29 @@ def row_of(reader: RowReader, record: RawRow, source: str) -> Prompt:
     """Source, reference answer and further columns of a row, as a training run's prompts have them."""
     meta, _ = reader.rest(record, "completion", "completions", "response")
     return Prompt("", (), reader.answer(record, None), source, meta)
+
+
+def is_audio_pair(row: Mapping[str, Any]) -> bool:
+    """Whether a row is a pair of clips."""
+    return bool(row.get("chosen_audio")) and bool(row.get("rejected_audio"))
+
+
+def read_audio_pair(reader: RowReader, record: RawRow, label: str, folder: Path) -> Case:
+    """A pair of clips of one prompt; what they say may stand in ``chosen`` and ``rejected``.
+
+    Raises:
+        DatasetError: a file is missing.
+    """
+    prompt, row = reader.prompt(record), row_of(reader, record, label)
+    sides = []
+    for side in ("chosen", "rejected"):
+        path = folder / Path(str(record.row[f"{side}_audio"])).expanduser()
+        if not path.is_file():
+            raise DatasetError(f"there is no file '{path}'", where=record.where, fix=f"correct '{side}_audio'")
+        text = record.row.get(side)
+        sides.append(Text(prompt, text if isinstance(text, str) else "", row, (Media("audio", str(path.absolute())),)))
+    subset = record.row.get("subset", record.row.get("engine", ""))
+    return Case(f"{label}/{record.row.get('id', record.number)}", *sides, subset=str(subset))
 
 
 def is_grid(row: Mapping[str, Any]) -> bool:

@@ -109,6 +109,11 @@ class Options:
         return {"name": self.dataset, "heldout_fraction": self.heldout_fraction}
 
     @property
+    def folder(self) -> Path:
+        """What the files of clips are relative to."""
+        return Path(self.dataset).parent
+
+    @property
     def measured(self) -> Settings:
         """What is measured."""
         from rlhf_plugin_reward_eval.evaluation import PROBES, Settings
@@ -132,7 +137,9 @@ def _measure(given: Options) -> Report:
     registry = open_registry()
     rewards = select_rewards(registry, given.folders, given.names, given.settings)
     datasets = context_of(registry, seed=given.seed, dataset=given.rows).datasets
-    cases = read_cases(datasets, given.split or ("heldout" if given.heldout_fraction else None), given.limit)
+    cases = read_cases(
+        datasets, given.split or ("heldout" if given.heldout_fraction else None), given.limit, given.folder
+    )
     graded = read_responses(given.responses, given.column, given.gold_scale, datasets) if given.responses else []
     graded = with_answers(graded, cases.pairs)
     contexts = {

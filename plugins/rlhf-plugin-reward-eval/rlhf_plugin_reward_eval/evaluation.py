@@ -161,7 +161,10 @@ def statistics(sides: tuple[Floats, Floats]) -> dict[str, float]:
 
 
 def probe(scorer: Scorer, pairs: Sequence[Case], settings: Settings, spread: float) -> dict[str, Any]:
-    """The chosen probes; those of a reward that gives one score to everything are left out."""
+    """The chosen probes; those of a reward that gives one score to everything are left out.
+
+    Of pairs of clips only the one of the batch: the others change words.
+    """
     drawn, seed = probes.sampled(pairs, settings.probe_pairs, settings.seed), settings.seed
     run: dict[str, Callable[[], dict[str, Any]]] = {
         "length": lambda: probes.length_probe(scorer, drawn, seed, spread),
@@ -170,4 +173,5 @@ def probe(scorer: Scorer, pairs: Sequence[Case], settings: Settings, spread: flo
         "batch": lambda: probes.batch_probe(scorer, drawn, spread),
         "turns": lambda: probes.turns_probe(scorer, pairs, seed, spread),  # all: only their last turns are scored anew
     }
-    return {name: run[name]() for name in PROBES if name in settings.probes and math.isfinite(spread)}
+    allowed = ("batch",) if any(case.chosen.media for case in pairs) else PROBES
+    return {name: run[name]() for name in allowed if name in settings.probes and math.isfinite(spread)}

@@ -48,7 +48,7 @@ class Scorer:
     def fresh(self, texts: Sequence[Text]) -> Floats:
         """Scores in order, computed anew in one call."""
         samples = [
-            Sample(replace(text.row, id=f"evaluate/{number}", messages=text.prompt), text.completion)
+            Sample(replace(text.row, id=f"evaluate/{number}", messages=text.prompt), text.completion, media=text.media)
             for number, text in enumerate(texts)
         ]
         scores = score_samples(self.reward, samples, f"reward '{self.label}'")  # pyright: ignore[reportArgumentType]

@@ -142,7 +142,7 @@ class Utmos22Config(SpeechRewardConfig):
 
     name: str = "utmos22"
     component: ClassVar[str] = "rlhf_plugin_tts.utmos:Utmos22"
-    path: str = "chaanks/UTMOS"
+    checkpoint: str = "chaanks/UTMOS"
     """Hub id or folder that holds ``utmos.ckpt``."""
     encoder: str = "chaanks/wav2vec2-small"
     """Hub id or folder of its wav2vec 2.0 in Hugging Face form."""
@@ -158,8 +158,8 @@ class WerConfig(SpeechRewardConfig):
     needs: ClassVar[Mapping[str, str]] = {"jiwer": "pip install jiwer"}
     recogniser: Literal["pocketsphinx", "whisper"] = "pocketsphinx"
     """``pocketsphinx``: American English, offline, weak. ``whisper``: any Whisper checkpoint through transformers."""
-    path: str | None = None
-    """Whisper's folder or hub id, for example openai/whisper-base.en."""
+    whisper: str | None = None
+    """Its folder or hub id, for example openai/whisper-base.en."""
     cap: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """A higher error rate counts as this one; the part ``wer`` says what it was."""
 
@@ -168,8 +168,8 @@ class WerConfig(SpeechRewardConfig):
         super().preflight(ctx)
         if self.recogniser == "pocketsphinx":
             check_installed(self.name, {"pocketsphinx": "pip install pocketsphinx"})
-        elif self.path is None:
-            raise ConfigError("reward 'wer' with whisper needs its checkpoint", fix="path=openai/whisper-base.en")
+        elif self.whisper is None:
+            raise ConfigError("reward 'wer' with whisper needs its checkpoint", fix="whisper=openai/whisper-base.en")
 
 
 class DurationConfig(SpeechRewardConfig):
@@ -188,7 +188,7 @@ class SpeakerSimilarityConfig(SpeechRewardConfig):
 
     name: str = "speaker_similarity"
     component: ClassVar[str] = "rlhf_plugin_tts.speaker:SpeakerSimilarity"
-    path: str = "microsoft/wavlm-base-plus-sv"
+    model: str = "microsoft/wavlm-base-plus-sv"
     """Hub id or folder that ``AutoModelForAudioXVector`` loads."""
     reference: str | None = None
     """The speaker's clip, a file; None takes the sound that belongs to the prompt."""

@@ -34,12 +34,12 @@ class SpeakerSimilarity(ClipReward):
         super().__init__(config.max_seconds)
         transformers: Any = importlib.import_module("transformers")
         try:
-            self._model = transformers.AutoModelForAudioXVector.from_pretrained(config.path).eval()
+            self._model = transformers.AutoModelForAudioXVector.from_pretrained(config.model).eval()
         except (OSError, ValueError, KeyError) as error:
             raise ModelError(
-                f"'{config.path}' is no speaker model that transformers loads",
+                f"'{config.model}' is no speaker model that transformers loads",
                 why=str(error).strip().splitlines()[0],
-                fix="reward.path=FOLDER, or a hub id such as microsoft/wavlm-base-plus-sv",
+                fix="reward.model=FOLDER, or a hub id such as microsoft/wavlm-base-plus-sv",
             ) from error
         self.reference = config.reference
         self._of_file = lru_cache(256)(self._embed_file)

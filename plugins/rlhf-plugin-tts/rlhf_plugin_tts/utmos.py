@@ -35,7 +35,7 @@ class Utmos22(ClipReward):
 
     def __init__(self, config: Utmos22Config) -> None:
         super().__init__(config.max_seconds)
-        state = read_checkpoint(config.path)
+        state = read_checkpoint(config.checkpoint)
         self.encoder = load_encoder(config.encoder)
         with_norm = self.encoder.state_dict()
         tuned = {n: v for name, v in state.items() if (n := _encoder_name(name)) in with_norm}
@@ -103,7 +103,7 @@ def read_checkpoint(place: str) -> Mapping[str, Tensor]:
             raise ModelError(
                 f"'{place}' holds no {CHECKPOINT}, here or on the hub",
                 why=str(error).strip().splitlines()[0],
-                fix="reward.path=FOLDER that holds it, or a connection to the hub",
+                fix="reward.checkpoint=FOLDER that holds it, or a connection to the hub",
             ) from error
     try:
         return torch.load(file, map_location="cpu", weights_only=True)

@@ -37,7 +37,7 @@ class Wer(ClipReward):
         super().__init__(config.max_seconds, hears_silence=True)
         self.cap = config.cap
         self.recogniser: Recogniser = (
-            PocketSphinx() if config.recogniser == "pocketsphinx" else Whisper(str(config.path))
+            PocketSphinx() if config.recogniser == "pocketsphinx" else Whisper(str(config.whisper))
         )
 
     def measure(self, clip: Clip, sample: Sample) -> tuple[float, Mapping[str, float]]:
@@ -109,7 +109,7 @@ class Whisper:
             raise ModelError(
                 f"'{path}' is no Whisper checkpoint that transformers loads",
                 why=str(error).splitlines()[0],
-                fix="reward.path=FOLDER, or a hub id such as openai/whisper-base.en",
+                fix="reward.whisper=FOLDER, or a hub id such as openai/whisper-base.en",
             ) from error
 
     def transcribe(self, clip: Clip) -> str:

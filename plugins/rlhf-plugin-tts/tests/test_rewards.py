@@ -183,6 +183,17 @@ def test_a_scorer_without_its_package_names_it_before_any_work(monkeypatch: pyte
             build(name, **settings)
 
 
+def test_rewards_that_need_no_trained_folder_can_be_named_alone() -> None:
+    from rlhf_core.sdk import chosen_reward
+
+    registry = Registry(disabled=())
+    for name in ("wer", "utmos22", "speaker_similarity", "speech", "dnsmos"):
+        assert chosen_reward(registry, None, name, ()).name == name
+    for name in ("audio_feature_model", "audio_encoder_model"):
+        with pytest.raises(ConfigError, match="trained model"):
+            chosen_reward(registry, None, name, ())
+
+
 def test_a_guard_penalises_or_gates_what_breaks_it(tmp_path: Path, voice: Voice, spoken: Speak) -> None:
     loud, _ = soundfile.read(voice("a.wav"))
     soundfile.write(tmp_path / "loud.wav", np.clip(20 * loud, -1, 1), RATE)

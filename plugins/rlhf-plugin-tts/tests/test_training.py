@@ -123,3 +123,17 @@ def test_a_frozen_encoder_hears_instead_of_features(rlhf: Any, pairs_file: Path,
     row = json.loads(pairs_file.read_text().splitlines()[3])
     (score,) = build("audio_encoder_model", out).score([spoken(tmp_path / row["chosen_audio"])])
     assert score.ok
+
+
+def test_rewards_are_evaluated_on_pairs_of_clips(rlhf: Any, pairs_file: Path) -> None:
+    options = ["--reward", "acoustic_proxy", "--set", 'weights={"hnr": 1.0}', "--pairs", pairs_file, "--json"]
+    done = rlhf("reward", "evaluate", *options)
+    assert done.code == 0, done.err
+    report = json.loads(done.out)
+    assert report["data"]["pairs"] == 20
+    assert report["rewards"]["acoustic_proxy"]["accuracy"] == 1.0
+    assert set(report["rewards"]["acoustic_proxy"]["probes"]) == {"batch"}
+    pairs_file.write_text(pairs_file.read_text().replace("clips/3", "gone/3", 1))
+    refused = rlhf("reward", "evaluate", *options)
+    assert refused.code == 2
+    assert "there is no file" in refused.err
