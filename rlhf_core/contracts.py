@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,6 +46,13 @@ def contract_error(component: str, returned: str, expected: str) -> PluginError:
     )
 
 
+def place_of(error: BaseException) -> str:
+    """The line that raised. Example: `` (rewards.py, line 8)``"""
+    frames = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in frames if "site-packages" not in frame.filename] or frames
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+
+
 def score_samples(reward: RewardModel, samples: Sequence[Sample], label: str = "") -> Sequence[Score]:
     """Score samples; an exception becomes status ``error`` for each sample, never 0.0.
 
@@ -62,7 +71,8 @@ def score_samples(reward: RewardModel, samples: Sequence[Sample], label: str = "
             answer: Any = reward.score(list(samples))
             scores = list(answer) if isinstance(answer, Iterable) and not isinstance(answer, UNORDERED) else answer
         except Exception as error:
-            return [Score.failed(ScoreStatus.ERROR, f"{type(error).__name__}: {error}")] * len(samples)
+            text = f"{type(error).__name__}: {error}{place_of(error)}"
+            return [Score.failed(ScoreStatus.ERROR, text)] * len(samples)
     if not isinstance(scores, list):
         raise contract_error(label, f"{scores!r:.80}", f"a list of {len(samples)} Scores")
     if len(scores) != len(samples):

@@ -43,6 +43,8 @@ def hint_for(error: click.ClickException, words: Sequence[str]) -> str:
     ctx = getattr(error, "ctx", None)
     if ctx is None:
         return ""
+    if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Option) and error.param.help:
+        return f"{error.param.opts[0]} {error.param.make_metavar(ctx)}: {error.param.help}"
     options = {option for parameter in ctx.command.params for option in parameter.opts}
     if isinstance(error, click.NoSuchOption):
         hint = _of_option(error.option_name, options, words)

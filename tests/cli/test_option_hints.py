@@ -26,6 +26,7 @@ TYPED = {
     "train actor_rollout_ref.actor.optim.lr=1e-6": "--set trainer.optimizer.learning_rate=1e-6?",
     "train mine.yaml": "--config mine.yaml?",
     "train mine.jsonl": "--dataset mine.jsonl?",
+    "push runs/x --dry-run": "--to ORG/NAME: Repository on the hub.",
     "generate --model_name_or_path gpt2": "--model gpt2?",
 }
 

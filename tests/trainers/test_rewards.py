@@ -33,6 +33,7 @@ class Raises:
 def test_a_failing_reward_gives_errors_not_zeros() -> None:
     scores = RewardManager(Raises(), {}, 0.5).score(PROMPTS, ROLLOUTS)
     assert all(s.status is ScoreStatus.ERROR and s.value is None and "judge is down" in s.detail for s in scores)
+    assert "(test_rewards.py, line " in scores[0].detail
     with pytest.raises(ScoreError, match="4 of 4"):
         RewardManager(Raises(), {}, 0.5).check(scores)
 
