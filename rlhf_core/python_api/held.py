@@ -120,7 +120,7 @@ def rows_of(value: Any, split: str) -> list[Row]:
         DatasetError: as :func:`splits_of`.
     """
     if hasattr(value, "to_dict") and hasattr(value, "columns"):  # a DataFrame
-        value = value.to_dict(orient="records")
+        value = value.astype(object).where(value.notna(), None).to_dict(orient="records")  # its NaN is a missing value
     if isinstance(value, str) or not hasattr(value, "__iter__"):
         raise DatasetError(f"the dataset is a {type(value).__name__}", fix="pass rows, a datasets.Dataset or a name")
     rows = list(value)

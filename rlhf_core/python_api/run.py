@@ -51,12 +51,17 @@ class Run:
 
     @property
     def metrics(self) -> pd.DataFrame:
-        """One row per step, indexed by it; evaluations of the step (``eval/``) stand in its row."""
+        """One row per step, indexed by it; evaluations of the step (``eval/``) stand in its row, seconds as ``time/``.
+
+        The column ``time`` holds the seconds as one mapping, as ``metrics.jsonl`` does.
+        """
         import pandas as pd
 
         rows: dict[int, dict[str, Any]] = {}
         for row in self._stored.metrics:
-            rows.setdefault(int(row["step"]), {}).update(row)
+            seconds = row.get("time")
+            flat = {f"time/{name}": s for name, s in seconds.items()} if isinstance(seconds, Mapping) else {}
+            rows.setdefault(int(row["step"]), {}).update({**row, **flat})
         table = pd.DataFrame([rows[step] for step in sorted(rows)])
         return table.set_index("step") if len(table) else table
 
@@ -78,6 +83,7 @@ class Run:
             RunDirError: the run has none (yet).
         """
         folder = self.path / "final"
+        self._check_there()
         if not folder.is_dir():
             raise RunDirError(
                 f"run '{self.path}' has no final model", why=f"it is {self.status}", fix="go on with it: run.resume()"
@@ -136,9 +142,16 @@ class Run:
 
         return load_policy(ModelConfig(path=str(self.model_path)))
 
+    def _check_there(self) -> None:
+        if not self.path.is_dir():
+            raise RunDirError(
+                f"run '{self.path}' is gone", why="there is no such folder any more", fix="rlhf runs list"
+            )
+
     def _table(self, stream: str) -> pd.DataFrame:
         import pandas as pd
 
+        self._check_there()
         file = self.path / f"{stream}.jsonl"
         return pd.DataFrame(list(read_jsonl(file)) if file.is_file() else [])
 

@@ -19,6 +19,7 @@ import torch
 
 import rlhf_core
 from rlhf_core.api import ConfigError, DatasetError, LossOutput, PluginError, Score
+from rlhf_core.errors import RunDirError
 from rlhf_core.python_api.held import splits_of
 
 SMALL = {
@@ -209,3 +210,28 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     code = "import rlhf_core, sys; rlhf_core.train; print([m for m in ('torch', 'transformers') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_missing_cell_of_a_table_is_none_and_not_the_text_nan() -> None:
+    import pandas as pd
+
+    table = pd.DataFrame({"prompt": ["a", "b"], "answer": [None, "4"], "weight": [0.5, None]})
+    assert splits_of(table)["train"] == [
+        {"prompt": "a", "answer": None, "weight": 0.5},
+        {"prompt": "b", "answer": "4", "weight": None},
+    ]
+
+
+def test_a_run_whose_folder_is_gone_is_not_an_empty_one(run: rlhf_core.Run, tmp_path: Path) -> None:
+    shutil.copytree(run.path, tmp_path / "copy")
+    copied = rlhf_core.load_run(tmp_path / "copy")
+    shutil.rmtree(tmp_path / "copy")
+    for read in (lambda: copied.samples, lambda: copied.trace, copied.model):
+        with pytest.raises(RunDirError, match="is gone"):
+            read()
+
+
+def test_seconds_are_columns_of_numbers(run: rlhf_core.Run) -> None:
+    seconds = run.metrics.filter(like="time/")
+    assert "time/update" in seconds.columns
+    assert {str(kind) for kind in seconds.dtypes} == {"float64"}
