@@ -60,7 +60,10 @@ def main(argv: list[str] | None = None) -> None:
 
         words = sys.argv[1:] if argv is None else argv
         hint = hint_for(error, words)
-        error.show()
+        if hint and isinstance(error, click.NoSuchOption):  # without click's own guesses
+            click.UsageError(error.message, error.ctx).show()
+        else:
+            error.show()
         if hint:
             click.echo(hint, err=True)
         if (lost := lost_command(cli, words)) is not None:

@@ -37,7 +37,7 @@ def hint_for(error: click.ClickException, words: Sequence[str]) -> str:
     """One or more lines on what was meant, "" if nobody knows.
 
     Args:
-        error: click's; the suggestions of a :class:`click.NoSuchOption` are dropped if there is a better one.
+        error: click's.
         words: the command line.
     """
     ctx = getattr(error, "ctx", None)
@@ -47,9 +47,7 @@ def hint_for(error: click.ClickException, words: Sequence[str]) -> str:
         return f"{error.param.opts[0]} {error.param.make_metavar(ctx)}: {error.param.help}"
     options = {option for parameter in ctx.command.params for option in parameter.opts}
     if isinstance(error, click.NoSuchOption):
-        hint = _of_option(error.option_name, options, words)
-        error.possibilities = None if hint else error.possibilities
-        return hint
+        return _of_option(error.option_name, options, words)
     extra = re.match(r"Got unexpected extra arguments? \((.*)\)", error.message)
     if extra is None or "--set" not in options:
         return ""
