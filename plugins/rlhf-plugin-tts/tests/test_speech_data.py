@@ -16,7 +16,9 @@ from rlhf_plugin_tts.pocket_voice.frontend import prompt_text
 from rlhf_plugin_tts.rows import read_audio_pairs
 from rlhf_plugin_tts.speech_data.catalogue import CONTRASTS, DESCRIPTIONS, SENTENCES, sentences
 from rlhf_plugin_tts.speech_data.command import make, pairs
+from rlhf_plugin_tts.speech_data.compare import measure
 from rlhf_plugin_tts.speech_data.pairs import is_new
+from rlhf_plugin_tts.speech_data.unseen import UNSEEN
 
 OPTIONS: dict[str, Any] = {
     "by": "description",
@@ -94,6 +96,33 @@ def test_a_reward_belongs_to_samples_only(tmp_path: Path, voice: str, by: str, n
 def test_a_text_model_does_not_speak(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="does not speak"):
         make(tmp_path / "p.jsonl", {**OPTIONS, "model": "pocket"})
+
+
+def test_a_voice_is_measured_beside_itself(voice: str) -> None:
+    options = {**OPTIONS, "before": voice, "names": ("duration",), "description": "slow", "count": 3, "n": 2}
+    result = measure(voice, options)
+    row = result["table"]["duration"]
+    assert row["before"] == row["after"]
+    assert row["difference"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
+    assert row["before"]["low"] <= row["before"]["mean"] <= row["before"]["high"]
+    assert len(result["scores"]["duration"]["after"]) == 6
+    assert set(UNSEEN).isdisjoint(text for _, _, text in sentences())
+
+
+@pytest.mark.slow
+def test_iterative_dpo_learns_from_its_own_clips(tmp_path: Path, voice: str) -> None:
+    settings = {"trainer.steps": 2, "trainer.rollout_batch_size": 8, "trainer.group_size": 4, "trainer.eval_samples": 2}
+    settings |= {"trainer.sampling.max_tokens": 30, "trainer.buffer": "rolling", "trainer.gold_samples": 0}
+    run = train(
+        "iterative_dpo",
+        model=voice,
+        dataset="speech",
+        reward="duration",
+        settings=settings,
+        run_dir=str(tmp_path / "r"),
+    )
+    assert len(run.metrics["reward/mean"].dropna()) == 2
+    assert 0 < len(list((tmp_path / "r" / "audio").glob("*.flac"))) <= 16
 
 
 @pytest.mark.slow

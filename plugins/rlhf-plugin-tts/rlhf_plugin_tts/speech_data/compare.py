@@ -1,0 +1,146 @@
+"""`rlhf tts compare`: what rewards say of two speech policies, sentence by sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rlhf_core.api import Prompt, Sample
+
+REWARDS = ("wer", "distillmos", "dnsmos")
+
+
+@click.command()
+@click.argument("model", metavar="MODEL")
+@click.option("--before", metavar="M", help="Another voice, of which MODEL was trained; without it one is measured.")
+@click.option(
+    "--reward", "names", multiple=True, metavar="NAME", help="A scorer. Repeatable; default: wer, distillmos, dnsmos."
+)
+@click.option("--set", "settings", multiple=True, metavar="NAME:a.b=c", help="One setting of a scorer. Repeatable.")
+@click.option("--description", default="", metavar="TEXT", help="Of the voice; default: left open.")
+@click.option("--count", type=click.IntRange(2, 40), default=40, show_default=True, help="Sentences, none trained on.")
+@click.option("--n", type=click.IntRange(1), default=1, show_default=True, help="Samples of each.")
+@click.option("--max-tokens", type=click.IntRange(8), default=480, show_default=True)
+@click.option("--temperature", type=click.FloatRange(0), default=1.0, show_default=True, help="0 is greedy.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write every score as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+def compare(model: str, output: Path | None, as_json: bool, **options: Any) -> None:
+    """Measure a speech policy on forty sentences that it was not trained on, beside the one that it came from.
+
+    The difference is taken sentence by sentence; intervals are 95 % bootstrap intervals over sentences.
+
+    \b
+    rlhf tts compare runs/speech --before voices/base
+    rlhf tts compare voices/base --reward wer --reward acoustic_proxy
+    """
+    from rlhf_core.sdk import check_output, emit_json, quiet_libraries, set_up_logging, write_json
+
+    set_up_logging()
+    quiet_libraries()
+    if output is not None:
+        check_output(output)
+    result = measure(model, options)
+    if output is not None:
+        write_json(output, result)
+    emit_json(result) if as_json else _print(result)
+
+
+def measure(model: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Scores of both voices and their differences.
+
+    Raises:
+        ModelError: a model does not speak.
+        ConfigError: a scorer cannot run here; it is named before anything is sampled.
+    """
+    from rlhf_core.sdk import open_component, score_samples
+    from rlhf_plugin_tts.speech_data.unseen import UNSEEN
+    from rlhf_plugin_tts.validate_cli import select
+
+    names = options["names"] or REWARDS
+    rewards = select(names, options["settings"], "", options["seed"])
+    prompts = _prompts(UNSEEN[: options["count"]], options["description"])
+    voices = {"after" if options["before"] else "voice": model}
+    voices = {"before": options["before"], **voices} if options["before"] else voices
+    said = {which: _say(path, prompts, options) for which, path in voices.items()}
+    scores: dict[str, dict[str, list[float | None]]] = {}
+    for name, (config, ctx) in rewards.items():
+        with open_component("reward", config, ctx) as reward:
+            for which, samples in said.items():
+                rows = score_samples(reward, samples, f"reward '{name}'")
+                for part in ("", *sorted({p for row in rows for p in row.parts})):
+                    values = [(row.parts.get(part) if part else row.value) if row.ok else None for row in rows]
+                    scores.setdefault(f"{name}/{part}" if part else name, {})[which] = values
+    table = {name: _summary(by_voice, options["n"], options["seed"]) for name, by_voice in scores.items()}
+    return {"voices": voices, "sentences": len(prompts), "samples": options["n"], "table": table, "scores": scores}
+
+
+def _prompts(texts: Sequence[str], description: str) -> list[Prompt]:
+    from rlhf_core.api import Prompt
+
+    turns = ({"role": "system", "content": description},) if description else ()
+    return [Prompt(f"unseen/{n}", (*turns, {"role": "user", "content": text})) for n, text in enumerate(texts, 1)]
+
+
+def _say(model: str, prompts: Sequence[Prompt], options: Mapping[str, Any]) -> list[Sample]:
+    from rlhf_core.api import ModelConfig, ModelError, SamplingParams
+    from rlhf_core.sdk import Formatter, load_sampler, open_registry, sample_completions
+
+    policy, _ = load_sampler(open_registry(), ModelConfig(path=model))
+    if Formatter(policy.tokenizer, "auto").modality is None:
+        raise ModelError(f"'{model}' does not speak", why="its folder has no modality.json")
+    params = SamplingParams(max_tokens=options["max_tokens"], temperature=options["temperature"])
+    rollouts = sample_completions(policy, prompts, params, options["n"], options["seed"], "auto")
+    asked = [prompt for prompt in prompts for _ in range(options["n"])]
+    return [rollout.sample(prompt) for rollout, prompt in zip(rollouts, asked, strict=True)]
+
+
+def _summary(by_voice: Mapping[str, Sequence[float | None]], n: int, seed: int) -> dict[str, Any]:
+    import numpy as np
+
+    means = {which: _by_sentence(values, n) for which, values in by_voice.items()}
+    out: dict[str, Any] = {which: _interval(rows, seed) for which, rows in means.items()}
+    out["missing"] = {which: sum(v is None for v in values) for which, values in by_voice.items()}
+    if "before" in means:
+        out["difference"] = _interval(np.array(means["after"]) - np.array(means["before"]), seed)
+    return out
+
+
+def _by_sentence(values: Sequence[float | None], n: int) -> Any:
+    """Mean of each sentence's samples that have a score; NaN if none has."""
+    import numpy as np
+
+    rows = np.array([np.nan if v is None else float(v) for v in values]).reshape(-1, n)
+    held = ~np.isnan(rows)
+    return np.where(held.any(1), np.nansum(rows, 1) / np.maximum(1, held.sum(1)), np.nan)
+
+
+def _interval(rows: Any, seed: int) -> dict[str, float | None]:
+    """Mean, and where it lies in 95 % of 2,000 draws of sentences with replacement."""
+    import numpy as np
+
+    rows = rows[~np.isnan(rows)]
+    if not len(rows):
+        return {"mean": None, "low": None, "high": None}
+    draws = rows[np.random.default_rng(seed).integers(0, len(rows), (2000, len(rows)))].mean(1)
+    low, high = np.percentile(draws, [2.5, 97.5])
+    return {"mean": float(rows.mean()), "low": float(low), "high": float(high)}
+
+
+def _print(result: Mapping[str, Any]) -> None:
+    columns = [*result["voices"], *(["difference"] if "before" in result["voices"] else [])]
+    click.echo(f"{result['sentences']} sentences, {result['samples']} samples each; 95 % intervals")
+    click.echo("".join(["scorer".ljust(34), *(c.ljust(28) for c in columns), "missing"]))
+    for name, row in result["table"].items():
+        cells = [_cell(row[c]).ljust(28) for c in columns]
+        click.echo("".join([name.ljust(34), *cells, str(sum(row["missing"].values()))]))
+
+
+def _cell(one: Mapping[str, float | None]) -> str:
+    if one["mean"] is None:
+        return "-"
+    return f"{one['mean']:+.3f} [{one['low']:+.3f}, {one['high']:+.3f}]"

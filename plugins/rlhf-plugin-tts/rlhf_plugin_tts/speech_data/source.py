@@ -1,0 +1,33 @@
+"""The catalogue as a dataset of prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlhf_plugin_tts.speech_data.catalogue import DESCRIPTIONS, sentences
+from rlhf_plugin_tts.speech_data.config import SpeechPromptsConfig
+from rlhf_plugin_tts.speech_data.unseen import UNSEEN
+
+
+class SpeechPrompts:
+    """Every sentence with the voice left open, or in every description; held out are forty other sentences.
+
+    Args:
+        config: whether voices are described.
+    """
+
+    def __init__(self, config: SpeechPromptsConfig) -> None:
+        self.config = config
+
+    def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
+        """Rows with a ``prompt`` of messages and, in training, a ``category``."""
+        if split != "train":
+            return [_row(f"unseen-{n}", text, "") for n, text in enumerate(UNSEEN, 1)]
+        voices = ["", *DESCRIPTIONS.values()] if self.config.descriptions else [""]
+        return [{**_row(name, text, v), "category": kind} for name, kind, text in sentences() for v in voices]
+
+
+def _row(name: str, text: str, description: str) -> dict[str, Any]:
+    turns = [{"role": "system", "content": description}] if description else []
+    return {"id": f"{name} {description}".strip(), "prompt": [*turns, {"role": "user", "content": text}]}
