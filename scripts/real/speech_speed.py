@@ -4,8 +4,8 @@
 
 Features: processor milliseconds per second of 16 kHz audio, beside a plain librosa implementation of the seven that the
 acoustic proxy was proposed with (``pyin`` for the pitch), both sides in turns in one process, after a warm-up. Rewards:
-clips per second in one and in two reward workers of one thread each, by the wall clock, which on a busy machine says
-what was left for them; the load is recorded beside.
+processor seconds per clip in this process, and clips per second in one and in two reward workers of one thread each, by
+the wall clock, which on a busy machine says what was left for them; the load is recorded beside.
 """
 
 from __future__ import annotations
@@ -70,12 +70,19 @@ def feature_speed(clips: Sequence[Clip]) -> dict[str, Any]:
 
 
 def reward_speed(samples: Sequence[Sample]) -> dict[str, dict[str, float]]:
-    """Reward -> clips per second with one and two workers."""
+    """Reward -> processor seconds per clip, and clips per second with one and two workers."""
+    import torch
+
+    torch.set_num_threads(1)
     registry = Registry(disabled=())
     speeds: dict[str, dict[str, float]] = {}
     for name in REWARDS:
         config = registry.load("reward", name).model_validate({})
-        speeds[name] = {}
+        reward = config.build(make_context(registry=registry))
+        reward.score(samples[:1])
+        before = time.process_time()
+        reward.score(samples)
+        speeds[name] = {"processor_seconds_per_clip": (time.process_time() - before) / len(samples)}
         for count in (1, 2):
             workers = RewardWorkers(config, make_context(registry=registry), workers=count, timeout_s=120)
             try:

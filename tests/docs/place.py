@@ -24,10 +24,33 @@ def write_inputs(folder: Path) -> None:
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(WEIGHTS)
     write_tables(folder, tables())
+    write_sounds(folder)
     (folder / "recipe.yaml").write_text("learning_rate: 1.0e-6\nnum_generations: 8\nbeta: 0.0\n")
     verl = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.actor.optim.lr=1e-6"
     (folder / "run_grpo.sh").write_text(f"{verl}\n")
     (folder / "mine.yaml").write_text("trainer:\n  steps: 3\n")
+
+
+def write_sounds(folder: Path) -> None:
+    """Clips of a voice with more and more noise, with ratings, and in pairs."""
+    import numpy as np
+    import soundfile
+
+    time = np.arange(8000) / 16000
+    phase = 2 * np.pi * np.cumsum(150 + 20 * np.sin(9 * time)) / 16000
+    voice = sum(np.sin(k * phase) / k for k in range(1, 9)) * (0.1 + np.square(np.sin(np.pi * 4 * time)))
+    (folder / "clips").mkdir()
+    for i in range(12):
+        noise = np.random.default_rng(i).standard_normal(8000)
+        soundfile.write(folder / "clips" / f"{i}.flac", 0.1 * voice + 0.002 * 1.4**i * noise, 16000)
+    soundfile.write(folder / "clip.flac", 0.1 * voice, 16000)
+    clips = [{"prompt": "Hello there.", "audio": f"clips/{i}.flac", "mos": 5 - i / 4} for i in range(12)]
+    pairs = [
+        {"prompt": "Hello there.", "chosen_audio": f"clips/{i}.flac", "rejected_audio": f"clips/{i + 6}.flac"}
+        for i in range(6)
+    ]
+    for name, rows in {"rated.jsonl": clips, "clips.jsonl": clips, "clip-pairs.jsonl": pairs}.items():
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def write_tables(folder: Path, named: Mapping[str, Iterable[dict[str, Any]]]) -> None:
