@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ from tests.docs.place import POLICIES, WEIGHTS, reward_models, tables, write_tab
 from tests.docs.rules import TUTORIAL, small, way
 
 COMMANDS = [command for block in ALL if block.language == "bash" for command in commands(block)]
-RUNS = ("RUN", "RUN2", "runs/a", "runs/b", "runs/grpo-20260131-142501")
+RUNS = ("RUN", "RUN2", "runs/a", "runs/b", "runs/dpo", "runs/grpo-20260131-142501")
 """What pages call a run of the reader's."""
 
 
@@ -84,5 +85,6 @@ def test_commands_that_want_a_run(page: str, place: Path, call: Any, monkeypatch
                     ["bash", "-ec", command.line], cwd=place, env=environment(place), check=True, timeout=250
                 )
                 continue
+            monkeypatch.setattr(sys, "stdin", io.StringIO("Hello\n"))  # what a reader types to `rlhf chat`
             ran = call(*small(command)[1:])
             assert ran.code == 0, f"{command}\n{ran.out}{ran.err}"

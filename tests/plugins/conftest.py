@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import venv
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,50 @@ def install(python: str, *packages: Path) -> None:
         env=environment(),
     )
     assert out.returncode == 0, out.stdout + out.stderr
+
+
+SERVER = """
+import contextlib, io, json, os, sys
+from rlhf_core.cli.main import main
+
+for line in sys.stdin:
+    asked, out, err = json.loads(line), io.StringIO(), io.StringIO()
+    os.chdir(asked["cwd"])
+    os.environ |= asked["env"]
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main(asked["args"])
+            code = 0
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+    print(json.dumps([code, out.getvalue(), err.getvalue()]), flush=True)
+"""
+
+
+class Commands:
+    """`rlhf` in another environment: one process for all calls, since each would import torch anew."""
+
+    def __init__(self, python: str) -> None:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+        self.process = subprocess.Popen([python, "-c", SERVER], env=environment(), **pipes)  # type: ignore[call-overload]
+
+    def __call__(self, *args: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+        """Call the command in a folder, with caches of its own there."""
+        env = {"RLHF_CACHE": str(cwd / "cache"), "RLHF_HOME": str(cwd / "home")}
+        asked = {"args": [str(a) for a in args], "cwd": str(cwd), "env": env}
+        self.process.stdin.write(json.dumps(asked) + "\n")
+        self.process.stdin.flush()
+        code, out, err = json.loads(self.process.stdout.readline())
+        return subprocess.CompletedProcess(args, code, out, err)
+
+
+@pytest.fixture(scope="session")
+def commands(other_python: str) -> Iterator[Commands]:
+    """What is installed in the environment when a command is called takes part in it."""
+    served = Commands(other_python)
+    yield served
+    served.process.stdin.close()
+    served.process.wait(30)
 
 
 class Fakes:

@@ -146,12 +146,14 @@ def test_strict_plugins_fails_the_run(fakes: Fakes, code: str, said: str) -> Non
     assert not (fakes.folder / "run" / "summary.json").exists()
 
 
-def test_a_hook_plugin_for_another_core_is_left_out_with_a_warning(fakes: Fakes) -> None:
+def test_a_hook_plugin_for_another_core_is_left_out_with_a_warning(
+    fakes: Fakes, caplog: pytest.LogCaptureFixture
+) -> None:
     code = 'open("imported", "w")\n' + HOOKS
     fakes.add("future-hook", "[rlhf]\nobserver = future_hook:hooks\n", code, requires="rlhf-core>=9")
-    out = fakes.process(*TRAIN, "--dry-run")
+    out = fakes.rlhf(*TRAIN, "--dry-run")
     assert out.returncode == 0, out.stderr
-    assert "needs rlhf-core>=9" in out.stderr
+    assert "needs rlhf-core>=9" in out.stderr + caplog.text
     assert not (fakes.folder / "imported").exists()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import call, environment, install
+from .conftest import Commands, call, environment, install
 
 SOURCE = Path(__file__).parents[1] / "fixtures" / "acme_gspo"
 
@@ -41,34 +41,13 @@ def test_it_is_about_25_lines_of_code(acme: Path) -> None:
     assert len([row for row in lines if '"""' not in row and "import" not in row]) <= 25
 
 
-def test_a_run_trains_with_it(acme: Path, other_python: str, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("acme")
+def test_a_run_trains_with_it(commands: Commands, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    out = call(
-        [
-            other_python,
-            "-m",
-            "rlhf_core.cli.main",
-            "train",
-            "--loss",
-            "acme_gspo",
-            "--algo",
-            "grpo",
-            "--reward",
-            "verifier",
-            "--dataset",
-            "pocket/arithmetic",
-            "--set",
-            "trainer.steps=2",
-            "--set",
-            "trainer.rollout_batch_size=16",
-            "--set",
-            "trainer.eval_samples=4",
-            "--run-dir",
-            str(run),
-        ],
-        env=environment(RLHF_CACHE=str(tmp_path / "cache"), RLHF_HOME=str(tmp_path / "home")),
-        cwd=tmp_path,
-    )
+    chosen = ("--loss", "acme_gspo", "--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic")
+    sizes = ("steps=2", "rollout_batch_size=16", "eval_samples=4")
+    small = [word for size in sizes for word in ("--set", f"trainer.{size}")]
+    out = commands("train", *chosen, *small, "--run-dir", run, cwd=tmp_path)
     assert out.returncode == 0, out.stdout + out.stderr
     planned = {c["kind"]: c for c in json.loads((run / "plan.json").read_text())["components"]}
     assert planned["loss"] == {

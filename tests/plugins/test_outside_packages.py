@@ -16,7 +16,7 @@ import pytest
 
 from scripts.check.imports import PUBLIC, imported
 
-from .conftest import call, environment, install
+from .conftest import Commands, install
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 PACKAGES = ("acme_raft", "acme_scorer", "acme_report")
@@ -25,12 +25,11 @@ PACKAGES = ("acme_raft", "acme_scorer", "acme_report")
 class Outside:
     """The command of an environment in which the packages are installed."""
 
-    def __init__(self, python: str, folder: Path) -> None:
-        self.python, self.folder = python, folder
+    def __init__(self, commands: Commands, folder: Path) -> None:
+        self.commands, self.folder = commands, folder
 
     def rlhf(self, *args: object) -> subprocess.CompletedProcess[str]:
-        env = environment(RLHF_CACHE=str(self.folder / "cache"), RLHF_HOME=str(self.folder / "home"))
-        return call([self.python, "-m", "rlhf_core.cli.main", *map(str, args)], env=env, cwd=self.folder)
+        return self.commands(*args, cwd=self.folder)
 
     def train(self, name: str, *args: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """Summary and metrics of a finished run in the folder ``name``."""
@@ -44,20 +43,15 @@ class Outside:
 
 
 @pytest.fixture(scope="module")
-def outside(tmp_path_factory: pytest.TempPathFactory, other_python: str) -> Outside:
+def outside(tmp_path_factory: pytest.TempPathFactory, other_python: str, commands: Commands) -> Outside:
     elsewhere = tmp_path_factory.mktemp("elsewhere")
-    for name in PACKAGES:
-        copy = elsewhere / name
-        shutil.copytree(FIXTURES / name, copy, ignore=shutil.ignore_patterns("__pycache__"))
-        command = [other_python, "-m", "build", "--wheel", "--no-isolation", "--skip-dependency-check", str(copy)]
-        out = call([*command, "--outdir", str(elsewhere / "wheels")], env=environment())
-        assert out.returncode == 0, out.stdout + out.stderr
-    wheels = sorted((elsewhere / "wheels").glob("*.whl"))
-    assert len(wheels) == len(PACKAGES)
-    install(other_python, *wheels)
-    for name in PACKAGES:
-        shutil.rmtree(elsewhere / name)
-    return Outside(other_python, elsewhere)
+    copies = [elsewhere / name for name in PACKAGES]
+    for copy in copies:
+        shutil.copytree(FIXTURES / copy.name, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    install(other_python, *copies)  # pip builds a wheel of each
+    for copy in copies:
+        shutil.rmtree(copy)
+    return Outside(commands, elsewhere)
 
 
 @pytest.mark.parametrize("name", PACKAGES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -230,10 +231,13 @@ def test_a_state_that_cannot_be_saved_is_named(fakes: Fakes) -> None:
 def test_a_state_that_the_checkpoint_lacks_is_named(fakes: Fakes) -> None:
     forgetful = MOODS.replace("def state_dict", "def no_state_dict")
     fakes.add("acme-moods", ENTRIES, forgetful)
-    run = str(fakes.folder / "run")
-    assert fakes.process("train", *RUNS["offline"], *BOTH, "--run-dir", run, KILL_IN_STEP="4").returncode == -9
+    run = fakes.folder / "run"
+    assert fakes.rlhf("train", *RUNS["offline"], *BOTH, "--run-dir", str(run)).returncode == 0
+    shutil.rmtree(run / "checkpoints" / "step-000004")
+    shutil.rmtree(run / "final")
+    (run / "summary.json").unlink()
     (fakes.folder / "acme_moods.py").write_text(MOODS)
-    out = fakes.rlhf("train", "--resume", run)
+    out = fakes.rlhf("train", "--resume", str(run))
     assert out.returncode == 2
     assert "the checkpoint has no state of monitor 'moody' (acme-moods 1.0)" in out.stderr
     assert "Traceback" not in out.stderr
