@@ -82,8 +82,11 @@ class OpenGroup(click.Group):
         if args and args[0] not in self._own(ctx) and args[0] not in (known := [*self._own(ctx), *self._added()]):
             import difflib
 
+            from rlhf_core.cli.command_hints import command_hint
+
             near = difflib.get_close_matches(args[0], known, n=1)
-            hint = f" Did you mean '{near[0]}'?" if near else ""
+            meant = "" if self.path else command_hint(args[0], self)
+            hint = f" Did you mean: {meant}?" if meant else f" Did you mean '{near[0]}'?" if near else ""
             ctx.fail(f"no such command '{args[0]}'.{hint}")
         return super().resolve_command(ctx, args)
 

@@ -24,7 +24,7 @@ def trace() -> None:
 
 @trace.command()
 @click.argument("run", shell_complete=complete.runs)
-@click.option("--step", type=click.IntRange(1), required=True, help="Which training step.")
+@click.option("--step", type=click.IntRange(1), metavar="N", required=True, help="Which training step.")
 @click.option("--prompt", metavar="ID", help="Prompt id, or the end of one; default is the step's first.")
 @click.option("--json", "as_json", is_flag=True, help="For machines; tokens and logprobs included.")
 def show(run: str, step: int, prompt: str | None, as_json: bool) -> None:

@@ -26,6 +26,10 @@ TYPED = {
     "train actor_rollout_ref.actor.optim.lr=1e-6": "--set trainer.optimizer.learning_rate=1e-6?",
     "train mine.yaml": "--config mine.yaml?",
     "train mine.jsonl": "--dataset mine.jsonl?",
+    "sft --model gpt2": "Did you mean: rlhf train --algo sft?",
+    "compare a b": "Did you mean: rlhf runs compare?",
+    "ui": "rlhf dashboard",
+    "chatt": "Did you mean 'chat'?",
     "push runs/x --dry-run": "--to ORG/NAME: Repository on the hub.",
     "generate --model_name_or_path gpt2": "--model gpt2?",
 }
