@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from .cases import CASES, Case
-from .runs import check_same, read_run, train
+from .runs import Left, check_same, read_run, train
 
 Words = Callable[[Case], list[str]]
 Whole = Callable[[str], Path]
@@ -50,6 +50,31 @@ def test_equals_a_run_that_was_as_long_from_the_start(
     assert plan["config"]["trainer"][key.removeprefix("trainer.")] == json.loads(value)
     assert train("--resume", str(run)) == 0, "it is complete"
     assert read_run(run).summary["status"] == "completed"
+
+
+@pytest.mark.slow
+def test_iterative_dpo_makes_up_for_the_evaluation_after_its_earlier_last_iteration(
+    words: Words, whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stands behind the iteration's own row instead of before it; otherwise nothing differs."""
+    monkeypatch.setenv("RLHF_CACHE", str(tmp_path / "cache"))
+    run = tmp_path / "run"
+    assert train(*words(CASES["iterative_dpo"]), *set_to("trainer.steps=1"), "--run-dir", str(run)) == 0
+    assert train("--resume", str(run), *set_to("trainer.steps=2")) == 0
+
+    def rows(left: Left) -> list[str]:
+        return sorted(json.dumps(row, sort_keys=True) for row in left.metrics)
+
+    extended, uninterrupted = read_run(run), read_run(whole("iterative_dpo"))
+    assert rows(extended) == rows(uninterrupted)
+    steps = {row["step"] for row in uninterrupted.metrics if "eval/reward/mean" in row}
+    assert len(steps) == 3, "before, between and after two iterations"
+    assert extended.tensors.keys() == uninterrupted.tensors.keys()
+    assert all(
+        tensor.equal(uninterrupted.tensors[file][name])
+        for file, tensors in extended.tensors.items()
+        for name, tensor in tensors.items()
+    )
 
 
 @pytest.mark.slow

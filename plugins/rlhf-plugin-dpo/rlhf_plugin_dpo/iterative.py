@@ -107,7 +107,16 @@ class IterativeTrainer:
             self.before = self.evaluate(0)
             return 0
         self._restore(checkpoint)
+        self._evaluate_if_owed(checkpoint.step)
         return checkpoint.step
+
+    def _evaluate_if_owed(self, step: int) -> None:
+        """The evaluation after an iteration that was the last one when it was made, of a run that is longer now."""
+        iteration, place = divmod(step, self.length)
+        every = self.config.eval_every
+        due = place == 0 and every and iteration % every == 0 and iteration < self.config.steps
+        if due and self.session.owes_evaluation(step):
+            self.evaluate(step)
 
     def _with_supervised_term(self, loss: Any) -> Any:
         weight = self.config.sft.weight
