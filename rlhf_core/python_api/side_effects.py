@@ -10,9 +10,6 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
-VARIABLES = ("TOKENIZERS_PARALLELISM", "HF_HUB_DISABLE_PROGRESS_BARS")
-"""Set while libraries are quiet."""
-
 
 @contextlib.contextmanager
 def unchanged_process() -> Iterator[None]:
@@ -93,12 +90,13 @@ def _signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _variables() -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in VARIABLES}
+    before = dict(os.environ)
     try:
         yield
     finally:
-        for name, value in before.items():
-            os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update({name: value for name, value in before.items() if os.environ.get(name) != value})
 
 
 @contextlib.contextmanager

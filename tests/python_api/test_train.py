@@ -123,13 +123,17 @@ def test_the_callers_process_is_left_as_it_was(tmp_path: Path) -> None:
             random.getstate(),
             signal.getsignal(signal.SIGINT),
             list(logging.getLogger().handlers),
-            os.environ.get("TOKENIZERS_PARALLELISM"),
+            dict(os.environ),
         )
+
+    def sets_a_variable(samples: Any) -> list[float]:
+        os.environ["TORCHINDUCTOR_CACHE_DIR_TEST"] = "as torch does when it is first imported"
+        return letters(samples)
 
     torch.set_default_dtype(torch.float64)
     try:
         before = state()
-        run = small(tmp_path, settings={**SMALL, "trainer.steps": 1, "threads": 1})
+        run = small(tmp_path, reward=sets_a_variable, settings={**SMALL, "trainer.steps": 1, "threads": 1})
         assert state() == before
     finally:
         torch.set_default_dtype(torch.float32)
