@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from rlhf_core.config.slots import component as component
     from rlhf_core.context import BuildContext as BuildContext
     from rlhf_core.data.config import JsonlConfig as JsonlConfig
+    from rlhf_core.environments.config import EnvironmentConfig as EnvironmentConfig
+    from rlhf_core.environments.config import ToolConfig as ToolConfig
+    from rlhf_core.environments.config import tool_spec as tool_spec
     from rlhf_core.errors import ConfigError as ConfigError
     from rlhf_core.errors import DatasetError as DatasetError
     from rlhf_core.errors import DeadlineExceeded as DeadlineExceeded
@@ -52,6 +55,8 @@ if TYPE_CHECKING:
     from rlhf_core.trainers.online.config import ReferenceSettings as ReferenceSettings
     from rlhf_core.trainers.online.config import RolloutTrainerConfig as RolloutTrainerConfig
     from rlhf_core.turns import Segment as Segment
+    from rlhf_core.turns import ToolError as ToolError
+    from rlhf_core.turns import ToolResult as ToolResult
     from rlhf_core.turns import Turn as Turn
     from rlhf_core.turns import TurnStatus as TurnStatus
     from rlhf_core.types import Advantages as Advantages
@@ -86,6 +91,7 @@ _HOMES = {
     "rlhf_core.context": ("BuildContext",),
     "rlhf_core.verifiers.config": ("VerifierConfig", "VerifierRewardConfig"),
     "rlhf_core.data.config": ("JsonlConfig",),
+    "rlhf_core.environments.config": ("EnvironmentConfig", "ToolConfig", "tool_spec"),
     "rlhf_core.errors": (
         "ConfigError",
         "DatasetError",
@@ -122,7 +128,7 @@ _HOMES = {
         "ReferenceSettings",
         "RolloutTrainerConfig",
     ),
-    "rlhf_core.turns": ("Segment", "Turn", "TurnStatus"),
+    "rlhf_core.turns": ("Segment", "ToolError", "ToolResult", "Turn", "TurnStatus"),
     "rlhf_core.types": (
         "Advantages",
         "Demonstration",

@@ -31,6 +31,8 @@ TABLE: tuple[Kind, ...] = (
     Kind("verifier", ("verify",), "Verifier", "verifier"),
     Kind("judge", ("ask",), "Judge"),
     Kind("agent", ("play",), "Agent", "agent"),
+    Kind("environment", ("reset", "step", "score"), "Environment", "environment"),
+    Kind("tool", ("call",), "Tool", "", "tools"),
     Kind("rollout", ("generate",), "RolloutEngine", "rollout"),
     Kind("strategy", ("prepare", "backward", "clip_grad_norm"), "Strategy", "strategy"),
     Kind("dataset", ("rows",), "DatasetSource", "source"),

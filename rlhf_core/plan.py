@@ -18,7 +18,7 @@ from rlhf_core import __version__
 from rlhf_core.config.base import ComponentConfig
 from rlhf_core.config.load import validate
 from rlhf_core.config.run import RunConfig
-from rlhf_core.errors import PluginError
+from rlhf_core.errors import ConfigError, PluginError
 from rlhf_core.kinds import KIND_OF_FIELD
 from rlhf_core.registry import Registry
 
@@ -107,6 +107,7 @@ def make_plan(registry: Registry, config: RunConfig, world_size: int) -> Plan:
         UserError: the machine lacks what a component needs.
     """
     check_fit(config)
+    check_environment_fit(config)
     chosen = list(walk_components(config))
     rows = {kind + part.name: registry.selected(kind, part).describe() for kind, part in chosen}
     registry.prefer(rows.values())
@@ -139,6 +140,27 @@ def check_fit(config: RunConfig) -> None:
         raise PluginError(
             f"loss '{config.loss.name}' consumes {wants}, but trainer '{config.trainer.name}' feeds {feeds}",
             fix=f"choose a loss that consumes {feeds}: rlhf plugins list --kind loss",
+        )
+
+
+def check_environment_fit(config: RunConfig) -> None:
+    """An agent that plays in an environment has one, and an environment has an agent that plays in it.
+
+    Raises:
+        ConfigError: says which is missing.
+    """
+    plays = getattr(config.agent, "plays_environment", False)
+    if plays and config.environment is None:
+        raise ConfigError(
+            f"agent '{config.agent.name}' plays in an environment, and the run has none",
+            fix="--env tools; rlhf plugins list --kind environment",
+        )
+    if config.environment is not None and not plays:
+        agent = "no agent" if config.agent is None else f"agent '{config.agent.name}'"
+        raise ConfigError(
+            f"environment '{config.environment.name}' would not be used by {agent}",
+            why="only an agent that plays in environments calls it",
+            fix="--set agent.name=multi_turn, or leave the environment out",
         )
 
 

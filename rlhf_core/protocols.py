@@ -19,16 +19,19 @@ from rlhf_core.strategy.protocols import (
     ShardedForward,
     Strategy,
 )
+from rlhf_core.turns import ToolResult
 from rlhf_core.types import (
     Advantages,
     JudgeReply,
     JudgeRequest,
+    Prompt,
     PromptGroup,
     Rollout,
     RolloutRequest,
     Sample,
     SamplingParams,
     Score,
+    ToolCall,
 )
 
 if TYPE_CHECKING:
@@ -160,6 +163,39 @@ class Agent(Protocol):
 
 
 @runtime_checkable
+class Environment(Protocol):
+    """What a policy acts in; one object for each episode, in a process that is killed when it is late.
+
+    Optional: ``close()``; ``respond(text)``, with ``responds`` in its Config, answers a turn without calls (None ends
+    the episode); ``state_dict()`` and ``load_state_dict(state)``, JSON values, for one whose Config is not ``pure``.
+
+    What it raises is its own fault, and the episode has no score; a :class:`~rlhf_core.turns.ToolError` is the
+    policy's, which reads it.
+    """
+
+    def reset(self, prompt: Prompt, seed: int) -> None:
+        """Begin an episode; ``seed`` alone decides what is random in it."""
+        ...
+
+    def step(self, calls: Sequence[ToolCall]) -> Sequence[ToolResult | str]:
+        """Return one result per call, in order; the calls have been held against the schemas of their tools."""
+        ...
+
+    def score(self, sample: Sample) -> Score | float | None:
+        """Score the episode, whose last answer is ``sample.completion``; None leaves that to the run's reward."""
+        ...
+
+
+@runtime_checkable
+class Tool(Protocol):
+    """A function that the policy may call; what it raises is shown to the policy."""
+
+    def call(self, **arguments: Any) -> str:
+        """Answer one call, whose arguments have been held against the schema."""
+        ...
+
+
+@runtime_checkable
 class DatasetSource(Protocol):
     """Rows of one dataset."""
 
@@ -258,6 +294,7 @@ __all__ = [
     "Collectives",
     "CriticAdvantage",
     "DatasetSource",
+    "Environment",
     "GoldScorer",
     "GradientSync",
     "GroupFactory",
@@ -271,6 +308,7 @@ __all__ = [
     "ShardedForward",
     "Stateful",
     "Strategy",
+    "Tool",
     "Tracker",
     "Trainer",
     "Verifier",

@@ -90,3 +90,23 @@ def fault_in(count: int, mask: Sequence[bool] | None, segments: Sequence[Segment
         if any(start > end for start, end in spans):
             return f"{name} {spans} run backwards"
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What an environment answers to one call; a plain ``str`` stands for a result with status ``ok``.
+
+    Example:
+        ToolResult("42", score=0.1)
+    """
+
+    content: str
+    status: TurnStatus = TurnStatus.OK
+    score: float | None = None
+    """A reward for this result alone."""
+    done: bool = False
+    """The episode ends here; the policy writes no more."""
+
+
+class ToolError(Exception):
+    """Raised by a tool or an environment: the call was wrong. The policy reads the message, and the episode goes on."""

@@ -34,6 +34,13 @@ def component_option(flag: str, kind: str, text: str) -> Callable[[F], F]:
 RUN_OPTIONS = (
     component_option("--algo", "trainer", "Algorithm, for example grpo, sft, reward_model."),
     component_option("--reward", "reward", "Reward, for example ensemble or verifier."),
+    click.option(
+        "--env",
+        "environment",
+        metavar="NAME",
+        shell_complete=complete.components("environment"),
+        help="Environment of multi-turn episodes, for example tools.",
+    ),
     component_option("--loss", "loss", "Loss; default is the algorithm's own."),
     component_option("--advantage", "advantage", "Advantage estimator; default is the algorithm's own."),
     click.option(
@@ -72,7 +79,7 @@ def sugar_of(names: Mapping[str, Any]) -> dict[str, Any]:
     from rlhf_core.config.load import dataset_sugar
 
     out: dict[str, Any] = {"trainer": {"name": names["algo"]}} if names.get("algo") else {}
-    out |= {slot: {"name": names[slot]} for slot in ("reward", "loss", "advantage") if names.get(slot)}
+    out |= {slot: {"name": names[slot]} for slot in ("reward", "environment", "loss", "advantage") if names.get(slot)}
     if names.get("model"):
         out["model"] = {"path": names["model"]}
     if names.get("dataset"):

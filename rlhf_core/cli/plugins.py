@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 LISTED = (*KINDS, "command", "hook")
 NEW = (
     *("loss", "advantage", "reward", "reward-model", "verifier", "trainer", "loop", "agent", "dataset", "tracker"),
-    *("monitor", "rollout", "strategy", "judge", "benchmark", "hook", "command", "environment"),
+    *("monitor", "rollout", "strategy", "judge", "benchmark", "hook", "command", "environment", "tool"),
 )
 """What `plugins new` writes, in the order of the help."""
 
@@ -147,8 +147,6 @@ def new(name: str, kind: str, parent: Path | None, into: Path | None) -> None:
     \b
     rlhf plugins new my-loss --kind loss
     rlhf plugins new my-judge --kind judge --into ./acme
-
-    An environment is part of an agent today: take --kind agent. A kind of its own is planned.
     """
     from importlib import metadata
 

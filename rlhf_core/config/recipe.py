@@ -39,6 +39,7 @@ def algorithm_recipe(registry: Registry, trainer: Any, algorithm: str, user: Map
     companions = {
         **label(near_components(registry, CORE, BASE_COMPANIONS), "companion of every algorithm"),
         **label(named, f"companion of algorithm {algorithm}"),
+        **_of_environment(registry, trainer, user),
     }
     recipe = fill(_names(user), _loss_recipe(registry, trainer, user, companions))
     run = fill(user, companions)
@@ -54,6 +55,20 @@ def algorithm_recipe(registry: Registry, trainer: Any, algorithm: str, user: Map
         settings = label(near_components(registry, owner, recipes.get(key, {})), origin)
         recipe = fill(recipe, _left_open(settings, user) if finetuned else settings)
     return recipe
+
+
+def _of_environment(registry: Registry, trainer: Any, user: Mapping[str, Any]) -> dict[str, Any]:
+    """Agent and reward that go with the user's environment; an unknown one is refused later."""
+    chosen = as_mapping("environment", user.get("environment"))
+    name = plain(chosen.get("name")) if isinstance(chosen, Mapping) else None
+    if name is None:
+        return {}
+    try:
+        scores = getattr(registry.load("environment", str(name)), "scores", True)
+    except UserError:
+        return {}
+    settings = {"agent": "multi_turn", **({"reward": "environment"} if scores else {})}
+    return label(near_components(registry, CORE, settings), f"companion of environment {name}")
 
 
 def _model_and_reward(run: Mapping[str, Any]) -> tuple[str, Any]:

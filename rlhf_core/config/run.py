@@ -27,6 +27,8 @@ class RunConfig(Config):
     reward: component("reward") | None = None  # pyright: ignore[reportInvalidTypeForm]
     rollout: component("rollout") | None = None  # pyright: ignore[reportInvalidTypeForm]
     agent: component("agent") | None = None  # pyright: ignore[reportInvalidTypeForm]
+    environment: component("environment") | None = None  # pyright: ignore[reportInvalidTypeForm]
+    """What the agent plays in; ``--env NAME``."""
     strategy: component("strategy") | None = None  # pyright: ignore[reportInvalidTypeForm]
     trackers: tuple[component("tracker"), ...] = ()  # pyright: ignore[reportInvalidTypeForm]
     """Besides the JSONL files, which are always written."""

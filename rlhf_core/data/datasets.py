@@ -39,6 +39,9 @@ class Datasets:
         self.settings = settings
         self.sources = [Source(s, settings, ctx) for s in settings.sources]
         self.heldout = None if settings.heldout is None else Source(settings.heldout, settings, ctx)
+        environment = getattr(ctx.config, "environment", None)
+        self.offered = () if environment is None else tuple(environment.offered())
+        """Tools of the run's environment; a row that brings tools of its own keeps them."""
         labels = Counter(s.label for s in self.sources)
         twice = [name for name, n in labels.items() if n > 1]
         if twice:
@@ -120,7 +123,8 @@ class Datasets:
         Raises:
             DatasetError: missing, empty or malformed rows, with file and row.
         """
-        return self._collect("rows", split, self._prompt)
+        prompts = self._collect("rows", split, self._prompt)
+        return [p if p.tools else replace(p, tools=self.offered) for p in prompts] if self.offered else prompts
 
     def pairs(self, split: str) -> list[PreferencePair]:
         """Preference pairs of a split. Pairs with an empty side, equal sides, or different prompts are dropped.

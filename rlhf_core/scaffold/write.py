@@ -68,12 +68,6 @@ def check_kind(kind: str) -> None:
     Raises:
         UserError: there are none; says what to take instead.
     """
-    if kind == "environment":
-        raise UserError(
-            "an environment has no extension point of its own yet",
-            why="it is planned; today the agent plays the episode and calls what it needs",
-            fix="--kind agent",
-        )
     if kind not in kinds():
         raise UserError(
             f"there is no template for kind '{kind}'",

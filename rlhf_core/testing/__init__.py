@@ -15,6 +15,7 @@ from rlhf_core.testing.benchmark import check_benchmark
 from rlhf_core.testing.command import check_command
 from rlhf_core.testing.config import check_config
 from rlhf_core.testing.dataset import check_dataset
+from rlhf_core.testing.environment import check_environment, check_tool
 from rlhf_core.testing.hooks import check_hooks
 from rlhf_core.testing.judge import check_judge
 from rlhf_core.testing.loss import check_loss
@@ -35,6 +36,7 @@ __all__ = [
     "check_command",
     "check_config",
     "check_dataset",
+    "check_environment",
     "check_hooks",
     "check_judge",
     "check_loss",
@@ -43,6 +45,7 @@ __all__ = [
     "check_rollout",
     "check_strategy",
     "check_study",
+    "check_tool",
     "check_tracker",
     "check_trainer",
     "check_verifier",

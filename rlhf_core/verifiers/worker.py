@@ -38,13 +38,13 @@ def main(descriptor: int, parent: int) -> None:
     tie_to_parent(parent)
     faulthandler.enable()
     channel = socket.socket(fileno=descriptor)
-    lines = _lines(channel)
+    lines = lines_of(channel)
     spec = json.loads(next(lines))
     limit_memory(spec["memory_mb"])
     try:
         verifier = build(spec)
     except Exception as error:
-        channel.sendall(pack({"failed": _explain(error)}))
+        channel.sendall(pack({"failed": explain(error)}))
         return
     if forks_safely():
         lines.close()  # it holds the channel open, also in what is forked
@@ -78,7 +78,7 @@ def fork_servers(verifier: Verifier, control: socket.socket) -> None:
             theirs.close()
             control.close()
             tie_to_parent(parent)
-            serve(verifier, _lines(ours), ours.sendall)
+            serve(verifier, lines_of(ours), ours.sendall)
             os._exit(0)
         ours.close()
         with theirs:
@@ -126,11 +126,11 @@ def judge(verifier: Verifier, sample: dict[str, Any]) -> dict[str, Any]:
         return error_score(f"{label_of(verifier)} raised {type(error).__name__}: {error}")
 
 
-def build(spec: dict[str, Any]) -> Verifier:
-    """Find the verifier (or reward) among this process's own entry points, and build it from its config.
+def planned_config(spec: dict[str, Any]) -> tuple[Any, Registry]:
+    """(Configuration, registry) of the component that the trainer planned, from this process's own entry points.
 
     Raises:
-        PluginError: it is not the distribution, version and object that the trainer planned.
+        PluginError: it is another distribution, version or object.
     """
     registry = Registry(only_core=spec["only_core"], disabled=spec["disabled"])
     planned = spec["component"]
@@ -142,10 +142,21 @@ def build(spec: dict[str, Any]) -> Verifier:
             why=f"planned {planned}, found {here}",
             fix="do not change installed packages during a run",
         )
+    cls = registry.load(kind, name)
+    return cls.model_validate(spec["config"], context={"registry": registry}), registry
+
+
+def build(spec: dict[str, Any]) -> Verifier:
+    """Find the verifier (or reward) among this process's own entry points, and build it from its config.
+
+    Raises:
+        PluginError: it is not the distribution, version and object that the trainer planned.
+    """
+    config, registry = planned_config(spec)
+    kind, planned = spec["component"]["kind"], spec["component"]
     folder = None if spec.get("run_dir") is None else Path(spec["run_dir"])
     context = BuildContext(config=None, registry=registry, seed=0, run_dir=folder)  # pyright: ignore[reportArgumentType]
-    cls = registry.load(kind, name)
-    built = cls.model_validate(spec["config"], context={"registry": registry}).build(context)
+    built = config.build(context)
     check_component(kind, built, planned["name"])
     answers = built if kind == "verifier" else OneByOne(built)
     remember_label(answers, f"{kind} '{planned['name']}' ({planned['distribution']} {planned['version']})")
@@ -189,10 +200,12 @@ def limit_memory(megabytes: int | None) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (size, size))
 
 
-def _lines(channel: socket.socket) -> Generator[bytes]:
+def lines_of(channel: socket.socket) -> Generator[bytes]:
+    """What comes in, line by line, until the channel closes."""
     with channel.makefile("rb") as stream:
         yield from iter(stream.readline, b"")
 
 
-def _explain(error: Exception) -> str:
+def explain(error: Exception) -> str:
+    """An exception in one line; of ours, what it says."""
     return str(error) if isinstance(error, RlhfError) else f"{type(error).__name__}: {error}"

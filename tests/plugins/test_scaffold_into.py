@@ -155,16 +155,6 @@ def test_the_command_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFi
     assert "exists already" in capsys.readouterr().err
 
 
-def test_environments_are_written_as_agents_for_now(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as done:
-        main(["plugins", "new", "my-env", "--kind", "environment"])
-    assert done.value.code == 2
-    assert "--kind agent" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main(["plugins", "new", "--help"])
-    assert "environment is part of an agent today" in capsys.readouterr().out
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["hatch", "setuptools"])
 def test_the_package_installs_and_its_new_tests_pass(layout: str, other_python: str, tmp_path: Path) -> None:

@@ -11,7 +11,12 @@ from rlhf_core import testing as kit
 from rlhf_core.config.base import ComponentConfig
 from rlhf_core.registry import Registry
 
-NEEDS_A_MODEL = {"rlhf-plugin-reward/bradley_terry", "rlhf-plugin-reward/ensemble", "rlhf-plugin-rubric/rubric_model"}
+NEEDS_A_MODEL = {
+    "rlhf-core/multi_turn",
+    "rlhf-plugin-reward/bradley_terry",
+    "rlhf-plugin-reward/ensemble",
+    "rlhf-plugin-rubric/rubric_model",
+}
 """Components with no default to run on; their own tests run them, as those of components with required settings."""
 REQUIRED = {
     "path": "somewhere",
@@ -39,6 +44,8 @@ CHECKS: dict[str, Callable[..., None]] = {
     "tracker": kit.check_tracker,
     "monitor": kit.check_monitor,
     "trainer": kit.check_trainer,
+    "environment": kit.check_environment,
+    "tool": kit.check_tool,
 }
 ENTRIES = [
     e for e in Registry(disabled=()).entries() if e.distribution.startswith("rlhf-") and e.qualified != PASSED_IN

@@ -116,7 +116,6 @@ def episode_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
         "turns/mean": mean([float(sum(turn.role == POLICY for turn in r.turns)) for r in episodes]),
         "turns/results": float(len(read)),
         **{f"turns/{status.value}": float(n) for status, n in counts.items() if n and status is not TurnStatus.OK},
-        "environment_seconds": float(sum(turn.seconds for turn in read)),
     }
 
 

@@ -1,0 +1,1 @@
+"""Environments and tools of multi-turn episodes, each episode in a process of its own that may be killed."""

@@ -1,0 +1,164 @@
+"""Plays many episodes at once: all that wait for the policy are sampled together, then all calls are answered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core.component_calls import label_for
+from rlhf_core.environments.answers import Answers
+from rlhf_core.environments.episode import Episode
+from rlhf_core.environments.host import EnvironmentHost
+from rlhf_core.environments.journal import Journal
+from rlhf_core.errors import ConfigError
+from rlhf_core.messages import ToolCall
+from rlhf_core.models.prompt_format import Formatter
+from rlhf_core.turns import ToolResult, Turn
+from rlhf_core.types import FinishReason, PromptGroup, Rollout, SamplingParams
+
+if TYPE_CHECKING:
+    from rlhf_core.context import BuildContext
+    from rlhf_core.environments.agent_config import MultiTurnConfig
+    from rlhf_core.protocols import RolloutEngine
+
+
+class MultiTurnAgent:
+    """See :class:`MultiTurnConfig`.
+
+    Args:
+        config: limits and deadlines.
+        formatter: of the policy's tokenizer.
+        answers: asks the environment.
+        context: most tokens that the policy reads at once.
+    """
+
+    def __init__(self, config: MultiTurnConfig, formatter: Formatter, answers: Answers, context: int) -> None:
+        self.config, self.formatter, self.answers, self.context = config, formatter, answers, context
+
+    @classmethod
+    def from_config(cls, config: MultiTurnConfig, ctx: BuildContext) -> MultiTurnAgent:
+        """The agent of a run, with its environment in processes of its own.
+
+        Raises:
+            ConfigError: there is no environment.
+            PluginError: the environment cannot be built in a worker process.
+        """
+        environment = getattr(ctx.config, "environment", None)
+        if environment is None:
+            raise ConfigError("agent 'multi_turn' plays in an environment, and there is none", fix="--env tools")
+        registry = ctx.registry
+        spec: dict[str, Any] = {
+            "component": registry.selected("environment", environment).describe(),
+            "config": environment.model_dump(mode="json"),
+            "secrets": list(getattr(environment, "secrets", ())),
+            "only_core": registry.only_core,
+            "disabled": sorted(registry.disabled),
+            "memory_mb": config.memory_mb,
+            "run_dir": None if ctx.run_dir is None else str(ctx.run_dir),
+            "max_result_characters": config.max_result_characters,
+        }
+        label = label_for("environment", environment, registry)
+        host = EnvironmentHost(spec, label, config.workers, config.start_timeout_s)
+        answers = Answers(config, environment, host, Journal(ctx.run_dir, ctx.rank), label)
+        model = getattr(ctx.config, "model", None)
+        formatter = Formatter(ctx.policy.tokenizer, "auto" if model is None else model.prompt_format)
+        return cls(config, formatter, answers, ctx.policy.context)
+
+    def play(
+        self,
+        groups: Sequence[PromptGroup],
+        seeds: Sequence[Sequence[int]],
+        engine: RolloutEngine,
+        sampling: SamplingParams,
+        policy_version: int,
+    ) -> list[Rollout]:
+        """Return ``group_size`` episodes per group, group by group."""
+        episodes = [
+            Episode(group, index, seed, sampling.max_tokens, self.context)
+            for group, row in zip(groups, seeds, strict=True)
+            for index, seed in enumerate(row)
+        ]
+        try:
+            while live := [episode for episode in episodes if not episode.ended]:
+                self._turn(live, engine, sampling, policy_version)
+            rollouts = [episode.rollout(policy_version) for episode in episodes]
+            scores = self.answers.scores(episodes, rollouts, policy_version)
+            return [replace(rollout, score=score) for rollout, score in zip(rollouts, scores, strict=True)]
+        finally:
+            self.answers.release(episodes)
+
+    def _turn(self, live: Sequence[Episode], engine: RolloutEngine, sampling: SamplingParams, version: int) -> None:
+        """One turn of the policy in every episode, and what it reads next."""
+        requests = [episode.request(self.config.max_turn_tokens) for episode in live]
+        sampled = engine.generate(requests, sampling, version)
+        calling: list[tuple[Episode, Sequence[ToolCall]]] = []
+        silent: list[tuple[Episode, str]] = []
+        for episode, rollout in zip(live, sampled, strict=True):
+            cut = rollout.finish_reason is FinishReason.LENGTH
+            turn = self.formatter.parse(rollout.completion_ids, episode.tools, cut=cut, earlier=episode.calls)
+            episode.wrote(rollout, turn.message)
+            episode.calls += len(turn.calls)
+            if not turn.calls:
+                silent.append((episode, turn.content))
+            elif episode.policy_turns >= self.config.max_turns:
+                episode.end("max_turns")
+            elif episode.left < 1:
+                episode.end("length")
+            else:
+                calling.append((episode, turn.calls))
+        self._respond(silent, version)
+        for (episode, calls), results in zip(calling, self.answers.step(calling, version), strict=True):
+            self._tell(episode, calls, results)
+
+    def _respond(self, silent: Sequence[tuple[Episode, str]], version: int) -> None:
+        """Turns without calls: the last answer, unless the environment answers that too."""
+        for (episode, _), (result, seconds) in zip(silent, self.answers.respond(silent, version), strict=True):
+            if episode.ended:
+                continue
+            if result is None:
+                episode.end("answer")
+            elif episode.policy_turns >= self.config.max_turns:
+                episode.end("max_turns")
+            else:
+                message = {"role": "user", "content": result.content}
+                turn = Turn((0, 0), "user", message, result.score, result.status, seconds)
+                self._read(episode, [turn], done=result.done)
+
+    def _tell(self, episode: Episode, calls: Sequence[ToolCall], results: Sequence[tuple[ToolResult, float]]) -> None:
+        """Show the policy what came of its calls, in their order."""
+        if episode.ended:
+            return
+        turns = [
+            Turn((0, 0), "tool", _message(call, result), result.score, result.status, seconds)
+            for call, (result, seconds) in zip(calls, results, strict=True)
+        ]
+        self._read(episode, turns, done=any(result.done for result, _ in results))
+
+    def _read(self, episode: Episode, turns: Sequence[Turn], *, done: bool) -> None:
+        """Append messages to what the policy reads, or end the episode."""
+        messages = [*episode.messages, *(turn.message for turn in turns)]
+        bridge = self.formatter.bridge(episode.read, messages, episode.tools)
+        if not episode.was_told(bridge.ids, turns, new_context=bridge.new_segment):
+            episode.end("context_full")
+            return
+        episode.messages = messages
+        if done:
+            episode.end("done")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing; a checkpoint is being saved, so that older answers are not needed again."""
+        self.answers.journal.checkpoint()
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """End the environment's processes."""
+        self.answers.close()
+
+
+def _message(call: ToolCall, result: ToolResult) -> dict[str, Any]:
+    named = {"name": call.name} if call.name else {}
+    return {"role": "tool", "content": result.content, "tool_call_id": call.id, **named}

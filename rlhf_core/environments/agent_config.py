@@ -1,0 +1,41 @@
+"""Settings of the agent that plays episodes of several turns."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from rlhf_core.config.base import ComponentConfig
+
+
+class MultiTurnConfig(ComponentConfig):
+    """Plays episodes: the policy writes, its calls are answered by the run's environment, and it writes again.
+
+    An episode ends with a turn without calls (its last answer), when the environment says so, after ``max_turns``, or
+    when ``trainer.sampling.max_tokens`` is used up, which counts results too.
+    """
+
+    name: str = "multi_turn"
+    component: ClassVar[str] = "rlhf_core.environments.agent:MultiTurnAgent.from_config"
+    plays_environment: ClassVar[bool] = True
+    max_turns: int = Field(8, ge=1)
+    """Most turns of the policy; the calls of the last are not made."""
+    max_turn_tokens: int | None = Field(None, ge=1)
+    """Most tokens of one turn; None leaves it the rest of the episode's budget."""
+    max_calls: int = Field(16, ge=1)
+    """Most calls of one turn; the policy is told that the others were not made."""
+    max_result_characters: int = Field(8000, ge=1)
+    """A longer result is cut, and the policy is told so."""
+    call_timeout_s: float = Field(10.0, gt=0)
+    """Seconds for one answer of the environment; a late one is killed with all that it started."""
+    setup_timeout_s: float = Field(30.0, gt=0)
+    """Seconds for ``reset``."""
+    episode_timeout_s: float = Field(300.0, gt=0)
+    """Seconds that the environment may take in one episode, all calls together."""
+    start_timeout_s: float = Field(60.0, gt=0)
+    """Seconds to import and build the environment."""
+    workers: int = Field(16, ge=1)
+    """Episodes whose environments work at the same time."""
+    memory_mb: int | None = Field(4096, ge=64)
+    """Address space of an episode's process (Linux); None lifts the limit."""

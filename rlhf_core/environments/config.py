@@ -1,0 +1,153 @@
+"""Configurations of environments and tools; what they offer is known before anything is built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rlhf_core.config.base import ComponentConfig
+from rlhf_core.config.slots import component
+from rlhf_core.errors import ConfigError
+from rlhf_core.messages import Tool, tool_name
+
+if TYPE_CHECKING:
+    from rlhf_core.context import BuildContext
+
+ToolField = component("tool")
+
+
+def tool_spec(name: str, description: str, required: Sequence[str] | None = None, **parameters: Any) -> Tool:
+    """A tool as the chat template is given it, in OpenAI's form.
+
+    Args:
+        name: what a call names.
+        description: what it does, for the policy.
+        required: names of the parameters that a call must have; None means all.
+        parameters: name -> JSON type, such as ``"string"``, or a whole JSON schema.
+
+    Example:
+        tool_spec("search", "Finds a fact.", query="string")
+    """
+    properties = {key: {"type": value} if isinstance(value, str) else value for key, value in parameters.items()}
+    schema = {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties if required is None else required),
+        "additionalProperties": False,
+    }
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
+
+
+class EnvironmentConfig(ComponentConfig):
+    """Base of an environment's Config. It is built in a worker process: the context has a registry, no run config."""
+
+    tool_specs: ClassVar[Sequence[Tool]] = ()
+    """What the policy may call; see :func:`tool_spec`."""
+    scores: ClassVar[bool] = True
+    """It has a score of its own, which is the reward of a run where the user names no other."""
+    pure: ClassVar[bool] = False
+    """``step`` changes nothing outside of the object, so that a resumed episode may run its steps again. One that is
+    not has ``state_dict`` and ``load_state_dict``: its state is kept with every result, and no step is run twice."""
+    responds: ClassVar[bool] = False
+    """It has ``respond(text)``, which answers turns without calls: a user who talks, a game without tools."""
+    stateless: ClassVar[bool] = False
+    """Each call is answered from its arguments alone: an episode goes on, with a new process, after one was killed."""
+
+    def offered(self) -> Sequence[Tool]:
+        """The tools of every episode, with these settings."""
+        return self.tool_specs
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Environment variables with keys or tokens that its worker needs, which gets no others of that kind."""
+        return ()
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Refuse tools that cannot be offered."""
+        check_tools(self.offered(), self.name)
+
+
+class ToolConfig(ComponentConfig):
+    """Base of a tool's Config: one function that the policy may call."""
+
+    description: ClassVar[str] = ""
+    """What it does, for the policy."""
+    parameters: ClassVar[Mapping[str, Any]] = {}
+    """Name -> JSON type or schema; see :func:`tool_spec`."""
+    required: ClassVar[Sequence[str] | None] = None
+    """Parameters that a call must have; None means all."""
+
+    def spec(self) -> Tool:
+        """As the policy is offered it."""
+        return tool_spec(self.name.rpartition("/")[2], self.description, self.required, **self.parameters)
+
+
+class CalculatorConfig(ToolConfig):
+    """Evaluates arithmetic: + - * / // % ** and brackets."""
+
+    name: str = "calculator"
+    component: ClassVar[str] = "rlhf_core.environments.calculator:Calculator"
+    description: ClassVar[str] = "Evaluates an arithmetic expression."
+    parameters: ClassVar[Mapping[str, Any]] = {
+        "expression": {"type": "string", "description": "For example (2 + 3) * 7"}
+    }
+
+
+class ToolsEnvironmentConfig(EnvironmentConfig):
+    """Tools by name, and nothing else: the reward judges the last answer."""
+
+    name: str = "tools"
+    component: ClassVar[str] = "rlhf_core.environments.tools:ToolsEnvironment.from_config"
+    scores: ClassVar[bool] = False
+    stateless: ClassVar[bool] = True
+    pure: ClassVar[bool] = True
+    tools: tuple[ToolField, ...] = (CalculatorConfig(),)  # pyright: ignore[reportInvalidTypeForm]
+    """The tools, for example ``[calculator]``."""
+
+    def offered(self) -> Sequence[Tool]:
+        """The specification of each tool."""
+        return tuple(tool.spec() for tool in self.tools)
+
+
+class EnvironmentRewardConfig(ComponentConfig):
+    """Rewards an episode with its environment's own score, and the scores of its turns."""
+
+    name: str = "environment"
+    component: ClassVar[str] = "rlhf_core.environments.reward:EnvironmentReward"
+    turn_weight: float = 1.0
+    """Weight of the sum of the turns' own scores beside the episode's."""
+
+
+def check_tools(tools: Sequence[Tool], name: str) -> None:
+    """Refuse tools without a name or a schema, and two of one name.
+
+    Raises:
+        ConfigError: says which.
+    """
+    from jsonschema import Draft202012Validator, SchemaError
+
+    names: list[str] = []
+    for tool in tools:
+        try:
+            function = tool["function"]
+            names.append(tool_name(tool))
+            Draft202012Validator.check_schema(function["parameters"])
+        except (KeyError, TypeError) as error:
+            raise ConfigError(
+                f"a tool of environment '{name}' has no {error}",
+                why=f"it is {tool!r:.120}",
+                fix='write tool_spec("search", "Finds a fact.", query="string")',
+            ) from error
+        except SchemaError as error:
+            raise ConfigError(
+                f"tool '{names[-1]}' of environment '{name}' has parameters that are no JSON schema",
+                why=error.message,
+                fix="correct the tool's parameters",
+            ) from error
+    twice = sorted({n for n in names if names.count(n) > 1})
+    if twice:
+        raise ConfigError(
+            f"environment '{name}' offers two tools called '{twice[0]}'",
+            why="a call could mean either",
+            fix="give every tool a name of its own",
+        )

@@ -1,0 +1,51 @@
+"""An environment of tools: each call goes to the tool that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core.messages import ToolCall
+from rlhf_core.registry import check_component
+from rlhf_core.turns import ToolResult, TurnStatus
+from rlhf_core.types import Prompt, Sample, Score
+
+if TYPE_CHECKING:
+    from rlhf_core.context import BuildContext
+    from rlhf_core.environments.config import ToolsEnvironmentConfig
+
+
+class ToolsEnvironment:
+    """Calls tools; it has no score of its own.
+
+    Args:
+        tools: name -> what answers its calls.
+    """
+
+    def __init__(self, tools: Mapping[str, Any]) -> None:
+        self.tools = dict(tools)
+
+    @classmethod
+    def from_config(cls, config: ToolsEnvironmentConfig, ctx: BuildContext) -> ToolsEnvironment:
+        """Build every tool."""
+        built = {tool.name.rpartition("/")[2]: tool.build(ctx) for tool in config.tools}
+        for name, tool in built.items():
+            check_component("tool", tool, name)
+        return cls(built)
+
+    def reset(self, prompt: Prompt, seed: int) -> None:
+        """Nothing is kept between calls."""
+
+    def step(self, calls: Sequence[ToolCall]) -> list[ToolResult | str]:
+        """One result per call; what a tool raises is shown to the policy, which provoked it."""
+        return [self._answer(call) for call in calls]
+
+    def _answer(self, call: ToolCall) -> ToolResult | str:
+        try:
+            return self.tools[call.name].call(**call.arguments)
+        except Exception as error:
+            return ToolResult(f"Error: {type(error).__name__}: {error}", TurnStatus.ERROR)
+
+    def score(self, sample: Sample) -> Score | None:
+        """None: the run's reward judges the answer."""
+        return None
