@@ -150,7 +150,7 @@ def check_environment_fit(config: RunConfig) -> None:
         ConfigError: says which is missing.
     """
     plays = getattr(config.agent, "plays_environment", False)
-    if plays and config.environment is None:
+    if config.agent is not None and plays and config.environment is None:
         raise ConfigError(
             f"agent '{config.agent.name}' plays in an environment, and the run has none",
             fix="--env tools; rlhf plugins list --kind environment",

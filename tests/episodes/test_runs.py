@@ -100,7 +100,10 @@ def test_an_environment_brings_its_agent_and_its_reward(
     ("words", "says"),
     [
         (["--set", "agent.name=single_turn"], "would not be used by agent 'single_turn'"),
-        (["--env", "tools", "--set", "environment.tools=[calculator, calculator]"], "two tools called 'calculator'"),
+        (
+            ["--env", "tools", "--reward", "environment", "--set", "environment.tools=[calculator, calculator]"],
+            "two tools called 'calculator'",
+        ),
         (["--env", "nowhere"], "nowhere"),
         (["--set", "agent.max_turns=0"], "max_turns"),
         (["--model", "pocket"], "the chat template ignores tools"),
@@ -111,7 +114,17 @@ def test_what_cannot_work_is_refused_before_any_work(
 ) -> None:
     data = naughty / "prompts.jsonl"
     data.write_text("".join(json.dumps({"id": f"q{n}", "prompt": f"What is {n}?"}) + "\n" for n in range(24)))
-    kept = ["train", "--algo", "grpo", "--env", "effects", "--model", str(small_model), "--dataset", str(data)]
+    kept = [
+        "train",
+        "--algo",
+        "grpo",
+        *(() if "--env" in words else ("--env", "effects")),
+        "--model",
+        str(small_model),
+        "--dataset",
+        str(data),
+    ]
+    kept += ["--set", "trainer.rollout_batch_size=8", "--set", "trainer.group_size=4"]
     kept += ["--set", "trainer.sampling.max_tokens=40", "--run-dir", str(naughty / "run")]
     with pytest.raises(SystemExit) as done:
         main([*kept, *words, "--dry-run"])
