@@ -57,8 +57,8 @@ def _lengths(lengths: Mapping[str, Any], allowed: float) -> Iterator[str]:
         share = found["beyond"] / sum(row["rows"] for row in found["histogram"])
         yield ""
         yield (
-            f"tokens, {split}: {found['min']} to {found['max']}, half below {found['p50']}, 95% below {found['p95']}, "
-            f"99% below {found['p99']}"
+            f"tokens, {split}: {found['min']} to {found['max']}, half up to {found['p50']}, 95% up to {found['p95']}, "
+            f"99% up to {found['p99']}"
         )
         yield f"  {found['becomes']} beyond {found['limit']}: {found['beyond']} ({share:.1%}); {found['limit_from']}"
         if share > allowed and found["becomes"] == "dropped":

@@ -138,6 +138,14 @@ def test_lengths_and_what_is_beyond_the_limit(check: Check) -> None:
     assert result["lengths"]["train"]["limit"] == 256 - 48
 
 
+def test_a_share_of_the_rows_is_as_long_as_is_said(check: Check) -> None:
+    rows = [demo("What is 2 + 3?"), demo("What is 3 + 4?"), demo("What is 2 + 3? " + STORY * 3)]
+    found = check(rows, "--algo", "sft", *ALL)[1]["lengths"]["train"]
+    assert found["min"] == found["p50"] < found["max"], "two of three rows are as long"
+    assert found["p95"] == found["p99"] == found["max"], "two of three rows are not 95 %"
+    assert f"half up to {found['min']}, 95% up to {found['max']}" in check(rows, "--algo", "sft", *ALL, text=True)[1]
+
+
 def test_duplicates_exact_near_and_of_prompts(check: Check) -> None:
     rows = [
         *(demo(f"Tell me number {i}.", str(i)) for i in range(30)),
