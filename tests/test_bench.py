@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from scripts.bench import _processor, report_page
+from scripts.bench import _processor, report_page, strangers_path
 from scripts.bench.__main__ import RECORD, measure, names
 from scripts.bench._grpo_work import CASES, find
 from scripts.bench.step_time import table
@@ -110,3 +110,17 @@ def test_the_run_whose_page_is_measured_has_its_completions_in_the_trace_s_forma
     tokens = words or 2
     assert all(len(one["logprobs"]) == len(one["completion_ids"]) == one["tokens"] == tokens for one in completions)
     assert all(len(one["text"].split()) == (words or 1) for one in completions)
+
+
+def test_the_strangers_path_is_the_tutorials_and_its_table_is_the_records(tmp_path: Path) -> None:
+    steps = strangers_path.steps_of((strangers_path.ROOT / "docs/tutorial.md").read_text())
+    assert [s.language for s in steps].count("python") == 2
+    trained = [s.command.split("--algo ")[1].split()[0] for s in steps if s.command.startswith("rlhf train")]
+    assert trained == ["sft", "reward_model", "grpo"]
+    assert not any("\\" in s.command for s in steps if s.language == "bash")
+    env = {"PATH": "/usr/bin:/bin", "VIRTUAL_ENV": str(tmp_path)}
+    row = strangers_path.timed(strangers_path.Step("x", "echo no >&2; exit 3"), tmp_path, env)
+    assert (row["rc"], row["said"]) == (3, "no\n")
+    record = json.loads(strangers_path.RECORD.read_text())
+    assert all(row["rc"] == 0 for row in record["steps"])
+    assert strangers_path.table(record) in (strangers_path.ROOT / "docs/results.md").read_text()
