@@ -1,0 +1,137 @@
+"""Many episodes whose tools hang or crash now and then: none is lost, no process is left, neighbours are undisturbed.
+
+    python -m scripts.audit.tool_faults --episodes 10000
+
+Episodes are played in batches of 200 by the agent ``multi_turn`` in the environment ``faulty`` of a throw-away
+distribution; a stand-in engine writes one call and an answer. Of every 200 calls two hang and one crashes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from rlhf_core.environments.agent_config import MultiTurnConfig
+from rlhf_core.models.config import ModelConfig
+from rlhf_core.models.load import load_tokenizer
+from rlhf_core.models.prompt_format import Formatter
+from rlhf_core.registry import Registry
+from rlhf_core.testing import make_context
+from rlhf_core.types import FinishReason, Prompt, PromptGroup, Rollout, SamplingParams
+from rlhf_core.verifiers.worker_handle import descendants
+
+MODULE = """
+import ctypes, time
+from typing import ClassVar
+from rlhf_core.api import EnvironmentConfig, tool_spec
+
+class FaultyConfig(EnvironmentConfig):
+    name: str = "faulty"
+    component: ClassVar[str] = "faulty_environment:Faulty"
+    tool_specs: ClassVar = (tool_spec("run", "Runs.", number="integer"),)
+    pure: ClassVar[bool] = True
+
+class Faulty:
+    def reset(self, prompt, seed): self.number = -1
+    def step(self, calls):
+        self.number = calls[0].arguments["number"]
+        if self.number % 200 in (17, 117): time.sleep(600)
+        if self.number % 200 == 59: ctypes.string_at(0)
+        return [str(self.number)]
+    def score(self, sample): return float(self.number)
+"""
+BATCH = 200
+
+
+class _Engine:
+    """Writes a call, then an answer."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self.lengths: dict[str, int] = {}
+
+    def generate(self, requests: Any, sampling: SamplingParams, policy_version: int) -> list[Rollout]:
+        """One turn per request."""
+        return [self._one(request, policy_version) for request in requests]
+
+    def _one(self, request: Any, version: int) -> Rollout:
+        first = len(request.prompt_ids) == self.lengths[request.prompt_id]
+        number = request.prompt_id
+        text = (
+            f'<tool_call>\n{{"name": "run", "arguments": {{"number": {number}}}}}\n</tool_call>' if first else "Done."
+        )
+        ids = (*self.tokenizer.encode(text, add_special_tokens=False), self.tokenizer.eos_token_id)
+        logprobs = np.full(len(ids), -1, np.float32)
+        return Rollout(
+            number,
+            request.group_index,
+            request.prompt_ids,
+            ids,
+            logprobs,
+            version,
+            FinishReason.EOS,
+            text,
+            request.seed,
+        )
+
+
+def play(episodes: int, folder: Path) -> dict[str, Any]:
+    """Play so many episodes, and count what became of them."""
+    (folder / "faulty_environment.py").write_text(MODULE)
+    info = folder / "faulty_environment-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty-environment\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[rlhf.environment]\nfaulty = faulty_environment:FaultyConfig\n")
+    sys.path.insert(0, str(folder))
+    tokenizer = load_tokenizer(ModelConfig(path="pocket", chat_template="hermes"))
+    registry = Registry(disabled=())
+    environment = registry.load("environment", "faulty")()
+    policy = SimpleNamespace(tokenizer=tokenizer, model=None, context=4096)
+    config = SimpleNamespace(environment=environment, model=ModelConfig())
+    agent = MultiTurnConfig(call_timeout_s=2.0, workers=16).build(
+        make_context(registry=registry, config=config, policy=policy)
+    )
+    formatter, engine, statuses = Formatter(tokenizer, "auto"), _Engine(tokenizer), Counter[str]()
+    wrong, began = 0, time.monotonic()
+    try:
+        for start in range(0, episodes, BATCH):
+            names = [str(n) for n in range(start, min(start + BATCH, episodes))]
+            prompts = [Prompt(name, ({"role": "user", "content": "?"},), tools=environment.offered()) for name in names]
+            groups = [PromptGroup(prompt, formatter.encode_prompt(prompt), 1) for prompt in prompts]
+            engine.lengths = {group.prompt.id: len(group.token_ids) for group in groups}
+            seeds = [[int(name) + 1] for name in names]
+            for rollout in agent.play(groups, seeds, engine, SamplingParams(max_tokens=400), 0):
+                assert rollout.score is not None
+                statuses[rollout.score.status.value] += 1
+                wrong += rollout.score.ok and rollout.score.value != float(rollout.prompt_id)
+    finally:
+        agent.close()
+    return {
+        "episodes": sum(statuses.values()),
+        "statuses": dict(statuses),
+        "wrong": wrong,
+        "processes_left": len(descendants(os.getpid())),
+        "milliseconds_per_episode": 1000 * (time.monotonic() - began) / max(1, episodes),
+    }
+
+
+def main() -> None:
+    """Print what became of the episodes."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--episodes", type=int, default=10_000)
+    count = parser.parse_args().episodes
+    with tempfile.TemporaryDirectory() as folder:
+        print(play(count, Path(folder)))
+
+
+if __name__ == "__main__":
+    main()
