@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from rlhf_core.cli.common import Choice
 if TYPE_CHECKING:
     from rlhf_core.cli.prompt_input import PromptRow
     from rlhf_core.models.load import LoadedModel
+    from rlhf_core.models.prompt_format import Formatter
     from rlhf_core.types import Prompt, Rollout, SamplingParams
 
 PROMPT_COLUMNS = ("prompt", "messages", "question", "conversations", "instruction", "input", "system")
@@ -80,6 +81,7 @@ def generate(
     from rlhf_core.models.config import ModelConfig
     from rlhf_core.models.load import load_policy
     from rlhf_core.models.places import planned_format
+    from rlhf_core.models.prompt_format import Formatter
     from rlhf_core.types import SamplingParams
 
     set_up_logging()
@@ -104,11 +106,12 @@ def generate(
         stop=tuple(stop),
     )
     rollouts = sample_completions(policy, prompts, sampling, n, seed, prompt_format)
+    formatter = Formatter(policy.tokenizer, prompt_format)
     groups = [rollouts[i * n : i * n + n] for i in range(len(prompts))]
     if out is not None:
-        _write(out, [line for row, group in zip(rows, groups) for line in _flat_rows(row, group)])
+        _write(out, [line for row, group in zip(rows, groups) for line in _flat_rows(row, group, formatter)])
         return
-    shown = [_row(prompt, group) for prompt, group in zip(prompts, groups)]
+    shown = [_row(prompt, group, formatter) for prompt, group in zip(prompts, groups)]
     if as_json:
         emit_json(shown)
         return
@@ -116,11 +119,16 @@ def generate(
         _print(row)
 
 
-def _flat_rows(asked: PromptRow, rollouts: Sequence[Rollout]) -> list[dict[str, Any]]:
+def _flat_rows(asked: PromptRow, rollouts: Sequence[Rollout], formatter: Formatter) -> list[dict[str, Any]]:
     """A row for each completion, which `rlhf reward score --input` reads."""
-    row = _row(asked.prompt, rollouts)
+    row = _row(asked.prompt, rollouts, formatter)
     columns = {k: v for k, v in asked.row.items() if k not in PROMPT_COLUMNS}
-    shared = {**columns, "id": row["id"], "messages": row["messages"]}
+    shared = {
+        **columns,
+        "id": row["id"],
+        "messages": row["messages"],
+        **({"tools": row["tools"]} if "tools" in row else {}),
+    }
     return [{**shared, "completion": one.pop("text"), **one} for one in row["completions"]]
 
 
@@ -169,7 +177,9 @@ def sample_completions(
     return engine.generate(requests, sampling, 0)
 
 
-def _row(prompt: Prompt, rollouts: Sequence[Rollout]) -> dict[str, Any]:
+def _row(prompt: Prompt, rollouts: Sequence[Rollout], formatter: Formatter) -> dict[str, Any]:
+    from rlhf_core.data.row_forms import to_row
+
     completions = [
         {
             "text": r.text,
@@ -177,14 +187,38 @@ def _row(prompt: Prompt, rollouts: Sequence[Rollout]) -> dict[str, Any]:
             "tokens": len(r.completion_ids),
             "seed": r.seed,
             "logprob": float(r.logprobs_T.sum()),
+            **_calls(r, prompt, formatter),
         }
         for r in rollouts
     ]
-    return {"id": prompt.id, "messages": [dict(m) for m in prompt.messages], "completions": completions}
+    return {"id": prompt.id, **to_row(prompt.messages, prompt.tools), "completions": completions}
+
+
+def _calls(rollout: Rollout, prompt: Prompt, formatter: Formatter) -> dict[str, Any]:
+    """What a completion calls, as its tokens say it, those that cannot run with what is wrong; {} without tools."""
+    from rlhf_core.types import FinishReason
+
+    if not prompt.tools:
+        return {}
+    cut = rollout.finish_reason is FinishReason.LENGTH
+    turn = formatter.parse(rollout.completion_ids, prompt.tools, cut=cut)
+    rows = [{**call.as_json()["function"], **({"error": call.error} if call.error else {})} for call in turn.calls]
+    return {"content": turn.content, "calls": rows}
+
+
+def call_line(name: str, arguments: Mapping[str, Any], error: str = "") -> str:
+    """A call for people. Example: ``call add {"a": 2}``"""
+    import json
+
+    said = f"call {name or '?'} {json.dumps(arguments, ensure_ascii=False)}"
+    return f"{said}  [cannot run: {error}]" if error else said
 
 
 def _print(row: dict[str, Any]) -> None:
-    click.secho(row["messages"][-1]["content"], bold=True)
+    click.secho(row["messages"][-1]["content"] or "", bold=True)
     for one in row["completions"]:
         cut = "  [cut at --max-tokens]" if one["finish_reason"] == "length" else ""
-        click.echo(f"  {one['text']}{cut}")
+        calls = one.get("calls", [])
+        click.echo(f"  {one['content'] if calls else one['text']}{cut}")
+        for call in calls:
+            click.echo(f"  {call_line(call['name'], call['arguments'], call.get('error', ''))}")

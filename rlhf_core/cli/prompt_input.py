@@ -71,7 +71,7 @@ def _rows_of(file: str, lines: bool) -> list[PromptRow]:
     read: list[PromptRow] = []
     for i, (row, place) in enumerate(zip(rows, places)):
         record = RawRow(row, i, f"{name}, {place}")
-        prompt = Prompt(str(row.get("id", f"{stem}/{i}")), reader.prompt(record))
+        prompt = Prompt(str(row.get("id", f"{stem}/{i}")), reader.prompt(record), tools=reader.tools(record))
         if not prompt.text.strip():
             raise DatasetError("a prompt is empty", where=record.where, fix="fill or remove that row")
         read.append(PromptRow(prompt, row))

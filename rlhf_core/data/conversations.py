@@ -3,20 +3,41 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlhf_core.data.schema import PROMPT_COLUMNS, RawRow, RowReader, UnusableRow
 from rlhf_core.errors import DatasetError
 from rlhf_core.messages import message_text
 from rlhf_core.types import Message
 
-Side = tuple[tuple[Message, ...], str]
+
+class Side(NamedTuple):
+    """A conversation up to its last answer, and the answer.
+
+    Example:
+        Side(({"role": "user", "content": "2 + 2?"},), "4")
+    """
+
+    prompt: tuple[Message, ...]
+    text: str
+    turn: Message | None = None
+    """The answer whole, where it is more than a text: it makes calls, or has reasoning."""
+
+
+class PairSides(NamedTuple):
+    """What a row of preferences holds."""
+
+    prompt: tuple[Message, ...]
+    chosen: Side
+    rejected: Side
+
+
 _TURN = re.compile(r"\n\n(Human|Assistant):")
 _START = re.compile(r"\s*Human:")
 
 
-def read_pair(reader: RowReader, record: RawRow) -> tuple[tuple[Message, ...], str, str]:
-    """(prompt, chosen, rejected) from text columns, whole conversations, ShareGPT, or Human/Assistant transcripts.
+def read_pair(reader: RowReader, record: RawRow) -> PairSides:
+    """Prompt, chosen and rejected from text columns, whole conversations, ShareGPT, or Human/Assistant transcripts.
 
     Raises:
         DatasetError: a column is missing or a turn is malformed.
@@ -33,9 +54,9 @@ def read_pair(reader: RowReader, record: RawRow) -> tuple[tuple[Message, ...], s
         raise reader.missing("prompt", record, "chosen and rejected are single turns; ")
     if not chosen[1].strip() or not rejected[1].strip():
         raise UnusableRow("pairs_empty_completion", "chosen or rejected is empty")
-    if chosen[1] == rejected[1]:
+    if chosen[1:] == rejected[1:]:
         raise UnusableRow("pairs_identical", "chosen and rejected are the same")
-    return chosen[0] or prompt_turns, chosen[1], rejected[1]
+    return PairSides(chosen.prompt or prompt_turns, chosen, rejected)
 
 
 def read_verdict(reader: RowReader, record: RawRow) -> bool:
@@ -67,12 +88,12 @@ def read_demonstration(reader: RowReader, record: RawRow) -> Side:
         side = _split(reader.prompt(record))
     elif given is None and reader.find(record, "chosen") and not reader.find(record, "answer"):
         inner = _side(reader, record, reader.need(record, "chosen"))
-        side = (inner[0] or reader.prompt(record), inner[1])
+        side = inner._replace(prompt=inner.prompt or reader.prompt(record))
     else:
         text = given if given is not None else reader.need(record, "completion", "answer")
-        before, last = ((), text) if isinstance(text, str) else _split(reader.messages(text, record))
-        side = ((*reader.prompt(record), *before), last)
-    if not side[1].strip():
+        side = Side((), text) if isinstance(text, str) else _split(reader.messages(text, record))
+        side = side._replace(prompt=(*reader.prompt(record), *side.prompt))
+    if not side.text.strip():
         raise UnusableRow("demonstrations_empty", "the completion is empty")
     return side
 
@@ -93,17 +114,18 @@ def read_prompt(reader: RowReader, record: RawRow) -> tuple[tuple[Message, ...],
 def _side(reader: RowReader, record: RawRow, value: Any) -> Side:
     """One side of a pair: (turns before the last, last turn)."""
     if isinstance(value, str):
-        return transcript(value) if _START.match(value) and _TURN.search(value) else ((), value)
+        return Side(*transcript(value)) if _START.match(value) and _TURN.search(value) else Side((), value)
     return _split(reader.messages(value, record))
 
 
 def _split(turns: tuple[Message, ...]) -> Side:
     if turns[-1]["role"] != "assistant":
         raise UnusableRow("conversation_without_answer", f"the last turn is the {turns[-1]['role']}'s")
-    return turns[:-1], turns[-1]["content"]
+    last = turns[-1]
+    return Side(turns[:-1], message_text(last), last if last.get("tool_calls") or last.get("reasoning") else None)
 
 
-def transcript(text: str) -> Side:
+def transcript(text: str) -> tuple[tuple[Message, ...], str]:
     r"""Split ``"\n\nHuman: ...\n\nAssistant: ..."`` at its last turn.
 
     Raises:
@@ -118,4 +140,4 @@ def transcript(text: str) -> Side:
         {"role": "user" if speaker == "Human" else "assistant", "content": content.strip()}
         for speaker, content in zip(pieces[1::2], pieces[2::2])
     )
-    return _split(turns)
+    return _split(turns)[:2]

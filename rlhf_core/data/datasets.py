@@ -14,6 +14,7 @@ from rlhf_core.data.conversations import read_demonstration, read_pair, read_pro
 from rlhf_core.data.files import refuse_row
 from rlhf_core.data.length_filter import refuse_too_many
 from rlhf_core.data.mixture import fingerprint
+from rlhf_core.data.replies import replies
 from rlhf_core.data.schema import RawRow, UnusableRow
 from rlhf_core.data.source import Source
 from rlhf_core.errors import DatasetError
@@ -234,9 +235,13 @@ class Datasets:
         if bad:
             self.counts["columns_not_json"] = max(self.counts["columns_not_json"], len(bad))
         conversation = source.conversation(turns)
-        if conversation[-1]["content"] != last["content"]:
-            meta = {"prompt": last["content"], **meta}  # as the row has it: a verifier may need it without the template
-        return Prompt(source.name(record, split), conversation, answer, source.label, meta)
+        if message_text(conversation[-1]) != message_text(last):
+            meta = {
+                "prompt": message_text(last),
+                **meta,
+            }  # as the row has it: a verifier may need it
+        tools = source.reader.tools(record)
+        return Prompt(source.name(record, split), conversation, answer, source.label, meta, tools=tools)
 
     def _pair(self, source: Source, record: RawRow, split: str) -> PreferencePair:
         prompt, chosen, rejected = read_pair(source.reader, record)
@@ -247,25 +252,31 @@ class Datasets:
         except (TypeError, ValueError) as error:
             raise DatasetError(f"margin {margin!r} is not a number", where=record.where) from error
         name = source.name(record, split)
-        return PreferencePair(name, source.conversation(prompt), chosen, rejected, size, source.label)
+        texts, turns = (chosen.text, rejected.text), (chosen.turn, rejected.turn)
+        tools = source.reader.tools(record)
+        return PreferencePair(name, source.conversation(prompt), *texts, size, source.label, tools, *turns)
 
     def _unpaired(self, source: Source, record: RawRow, split: str) -> list[UnpairedPreference]:
         name = source.name(record, split)
         if source.reader.find(record, "chosen") and not source.reader.find(record, "label"):
             pair = self._pair(source, record, split)
             return [
-                UnpairedPreference(f"{name}#{side}", pair.prompt, text, side == "chosen", source.label)
-                for side, text in (("chosen", pair.chosen), ("rejected", pair.rejected))
+                UnpairedPreference(
+                    f"{name}#{side}", pair.prompt, text, side == "chosen", source.label, pair.tools, turn
+                )
+                for side, (text, turn) in zip(("chosen", "rejected"), replies(pair))
             ]
         verdict = read_verdict(source.reader, record)
-        prompt, text = read_demonstration(source.reader, record)
+        prompt, text, turn = read_demonstration(source.reader, record)
         check_filled(prompt, record)
-        return [UnpairedPreference(name, source.conversation(prompt), text, verdict, source.label)]
+        tools = source.reader.tools(record)
+        return [UnpairedPreference(name, source.conversation(prompt), text, verdict, source.label, tools, turn)]
 
     def _demonstration(self, source: Source, record: RawRow, split: str) -> Demonstration:
-        prompt, text = read_demonstration(source.reader, record)
+        prompt, text, turn = read_demonstration(source.reader, record)
         check_filled(prompt, record)
-        return Demonstration(source.name(record, split), source.conversation(prompt), text, source.label)
+        tools = source.reader.tools(record)
+        return Demonstration(source.name(record, split), source.conversation(prompt), text, source.label, tools, turn)
 
     def check_lengths(
         self, sizes: Sequence[tuple[str, str, int]], room: int, why: str, fix: str, *, context: int | None = None

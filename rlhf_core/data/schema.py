@@ -7,38 +7,18 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from rlhf_core.data.turns import read_turns
 from rlhf_core.errors import DatasetError, did_you_mean
-from rlhf_core.types import Message
+from rlhf_core.messages import Message, Tool
+from rlhf_core.toolcalls.check import read_tools
 
 PATTERN_TIMEOUT_S = 5.0
 """For cutting one answer out of its column."""
 
 Row = Mapping[str, Any]
-ROLES = {
-    "human": "user",
-    "user": "user",
-    "gpt": "assistant",
-    "assistant": "assistant",
-    "chatgpt": "assistant",
-    "bot": "assistant",
-    "model": "assistant",
-    "system": "system",
-    "developer": "system",
-    "tool": "tool",
-    "observation": "tool",
-}
-UNREAD = {
-    "tool_calls": "calls of tools are not read yet; write it into the turn's content, as the model is to write it",
-    "function_call": "calls of tools are not read yet; write it into the turn's content, as the model is to write it",
-    "reasoning_content": "write the reasoning into the turn's content, for example between <think> and </think>",
-    "thinking": "write the reasoning into the turn's content, for example between <think> and </think>",
-    "images": "only text is read",
-    "audio": "only text is read",
-    "videos": "only text is read",
-}
-"""What a turn may hold beside its text that would be lost -> what to do about it."""
 PROMPT_COLUMNS = ("prompt", "messages", "question", "conversations", "instruction")
 """Where a prompt is looked for, in this order."""
+TOOL_COLUMNS = ("tools", "functions")
 KNOWN_COLUMNS = (*PROMPT_COLUMNS, "input", "system", "id", "answer", "chosen", "rejected")
 """Columns that mean something to every reader; the others are a row's further columns."""
 
@@ -155,34 +135,41 @@ class RowReader:
         return tuple({"role": role, "content": s} for r in rounds for role, s in zip(("user", "assistant"), r))
 
     def messages(self, turns: Any, record: RawRow) -> tuple[Message, ...]:
-        """Normalise OpenAI and ShareGPT turns.
+        """Normalise OpenAI, ShareGPT, Anthropic and Hermes turns.
 
         Raises:
             DatasetError: a turn without a known role or without text; an empty list.
         """
-        normalised = tuple(self._turn(t, record) for t in (turns if isinstance(turns, (list, tuple)) else [turns]))
+        rows: Sequence[Any] = turns if isinstance(turns, (list, tuple)) else [turns]
+        if len(rows) == 1 and isinstance(rows[0], (list, tuple)):  # BFCL: a list of rounds, of which there is one
+            rows = rows[0]
+        normalised = read_turns(rows, record.where, tools=self.tool_column(record) is not None)
         if not normalised:
             raise DatasetError("a conversation has no turns", where=record.where, fix="remove or fill that row")
         return normalised
 
-    def _turn(self, turn: Any, record: RawRow) -> Message:
-        role, content = None, None
-        if isinstance(turn, Mapping):
-            if lost := next((key for key in UNREAD if turn.get(key)), None):
-                raise DatasetError(
-                    f"a turn has {lost} beside its text, which would be lost", where=record.where, fix=UNREAD[lost]
-                )
-            role = ROLES.get(str(turn.get("role", turn.get("from", ""))).lower())
-            content = turn_text(turn.get("content", turn.get("value")))
-        if role is None or content is None:
-            raise DatasetError(
-                "a turn is not {role: user | assistant | system | tool, content: text}",
-                where=record.where,
-                why=f"got {str(turn)[:80]}",
-                fix="only text is read; roles of other names can be "
-                + ", ".join(sorted(set(ROLES) - set(ROLES.values()))),
-            )
-        return {"role": role, "content": content}
+    def tools(self, record: RawRow) -> tuple[Tool, ...]:
+        """The tools that a row offers, in ``tools`` (or ``functions``), a list of schemas or one as JSON text.
+
+        Such a column that holds something else (names, an empty list) is a further column, unless it is mapped.
+
+        Raises:
+            DatasetError: a tool has no name or schema, two have one name, or the text is no JSON.
+        """
+        column = self.tool_column(record)
+        return () if column is None else read_tools(self.get(record, column), record.where)
+
+    def tool_column(self, record: RawRow) -> str | None:
+        """Which of our names for it holds the row's tools."""
+        row = dict(record.row.items())  # looked at, not read yet
+        values = {c: _inside(row, self.columns.get(c, c)) for c in TOOL_COLUMNS}
+        column, value = next(((c, v) for c, v in values.items() if v is not None), (None, None))
+        if column is None:
+            return None
+        if isinstance(value, str):
+            return column if value.strip()[:1] in ("[", "{") and value.strip() not in ("[]", "{}") else None
+        rows = value if isinstance(value, (list, tuple)) else [value]
+        return column if rows and (column in self.columns or all(isinstance(row, Mapping) for row in rows)) else None
 
     def answer(self, record: RawRow, pattern: str | None) -> str | None:
         """Reference answer, cut out by ``pattern`` when given.
@@ -221,7 +208,8 @@ class RowReader:
             used: columns that are no further ones either, besides :data:`KNOWN_COLUMNS`.
         """
         ours = {theirs: name for name, theirs in self.columns.items()}
-        skip = {self.columns.get(c, c) for c in (*KNOWN_COLUMNS, *used)}
+        tools = self.tool_column(record)
+        skip = {self.columns.get(c, c) for c in (*KNOWN_COLUMNS, *used, *([tools] if tools else []))}
         rest = {ours.get(name, name): value for name, value in record.row.items() if name not in skip}
         nested = {name: theirs for name, theirs in self.columns.items() if theirs not in record.row}
         rest |= {name: _inside(record.row, theirs) for name, theirs in nested.items() if theirs not in skip}
@@ -246,16 +234,6 @@ def _inside(row: Row, name: str) -> Any:
 
 def _has(row: Row, name: str) -> bool:
     return name in row or _inside(row, name) is not None
-
-
-def turn_text(content: Any) -> str | None:
-    """Text of a turn, also when given in parts; None when there is something else than text."""
-    if isinstance(content, str):
-        return content
-    parts = content if isinstance(content, list) else []
-    if parts and all(isinstance(p, Mapping) and p.get("type") == "text" for p in parts):
-        return "".join(str(p.get("text", "")) for p in parts)
-    return None
 
 
 def is_json(value: Any) -> bool:

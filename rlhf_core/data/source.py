@@ -17,9 +17,9 @@ from rlhf_core.contracts import UNORDERED, check_rows
 from rlhf_core.data.held_out import is_held_out, row_key
 from rlhf_core.data.schema import RawRow, RowReader
 from rlhf_core.errors import DatasetError
+from rlhf_core.messages import Message, content_of
 from rlhf_core.protocols import DatasetSource
 from rlhf_core.registry import check_component
-from rlhf_core.types import Message
 
 PLAIN_NAMES = frozenset({"train", "test", "validation", "val", "dev", "data", "dataset", "pairs", "prompts", "main"})
 """Names that do not identify the dataset a file belongs to; its folder's name is better."""
@@ -125,7 +125,7 @@ class Source:
     def conversation(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
         """Apply prompt template and system prompt."""
         if self.settings.prompt_template:
-            text = self.settings.prompt_template.replace("{prompt}", messages[-1]["content"])
+            text = self.settings.prompt_template.replace("{prompt}", content_of(messages[-1]))
             messages = (*messages[:-1], {**messages[-1], "content": text})
         if self.shared.system_prompt and messages[0]["role"] != "system":
             messages = ({"role": "system", "content": self.shared.system_prompt}, *messages)

@@ -239,7 +239,8 @@ def _prompts(given: Sequence[Any]) -> list[Prompt]:
         elif isinstance(one, str):
             prompts.append(Prompt(f"prompt/{i}", ({"role": "user", "content": one},)))
         else:
-            prompts.append(Prompt(f"prompt/{i}", reader.prompt(RawRow(one, i, f"prompts[{i}]"))))
+            row = RawRow(one, i, f"prompts[{i}]")
+            prompts.append(Prompt(f"prompt/{i}", reader.prompt(row), tools=reader.tools(row)))
         if not prompts[-1].text.strip():
             raise ConfigError(f"prompts[{i}] is empty", fix="fill it or leave it out")
     return prompts

@@ -13,7 +13,7 @@ from rlhf_core.cli.main import main
 
 Check = Callable[..., tuple[int, Any]]
 STORY = "the quick brown fox jumps over the lazy dog while seven green parrots watch from a tall old oak tree"
-CALLS = [{"id": "1", "function": {"name": "weather"}}]
+CALLS = [{"id": "1", "function": {"name": "weather", "arguments": "{city"}}]
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_all_broken_rows_are_named_with_their_lines(check: Check) -> None:
         turns("Hi", "I look it up.", tool_calls=CALLS),
         "[1]\n",
         {"messages": [{"role": "alien", "content": "Hi"}]},
-        turns("Why?", "Because.", reasoning_content="hm"),
+        turns("Why?", "Because.", images=["a.png"]),
         demo("", "5"),
         {"answer": "5"},
     ]
@@ -66,9 +66,9 @@ def test_all_broken_rows_are_named_with_their_lines(check: Check) -> None:
     assert told == {
         ("", "train.jsonl:2: not valid JSON: Expecting property name enclosed in double quotes"),
         ("", "train.jsonl:4: expected an object, got list"),
-        ("train.jsonl, line 3", "a turn has tool_calls beside its text, which would be lost"),
+        ("train.jsonl, line 3", "the arguments of a call of 'weather' are not valid JSON"),
         ("train.jsonl, line 5", "a turn is not {role: user | assistant | system | tool, content: text}"),
-        ("train.jsonl, line 6", "a turn has reasoning_content beside its text, which would be lost"),
+        ("train.jsonl, line 6", "a turn has images beside its text, which would be lost"),
         ("train.jsonl, line 7", "the prompt is empty"),
         ("train.jsonl, line 8", "dataset 'jsonl' has no column 'prompt'"),
     }
@@ -79,13 +79,13 @@ def test_all_broken_rows_are_named_with_their_lines(check: Check) -> None:
     assert "and 5 more; --broken 7 shows all" in text
 
 
-def test_training_refuses_calls_of_tools_with_the_same_words(check: Check, capsys: pytest.CaptureFixture[str]) -> None:
+def test_training_refuses_broken_calls_with_the_same_words(check: Check, capsys: pytest.CaptureFixture[str]) -> None:
     check([turns("Hi", "I look it up.", tool_calls=CALLS)], "--algo", "sft")
     with pytest.raises(SystemExit) as done:
         main(["train", "--algo", "sft", "--dataset", "train.jsonl", "--run-dir", "run"])
     err = capsys.readouterr().err
     assert done.value.code == 2
-    assert "a turn has tool_calls beside its text" in err
+    assert "the arguments of a call of 'weather' are not valid JSON" in err
     assert "train.jsonl, line 1" in err
 
 
