@@ -83,7 +83,7 @@ def short(text: str) -> str:
     """An absolute path by its end, user and password of an address left out; any other text as it is.
 
     Example:
-        >>> short("/home/ada/secret/sft/final"), short("/home/ada/train.jsonl"), short("data/train.jsonl")
+        >>> short("/srv/ada/secret/sft/final"), short("/srv/ada/train.jsonl"), short("data/train.jsonl")
         ('.../sft/final', '.../train.jsonl', 'data/train.jsonl')
     """
     if ABSOLUTE.match(text) and "\n" not in text:

@@ -87,7 +87,7 @@ def test_a_run_has_a_card(lora_run: Path) -> None:
 
 
 def test_what_others_see_of_a_path_is_its_end() -> None:
-    given = ["/home/ada/sft/final", "~/a.jsonl", "/data/secret/a.jsonl", "C:\\ada\\a.jsonl", "https://ada:pw@host/v1"]
+    given = ["/srv/ada/sft/final", "~/a.jsonl", "/data/secret/a.jsonl", "C:\\ada\\a.jsonl", "https://ada:pw@host/v1"]
     cut = [".../sft/final", ".../a.jsonl", ".../a.jsonl", ".../a.jsonl", "https://***@host/v1"]
     assert shortened({"x": given}) == {"x": cut}
     kept = ["org/model", "runs/sft", "pocket/assistant", "</s>", "/no_think", "a /b/c", "/ or / and", 1, None]
