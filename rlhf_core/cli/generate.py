@@ -188,6 +188,7 @@ def _row(prompt: Prompt, rollouts: Sequence[Rollout], formatter: Formatter) -> d
             "seed": r.seed,
             "logprob": float(r.logprobs_T.sum()),
             **_calls(r, prompt, formatter),
+            **({"audio": r.media[0].path} if r.media else {}),
         }
         for r in rollouts
     ]
@@ -219,6 +220,6 @@ def _print(row: dict[str, Any]) -> None:
     for one in row["completions"]:
         cut = "  [cut at --max-tokens]" if one["finish_reason"] == "length" else ""
         calls = one.get("calls", [])
-        click.echo(f"  {one['content'] if calls else one['text']}{cut}")
+        click.echo(f"  {one['content'] if calls else one.get('audio', one['text'])}{cut}")
         for call in calls:
             click.echo(f"  {call_line(call['name'], call['arguments'], call.get('error', ''))}")

@@ -92,6 +92,7 @@ def answer(policy: LoadedModel, prompts: Sequence[Prompt], start: int, setup: Ev
             "id": prompt.id,
             "prompt": prompt.text,
             "completion": rollout.text,
+            **({"audio": rollout.media[0].path} if rollout.media else {}),
             "tokens": len(rollout.completion_ids),
             "finish_reason": rollout.finish_reason.value,
             **score_row(score),

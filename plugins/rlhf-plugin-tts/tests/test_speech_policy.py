@@ -11,9 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+from click.testing import CliRunner
 
 from rlhf_core import train
 from rlhf_core.api import Media, ModelConfig, ModelError, Prompt, RolloutRequest, Sample, SamplingParams
+from rlhf_core.cli.main import cli
 from rlhf_core.sdk import Formatter, NativeEngine, load_policy
 from rlhf_plugin_tts import keep as kept_sounds
 from rlhf_plugin_tts.audio import read_clip
@@ -49,6 +51,17 @@ def test_a_rollout_holds_its_sound(tmp_path: Path) -> None:
     assert first.media[0].path != second.media[0].path
     again = engine.generate(requests[:1], SamplingParams(max_tokens=60), 0)[0]
     assert again.media == first.media
+
+
+def test_generated_clips_are_rows_that_rewards_score(tmp_path: Path) -> None:
+    voice, out = str(untrained(tmp_path / "voice")), str(tmp_path / "said.jsonl")
+    asked = ["generate", "--prompt", "Close the door.", "--model", voice, "--n", "2", "--max-tokens", "40"]
+    assert CliRunner().invoke(cli, [*asked, "--out", out]).exit_code == 0
+    shown = CliRunner().invoke(cli, asked).output
+    rows = [json.loads(line) for line in Path(out).read_text().splitlines()]
+    assert all(Path(row["audio"]).is_file() and row["audio"] in shown for row in rows)
+    scored = CliRunner().invoke(cli, ["reward", "score", "--reward", "duration", "--input", out])
+    assert scored.exit_code == 0, scored.output
 
 
 def test_a_completion_that_says_nothing_is_silence(tmp_path: Path) -> None:
