@@ -66,7 +66,7 @@ def choose_format(tokenizer: Any, name: str = "auto") -> ToolFormat:
     if written:
         log.warning(
             "no installed tool format reads calls as the chat template writes them (%r); calls are read in the plain "
-            "form, JSON alone or between <tool_call> tags; model.tool_format names another",
+            "form, JSON alone or between <tool_call> tags; an entry point of the group rlhf.tool_format adds one",
             written[:80],
         )
     return CORE["plain"]
