@@ -73,3 +73,9 @@ def test_a_name_that_is_gone_is_noticed(tmp_path: Path) -> None:
         "[`Learner.update`](code.py) [`Learner.rate`](code.py) [`code.py`](code.py) [`Learner.step`](code.py)"
     )
     assert wrong_names(page) == ["page.md: Learner.step is not in code.py"]
+
+
+def test_every_setting_of_the_reference_says_what_it_does() -> None:
+    rows = [r for r in (ROOT / "docs/reference/config.md").read_text().splitlines() if r.startswith("| `")]
+    assert len(rows) > 30
+    assert [r for r in rows if r.endswith("|  |")] == []

@@ -78,6 +78,7 @@ class DatasetSettings(Config):
     """Where rows come from. A single source may be written flat: ``{name: jsonl, path: x, columns: {...}}``."""
 
     sources: tuple[SourceSettings, ...] = Field(min_length=1)
+    """One or several, mixed by their weights."""
     system_prompt: str | None = None
     """Put in front of every conversation that has no system turn."""
     max_prompt_tokens: int = Field(1024, ge=1)
@@ -94,6 +95,7 @@ class DatasetSettings(Config):
     """Rows to hold out instead: a file, a hub id, or a source as in ``sources``. Training rows that ask the same are
     left out and counted."""
     shuffle: bool = True
+    """A new order of the rows in each epoch, decided by the run's seed."""
     limit: int | None = Field(None, ge=1)
     """Use only the first N rows of each source."""
     curriculum: CurriculumSettings | None = None

@@ -12,14 +12,26 @@ from rlhf_core.config.layers import merge_settings
 from rlhf_core.errors import ConfigError
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that stands twice in one mapping; YAML's own loaders silently take the last."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"'{key.value}' stands twice", key.start_mark)
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
 def read_yaml(path: str | Path) -> dict[str, Any]:
     """Read one YAML mapping.
 
     Raises:
-        ConfigError: missing, not YAML (with line), or not a mapping.
+        ConfigError: missing, not YAML (with line), a key that stands twice, or not a mapping.
     """
     try:
-        data = yaml.safe_load(Path(path).read_text())
+        data = yaml.load(Path(path).read_text(), Loader=_Loader)
     except FileNotFoundError as error:
         raise ConfigError(f"config file '{path}' does not exist", fix="check --config") from error
     except (OSError, UnicodeDecodeError) as error:

@@ -20,19 +20,27 @@ class RunConfig(Config):
     model: ModelConfig = ModelConfig()
     """The policy (or the trunk of a reward model)."""
     dataset: DatasetSettings
+    """What is trained on; ``--dataset NAME`` or a file."""
     trainer: component("trainer")  # pyright: ignore[reportInvalidTypeForm]
     """The algorithm; ``--algo NAME``."""
     loss: component("loss") | None = None  # pyright: ignore[reportInvalidTypeForm]
+    """Of the policy; None leaves the algorithm its own."""
     advantage: component("advantage") | None = None  # pyright: ignore[reportInvalidTypeForm]
+    """How scores become advantages; None leaves the algorithm its own."""
     reward: component("reward") | None = None  # pyright: ignore[reportInvalidTypeForm]
+    """What scores completions; ``--reward NAME``."""
     rollout: component("rollout") | None = None  # pyright: ignore[reportInvalidTypeForm]
+    """The engine that samples; None takes the native one."""
     agent: component("agent") | None = None  # pyright: ignore[reportInvalidTypeForm]
+    """Who plays an episode; None samples one turn."""
     environment: component("environment") | None = None  # pyright: ignore[reportInvalidTypeForm]
     """What the agent plays in; ``--env NAME``."""
     strategy: component("strategy") | None = None  # pyright: ignore[reportInvalidTypeForm]
+    """How the ranks share the work; None takes one process, or DDP where there are several."""
     trackers: tuple[component("tracker"), ...] = ()  # pyright: ignore[reportInvalidTypeForm]
     """Besides the JSONL files, which are always written."""
     monitors: tuple[component("monitor"), ...] = ()  # pyright: ignore[reportInvalidTypeForm]
+    """What watches the run, warns, and may stop it."""
     benchmarks: tuple[component("benchmark"), ...] = ()  # pyright: ignore[reportInvalidTypeForm]
     """Suites that the policy is evaluated on whenever it is evaluated on held-out prompts (on-policy runs)."""
     threads: int | None = Field(None, ge=1)

@@ -15,10 +15,13 @@ class LoraSettings(Config):
     """Low-rank adapters through peft (Hu et al. 2021). The reference policy is the adapter switched off."""
 
     r: int = Field(default=16, ge=1)
+    """Rank of each adapter."""
     alpha: float = Field(default=32.0, gt=0)
+    """An adapter's output is scaled by ``alpha / r``."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Only 0: the model is trained without dropout, so that sampled and trained logprobs mean the same."""
     target_modules: str | tuple[str, ...] = "all-linear"
+    """Names of the layers that get an adapter, as peft reads them; ``all-linear`` is every linear layer but the head."""
 
     @model_validator(mode="after")
     def _no_dropout(self) -> LoraSettings:
@@ -37,8 +40,11 @@ class ModelConfig(Config):
     path: ModelPath = "pocket"
     """A run stands for its final model, a checkpoint for its weights; both may be LoRA adapters."""
     revision: str | None = None
+    """Branch, tag or commit of a model of the hub; None takes its main branch."""
     dtype: Literal["float32", "bfloat16"] = "float32"
+    """What the weights are kept and trained in. ``trainer.precision=bf16`` computes in bfloat16 on float32 weights."""
     lora: LoraSettings | None = None
+    """Train adapters instead of all weights."""
     prompt_format: Literal["auto", "chat", "raw"] = "auto"
     """``chat`` uses the tokenizer's template, ``raw`` plain text, ``auto`` the template if there is one."""
     chat_template: str | None = None
@@ -47,8 +53,11 @@ class ModelConfig(Config):
     max_context: int | None = Field(default=None, ge=2)
     """Upper limit on prompt + completion tokens; None takes the model's own (with LongRoPE, its original context)."""
     attention: Literal["sdpa", "eager"] = "sdpa"
+    """transformers' implementation: torch's fused attention, or plain matrix products."""
     gradient_checkpointing: bool = False
+    """Compute each layer again in the backward pass: less memory, a slower update, the same gradient."""
     trust_remote_code: bool = False
+    """Run Python code that comes with the model."""
 
     @field_validator("chat_template")
     @classmethod

@@ -82,6 +82,12 @@ def test_malformed_set(refused: Refused, setting: str, says: tuple[str, ...]) ->
     refused("--set", setting, says=says)
 
 
+def test_a_key_that_stands_twice_in_a_file(refused: Refused, tmp_path: Path) -> None:
+    file = tmp_path / "twice.yaml"
+    file.write_text("trainer:\n  steps: 3\nseed: 1\ntrainer:\n  steps: 4\n")
+    refused("--config", str(file), says=(str(file), "'trainer' stands twice", "line 4"))
+
+
 @pytest.mark.parametrize(
     ("settings", "says"),
     [

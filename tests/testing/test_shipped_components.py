@@ -16,6 +16,8 @@ NEEDS_A_MODEL = {
     "rlhf-plugin-reward/bradley_terry",
     "rlhf-plugin-reward/ensemble",
     "rlhf-plugin-rubric/rubric_model",
+    "rlhf-plugin-tts/speaker_similarity",
+    "rlhf-plugin-tts/utmos22",
 }
 """Components with no default to run on; their own tests run them, as those of components with required settings."""
 REQUIRED = {
@@ -32,7 +34,7 @@ BY_CHANCE = {"rlhf-plugin-composite/random"}
 """Whose scores are not a matter of the completion, which is what they are for."""
 PASSED_IN = "rlhf-core/python"
 """Objects of the caller, which no configuration alone stands for; tests/python_api runs them."""
-NEEDS_AN_EXTRA = {"rlhf-plugin-verifiers/reasoning_gym": "reasoning_gym"}
+NEEDS_AN_EXTRA = {"rlhf-plugin-verifiers/reasoning_gym": "reasoning_gym", "rlhf-plugin-tts/distillmos": "distillmos"}
 """Components -> the module that an extra of their distribution installs."""
 CHECKS: dict[str, Callable[..., None]] = {
     "loss": kit.check_loss,
