@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,7 +80,7 @@ def final_text(turns: Sequence[Turn]) -> str:
     return next((turn.text for turn in reversed(turns) if turn.role == POLICY), "")
 
 
-def fault_in(count: int, mask: Sequence[bool] | None, segments: Sequence[Segment], turns: Sequence[Turn]) -> str | None:
+def fault_in(count: int, mask: Sized | None, segments: Sequence[Segment], turns: Sequence[Turn]) -> str | None:
     """What is wrong about the shape of an episode of ``count`` tokens; None if nothing is."""
     if mask is not None and len(mask) != count:
         return f"{count} tokens but a mask of {len(mask)}"

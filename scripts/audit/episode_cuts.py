@@ -50,8 +50,16 @@ class _Capture(LocalStrategy):
 def policy() -> LlamaForCausalLM:
     """A small model with random weights, the same every time."""
     torch.manual_seed(0)
-    sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
-    return LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=2, pad_token_id=2, eos_token_id=2)).eval()
+    config = LlamaConfig(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        pad_token_id=2,
+        eos_token_id=2,
+    )
+    return LlamaForCausalLM(config).eval()
 
 
 def episodes() -> list[TrainingSample]:
@@ -102,8 +110,8 @@ def rows(only: Collection[str] = ()) -> Iterator[dict[str, Any]]:
             yield {"loss": entry.name, "refused": REFUSED.get(str(chosen.consumes), "needs a function of the user's")}
             continue
         for reduction in REDUCTIONS:
-            one = learned(whole, chosen().build(context), reduction, 6)
-            two = learned(pieces, chosen().build(context), reduction, 4)
+            one = learned(whole, chosen.model_validate({"name": entry.name}).build(context), reduction, 6)
+            two = learned(pieces, chosen.model_validate({"name": entry.name}).build(context), reduction, 4)
             norm = sum(float(g.double().pow(2).sum()) for g in one[1].values()) ** 0.5
             gap = sum(float((one[1][k] - two[1][k]).double().pow(2).sum()) for k in one[1]) ** 0.5
             yield {

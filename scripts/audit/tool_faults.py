@@ -94,10 +94,10 @@ def play(episodes: int, folder: Path) -> dict[str, Any]:
     sys.path.insert(0, str(folder))
     tokenizer = load_tokenizer(ModelConfig(path="pocket", chat_template="hermes"))
     registry = Registry(disabled=())
-    environment = registry.load("environment", "faulty")()
+    environment: Any = registry.load("environment", "faulty").model_validate({"name": "faulty"})
     policy = SimpleNamespace(tokenizer=tokenizer, model=None, context=4096)
     config = SimpleNamespace(environment=environment, model=ModelConfig())
-    agent = MultiTurnConfig(call_timeout_s=2.0, workers=16).build(
+    agent = MultiTurnConfig.model_validate({"call_timeout_s": 2.0, "workers": 16}).build(
         make_context(registry=registry, config=config, policy=policy)
     )
     formatter, engine, statuses = Formatter(tokenizer, "auto"), _Engine(tokenizer), Counter[str]()

@@ -27,10 +27,10 @@ def spearman(x: Floats, y: Floats) -> float:
     both = np.isfinite(x) & np.isfinite(y)
     if both.sum() < LEAST_ROWS:
         return float("nan")
-    ranks = [average_ranks(v[both]) for v in (x, y)]
-    if min(np.ptp(r) for r in ranks) == 0:
+    ranks_x, ranks_y = average_ranks(x[both]), average_ranks(y[both])
+    if min(np.ptp(ranks_x), np.ptp(ranks_y)) == 0:
         return float("nan")
-    return round(float(np.corrcoef(*ranks)[0, 1]), 12)
+    return round(float(np.corrcoef(ranks_x, ranks_y)[0, 1]), 12)
 
 
 def average_ranks(values: Floats) -> Floats:
