@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import re
+from difflib import SequenceMatcher
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,13 @@ from click.testing import CliRunner
 from rlhf_core import train
 from rlhf_core.api import Media, ModelConfig, ModelError, Prompt, RolloutRequest, Sample, SamplingParams
 from rlhf_core.cli.main import cli
-from rlhf_core.sdk import Formatter, NativeEngine, load_policy
+from rlhf_core.sdk import Formatter, NativeEngine, load_policy, load_sampler, open_registry, sample_completions
 from rlhf_plugin_tts import keep as kept_sounds
 from rlhf_plugin_tts.audio import read_clip
 from rlhf_plugin_tts.pocket_voice.folder import write_untrained_voice as untrained
 from rlhf_plugin_tts.sound_files import SoundFiles
+from rlhf_plugin_tts.speech_data.compare import measure
+from rlhf_plugin_tts.speech_data.unseen import UNSEEN
 
 ROWS = [
     {"prompt": [{"role": "system", "content": "slow"}, {"role": "user", "content": "Close the door."}]},
@@ -107,6 +110,31 @@ def test_grpo_keeps_the_sounds_and_the_page_plays_them(tmp_path: Path, monkeypat
     assert page_data(run_dir).count(b"data:audio/") == 4
     final = load_policy(ModelConfig(path=str(run_dir / "final")))
     assert Formatter(final.tokenizer, "auto").modality is not None
+
+
+def test_the_embedded_voice_says_what_is_asked() -> None:
+    policy, _ = load_sampler(open_registry(), ModelConfig(path="pocket-voice"))
+    asked = [Prompt(text, ({"role": "user", "content": text},)) for text in UNSEEN[:6]]
+    spoken = sample_completions(policy, asked, SamplingParams(max_tokens=480, temperature=0), 1, 0, "auto")
+    encode = Formatter(policy.tokenizer, "auto").encode_prompt
+    wanted = [phones(policy.tokenizer.decode(list(encode(p))).partition("| ")[2]) for p in asked]
+    said = [phones(rollout.text) for rollout in spoken]
+    alike = np.array([[SequenceMatcher(None, w, s, autojunk=False).ratio() for w in wanted] for s in said])
+    assert list(alike.argmax(1)) == list(range(6))
+    assert np.diag(alike).mean() > 0.6
+    assert all(0.5 < rollout.media[0].seconds < 6 for rollout in spoken)
+
+
+def phones(text: str) -> list[str]:
+    """Names of phones in a prompt or a completion, without pauses and codes."""
+    return [name for name in text.split() if re.fullmatch("[a-z]{1,2}", name)]
+
+
+@pytest.mark.slow
+def test_a_recogniser_understands_the_embedded_voice() -> None:
+    options = {"names": ["wer"], "settings": (), "seed": 0, "before": None, "count": 10, "description": "", "n": 1}
+    table = measure("pocket-voice", {**options, "max_tokens": 480, "temperature": 0.0})["table"]
+    assert table["wer/wer"]["voice"]["mean"] < 0.55
 
 
 @pytest.mark.parametrize("name", ["codec.json", "codec.safetensors"])

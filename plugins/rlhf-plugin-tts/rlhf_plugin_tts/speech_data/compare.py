@@ -103,10 +103,10 @@ def _summary(by_voice: Mapping[str, Sequence[float | None]], n: int, seed: int) 
     import numpy as np
 
     means = {which: _by_sentence(values, n) for which, values in by_voice.items()}
-    out: dict[str, Any] = {which: _interval(rows, seed) for which, rows in means.items()}
+    out: dict[str, Any] = {which: interval(rows, seed) for which, rows in means.items()}
     out["missing"] = {which: sum(v is None for v in values) for which, values in by_voice.items()}
     if "before" in means:
-        out["difference"] = _interval(np.array(means["after"]) - np.array(means["before"]), seed)
+        out["difference"] = interval(np.array(means["after"]) - np.array(means["before"]), seed)
     return out
 
 
@@ -119,7 +119,7 @@ def _by_sentence(values: Sequence[float | None], n: int) -> Any:
     return np.where(held.any(1), np.nansum(rows, 1) / np.maximum(1, held.sum(1)), np.nan)
 
 
-def _interval(rows: Any, seed: int) -> dict[str, float | None]:
+def interval(rows: Any, seed: int) -> dict[str, float | None]:
     """Mean, and where it lies in 95 % of 2,000 draws of sentences with replacement."""
     import numpy as np
 
