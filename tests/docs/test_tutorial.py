@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.docs.blocks import ALL, ROOT, commands
-from tests.docs.place import POLICIES, WEIGHTS, reward_models, tables, write_tables
+from tests.docs.place import POLICIES, WEIGHTS, reward_models, tables, write_sounds, write_tables
 from tests.docs.rules import TUTORIAL, small, way
 
 COMMANDS = [command for block in ALL if block.language == "bash" for command in commands(block)]
@@ -67,6 +67,7 @@ def place(done: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         if not (folder / name).exists():
             (folder / name).symlink_to(WEIGHTS)
     write_tables(folder, tables())
+    write_sounds(folder)
     reward_models(folder)
     evaluate = "rlhf eval prompts --dataset pocket/arithmetic --verifier numeric --limit 4 --max-tokens 4 --out evals/A"
     subprocess.run(["bash", "-ec", evaluate], cwd=folder, env=environment(folder), check=True, capture_output=True)

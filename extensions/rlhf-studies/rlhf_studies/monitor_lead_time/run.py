@@ -10,7 +10,7 @@ from statistics import fmean
 from types import SimpleNamespace
 from typing import Any
 
-from rlhf_core.api import BuildContext, FinishReason, Sample, Score, ScoreStatus
+from rlhf_core.api import BuildContext, FinishReason, Prompt, Sample, Score, ScoreStatus
 from rlhf_core.sdk import read_jsonl
 from rlhf_plugin_hacking.config import DivergenceConfig, HackingConfig
 from rlhf_plugin_hacking.second import SecondReward
@@ -26,6 +26,19 @@ SIGNAL = re.compile(r"(?:^hacking \w+|;)\W+(length|distribution|divergence|domin
 ALARMS = ("length", "distribution", "divergence", "dominance", "WARNING", "HARD_STOP")
 ALARMS_OF_SECOND = ("divergence", "WARNING", "HARD_STOP")
 """Those that a second reward has a say in."""
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What a trace keeps of a rollout."""
+
+    prompt_id: str
+    text: str
+    finish_reason: FinishReason
+
+    def sample(self, prompt: Prompt) -> Sample:
+        """As a reward sees it."""
+        return Sample(prompt, self.text, self.finish_reason)
 
 
 @dataclass
@@ -81,7 +94,7 @@ def steps_of(run: Run) -> dict[int, Step]:
             continue
         for one in row["completions"]:
             reason = FinishReason(one["finish_reason"])
-            rollout = SimpleNamespace(prompt_id=row["prompt_id"], text=one["text"], finish_reason=reason)
+            rollout = Completion(row["prompt_id"], one["text"], reason)
             score = Score(one["score"]) if one["status"] == "ok" else Score.failed(ScoreStatus(one["status"]), "")
             found[row["step"]].rollouts.append(rollout)
             found[row["step"]].scores.append(score)
