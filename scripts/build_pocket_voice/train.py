@@ -116,6 +116,7 @@ def main() -> int:
             print(f"step {step} loss {smooth:.3f} cpu {time.process_time() - cpu:.0f} s", flush=True)
         if step % 50 == 49 or step == args.steps - 1:
             facts = {"steps": step + 1, "of": args.steps, "loss": round(smooth, 4), "clips": len(clips)}
+            facts["processor_seconds"] = round(time.process_time() - cpu)
             write_voice(args.out, averaged, codec, facts)
     return 0
 
