@@ -24,6 +24,8 @@ INTERRUPTED = ToolResult(
     "Error: the run was interrupted during this call; whether it was carried out is not known", TurnStatus.ERROR
 )
 
+NOT_PURE = "brought back after a resume, the environment answered otherwise than before: it is not pure"
+
 
 class Answers:
     """Asks one environment for all episodes.
@@ -71,7 +73,6 @@ class Answers:
             if reply.status is not TurnStatus.OK:
                 rows.append(self._failed(episode, reply, len(calls)))
                 continue
-            episode.made.append(calls)
             episode.state = reply.value["state"]
             each = reply.seconds / len(calls)
             rows.append([(_result(row), each) for row in reply.value["results"]])
@@ -149,6 +150,9 @@ class Answers:
             episodes[n].seconds += reply.seconds
             episodes[n].ready = reply.alive
             self.journal.answer(keys[n], _kept(reply))
+        for n, episode in enumerate(episodes):
+            if replies[n].status is TurnStatus.OK and messages[n]["op"] != "score":
+                episode.made.append((messages[n], replies[n].value))
         return [replies[n] for n in range(len(episodes))]
 
     def _limit(self, episode: Episode) -> float:
@@ -156,7 +160,10 @@ class Answers:
         return min(self.config.call_timeout_s, max(self.config.episode_timeout_s - episode.seconds, 0.001))
 
     def _ready(self, episodes: Sequence[Episode]) -> list[Reply]:
-        """Reset the environments of episodes that have none yet, and bring them to where the episode is."""
+        """Reset the environments of episodes that have none yet, and bring them to where the episode is.
+
+        One that answers otherwise than it did is at fault: what it says from there on is about another episode.
+        """
         replies = {n: Reply() for n in range(len(episodes))}
         fresh = [n for n, episode in enumerate(episodes) if not episode.ready]
         resets = [(episodes[n].process, _reset(episodes[n]), self.config.setup_timeout_s) for n in fresh]
@@ -166,15 +173,10 @@ class Answers:
         again = [n for n in fresh if episodes[n].ready and episodes[n].state is None and not self.stateless]
         for part in range(max((len(episodes[n].made) for n in again), default=0)):
             rows = [n for n in again if len(episodes[n].made) > part and replies[n].status is TurnStatus.OK]
-            steps = [
-                (
-                    episodes[n].process,
-                    {"op": "step", "calls": [_call_json(call) for call in episodes[n].made[part]]},
-                    self.config.call_timeout_s,
-                )
-                for n in rows
-            ]
-            replies |= zip(rows, self.host.ask(steps), strict=True)
+            asked = [(episodes[n].process, episodes[n].made[part][0], self.config.call_timeout_s) for n in rows]
+            for n, reply in zip(rows, self.host.ask(asked), strict=True):
+                same = reply.status is not TurnStatus.OK or reply.value == episodes[n].made[part][1]
+                replies[n] = reply if same else Reply(status=TurnStatus.ERROR, detail=NOT_PURE)
         return [replies[n] for n in range(len(episodes))]
 
     def release(self, episodes: Sequence[Episode]) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from rlhf_core.environments.host import EpisodeProcess
-from rlhf_core.messages import Message, Tool, ToolCall
+from rlhf_core.messages import Message, Tool
 from rlhf_core.rollout.seeds import request_seed
 from rlhf_core.turns import POLICY, Segment, Turn, TurnStatus
 from rlhf_core.types import FinishReason, Prompt, PromptGroup, Rollout, RolloutRequest, Score
@@ -35,8 +35,8 @@ class Episode:
     messages: list[Message] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
     process: EpisodeProcess = field(default_factory=EpisodeProcess)
-    made: list[Sequence[ToolCall]] = field(default_factory=list)
-    """Calls that have been answered, in the portions in which the environment saw them."""
+    made: list[tuple[Mapping[str, Any], Any]] = field(default_factory=list)
+    """What the environment was told and what it answered, in that order, by which it is brought back."""
     state: Any = None
     """The environment's, as kept with the last answer."""
     ready: bool = False

@@ -44,6 +44,12 @@ class EffectsConfig(EnvironmentConfig):
     responds: ClassVar[bool] = True
     file: str = ""
 
+class TalkerConfig(NaughtyConfig):
+    """Pure, and answers turns without calls too."""
+    name: str = "talker"
+    component: ClassVar[str] = "naughty_environment:Talker"
+    responds: ClassVar[bool] = True
+
 class ForgetfulConfig(NaughtyConfig):
     name: str = "forgetful"
     pure: ClassVar[bool] = False
@@ -88,6 +94,9 @@ class Naughty:
     def finish(self, _): return ToolResult("over", done=True)
     def reward(self, value): return ToolResult("paid", score=float(value))
 
+class Talker(Naughty):
+    def respond(self, text): return None if text == "Bye." else self.echo(text)
+
 class Effects:
     def __init__(self, config): self.config = config
     def reset(self, prompt, seed): self.count, self.id = 0, prompt.id
@@ -108,7 +117,8 @@ class Effects:
     def load_state_dict(self, state): self.count = state["count"]
 '''
 ENTRIES = "[rlhf.environment]\n" + "".join(
-    f"{name} = naughty_environment:{name.capitalize()}Config\n" for name in ("naughty", "effects", "forgetful", "twice")
+    f"{name} = naughty_environment:{name.capitalize()}Config\n"
+    for name in ("naughty", "effects", "forgetful", "twice", "talker")
 )
 
 

@@ -220,6 +220,30 @@ def test_a_resumed_episode_repeats_no_side_effect(naughty: Path, tokenizer: Any,
             agent.close()
 
 
+@pytest.mark.parametrize(("what", "same"), [("echo", True), ("pid", False)])
+def test_a_pure_environment_is_brought_back_by_all_that_it_was_told(
+    what: str, same: bool, naughty: Path, tokenizer: Any, tmp_path: Path
+) -> None:
+    stage = Stage(tokenizer, tmp_path / "run")
+    script = {"p": [call(what, "a"), "Hello.", call("echo", "b"), "Bye."]}
+    try:
+        (whole,) = stage.play(script, "talker")
+        journal = tmp_path / "run" / "episodes" / "rank-0.jsonl"
+        lines = journal.read_bytes().splitlines(keepends=True)
+        journal.write_bytes(b"".join(lines[:2]))  # the first call and the first answer
+        (again,) = stage.play(script, "talker")
+        assert whole.score == Score(3.0 if same else 2.0)
+        if same:
+            assert (again.completion_ids, again.score) == (whole.completion_ids, whole.score)
+        else:
+            assert again.score is not None
+            assert (again.score.status, again.score.value) == (ScoreStatus.ERROR, None)
+            assert "not pure" in again.score.detail
+    finally:
+        for agent in stage.agents:
+            agent.close()
+
+
 def test_a_call_that_was_under_way_is_not_made_again(naughty: Path, tokenizer: Any, tmp_path: Path) -> None:
     file = tmp_path / "effects.txt"
     stage = Stage(tokenizer, tmp_path / "run")
