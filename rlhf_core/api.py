@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from rlhf_core.models.places import model_place as model_place
     from rlhf_core.models.places import planned_format as planned_format
     from rlhf_core.runs.manifest import verify_files as verify_files
+    from rlhf_core.toolcalls.formats import Taken as Taken
+    from rlhf_core.toolcalls.formats import WrittenCall as WrittenCall
     from rlhf_core.trainers.common.config import OptimizerSettings as OptimizerSettings
     from rlhf_core.trainers.common.config import SamplingSettings as SamplingSettings
     from rlhf_core.trainers.offline.config import OfflineTrainerConfig as OfflineTrainerConfig
@@ -120,6 +122,7 @@ _HOMES = {
     "rlhf_core.models.config": ("ModelConfig",),
     "rlhf_core.models.places": ("ModelPath", "model_place", "planned_format"),
     "rlhf_core.runs.manifest": ("verify_files",),
+    "rlhf_core.toolcalls.formats": ("Taken", "WrittenCall"),
     "rlhf_core.trainers.common.config": ("OptimizerSettings", "SamplingSettings"),
     "rlhf_core.trainers.offline.config": ("OfflineTrainerConfig", "PolicyTrainerConfig"),
     "rlhf_core.trainers.online.config": (

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rlhf_core.cli import complete
 from rlhf_core.cli.common import Choice
 
 if TYPE_CHECKING:
@@ -26,7 +27,19 @@ PROMPT_COLUMNS = ("prompt", "messages", "question", "conversations", "instructio
 @click.option("--prompt", "texts", multiple=True, metavar="TEXT", help="A prompt. Repeatable.")
 @click.option("--input", "inputs", multiple=True, metavar="FILE", help="As FILE. Repeatable.")
 @click.option("--lines", is_flag=True, help="Every line of a file is a prompt, also one that looks like JSON.")
-@click.option("--max-tokens", type=click.IntRange(1), default=64, show_default=True, help="Most tokens to sample.")
+@click.option(
+    "--env",
+    "environment",
+    metavar="NAME",
+    shell_complete=complete.components("environment"),
+    help="Play episodes in an environment, such as tools, and show them turn by turn.",
+)
+@click.option("--set", "settings", multiple=True, metavar="a.b=c", help="environment.KEY or agent.KEY. Repeatable.")
+@click.option(
+    "--max-tokens",
+    type=click.IntRange(1),
+    help="Most tokens to sample; of an episode with results. Default: 64, and 1024 with --env.",
+)
 @click.option("--min-tokens", type=click.IntRange(0), default=1, show_default=True, help="Fewest, end token included.")
 @click.option("--temperature", type=click.FloatRange(0), default=1.0, show_default=True, help="0 is greedy.")
 @click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True, help="1 is off.")
@@ -40,6 +53,7 @@ PROMPT_COLUMNS = ("prompt", "messages", "question", "conversations", "instructio
     help="Chat template, plain text, or the template if there is one. Default: as the model's run wrote prompts, or "
     "auto.",
 )
+@click.option("--tool-format", metavar="F", help="How the model writes calls. Default: as its run read them, or auto.")
 @click.option(
     "--out",
     metavar="FILE",
@@ -52,7 +66,9 @@ def generate(
     texts: tuple[str, ...],
     inputs: tuple[str, ...],
     lines: bool,
-    max_tokens: int,
+    environment: str | None,
+    settings: tuple[str, ...],
+    max_tokens: int | None,
     min_tokens: int,
     temperature: float,
     top_p: float,
@@ -61,6 +77,7 @@ def generate(
     seed: int,
     stop: tuple[str, ...],
     prompt_format: Any,
+    tool_format: str | None,
     out: str | None,
     as_json: bool,
 ) -> None:
@@ -72,8 +89,10 @@ def generate(
     rlhf generate --prompt "What is 2 + 3?"
     rlhf generate prompts.jsonl --model runs/x --temperature 0 --out answers.jsonl
     cat questions.txt | rlhf generate - --n 4 --out - | head -1
+    rlhf generate --env tools --model M --prompt "What is 17 * 23?"
     """
     from rlhf_core.cli.common import emit_json, quiet_libraries, set_up_logging
+    from rlhf_core.cli.episodes import Stage
     from rlhf_core.cli.prompt_input import read_prompts
     from rlhf_core.cli.scoring import check_output
     from rlhf_core.errors import ConfigError
@@ -82,9 +101,13 @@ def generate(
     from rlhf_core.models.load import load_policy
     from rlhf_core.models.places import planned_format
     from rlhf_core.models.prompt_format import Formatter
+    from rlhf_core.toolcalls.choose import check_format
     from rlhf_core.types import SamplingParams
 
     set_up_logging()
+    max_tokens = max_tokens or (1024 if environment else 64)
+    if settings and environment is None:
+        raise ConfigError(f"--set {settings[0]} would have no effect", why="there is no --env", fix="--env tools")
     if min_tokens > max_tokens:
         raise ConfigError(f"--min-tokens {min_tokens} is above --max-tokens {max_tokens}", fix="lower it")
     if out is not None and as_json:
@@ -94,9 +117,12 @@ def generate(
     rows = read_prompts(texts, files, lines=lines)
     prompts = [row.prompt for row in rows]
     prompt_format = prompt_format or planned_format(model)
+    tool_format = check_format(tool_format or planned_format(model, "tool_format"))
+    stage = None if environment is None else Stage.chosen(environment, settings)
     quiet_libraries()
     use_matmul_backend("auto")
-    policy = load_policy(ModelConfig(path=model, prompt_format=prompt_format))
+    config = ModelConfig(path=model, prompt_format=prompt_format, tool_format=tool_format)
+    policy = load_policy(config)
     sampling = SamplingParams(
         max_tokens=max_tokens,
         min_tokens=min_tokens,
@@ -105,8 +131,13 @@ def generate(
         top_k=top_k,
         stop=tuple(stop),
     )
-    rollouts = sample_completions(policy, prompts, sampling, n, seed, prompt_format)
-    formatter = Formatter(policy.tokenizer, prompt_format)
+    if stage is None:
+        rollouts = sample_completions(policy, prompts, sampling, n, seed, prompt_format)
+    else:
+        prompts = stage.offer(prompts)
+        rows = [row._replace(prompt=prompt) for row, prompt in zip(rows, prompts, strict=True)]
+        rollouts = stage.play(policy, config, prompts, sampling, n, seed)
+    formatter = Formatter(policy.tokenizer, prompt_format, tool_format)
     groups = [rollouts[i * n : i * n + n] for i in range(len(prompts))]
     if out is not None:
         _write(out, [line for row, group in zip(rows, groups) for line in _flat_rows(row, group, formatter)])
@@ -187,12 +218,21 @@ def _row(prompt: Prompt, rollouts: Sequence[Rollout], formatter: Formatter) -> d
             "tokens": len(r.completion_ids),
             "seed": r.seed,
             "logprob": float(r.logprobs_T.sum()),
-            **_calls(r, prompt, formatter),
+            **(_episode(r) if r.turns else _calls(r, prompt, formatter)),
             **({"audio": r.media[0].path} if r.media else {}),
         }
         for r in rollouts
     ]
     return {"id": prompt.id, **to_row(prompt.messages, prompt.tools), "completions": completions}
+
+
+def _episode(rollout: Rollout) -> dict[str, Any]:
+    """The turns of an episode, why it ended, and its environment's score."""
+    from rlhf_core.runs.trace import turn_row
+
+    score = rollout.score
+    scored = {} if score is None else {"score": score.value, "status": score.status.value, "detail": score.detail}
+    return {"turns": [turn_row(turn) for turn in rollout.turns], "ended": rollout.info.get("ended", ""), **scored}
 
 
 def _calls(rollout: Rollout, prompt: Prompt, formatter: Formatter) -> dict[str, Any]:
@@ -218,8 +258,23 @@ def call_line(name: str, arguments: Mapping[str, Any], error: str = "") -> str:
 def _print(row: dict[str, Any]) -> None:
     click.secho(row["messages"][-1]["content"] or "", bold=True)
     for one in row["completions"]:
+        if "turns" in one:
+            _print_episode(one)
+            continue
         cut = "  [cut at --max-tokens]" if one["finish_reason"] == "length" else ""
         calls = one.get("calls", [])
         click.echo(f"  {one['content'] if calls else one.get('audio', one['text'])}{cut}")
         for call in calls:
             click.echo(f"  {call_line(call['name'], call['arguments'], call.get('error', ''))}")
+
+
+def _print_episode(one: Mapping[str, Any]) -> None:
+    """Turn by turn; what the policy only read is greyed."""
+    from rlhf_core.cli.trace import print_turn
+
+    for turn in one["turns"]:
+        print_turn(turn, "  ")
+    facts = [f"ended by {one['ended']}", f"{one['tokens']} tokens"]
+    if "score" in one:
+        facts.append(f"score {one['score']:.4g}" if one["score"] is not None else f"no score: {one['status']}")
+    click.secho(f"  {', '.join(facts)}{'  ' + one['detail'] if one.get('detail') else ''}", italic=True)

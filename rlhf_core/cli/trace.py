@@ -116,7 +116,7 @@ def _print_prompt(step: int, row: Row) -> None:
         ended = f"({completion['tokens']} tokens, ended by {completion['finish_reason']})"
         click.echo(_indent(f"#{i}  {completion['text']!r}  {ended}"))
         for turn in completion.get("turns", ()):
-            _print_turn(turn)
+            print_turn(turn)
         for name, value in completion.get("info", {}).items():
             click.echo(_indent(f"    {name} {value}"))
     _print_stage("rewards", "score of each completion")
@@ -128,7 +128,7 @@ def _print_prompt(step: int, row: Row) -> None:
         click.echo(_indent(f"#{i}  " + ("none: not trained on" if value is None else f"{value:+.4f}")))
 
 
-def _print_turn(turn: Row) -> None:
+def print_turn(turn: Row, margin: str = "        ") -> None:
     """A turn of an episode; what the policy read, and is not trained on, is greyed."""
     from rlhf_core.messages import message_text
 
@@ -136,8 +136,8 @@ def _print_turn(turn: Row) -> None:
     facts = [f"{end - start} tokens", *([turn["status"]] if "status" in turn else ())]
     facts += [f"score {turn['score']:.4g}"] if "score" in turn else []
     facts += [f"{turn['seconds']:.3g} s"] if turn.get("seconds") else []
-    text = _indent(f"    {turn['role']} ({', '.join(facts)}): {message_text(turn['message'])}")
-    click.secho(text, dim=turn["role"] != "assistant")
+    text = f"{turn['role']} ({', '.join(facts)}): {message_text(turn['message'])}"
+    click.secho("\n".join(margin + line for line in text.splitlines()), dim=turn["role"] != "assistant")
 
 
 def _print_example(step: int, chosen: Row, update: Row) -> None:

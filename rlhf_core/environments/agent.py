@@ -62,7 +62,8 @@ class MultiTurnAgent:
         host = EnvironmentHost(spec, label, config.workers, config.start_timeout_s)
         answers = Answers(config, environment, host, Journal(ctx.run_dir, ctx.rank), label)
         model = getattr(ctx.config, "model", None)
-        formatter = Formatter(ctx.policy.tokenizer, "auto" if model is None else model.prompt_format)
+        formats = ("auto", "auto") if model is None else (model.prompt_format, model.tool_format)
+        formatter = Formatter(ctx.policy.tokenizer, *formats)
         return cls(config, formatter, answers, ctx.policy.context)
 
     def play(

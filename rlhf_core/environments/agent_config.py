@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
 from rlhf_core.config.base import ComponentConfig
+
+if TYPE_CHECKING:
+    from rlhf_core.context import BuildContext
 
 
 class MultiTurnConfig(ComponentConfig):
@@ -39,3 +42,11 @@ class MultiTurnConfig(ComponentConfig):
     """Episodes whose environments work at the same time."""
     memory_mb: int | None = Field(4096, ge=64)
     """Address space of an episode's process (Linux); None lifts the limit."""
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Refuse a tool format that cannot be loaded: calls are read only after the first turn was sampled."""
+        from rlhf_core.toolcalls.choose import format_named
+
+        name = getattr(getattr(ctx.config, "model", None), "tool_format", "auto")
+        if name != "auto":
+            format_named(name)

@@ -50,6 +50,9 @@ class ModelConfig(Config):
     chat_template: str | None = None
     """Instead of the tokenizer's own, or for a model without: ``plain``, ``chatml``, or a file with a Jinja template.
     It is saved with the model. Conversations of several turns need one; raw text has no roles."""
+    tool_format: str = "auto"
+    """How the model writes tool calls: ``hermes``, ``llama3``, ``mistral``, ``qwen_xml``, ``plain``, or what a plugin
+    adds (group ``rlhf.tool_format``). ``auto`` takes the first that reads what the chat template writes."""
     max_context: int | None = Field(default=None, ge=2)
     """Upper limit on prompt + completion tokens; None takes the model's own (with LongRoPE, its original context)."""
     attention: Literal["sdpa", "eager"] = "sdpa"
@@ -65,6 +68,13 @@ class ModelConfig(Config):
         from rlhf_core.models.chat_templates import read_template
 
         return None if value is None else read_template(value)
+
+    @field_validator("tool_format")
+    @classmethod
+    def _known_format(cls, value: str) -> str:
+        from rlhf_core.toolcalls.choose import check_format
+
+        return check_format(value)
 
     @model_validator(mode="after")
     def _one_format(self) -> ModelConfig:

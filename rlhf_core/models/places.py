@@ -68,10 +68,10 @@ def planned_model(place: Path) -> Mapping[str, Any]:
         return {}
 
 
-def planned_format(path: str) -> str:
-    """How the run that a model comes from wrote prompts (``model.prompt_format``); ``auto`` for other models."""
+def planned_format(path: str, setting: str = "prompt_format") -> str:
+    """How the run that a model comes from wrote prompts, or read calls (``tool_format``); ``auto`` for other models."""
     place = Path(model_place(path))
-    return str(planned_model(place).get("prompt_format", "auto")) if place.expanduser().is_dir() else "auto"
+    return str(planned_model(place).get(setting, "auto")) if place.expanduser().is_dir() else "auto"
 
 
 def no_final_model(run: Path) -> ModelError:

@@ -9,7 +9,7 @@ from rlhf_core.disabled import disabled_distributions, normalise
 from rlhf_core.entry_points import scan
 from rlhf_core.errors import ConfigError, PluginError, did_you_mean
 from rlhf_core.models.tool_templates import ASKED, CALLING, KEY, NAME, PROBE_TOOL, VALUE, fill, template_text
-from rlhf_core.toolcalls.formats import CORE, ToolFormat
+from rlhf_core.toolcalls.formats import CORE, Taken, ToolFormat
 
 GROUP = "rlhf.tool_format"
 log = logging.getLogger("rlhf.models")
@@ -22,6 +22,24 @@ def installed() -> dict[str, Any]:
     return {name: point for name, point in sorted(points.items()) if name not in CORE}
 
 
+def known_formats() -> tuple[str, ...]:
+    """Every name that a format may be given by."""
+    return ("auto", *CORE, *installed())
+
+
+def check_format(name: str) -> str:
+    """The name of a format that exists; nothing of a distribution is imported.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    known = known_formats() if name != "auto" else (name,)
+    if name not in known:
+        fix = did_you_mean(name, known) or f"one of {', '.join(known)}"
+        raise ConfigError(f"there is no tool format '{name}'", fix=f"{fix} (--set model.tool_format=auto)")
+    return name
+
+
 def format_named(name: str) -> ToolFormat:
     """A format by its name.
 
@@ -29,14 +47,9 @@ def format_named(name: str) -> ToolFormat:
         ConfigError: there is none of that name.
         PluginError: what a distribution names cannot be imported, or takes no text apart.
     """
-    if name in CORE:
+    if check_format(name) in CORE:
         return CORE[name]
     points = installed()
-    if name not in points:
-        known = ["auto", *CORE, *points]
-        raise ConfigError(
-            f"there is no tool format '{name}'", fix=did_you_mean(name, known) or f"one of {', '.join(known)}"
-        )
     try:
         made = points[name].load()
         made = made() if isinstance(made, type) else made
@@ -46,6 +59,14 @@ def format_named(name: str) -> ToolFormat:
         ) from error
     if not isinstance(made, ToolFormat):
         raise PluginError(f"tool format '{name}' has no method take(text)", where=points[name].value)
+    try:
+        taken = made.take("no call")
+        good = isinstance(taken, Taken)
+        why = "" if good else f"take() returned {type(taken).__name__}, expected rlhf_core.api.Taken"
+    except Exception as error:
+        good, why = False, f"take('no call') raised {type(error).__name__}: {error}"
+    if not good:
+        raise PluginError(f"tool format '{name}' cannot be used", why=why, where=points[name].value)
     return made
 
 
@@ -60,9 +81,12 @@ def choose_format(tokenizer: Any, name: str = "auto") -> ToolFormat:
         return format_named(name)
     written = _written(tokenizer)
     for candidate in (*installed(), *CORE) if written else ():
-        tool_format = format_named(candidate)
-        if reads(tool_format, written):
-            return tool_format
+        try:
+            tool_format = format_named(candidate)
+            if reads(tool_format, written):
+                return tool_format
+        except Exception as error:  # a distribution's, which nobody has asked for
+            log.warning("tool format '%s' is left out: %s", candidate, error)
     if written:
         log.warning(
             "no installed tool format reads calls as the chat template writes them (%r); calls are read in the plain "

@@ -1,6 +1,6 @@
 """Many episodes whose tools hang or crash now and then: none is lost, no process is left, neighbours are undisturbed.
 
-    python -m scripts.audit.tool_faults --episodes 10000
+    python -m scripts.audit.tool_faults --episodes 10000 --write docs/bench/tool_faults.json
 
 Episodes are played in batches of 200 by the agent ``multi_turn`` in the environment ``faulty`` of a throw-away
 distribution; a stand-in engine writes one call and an answer. Of every 200 calls two hang and one crashes.
@@ -9,6 +9,7 @@ distribution; a stand-in engine writes one call and an answer. Of every 200 call
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import tempfile
@@ -28,6 +29,7 @@ from rlhf_core.registry import Registry
 from rlhf_core.testing import make_context
 from rlhf_core.types import FinishReason, Prompt, PromptGroup, Rollout, SamplingParams
 from rlhf_core.verifiers.worker_handle import descendants
+from scripts.bench._processor import processor
 
 MODULE = """
 import ctypes, time
@@ -44,12 +46,12 @@ class Faulty:
     def reset(self, prompt, seed): self.number = -1
     def step(self, calls):
         self.number = calls[0].arguments["number"]
-        if self.number % 200 in (17, 117): time.sleep(600)
+        if self.number % 200 in (17, 117): time.sleep(6000)
         if self.number % 200 == 59: ctypes.string_at(0)
         return [str(self.number)]
     def score(self, sample): return float(self.number)
 """
-BATCH = 200
+BATCH, HANG, CRASH = 200, (17, 117), 59
 
 
 class _Engine:
@@ -84,7 +86,7 @@ class _Engine:
         )
 
 
-def play(episodes: int, folder: Path) -> dict[str, Any]:
+def play(episodes: int, folder: Path, deadline_s: float = 2.0) -> dict[str, Any]:
     """Play so many episodes, and count what became of them."""
     (folder / "faulty_environment.py").write_text(MODULE)
     info = folder / "faulty_environment-1.0.dist-info"
@@ -97,7 +99,7 @@ def play(episodes: int, folder: Path) -> dict[str, Any]:
     environment: Any = registry.load("environment", "faulty").model_validate({"name": "faulty"})
     policy = SimpleNamespace(tokenizer=tokenizer, model=None, context=4096)
     config = SimpleNamespace(environment=environment, model=ModelConfig())
-    agent = MultiTurnConfig.model_validate({"call_timeout_s": 2.0, "workers": 16}).build(
+    agent = MultiTurnConfig.model_validate({"call_timeout_s": deadline_s, "workers": 16}).build(
         make_context(registry=registry, config=config, policy=policy)
     )
     formatter, engine, statuses = Formatter(tokenizer, "auto"), _Engine(tokenizer), Counter[str]()
@@ -113,10 +115,14 @@ def play(episodes: int, folder: Path) -> dict[str, Any]:
                 assert rollout.score is not None
                 statuses[rollout.score.status.value] += 1
                 wrong += rollout.score.ok and rollout.score.value != float(rollout.prompt_id)
+            print(f"{start + len(names)} of {episodes}: {dict(statuses)}", file=sys.stderr, flush=True)
     finally:
         agent.close()
     return {
         "episodes": sum(statuses.values()),
+        "hanging": sum(n % BATCH in HANG for n in range(episodes)),
+        "crashing": sum(n % BATCH == CRASH for n in range(episodes)),
+        "deadline_s": deadline_s,
         "statuses": dict(statuses),
         "wrong": wrong,
         "processes_left": len(descendants(os.getpid())),
@@ -128,9 +134,15 @@ def main() -> None:
     """Print what became of the episodes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--episodes", type=int, default=10_000)
-    count = parser.parse_args().episodes
+    parser.add_argument("--deadline", type=float, default=5.0, help="seconds for a call")
+    parser.add_argument("--write", type=Path, metavar="FILE")
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        print(play(count, Path(folder)))
+        counts = play(options.episodes, Path(folder), options.deadline)
+    text = json.dumps({"processor": processor(), **counts}, indent=2) + "\n"
+    print(text)
+    if options.write is not None:
+        options.write.write_text(text)
 
 
 if __name__ == "__main__":

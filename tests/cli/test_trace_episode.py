@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.testing import CliRunner
 
-from rlhf_core.cli.trace import _print_turn
+from rlhf_core.cli.trace import print_turn
 from rlhf_core.runs.trace import turn_row
 from rlhf_core.turns import Turn, TurnStatus
 
@@ -21,7 +21,7 @@ def test_turns_are_printed_and_results_are_greyed() -> None:
     @click.command()
     def show() -> None:
         for turn in turns:
-            _print_turn(turn_row(turn))
+            print_turn(turn_row(turn))
 
     out = CliRunner().invoke(show, color=True).output
     assert "assistant (9 tokens): Now.\n" in out

@@ -10,6 +10,7 @@ from threading import Lock
 from typing import Any
 
 from rlhf_plugin_dashboard.follow import Follower
+from rlhf_plugin_report.turns import is_turn, turns_of
 
 POINTS = 1000
 """Most points of a curve that are sent at once; a longer stretch is thinned evenly."""
@@ -20,6 +21,8 @@ WARNINGS = 20
 TRACE_WINDOW = 4 << 20
 TEXT = 4000
 """Characters of a prompt or completion that are sent."""
+TURN = 1000
+"""The same of one turn of an episode."""
 
 
 @dataclass
@@ -140,8 +143,16 @@ def _completions(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
                     "text": _cut(completion.get("text")),
                     **{k: completion.get(k) for k in ("score", "status", "advantage", "tokens", "finish_reason")},
                     "parts": completion.get("parts") or {},
+                    **_turns(completion.get("turns")),
                     "detail": _cut(completion["detail"]) if completion.get("detail") else "",
                 }
+
+
+def _turns(value: Any) -> dict[str, Any]:
+    """Turns of an episode, small: a page of the dashboard shows many completions."""
+    if not isinstance(value, list) or not value or not all(map(is_turn, value)):
+        return {}
+    return {"turns": [{**turn, "text": turn["text"][:TURN]} for turn in turns_of(value)]}
 
 
 def _cut(value: Any) -> str:

@@ -95,3 +95,14 @@ def test_damaged_rows_are_counted_and_left_out(tmp_path: Path) -> None:
     append(path, rows(1) + "{broken\n[1]\n\x00\n" + rows(2))
     new = Follower(path).read()
     assert ([row["n"] for row in new.rows], new.damaged) == ([1, 2], 3)
+
+
+def test_turns_of_an_episode_are_sent_small() -> None:
+    from rlhf_plugin_dashboard.curves import TURN, _completions
+
+    turn = {"span": [0, 3], "role": "tool", "message": {"role": "tool", "content": "x" * 5000}, "status": "error"}
+    rows = [{"event": "prompt", "completions": [{"turns": [turn]}, {"turns": [{"role": 3}]}, {}]}]
+    one, odd, none = _completions(rows)
+    assert one["turns"] == [{"span": [0, 3], "role": "tool", "text": "x" * TURN, "status": "error"}]
+    assert "turns" not in odd
+    assert "turns" not in none

@@ -15,6 +15,7 @@ from rlhf_core.api import ModelConfig
 from rlhf_core.sdk import StoredRun, load_tokenizer
 from rlhf_plugin_report.media import MediaReader
 from rlhf_plugin_report.rows import COMPLETION, EXAMPLE, ROW, fits, is_number
+from rlhf_plugin_report.turns import turns_of
 
 log = logging.getLogger("rlhf.report")
 Row = Mapping[str, Any]
@@ -132,7 +133,8 @@ def _left_out(count: int, kept: int, limit: int, what: str) -> str:
 def _size(completion: Row) -> int:
     """About the bytes of a completion on the page."""
     lists = sum(len(completion[key]) for key in PER_TOKEN if isinstance(completion.get(key), list))
-    return 150 + len(str(completion.get("text", ""))) + 8 * lists + len(str(completion.get("info", "")))
+    words = sum(len(str(completion.get(key, ""))) for key in ("text", "info", "turns"))
+    return 150 + words + 8 * lists
 
 
 def _completion(
@@ -146,6 +148,8 @@ def _completion(
         out["seed"] = str(completion["seed"])  # of 64 bits, which JavaScript's numbers do not hold
     if row["event"] != "prompt":
         out["aside"] = True
+    if completion.get("turns"):
+        out["turns"] = turns_of(completion["turns"])
     media = [*(row.get("media") or ()), *(completion.get("media") or ())]
     if media:
         out["media"] = [shown_media(one) for one in media]

@@ -16,7 +16,7 @@ from typing import Any
 
 TEXTS = ("run", "id", "prompt", "finish_reason", "status", "text", "detail")
 """Written as the place in the list of texts."""
-VALUES = ("scores", "media", "segments")
+VALUES = ("scores", "media", "segments", "turns")
 """The same, of JSON values."""
 LISTS_OF_TEXTS = ("pieces",)
 """Lists of such places."""

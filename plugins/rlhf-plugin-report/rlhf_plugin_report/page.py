@@ -13,7 +13,7 @@ from rlhf_plugin_report.fit import LEAST_DATA, MOST_BYTES, fitted
 from rlhf_plugin_report.pack import in_script, zipped
 from rlhf_plugin_report.read import PageView, RunView
 
-SCRIPTS = ("tools.js", "unpack.js", "charts.js", "tokens.js", "rollouts.js", "page.js")
+SCRIPTS = ("tools.js", "unpack.js", "charts.js", "turns.js", "tokens.js", "rollouts.js", "page.js")
 """Of the page, in this order."""
 OPEN = ("Reward", "Scores and lengths", "Held out", "Loss and gradient")
 """Groups of charts that begin unfolded."""

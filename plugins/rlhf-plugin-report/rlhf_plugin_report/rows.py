@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from rlhf_plugin_report.turns import is_turn
+
 LARGEST = 2**53
 """Of JavaScript's integers."""
 
@@ -30,7 +32,7 @@ def _is_list(of: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, list) and all(map(of, value))
 
 
-def _is_turn(value: Any) -> bool:
+def _is_stretch(value: Any) -> bool:
     return isinstance(value, list) and len(value) == 3 and all(map(_is_count, value[:2])) and _is_text(value[2])
 
 
@@ -58,7 +60,8 @@ KINDS: Mapping[str, Callable[[Any], bool]] = {
         _numbers,
     ),
     "completion_ids": _is_list(_is_count),
-    "segments": _is_list(_is_turn),
+    "segments": _is_list(_is_stretch),
+    "turns": _is_list(is_turn),
     "mask": _is_list(_is_flag),
     "media": _is_list(_is_mapping),
 }

@@ -59,7 +59,7 @@ def load_online_inputs(config: RolloutTrainerConfig, ctx: BuildContext, *, wants
     register_sources(datasets, ctx)
     train, held = _split_prompts(datasets, ctx)
     policy = load_policy(ctx.config.model)
-    formatter = Formatter(policy.tokenizer, ctx.config.model.prompt_format)
+    formatter = Formatter(policy.tokenizer, ctx.config.model.prompt_format, ctx.config.model.tool_format)
     if warning := template_warning(formatter, end_ids(policy.model, policy.tokenizer)):
         log.warning("%s", warning)
 

@@ -97,6 +97,15 @@ const Lists = (() => {
     document.getElementById("warnings").replaceChildren(...lines);
   };
 
+  /** One turn of an episode; what the policy only read is grey. */
+  const turn = (one) => {
+    const facts = [one.name ? `${one.role} ${one.name}` : one.role, one.status, one.score === undefined ? "" : `turn score ${number(one.score)}`, one.seconds === undefined ? "" : `${number(one.seconds)} s`];
+    const calls = (one.calls || []).map(([name, given]) => `${name} ${given}`);
+    const box = element("div", undefined, `completion turn ${one.role === "assistant" ? "wrote" : "read"}`);
+    box.append(element("small", facts.filter(Boolean).join(" · ")), element("div", [one.text, ...calls].filter(Boolean).join("\n")));
+    return box;
+  };
+
   const item = (row, slot, several) => {
     const li = element("li");
     li.dataset.number = row.number;
@@ -114,7 +123,7 @@ const Lists = (() => {
       one.append(element("b", String(value)));
       meta.append(one);
     }
-    li.append(meta, element("div", row.prompt, "prompt"), element("div", row.text, "completion"));
+    li.append(meta, element("div", row.prompt, "prompt"), ...(row.turns ? row.turns.map(turn) : [element("div", row.text, "completion")]));
     const parts = Object.entries(row.parts || {}).map(([name, value]) => `${name} ${typeof value === "number" ? number(value) : JSON.stringify(value)}`);
     const more = [parts.join(", "), row.detail].filter(Boolean).join("\n");
     if (more) {
@@ -128,7 +137,7 @@ const Lists = (() => {
   const drawn = new Map(); // key of a rollout -> its element, so that open details stay open
 
   const drawRollouts = (rollouts, slots, text) => {
-    const fits = rollouts.filter((row) => !text || `${row.prompt}\n${row.text}\n${row.id}`.toLowerCase().includes(text));
+    const fits = rollouts.filter((row) => !text || `${row.prompt}\n${row.text}\n${row.id}\n${(row.turns || []).map((one) => one.text).join("\n")}`.toLowerCase().includes(text));
     const several = slots.size > 1;
     const wanted = fits.slice(0, PAGE).map((row) => [`${row.run} ${row.epoch} ${row.number} ${slots.get(row.run)} ${several}`, row]);
     const keys = new Set(wanted.map(([name]) => name));

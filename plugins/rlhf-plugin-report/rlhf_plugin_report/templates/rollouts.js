@@ -60,7 +60,7 @@ const Rollouts = (() => {
     if (row.detail) details.append(element("div", "verdict or judge's reason", "label"), folded(row.detail, "completion"));
     if (row.info) details.append(element("div", "episode: calls, rewards and state that the agent or environment left", "label"), pairs(row.info));
     const rest = { id: row.id, "completion of its prompt": row.place };
-    if (row.segments) rest.turns = row.segments.map(([from, to, role]) => `${role} ${from}-${to}`).join(", ");
+    if (row.segments && !row.turns) rest.turns = row.segments.map(([from, to, role]) => `${role} ${from}-${to}`).join(", ");
     if (row.seed) rest.seed = row.seed;
     if (row.policy_version !== undefined) rest["policy version"] = row.policy_version;
     details.append(element("div", "where it is from", "label"), pairs(rest));
@@ -72,12 +72,13 @@ const Rollouts = (() => {
     if (row.prompt) li.append(folded(row.prompt, "prompt"));
     for (const one of row.media || []) li.append(medium(one));
     if (row.ids) li.append(Tokens.box(row, field("colour").value, sources[row.run] || {}));
+    else if (row.turns) li.append(Turns.list(row));
     else if (!row.example) li.append(folded(row.text ?? "", "completion"));
     for (const [name, text] of Object.entries(row.texts || {})) li.append(element("div", name, "label"), folded(text, "completion"));
     li.append(more(row));
     return li;
   };
-  const words = (row) => `${row.prompt}\n${row.text ?? ""}\n${row.id}\n${row.detail ?? ""}\n${Object.values(row.texts || {}).join("\n")}`.toLowerCase();
+  const words = (row) => `${row.prompt}\n${row.text ?? ""}\n${row.id}\n${row.detail ?? ""}\n${Turns.words(row)}\n${Object.values(row.texts || {}).join("\n")}`.toLowerCase();
   const draw = () => {
     const text = field("text").value.toLowerCase();
     const step = field("step").value;

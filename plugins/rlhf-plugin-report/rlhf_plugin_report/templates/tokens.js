@@ -24,7 +24,7 @@ const Tokens = (() => {
   const BLUE = "0, 114, 178";
   const shade = (row, n, by) => {
     const kind = COLOURS[by];
-    const value = kind && kind.of(row, n);
+    const value = row.mask && !row.mask[n] ? null : kind && kind.of(row, n);
     if (value === undefined || value === null) return "";
     const share = (value - kind.zero) / kind.full;
     const colour = by === "logprob" ? ORANGE : share < 0 ? ORANGE : by === "entropy" || by === "kl" ? ORANGE : BLUE;
@@ -41,7 +41,7 @@ const Tokens = (() => {
     bar.style.background = `linear-gradient(to right, ${low})`;
     box.append(element("span", kind.words[0]), bar, element("span", kind.words[1]));
   };
-  const authorAt = (row, n) => (row.segments || []).find(([from, to]) => n >= from && n < to)?.[2];
+  const authorAt = (row, n) => Turns.at(row, n)?.role ?? (row.segments || []).find(([from, to]) => n >= from && n < to)?.[2];
 
   /* How the advantage follows from the group's scores, if it does so in one of the usual ways. */
   const fromGroup = (row) => {
@@ -129,15 +129,26 @@ const Tokens = (() => {
     panel.setAttribute("aria-live", "polite");
     let chosen = -1;
     const spans = [];
+    let into = text;
+    let next = 0;
+    const open = (n) => {
+      while (row.turns && next < row.turns.length && row.turns[next].span[0] <= n) {
+        const { box: block, body } = Turns.block(row, next, true);
+        text.append(block);
+        if (row.turns[next].span[1] > n) into = body;
+        next += 1;
+      }
+    };
     const add = (piece) => {
       const n = spans.length;
+      open(n);
       const span = element("span", piece, row.mask && !row.mask[n] ? "token given" : "token");
       span.style.background = shade(row, n, by);
       span.dataset.n = n;
       spans.push(span);
-      const start = (row.segments || []).find(([from]) => from === n);
+      const start = row.turns ? undefined : (row.segments || []).find(([from]) => from === n);
       if (start) text.append(element("span", start[2], "author"));
-      text.append(span);
+      into.append(span);
     };
     const pieces = row.pieces;
     pieces.slice(0, MOST).forEach(add);
@@ -145,21 +156,26 @@ const Tokens = (() => {
       const button = unfolding(`${pieces.length - MOST} more tokens`, () => {
         button.remove();
         pieces.slice(MOST).forEach(add);
+        open(pieces.length);
       });
       text.append(button);
-    }
+    } else open(pieces.length);
     const choose = (n) => {
       if (n < 0 || n >= spans.length) return;
       spans[chosen]?.classList.remove("chosen");
       chosen = n;
       spans[n].classList.add("chosen");
       panel.replaceChildren(table(row, n, source));
+      const turn = spans[n].closest(".turn");
+      if (turn) turn.open = true;
+      if (turn && panel.previousSibling !== turn) turn.after(panel); // long episodes: beside the token
     };
     text.tabIndex = 0;
     text.setAttribute("role", "group");
     text.setAttribute("aria-label", "Completion, token by token: left and right arrow show a token's numbers");
     text.addEventListener("click", (event) => event.target.dataset.n !== undefined && choose(Number(event.target.dataset.n)));
     text.addEventListener("keydown", (event) => {
+      if (event.target !== text) return; // a turn's heading, a button
       const move = { ArrowRight: 1, ArrowLeft: -1, Enter: chosen < 0 ? 1 : 0 }[event.key];
       if (move === undefined) return;
       event.preventDefault();

@@ -1,0 +1,59 @@
+"""The turns of an episode as the page shows them: who, what was called, what came of it, how long it took."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+TURN_TEXT = 8000
+"""Characters of one turn; what comes after them is counted. The trace has them all."""
+
+
+def turns_of(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Turns of a trace's completion, each small.
+
+    Returns:
+        For each ``span``, ``role`` and ``text``; ``calls`` as pairs of a name and its arguments as JSON; ``name`` of
+        the tool, ``status`` (if not ok), ``score`` and ``seconds`` where there are any.
+    """
+    return [_turn(row) for row in rows]
+
+
+def _turn(row: Mapping[str, Any]) -> dict[str, Any]:
+    message = row["message"]
+    text = message.get("content")
+    made: dict[str, Any] = {
+        "span": row["span"],
+        "role": row["role"],
+        "text": _cut(text if isinstance(text, str) else ""),
+    }
+    calls = message.get("tool_calls")
+    named = [call["function"] for call in calls if _is_call(call)] if isinstance(calls, list) else []
+    if named:
+        made["calls"] = [[str(one.get("name")), _cut(_as_json(one.get("arguments")))] for one in named]
+    if isinstance(message.get("name"), str):
+        made["name"] = message["name"]
+    return made | {key: row[key] for key in ("status", "score", "seconds") if row.get(key) is not None}
+
+
+def _is_call(call: Any) -> bool:
+    return isinstance(call, Mapping) and isinstance(call.get("function"), Mapping)
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _cut(text: str) -> str:
+    more = len(text) - TURN_TEXT
+    return text if more <= 0 else f"{text[:TURN_TEXT]} … ({more} more characters in the run's files)"
+
+
+def is_turn(value: Any) -> bool:
+    """Whether a row of the trace is a turn that can be shown."""
+    if not isinstance(value, Mapping) or not isinstance(value.get("message"), Mapping):
+        return False
+    span, role = value.get("span"), value.get("role")
+    places = isinstance(span, list) and len(span) == 2 and all(isinstance(n, int) and 0 <= n < 2**53 for n in span)
+    return places and isinstance(role, str)
