@@ -25,10 +25,13 @@ from rlhf_core.kernels.rotary import check_length
 from rlhf_core.kernels.trunk_and_head import TrunkAndHead, checkpointing, take_apart, trunk_and_head
 from rlhf_core.policy.structure import structure
 
+Masks = Sequence[Sequence[bool] | None]
+"""Per completion a bool per token, or None for every token."""
+
 
 @dataclass(frozen=True, slots=True)
 class CompletionLogprobs:
-    """A right-padded grid over completion tokens; padded places are 0.
+    """A right-padded grid over completion tokens; padded places are 0, and so are tokens that were not asked for.
 
     Example:
         two completions of 3 and 1 tokens: ``mask_BT = [[1, 1, 1], [1, 0, 0]]``
@@ -39,7 +42,7 @@ class CompletionLogprobs:
     entropy_BT: torch.Tensor | None
     """Nats; None unless asked for."""
     mask_BT: torch.Tensor
-    """Bool, from the lengths that were passed, never from ids."""
+    """Bool, which places are tokens: from the lengths that were passed, never from ids."""
     hidden_NH: torch.Tensor | None = None
     """Hidden states that predict the tokens, row after row; None where the model does not split into trunk and head."""
 
@@ -51,6 +54,7 @@ def completion_logprobs(
     *,
     temperature: float = 1.0,
     entropy: bool = False,
+    masks: Masks | None = None,
     shared_prefix: bool = True,
     packed: bool = True,
     chunked: bool = True,
@@ -68,6 +72,8 @@ def completion_logprobs(
         completions: token ids; may be empty, not all of them.
         temperature: divides the logits; pass the sampler's.
         entropy: also return each distribution's entropy, with gradient.
+        masks: of each completion, the tokens whose log-probability is wanted: the head runs on no others, which get 0
+            (results of tools, in an episode); None in place of a mask, or of all masks, wants every token.
         shared_prefix: run every distinct prompt once for all its completions. Off by itself where the model
             cannot do it (recurrent states), or where without packing gradient checkpointing forbids a cache.
         packed: lay all sequences end to end in one row, without padding, where the model's attention allows it.
@@ -79,27 +85,29 @@ def completion_logprobs(
         :class:`CompletionLogprobs` with ``T = max(len(c))``.
 
     Raises:
-        ValueError: lists of different lengths, an empty prompt, no completion token at all, temperature <= 0, or a
-            sequence beyond the length from which on rotary frequencies change (:mod:`rlhf_core.kernels.rotary`).
+        ValueError: lists or masks of different lengths, an empty prompt, no completion token at all, temperature <= 0,
+            or a sequence beyond the length from which on rotary frequencies change (:mod:`rlhf_core.kernels.rotary`).
     """
     _check(prompts, completions, temperature)
     check_length(model, max(len(p) + len(c[:-1]) for p, c in zip(prompts, completions)))
     mask_BT, targets_N = _targets(completions, next(model.parameters()).device)
+    wanted_N = _wanted(completions, masks, targets_N.device)
     options: dict[str, Any] = {"temperature": temperature, "entropy": entropy}
     hidden_NH: torch.Tensor | None = None
     if not structure(model).split:
         logits_NV = padded_logits(model, prompts, completions)
-        logprobs_N, entropy_N = logits_logprobs(logits_NV, targets_N, **options)
+        logprobs_N, entropy_N = logits_logprobs(*_only(wanted_N, logits_NV, targets_N), **options)
     else:
         hidden_NH = completion_hidden(model, prompts, completions, shared_prefix, packed)
-        head = trunk_and_head(model).head
+        head, (fed_NH, targets_N) = trunk_and_head(model).head, _only(wanted_N, hidden_NH, targets_N)
         if chunked:
             options |= {"chunk_bytes": chunk_bytes, "keep_bytes": keep_bytes}
-            logprobs_N, entropy_N = head_logprobs(hidden_NH, head, targets_N, **options)
+            logprobs_N, entropy_N = head_logprobs(fed_NH, head, targets_N, **options)
         else:
-            logprobs_N, entropy_N = plain_head_logprobs(hidden_NH, head, targets_N, **options)
-    entropy_BT = None if entropy_N is None else _grid(entropy_N, mask_BT)
-    return CompletionLogprobs(_grid(logprobs_N, mask_BT), entropy_BT, mask_BT, hidden_NH)
+            logprobs_N, entropy_N = plain_head_logprobs(fed_NH, head, targets_N, **options)
+    wanted_BT = mask_BT if wanted_N is None else mask_BT.masked_scatter(mask_BT, wanted_N)
+    entropy_BT = None if entropy_N is None else _grid(entropy_N, wanted_BT)
+    return CompletionLogprobs(_grid(logprobs_N, wanted_BT), entropy_BT, mask_BT, hidden_NH)
 
 
 def _check(prompts: Ids, completions: Ids, temperature: float) -> None:
@@ -118,6 +126,23 @@ def _targets(completions: Ids, device: torch.device) -> tuple[torch.Tensor, torc
     sizes_B = torch.tensor([len(c) for c in completions], device=device)
     mask_BT = torch.arange(max(map(len, completions)), device=device)[None, :] < sizes_B[:, None]
     return mask_BT, torch.tensor([t for c in completions for t in c], dtype=torch.long, device=device)
+
+
+def _wanted(completions: Ids, masks: Masks | None, device: torch.device) -> torch.Tensor | None:
+    """Bool per completion token, row after row; None where every token is wanted."""
+    if masks is None or all(mask is None for mask in masks):
+        return None
+    rows = [[True] * len(c) if mask is None else list(mask) for c, mask in zip(completions, masks, strict=True)]
+    if wrong := [(len(c), len(row)) for c, row in zip(completions, rows) if len(c) != len(row)]:
+        raise ValueError(f"a completion of {wrong[0][0]} tokens has a mask of {wrong[0][1]}")
+    return torch.tensor([wanted for row in rows for wanted in row], dtype=torch.bool, device=device)
+
+
+def _only(
+    wanted_N: torch.Tensor | None, rows_NX: torch.Tensor, targets_N: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The rows and targets that are wanted; the very same tensors where all are."""
+    return (rows_NX, targets_N) if wanted_N is None else (rows_NX[wanted_N], targets_N[wanted_N])
 
 
 def completion_hidden(

@@ -76,7 +76,8 @@ class PairModule(torch.nn.Module):
         prompts, completions = [s.prompt_ids for s in sides], [s.completion_ids for s in sides]
         for n in range(0, len(sides) if prompt_every else 0, prompt_every or 1):
             prompts[n], completions[n] = prompts[n][:1], (*prompts[n][1:], *completions[n])
-        return completion_logprobs(self.model, prompts, completions, **self.paths.as_arguments).logprobs_BT
+        masks = None if prompt_every else [s.mask for s in sides]
+        return completion_logprobs(self.model, prompts, completions, masks=masks, **self.paths.as_arguments).logprobs_BT
 
     def _summed(self, logprobs_ST: torch.Tensor, sides: Sequence[Side], prompt_every: int) -> torch.Tensor:
         """Sum of each side's chosen tokens' logprobs, the tail of the longer response weighted by ``ld_alpha``."""

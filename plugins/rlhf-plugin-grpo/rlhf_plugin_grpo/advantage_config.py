@@ -99,6 +99,46 @@ class ReinforcePPConfig(ComponentConfig):
         return 2 if self.baseline == "group" else 1
 
 
+class TurnConfig(ComponentConfig):
+    """What a turn and later ones were paid, less the group's others' at that turn: for episodes (unbiased)."""
+
+    name: str = "turn"
+    component: ClassVar[str] = "rlhf_plugin_grpo.turn:TurnAdvantage"
+    min_group_size: ClassVar[int] = 2
+    outcome_weight: float = Field(1.0, allow_inf_nan=False)
+    """Of the episode's score, which comes with its last turn. 0 where the turns' scores already add up to it."""
+    turn_weight: float = Field(1.0, allow_inf_nan=False)
+    """Of the scores of single turns (``Turn.score``)."""
+    discount: float = Field(1.0, gt=0, le=1)
+    """Per turn of the policy, of what later turns and the outcome bring."""
+    scale: Literal["none", "batch"] = "none"
+    """``batch`` divides by the standard deviation over all turns of the batch: one factor for every turn."""
+    epsilon: float = Field(1e-6, ge=0)
+    """Added to that standard deviation."""
+    relative_floor: float = Field(2.0**-19, ge=0)
+    """An advantage up to this share of the group's largest return is rounding, and 0.
+    The default is 16 roundings of float32."""
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Refuse settings under which nothing, or the wrong groups, would be learned from.
+
+        Raises:
+            ConfigError: both weights are 0, or groups of equal scores are to be replaced, whose turns may differ.
+        """
+        if self.outcome_weight == self.turn_weight == 0:
+            raise ConfigError(
+                "advantage.outcome_weight and advantage.turn_weight are both 0",
+                why="every advantage would be 0 and nothing learned",
+                fix="--set advantage.outcome_weight=1",
+            )
+        if self.turn_weight and getattr(ctx.config.trainer, "dynamic_sampling", None) is not None:
+            raise ConfigError(
+                "dynamic_sampling replaces groups of equal scores, but advantage 'turn' looks at the turns' scores too",
+                why="they may differ where the episodes' do not",
+                fix="leave out trainer.dynamic_sampling, or --set advantage.turn_weight=0",
+            )
+
+
 class GdpoConfig(ComponentConfig):
     """Each part of the score normalised per group, then added by weight, then scaled by the batch (GDPO, 2026)."""
 

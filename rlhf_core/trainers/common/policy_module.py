@@ -18,7 +18,7 @@ from rlhf_core.policy.forward import CompletionLogprobs, completion_hidden, comp
 from rlhf_core.policy.forward_options import ALL, ForwardOptions
 from rlhf_core.strategy.no_grad_forward import Compute
 from rlhf_core.trainers.common.micro_batches import MicroBatcher
-from rlhf_core.trainers.common.training_sample import Floats, TrainingSample, prompts_and_completions
+from rlhf_core.trainers.common.training_sample import Floats, TrainingSample, head_masks, prompts_and_completions
 
 
 class PolicyModule(torch.nn.Module):
@@ -58,6 +58,7 @@ class PolicyModule(torch.nn.Module):
             *prompts_and_completions(samples),
             temperature=self.temperature,
             entropy=True,
+            masks=head_masks(samples),
             **self.options.as_arguments,
         )
         out = by_episode(out, samples)
@@ -99,7 +100,10 @@ class PolicyModule(torch.nn.Module):
     def measure(
         self, samples: Sequence[TrainingSample], micro_batcher: MicroBatcher, *, entropy: bool
     ) -> tuple[list[Floats], list[Floats]]:
-        """Logprobs and, if asked for, entropies of each item's completion, one array ``[T]`` per item each."""
+        """Logprobs and, if asked for, entropies of each item's completion, one array ``[T]`` per item each.
+
+        Tokens of an episode that the policy did not choose get 0, as a rollout has them.
+        """
         rows: dict[int, tuple[Floats, Floats | None]] = {}
         for part in micro_batcher(samples):
             rows |= zip(part, self.measure_micro([samples[i] for i in part], entropy=entropy))
@@ -120,6 +124,7 @@ class PolicyModule(torch.nn.Module):
             *prompts_and_completions(samples),
             temperature=self.temperature,
             entropy=entropy,
+            masks=head_masks(samples),
             **self.options.as_arguments,
         )
         out = by_episode(out, samples)

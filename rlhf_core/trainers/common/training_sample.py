@@ -107,6 +107,26 @@ def prompts_and_completions(
     return [prompt for prompt, _ in pieces], [completion for _, completion in pieces]
 
 
+def head_masks(samples: Sequence[TrainingSample]) -> list[list[bool] | None] | None:
+    """Of each completion of :func:`prompts_and_completions`, the tokens that need logprobs: those the policy chose.
+
+    None where these are all, so that a completion of one turn is computed as ever; and where none counts, because it
+    was cut: its logprobs are still measured.
+    """
+    if not any(_partly(sample.mask_T) for sample in samples):
+        return None
+    rows: list[list[bool] | None] = []
+    for sample in samples:
+        ends = [*(start for start, _ in sample.contexts), len(sample.completion_ids)]
+        whole = sample.mask_T.tolist() if _partly(sample.mask_T) else None
+        rows += [None if whole is None else whole[a:b] for a, b in zip([0, *ends], ends)]
+    return rows
+
+
+def _partly(mask_T: npt.NDArray[np.bool_]) -> bool:
+    return bool(mask_T.any()) and not mask_T.all()
+
+
 def _per_token(advantage: float | Floats, count: int) -> Floats:
     return np.broadcast_to(np.asarray(advantage, np.float32), (count,)).copy()
 
