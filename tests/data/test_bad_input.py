@@ -39,6 +39,14 @@ def test_broken_line_names_file_and_line(datasets: Make, write: Write, refused: 
     refused(lambda: datasets(name="jsonl", path=path).prompts("train"), f"{path}:2", "not valid JSON")
 
 
+def test_a_key_that_occurs_twice_is_refused(datasets: Make, write: Write, refused: Refused) -> None:
+    """Readers of JSON keep the last value without a word."""
+    path = write("a.jsonl", [GOOD[0], '{"prompt": "a", "answer": "1", "answer": "2"}\n'])
+    refused(lambda: datasets(name="jsonl", path=path).prompts("train"), f"{path}:2", "the key 'answer' occurs twice")
+    path = write("b.json", ['[{"prompt": "a", "meta": {"k": 1, "k": 2}}]'])
+    refused(lambda: datasets(name="jsonl", path=path).prompts("train"), "the key 'k' occurs twice")
+
+
 def test_row_that_is_no_object(datasets: Make, write: Write, refused: Refused) -> None:
     path = write("a.jsonl", [GOOD[0], '"text"\n'])
     refused(lambda: datasets(name="jsonl", path=path).prompts("train"), f"{path}:2", "expected an object, got str")

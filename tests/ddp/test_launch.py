@@ -93,6 +93,7 @@ def logged(run: Path, text: str) -> bool:
     return path.is_file() and text in path.read_text()
 
 
+@pytest.mark.slow  # Ctrl-C of one process: tests/bad_input
 def test_ctrl_c_saves_and_the_run_goes_on(tmp_path: Path, rlhf: Callable[..., Any]) -> None:
     with started(tmp_path) as (process, run):
         wait_until(lambda: logged(run, '"step": 2'), "second step")

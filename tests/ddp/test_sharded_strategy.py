@@ -113,7 +113,8 @@ def test_adapters_of_a_sharded_policy_are_merged_whole(train: Train, tmp_path: P
     assert max(float((a[k] - b[k]).abs().max()) for k in a) < 1e-4
 
 
-@pytest.mark.parametrize("algo", [pytest.param("sft", marks=pytest.mark.slow), "reward_model"])
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", ["sft", "reward_model"])
 def test_offline_equals_one_process(train: Train, tmp_path: Path, algo: str) -> None:
     data = tmp_path / "data.jsonl"
     rows = [

@@ -104,6 +104,7 @@ def test_groups_shared_out_by_work_make_the_update_of_one_process(tmp_path: Path
     assert max(float((a[k] - b[k]).abs().max()) for k in a) < 1e-6
 
 
+@pytest.mark.slow
 def test_a_rank_without_heldout_rows(tmp_path: Path) -> None:
     weights(
         tmp_path,

@@ -53,6 +53,7 @@ def test_every_kind_has_templates() -> None:
     assert kinds() == KINDS
 
 
+@pytest.mark.slow
 def test_tests_pass_from_birth(packages: dict[str, Path], other_python: str, tmp_path: Path) -> None:
     out = call(
         [
