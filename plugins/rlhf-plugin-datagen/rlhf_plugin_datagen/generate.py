@@ -7,8 +7,33 @@ from typing import Any
 
 import click
 
+from rlhf_core.sdk import OpenGroup
 
-@click.command()
+OWN = ("generate", "filter", "pairs", "flywheel")
+"""Commands of `rlhf data` that are no kind of data."""
+
+
+class Generate(click.Command):
+    """`rlhf data generate KIND`, which is `rlhf data KIND` where another distribution brings that kind of data."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """That of the other distribution's command for its kind, else this command's."""
+        if (other := brought(args[0], parent)) if args else None:
+            return other.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+def brought(kind: str, parent: click.Context | None) -> click.Command | None:
+    """The command of another distribution beside this one that makes such data; None if there is none."""
+    group: Any = parent.command if parent else None
+    if parent is None or not isinstance(group, OpenGroup) or kind in OWN or group.has_own(parent, kind):
+        return None
+    return group.get_command(parent, kind)
+
+
+@click.command(cls=Generate)
 @click.argument("kind", metavar="KIND")
 @click.option(
     "--output",
@@ -52,7 +77,7 @@ import click
 @click.option("--dry-run", is_flag=True, help="Print requests, tokens and dollars; ask and write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def generate(kind: str, output: Path, dry_run: bool, as_json: bool, **options: Any) -> None:
-    """Make training data with models: preferences, sft or grades.
+    """Make training data with models: preferences, sft or grades; speech, where rlhf-plugin-tts is installed.
 
     preferences: two responses to each prompt, and a judge with a constitution that says which is better, and why.
     sft: a draft, its critique and its revision by the constitution. grades: a grade for each criterion of a rubric.

@@ -140,6 +140,19 @@ class RatioDriftConfig(WatchConfig):
     """Distance of the mean importance ratio from 1."""
 
 
+class NoGainConfig(ComponentConfig):
+    """Early stop: ends the run when held-out evaluations no longer beat the best one. Not part of ``health``."""
+
+    name: str = "no_gain"
+    component: ClassVar[str] = "rlhf_plugin_health.no_gain:NoGain"
+    metric: str = "eval/reward/mean"
+    """What is compared; higher is better."""
+    least: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """A gain of no more than this over the best is none. The evaluation before training counts as the first best."""
+    patience: int = Field(default=1, ge=1)
+    """Evaluations in a row without a gain before the run ends."""
+
+
 class HealthConfig(ComponentConfig):
     """All monitors of this plugin under one name; null switches one off."""
 

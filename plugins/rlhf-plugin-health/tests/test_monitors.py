@@ -213,3 +213,20 @@ def test_a_setting_is_named_with_its_present_value() -> None:
     warning = run.monitors[0].build(make_context().with_(config=run)).observe(2, {"kl": 3.0})
     assert "--set trainer.optimizer.warmup_steps=30 (now 0)" in warning
     assert "--set trainer.optimizer.eps=1e-05 (now 1e-07)" in warning
+
+
+def test_no_gain_stops_when_evaluations_no_longer_beat_the_best() -> None:
+    values = [0.1, 0.5, 0.4, 0.55, 0.5, 0.5]
+    check_monitor(c.NoGainConfig(), alarming=[{"eval/reward/mean": v} for v in values])
+    first = c.NoGainConfig(patience=2).build(make_context())
+    for step, value in enumerate(values[:-1]):
+        first.observe(step, {"eval/reward/mean": value, "reward/mean": 9.0})
+        first.observe(step, {"reward/mean": 9.0})
+    resumed = c.NoGainConfig(patience=2).build(make_context())
+    resumed.load_state_dict(first.state_dict())
+    with pytest.raises(StopRun, match=r"is 0\.5 at step 6, and was 0\.55 at best"):
+        resumed.observe(6, {"eval/reward/mean": values[-1]})
+    strict = c.NoGainConfig(least=1.0).build(make_context())
+    strict.observe(0, {"eval/reward/mean": 0.0})
+    with pytest.raises(StopRun):
+        strict.observe(1, {"eval/reward/mean": 0.9})

@@ -12,6 +12,10 @@ from rlhf_core.sdk import OpenGroup
     path="tts",
     lazy={
         "validate": ("rlhf_plugin_tts.validate_cli:validate", "Compare features and rewards with listeners' ratings."),
+        "train": (
+            "rlhf_plugin_tts.speech_training.command:train",
+            "Train a speech policy, and measure what it gained.",
+        ),
         "compare": ("rlhf_plugin_tts.speech_data.compare:compare", "Measure a speech policy, beside an earlier one."),
         "pairs": ("rlhf_plugin_tts.speech_data.command:pairs", "Make preference pairs of a speech policy's clips."),
         "train-reward": ("rlhf_plugin_tts.train_cli:train_reward", "Train a reward model on pairs of clips."),

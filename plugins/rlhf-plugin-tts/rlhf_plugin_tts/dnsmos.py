@@ -42,20 +42,25 @@ class Dnsmos(ClipReward):
     def __init__(self, config: DnsmosConfig) -> None:
         super().__init__(config.max_seconds)
         self.config = config
-        self.p808 = _session("model_v8.onnx", config.threads)
-        self.p835 = _session("sig_bak_ovr.onnx", config.threads)
+        wants = (not config.only_value or config.value == "p808", not config.only_value or config.value != "p808")
+        self.p808 = _session("model_v8.onnx", config.threads) if wants[0] else None
+        self.p835 = _session("sig_bak_ovr.onnx", config.threads) if wants[1] else None
 
     def measure(self, clip: Clip, sample: Sample) -> tuple[float, Mapping[str, float]]:
         """Means over the clip's windows."""
-        scores_WN = np.array([self._window(w) for w in windows(clip.at(RATE).samples, self.config.hop_seconds)])
-        parts: dict[str, float] = dict(zip(("p808", "sig", "bak", "ovrl"), scores_WN.mean(axis=0).tolist()))
+        scores = [self._window(w) for w in windows(clip.at(RATE).samples, self.config.hop_seconds)]
+        parts = {name: float(np.mean([row[name] for row in scores])) for name in scores[0]}
         return parts[self.config.value], parts
 
-    def _window(self, window: Floats) -> list[float]:
-        mel = mel_spectrogram(window[:-160])
-        p808 = float(self.p808.run(None, {"input_1": mel[None]})[0][0][0])
-        raw = self.p835.run(None, {"input_1": window[None]})[0][0]
-        return [p808, *(float(np.polyval(POLYNOMIALS[n], raw[i])) for i, n in enumerate(("sig", "bak", "ovrl")))]
+    def _window(self, window: Floats) -> dict[str, float]:
+        parts: dict[str, float] = {}
+        if self.p808 is not None:
+            mel = mel_spectrogram(window[:-160])
+            parts["p808"] = float(self.p808.run(None, {"input_1": mel[None]})[0][0][0])
+        if self.p835 is not None:
+            raw = self.p835.run(None, {"input_1": window[None]})[0][0]
+            parts |= {n: float(np.polyval(POLYNOMIALS[n], raw[i])) for i, n in enumerate(("sig", "bak", "ovrl"))}
+        return parts
 
 
 def windows(samples: Floats, hop_seconds: float) -> list[Floats]:

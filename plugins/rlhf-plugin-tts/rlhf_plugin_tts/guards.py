@@ -7,7 +7,7 @@ from typing import Any
 
 from rlhf_core.api import BuildContext, Sample, Score, ScoreStatus
 from rlhf_core.sdk import score_samples
-from rlhf_plugin_composite.reward import build_composite
+from rlhf_plugin_composite.reward import CompositeReward, build_composite, keeps_state
 from rlhf_plugin_tts.audio import ClipError, read_clip
 from rlhf_plugin_tts.duration import Duration
 from rlhf_plugin_tts.features import silence_fraction
@@ -88,9 +88,15 @@ class GuardedWithState(Guarded):
 
 
 def guard(reward: Any, guards: GuardSettings) -> Guarded:
-    """The reward with its limits; a torch module's weights are no state of a run."""
-    keeps_state = callable(getattr(reward, "load_state_dict", None)) and not hasattr(reward, "named_parameters")
-    return (GuardedWithState if keeps_state else Guarded)(reward, guards)
+    """The reward with its limits; a torch module's weights are no state of a run, nor are calibrated statistics."""
+    keeps = keeps_state(reward) and not (isinstance(reward, CompositeReward) and not learns(reward))
+    return (GuardedWithState if keeps else Guarded)(reward, guards)
+
+
+def learns(composite: CompositeReward) -> bool:
+    """Whether scoring changes a composite: running statistics, or a part with a state."""
+    parts = composite.rewards.values()
+    return any(n.learns for n in composite.normalisers.values()) or any(keeps_state(part) for part in parts)
 
 
 def build_guarded(config: GuardedConfig, ctx: BuildContext) -> Guarded:

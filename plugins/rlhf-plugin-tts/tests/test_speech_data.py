@@ -11,14 +11,17 @@ from click.testing import CliRunner
 
 from rlhf_core import train
 from rlhf_core.api import ConfigError, ModelError
+from rlhf_core.cli.main import cli
 from rlhf_plugin_tts.pocket_voice.folder import write_untrained_voice
 from rlhf_plugin_tts.pocket_voice.frontend import prompt_text
 from rlhf_plugin_tts.rows import read_audio_pairs
 from rlhf_plugin_tts.speech_data.catalogue import CONTRASTS, DESCRIPTIONS, SENTENCES, sentences
 from rlhf_plugin_tts.speech_data.command import make, pairs
 from rlhf_plugin_tts.speech_data.compare import measure
+from rlhf_plugin_tts.speech_data.config import SpeechPromptsConfig
 from rlhf_plugin_tts.speech_data.pairs import is_new
-from rlhf_plugin_tts.speech_data.unseen import UNSEEN
+from rlhf_plugin_tts.speech_data.source import SpeechPrompts
+from rlhf_plugin_tts.speech_data.unseen import UNSEEN, VALIDATION
 
 OPTIONS: dict[str, Any] = {
     "by": "description",
@@ -106,7 +109,33 @@ def test_a_voice_is_measured_beside_itself(voice: str) -> None:
     assert row["difference"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
     assert row["before"]["low"] <= row["before"]["mean"] <= row["before"]["high"]
     assert len(result["scores"]["duration"]["after"]) == 6
-    assert set(UNSEEN).isdisjoint(text for _, _, text in sentences())
+    trained = {text for _, _, text in sentences()}
+    assert len({*UNSEEN, *VALIDATION} - trained) == 60
+    heldout = [row["prompt"][-1]["content"] for row in SpeechPrompts(SpeechPromptsConfig()).rows("heldout")]
+    assert heldout == list(VALIDATION)
+
+
+@pytest.mark.slow
+def test_several_processes_score_the_same(voice: str) -> None:
+    options = {**OPTIONS, "before": voice, "names": ("duration",), "description": "", "count": 3, "n": 2}
+    one = measure(voice, options)["scores"]
+    assert measure(voice, {**options, "jobs": 2})["scores"] == one
+    settings = ["speech:parts.words.reward=duration", "speech:parts.quality.weight=0"]
+    with pytest.raises(ConfigError, match="learns from what it scores"):
+        measure(voice, {**options, "names": ("speech",), "settings": settings, "jobs": 2})
+
+
+def test_data_generate_speech_is_data_speech(tmp_path: Path, voice: str) -> None:
+    args = ["--model", voice, "--count", "1", "--max-tokens", "12", "--json", "--output"]
+    written = []
+    for words in (("data", "generate", "speech"), ("data", "speech"), ("tts", "pairs")):
+        output = tmp_path / f"{words[-2]}-{words[-1]}.jsonl"
+        assert CliRunner().invoke(cli, [*words, *args, str(output)]).exit_code == 0
+        rows = [json.loads(line) for line in output.read_text().splitlines()]
+        written.append([(row["chosen"], row["rejected"]) for row in rows])
+    assert written[0] == written[1] == written[2] != []
+    refused = CliRunner().invoke(cli, ["data", "generate", "filter", "--output", str(tmp_path / "x")])
+    assert refused.exit_code != 0
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from rlhf_core.api import Prompt, Sample
+    from rlhf_core.api import Prompt, Sample, Score
 
 REWARDS = ("wer", "distillmos", "dnsmos")
 
@@ -27,6 +27,7 @@ REWARDS = ("wer", "distillmos", "dnsmos")
 @click.option("--max-tokens", type=click.IntRange(8), default=480, show_default=True)
 @click.option("--temperature", type=click.FloatRange(0), default=1.0, show_default=True, help="0 is greedy.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Processes that score.")
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write every score as JSON.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def compare(model: str, output: Path | None, as_json: bool, **options: Any) -> None:
@@ -47,7 +48,7 @@ def compare(model: str, output: Path | None, as_json: bool, **options: Any) -> N
     result = measure(model, options)
     if output is not None:
         write_json(output, result)
-    emit_json(result) if as_json else _print(result)
+    emit_json(result) if as_json else print_table(result)
 
 
 def measure(model: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,26 +58,72 @@ def measure(model: str, options: Mapping[str, Any]) -> dict[str, Any]:
         ModelError: a model does not speak.
         ConfigError: a scorer cannot run here; it is named before anything is sampled.
     """
-    from rlhf_core.sdk import open_component, score_samples
-    from rlhf_plugin_tts.speech_data.unseen import UNSEEN
+    from rlhf_plugin_tts.speech_data.unseen import UNSEEN, VALIDATION
     from rlhf_plugin_tts.validate_cli import select
 
     names = options["names"] or REWARDS
-    rewards = select(names, options["settings"], "", options["seed"])
-    prompts = _prompts(UNSEEN[: options["count"]], options["description"])
+    select(names, options["settings"], "", options["seed"])
+    texts = VALIDATION if options.get("split") == "validation" else UNSEEN
+    prompts = _prompts(texts[: options["count"]], options["description"])
     voices = {"after" if options["before"] else "voice": model}
     voices = {"before": options["before"], **voices} if options["before"] else voices
     said = {which: _say(path, prompts, options) for which, path in voices.items()}
+    samples = [sample for voice in said.values() for sample in voice]
+    size = len(samples) // len(said)
+    places = {which: slice(i * size, (i + 1) * size) for i, which in enumerate(said)}
+    by_reward = score_with(names, options["settings"], options["seed"], samples, options.get("jobs") or 1)
     scores: dict[str, dict[str, list[float | None]]] = {}
-    for name, (config, ctx) in rewards.items():
-        with open_component("reward", config, ctx) as reward:
-            for which, samples in said.items():
-                rows = score_samples(reward, samples, f"reward '{name}'")
-                for part in ("", *sorted({p for row in rows for p in row.parts})):
-                    values = [(row.parts.get(part) if part else row.value) if row.ok else None for row in rows]
-                    scores.setdefault(f"{name}/{part}" if part else name, {})[which] = values
+    for name, rows in by_reward.items():
+        for part in ("", *sorted({p for row in rows for p in row.parts})):
+            values = [(row.parts.get(part) if part else row.value) if row.ok else None for row in rows]
+            scores[f"{name}/{part}" if part else name] = {which: values[cut] for which, cut in places.items()}
     table = {name: _summary(by_voice, options["n"], options["seed"]) for name, by_voice in scores.items()}
     return {"voices": voices, "sentences": len(prompts), "samples": options["n"], "table": table, "scores": scores}
+
+
+def score_with(
+    names: Sequence[str], settings: Sequence[str], seed: int, samples: Sequence[Sample], jobs: int
+) -> dict[str, list[Score]]:
+    """Name of each reward -> one score per sample, in ``jobs`` processes.
+
+    Raises:
+        ConfigError: a reward learns from what it scores, and there are several processes.
+    """
+    if jobs == 1:
+        return _scores(names, settings, seed, samples)
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
+    size = -(-len(samples) // jobs)
+    shares = [samples[i : i + size] for i in range(0, len(samples), size)]
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), one_thread) as pool:
+        waiting = [pool.submit(_scores, names, settings, seed, share, False) for share in shares]
+        done = [future.result() for future in waiting]
+    return {name: [score for share in done for score in share[name]] for name in names}
+
+
+def one_thread() -> None:
+    """Each process computes with one thread."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def _scores(
+    names: Sequence[str], settings: Sequence[str], seed: int, samples: Sequence[Sample], alone: bool = True
+) -> dict[str, list[Score]]:
+    from rlhf_core.api import ConfigError
+    from rlhf_core.sdk import open_component, score_samples
+    from rlhf_plugin_composite.reward import keeps_state
+    from rlhf_plugin_tts.validate_cli import select
+
+    scores: dict[str, list[Score]] = {}
+    for name, (config, ctx) in select(names, settings, "", seed).items():
+        with open_component("reward", config, ctx) as reward:
+            if not alone and keeps_state(reward):
+                raise ConfigError(f"reward '{name}' learns from what it scores", fix="leave --jobs out")
+            scores[name] = list(score_samples(reward, samples, f"reward '{name}'"))
+    return scores
 
 
 def _prompts(texts: Sequence[str], description: str) -> list[Prompt]:
@@ -131,7 +178,8 @@ def interval(rows: Any, seed: int) -> dict[str, float | None]:
     return {"mean": float(rows.mean()), "low": float(low), "high": float(high)}
 
 
-def _print(result: Mapping[str, Any]) -> None:
+def print_table(result: Mapping[str, Any]) -> None:
+    """Each scorer's means and their difference, with intervals."""
     columns = [*result["voices"], *(["difference"] if "before" in result["voices"] else [])]
     click.echo(f"{result['sentences']} sentences, {result['samples']} samples each; 95 % intervals")
     click.echo("".join(["scorer".ljust(34), *(c.ljust(28) for c in columns), "missing"]))

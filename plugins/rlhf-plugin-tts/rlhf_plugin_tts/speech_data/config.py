@@ -8,7 +8,7 @@ from rlhf_core.api import ComponentConfig
 
 
 class SpeechPromptsConfig(ComponentConfig):
-    """Thirty sentences in six categories to be spoken; held out are forty others."""
+    """Thirty sentences in six categories to be spoken; held out are twenty others."""
 
     name: str = "speech"
     component: ClassVar[str] = "rlhf_plugin_tts.speech_data.source:SpeechPrompts"

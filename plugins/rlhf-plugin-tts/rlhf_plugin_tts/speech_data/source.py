@@ -7,11 +7,11 @@ from typing import Any
 
 from rlhf_plugin_tts.speech_data.catalogue import DESCRIPTIONS, sentences
 from rlhf_plugin_tts.speech_data.config import SpeechPromptsConfig
-from rlhf_plugin_tts.speech_data.unseen import UNSEEN
+from rlhf_plugin_tts.speech_data.unseen import VALIDATION
 
 
 class SpeechPrompts:
-    """Every sentence with the voice left open, or in every description; held out are forty other sentences.
+    """Every sentence with the voice left open, or in every description; held out are the twenty of :data:`VALIDATION`.
 
     Args:
         config: whether voices are described.
@@ -23,7 +23,7 @@ class SpeechPrompts:
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
         """Rows with a ``prompt`` of messages and, in training, a ``category``."""
         if split != "train":
-            return [_row(f"unseen-{n}", text, "") for n, text in enumerate(UNSEEN, 1)]
+            return [_row(f"validation-{n}", text, "") for n, text in enumerate(VALIDATION, 1)]
         voices = ["", *DESCRIPTIONS.values()] if self.config.descriptions else [""]
         return [{**_row(name, text, v), "category": kind} for name, kind, text in sentences() for v in voices]
 

@@ -1,4 +1,4 @@
-"""Forty sentences to measure with: none is in the catalogue."""
+"""Forty sentences to measure with at the end, and twenty to choose settings and stop by: none is in the catalogue."""
 
 from __future__ import annotations
 
@@ -44,3 +44,28 @@ UNSEEN: tuple[str, ...] = (
     "The leaves turn yellow in the fall.",
     "They sang a song together.",
 )
+"""For the report only: nothing is tuned on them."""
+
+VALIDATION: tuple[str, ...] = (
+    "The baby laughed at the kitten.",
+    "We waited an hour for the bus.",
+    "My uncle grows corn and beans.",
+    "The window was open all night.",
+    "A small boat crossed the bay.",
+    "Please close the gate behind you.",
+    "The bridge is made of iron.",
+    "She poured the tea into a cup.",
+    "The doctor gave him some advice.",
+    "Our neighbors moved to the city.",
+    "The sky was gray this morning.",
+    "He bought a ticket for the show.",
+    "The horses ran across the field.",
+    "I found a coin under the sofa.",
+    "The singer has a lovely voice.",
+    "They cleaned the kitchen floor.",
+    "The old man told us his name.",
+    "We need a new pair of shoes.",
+    "The candle burned for two hours.",
+    "Her brother fixed the radio.",
+)
+"""What a training run evaluates on, and settings are chosen by."""

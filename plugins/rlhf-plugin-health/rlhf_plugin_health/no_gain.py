@@ -1,0 +1,75 @@
+"""Early stop on held-out evaluations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rlhf_core.api import BuildContext, StopRun, hookimpl
+from rlhf_plugin_health.config import NoGainConfig
+
+
+class NoGain:
+    """Remembers the best evaluation; the run ends with a checkpoint and its final model, which is the last one.
+
+    Args:
+        config: which metric, and how long to wait.
+        ctx: the run, whose evaluations are listened to; outside any run ``observe`` takes them from its metrics.
+    """
+
+    def __init__(self, config: NoGainConfig, ctx: BuildContext) -> None:
+        self.config, self.session = config, ctx.session
+        self.best: float | None = None
+        self.streak = 0
+        """Evaluations in a row without a gain."""
+        if self.session is not None:
+            self.session.hooks.manager.register(self, name=f"monitor '{config.name}' {id(self)}")
+
+    def observe(self, step: int, metrics: Mapping[str, float]) -> str | None:
+        """Read an evaluation that stands among a step's metrics.
+
+        Raises:
+            StopRun: as :meth:`read`.
+        """
+        self.read(step, metrics)
+        return None
+
+    @hookimpl
+    def rlhf_eval_end(self, event: Any) -> None:
+        """Read an evaluation.
+
+        Raises:
+            StopRun: as :meth:`read`.
+        """
+        self.read(event.step, event.metrics)
+
+    def read(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Compare with the best.
+
+        Raises:
+            StopRun: ``patience`` evaluations in a row brought no gain.
+        """
+        value = float(metrics.get(self.config.metric, math.nan))
+        if not math.isfinite(value):
+            return
+        if self.best is None or value > self.best + self.config.least:
+            self.best, self.streak = value, 0
+            return
+        self.streak += 1
+        if self.streak >= self.config.patience:
+            name, best = self.config.metric, self.best
+            raise StopRun(f"{self.config.name}: {name} is {value:.4g} at step {step}, and was {best:.4g} at best")
+
+    def state_dict(self) -> dict[str, Any]:
+        """The best so far, and the streak."""
+        return {"best": self.best, "streak": self.streak}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore them."""
+        self.best, self.streak = state["best"], int(state["streak"])
+
+    def close(self) -> None:
+        """Leave the hooks; idempotent."""
+        if self.session is not None and self.session.hooks.manager.is_registered(self):
+            self.session.hooks.manager.unregister(self)

@@ -1,0 +1,1 @@
+"""One command that trains a speech policy and measures it before and after."""
