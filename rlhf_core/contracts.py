@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from rlhf_core.component_calls import blamed_on, label_of
 from rlhf_core.errors import PluginError
-from rlhf_core.protocols import RewardModel, RolloutEngine
+from rlhf_core.protocols import RewardModel, RolloutEngine, TurnStream
 from rlhf_core.runs.deadline import watched
 from rlhf_core.types import (
     Advantages,
@@ -210,19 +210,107 @@ class ValidatedEngine:
                 answer: Any = self.engine.generate(requests, sampling, policy_version)
             except MalformedRollout as error:
                 raise contract_error(self.label, f"a {error}", "one log-probability per sampled token") from error
-        rollouts = check_rollouts(answer, [(r.prompt_id, r.group_index) for r in requests], self.label)
-        for request, rollout in zip(requests, rollouts):
-            if tuple(rollout.prompt_ids) != tuple(request.prompt_ids):
+        check_answers(answer, requests, sampling, self.label)
+        return list(answer)
+
+    def open_stream(self, sampling: SamplingParams, policy_version: int) -> ValidatedStream | None:
+        """The engine's stream of turns; None where it has none.
+
+        Raises:
+            PluginError: what it returned is no stream.
+            ComponentError: it raised.
+        """
+        opens = getattr(self.engine, "open_stream", None)
+        if opens is None:
+            return None
+        with blamed_on(self.label, "open_stream()"):
+            stream: Any = opens(sampling, policy_version)
+        if stream is None:
+            return None
+        missing = [name for name in ("waiting", "submit", "take", "forget", "close") if not hasattr(stream, name)]
+        if missing:
+            raise contract_error(
+                self.label, f"{type(stream).__name__} without {', '.join(missing)}", "a TurnStream, or None"
+            )
+        return ValidatedStream(stream, sampling, self.label)
+
+
+class ValidatedStream:
+    """A stream of turns whose every turn is checked."""
+
+    def __init__(self, stream: TurnStream, sampling: SamplingParams, label: str) -> None:
+        self.stream, self.sampling, self.label = stream, sampling, label
+        self._under_way: dict[Hashable, RolloutRequest] = {}
+
+    @property
+    def waiting(self) -> int:
+        """Turns that were submitted and not taken."""
+        return len(self._under_way)
+
+    def submit(self, episode: Hashable, request: RolloutRequest) -> None:
+        """Add a turn of an episode that has none under way."""
+        if episode in self._under_way:
+            raise ValueError(f"{request.prompt_id}#{request.group_index} has a turn under way already")
+        with blamed_on(self.label, "submit() of the stream"):
+            self.stream.submit(episode, request)
+        self._under_way[episode] = request
+
+    def take(self, steps: int | None = None) -> list[tuple[Hashable, Rollout]]:
+        """What has ended.
+
+        Raises:
+            PluginError: a turn that nobody asked for, or another than asked for; or none although all were to be
+                waited for.
+            ComponentError: the stream raised.
+        """
+        with blamed_on(self.label, "take() of the stream"):
+            try:
+                answer: Any = self.stream.take(steps)
+            except MalformedRollout as error:
+                raise contract_error(self.label, f"a {error}", "one log-probability per sampled token") from error
+        pairs = isinstance(answer, list) and all(isinstance(row, tuple) and len(row) == 2 for row in answer)
+        if not pairs:
+            raise contract_error(self.label, f"{answer!r:.80} from take()", "a list of (episode, Rollout)")
+        if steps is None and not answer and self._under_way:
+            count = len(self._under_way)
+            raise contract_error(self.label, f"no turn from take() while {count} are under way", "one at least")
+        for episode, rollout in answer:
+            request = self._under_way.pop(episode, None)
+            if request is None:
                 raise contract_error(
-                    self.label,
-                    f"a rollout of {request.prompt_id}#{request.group_index} with other prompt tokens than asked for",
-                    "the request's prompt_ids",
+                    self.label, f"a turn of an episode that has none under way ({rollout!r:.80})", "each turn once"
                 )
-            limit = min(sampling.max_tokens, request.max_tokens or sampling.max_tokens)
-            if len(rollout.completion_ids) > limit:
-                raise contract_error(
-                    self.label,
-                    f"{len(rollout.completion_ids)} tokens for {request.prompt_id}#{request.group_index}",
-                    f"at most the {limit} that were asked for",
-                )
-        return rollouts
+            check_answers([rollout], [request], self.sampling, self.label)
+        return answer
+
+    def forget(self, episode: Hashable) -> None:
+        """The episode has no further turn."""
+        with blamed_on(self.label, "forget() of the stream"):
+            self.stream.forget(episode)
+
+    def close(self) -> None:
+        """Give up what is under way."""
+        self._under_way.clear()
+        self.stream.close()
+
+
+def check_answers(answer: Any, requests: Sequence[RolloutRequest], sampling: SamplingParams, label: str) -> None:
+    """Refuse rollouts that are not what was asked for.
+
+    Raises:
+        PluginError: names the first one, and what was expected.
+    """
+    rollouts = check_rollouts(answer, [(r.prompt_id, r.group_index) for r in requests], label)
+    for request, rollout in zip(requests, rollouts):
+        name = f"{request.prompt_id}#{request.group_index}"
+        if tuple(rollout.prompt_ids) != tuple(request.prompt_ids):
+            raise contract_error(
+                label, f"a rollout of {name} with other prompt tokens than asked for", "the request's prompt_ids"
+            )
+        limit = min(sampling.max_tokens, request.max_tokens or sampling.max_tokens)
+        if len(rollout.completion_ids) > limit:
+            raise contract_error(
+                label,
+                f"{len(rollout.completion_ids)} tokens for {name}",
+                f"at most the {limit} that were asked for",
+            )

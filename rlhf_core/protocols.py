@@ -6,7 +6,7 @@ Losses, engines that take weights and strategies see torch; everything else exch
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -143,6 +143,48 @@ class WeightReceiver(Protocol):
             tensors: whole trained weights by parameter name (with LoRA those of the adapter); on any device, and not to
                 be changed or kept.
         """
+        ...
+
+
+@runtime_checkable
+class TurnStream(Protocol):
+    """Turns of many episodes, sampled as they come; made by :class:`StreamingEngine`.
+
+    An episode has one turn under way at most. What an engine may keep between its turns is the engine's business: a
+    context that does not continue the one before is read anew.
+    """
+
+    @property
+    def waiting(self) -> int:
+        """Turns that were submitted and not taken."""
+        ...
+
+    def submit(self, episode: Hashable, request: RolloutRequest) -> None:
+        """Add the next turn of an episode; ``request.prompt_ids`` is its whole context."""
+        ...
+
+    def take(self, steps: int | None = None) -> list[tuple[Hashable, Rollout]]:
+        """Return the turns that have ended since the last call, each with its episode.
+
+        Samples until there is one; with ``steps`` at most about so many tokens of each turn, and maybe nothing.
+        """
+        ...
+
+    def forget(self, episode: Hashable) -> None:
+        """The episode has no further turn."""
+        ...
+
+    def close(self) -> None:
+        """Turns under way are given up; idempotent."""
+        ...
+
+
+@runtime_checkable
+class StreamingEngine(Protocol):
+    """Optional for a rollout engine: turns are sampled as they come (ADR 0016)."""
+
+    def open_stream(self, sampling: SamplingParams, policy_version: int) -> TurnStream | None:
+        """Return a stream over the weights of now; None where this model cannot be sampled so."""
         ...
 
 
@@ -308,9 +350,11 @@ __all__ = [
     "ShardedForward",
     "Stateful",
     "Strategy",
+    "StreamingEngine",
     "Tool",
     "Tracker",
     "Trainer",
+    "TurnStream",
     "Verifier",
     "WeightReceiver",
 ]

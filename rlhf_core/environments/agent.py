@@ -1,16 +1,17 @@
-"""Plays many episodes at once: all that wait for the policy are sampled together, then all calls are answered."""
+"""Plays many episodes at once, in turns of the policy and answers of the environment."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlhf_core.component_calls import label_for
 from rlhf_core.environments.answers import Answers
 from rlhf_core.environments.episode import Episode
 from rlhf_core.environments.host import EnvironmentHost
 from rlhf_core.environments.journal import Journal
+from rlhf_core.environments.schedules import Turns, play_as_ready, play_by_count
 from rlhf_core.errors import ConfigError
 from rlhf_core.messages import ToolCall
 from rlhf_core.models.prompt_format import Formatter
@@ -21,6 +22,13 @@ if TYPE_CHECKING:
     from rlhf_core.context import BuildContext
     from rlhf_core.environments.agent_config import MultiTurnConfig
     from rlhf_core.protocols import RolloutEngine
+
+
+class Written(NamedTuple):
+    """What the environment is to answer."""
+
+    text: str
+    calls: Sequence[ToolCall]
 
 
 class MultiTurnAgent:
@@ -80,53 +88,47 @@ class MultiTurnAgent:
             for group, row in zip(groups, seeds, strict=True)
             for index, seed in enumerate(row)
         ]
+        play = play_as_ready if self.config.schedule == "as_ready" else play_by_count
         try:
-            while live := [episode for episode in episodes if not episode.ended]:
-                self._turn(live, engine, sampling, policy_version)
+            with Turns(engine, sampling, policy_version, self.config.max_turn_tokens) as turns:
+                play(self, episodes, turns, policy_version)
             rollouts = [episode.rollout(policy_version) for episode in episodes]
             scores = self.answers.scores(episodes, rollouts, policy_version)
             return [replace(rollout, score=score) for rollout, score in zip(rollouts, scores, strict=True)]
         finally:
             self.answers.release(episodes)
 
-    def _turn(self, live: Sequence[Episode], engine: RolloutEngine, sampling: SamplingParams, version: int) -> None:
-        """One turn of the policy in every episode, and what it reads next."""
-        requests = [episode.request(self.config.max_turn_tokens) for episode in live]
-        sampled = engine.generate(requests, sampling, version)
-        calling: list[tuple[Episode, Sequence[ToolCall]]] = []
-        silent: list[tuple[Episode, str]] = []
-        for episode, rollout in zip(live, sampled, strict=True):
-            cut = rollout.finish_reason is FinishReason.LENGTH
-            turn = self.formatter.parse(rollout.completion_ids, episode.tools, cut=cut, earlier=episode.calls)
-            episode.wrote(rollout, turn.message)
-            episode.calls += len(turn.calls)
-            if not turn.calls:
-                silent.append((episode, turn.content))
-            elif episode.policy_turns >= self.config.max_turns:
-                episode.end("max_turns")
-            elif episode.left < 1:
-                episode.end("length")
-            else:
-                calling.append((episode, turn.calls))
-        self._respond(silent, version)
-        for (episode, calls), results in zip(calling, self.answers.step(calling, version), strict=True):
-            self._tell(episode, calls, results)
+    def took(self, episode: Episode, rollout: Rollout) -> Written | None:
+        """Add a turn of the policy; what the environment is to answer, None where the episode has ended."""
+        cut = rollout.finish_reason is FinishReason.LENGTH
+        turn = self.formatter.parse(rollout.completion_ids, episode.tools, cut=cut, earlier=episode.calls)
+        episode.wrote(rollout, turn.message)
+        episode.calls += len(turn.calls)
+        if turn.calls and episode.policy_turns >= self.config.max_turns:
+            episode.end("max_turns")
+        elif turn.calls and episode.left < 1:
+            episode.end("length")
+        return None if episode.ended else Written(turn.content, turn.calls)
 
-    def _respond(self, silent: Sequence[tuple[Episode, str]], version: int) -> None:
+    def respond(self, silent: Sequence[tuple[Episode, str]], version: int) -> None:
         """Turns without calls: the last answer, unless the environment answers that too."""
         for (episode, _), (result, seconds) in zip(silent, self.answers.respond(silent, version), strict=True):
-            if episode.ended:
-                continue
-            if result is None:
-                episode.end("answer")
-            elif episode.policy_turns >= self.config.max_turns:
-                episode.end("max_turns")
-            else:
-                message = {"role": "user", "content": result.content}
-                turn = Turn((0, 0), "user", message, result.score, result.status, seconds)
-                self._read(episode, [turn], done=result.done)
+            self.replied(episode, result, seconds)
 
-    def _tell(self, episode: Episode, calls: Sequence[ToolCall], results: Sequence[tuple[ToolResult, float]]) -> None:
+    def replied(self, episode: Episode, result: ToolResult | None, seconds: float) -> None:
+        """Show the policy what the environment said to a turn without calls; None is nothing."""
+        if episode.ended:
+            return
+        if result is None:
+            episode.end("answer")
+        elif episode.policy_turns >= self.config.max_turns:
+            episode.end("max_turns")
+        else:
+            message = {"role": "user", "content": result.content}
+            turn = Turn((0, 0), "user", message, result.score, result.status, seconds)
+            self._read(episode, [turn], done=result.done)
+
+    def tell(self, episode: Episode, calls: Sequence[ToolCall], results: Sequence[tuple[ToolResult, float]]) -> None:
         """Show the policy what came of its calls, in their order."""
         if episode.ended:
             return

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
@@ -30,6 +31,11 @@ class MultiTurnConfig(ComponentConfig):
     """Most calls of one turn; the policy is told that the others were not made."""
     max_result_characters: int = Field(8000, ge=1)
     """A longer result is cut, and the policy is told so."""
+    schedule: Literal["by_count", "as_ready"] = "by_count"
+    """``by_count``: all that wait for the policy are sampled together, then all calls are answered; what is decoded
+    with what depends on counts alone, so that a run is repeatable, bit for bit. ``as_ready``: whoever has its results
+    is decoded, which hides slow tools, and is not exactly repeatable: what is decoded together depends on time, and
+    with it the rounding. An engine without streams of turns samples ``by_count``."""
     call_timeout_s: float = Field(10.0, gt=0)
     """Seconds for one answer of the environment; a late one is killed with all that it started."""
     setup_timeout_s: float = Field(30.0, gt=0)
@@ -50,3 +56,9 @@ class MultiTurnConfig(ComponentConfig):
         name = getattr(getattr(ctx.config, "model", None), "tool_format", "auto")
         if name != "auto":
             format_named(name)
+
+    def conditions(self) -> Mapping[str, str]:
+        """Whether the plan can be repeated exactly."""
+        if self.schedule == "by_count":
+            return {}
+        return {"schedule": "as_ready: not exactly repeatable, what is decoded together depends on time"}

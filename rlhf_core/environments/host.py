@@ -83,7 +83,7 @@ class EnvironmentHost:
     def __init__(self, spec: Mapping[str, Any], label: str, parallel: int, start_timeout_s: float) -> None:
         self.spec, self.label, self.parallel, self.start_timeout_s = dict(spec), label, parallel, start_timeout_s
         self.killed = self.died = 0
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         # A process dies with the thread that started it, so that one thread lives as long as the host.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="environment")
         self._held: dict[str, Any] = {}
@@ -97,10 +97,12 @@ class EnvironmentHost:
     def ask(self, requests: Sequence[tuple[EpisodeProcess, Mapping[str, Any], float]]) -> list[Reply]:
         """One reply per (process, message, seconds), in order; what is late is killed with all that it started.
 
+        Several threads may ask at a time, each for episodes of its own.
+
         Raises:
             PluginError: the environment returned something else than its protocol says.
         """
-        with self._lock, selectors.DefaultSelector() as selector:
+        with selectors.DefaultSelector() as selector:
             waiting = deque(_Pending(n, *request) for n, request in enumerate(requests))
             replies: dict[int, Reply] = {}
             active: set[_Pending] = set()
@@ -144,11 +146,10 @@ class EnvironmentHost:
             process.channel.close()
         pid, process.pid, process.channel = process.pid, 0, None
         process.buffer.clear()
-        with self._lock:
-            try:
-                return self._control({"ended": pid})[0].get("code")
-            except OSError:
-                return None
+        try:
+            return self._control({"ended": pid})[0].get("code")
+        except OSError:
+            return None
 
     def release(self, processes: Sequence[EpisodeProcess]) -> None:
         """Let processes that have answered end by themselves, and kill what they left behind."""
@@ -158,7 +159,7 @@ class EnvironmentHost:
             process.channel.close()
             process.pid, process.channel = 0, None
         if released:
-            with self._lock, contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):
                 self._control({"ended": 0})
 
     def _open(self, process: EpisodeProcess) -> None:
@@ -257,10 +258,11 @@ class EnvironmentHost:
             raise PluginError(f"{self.label} cannot be built in a worker process", why=str(reply.get("failed")))
 
     def _control(self, message: Mapping[str, Any]) -> tuple[dict[str, Any], list[int]]:
-        control = self._held["control"]
-        control.settimeout(self.start_timeout_s)
-        control.sendall(pack(message))
-        return self._read()
+        with self._lock:
+            control = self._held["control"]
+            control.settimeout(self.start_timeout_s)
+            control.sendall(pack(message))
+            return self._read()
 
     def _read(self) -> tuple[dict[str, Any], list[int]]:
         data, descriptors = b"", list[int]()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ class Journal:
         self.rank = rank
         self._kept: dict[str, dict[str, Any]] = {}
         self._file: Any = None
+        self._lock = threading.Lock()
         for file in self._files() if self.folder is not None else ():
             if file.is_file():
                 self._load(file)
@@ -59,10 +61,12 @@ class Journal:
     def _write(self, row: Mapping[str, Any]) -> None:
         if self.folder is None:
             return
-        if self._file is None:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._file = self._files()[1].open("ab", buffering=0)
-        self._file.write(json.dumps(row).encode() + b"\n")
+        line = json.dumps(row).encode() + b"\n"
+        with self._lock:
+            if self._file is None:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                self._file = self._files()[1].open("ab", buffering=0)
+            self._file.write(line)
 
     def checkpoint(self) -> None:
         """A checkpoint is being saved: what is older than the one before is needed no more."""

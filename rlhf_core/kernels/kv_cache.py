@@ -5,6 +5,7 @@ The plain equivalent is ``transformers.DynamicCache``, which holds the same and 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -91,6 +92,46 @@ class GrowingLayer(DynamicLayer):
             new[count:, :, width - other.length : width] = second[:, :, : other.length]
         self.buffers, self.length = joined, width
         self._views()
+
+    def copy_row(self, row: int, first: int, last: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values ``[heads, last - first, head_dim]`` of one sequence."""
+        keys, values = (b[row, :, first:last].clone() for b in self.buffers)
+        return keys, values
+
+    def put_row(self, row: int, kept: Sequence[torch.Tensor]) -> None:
+        """Replace a sequence by another, which ends where all end; what is before it stays, for the mask to hide."""
+        for buffer, states in zip(self.buffers, kept):
+            buffer[row, :, self.length - states.shape[-2] : self.length] = states
+
+    def lay(self, rows: Sequence[Sequence[torch.Tensor]]) -> None:
+        """Begin with these sequences, side by side; zeros are before the shorter ones."""
+        width = max(row[0].shape[-2] for row in rows)
+        self.buffers = [self._allocate(t[None], len(rows), width).zero_() for t in rows[0]]
+        self.length, self.is_initialized = width, True
+        for i, row in enumerate(rows):
+            self.put_row(i, row)
+        self._views()
+
+
+Kept = list[tuple[torch.Tensor, torch.Tensor]]
+"""Keys and values of one sequence outside of any batch, layer by layer ``[heads, positions, head_dim]``."""
+
+
+def copy_row(cache: Any, row: int, first: int, last: int) -> Kept:
+    """One sequence's positions ``first`` to ``last``; the cache must be growing."""
+    return [layer.copy_row(row, first, last) for layer in cache.layers]
+
+
+def put_row(cache: Any, row: int, kept: Kept) -> None:
+    """Put a sequence, not longer than the cache, in the place of another; the cache must be growing."""
+    for layer, states in zip(cache.layers, kept, strict=True):
+        layer.put_row(row, states)
+
+
+def lay_rows(cache: Any, rows: Sequence[Kept]) -> None:
+    """Fill an empty growing cache with kept sequences."""
+    for n, layer in enumerate(cache.layers):
+        layer.lay([row[n] for row in rows])
 
 
 def growing(cache: Any) -> bool:

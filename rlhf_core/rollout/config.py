@@ -18,3 +18,6 @@ class NativeRolloutConfig(ComponentConfig):
     """Most completions decoded together; the others wait, prompts of like length together, and enter as these end."""
     max_batch_tokens: int | None = Field(None, ge=1)
     """Most cached positions (prompt + ``max_tokens``, over the completions decoded together); bounds memory."""
+    keep_mib: int = Field(2048, ge=0)
+    """Most MiB of keys and values that are kept between the turns of episodes (agent ``multi_turn``), so that only new
+    tokens are read; 0 keeps none. Episodes that do not fit read their context anew at every turn."""

@@ -54,12 +54,14 @@ class Decoder:
         max_concurrent: int,
         max_batch_tokens: int | None = None,
     ) -> None:
-        self.forward, self.requests, self.sampling, self.stop, self.device = forward, requests, sampling, stop, device
+        self.forward, self.sampling, self.stop, self.device = forward, sampling, stop, device
+        self.requests = list(requests)
         self.cache_config, self.max_concurrent, self.max_batch_tokens = cache_config, max_concurrent, max_batch_tokens
         self.ends = torch.tensor(list(ends), dtype=torch.long, device=device)
         self.end_set = set(ends)
         self.stride = 1 if stop or device.type == "cpu" else CUDA_STRIDE
-        self.limits = [min(sampling.max_tokens, r.max_tokens or sampling.max_tokens) for r in requests]
+        self.limits = [limit_of(r, sampling) for r in requests]
+        self.columns = max(self.limits, default=0)
         self.entered = self.width = self.most_width = 0
         self.may_enter = True
         self.drawn: dict[int, Drawn] = {}
@@ -114,25 +116,34 @@ class Decoder:
             return
         batch = range(self.entered, self.entered + count)
         self.entered += count
-        lengths = [len(self.requests[i].prompt_ids) for i in batch]
-        cache, logits_BV = self._read_prompts([self.requests[i].prompt_ids for i in batch])
-        rows = new_rows(
+        self._place(batch, *self._read(batch))
+        self.most_width = max(self._widths())
+
+    def _read(self, batch: range) -> tuple[Any, torch.Tensor]:
+        """Read the prompts of some requests; returns a cache and the next token's logits for each."""
+        return self._read_prompts([self.requests[i].prompt_ids for i in batch])
+
+    def _new_rows(self, batch: range) -> DecodeState:
+        return new_rows(
             batch.start,
             [self.limits[i] for i in batch],
             [self.requests[i].seed for i in batch],
-            lengths,
-            max(self.limits),
+            [len(self.requests[i].prompt_ids) for i in batch],
+            self.columns,
             self.device,
         )
+
+    def _place(self, batch: range, cache: Any, logits_BV: torch.Tensor) -> None:
+        """Put requests whose prompts have been read after the rows that there are."""
+        lengths, rows = [len(self.requests[i].prompt_ids) for i in batch], self._new_rows(batch)
         if self.rows is None:
             self.rows, self.cache, self.logits_BV, self.width = rows, cache, logits_BV, max(lengths)
         else:
             self.width = join_caches(self.cache, cache, int(self.held.max()))
             self.rows, self.logits_BV = self.rows.join(rows), torch.cat([self.logits_BV, logits_BV])
         self.request = np.concatenate([self.request, np.array(batch)])
-        self.count = np.concatenate([self.count, np.zeros(count, dtype=np.int64)])
+        self.count = np.concatenate([self.count, np.zeros(len(batch), dtype=np.int64)])
         self.held = np.concatenate([self.held, np.array(lengths)])
-        self.most_width = max(self._widths())
 
     def _widths(self) -> list[int]:
         """Positions each row has at its last possible token."""
@@ -242,3 +253,8 @@ class Decoder:
         self.logits_BV = self.forward(tokens_B[:, None], mask_BL, positions_B[:, None], self.cache)
         rows.held_B += 1
         self.held, self.width = self.held + 1, self.width + 1
+
+
+def limit_of(request: RolloutRequest, sampling: SamplingParams) -> int:
+    """Most tokens of a request."""
+    return min(sampling.max_tokens, request.max_tokens or sampling.max_tokens)

@@ -9,6 +9,7 @@ import torch
 
 from rlhf_core.errors import ConfigError, ModelError
 from rlhf_core.kernels.decode_step import WORTH_TOKENS, DecodeStep, decode_step, plain_step
+from rlhf_core.kernels.kv_cache import growing, make_cache
 from rlhf_core.kernels.rotary import length_limit
 from rlhf_core.kernels.token_by_token import decodes
 from rlhf_core.kernels.trunk_and_head import base_model, quiet, take_apart
@@ -18,7 +19,10 @@ from rlhf_core.models.prompt_format import end_ids
 from rlhf_core.policy.structure import structure
 from rlhf_core.rollout.decode import Decoder
 from rlhf_core.rollout.decode_state import Drawn
+from rlhf_core.rollout.kept import KeptTurns
 from rlhf_core.rollout.stop import StopStrings
+from rlhf_core.rollout.stream import NativeStream
+from rlhf_core.rollout.stream_decode import StreamDecoder
 from rlhf_core.types import Rollout, RolloutRequest, SamplingParams
 
 if TYPE_CHECKING:
@@ -39,14 +43,21 @@ class NativeEngine:
         max_concurrent: most completions decoded together.
         max_batch_tokens: most cached positions (prompt + ``max_tokens``, over the completions decoded together);
             None sets no limit.
+        keep_mib: most MiB of keys and values kept between the turns of episodes.
     """
 
     def __init__(
-        self, model: Any, tokenizer: Any, context: int, max_concurrent: int = 256, max_batch_tokens: int | None = None
+        self,
+        model: Any,
+        tokenizer: Any,
+        context: int,
+        max_concurrent: int = 256,
+        max_batch_tokens: int | None = None,
+        keep_mib: int = 0,
     ) -> None:
         self.model, self.tokenizer = model, tokenizer
         self.context = min(context, length_limit(model) or context)
-        self.max_concurrent, self.max_batch_tokens = max_concurrent, max_batch_tokens
+        self.max_concurrent, self.max_batch_tokens, self.keep_mib = max_concurrent, max_batch_tokens, keep_mib
         self.on_ended: Callable[[int], None] | None = None
         """Called every few seconds with how many more completions have ended."""
         if not decodes(model):
@@ -63,7 +74,14 @@ class NativeEngine:
     def from_config(cls, config: NativeRolloutConfig, ctx: BuildContext) -> NativeEngine:
         """An engine over the policy's own weights."""
         policy = ctx.policy
-        return cls(policy.model, policy.tokenizer, policy.context, config.max_concurrent, config.max_batch_tokens)
+        return cls(
+            policy.model,
+            policy.tokenizer,
+            policy.context,
+            config.max_concurrent,
+            config.max_batch_tokens,
+            config.keep_mib,
+        )
 
     def generate(
         self, requests: Sequence[RolloutRequest], sampling: SamplingParams, policy_version: int
@@ -100,7 +118,7 @@ class NativeEngine:
             every_s: seconds between two calls.
         """
         for request in requests:
-            self._check(request, sampling)
+            self.check(request, sampling)
         if not requests:
             return []
         order = sorted(range(len(requests)), key=lambda i: (len(requests[i].prompt_ids), requests[i].prompt_ids))
@@ -127,12 +145,17 @@ class NativeEngine:
         Raises:
             ConfigError: as in ``generate``.
         """
-        self._check(request, sampling)
+        self.check(request, sampling)
         with quiet(self.model), cast_once(self.model), torch.inference_mode():
             drawn = self._decoder([request], sampling).run(token=token)[0]
         return self._rollout(request, drawn, 0)
 
-    def _check(self, request: RolloutRequest, sampling: SamplingParams) -> None:
+    def check(self, request: RolloutRequest, sampling: SamplingParams) -> None:
+        """Refuse a request without tokens, or with more than fit.
+
+        Raises:
+            ConfigError: says which, and what to set.
+        """
         length, limit = len(request.prompt_ids), min(sampling.max_tokens, request.max_tokens or sampling.max_tokens)
         if length == 0:
             raise ConfigError(f"prompt '{request.prompt_id}' has no tokens", fix="drop it from the dataset")
@@ -144,26 +167,42 @@ class NativeEngine:
                 "or dataset.max_prompt_tokens lower",
             )
 
+    def open_stream(self, sampling: SamplingParams, policy_version: int) -> NativeStream | None:
+        """Sample turns as they come, with the weights of now; None for a model whose sequences cannot enter a batch
+        that is being decoded (layers that do not attend to everything).
+
+        Args:
+            sampling: of every turn; a request's own ``max_tokens`` may be lower.
+            policy_version: of the weights.
+        """
+        arguments = self._arguments(sampling)
+        if not growing(make_cache(arguments["cache_config"])):
+            return None
+        decoder = StreamDecoder(KeptTurns(self.keep_mib << 20), **arguments)
+        return NativeStream(self, decoder, lambda request, drawn: self._rollout(request, drawn, policy_version))
+
     def _decoder(self, requests: Sequence[RolloutRequest], sampling: SamplingParams) -> Decoder:
+        return Decoder(requests=requests, **self._arguments(sampling))
+
+    def _arguments(self, sampling: SamplingParams) -> dict[str, Any]:
+        """What every decode loop is given."""
         parts = take_apart(self.model)
-        config = (parts.trunk if parts else base_model(self.model)).config
-        device = next(self.model.parameters()).device
-        step = decode_step(self.model) if sampling.max_tokens >= WORTH_TOKENS else None
+        with torch.inference_mode():
+            step = decode_step(self.model) if sampling.max_tokens >= WORTH_TOKENS else None
 
         def forward(ids_BL: torch.Tensor, mask_BL: torch.Tensor | None, positions_BL: torch.Tensor, cache: Any) -> Any:
             return self.logits(ids_BL, mask_BL, positions_BL, cache, step)
 
-        return Decoder(
-            forward,
-            requests,
-            sampling,
-            self.ends,
-            StopStrings(self.tokenizer, sampling.stop),
-            config,
-            device,
-            self.max_concurrent,
-            self.max_batch_tokens,
-        )
+        return {
+            "forward": forward,
+            "sampling": sampling,
+            "ends": self.ends,
+            "stop": StopStrings(self.tokenizer, sampling.stop),
+            "cache_config": (parts.trunk if parts else base_model(self.model)).config,
+            "device": next(self.model.parameters()).device,
+            "max_concurrent": self.max_concurrent,
+            "max_batch_tokens": self.max_batch_tokens,
+        }
 
     def logits(
         self,

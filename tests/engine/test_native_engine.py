@@ -205,8 +205,8 @@ def test_looking_only_now_and_then_changes_nothing(model: Any, tokenizer: Any, m
     want = engine.generate(requests(), SamplingParams(max_tokens=21), 0)
     start = Decoder.__init__
 
-    def strided(self: Decoder, *args: Any) -> None:
-        start(self, *args)
+    def strided(self: Decoder, **arguments: Any) -> None:
+        start(self, **arguments)
         self.stride = 8
 
     monkeypatch.setattr(Decoder, "__init__", strided)

@@ -73,6 +73,7 @@ class Naughty:
     def echo(self, text):
         self.said.append(text); return "echo " + text
     def pid(self, _): return str(os.getpid())
+    def sleep(self, seconds): time.sleep(float(seconds)); return "slept"
     def hang(self, _):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         while True: time.sleep(60)
@@ -219,7 +220,12 @@ class Stage:
         return self.agents[-1]
 
     def play(
-        self, script: dict[str, Sequence[str]], environment: Any = "naughty", max_tokens: int = 2000, **agent: Any
+        self,
+        script: dict[str, Sequence[str]],
+        environment: Any = "naughty",
+        max_tokens: int = 2000,
+        engine: type[Scripted] = Scripted,
+        **agent: Any,
     ) -> list[Rollout]:
         """One episode per prompt of the script."""
         player = self.agent(environment, agent)
@@ -227,7 +233,7 @@ class Stage:
         prompts = [Prompt(name, ({"role": "user", "content": "?"},), tools=self.tools) for name in script]
         groups = [PromptGroup(prompt, formatter.encode_prompt(prompt), 1) for prompt in prompts]
         seeds = [[n + 1] for n in range(len(groups))]
-        self.engine = Scripted(self.tokenizer, script)
+        self.engine = engine(self.tokenizer, script)
         return player.play(groups, seeds, self.engine, SamplingParams(max_tokens=max_tokens), 0)
 
 
