@@ -1,0 +1,57 @@
+"""Settings of the agents. Nothing here imports torch."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field
+
+from rlhf_core.api import Config
+
+if TYPE_CHECKING:
+    from rlhf_plugin_agents.agents.base import Agent
+    from rlhf_plugin_agents.backends.base import Backend
+
+
+class AgentConfig(Config):
+    """What every agent has."""
+
+    agent: ClassVar[str] = ""
+    """``module:class`` of the agent."""
+    name: str = ""
+    max_turns: int = Field(12, ge=1)
+    """Requests to the model in one task, those of all parts together."""
+    max_calls: int = Field(24, ge=1)
+    """Calls of tools in one task."""
+    max_turn_tokens: int = Field(512, ge=1)
+    """Most tokens of one reply."""
+    temperature: float = Field(0.0, ge=0)
+    deadline_s: float = Field(300.0, gt=0)
+    """No request is begun later."""
+    calls: Literal["auto", "native", "text"] = "auto"
+    """How calls are written: ``native`` in the model's own form, ``text`` as lines ``Action: {...}``; ``auto`` is
+    native where the backend can offer tools."""
+
+    def make(self, backend: Backend) -> Agent:
+        """The agent on a backend."""
+        module, _, name = self.agent.partition(":")
+        return getattr(importlib.import_module(module), name)(self, backend)
+
+
+class ZeroShotConfig(AgentConfig):
+    """Answers at once, without tools."""
+
+    agent: ClassVar[str] = "rlhf_plugin_agents.agents.zero_shot:ZeroShotAgent"
+    name: str = "zero_shot"
+
+
+class ReactConfig(AgentConfig):
+    """Thinks, calls, reads the result, and again until it answers (Yao et al. 2022, arXiv:2210.03629)."""
+
+    agent: ClassVar[str] = "rlhf_plugin_agents.agents.react:ReactAgent"
+    name: str = "react"
+
+
+AGENTS: dict[str, type[AgentConfig]] = {"zero_shot": ZeroShotConfig, "react": ReactConfig}
+"""Name -> settings."""

@@ -1,0 +1,112 @@
+"""Think, call, read, and again: with calls in the model's own form, or as lines of text."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+from rlhf_core.api import Message, Tool, ToolCall
+from rlhf_plugin_agents.agents.base import ANSWER_RULE, FINAL, HONESTY_RULE, Agent, Responder, final_answer, opening
+from rlhf_plugin_agents.agents.session import Session, Stop
+
+ACTION = "Action:"
+OBSERVATION = "Observation:"
+TEXT_RULES = """You can use these tools:
+{tools}
+
+Write one step at a time:
+Thought: what you think
+Action: {{"name": "TOOL", "arguments": {{...}}}}
+Then stop; you are given the result as "Observation: ...". When you know the answer, write:
+Thought: what you think
+Final answer: the answer alone"""
+_INPUT = re.compile(r"\s*([A-Za-z_][\w.\-]*)\s*\n\s*Action Input:\s*")
+
+
+class ReactAgent(Agent):
+    """Calls tools until it answers."""
+
+    def work(self, task: Sequence[Message], session: Session, system: str, respond: Responder | None) -> str:
+        """Play until a turn without calls, or until the user or the task ends the conversation."""
+        written = session.form == "text"
+        rules = TEXT_RULES.format(tools=listed(session.box.specs)) if written else "" if respond else ANSWER_RULE
+        messages: list[Message] = list(opening(task, system, "" if respond else HONESTY_RULE, rules))
+        session.note(*messages)
+        while True:
+            turn = self._turn_in_text(messages, session) if written else self._turn(messages, session)
+            if session.box.done:
+                raise Stop("done", turn or "")
+            if turn is None:
+                continue
+            if respond is None:
+                return final_answer(turn)
+            said = respond(final_answer(turn) if written else turn)
+            if said is None:
+                raise Stop("done", turn)
+            messages.append({"role": "user", "content": said})
+            session.note(messages[-1])
+
+    def _turn(self, messages: list[Message], session: Session) -> str | None:
+        """One turn with native calls; its text if it made none."""
+        reply = session.ask(messages, session.box.specs, session.form)
+        messages.append(reply.message)
+        if not reply.message.get("tool_calls") and not reply.errors:
+            return str(reply.message.get("content") or "")
+        messages.extend(session.answer_calls(reply))
+        return None
+
+    def _turn_in_text(self, messages: list[Message], session: Session) -> str | None:
+        """One turn with a call as text; its text if it made none."""
+        reply = session.ask(messages, (), "text")
+        text = str(reply.message.get("content") or "").split(OBSERVATION)[0].rstrip()
+        messages.append({"role": "assistant", "content": text})
+        call = written_call(text, len(session.calls))
+        if call is None:
+            return text
+        record = session.call(call)
+        messages.append({"role": "user", "content": f"{OBSERVATION} {record.result}"})
+        session.note(messages[-1])
+        return None
+
+
+def listed(tools: Sequence[Tool]) -> str:
+    """Tools as lines of text."""
+    functions = [t["function"] for t in tools]
+    return "\n".join(
+        f"- {f['name']}: {f.get('description', '')} Arguments: {json.dumps(f['parameters'].get('properties', {}))}"
+        for f in functions
+    )
+
+
+def written_call(text: str, number: int = 0) -> ToolCall | None:
+    """The first call of a text; None where it has none, or answers before it.
+
+    Two forms are read: ``Action: {"name": ..., "arguments": {...}}``; ``Action: NAME``, then ``Action Input: {...}``.
+
+    Example:
+        >>> written_call('Action: {"name": "now", "arguments": {}}').name
+        'now'
+    """
+    place, final = text.find(ACTION), text.find(FINAL)
+    if place < 0 or 0 <= final < place:
+        return None
+    rest, name = text[place + len(ACTION) :], f"call{number:05d}"
+    classic = _INPUT.match(rest)
+    try:
+        if classic:
+            value, _ = json.JSONDecoder().raw_decode(rest[classic.end() :].strip())
+            arguments, tool = value, classic[1]
+        else:
+            value, _ = json.JSONDecoder().raw_decode(rest.strip())
+            arguments, tool = value["arguments"], value["name"]
+        if not isinstance(arguments, dict) or not isinstance(tool, str):
+            raise TypeError("arguments must be an object and name a text")
+    except (ValueError, KeyError, TypeError) as error:
+        return ToolCall("", {}, name, f'the action is no JSON of the form {{"name": ..., "arguments": ...}}: {error}')
+    return ToolCall(tool, arguments, name)
+
+
+def call_in_text(name: str, arguments: object, thought: str = "") -> str:
+    """A call as :func:`written_call` reads it."""
+    return f"Thought: {thought}\n{ACTION} {json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}"

@@ -1,0 +1,109 @@
+"""One task being played: asks the backend, makes the calls, keeps the record and the limits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rlhf_core.api import Message, Tool, ToolCall
+from rlhf_plugin_agents.agents.config import AgentConfig
+from rlhf_plugin_agents.backends.base import Backend, CallForm, ModelReply, ModelRequest
+from rlhf_plugin_agents.tools.box import ToolBox
+from rlhf_plugin_agents.trajectory import CallRecord, ModelTurn
+
+
+class Stop(Exception):
+    """The agent ends here, with a reason and perhaps an answer."""
+
+    def __init__(self, reason: str, answer: str = "", detail: str = "") -> None:
+        super().__init__(reason)
+        self.reason, self.answer, self.detail = reason, answer, detail
+
+
+class Session:
+    """What an agent works with on one task.
+
+    Args:
+        config: limits.
+        backend: answers requests.
+        box: answers calls.
+        key: the task.
+        seed: of every request.
+    """
+
+    def __init__(self, config: AgentConfig, backend: Backend, box: ToolBox, key: str, seed: int) -> None:
+        self.config, self.backend, self.box, self.key, self.seed = config, backend, box, key, seed
+        self.turns: list[ModelTurn] = []
+        self.calls: list[CallRecord] = []
+        self.messages: list[Message] = []
+        self.began = time.monotonic()
+
+    @property
+    def form(self) -> CallForm:
+        """How this agent's calls are written with this backend."""
+        if not self.box.specs:
+            return "none"
+        if self.config.calls == "auto":
+            return "native" if self.backend.takes_tools else "text"
+        return self.config.calls
+
+    def note(self, *messages: Message) -> None:
+        """Keep messages for the record."""
+        self.messages.extend(messages)
+
+    def ask(
+        self, messages: Sequence[Message], tools: Sequence[Tool] = (), form: CallForm = "none", role: str = "agent"
+    ) -> ModelReply:
+        """One request.
+
+        Raises:
+            Stop: no turn or no time is left.
+        """
+        if len(self.turns) >= self.config.max_turns:
+            raise Stop("max_turns")
+        if time.monotonic() - self.began > self.config.deadline_s:
+            raise Stop("deadline", detail=f"{self.config.deadline_s:g} s are over")
+        request = ModelRequest(
+            tuple(messages), tuple(tools), form, role, self.key, self.seed,
+            self.config.max_turn_tokens, self.config.temperature,
+        )  # fmt: skip
+        start = time.monotonic()
+        reply = self.backend.complete(request)
+        seconds = time.monotonic() - start
+        spent = (reply.prompt_tokens, reply.completion_tokens, reply.cost_usd, seconds)
+        self.turns.append(ModelTurn(role, request.digest, reply.message, *spent, tuple(reply.errors)))
+        self.note(reply.message)
+        return reply
+
+    def call(self, call: ToolCall) -> CallRecord:
+        """Make one call.
+
+        Raises:
+            Stop: no call is left.
+        """
+        if len(self.calls) >= self.config.max_calls:
+            raise Stop("max_calls")
+        record = self.box.call(call)
+        self.calls.append(record)
+        return record
+
+    def answer_calls(self, reply: ModelReply) -> list[Message]:
+        """Make every call of a turn and return the results as messages, in the calls' order."""
+        broken = {e["id"]: e for e in reply.errors}
+        results: list[Message] = []
+        for raw in reply.message.get("tool_calls") or ():
+            error = broken.pop(str(raw.get("id") or ""), {}).get("error", "")
+            function = raw["function"]
+            call = ToolCall(str(function["name"]), function["arguments"], str(raw.get("id") or ""), error)
+            results.append(_result(self.call(call)))
+        for fault in broken.values():
+            call = ToolCall(fault["name"], {}, fault["id"], fault["error"])
+            results.append(_result(self.call(call)))
+        self.note(*results)
+        return results
+
+
+def _result(record: CallRecord) -> dict[str, Any]:
+    named = {"name": record.name} if record.name else {}
+    return {"role": "tool", "content": record.result, "tool_call_id": record.id, **named}

@@ -1,0 +1,1 @@
+"""Backends: what answers an agent's requests."""

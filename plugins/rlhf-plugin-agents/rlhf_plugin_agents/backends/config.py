@@ -1,0 +1,122 @@
+"""Settings of the backends. Nothing here imports torch or a client library."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from rlhf_core.api import BuildContext, Config, ConfigError, ModelConfig, ModelError
+
+if TYPE_CHECKING:
+    from rlhf_plugin_agents.backends.base import Backend
+    from rlhf_plugin_agents.suites.task import AgentTask
+
+
+class BackendConfig(Config):
+    """What every backend has."""
+
+    name: str = ""
+
+    def facts(self) -> dict[str, Any]:
+        """What decides its replies, for the settings of an evaluation."""
+        return self.model_dump(mode="json")
+
+    def make(self, tasks: Sequence[AgentTask], ctx: BuildContext) -> Backend:
+        """The backend, for these tasks.
+
+        Raises:
+            UserError: it cannot work.
+        """
+        raise NotImplementedError
+
+
+class ScriptedConfig(BackendConfig):
+    """Scripts of the suite: an oracle, or one that is always wrong. No model."""
+
+    name: str = "scripted"
+    script: Literal["oracle", "wrong"] = "oracle"
+    """Who answers."""
+    takes_tools: bool = True
+    """False makes agents write calls as text."""
+
+    def make(self, tasks: Sequence[AgentTask], ctx: BuildContext) -> Backend:
+        """The scripts of the tasks."""
+        from rlhf_plugin_agents.backends.scripted import ScriptedBackend
+
+        scripts = {t.id: t.scripts[self.script] for t in tasks if self.script in t.scripts}
+        return ScriptedBackend(scripts, takes_tools=self.takes_tools)
+
+
+class ReplayConfig(BackendConfig):
+    """Recorded replies; a request that differs from the recording is named, and its task has no score."""
+
+    name: str = "replay"
+    path: str = ""
+    """A ``rows.jsonl``, or the folder of an evaluation."""
+
+    def make(self, tasks: Sequence[AgentTask], ctx: BuildContext) -> Backend:
+        """The recording."""
+        from pathlib import Path
+
+        from rlhf_plugin_agents.backends.replay import ReplayBackend, read_trajectories
+
+        if not self.path:
+            raise ConfigError("backend 'replay' has nothing to replay", fix="--replay evals/FOLDER")
+        return ReplayBackend(read_trajectories(Path(self.path).expanduser()))
+
+
+class NativeConfig(BackendConfig):
+    """A model in this process, on the toolkit's engine."""
+
+    name: str = "native"
+    model: ModelConfig = ModelConfig()
+
+    def facts(self) -> dict[str, Any]:
+        """The model with the digest of its weights."""
+        from rlhf_core.sdk import weights_digest
+
+        return {**self.model_dump(mode="json"), "weights": weights_digest(self.model.path)}
+
+    def make(self, tasks: Sequence[AgentTask], ctx: BuildContext) -> Backend:
+        """The loaded model."""
+        from rlhf_core.sdk import load_sampler, quiet_libraries
+        from rlhf_plugin_agents.backends.native import NativeBackend
+
+        quiet_libraries()
+        return NativeBackend(*load_sampler(ctx.registry, self.model), self.model.prompt_format)
+
+
+BACKENDS: dict[str, type[BackendConfig]] = {"scripted": ScriptedConfig, "replay": ReplayConfig, "native": NativeConfig}
+"""Name -> settings."""
+
+
+def backend_of(name: str, settings: dict[str, Any]) -> BackendConfig:
+    """A backend's settings.
+
+    Raises:
+        ConfigError: there is no such backend, or it has no such setting.
+    """
+    from pydantic import ValidationError
+
+    from rlhf_core.sdk import explain_invalid
+
+    if name not in BACKENDS:
+        raise ConfigError(f"there is no backend '{name}'", fix=f"one of {', '.join(BACKENDS)}")
+    try:
+        return BACKENDS[name].model_validate({**settings, "name": name})
+    except ValidationError as error:
+        raise explain_invalid(error, BACKENDS[name], where=f"backend '{name}'") from error
+
+
+def check_form(backend: Backend, form: str, agent: str) -> None:
+    """Refuse native calls where the backend cannot offer tools.
+
+    Raises:
+        ModelError: says what to set.
+    """
+    if form == "native" and not backend.takes_tools:
+        raise ModelError(
+            f"agent '{agent}' wants native calls, and backend '{backend.name}' cannot offer tools",
+            why="the model's chat template does not know them",
+            fix="--set agent_settings.calls=text, or auto",
+        )

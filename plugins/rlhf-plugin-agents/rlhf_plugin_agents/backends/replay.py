@@ -1,0 +1,80 @@
+"""Replies that were recorded: the same agent sends the same requests, and the first one that differs is named."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from threading import Lock
+
+from rlhf_core.api import DatasetError
+from rlhf_core.sdk import read_jsonl
+from rlhf_plugin_agents.backends.base import BackendFault, ModelReply, ModelRequest
+from rlhf_plugin_agents.trajectory import AgentTrajectory, from_json
+
+
+class ReplayBackend:
+    """Answers from trajectories.
+
+    Args:
+        trajectories: one per task and trial; their seeds tell the trials apart.
+    """
+
+    name, takes_tools = "replay", True
+
+    def __init__(self, trajectories: Iterable[AgentTrajectory]) -> None:
+        rows = [t for t in trajectories if t.turns]
+        self.turns = {(t.task, t.turns[0].digest): t.turns for t in rows}
+        self.text_only = bool(rows) and not any(m.get("tool_calls") for t in rows for m in t.messages)
+        self._open: dict[str, list[tuple[str, str]]] = {}
+        self._place, self._lock = Counter[tuple[str, str]](), Lock()
+
+    def complete(self, request: ModelRequest) -> ModelReply:
+        """The next recorded reply of this task.
+
+        Raises:
+            BackendFault: another request was recorded here, or none.
+        """
+        with self._lock:
+            digest = request.digest
+            if (request.key, digest) in self.turns:
+                self._open[request.key] = [(request.key, digest)]
+                self._place[request.key, digest] = 0
+            playing = self._open.get(request.key)
+            if not playing:
+                raise BackendFault(
+                    f"task '{request.key}': its first request differs from what was recorded (another agent, prompt, "
+                    "tools or settings), or it was not recorded"
+                )
+            key = playing[0]
+            place, turns = self._place[key], self.turns[key]
+            if place >= len(turns):
+                raise BackendFault(f"task '{request.key}': {len(turns)} requests were recorded, this is one more")
+            if turns[place].digest != digest:
+                raise BackendFault(
+                    f"task '{request.key}': request {place + 1} differs from what was recorded: a tool answered "
+                    "otherwise, or the agent changed"
+                )
+            self._place[key] += 1
+        turn = turns[place]
+        return ModelReply(turn.message, turn.prompt_tokens, turn.completion_tokens, turn.cost_usd, turn.errors)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def read_trajectories(path: Path) -> list[AgentTrajectory]:
+    """The trajectories of a file: rows of an evaluation (``rows.jsonl``), or one trajectory a line.
+
+    Raises:
+        DatasetError: there is no such file, it is empty, or of another version.
+    """
+    path = path / "rows.jsonl" if path.is_dir() else path
+    if not path.is_file():
+        raise DatasetError(f"there are no trajectories in '{path}'", fix="name a rows.jsonl that `rlhf eval` wrote")
+    rows = [
+        from_json(row.get("trajectory", row), f"{path}, line {n}") for n, row in enumerate(read_jsonl(path), start=1)
+    ]
+    if not rows:
+        raise DatasetError(f"'{path}' is empty", fix="name a rows.jsonl that `rlhf eval` wrote")
+    return rows

@@ -1,0 +1,82 @@
+"""`rlhf eval SUITE --agent A --backend B` for suites that agents play."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+OPTIONS = (
+    click.argument("more", metavar="[SUITE...]", nargs=-1),
+    click.option("--agent", "agents", multiple=True, metavar="A", help="Who plays: react or zero_shot. Repeatable."),
+    click.option("--backend", metavar="B", help="What answers: native (default), scripted or replay."),
+    click.option("--model", metavar="M", help="Of native: hub id, folder, run or .gguf file; default pocket."),
+    click.option("--script", type=click.Choice(["oracle", "wrong"]), help="Who answers for the backend scripted."),
+    click.option("--replay", metavar="FILE", help="Trajectories for the backend replay: a rows.jsonl or its folder."),
+    click.option("--data", multiple=True, metavar="FILE", help="A suite's rows; of several suites SUITE=FILE."),
+    click.option("--category", multiple=True, metavar="C", help="Only these tasks. Repeatable."),
+    click.option("--levels", metavar="N,N", help="Only tasks of these levels."),
+    click.option("--max-per-category", type=click.IntRange(1), help="Only the first tasks of each category."),
+    click.option("--trials", type=click.IntRange(1), help="Plays of each task, for pass^k."),
+    click.option("--workers", type=click.IntRange(1), default=4, show_default=True, help="Tasks played at a time."),
+    click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The same seed, the same plays."),
+    click.option(
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="a.b=c",
+        help="A setting of the suite, or agent_settings.X=Y, backend.X=Y. Repeatable.",
+    ),
+    click.option(
+        "--out",
+        type=click.Path(path_type=Path),
+        metavar="FOLDER",
+        help="Where rows and report go; default evals/SUITE-AGENT-BACKEND-HASH.",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="For machines."),
+)
+
+
+def agent_options(command: F) -> F:
+    """Add the options, in their order."""
+    for option in reversed(OPTIONS):
+        command = option(command)
+    return command
+
+
+@click.command()
+@agent_options
+def agents(**options: Any) -> None:
+    """Let an agent play any suites: rlhf eval agents agentbench_mini bfcl --data bfcl=FOLDER."""
+    if not options["more"]:
+        raise click.UsageError("name a suite, for example agentbench_mini")
+    _run(options.pop("more"), options)
+
+
+@click.command()
+@agent_options
+def agentbench_mini(**options: Any) -> None:
+    """36 own tasks for agents: tool use, several steps, and what cannot be found.
+
+    \b
+    rlhf eval agentbench_mini --agent react --backend scripted
+    rlhf eval agentbench_mini --agent react --agent zero_shot --model M
+    """
+    _run(("agentbench_mini", *options.pop("more")), options)
+
+
+def _run(suites: tuple[str, ...], options: dict[str, Any]) -> None:
+    from rlhf_core.sdk import emit_json, set_up_logging
+    from rlhf_plugin_agents.commands import evaluate_all
+    from rlhf_plugin_agents.show import show
+
+    set_up_logging()
+    as_json = options.pop("as_json")
+    results = evaluate_all(suites, options, lambda text: click.echo(text, err=True))
+    if as_json:
+        emit_json(results)
+    else:
+        show(results)

@@ -1,0 +1,122 @@
+"""From the options of `rlhf eval SUITE --agent A` to the evaluations, and to what compares them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.api import BuildContext, ConfigError
+from rlhf_core.sdk import component_of, context_of, open_registry, parse_settings, read_jsonl
+from rlhf_plugin_agents.backends.config import BackendConfig, backend_of
+from rlhf_plugin_agents.compare import compare
+from rlhf_plugin_agents.harness import Job, Say, evaluate
+from rlhf_plugin_agents.suites.config import AgentSuiteConfig
+
+
+def evaluate_all(suites: Sequence[str], options: Mapping[str, Any], say: Say) -> dict[str, Any]:
+    """Evaluate every agent on every suite.
+
+    Returns:
+        ``{"evaluations": [...], "comparisons": [...]}``; agents are compared where there are several.
+
+    Raises:
+        UserError: something cannot work; all of it is checked before the first task is played.
+    """
+    twice = [s for i, s in enumerate(suites) if s in suites[:i]]
+    if twice:
+        raise ConfigError(f"suite '{twice[0]}' is named twice", fix="name it once")
+    ctx = context_of(open_registry(), seed=options["seed"])
+    settings = parse_settings(options["settings"])
+    backend = _backend(options, dict(settings.pop("backend", None) or {}))
+    jobs = [job for name in suites for job in _jobs(name, suites, options, settings, backend, ctx)]
+    for job in jobs:
+        job.suite.tasks(ctx)
+    evaluations: list[dict[str, Any]] = []
+    for job in jobs:
+        out: Path | None = options["out"]
+        place = out if out is None or len(jobs) == 1 else out / f"{job.suite.name}-{job.agent.name}"
+        if len(jobs) > 1:
+            say(f"{job.suite.name}, {job.agent.name}")
+        folder, result = evaluate(job, ctx, place, options["workers"], say)
+        evaluations.append({"suite": job.suite.name, "agent": job.agent.name, "folder": str(folder), **result})
+    return {"evaluations": evaluations, "comparisons": _comparisons(evaluations)}
+
+
+def _comparisons(evaluations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    pairs = [(a, b) for a, b in combinations(evaluations, 2) if a["suite"] == b["suite"]]
+    return [
+        {
+            "suite": a["suite"], "first": a["agent"], "second": b["agent"],
+            **compare(*(list(read_jsonl(Path(e["folder"]) / "rows.jsonl")) for e in (a, b))),
+        }
+        for a, b in pairs
+    ]  # fmt: skip
+
+
+def _backend(options: Mapping[str, Any], settings: dict[str, Any]) -> BackendConfig:
+    """The backend that the options mean; ``--script`` and ``--replay`` name theirs."""
+    implied = {"script": "scripted", "replay": "replay"}
+    given = [b for o, b in implied.items() if options[o]]
+    name = options["backend"] or (given[0] if given else "native")
+    for option, owner in implied.items():
+        if options[option] and owner != name:
+            raise ConfigError(
+                f"--{option} is for the backend {owner}, and the backend is {name}", fix=f"--backend {owner}"
+            )
+    if options["script"]:
+        settings["script"] = options["script"]
+    if options["replay"]:
+        settings["path"] = options["replay"]
+    if options["model"]:
+        if name in ("scripted", "replay"):
+            raise ConfigError(f"backend '{name}' has no model", fix="leave --model out, or --backend native")
+        settings["model"] = {"path": options["model"]} if name == "native" else options["model"]
+    return backend_of(name, settings)
+
+
+def _jobs(
+    name: str,
+    suites: Sequence[str],
+    options: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    backend: BackendConfig,
+    ctx: BuildContext,
+) -> list[Job]:
+    chosen = {k: v for k, v in settings.items() if k not in suites} | dict(settings.get(name) or {})
+    given = {
+        "path": _data(name, suites, options["data"]),
+        "category": list(options["category"]) or None,
+        "levels": _levels(options["levels"]),
+        "max_per_category": options["max_per_category"],
+        "trials": options["trials"],
+    }
+    fields = {**{k: v for k, v in given.items() if v is not None}, **chosen}
+    suite = component_of(ctx.registry, "benchmark", name, fields)
+    if not isinstance(suite, AgentSuiteConfig):
+        raise ConfigError(f"benchmark '{name}' is no suite for agents", fix=f"rlhf eval {name} without --agent")
+    return [Job(suite, suite.agent_config(a), backend, options["seed"]) for a in options["agents"] or (suite.agent,)]
+
+
+def _data(name: str, suites: Sequence[str], values: Sequence[str]) -> str | None:
+    """The file for one suite."""
+    path: str | None = None
+    for value in values:
+        suite, is_named, rest = value.partition("=")
+        if is_named and suite in suites:
+            path = rest if suite == name else path
+        elif len(suites) > 1:
+            raise ConfigError(f"--data {value} does not say for which suite it is", fix=f"--data {suites[0]}={value}")
+        else:
+            path = value
+    return path
+
+
+def _levels(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise ConfigError(f"--levels {text}: levels are numbers", fix="--levels 1,2") from error

@@ -1,0 +1,81 @@
+"""The folder of one evaluation of an agent: ``settings.json``, ``rows.jsonl`` and ``report.json``."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from rlhf_core.api import ConfigError
+from rlhf_core.sdk import JsonlFile, json_values, read_jsonl, write_json, write_text
+
+ROOT = Path("evals")
+
+
+class AgentFolder:
+    """Rows as they come, one per task and trial.
+
+    Args:
+        path: None makes ``evals/SUITE-AGENT-BACKEND-HASH``, so that equal settings find their folder again.
+        settings: all that decides the rows.
+    """
+
+    def __init__(self, path: Path | None, settings: Mapping[str, Any]) -> None:
+        self.settings = json.loads(json.dumps(json_values(settings)))
+        self.path = path or ROOT / self._name()
+        self.rows_path = self.path / "rows.jsonl"
+
+    def _name(self) -> str:
+        words = "-".join(str(self.settings[k]["name"]) for k in ("suite", "agent", "backend"))
+        digest = hashlib.sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()[:8]
+        return f"{re.sub(r'[^A-Za-z0-9_.-]', '-', words)}-{digest}"
+
+    def check(self) -> None:
+        """Refuse a folder that holds another evaluation, or something else.
+
+        Raises:
+            ConfigError: names the settings that differ.
+        """
+        file = self.path / "settings.json"
+        if self.path.exists() and not self.path.is_dir():
+            raise ConfigError(f"--out {self.path} is a file", fix="name a folder")
+        if not file.is_file():
+            if self.path.is_dir() and any(self.path.iterdir()):
+                raise ConfigError(f"--out {self.path} holds something that is no evaluation", fix="name another folder")
+            return
+        then = json.loads(file.read_text())
+        differing = [k for k in {**then, **self.settings} if then.get(k) != self.settings.get(k)]
+        if differing:
+            raise ConfigError(
+                f"'{self.path}' holds an evaluation with other settings",
+                why=f"they differ in {', '.join(differing)}",
+                fix="the same settings go on with it; for these choose another --out",
+            )
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All whole rows so far."""
+        return list(read_jsonl(self.rows_path))
+
+    @contextmanager
+    def writing(self) -> Iterator[Any]:
+        """Yield what appends a row, from any thread; rows without a verdict are dropped first, to be played again."""
+        self.check()
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_json(self.path / "settings.json", self.settings)
+        kept = [r for r in self.rows() if r["value"] is not None]
+        write_text(self.rows_path, "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in kept))
+        file, lock = JsonlFile.resume(self.rows_path), Lock()
+
+        def append(row: Mapping[str, Any]) -> None:
+            with lock:
+                file.append(row)
+
+        try:
+            yield append
+        finally:
+            file.close()

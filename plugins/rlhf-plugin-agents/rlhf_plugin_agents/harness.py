@@ -1,0 +1,135 @@
+"""Plays the tasks of a suite with one agent on one backend, into a folder, and goes on after a kill."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.api import BuildContext, Prompt
+from rlhf_core.sdk import request_seed, write_json
+from rlhf_plugin_agents.agents.base import Agent
+from rlhf_plugin_agents.agents.config import AgentConfig
+from rlhf_plugin_agents.backends.base import Backend
+from rlhf_plugin_agents.backends.config import BackendConfig, check_form
+from rlhf_plugin_agents.folder import AgentFolder
+from rlhf_plugin_agents.report import report
+from rlhf_plugin_agents.suites.config import AgentSuiteConfig
+from rlhf_plugin_agents.suites.task import AgentTask
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is evaluated.
+
+    Example:
+        Job(AgentBenchMini(), ReactConfig(), ScriptedConfig())
+    """
+
+    suite: AgentSuiteConfig
+    agent: AgentConfig
+    backend: BackendConfig
+    seed: int = 0
+
+    def settings(self, tasks: Sequence[AgentTask]) -> dict[str, Any]:
+        """All that decides the rows."""
+        asked = json.dumps([[t.id, t.system, [dict(m) for m in t.messages]] for t in tasks], sort_keys=True)
+        return {
+            "suite": {**self.suite.model_dump(mode="json", exclude={"agent", "agent_settings", "path"})},
+            "tasks": {"count": len(tasks), "hash": hashlib.sha256(asked.encode()).hexdigest()[:16]},
+            "agent": self.agent.model_dump(mode="json"),
+            "backend": self.backend.facts(),
+            "seed": self.seed,
+        }
+
+
+def evaluate(
+    job: Job, ctx: BuildContext, out: Path | None = None, workers: int = 1, say: Say = lambda text: None
+) -> tuple[Path, dict[str, Any]]:
+    """Play what has no verdict yet, and report.
+
+    Args:
+        job: suite, agent and backend.
+        ctx: has the registry.
+        out: the folder; None makes its name.
+        workers: tasks that are played at the same time.
+        say: called with one line.
+
+    Returns:
+        The folder and its report.
+
+    Raises:
+        UserError: something cannot work; before anything is played.
+    """
+    tasks = job.suite.tasks(ctx)
+    folder = AgentFolder(out, job.settings(tasks))
+    folder.check()
+    done = {(r["task"], r["trial"]) for r in folder.rows() if r["value"] is not None}
+    todo = [(t, trial) for t in tasks for trial in range(job.suite.trials) if (t.id, trial) not in done]
+    if todo:
+        backend = job.backend.make(tasks, ctx)
+        try:
+            check_form(backend, job.agent.calls, job.agent.name)
+            _play(job, todo, backend, folder, workers, say)
+        finally:
+            backend.close()
+    result = report(folder.rows(), job.suite.trials)
+    write_json(folder.path / "report.json", result)
+    return folder.path, result
+
+
+def _play(
+    job: Job, todo: Sequence[tuple[AgentTask, int]], backend: Backend, folder: AgentFolder, workers: int, say: Say
+) -> None:
+    began, told = time.monotonic(), 0.0
+    with folder.writing() as append, ThreadPoolExecutor(workers) as pool:
+        futures: list[Future[dict[str, Any]]] = [
+            pool.submit(play_one, job.agent, backend, task, job.seed, trial) for task, trial in todo
+        ]
+        try:
+            for count, future in enumerate(as_completed(futures), start=1):
+                append(future.result())
+                if time.monotonic() - told > 5 or count == len(futures):
+                    told = time.monotonic()
+                    say(f"{count} of {len(futures)} tasks, {told - began:.0f} s")
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            print(f"interrupted; the same command goes on with {folder.path}", file=sys.stderr)
+            raise
+
+
+def play_one(config: AgentConfig, backend: Backend, task: AgentTask, seed: int, trial: int) -> dict[str, Any]:
+    """One trial of one task, judged, as a row."""
+    room = task.open(request_seed(seed, "agents", task.id, trial))
+    agent: Agent = config.make(backend)
+    # Scripts and recordings are found by the prompt's id, the trials of a model differ by their seed.
+    trajectory = agent.run(
+        Prompt(task.id, tuple(task.messages)), room.box, seed=request_seed(seed, task.id, trial),
+        trial=trial, system=task.system, respond=room.respond,
+    )  # fmt: skip
+    row: dict[str, Any] = {"task": task.id, "trial": trial, "category": task.category, "level": task.level}
+    if trajectory.stop_reason == "backend_error":
+        row |= {"value": None, "right": None, "process": None, "detail": trajectory.error}
+    else:
+        verdict = task.judge(trajectory, room)
+        row |= {k: getattr(verdict, k) for k in ("value", "right", "process", "detail")}
+    return {
+        **row,
+        "answer": trajectory.answer,
+        "stop_reason": trajectory.stop_reason,
+        "calls": len(trajectory.calls),
+        "requests": len(trajectory.turns),
+        "prompt_tokens": trajectory.prompt_tokens,
+        "completion_tokens": trajectory.completion_tokens,
+        "cost_usd": trajectory.cost_usd,
+        "seconds": trajectory.seconds,
+        "trajectory": trajectory.as_json(),
+    }

@@ -1,0 +1,92 @@
+"""How answers and calls are judged. Every function returns a value in [0, 1].
+
+Normalisation of texts and token F1 are those of SQuAD (Rajpurkar et al. 2016, arXiv:1606.05250).
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rlhf_core.sdk import find_numbers, stated_number
+
+_WHAT = "information|records?|results?|evidence|data|document|file|mention|entry|details?"
+_HOW = r"find|found|locate|exist|available|verif\w+|known|listed|determine|answer"
+GRACEFUL = re.compile(
+    rf"\b(no|any|not enough|insufficient) (\w+ ){{0,2}}({_WHAT})\b"
+    rf"|\b(could|can|was|were|is|are|did|does|do|am) ?(not|n['’]t)\b[^.]{{0,40}}\b({_HOW})"
+    rf"|\b(cannot|can['’]t|couldn['’]t|wasn['’]t|unable to)\b[^.]{{0,20}}\b({_HOW}|confirm)"
+    r"|\b(unknown|fictional|does(n['’]t| not) (seem to |appear to )?exist|no such)\b",
+    re.IGNORECASE,
+)
+"""Words with which an answer says that it has none."""
+
+
+def normalised(text: str) -> str:
+    """Lower case, without punctuation, articles and repeated blanks."""
+    kept = "".join(c for c in text.lower() if c not in string.punctuation)
+    return " ".join(w for w in kept.split() if w not in ("a", "an", "the"))
+
+
+def exact_match(answer: str, task: Mapping[str, Any]) -> float:
+    """1 if the answer is the reference or one of its ``aliases``, after normalisation."""
+    accepted = [task["answer"], *task.get("aliases", ())]
+    return float(normalised(answer) in {normalised(a) for a in accepted})
+
+
+def numeric_match(answer: str, task: Mapping[str, Any]) -> float:
+    """1 if the number that the answer states is the reference, within the task's relative ``tolerance``.
+
+    Its default is 0.5 %, and 0 where the reference is an integer: a year, a count.
+    """
+    stated, wanted = stated_number(answer), find_numbers(str(task["answer"]))[0]
+    if stated is None:
+        return 0.0
+    tolerance = task.get("tolerance", 0.0 if wanted.denominator == 1 else 0.005)
+    return float(abs(stated.value - wanted) <= tolerance * abs(wanted))
+
+
+def token_f1(answer: str, task: Mapping[str, Any]) -> float:
+    """Harmonic mean of precision and recall over normalised words."""
+    made, wanted = normalised(answer).split(), normalised(str(task["answer"])).split()
+    shared = sum((Counter(made) & Counter(wanted)).values())
+    return 2 * shared / (len(made) + len(wanted)) if shared else 0.0
+
+
+def binary_graceful(answer: str, task: Mapping[str, Any]) -> float:
+    """1 if the answer says that nothing was found and states none of the ``traps``: values of something similar."""
+    text = answer.lower()
+    trapped = any(re.search(rf"(?<![\w.]){re.escape(t.lower())}(?![\w]|\.\d)", text) for t in task.get("traps", ()))
+    return float(bool(GRACEFUL.search(answer)) and not trapped)
+
+
+def sequence_match(made: Sequence[str], wanted: Sequence[str]) -> float:
+    """Longest common subsequence of the tools' names, over the longer of the two sequences.
+
+    1 exactly if the right tools were called in the right order and no others; 1 if none was wanted and none called.
+
+    Example:
+        >>> sequence_match(["search", "search", "calculator"], ["search", "calculator"])
+        0.6666666666666666
+    """
+    if not made and not wanted:
+        return 1.0
+    row = [0] * (len(wanted) + 1)
+    for name in made:
+        diagonal = 0
+        for j, want in enumerate(wanted, start=1):
+            diagonal, row[j] = row[j], diagonal + 1 if name == want else max(row[j], row[j - 1])
+    return row[-1] / max(len(made), len(wanted))
+
+
+SCORERS: Mapping[str, Callable[[str, Mapping[str, Any]], float]] = {
+    "exact_match": exact_match,
+    "numeric_match": numeric_match,
+    "token_f1": token_f1,
+    "binary_graceful": binary_graceful,
+}
+RIGHT = {"token_f1": 0.8}
+"""From which value on an answer counts as right; 1 where the scorer is not named."""

@@ -1,0 +1,54 @@
+"""Reports as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from rlhf_core.sdk import table
+
+COLUMNS = ("", "tasks", "right", "95 %", "answer", "process", "calls", "tokens", "USD", "s", "missing")
+
+
+def show(results: Mapping[str, Any]) -> None:
+    """Print each evaluation, by category, and how agents differ."""
+    for one in results["evaluations"]:
+        click.echo(f"\n{one['suite']}, {one['agent']}")
+        parts = {"all": one, **one["categories"], **{f"level {k}": v for k, v in one.get("levels", {}).items()}}
+        table(COLUMNS, [_row(name, part) for name, part in parts.items()])
+        stops = ", ".join(f"{reason} {count}" for reason, count in one["stop_reasons"].items())
+        click.echo(f"stopped by: {stops}")
+        if "pass^k" in one:
+            click.echo("pass^k: " + ", ".join(f"{k}: {_number(v)}" for k, v in one["pass^k"].items()))
+        if one["missing"]:
+            click.echo(f"{one['missing']} without a verdict: the same command plays them again")
+        click.echo(f"rows and report: {one['folder']}")
+    for pair in results["comparisons"]:
+        click.echo(f"\n{pair['suite']}, {pair['second']} minus {pair['first']}: {_difference(pair)}")
+
+
+def _difference(pair: Mapping[str, Any]) -> str:
+    if not pair["tasks"]:
+        return "no task that both have a verdict on"
+    d, m, w = pair["difference"], pair["mcnemar"], pair["wilcoxon_p"]
+    return (
+        f"{d['value']:+.3f} [{d['low']:+.3f}, {d['high']:+.3f}] on {pair['tasks']} tasks; McNemar {m['lost']} lost, "
+        f"{m['gained']} gained, p {m['p']:.3g}; Wilcoxon p {'-' if w is None else format(w, '.3g')}"
+    )
+
+
+def _row(name: str, part: Mapping[str, Any]) -> list[str]:
+    right = part["right"]
+    between = "-" if right["low"] is None else f"{right['low']:.3f} to {right['high']:.3f}"
+    tokens = None if part["prompt_tokens"] is None else part["prompt_tokens"] + part["completion_tokens"]
+    return [
+        name, str(part["tasks"]), _number(right["value"]), between, _number(part["answer"]["value"]),
+        _number(part["process"]), _number(part["calls"], 1), _number(tokens, 0), f"{part['cost_usd']:.4f}",
+        _number(part["seconds"], 2), str(part["missing"]),
+    ]  # fmt: skip
+
+
+def _number(value: float | None, places: int = 3) -> str:
+    return "-" if value is None else f"{value:.{places}f}"

@@ -1,0 +1,1 @@
+"""Suites: tasks with their tools and what judges them."""

@@ -1,0 +1,112 @@
+"""Settings of the suites; a suite is a component of kind ``benchmark``. Nothing here imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import Field
+
+from rlhf_core.api import BuildContext, ComponentConfig, ConfigError
+from rlhf_plugin_agents.agents.config import AGENTS, AgentConfig
+
+if TYPE_CHECKING:
+    from rlhf_plugin_agents.suites.task import AgentTask
+
+
+class AgentSuiteConfig(ComponentConfig):
+    """Base of the suites. As a benchmark of a training run, its policy plays the tasks as ``agent``."""
+
+    component: ClassVar[str] = "rlhf_plugin_agents.benchmark:AgentBenchmark"
+    agent: str = "react"
+    """Who plays in a training run."""
+    agent_settings: dict[str, Any] = Field(default_factory=dict)
+    """Its settings, such as ``max_turns``; ``--set agent_settings.max_turns=6``."""
+    path: str | None = None
+    """File or folder with the suite's rows, where it ships none."""
+    category: tuple[str, ...] = ()
+    """Only tasks of these; () is all."""
+    levels: tuple[int, ...] = ()
+    """Only tasks of these levels; () is all."""
+    max_per_category: int | None = Field(None, ge=1)
+    """Only the first tasks of each category."""
+    trials: int = Field(1, ge=1)
+    """Plays of each task, for pass^k."""
+
+    def all_tasks(self, ctx: BuildContext) -> list[AgentTask]:
+        """Every task of the suite.
+
+        Raises:
+            UserError: its rows cannot be read.
+        """
+        raise NotImplementedError
+
+    def tasks(self, ctx: BuildContext) -> list[AgentTask]:
+        """The tasks that the settings choose.
+
+        Raises:
+            ConfigError: an unknown category or level, or nothing is left.
+        """
+        tasks = self.all_tasks(ctx)
+        for what, asked, known in (
+            ("category", self.category, dict.fromkeys(t.category for t in tasks)),
+            ("level", self.levels, dict.fromkeys(t.level for t in tasks if t.level is not None)),
+        ):
+            for name in asked:
+                if name not in known:
+                    there = ", ".join(map(str, known)) or "none"
+                    raise ConfigError(f"suite '{self.name}' has no {what} '{name}'", fix=f"there are: {there}")
+        chosen = [t for t in tasks if not self.category or t.category in self.category]
+        chosen = [t for t in chosen if not self.levels or t.level in self.levels]
+        if not chosen:
+            raise ConfigError(f"suite '{self.name}': no task is left", fix="choose other categories or levels")
+        if self.max_per_category is None:
+            return chosen
+        return [t for c in dict.fromkeys(t.category for t in chosen) for t in _first(chosen, c, self.max_per_category)]
+
+    def agent_config(self, name: str | None = None) -> AgentConfig:
+        """The settings of the agent that plays.
+
+        Raises:
+            ConfigError: there is no such agent, or it has no such setting.
+        """
+        return agent_of(name or self.agent, self.agent_settings)
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Refuse rows or settings that cannot work."""
+        self.agent_config()
+        self.tasks(ctx)
+
+
+def _first(tasks: Sequence[AgentTask], category: str, count: int) -> list[AgentTask]:
+    return [t for t in tasks if t.category == category][:count]
+
+
+def agent_of(name: str, settings: dict[str, Any]) -> AgentConfig:
+    """An agent's settings.
+
+    Raises:
+        ConfigError: there is no such agent, or it has no such setting.
+    """
+    from pydantic import ValidationError
+
+    from rlhf_core.sdk import explain_invalid
+
+    if name not in AGENTS:
+        raise ConfigError(f"there is no agent '{name}'", fix=f"one of {', '.join(AGENTS)}")
+    try:
+        return AGENTS[name].model_validate({**settings, "name": name})
+    except ValidationError as error:
+        raise explain_invalid(error, AGENTS[name], where=f"agent '{name}'") from error
+
+
+class AgentBenchMini(AgentSuiteConfig):
+    """36 own tasks over a small encyclopedia and some files: tool_use, multi_step (2 to 4 calls), failure_recovery."""
+
+    name: str = "agentbench_mini"
+
+    def all_tasks(self, ctx: BuildContext) -> list[AgentTask]:
+        """The 36."""
+        from rlhf_plugin_agents.suites.own import mini_rows, own_tasks
+
+        return own_tasks(mini_rows(), ctx)

@@ -1,0 +1,77 @@
+"""Tasks over the shipped corpus and files: ``agentbench_mini``, and whatever has rows of its form."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.api import BuildContext, DatasetError, ToolConfig
+from rlhf_core.sdk import component_of
+from rlhf_plugin_agents.scorers import RIGHT, SCORERS, sequence_match
+from rlhf_plugin_agents.suites.scripts import Script
+from rlhf_plugin_agents.suites.task import AgentTask, Room, Verdict
+from rlhf_plugin_agents.tools.box import ToolBox
+from rlhf_plugin_agents.tools.library import DATA
+from rlhf_plugin_agents.trajectory import AgentTrajectory
+
+NEEDED = ("id", "category", "prompt", "calls", "answer", "scorer", "wrong")
+
+
+@cache
+def rows_of(path: Path) -> tuple[Mapping[str, Any], ...]:
+    """The rows of a file of tasks.
+
+    Raises:
+        DatasetError: a row has not what a task needs, or two have one id.
+    """
+    rows: list[Mapping[str, Any]] = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        row = json.loads(line)
+        missing = [k for k in NEEDED if k not in row]
+        if missing or row["scorer"] not in SCORERS or any(row["id"] == r["id"] for r in rows):
+            why = f"it has no {', '.join(missing)}" if missing else "its id is taken, or there is no such scorer"
+            raise DatasetError("a row is no task", where=f"{path}, line {number}", why=why)
+        rows.append(row)
+    return tuple(rows)
+
+
+def default_tools(ctx: BuildContext) -> list[ToolConfig]:
+    """search, documents, files and calculator."""
+    named = ("rlhf-plugin-agents/search", "rlhf-plugin-agents/documents", "rlhf-plugin-agents/files")
+    tools = [component_of(ctx.registry, "tool", name) for name in (*named, "rlhf-core/calculator")]
+    return [t for t in tools if isinstance(t, ToolConfig)]
+
+
+def own_tasks(rows: tuple[Mapping[str, Any], ...], ctx: BuildContext) -> list[AgentTask]:
+    """Tasks of rows; tools that hold no state are shared by all of them."""
+    shared = ToolBox.of(default_tools(ctx), ctx)
+    return [task_of(row, shared) for row in rows]
+
+
+def task_of(row: Mapping[str, Any], shared: ToolBox) -> AgentTask:
+    """One row as a task."""
+    return AgentTask(
+        row["id"],
+        row["category"],
+        ({"role": "user", "content": row["prompt"]},),
+        lambda seed: Room(shared.only([s["function"]["name"] for s in shared.specs])),
+        lambda trajectory, room: judged(row, trajectory),
+        {"oracle": Script(row["calls"], row["answer"]), "wrong": Script((), row["wrong"][0])},
+        level=row.get("level"),
+    )
+
+
+def judged(row: Mapping[str, Any], trajectory: AgentTrajectory) -> Verdict:
+    """The answer by the row's scorer, the calls by their order; failed calls to other tools than wanted count, too."""
+    value = SCORERS[row["scorer"]](trajectory.answer, row)
+    wanted = [c["name"] for c in row["calls"]]
+    process = sequence_match([c.name for c in trajectory.calls], wanted)
+    return Verdict(value, value >= RIGHT.get(row["scorer"], 1.0), process, f"wanted: {row['answer']}")
+
+
+def mini_rows() -> tuple[Mapping[str, Any], ...]:
+    """The 36 tasks of ``agentbench_mini``."""
+    return rows_of(DATA / "agentbench_mini.jsonl")

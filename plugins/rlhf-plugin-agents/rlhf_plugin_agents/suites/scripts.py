@@ -1,0 +1,66 @@
+"""Scripts: what an oracle, and one that is always wrong, write as each agent asks for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlhf_core.api import Message
+from rlhf_plugin_agents.agents.base import FINAL
+from rlhf_plugin_agents.agents.react import OBSERVATION, call_in_text
+from rlhf_plugin_agents.backends.base import ModelRequest
+
+Call = Mapping[str, Any]
+
+
+class Script:
+    """Makes some calls, one a turn, then answers. It keeps no state: the conversation says how far it is.
+
+    Args:
+        calls: ``{"name", "arguments"}``.
+        answer: the final answer.
+        together: all calls in one turn.
+        plain: the answer as it stands, without ``Final answer:``.
+    """
+
+    def __init__(self, calls: Sequence[Call], answer: str, *, together: bool = False, plain: bool = False) -> None:
+        self.calls, self.answer, self.together, self.plain = calls, answer, together, plain
+
+    def __call__(self, request: ModelRequest) -> Message:
+        """The next turn."""
+        if request.role == "planner":
+            return _said(self._plan(request))
+        if request.role == "executor":
+            return self._executed(request)
+        done = _made(request)
+        if request.form == "none" or done >= len(self.calls) or request.role == "synthesizer":
+            return _said(self.answer if self.plain and request.form != "text" else f"{FINAL} {self.answer}")
+        todo = self.calls[done:] if self.together else self.calls[done : done + 1]
+        if request.form == "text":
+            return _said(call_in_text(todo[0]["name"], todo[0]["arguments"], "one step further"))
+        return {"role": "assistant", "content": "", "tool_calls": [_call(c, done + i) for i, c in enumerate(todo)]}
+
+    def _plan(self, request: ModelRequest) -> str:
+        steps = [{"id": i, "tool": c["name"], "arguments": c["arguments"]} for i, c in enumerate(self.calls, start=1)]
+        return json.dumps({"steps": steps, "synthesis": "Answer from the facts."})
+
+    def _executed(self, request: ModelRequest) -> Message:
+        """What the planned call returned, as the fact."""
+        return _said(str(request.messages[-1]["content"]))
+
+
+def _made(request: ModelRequest) -> int:
+    """Calls that the conversation holds already."""
+    if request.form == "text":
+        return sum(str(m.get("content") or "").startswith(OBSERVATION) for m in request.messages)
+    return sum(m["role"] == "tool" for m in request.messages)
+
+
+def _said(text: str) -> Message:
+    return {"role": "assistant", "content": text}
+
+
+def _call(call: Call, number: int) -> dict[str, Any]:
+    function = {"name": call["name"], "arguments": dict(call["arguments"])}
+    return {"id": f"call{number:05d}", "type": "function", "function": function}

@@ -1,0 +1,57 @@
+"""A task of a suite, and what judges it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlhf_core.api import Message
+from rlhf_plugin_agents.backends.base import ModelRequest
+from rlhf_plugin_agents.tools.box import ToolBox
+from rlhf_plugin_agents.trajectory import AgentTrajectory
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a trajectory is worth.
+
+    Example:
+        Verdict(1.0, True, 0.5, "1889")
+    """
+
+    value: float | None
+    """In [0, 1]; None: there is no verdict, which is not 0."""
+    right: bool
+    process: float | None = None
+    """In [0, 1]: were the calls the expected ones? None where the suite does not say."""
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """One play of a task: its tools, with a state of its own, and its user."""
+
+    box: ToolBox
+    respond: Callable[[str], str | None] | None = None
+    state: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentTask:
+    """A task.
+
+    Example:
+        AgentTask("tool_use/1", "tool_use", ({"role": "user", "content": "When was it built?"},), open_room, judge)
+    """
+
+    id: str
+    category: str
+    messages: Sequence[Message]
+    open: Callable[[int], Room]
+    """A fresh room; called with the trial's seed."""
+    judge: Callable[[AgentTrajectory, Room], Verdict]
+    scripts: Mapping[str, Callable[[ModelRequest], Message]] = field(default_factory=dict[str, Any])
+    """``oracle`` answers rightly and ``wrong`` wrongly, whatever the agent."""
+    system: str = ""
+    level: int | None = None

@@ -1,0 +1,1 @@
+"""Tools over fixtures, and the box that an agent calls them in."""

@@ -1,0 +1,74 @@
+"""The tools of one task: what is offered, and what answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jsonschema import Draft202012Validator
+
+from rlhf_core.api import BuildContext, Tool, ToolCall, ToolConfig, ToolError
+from rlhf_plugin_agents.trajectory import CallRecord
+
+MAX_RESULT = 8000
+"""Characters of a result; a longer one is cut, and the agent is told."""
+
+
+class TaskDone(Exception):
+    """Raised by a tool after which the task is over; its message is the result."""
+
+
+class ToolBox:
+    """Answers calls; what the agent does wrong it reads as an error, and nothing is raised.
+
+    Args:
+        specs: what is offered, in OpenAI's form.
+        answer: called with name and arguments, which fit the tool's schema.
+        strict: False skips the schemas: a benchmark that lets its own functions refuse arguments.
+    """
+
+    def __init__(
+        self, specs: Sequence[Tool], answer: Callable[[str, Mapping[str, Any]], str], *, strict: bool = True
+    ) -> None:
+        self.specs, self._answer, self.done = tuple(specs), answer, False
+        schemas = {s["function"]["name"]: s["function"]["parameters"] for s in specs}
+        self._validators = {n: Draft202012Validator(dict(p) if strict else {}) for n, p in schemas.items()}
+
+    @classmethod
+    def of(cls, tools: Sequence[ToolConfig], ctx: BuildContext) -> ToolBox:
+        """The tools of configurations, built."""
+        built = {t.spec()["function"]["name"]: t.build(ctx) for t in tools}
+        return cls([t.spec() for t in tools], lambda name, arguments: str(built[name].call(**arguments)))
+
+    def only(self, names: Sequence[str]) -> ToolBox:
+        """The same tools, fewer of them offered."""
+        return ToolBox([s for s in self.specs if s["function"]["name"] in names], self._answer)
+
+    def call(self, call: ToolCall) -> CallRecord:
+        """Answer one call."""
+        start = time.monotonic()
+        result, status = self._result(call)
+        if len(result) > MAX_RESULT:
+            result = f"{result[:MAX_RESULT]}\n[cut: {len(result)} characters]"
+        return CallRecord(call.name, dict(call.arguments), result, status, call.id, time.monotonic() - start)
+
+    def _result(self, call: ToolCall) -> tuple[str, str]:
+        if call.error:
+            return f"Error: {call.error}", "error"
+        validator = self._validators.get(call.name)
+        if validator is None:
+            return f"Error: there is no tool '{call.name}'; there are {', '.join(self._validators) or 'none'}", "error"
+        fault = next(iter(validator.iter_errors(dict(call.arguments))), None)
+        if fault is not None:
+            place = ".".join(str(p) for p in fault.path)
+            return f"Error: {place + ': ' if place else ''}{fault.message}", "error"
+        try:
+            return self._answer(call.name, call.arguments), "ok"
+        except TaskDone as end:
+            self.done = True
+            return str(end), "ok"
+        except ToolError as error:
+            return f"Error: {error}", "error"
+        except Exception as error:
+            return f"Error: {type(error).__name__}: {error}", "error"

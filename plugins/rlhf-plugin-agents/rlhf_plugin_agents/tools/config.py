@@ -1,0 +1,87 @@
+"""Settings of the tools over fixtures; what they offer is known without building them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from rlhf_core.api import BuildContext, ConfigError, ToolConfig
+
+
+class SearchConfig(ToolConfig):
+    """Finds documents of a corpus by the words of a query."""
+
+    name: str = "search"
+    description: ClassVar[str] = "Searches an encyclopedia. Returns titles and the beginnings of their texts."
+    parameters: ClassVar[Mapping[str, Any]] = {"query": {"type": "string", "description": "Words to look for"}}
+    corpus: str | None = None
+    """A file with one ``{"title", "text"}`` a line; None is the corpus of ``agentbench_mini``."""
+    results: int = Field(3, ge=1)
+    """Documents of an answer."""
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Refuse a corpus that cannot be read."""
+        _corpus(self.corpus)
+
+    def build(self, ctx: BuildContext) -> Any:
+        """The tool."""
+        from rlhf_plugin_agents.tools.library import Search
+
+        return Search(_corpus(self.corpus), self.results)
+
+
+class DocumentsConfig(ToolConfig):
+    """Gives the whole text of a document of a corpus."""
+
+    name: str = "documents"
+    description: ClassVar[str] = "Returns the whole text of one document of the encyclopedia."
+    parameters: ClassVar[Mapping[str, Any]] = {"title": {"type": "string", "description": "The document's exact title"}}
+    corpus: str | None = None
+    """As of ``search``."""
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Refuse a corpus that cannot be read."""
+        _corpus(self.corpus)
+
+    def build(self, ctx: BuildContext) -> Any:
+        """The tool."""
+        from rlhf_plugin_agents.tools.library import Documents
+
+        return Documents(_corpus(self.corpus))
+
+
+class FilesConfig(ToolConfig):
+    """Reads text files below a folder."""
+
+    name: str = "files"
+    description: ClassVar[str] = "Returns the text of a file, or the names in a folder ('.' for all)."
+    parameters: ClassVar[Mapping[str, Any]] = {"path": {"type": "string", "description": "For example notes.txt"}}
+    folder: str | None = None
+    """None is that of ``agentbench_mini``."""
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Refuse a folder that does not exist."""
+        self._place()
+
+    def build(self, ctx: BuildContext) -> Any:
+        """The tool."""
+        from rlhf_plugin_agents.tools.library import Files
+
+        return Files(self._place())
+
+    def _place(self) -> Path:
+        from rlhf_plugin_agents.tools.library import DATA
+
+        place = DATA / "files" if self.folder is None else Path(self.folder).expanduser()
+        if not place.is_dir():
+            raise ConfigError(f"tool 'files': there is no folder '{place}'", fix="set folder to one that exists")
+        return place
+
+
+def _corpus(path: str | None) -> dict[str, str]:
+    from rlhf_plugin_agents.tools.library import DATA, load_corpus
+
+    return load_corpus(DATA / "corpus.jsonl" if path is None else Path(path).expanduser())

@@ -1,0 +1,122 @@
+"""What an agent did on one task: every request, call and result, as JSON that can be replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rlhf_core.api import DatasetError, Message
+from rlhf_core.sdk import json_values
+
+VERSION = 1
+"""Of the JSON form; another one is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """A call and what came of it.
+
+    Example:
+        CallRecord("search", {"query": "Varde dam"}, "[1] Varde dam: ...", id="call00000", seconds=0.001)
+    """
+
+    name: str
+    arguments: Mapping[str, Any]
+    result: str
+    """What the agent read, errors included."""
+    status: str = "ok"
+    """``ok`` or ``error``: no such tool, arguments that break its schema, or the tool said that it failed."""
+    id: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTurn:
+    """One request to the backend and its reply.
+
+    Example:
+        ModelTurn("agent", "9f2c", {"role": "assistant", "content": "42"}, prompt_tokens=120, completion_tokens=3)
+    """
+
+    role: str
+    """Which part of the agent asked: ``agent``, ``planner``, ``executor``, ``synthesizer``, ``summarizer``."""
+    digest: str
+    """Of all that was sent; a replay compares it."""
+    message: Message
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost_usd: float = 0.0
+    seconds: float = 0.0
+    errors: Sequence[Mapping[str, str]] = ()
+    """Calls in it that could not be read: ``{"id", "name", "error"}``."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentTrajectory:
+    """One task, played by one agent.
+
+    Example:
+        AgentTrajectory("tool_use/1", "react", "scripted", messages=(...), turns=(...), calls=(...), answer="1889")
+    """
+
+    task: str
+    agent: str
+    backend: str
+    messages: Sequence[Message]
+    """The conversation; of agents with several of them all, one after the other."""
+    turns: Sequence[ModelTurn]
+    calls: Sequence[CallRecord]
+    answer: str
+    """What is judged; "" where there is none."""
+    stop_reason: str = "answer"
+    """``answer``, ``max_turns``, ``max_calls``, ``deadline``, ``context_full``, ``bad_plan``, ``done`` (ended by the
+    task) or ``backend_error``."""
+    error: str = ""
+    """Why the backend gave no reply: such a trajectory has no score."""
+    seconds: float = 0.0
+    trial: int = 0
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens that the model read, over all requests."""
+        return sum(t.prompt_tokens for t in self.turns)
+
+    @property
+    def completion_tokens(self) -> int:
+        """Tokens that the model wrote."""
+        return sum(t.completion_tokens for t in self.turns)
+
+    @property
+    def cost_usd(self) -> float:
+        """What all requests cost."""
+        return sum(t.cost_usd for t in self.turns)
+
+    def as_json(self) -> dict[str, Any]:
+        """As a row of a file."""
+        return json_values({"version": VERSION, **asdict(self)})
+
+
+def from_json(row: Mapping[str, Any], where: str = "") -> AgentTrajectory:
+    """The trajectory of a row.
+
+    Raises:
+        DatasetError: it is of another version, or none.
+    """
+    version = row.get("version")
+    if version != VERSION:
+        raise DatasetError(
+            f"a trajectory of version {version!r} cannot be read",
+            where=where,
+            why=f"this package reads version {VERSION}",
+            fix="record it again with this version, or read it with the one that wrote it",
+        )
+    fields = {k: v for k, v in row.items() if k != "version"}
+    try:
+        turns = tuple(ModelTurn(**t) for t in fields.pop("turns"))
+        calls = tuple(CallRecord(**c) for c in fields.pop("calls"))
+        return AgentTrajectory(**{**fields, "messages": tuple(fields["messages"]), "turns": turns, "calls": calls})
+    except (KeyError, TypeError) as error:
+        raise DatasetError(
+            f"a row is no trajectory: {error}", where=where, fix="name a rows.jsonl that `rlhf eval` wrote"
+        ) from error

@@ -1,0 +1,130 @@
+"""`rlhf eval SUITE --agent A`: rows, report, resume, and what is refused before anything is played."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_core.api import ModelConfig
+from rlhf_plugin_agents.backends.base import ContextFull, ModelRequest
+from rlhf_plugin_agents.backends.native import NativeBackend
+
+
+@pytest.fixture
+def evaluated(rlhf: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
+    """Runs the command in an empty folder and returns what it prints for machines."""
+
+    def run(*words: str) -> dict[str, Any]:
+        done = rlhf("eval", *words, "--json")
+        assert done.code == 0, done.err
+        return json.loads(done.out)
+
+    return run
+
+
+def test_oracle_by_category_with_statistics(evaluated: Any) -> None:
+    result = evaluated(
+        "agentbench_mini", "--agent", "react", "--agent", "zero_shot", "--backend", "scripted", "--trials", "2"
+    )
+    react, zero_shot = result["evaluations"]
+    assert react["right"]["value"] == 1.0
+    assert react["right"]["low"] == pytest.approx(0.904, abs=1e-3)  # Wilson at 36 of 36
+    assert react["process"] == 1.0
+    assert zero_shot["process"] == 0.0
+    assert set(react["categories"]) == {"tool_use", "multi_step", "failure_recovery"}
+    assert react["pass^k"] == {"1": 1.0, "2": 1.0}
+    assert react["rows"] == 72
+    (pair,) = result["comparisons"]
+    assert pair["difference"]["value"] == 0
+    assert pair["mcnemar"] == {"lost": 0, "gained": 0, "p": 1.0}
+
+
+def test_chosen_tasks_and_the_wrong_script(evaluated: Any) -> None:
+    words = ("--script", "wrong", "--category", "tool_use", "--category", "failure_recovery", "--max-per-category", "3")
+    (one,) = evaluated("agentbench_mini", *words)["evaluations"]
+    assert (one["tasks"], one["right"]["value"]) == (6, 0.0)
+
+
+def test_the_same_command_goes_on_and_plays_missing_tasks_again(evaluated: Any) -> None:
+    words = ("agentbench_mini", "--backend", "scripted", "--out", "out", "--max-per-category", "2")
+    whole = evaluated(*words)["evaluations"][0]
+    rows = (Path("out") / "rows.jsonl").read_text().splitlines()
+    lost = json.loads(rows[1]) | {"value": None, "right": None, "stop_reason": "backend_error"}
+    (Path("out") / "rows.jsonl").write_text("\n".join([rows[0], json.dumps(lost), *rows[3:]]) + "\n" + rows[2][:40])
+    again = evaluated(*words)["evaluations"][0]
+    assert (again["rows"], again["missing"], again["right"]) == (6, 0, whole["right"])
+    kept = (Path("out") / "rows.jsonl").read_text().splitlines()
+    assert rows[0] in kept, "what has a verdict is not played again"
+
+
+def test_a_recording_replays_to_the_same_verdicts(evaluated: Any) -> None:
+    first = evaluated("agentbench_mini", "--backend", "scripted", "--out", "first", "--category", "multi_step")
+    again = evaluated("agentbench_mini", "--replay", "first", "--category", "multi_step")
+    one, two = first["evaluations"][0], again["evaluations"][0]
+    assert (two["right"], two["process"], two["calls"]) == (one["right"], one["process"], one["calls"])
+    assert two["missing"] == 0
+
+
+def test_what_a_backend_does_not_answer_is_missing(evaluated: Any) -> None:
+    evaluated("agentbench_mini", "--backend", "scripted", "--out", "first", "--category", "multi_step")
+    (one,) = evaluated("agentbench_mini", "--replay", "first", "--category", "tool_use")["evaluations"]
+    assert (one["missing"], one["right"]["value"]) == (12, None)
+    assert one["stop_reasons"] == {"backend_error": 12}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--agent", "rect"], "there is no agent 'rect'"),
+        (["--backend", "oracle"], "there is no backend 'oracle'"),
+        (["--category", "tools"], "has no category 'tools'"),
+        (["--levels", "2"], "has no level '2'"),
+        (["--levels", "one"], "levels are numbers"),
+        (["--backend", "replay"], "nothing to replay"),
+        (["--replay", "nowhere"], "there are no trajectories in 'nowhere'"),
+        (["--script", "wrong", "--backend", "native"], "--script is for the backend scripted"),
+        (["--backend", "scripted", "--model", "M"], "has no model"),
+        (["--set", "agent_settings.max_turn=3"], "max_turn"),
+        (["--set", "backend.scrip=wrong", "--backend", "scripted"], "scrip"),
+        (["--model", "no/such-model-here"], "no/such-model-here"),
+        (["agentbench_mini"], "is named twice"),
+        (["gsm8k"], "gsm8k"),
+    ],
+)
+def test_refused_before_anything_is_played(words: list[str], message: str, rlhf: Any) -> None:
+    done = rlhf("eval", "agentbench_mini", *words)
+    assert done.code == 2
+    assert message in done.err
+    assert not list(Path().rglob("rows.jsonl"))
+
+
+def test_a_folder_of_another_evaluation_is_refused(evaluated: Any, rlhf: Any) -> None:
+    evaluated("agentbench_mini", "--backend", "scripted", "--out", "out", "--max-per-category", "1")
+    done = rlhf("eval", "agentbench_mini", "--script", "wrong", "--out", "out", "--max-per-category", "1")
+    assert done.code == 2
+    assert "they differ in backend" in done.err
+
+
+def test_a_policy_in_training_plays() -> None:
+    """As a benchmark of a run: the engine that it is given answers."""
+    from rlhf_core.sdk import component_of, context_of, load_sampler, open_registry
+
+    registry = open_registry()
+    settings = {"category": ["failure_recovery"], "max_per_category": 1, "agent_settings": {"max_turn_tokens": 8}}
+    policy, engine = load_sampler(registry, ModelConfig(path="pocket"))
+    backend = NativeBackend(policy, engine)
+    request = ModelRequest(({"role": "user", "content": "2 + 2?"},), max_tokens=8)
+    reply = backend.complete(request)
+    assert 0 < reply.completion_tokens <= 8
+    assert backend.complete(request) == reply, "the seed alone decides it"
+    with pytest.raises(ContextFull):
+        backend.complete(ModelRequest(({"role": "user", "content": "2 + 2? " * 500},)))
+    ctx = context_of(registry, policy=policy)
+    metrics = component_of(registry, "benchmark", "agentbench_mini", settings).build(ctx).evaluate(engine, 3)
+    assert set(metrics) == {
+        f"{c}{n}" for c in ("", "failure_recovery/") for n in ("right", "answer", "process", "calls")
+    }
