@@ -44,10 +44,16 @@ def prompt_rows(
                 "prompt": group.prompt.text,
                 **({"prompt_ids": list(group.token_ids)} if n < full else {}),
                 **({"media": [asdict(media) for media in group.prompt.media]} if group.prompt.media else {}),
+                **({"messages": messages_of(group)} if any(rollouts[i].media for i in places) else {}),
                 "completions": [_completion(rollouts[i], scores[i], advantages[i], n < full, tokens) for i in places],
             }
         )
     return rows
+
+
+def messages_of(group: PromptGroup) -> list[dict[str, Any]]:
+    """The whole conversation: what completions with sounds were asked is not all in its last turn."""
+    return [dict(message) for message in group.prompt.messages]
 
 
 def update_row(metrics: Mapping[str, float]) -> dict[str, Any]:

@@ -63,13 +63,14 @@ class TraceView:
     """(Length in tokens, quantity, step)."""
 
 
-def read_completions(run: StoredRun, trace: Sequence[Row], limit: int) -> TraceView:
+def read_completions(run: StoredRun, trace: Sequence[Row], limit: int, media: MediaReader) -> TraceView:
     """Completions or, of a run that learns from data, examples.
 
     Args:
         run: for its tokenizer.
         trace: its rows.
         limit: most completions that are shown.
+        media: of the page.
     """
     flat, unread = _flat(trace)
     examples = not flat
@@ -79,7 +80,7 @@ def read_completions(run: StoredRun, trace: Sequence[Row], limit: int) -> TraceV
     measured = [(int(c["tokens"]), float(c[quantity]), int(row["step"])) for row, _, c in flat if _number(c, quantity)]
     kept = _thinned(flat, limit)
     pieces = _pieces(run) if any("completion_ids" in c for _, _, c in kept) else None
-    media = MediaReader(run.path)
+    media.fill([_media(row, completion) for row, _, completion in kept])
     rows = [_example(*one) if examples else _completion(*one, pieces, media) for one in kept]
     return TraceView(
         rows,
@@ -150,8 +151,7 @@ def _completion(
         out["aside"] = True
     if completion.get("turns"):
         out["turns"] = turns_of(completion["turns"])
-    media = [*(row.get("media") or ()), *(completion.get("media") or ())]
-    if media:
+    if media := _media(row, completion):
         out["media"] = [shown_media(one) for one in media]
     if pieces is not None and "completion_ids" in completion:
         out["ids"], out["pieces"] = completion["completion_ids"], pieces(completion["completion_ids"])
@@ -159,6 +159,11 @@ def _completion(
             if len(completion.get(key) or ()) == len(out["ids"]):
                 out[key] = completion[key]
     return out
+
+
+def _media(row: Row, completion: Row) -> list[Any]:
+    """References of the prompt and of the completion."""
+    return [*(row.get("media") or ()), *(completion.get("media") or ())]
 
 
 def _example(row: Row, place: int, example: Row) -> Row:

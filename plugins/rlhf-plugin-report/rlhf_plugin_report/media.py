@@ -1,56 +1,100 @@
-"""Images, sounds and videos of a completion, for a page that opens without its folder."""
+"""Images, sounds and videos of completions, for a page that opens without its folder."""
 
 from __future__ import annotations
 
 import base64
 import mimetypes
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 MOST_OF_ONE = 500_000
 """Bytes of a file that becomes part of the page; a larger one is linked."""
-MOST = 2_000_000
-"""Of all of them together."""
+MOST = 2_500_000
+"""Of all of them together, over all runs of a page."""
 KINDS = ("image", "audio", "video")
 
 
 class MediaReader:
-    """Makes what the page shows of a reference in the trace.
+    """Makes what the page shows of references in a run's files; every file is on the page once.
 
     A file whose name is not that of an image, sound or video is never read, whatever the run says of it.
 
     Args:
         run: the run's folder; a relative path is looked for there, then in the current folder.
+        most: bytes of files that become part of the page.
     """
 
-    def __init__(self, run: Path) -> None:
-        self.run, self.left = run, MOST
-        self._known: dict[str, dict[str, str]] = {}
+    def __init__(self, run: Path, most: int = MOST) -> None:
+        self.run, self.left = run, most
+        self.files: dict[str, dict[str, str]] = {}
+        """Path in the run's files -> ``url``, its content or its place if there is no room, and ``file``."""
 
     def __call__(self, media: Any) -> dict[str, str]:
-        """``kind``, ``path`` and, where there is a file to show, ``url``: its content, or its place if it is large.
+        """``kind`` and ``path`` and, where there is no file, ``missing``; what it holds is in :attr:`files`.
 
         Args:
             media: ``kind``, ``path``, ``sha256`` and ``mime``, as in the trace.
         """
         facts = media if isinstance(media, Mapping) else {}
         kind, path = str(facts.get("kind", "")), str(facts.get("path", ""))
-        if path not in self._known:
-            shown = {"kind": kind if kind in KINDS else "", "path": path or str(facts.get("sha256", ""))}
-            self._known[path] = {**shown, **self._url(path)}
-        return self._known[path]
+        if path not in self.files:
+            self.files[path] = self._read(path)
+        shown = {"kind": kind if kind in KINDS else "", "path": path or str(facts.get("sha256", ""))}
+        return {**shown, **({"missing": "yes"} if "missing" in self.files[path] else {})}
 
-    def _url(self, path: str) -> dict[str, str]:
+    def fill(self, groups: Sequence[Sequence[Any]]) -> None:
+        """Take the files of as many of these groups of references as there is room for, evenly over all groups."""
+        sizes = [sum(self._size(one) for one in group) for group in groups]
+        places = [n for n, size in enumerate(sizes) if size]
+        total = sum(sizes)
+        count = len(places) if total <= self.left else len(places) * self.left // total
+        for n in range(count):
+            for one in groups[places[n * len(places) // count]]:
+                self(one)
+
+    @property
+    def linked(self) -> int:
+        """How many files are linked, since there was no room."""
+        return sum(one.get("url", "").startswith("file:") for one in self.files.values())
+
+    def _size(self, media: Any) -> int:
+        path = str(media.get("path", "")) if isinstance(media, Mapping) else ""
+        file = None if path in self.files else place_of(self.run, path)
+        size = file.stat().st_size if file else 0
+        return size if size <= MOST_OF_ONE else 0
+
+    def _read(self, path: str) -> dict[str, str]:
         mime = mimetypes.guess_type(path)[0] or ""
         if mime.partition("/")[0] not in KINDS:
             return {}
-        kept = self.run / "audio" / Path(path).name  # what a speech run keeps of its rollouts' sounds
-        file = next((p for p in (self.run / path, kept, Path(path).expanduser()) if p.is_file()), None)
+        file = place_of(self.run, path)
         if file is None:
             return {"missing": "yes"}
         size = file.stat().st_size
         if size > min(MOST_OF_ONE, self.left):
-            return {"url": file.resolve().as_uri()}
+            return {"url": file.resolve().as_uri(), "file": str(file.resolve())}
         self.left -= size
-        return {"url": f"data:{mime};base64,{base64.b64encode(file.read_bytes()).decode()}"}
+        content = base64.b64encode(file.read_bytes()).decode()
+        return {"url": f"data:{mime};base64,{content}", "file": str(file.resolve())}
+
+
+def place_of(run: Path, path: str) -> Path | None:
+    """Where a file that a run's files name is now: in the run, in its ``audio/`` (which keeps a choice), or there."""
+    if not path:
+        return None
+    places = (run / path, run / "audio" / Path(path).name, Path(path).expanduser())
+    try:
+        return next((place for place in places if place.is_file()), None)
+    except (OSError, ValueError):  # a name that is too long, or holds a zero byte
+        return None
+
+
+def unembedded(files: Iterable[dict[str, str]], room: int) -> None:
+    """Link the last of these files until the others take at most ``room`` bytes."""
+    taken = 0
+    for one in files:
+        if one.get("url", "").startswith("data:"):
+            taken += len(one["url"]) * 3 // 4
+            if taken > room:
+                one["url"] = Path(one["file"]).as_uri()

@@ -10,10 +10,22 @@ from typing import Any
 
 from rlhf_plugin_report.charts import COLOURS, DASHES, draw, library
 from rlhf_plugin_report.fit import LEAST_DATA, MOST_BYTES, fitted
+from rlhf_plugin_report.media import unembedded
 from rlhf_plugin_report.pack import in_script, zipped
 from rlhf_plugin_report.read import PageView, RunView
 
-SCRIPTS = ("tools.js", "unpack.js", "charts.js", "turns.js", "tokens.js", "rollouts.js", "page.js")
+SCRIPTS = (
+    "tools.js",
+    "unpack.js",
+    "charts.js",
+    "turns.js",
+    "tokens.js",
+    "sound.js",
+    "rollouts.js",
+    "listen.js",
+    "sounds.js",
+    "page.js",
+)
 """Of the page, in this order."""
 OPEN = ("Reward", "Scores and lengths", "Held out", "Loss and gradient")
 """Groups of charts that begin unfolded."""
@@ -31,6 +43,8 @@ def render(page: PageView) -> str:
     beside = {
         "charts": {"colours": COLOURS, "dashes": DASHES, "items": items},
         "sources": {run.name: run.sources for run in page.runs},
+        "files": {run.name: run.files for run in page.runs},
+        "pairs": [{**pair, "run": run.name} for run in page.runs for pair in run.pairs],
     }
     around: dict[str, Any] = {
         "charts": charts,
@@ -42,6 +56,7 @@ def render(page: PageView) -> str:
         **_kinds(page.runs),
     }
     room = max(LEAST_DATA, MOST_BYTES - len(_filled(page, data="", **around).encode("utf-8", "replace")))
+    unembedded([file for run in page.runs for file in run.files.values()], room * 3 // 8)
     runs, data = fitted(page.runs, room * 3 // 4, beside)
     whole = _filled(replace(page, runs=runs), data=in_script(data), **{**around, **_kinds(runs)})
     return whole.encode("utf-8", "replace").decode()  # half of a surrogate pair, which JSON may hold, is no text
@@ -53,6 +68,7 @@ def _kinds(runs: Sequence[RunView]) -> dict[str, Any]:
         "per_token": any("ids" in row for row in rollouts),
         "examples": any("example" in row for row in rollouts),
         "count": len(rollouts),
+        "sounds": any(run.pairs for run in runs),
     }
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from rlhf_core.sdk import StoredRun
 from rlhf_plugin_report.completions import read_completions
 from rlhf_plugin_report.lights import Light, lights_of
+from rlhf_plugin_report.listening import Pair, pairs_of
+from rlhf_plugin_report.media import MOST, MediaReader
 from rlhf_plugin_report.stored import lines_of
 
 LIMIT = 10_000
@@ -50,6 +52,10 @@ class RunView:
     """Kind, name, distribution and version of every component."""
     sources: Mapping[str, Any] | None = None
     """Where a token's numbers come from: names of reward, advantage and loss, and the clip range."""
+    files: Mapping[str, dict[str, str]] = field(default_factory=dict)
+    """Path of an image, sound or video -> its content or its place, and the file."""
+    pairs: Sequence[Mapping[str, Any]] = ()
+    """Sounds to be listened to side by side."""
 
 
 @dataclass(frozen=True)
@@ -70,15 +76,15 @@ def read_page(runs: Sequence[StoredRun], limit: int) -> PageView:
     """
     names = [run.path.resolve().name for run in runs]
     distinct = [name if names.count(name) == 1 else f"{name} ({n + 1})" for n, name in enumerate(names)]
-    views = [read_run(run, name, limit) for run, name in zip(runs, distinct)]
+    views = [read_run(run, name, limit, MOST // len(runs)) for run, name in zip(runs, distinct)]
     settings = [dict(_flat(run.plan.config)) for run in runs]
     keys = sorted({key for config in settings for key in config})
     rows = [(key, [config.get(key, "") for config in settings]) for key in keys]
     return PageView(views, [row for row in rows if len(runs) == 1 or len(set(row[1])) > 1])
 
 
-def read_run(run: StoredRun, name: str, limit: int) -> RunView:
-    """One run for the page."""
+def read_run(run: StoredRun, name: str, limit: int, most_media: int = MOST) -> RunView:
+    """One run for the page, with at most so many bytes of images and sounds."""
     summary = run.summary or {}
     rows: dict[int, dict[str, Any]] = {}
     for row in run.metrics:
@@ -86,7 +92,10 @@ def read_run(run: StoredRun, name: str, limit: int) -> RunView:
     steps = [rows[step] for step in sorted(rows)]
     trace, broken = lines_of(run.path / "trace.jsonl")
     samples, broken_samples = lines_of(run.path / "samples.jsonl")
-    view = read_completions(run, trace, limit)
+    media = MediaReader(run.path, most_media)
+    pairs = pairs_of(run.path, trace, samples)
+    media.fill([[side.media for side in pair.sides] for pair in pairs])
+    view = read_completions(run, trace, limit, media)
     damage = [
         *getattr(run, "problems", ()),
         *_damaged("trace.jsonl", broken + view.unread),
@@ -104,7 +113,7 @@ def read_run(run: StoredRun, name: str, limit: int) -> RunView:
         ],
         steps,
         view.rollouts,
-        [view.left_out] if view.left_out else [],
+        [*([view.left_out] if view.left_out else []), *_linked(media)],
         _examples(samples),
         _environment(run),
         lights_of(run, trace, run.metrics),
@@ -113,7 +122,24 @@ def read_run(run: StoredRun, name: str, limit: int) -> RunView:
         view.points,
         [dict(c) for c in getattr(run.plan, "components", ()) if isinstance(c, Mapping)],
         _sources(run),
+        media.files,
+        [_pair(pair, media) for pair in pairs],
     )
+
+
+def _pair(pair: Pair, media: MediaReader) -> Mapping[str, Any]:
+    sides = [{**media(side.media), "label": side.label, "text": side.text} for side in pair.sides]
+    shown = {"id": pair.id, "kind": pair.kind, "prompt": pair.prompt, "voice": pair.voice, "sides": sides}
+    return {**shown, "messages": [dict(m) for m in pair.messages]} if pair.messages else shown
+
+
+def _linked(media: MediaReader) -> list[str]:
+    if not media.linked:
+        return []
+    return [
+        f"{media.linked} images, sounds or videos are links to files of the run, which open on this machine only: a "
+        f"page holds {MOST / 1e6:g} MB of them, and none above half a megabyte"
+    ]
 
 
 def _facts(run: StoredRun, summary: Mapping[str, Any]) -> dict[str, str]:
@@ -193,7 +219,7 @@ def _examples(samples: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
             "steps": [one.get("step", 0), last[name].get("step", 0)],
         }
         for name, one in first.items()
-        if last[name].get("step") != one.get("step")
+        if last[name].get("step") != one.get("step") and not one.get("media")  # those have players
     ]
 
 

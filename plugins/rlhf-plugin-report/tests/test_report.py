@@ -20,7 +20,7 @@ from rlhf_plugin_report.fit import fitted
 from rlhf_plugin_report.page import render
 from rlhf_plugin_report.read import PageView, read_page
 
-from .conftest import change_rows, data_of, page_of
+from .conftest import change_rows, data_of, page_of, unpacked
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u2028<b>bold</b>"
 
@@ -161,15 +161,20 @@ def test_a_sound_can_be_heard_and_no_other_file_is_read(copy: Path, tmp_path: Pa
             row["media"] = [{"kind": "audio", "path": "word.wav"}, {"kind": "audio", "path": str(secret)}]
 
     change_rows(copy / "trace.jsonl", attach)
-    sound, other = data_of(page_of(copy))[0]["media"]
-    assert sound["kind"] == "audio"
-    assert sound["url"].startswith("data:audio/")
-    assert "url" not in other
+
+    def shown() -> tuple[dict[str, Any], dict[str, Any]]:
+        page = page_of(copy)
+        return data_of(page)[0]["media"][0], unpacked(page)[0]["files"]["second"]
+
+    sound, files = shown()
+    assert sound == {"kind": "audio", "path": "word.wav"}
+    assert files["word.wav"]["url"].startswith("data:audio/")
+    assert "url" not in files[str(secret)]
     (copy / "word.wav").unlink()
-    assert data_of(page_of(copy))[0]["media"][0]["missing"] == "yes"
+    assert shown()[0]["missing"] == "yes"
     (copy / "audio").mkdir()
     (copy / "audio" / "word.wav").write_bytes(b"RIFF")  # where a speech run keeps what it sampled
-    assert data_of(page_of(copy))[0]["media"][0]["url"].startswith("data:audio/")
+    assert shown()[1]["word.wav"]["url"].startswith("data:audio/")
 
 
 def test_turns_of_a_completion_have_their_authors(copy: Path) -> None:

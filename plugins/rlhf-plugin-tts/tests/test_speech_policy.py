@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import re
+from dataclasses import asdict
 from difflib import SequenceMatcher
 from pathlib import Path
 
@@ -15,7 +16,22 @@ import soundfile
 from click.testing import CliRunner
 
 from rlhf_core import train
-from rlhf_core.api import Media, ModelConfig, ModelError, Prompt, RolloutRequest, Sample, SamplingParams
+from rlhf_core.api import (
+    EvalEnd,
+    FinishReason,
+    Media,
+    ModelConfig,
+    ModelError,
+    Prompt,
+    RewardsReady,
+    Rollout,
+    RolloutRequest,
+    RunStart,
+    Sample,
+    SamplingParams,
+    Score,
+    ScoreStatus,
+)
 from rlhf_core.cli.main import cli
 from rlhf_core.sdk import Formatter, NativeEngine, load_policy, load_sampler, open_registry, sample_completions
 from rlhf_plugin_tts import keep as kept_sounds
@@ -98,16 +114,20 @@ def page_data(run_dir: Path) -> bytes:
 def test_grpo_keeps_the_sounds_and_the_page_plays_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLHF_REPORT", "1")
     run_dir, settings = tmp_path / "run", {"trainer.steps": 1, "trainer.rollout_batch_size": 4}
-    settings |= {"trainer.group_size": 2, "trainer.sampling.max_tokens": 40, "trainer.eval_samples": 0}
+    settings |= {"trainer.group_size": 2, "trainer.sampling.max_tokens": 40, "trainer.eval_samples": 1}
     voice = str(untrained(tmp_path / "voice"))
-    run = train("grpo", model=voice, dataset=ROWS, reward=seconds, settings=settings, run_dir=str(run_dir))
+    run = train("grpo", model=voice, dataset="speech", reward=seconds, settings=settings, run_dir=str(run_dir))
     assert run.metrics["reward/mean"].iloc[0] > 0
     files = sorted((run_dir / "audio").glob("*.flac"))
-    assert len(files) == 4
+    assert len(files) == 6
     rows = [json.loads(line) for line in (run_dir / "trace.jsonl").read_text().splitlines()]
     named = {Path(c["media"][0]["path"]).name for r in rows if r["event"] == "prompt" for c in r["completions"]}
-    assert named == {f.name for f in files}
-    assert page_data(run_dir).count(b"data:audio/") == 4
+    samples = [json.loads(line) for line in (run_dir / "samples.jsonl").read_text().splitlines()]
+    heldout = {Path(row["media"][0]["path"]).name for row in samples}
+    assert (len(heldout), named | heldout) == (2, {f.name for f in files})
+    assert all(row["messages"][-1]["content"] == row["prompt"] for row in samples)
+    assert page_data(run_dir).count(b"data:audio/") == 6
+    assert '<div id="listen">' in (run_dir / "report.html").read_text()
     final = load_policy(ModelConfig(path=str(run_dir / "final")))
     assert Formatter(final.tokenizer, "auto").modality is not None
 
@@ -168,9 +188,43 @@ def test_sounds_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     media: list[Media] = [sounds.keep(f"n{i}", lambda: wave, 16_000) for i in range(7)]
     assert sum(f.stat().st_size for f in (tmp_path / "cache").iterdir()) <= 3000
     assert Path(media[-1].path).is_file()
-    monkeypatch.setattr(kept_sounds, "MOST_FILES", 1)
-    assert kept_sounds.keep(media, tmp_path / "run") == 1
-    assert kept_sounds.keep(media, tmp_path / "run") == 0
+
+
+def rollout(prompt: str, *media: Media) -> Rollout:
+    return Rollout(prompt, 0, (1,), (2,), np.zeros(1, np.float32), 0, FinishReason.EOS, "", 0, media=media)
+
+
+def test_a_run_keeps_sounds_of_its_whole_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six files at most: steps are thinned evenly, the first and the latest evaluation stay, also over a restart."""
+    monkeypatch.setattr(kept_sounds, "MOST_FILES", 6)
+    sounds, run = SoundFiles(tmp_path / "cache"), tmp_path / "run"
+    run.mkdir()
+
+    def media(name: str) -> Media:
+        return sounds.keep(name, lambda: np.full(800, 0.1), 16_000)
+
+    keeper, samples = kept_sounds.KeepSounds(), []
+    keeper.rlhf_run_start(RunStart(run, {}))
+    for step in range(10):
+        if step % 3 == 0:
+            samples.append({"step": step, "media": [asdict(media(f"held{step}"))]})
+            (run / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in samples))
+            keeper.rlhf_eval_end(EvalEnd(step, {}))
+        if step == 5:
+            keeper = kept_sounds.KeepSounds()
+            keeper.rlhf_run_start(RunStart(run, {}))
+        keeper.rlhf_rewards_ready(RewardsReady(step + 1, [rollout("p", media(f"step{step + 1}"))], [Score(1.0)]))
+    names = {file.stem for file in (run / "audio").glob("*.flac")}
+    assert len(names) <= 6
+    assert {"held0", "held9", "step1", "step5", "step9"} <= names
+
+
+def test_the_ends_of_every_prompt_are_kept_first() -> None:
+    rollouts = [rollout(p) for p in "aaaabbbb"]
+    scores = [Score(v) for v in (1.0, 5.0, 2.0, 3.0, 7.0, 6.0, 6.5, 0.0)]
+    assert kept_sounds.choose(rollouts, scores)[:4] == [4, 7, 1, 0]
+    missing = [Score.failed(ScoreStatus.MISSING, "")] * 8
+    assert kept_sounds.choose(rollouts, missing) == list(range(8))
 
 
 def test_the_same_sound_is_written_once(tmp_path: Path) -> None:

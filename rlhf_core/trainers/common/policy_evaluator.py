@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -14,9 +14,10 @@ from rlhf_core.functional.comparison import win_rate
 from rlhf_core.functional.statistics import mean
 from rlhf_core.protocols import Benchmark
 from rlhf_core.runs.session import RunSession
+from rlhf_core.runs.trace import messages_of
 from rlhf_core.trainers.common.generation import RolloutGenerator, rollout_metrics
 from rlhf_core.trainers.common.rewards import RewardManager, score_metrics
-from rlhf_core.types import Prompt, PromptGroup, Rollout, SamplingParams, ScoreStatus
+from rlhf_core.types import Media, Prompt, PromptGroup, Rollout, SamplingParams, ScoreStatus
 
 SAMPLES_KEPT = 8
 """Completions per evaluation in ``samples.jsonl``."""
@@ -31,6 +32,8 @@ class Evaluation:
     golds: list[float] | None
     scores: list[float | None] | None = None
     """The run's reward, None where it is missing."""
+    media: Sequence[tuple[Media, ...]] = ()
+    """Sounds of completions that have some, aligned with ``texts``; in ``samples.jsonl``, not in checkpoints."""
 
     @property
     def missing(self) -> dict[str, int]:
@@ -106,8 +109,8 @@ class PolicyEvaluator:
             self.session.metrics.log_eval(step, benchmark_metrics)
             return None
         self.session.counts.update({f"eval_score_{status}": n for status, n in evaluation.missing.items()})
+        self.session.samples(step, sample_rows(self.groups, evaluation))  # before hooks hear of the evaluation
         self.session.metrics.log_eval(step, {**evaluation.metrics, **benchmark_metrics, **more(evaluation)})
-        self.session.samples(step, sample_rows(self.groups, evaluation))
         return evaluation
 
     def run(self, version: int, count: int) -> Evaluation:
@@ -133,6 +136,7 @@ class PolicyEvaluator:
             [r[0].text for r in rows],
             [float(r[2]["value"]) for r in rows] if have_gold else None,
             [r[1].value if r[1].ok else None for r in rows],
+            [r[0].media for r in rows],
         )
 
     def _by_source(self, rows: Sequence[Any]) -> dict[str, float]:
@@ -157,12 +161,17 @@ class PolicyEvaluator:
         return metrics
 
 
-def sample_rows(groups: Sequence[PromptGroup], evaluation: Evaluation) -> list[dict[str, str]]:
-    """Rows for ``samples.jsonl``: the first prompts with their completions."""
-    return [
+def sample_rows(groups: Sequence[PromptGroup], evaluation: Evaluation) -> list[dict[str, Any]]:
+    """Rows for ``samples.jsonl``: the first prompts with their completions, and ``messages`` and
+    ``media`` of those that have sounds."""
+    rows: list[dict[str, Any]] = [
         {"prompt_id": g.prompt.id, "prompt": g.prompt.text, "completion": text}
         for g, text in zip(groups[:SAMPLES_KEPT], evaluation.texts)
     ]
+    for row, group, media in zip(rows, groups, evaluation.media):
+        if media:
+            row |= {"messages": messages_of(group), "media": [asdict(one) for one in media]}
+    return rows
 
 
 def before_and_after(

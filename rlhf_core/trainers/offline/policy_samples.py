@@ -120,6 +120,7 @@ class PolicySamples:
             {f"eval/{k}": v for k, v in metrics.items()},
             [r.text for r in rollouts],
             golds if len(golds) == len(rows) else None,
+            media=[r.media for r in rollouts],
         )
         self.session.counts.update({f"eval_score_{status}": n for status, n in evaluation.missing.items()})
         self.before, self.after = (evaluation if step == 0 else self.before), evaluation

@@ -31,8 +31,9 @@
   const start = async () => {
     try {
       const library = Charts.load();
-      const { rows, charts, sources } = await Unpack.data();
-      Rollouts.start(rows, sources);
+      const { rows, charts, sources, files, pairs } = await Unpack.data();
+      Rollouts.start(rows, sources, files);
+      if (field("sounds")) Sounds.start(pairs, files);
       await library;
       Charts.start(charts);
       root.dataset.ready = "yes";

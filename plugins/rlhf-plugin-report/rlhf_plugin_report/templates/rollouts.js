@@ -24,7 +24,9 @@ const Rollouts = (() => {
     }
     return list;
   };
-  const medium = ({ kind, path, url, missing }) => {
+  let files = {};
+  const medium = ({ kind, path, missing }, run, named = true) => {
+    const url = files[run]?.[path]?.url;
     const box = element("div", undefined, "media");
     if (url && kind) {
       const player = document.createElement(kind === "image" ? "img" : kind);
@@ -33,8 +35,9 @@ const Rollouts = (() => {
       else player.controls = true;
       player.setAttribute("aria-label", `${kind} ${path}`);
       box.append(player);
+      if (kind === "audio") box.append(Sound.view(url));
     }
-    box.append(element("small", `${kind || "file"} ${path}${missing ? " (the file is not there)" : ""}`));
+    if (named || missing) box.append(element("small", `${kind || "file"} ${path}${missing ? " (the file is not there)" : ""}`));
     return box;
   };
   const meta = (row) => {
@@ -70,7 +73,7 @@ const Rollouts = (() => {
     const li = element("li");
     li.append(meta(row));
     if (row.prompt) li.append(folded(row.prompt, "prompt"));
-    for (const one of row.media || []) li.append(medium(one));
+    for (const one of row.media || []) li.append(medium(one, row.run));
     if (row.ids) li.append(Tokens.box(row, field("colour").value, sources[row.run] || {}));
     else if (row.turns) li.append(Turns.list(row));
     else if (!row.example) li.append(folded(row.text ?? "", "completion"));
@@ -91,8 +94,9 @@ const Rollouts = (() => {
     field("more").hidden = found.length <= shown;
     if (field("colour")) Tokens.scale(field("colour").value);
   };
-  const start = (ofPage, sourcesOfPage) => {
+  const start = (ofPage, sourcesOfPage, filesOfPage) => {
     rows = ofPage;
+    files = filesOfPage;
     sources = sourcesOfPage;
     for (const name of ["text", "run", "step", "order", "traced", "colour"]) {
       field(name)?.addEventListener("input", () => {
@@ -107,5 +111,5 @@ const Rollouts = (() => {
     });
     draw();
   };
-  return { start };
+  return { start, medium };
 })();
