@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 from rlhf_core.errors import ModelError, did_you_mean
 from rlhf_core.types import Media, Message
@@ -38,6 +38,27 @@ class Modality(Protocol):
 
     def save(self, folder: Path) -> None:
         """Write ``modality.json`` and what belongs to it, so that a trained model's folder is whole."""
+        ...
+
+
+@runtime_checkable
+class OwnTokens(Protocol):
+    """What a modality may have besides, where its tokens are not what the tokenizer makes of a text."""
+
+    def prompt_ids(self, messages: Sequence[Message]) -> Sequence[int]:
+        """Token ids of a conversation; ``prompt_text`` is not asked then."""
+        ...
+
+    def completion_text(self, ids: Sequence[int]) -> str:
+        """A completion as text, without the token that ends it."""
+        ...
+
+    def completion_ids(self, text: str) -> Sequence[int]:
+        """The token ids of what ``completion_text`` wrote, the end token not included.
+
+        Raises:
+            RlhfError: the text is no completion of this policy.
+        """
         ...
 
 

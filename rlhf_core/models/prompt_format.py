@@ -11,7 +11,7 @@ from typing import Any
 from rlhf_core.errors import ModelError
 from rlhf_core.messages import Message, Tool, content_of
 from rlhf_core.models.bridge import ENDS, Bridge, bridge, reply
-from rlhf_core.models.modality import modality_of
+from rlhf_core.models.modality import OwnTokens, modality_of
 from rlhf_core.models.text_encoding import TextEncoder
 from rlhf_core.models.tool_templates import FIX, as_given, fill, ignored, template_text, unwritten, with_names
 from rlhf_core.toolcalls.choose import choose_format
@@ -68,6 +68,8 @@ class Formatter:
             ModelError: the chat template refuses the messages (roles out of order, no system turn allowed, ...), does
                 not begin the answer, or ignores tools; without a template, there are several turns, or tools.
         """
+        if isinstance(self.modality, OwnTokens):
+            return tuple(self.modality.prompt_ids(messages))
         if self.modality is not None:
             return tuple(self.text.encode(self.modality.prompt_text(messages)))
         if self.chat:
@@ -251,7 +253,8 @@ class Formatter:
 
     def encode_completion(self, text: str) -> tuple[int, ...]:
         """Token ids of a completion to imitate, the end token included."""
-        return (*self.text.encode(text), self.tokenizer.eos_token_id)
+        own = self.modality if isinstance(self.modality, OwnTokens) else None
+        return (*(own.completion_ids(text) if own else self.text.encode(text)), self.tokenizer.eos_token_id)
 
     def encode_answer(self, text: str) -> tuple[int, ...]:
         """Token ids of an answer inside a whole conversation, closed as the chat template closes a turn.

@@ -13,7 +13,7 @@ from rlhf_core.kernels.kv_cache import growing, make_cache
 from rlhf_core.kernels.rotary import length_limit
 from rlhf_core.kernels.token_by_token import decodes
 from rlhf_core.kernels.trunk_and_head import base_model, quiet, take_apart
-from rlhf_core.models.modality import modality_of
+from rlhf_core.models.modality import OwnTokens, modality_of
 from rlhf_core.models.precision import cast_once
 from rlhf_core.models.prompt_format import end_ids
 from rlhf_core.policy.structure import structure
@@ -218,6 +218,11 @@ class NativeEngine:
         parts = take_apart(self.model) if structure(self.model).split else None
         return plain_step(self.model, parts, ids_BL, mask_BK, positions_BL, cache)
 
+    def _text(self, tokens: Sequence[int]) -> str:
+        if isinstance(self.modality, OwnTokens):
+            return self.modality.completion_text(tokens)
+        return self.tokenizer.decode(tokens, skip_special_tokens=True)
+
     def _rollout(self, request: RolloutRequest, drawn: Drawn, version: int) -> Rollout:
         return Rollout(
             prompt_id=request.prompt_id,
@@ -227,7 +232,7 @@ class NativeEngine:
             logprobs_T=drawn.logprobs_T,
             policy_version=version,
             finish_reason=drawn.finish,
-            text=self.tokenizer.decode(drawn.tokens, skip_special_tokens=True),
+            text=self._text(drawn.tokens),
             seed=request.seed,
             media=() if self.modality is None else self.modality.media(drawn.tokens),
         )

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_core.api import DatasetError, Media, ModelError
+from rlhf_core.api import Media, ModelError
 from rlhf_plugin_tts.pocket_voice.analysis import HOP, RATE
 from rlhf_plugin_tts.pocket_voice.codec import CODEC_FILE, CONFIG_FILE, EXCITATIONS, PocketCodec, frames_of
 from rlhf_plugin_tts.pocket_voice.frontend import prompt_text
 from rlhf_plugin_tts.sound_files import SoundFiles
+from rlhf_plugin_tts.turns import said_and_described
 
 NAME = "pocket-voice"
 MODALITY_FILE = "modality.json"
@@ -71,17 +72,9 @@ class PocketVoice:
         Raises:
             DatasetError: other turns, nothing to say, letters that the voice cannot read, an unknown description.
         """
-        said = [m for m in messages if m.get("role") == "user"]
-        described = [m for m in messages if m.get("role") == "system"]
-        if len(said) != 1 or len(described) > 1 or len(said) + len(described) != len(messages):
-            raise DatasetError(
-                f"a speech prompt is one user turn (what is said) and at most one system turn (the voice), "
-                f"here: {', '.join(str(m.get('role')) for m in messages)}",
-                fix="leave the other turns out",
-            )
-        text = str(said[0]["content"])
+        text, voice = said_and_described(messages)
         where = f"prompt {text[:40]!r}"
-        return prompt_text(text, str(described[0]["content"]) if described else "plain", where)
+        return prompt_text(text, "plain" if voice is None else voice, where)
 
     def wave(self, completion_ids: Sequence[int]) -> Any:
         """Samples of a completion at 16 kHz, float32; a frame of silence if it holds no codes."""

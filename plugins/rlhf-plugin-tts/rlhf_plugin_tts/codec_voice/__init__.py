@@ -1,0 +1,1 @@
+"""Language models that speak the codes of a neural codec of transformers."""

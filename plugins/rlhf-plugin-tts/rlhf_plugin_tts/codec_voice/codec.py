@@ -1,0 +1,141 @@
+"""Neural codecs of transformers: codes of a clip's frames become samples."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlhf_core.api import ModelError
+
+FAMILIES = ("dac", "encodec", "mimi", "neucodec", "xcodec", "xcodec2")
+WEIGHTS = "model.safetensors"
+
+
+class Codec:
+    """One codec in Hugging Face form; its weights are loaded when a clip is first decoded.
+
+    Args:
+        place: its folder.
+
+    Raises:
+        ModelError: no codec there, weights are missing, or a family that transformers (or this) does not decode.
+    """
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        if not (place / "config.json").is_file():
+            raise ModelError(
+                f"there is no codec in '{place}'",
+                why="config.json is not there",
+                fix="give a codec's folder in Hugging Face form; rlhf tts voice copies one beside a model",
+            )
+        if not sorted(place.glob("*.safetensors")):
+            raise ModelError(f"the codec '{place}' has no {WEIGHTS}", fix="copy or download its folder again")
+        from transformers import AutoConfig
+
+        try:
+            self.family = str(json.loads((place / "config.json").read_text()).get("model_type"))
+            self.config: Any = AutoConfig.from_pretrained(place)
+        except (OSError, ValueError, KeyError, AttributeError) as error:
+            reason = str(error).strip().splitlines()[0][:200]
+            raise ModelError(
+                f"'{place}' is no codec that transformers knows", why=reason, fix=f"one of {', '.join(FAMILIES)}"
+            ) from error
+        if self.family not in FAMILIES:
+            raise ModelError(
+                f"'{place}' holds a {self.family}, which is no codec that can be decoded here",
+                fix=f"one of {', '.join(FAMILIES)}",
+            )
+
+    @property
+    def rate(self) -> int:
+        """Samples per second."""
+        for name in ("output_sampling_rate", "sampling_rate", "sample_rate"):
+            if (rate := getattr(self.config, name, None)) is not None:
+                return int(rate)
+        raise ModelError(f"the codec '{self.place}' does not say its sample rate")
+
+    @property
+    def codebooks(self) -> int:
+        """Codes of one frame."""
+        for name in ("n_codebooks", "num_quantizers"):
+            if (count := getattr(self.config, name, None)) is not None:
+                return int(count)
+        return 1
+
+    @property
+    def size(self) -> int:
+        """Codes in each codebook."""
+        levels = getattr(self.config, "quantization_levels", None)
+        return int(np.prod(levels)) if levels else int(self.config.codebook_size)
+
+    @cached_property
+    def model(self) -> Any:
+        """With its weights, frozen, on the CPU."""
+        from transformers import AutoModel
+
+        try:
+            loaded: Any = AutoModel.from_pretrained(self.place, use_safetensors=True)
+        except (OSError, ValueError, KeyError, RuntimeError) as error:
+            reason = str(error).strip().splitlines()[0][:200]
+            raise ModelError(f"the codec '{self.place}' cannot be loaded", why=reason) from error
+        return loaded.eval().requires_grad_(False)
+
+    def decode(self, frames: Sequence[Sequence[int]]) -> Any:
+        """Samples in [-1, 1], float32.
+
+        Args:
+            frames: at least one; codes of the first codebooks, the same number in each.
+        """
+        import torch
+
+        codes_BKT = torch.tensor(list(map(list, frames))).T[None]
+        with torch.inference_mode():
+            if self.family == "encodec":
+                out = self.model.decode(codes_BKT[None], [None])
+            else:
+                out = self.model.decode(audio_codes=codes_BKT)
+        wave = out.audio_values.float().reshape(-1).numpy()
+        return np.clip(np.nan_to_num(wave), -1, 1)
+
+
+def link_folder(source: Path, target: Path) -> None:
+    """Every file of a folder in another, without a second copy where the file system allows it."""
+    for file in sorted(p for p in source.rglob("*") if p.is_file() and "/." not in str(p.relative_to(source))):
+        place = target / file.relative_to(source)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if place.exists():
+            continue
+        try:
+            os.link(file.resolve(), place)
+        except OSError:
+            shutil.copyfile(file, place)
+
+
+def fetch(place: str, what: str) -> Path:
+    """A folder here, or the local snapshot of a hub id, downloaded where that is needed.
+
+    Raises:
+        ModelError: neither.
+    """
+    folder = Path(place).expanduser()
+    if folder.is_dir():
+        return folder
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(place, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]))
+    except Exception as error:  # the hub client raises whatever its transport does
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        raise ModelError(
+            f"there is no {what} '{place}', here or on the Hugging Face hub",
+            why=reason,
+            fix="check the spelling and the network, or give a folder in Hugging Face form",
+        ) from error
