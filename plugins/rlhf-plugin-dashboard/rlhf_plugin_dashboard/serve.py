@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
-from rlhf_plugin_dashboard.server import Dashboard
+from rlhf_plugin_dashboard.server import Dashboard, Pages
 from rlhf_plugin_dashboard.site import Site
 
 NICE = 10
@@ -30,8 +30,25 @@ def serve(folder: Path, port: int, opens: bool, say: Callable[[str], object]) ->
     Raises:
         UserError: the port cannot be used.
     """
-    with Dashboard(Site(folder), port) as server, _ended_by_sigterm():
-        say(f"dashboard: {server.url}")
+    serve_site(Site(folder), port, opens, say, "dashboard", "nothing was written")
+
+
+def serve_site(site: Pages, port: int, opens: bool, say: Callable[[str], object], what: str, end: str) -> None:
+    """Serve any site until Ctrl-C or SIGTERM.
+
+    Args:
+        site: what is served.
+        port: 0 takes a free one.
+        opens: whether to open a browser, where there is a screen.
+        say: is given lines for the user.
+        what: it is, in a word.
+        end: what is said when it is over.
+
+    Raises:
+        UserError: the port cannot be used.
+    """
+    with Dashboard(site, port) as server, _ended_by_sigterm():
+        say(f"{what}: {server.url}")
         say("only this machine can reach it, with the token in the address; Ctrl-C ends it")
         if hasattr(os, "nice"):
             with contextlib.suppress(OSError):
@@ -42,7 +59,7 @@ def serve(folder: Path, port: int, opens: bool, say: Callable[[str], object]) ->
         try:
             server.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:
-            say("\nended; nothing was written")
+            say(f"\nended; {end}")
 
 
 def _has_screen() -> bool:

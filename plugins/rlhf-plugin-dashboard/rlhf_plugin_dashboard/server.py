@@ -1,4 +1,7 @@
-"""The server: on this machine only, read only, for who has the token. `http.server` is enough for one reader."""
+"""The server: on this machine only, for who has the token. `http.server` is enough for one reader.
+
+It reads only, unless its site has a method ``post(path, body)``, which pages of the site may send JSON to.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,11 @@ import time
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import parse_qs
 
 from rlhf_core.api import UserError
-from rlhf_plugin_dashboard.site import Answer, Site, text
+from rlhf_plugin_dashboard.site import Answer, text
 
 log = logging.getLogger("rlhf.dashboard")
 
@@ -23,10 +26,23 @@ HERE = "127.0.0.1"
 NAMES = re.compile(r"(127\.0\.0\.1|localhost)(:\d{1,5})?", re.IGNORECASE)
 """Hosts that a request may ask for. The port may be another's: of an SSH tunnel."""
 OPENED_WITHIN_S = 60.0
+MOST_POSTED = 65_536
+"""Bytes of what a page sends."""
+
+
+class Pages(Protocol):
+    """What is served. One with a method ``post(path, body)``, which returns an :class:`Answer`, takes JSON as well."""
+
+    command: str
+    """What printed the address."""
+
+    def answer(self, path: str, query: Any) -> Answer:
+        """The answer to ``path``, which is relative to the site's address."""
+        ...
 
 
 class Dashboard(ThreadingHTTPServer):
-    """Serves a :class:`Site` at ``http://127.0.0.1:PORT/TOKEN/``.
+    """Serves a site at ``http://127.0.0.1:PORT/TOKEN/``.
 
     Args:
         site: what is served.
@@ -39,7 +55,7 @@ class Dashboard(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, site: Site, port: int) -> None:
+    def __init__(self, site: Pages, port: int) -> None:
         self.site = site
         self.token = secrets.token_urlsafe(24)
         self._once = secrets.token_urlsafe(24)
@@ -98,8 +114,10 @@ class Handler(BaseHTTPRequestHandler):
         elif self.server.open_once(token):
             self.send(Answer(b"", "text/plain", HTTPStatus.FOUND), Location=self.server.url)
         elif not self.server.is_token(token):
-            why = "the token is missing or wrong: use the whole address that `rlhf dashboard` printed"
+            why = f"the token is missing or wrong: use the whole address that `{self.server.site.command}` printed"
             self.send(text(why, HTTPStatus.FORBIDDEN))
+        elif self.command == "POST" and hasattr(self.server.site, "post"):
+            self.send(self.taken(path))
         elif self.command not in ("GET", "HEAD"):
             self.send(text("the dashboard only reads", HTTPStatus.METHOD_NOT_ALLOWED), Allow="GET, HEAD")
         elif place == f"/{token}":
@@ -113,6 +131,23 @@ class Handler(BaseHTTPRequestHandler):
             return self.server.site.answer(path, parse_qs(query, max_num_fields=50))
         except Exception as error:  # one run's files must not end the dashboard
             log.exception("'%s' could not be answered", path)
+            return text(f"{type(error).__name__}: {error}", HTTPStatus.INTERNAL_SERVER_ERROR)
+
+    def taken(self, path: str) -> Answer:
+        """The site's answer to JSON that one of its own pages sent."""
+        origin, length = self.headers.get("Origin", ""), self.headers.get("Content-Length", "")
+        if origin.partition("://")[2] != self.headers.get("Host") or self.headers.get("Sec-Fetch-Site") not in (
+            None,
+            "same-origin",
+        ):
+            return text("only the site's own pages may send something", HTTPStatus.FORBIDDEN)
+        if not length.isdecimal() or int(length) > MOST_POSTED:
+            return text(f"at most {MOST_POSTED} bytes may be sent", HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        body = self.rfile.read(int(length))
+        try:
+            return self.server.site.post(path, body)  # pyright: ignore[reportAttributeAccessIssue]
+        except Exception as error:
+            log.exception("what was sent to '%s' could not be taken", path)
             return text(f"{type(error).__name__}: {error}", HTTPStatus.INTERNAL_SERVER_ERROR)
 
     def send(self, answer: Answer, **headers: str) -> None:

@@ -62,6 +62,7 @@ class Site:
     """The dashboard over one folder of runs. Reads only; safe to ask from several threads."""
 
     root: Path
+    command = "rlhf dashboard"
     _heads: dict[str, HeadReader] = field(default_factory=dict)
     _data: dict[str, RunData] = field(default_factory=dict)
     _scanned: float = float("-inf")

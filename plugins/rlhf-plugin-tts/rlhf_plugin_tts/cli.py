@@ -17,6 +17,10 @@ from rlhf_core.sdk import OpenGroup
             "Train a speech policy, and measure what it gained.",
         ),
         "compare": ("rlhf_plugin_tts.speech_data.compare:compare", "Measure a speech policy, beside an earlier one."),
+        "listen": (
+            "rlhf_plugin_tts.listening.command:listen",
+            "Compare sounds blind; answers become preference pairs.",
+        ),
         "pairs": ("rlhf_plugin_tts.speech_data.command:pairs", "Make preference pairs of a speech policy's clips."),
         "voice": ("rlhf_plugin_tts.codec_voice.command:voice", "Make a speech policy of a model with codec ids."),
         "train-reward": ("rlhf_plugin_tts.train_cli:train_reward", "Train a reward model on pairs of clips."),

@@ -1,0 +1,1 @@
+"""A blind comparison of sounds in the browser, on this machine."""
