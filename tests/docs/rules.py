@@ -11,7 +11,7 @@ TUTORIAL = "docs/tutorial.md"
 NOT_RUN: dict[str, str] = {
     r"^rlhf reward score .*--reward (judge|rubric)\b|^rlhf discover .*anthropic|^pip .*wandb|ANTHROPIC": "needs a key",
     r"^rlhf eval lm_eval:|Qwen/Qwen3-4B": "needs a network",
-    r"^tensorboard|^twine|^python -m (build|twine)|^rlhf dashboard": "a server, or a publication",
+    r"^tensorboard|^twine|^python -m (build|twine)|^rlhf (dashboard|tts listen)": "a server, or a publication",
     r"^rlhf study run": "minutes to hours; the studies' own tests run each with --smoke",
     r"^rlhf discover|^python -m (rlhf_plugin_code.redteam|scripts)|^python scripts": "minutes; has tests of its own",
     r"^make (test|lint)$": "run by .ci/run",
