@@ -144,7 +144,7 @@ def check_fit(config: RunConfig) -> None:
 
 
 def check_environment_fit(config: RunConfig) -> None:
-    """An agent that plays in an environment has one, and an environment has an agent that plays in it.
+    """An agent that plays in an environment has one, and an environment has an agent that plays in it, now and then.
 
     Raises:
         ConfigError: says which is missing.
@@ -161,6 +161,16 @@ def check_environment_fit(config: RunConfig) -> None:
             f"environment '{config.environment.name}' would not be used by {agent}",
             why="only an agent that plays in environments calls it",
             fix="--set agent.name=multi_turn, or leave the environment out",
+        )
+    from rlhf_core.trainers.offline.config import OfflineTrainerConfig
+
+    samples = not isinstance(config.trainer, OfflineTrainerConfig) or getattr(config.trainer, "sample_prompts", 0)
+    if config.environment is not None and not samples:
+        raise ConfigError(
+            f"environment '{config.environment.name}' would not be played in by algorithm '{config.trainer.name}'",
+            why="it learns from rows of a data set, and nothing is sampled",
+            fix="an algorithm that samples (--algo grpo), or leave the environment out; to evaluate a policy in it while "
+            "it is trained: --set trainer.sample_prompts=64",
         )
 
 

@@ -19,7 +19,7 @@ from rlhf_core.messages import Message as Message
 from rlhf_core.messages import Tool as Tool
 from rlhf_core.messages import ToolCall as ToolCall
 from rlhf_core.messages import message_text
-from rlhf_core.turns import Segment, Turn, fault_in, final_text
+from rlhf_core.turns import POLICY, Segment, Turn, fault_in, final_text
 
 
 def _freeze(value: object, *fields: str) -> None:
@@ -249,6 +249,22 @@ class Sample:
     """Every turn of the episode, tools' results among them; empty for a single turn."""
     environment: Score | None = None
     """The environment's own score of the episode; None where it has none."""
+
+    @property
+    def before(self) -> tuple[Message, ...]:
+        """What was said before the completion: the prompt and, in an episode, every turn before the policy's last."""
+        return (*self.prompt.messages, *(turn.message for turn in self.trajectory[: self._last]))
+
+    @property
+    def call(self) -> Message | None:
+        """The completion as a message where it ends in calls, as of an episode that was cut; else None."""
+        message = self.trajectory[self._last].message if self.trajectory else {}
+        return message if message.get("tool_calls") else None
+
+    @property
+    def _last(self) -> int:
+        """Place of the policy's last turn."""
+        return max((n for n, turn in enumerate(self.trajectory) if turn.role == POLICY), default=0)
 
 
 @dataclass(frozen=True, slots=True)

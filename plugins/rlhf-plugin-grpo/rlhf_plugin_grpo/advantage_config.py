@@ -106,7 +106,8 @@ class TurnConfig(ComponentConfig):
     component: ClassVar[str] = "rlhf_plugin_grpo.turn:TurnAdvantage"
     min_group_size: ClassVar[int] = 2
     outcome_weight: float = Field(1.0, allow_inf_nan=False)
-    """Of the episode's score, which comes with its last turn. 0 where the turns' scores already add up to it."""
+    """Of the episode's score, which comes with its last turn. 0 where the turns' scores add up to it; what
+    ``reward.turn_weight`` of the reward ``environment`` added is taken off."""
     turn_weight: float = Field(1.0, allow_inf_nan=False)
     """Of the scores of single turns (``Turn.score``)."""
     discount: float = Field(1.0, gt=0, le=1)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from rlhf_core.api import Advantages, Rollout, Score
+from rlhf_core.api import Advantages, BuildContext, Rollout, Score
 from rlhf_core.functional import spread
 from rlhf_plugin_grpo.groups import Array, rows_by_group
 
@@ -32,10 +32,16 @@ class TurnAdvantage:
     one although the policy decides when to stop. A mean over all episodes that got as far, this one among them, would
     shrink a late turn's gradient by (n - 1) / n of the n that are left, to nothing where one is left; a standard
     deviation per turn would weigh it by what the survivors happen to score.
+
+    Args:
+        config: weights, discount and scale.
+        ctx: its reward may have added the turns' scores to the episode's already (``reward.turn_weight``); these are
+            taken off again, so that each counts once.
     """
 
-    def __init__(self, config: TurnConfig) -> None:
+    def __init__(self, config: TurnConfig, ctx: BuildContext) -> None:
         self.config = config
+        self.charged = float(getattr(getattr(ctx.config, "reward", None), "turn_weight", 0.0))
 
     def estimate(self, rollouts: Sequence[Rollout], scores: Sequence[Score], group_ids: Sequence[int]) -> Advantages:
         """Return ``[T]`` per episode, a float where a rollout has no turns, None where a score is missing."""
@@ -56,7 +62,9 @@ class TurnAdvantage:
     def returns(self, rollout: Rollout, score: Score) -> Array:
         """``G`` of each of the policy's turns, ``[K]``."""
         rewards_K = self.config.turn_weight * turn_scores(rollout)
-        rewards_K[-1] += self.config.outcome_weight * float(score.value or 0.0)
+        rewards_K[-1] += self.config.outcome_weight * (
+            float(score.value or 0.0) - self.charged * score.parts.get("turns", 0.0)
+        )
         later = 0.0
         for k in range(len(rewards_K) - 1, -1, -1):
             later = rewards_K[k] = rewards_K[k] + self.config.discount * later

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,15 @@ def test_weights_discount_and_scale() -> None:
     assert scaled[0][0] == pytest.approx(raw[0][0] / (np.std(per_turn, ddof=1) + 1e-6))
 
 
+def test_what_the_reward_added_for_the_turns_is_not_counted_twice() -> None:
+    context = make_context(config=SimpleNamespace(reward=SimpleNamespace(turn_weight=2.0)))
+    estimator = CONFIG(name="turn").build(context)
+    scores = [Score(1.0 + 2 * -0.25, {"outcome": 1.0, "turns": -0.25}), Score(3.0 + 2 * 1.0, {"turns": 1.0})]
+    twice = list(estimator.estimate([LONG, MIDDLE], scores, [0, 0]).values)
+    for row, other in zip(twice, estimate([LONG, MIDDLE], [1.0, 3.0]), strict=True):
+        assert row == pytest.approx(other)
+
+
 def test_missing_scores_take_no_part_and_equal_episodes_teach_nothing() -> None:
     assert estimate([LONG, MIDDLE, SHORT], [1.0, None, None])[1:] == [None, None]
     assert not estimate([LONG, MIDDLE, SHORT], [1.0, None, None])[0].any()
@@ -81,8 +91,6 @@ def test_missing_scores_take_no_part_and_equal_episodes_teach_nothing() -> None:
 def test_what_would_teach_nothing_or_the_wrong_thing_is_refused(
     options: dict[str, float], trainer: dict[str, Any], says: str
 ) -> None:
-    from types import SimpleNamespace
-
     context = make_context(config=SimpleNamespace(trainer=SimpleNamespace(**trainer)))
     with pytest.raises(ConfigError, match=says):
         CONFIG(name="turn", **options).preflight(context)

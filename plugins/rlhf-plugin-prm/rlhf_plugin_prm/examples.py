@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rlhf_core.api import DatasetError, Message, Prompt
+from rlhf_core.api import DatasetError, Message, Prompt, Tool
 from rlhf_plugin_prm.steps import Split, Step, joined, split_steps
 
 Target = Literal["steps", "outcome"]
@@ -30,6 +30,8 @@ class Solution:
     """Whether each step is right; a step that builds on a wrong one is wrong."""
     outcome: bool
     """Whether the final answer is right."""
+    tools: tuple[Tool, ...] = ()
+    """What the prompt offered."""
 
     @property
     def first_error(self) -> int:
@@ -57,7 +59,7 @@ def _solution(prompt: Prompt, split: Split, where: str) -> Solution:
     labels = _labels(meta, len(steps), split, where)
     outcome = meta.get("outcome")
     right = labels[-1] if outcome is None else _truth(outcome, "outcome", where)
-    return Solution(prompt.id, prompt.messages, text, tuple(steps), labels, right)
+    return Solution(prompt.id, prompt.messages, text, tuple(steps), labels, right, prompt.tools)
 
 
 def _steps(meta: Mapping[str, Any], split: Split, where: str) -> tuple[str, list[Step]]:

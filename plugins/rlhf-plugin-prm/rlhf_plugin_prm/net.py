@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.nn.functional import logsigmoid
 
-from rlhf_core.api import Message, ModelError
+from rlhf_core.api import Message, ModelError, Tool
 from rlhf_core.sdk import Formatter, pad_rows
 from rlhf_plugin_prm.examples import Solution, Target
 from rlhf_plugin_prm.loss import StepBatch
@@ -60,7 +60,9 @@ class StepEncoder:
             )
         self.tokenizer, self.formatter, self.max_length = tokenizer, Formatter(tokenizer, "auto"), max_length
 
-    def encode(self, prompt: Sequence[Message], text: str, steps: Sequence[Step]) -> tuple[Ids, tuple[int, ...], bool]:
+    def encode(
+        self, prompt: Sequence[Message], text: str, steps: Sequence[Step], tools: Sequence[Tool] = ()
+    ) -> tuple[Ids, tuple[int, ...], bool]:
         """(ids up to the last step's end, places of the steps in them, whether the prompt was cut).
 
         Raises:
@@ -69,7 +71,7 @@ class StepEncoder:
         """
         if not steps:
             raise ValueError("the completion is blank: there is no step to score")
-        question = self.formatter.encode(prompt)
+        question = self.formatter.encode(prompt, tools)
         as_text = {"split_special_tokens": True} if self.formatter.text.names_in(text) else {}
         encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, **as_text)
         positions = places(steps, encoded["offset_mapping"])
@@ -95,7 +97,7 @@ def encode_solutions(
     items: list[StepItem] = []
     for solution in solutions:
         try:
-            ids, where_T, cut = encoder.encode(solution.prompt, solution.text, solution.steps)
+            ids, where_T, cut = encoder.encode(solution.prompt, solution.text, solution.steps, solution.tools)
         except ValueError:
             counts["solutions_too_long"] += 1
             continue

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from rlhf_core.api import BuildContext, Message, ModelConfig, Sample, Score, ScoreStatus
+from rlhf_core.api import BuildContext, Message, ModelConfig, Sample, Score, ScoreStatus, Tool
 from rlhf_core.sdk import context_length
 from rlhf_plugin_prm.net import Ids, StepEncoder, step_probabilities
 from rlhf_plugin_prm.steps import Step, split_steps
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from rlhf_plugin_reward.net import RewardNet
 
 Floats = npt.NDArray[np.float64]
-StepQuery = tuple[Sequence[Message], str, Sequence[Step]]
-"""Prompt, solution, and its steps."""
+StepQuery = tuple[Sequence[Message], str, Sequence[Step], Sequence[Tool]]
+"""Prompt, solution, its steps, and the prompt's tools."""
 
 
 def aggregate(right_T: Floats, how: Aggregate) -> float:
@@ -77,16 +77,16 @@ class StepReward:
         assert self.config.split is not None, "load() sets it"
         cut = [split_steps(s.completion, self.config.split) for s in samples]
         steps_read = [steps if self.every_step else steps[-1:] for steps in cut]
-        queries = [(s.prompt.messages, s.completion, steps) for s, steps in zip(samples, steps_read)]
+        queries = [(s.before, s.completion, steps, s.prompt.tools) for s, steps in zip(samples, steps_read)]
         return [self._score(steps, right_T) for steps, right_T in zip(steps_read, self.probabilities(queries))]
 
     def probabilities(self, queries: Sequence[StepQuery]) -> list[Floats | str]:
         """That each of the given steps is right, one array per solution; or why there is none."""
         results: dict[int, Floats | str] = {}
         rows: dict[int, tuple[Ids, tuple[int, ...]]] = {}
-        for n, (prompt, text, steps) in enumerate(queries):
+        for n, query in enumerate(queries):
             try:
-                rows[n] = self.encoder.encode(prompt, text, steps)[:2]
+                rows[n] = self.encoder.encode(*query)[:2]
             except ValueError as error:
                 results[n] = str(error)
         ids, places = [r[0] for r in rows.values()], [r[1] for r in rows.values()]

@@ -60,11 +60,18 @@ class StepAdvantageConfig(ComponentConfig):
     The default is 16 roundings of float32."""
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Refuse to lose a penalty that the loop charges to the score's value.
+        """Refuse episodes, and to lose a penalty that the loop charges to the score's value.
 
         Raises:
-            ConfigError: one is switched on; with the setting to change.
+            ConfigError: there is an environment, or a penalty is switched on; with the setting to change.
         """
+        environment = getattr(ctx.config, "environment", None)
+        if environment is not None:
+            raise ConfigError(
+                f"advantage 'step' cannot be used in environment '{environment.name}'",
+                why="the reward's steps are those of the last turn, and an episode has several",
+                fix="--set advantage.name=turn, whose steps are turns; reward 'prm' can be kept",
+            )
         trainer = ctx.config.trainer
         kl, overlong = getattr(trainer, "kl", None), getattr(trainer, "overlong", None)
         if kl is not None and kl.where == "reward" and kl.coefficient > 0:

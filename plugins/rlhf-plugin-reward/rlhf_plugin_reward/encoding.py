@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.api import Message, Tool
+from rlhf_core.api import Message, ModelError, Sample, Tool
 from rlhf_core.sdk import Formatter, write_json
 
 FILE = "reward.json"
@@ -26,7 +26,7 @@ class View:
     """
 
     turns: str = "all"
-    """``all`` turns before the answer, or the ``last`` one with the system turn."""
+    """``all`` turns before the answer, or from the ``last`` of the user on, with the system turn."""
     truncation: str = "left"
     """The side on which what exceeds the length is cut off."""
     max_length: int | None = None
@@ -38,7 +38,8 @@ class View:
         """The turns before the answer that are seen."""
         if self.turns == "all":
             return messages
-        return [*(m for m in messages[:-1] if m["role"] == "system"), messages[-1]]
+        last = max((n for n, m in enumerate(messages) if m["role"] == "user"), default=len(messages) - 1)
+        return [*(m for m in messages[:last] if m["role"] == "system"), *messages[last:]]
 
     def or_else(self, turns: str | None, truncation: str | None, max_length: int | None = None) -> View:
         """The same with what is given put in its place."""
@@ -70,6 +71,33 @@ class Encoder:
     def encode(self, prompt: Sequence[Message], completion: str, tools: Sequence[Tool] = ()) -> tuple[int, ...]:
         """Ids of the conversation, its ending included; cut when too long."""
         return self.cut(*self.sides(prompt, completion, tools))
+
+    def encode_sample(self, sample: Sample) -> tuple[int, ...]:
+        """Ids of what a reward sees, an episode with its calls and results; cut when too long."""
+        return self.cut(*self.sides(sample.before, sample.completion, sample.prompt.tools, sample.call))
+
+    def check_episodes(self, model: str, environment: Any) -> None:
+        """Refuse an environment whose calls and results this model's chat template cannot write.
+
+        Raises:
+            ModelError: names the model; nothing was sampled yet.
+        """
+        if environment is None:
+            return
+        call = {"id": "call_0", "type": "function", "function": {"name": "f", "arguments": {}}}
+        probe: list[Message] = [
+            {"role": "user", "content": "?"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "content": "1", "tool_call_id": "call_0", "name": "f"},
+        ]
+        try:
+            self.sides(probe, "1", tuple(environment.offered()))
+        except ModelError as error:
+            raise ModelError(
+                f"reward model '{model}' cannot read episodes of environment '{environment.name}'",
+                why=str(error),
+                fix="choose a reward model whose chat template knows tools, or --reward environment",
+            ) from error
 
     def sides(
         self, prompt: Sequence[Message], completion: str, tools: Sequence[Tool] = (), turn: Message | None = None

@@ -30,7 +30,9 @@ class SingleReward:
     @classmethod
     def from_config(cls, config: BradleyTerryConfig, ctx: BuildContext) -> SingleReward:
         """Load the classifier to where the policy is."""
-        return cls.load(config, device_of(ctx))
+        reward = cls.load(config, device_of(ctx))
+        reward.encoder.check_episodes(str(config.path), getattr(ctx.config, "environment", None))
+        return reward
 
     @classmethod
     def load(cls, config: BradleyTerryConfig, device: str) -> SingleReward:
@@ -48,7 +50,7 @@ class SingleReward:
 
     def score(self, samples: Sequence[Sample]) -> list[Score]:
         """One score per sample; a non-finite one is an error, not a number."""
-        ids = [self.encoder.encode(s.prompt.messages, s.completion, s.prompt.tools) for s in samples]
+        ids = [self.encoder.encode_sample(s) for s in samples]
         return [as_score(float(v)) for v in score_ids(self.net, ids, self.batch_tokens)[:, 0]]
 
 
@@ -84,7 +86,7 @@ class EnsembleReward:
 
     def members(self, samples: Sequence[Sample]) -> Floats:
         """Standardised member scores ``[N, K]``."""
-        ids = [self.encoder.encode(s.prompt.messages, s.completion, s.prompt.tools) for s in samples]
+        ids = [self.encoder.encode_sample(s) for s in samples]
         raw = np.concatenate([score_ids(n, ids, self.config.batch_tokens) for n in self.nets], 1)
         return standardise(raw, self.mean_K, self.std_K)
 

@@ -54,6 +54,7 @@ def load_or_train(config: EnsembleConfig, ctx: BuildContext) -> EnsembleReward:
     with preserved_rng():
         folder = Path(config.path).expanduser() if config.path else _cached(config, ctx)
         reward = load_ensemble(config, folder, device_of(ctx))
+        reward.encoder.check_episodes(str(folder), getattr(ctx.config, "environment", None))
     quality = reward.quality()
     ctx.report["ensemble"] = {
         "members": len(reward.mean_K),

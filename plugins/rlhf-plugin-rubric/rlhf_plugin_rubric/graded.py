@@ -69,7 +69,7 @@ def encode_rows(rows: Sequence[Graded], encoder: Encoder, counts: Counter[str]) 
     """Tokenize rows; those that are cut are counted."""
     items: list[GradedItem] = []
     for row in rows:
-        question, answer = encoder.sides(row.prompt.messages, row.completion)
+        question, answer = encoder.sides(row.prompt.messages, row.completion, row.prompt.tools)
         if len(question) + len(answer) > encoder.max_length:
             counts["graded_cut"] += 1
         items.append(GradedItem(row.prompt.id, encoder.cut(question, answer), row.grades_K))

@@ -108,7 +108,9 @@ class RubricModelReward:
             ModelError: the folder holds none.
         """
         config.preflight(ctx)
-        return cls.load(config, device_of(ctx))
+        reward = cls.load(config, device_of(ctx))
+        reward.encoder.check_episodes(str(config.path), getattr(ctx.config, "environment", None))
+        return reward
 
     @classmethod
     def load(cls, config: RubricModelConfig, device: str) -> RubricModelReward:
@@ -134,7 +136,7 @@ class RubricModelReward:
         """One score per sample; a non-finite one is an error, not a number."""
         if not samples:
             return []
-        ids = [self.encoder.encode(s.prompt.messages, s.completion) for s in samples]
+        ids = [self.encoder.encode_sample(s) for s in samples]
         grades_NK = score_ids(self.net, ids, self.batch_tokens) + self.mean_K
         rows = [dict(zip(self.rubric.names, map(float, row))) for row in grades_NK]
         return [as_score(self.rubric.value(row), row) for row in rows]
