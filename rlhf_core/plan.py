@@ -169,8 +169,8 @@ def check_environment_fit(config: RunConfig) -> None:
         raise ConfigError(
             f"environment '{config.environment.name}' would not be played in by algorithm '{config.trainer.name}'",
             why="it learns from rows of a data set, and nothing is sampled",
-            fix="an algorithm that samples (--algo grpo), or leave the environment out; to evaluate a policy in it while "
-            "it is trained: --set trainer.sample_prompts=64",
+            fix="an algorithm that samples (--algo grpo), or leave the environment out; to evaluate a policy in it "
+            "while it is trained: --set trainer.sample_prompts=64",
         )
 
 
