@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -43,6 +43,8 @@ class MultiTurnAgent:
 
     def __init__(self, config: MultiTurnConfig, formatter: Formatter, answers: Answers, context: int) -> None:
         self.config, self.formatter, self.answers, self.context = config, formatter, answers, context
+        self.watch: Callable[[Episode, Turn], None] = lambda episode, turn: None
+        """Called with each turn as it comes, for people who watch."""
 
     @classmethod
     def from_config(cls, config: MultiTurnConfig, ctx: BuildContext) -> MultiTurnAgent:
@@ -103,6 +105,7 @@ class MultiTurnAgent:
         cut = rollout.finish_reason is FinishReason.LENGTH
         turn = self.formatter.parse(rollout.completion_ids, episode.tools, cut=cut, earlier=episode.calls)
         episode.wrote(rollout, turn.message)
+        self.watch(episode, episode.turns[-1])
         episode.calls += len(turn.calls)
         if turn.calls and episode.policy_turns >= self.config.max_turns:
             episode.end("max_turns")
@@ -146,6 +149,8 @@ class MultiTurnAgent:
             episode.end("context_full")
             return
         episode.messages = messages
+        for turn in episode.turns[-len(turns) :]:
+            self.watch(episode, turn)
         if done:
             episode.end("done")
 

@@ -103,10 +103,18 @@ class ToolsEnvironmentConfig(EnvironmentConfig):
     pure: ClassVar[bool] = True
     tools: tuple[ToolField, ...] = (CalculatorConfig(),)  # pyright: ignore[reportInvalidTypeForm]
     """The tools, for example ``[calculator]``."""
+    files: tuple[str, ...] = ()
+    """Python files whose public functions are tools too; imported only where calls are answered."""
 
     def offered(self) -> Sequence[Tool]:
-        """The specification of each tool."""
-        return tuple(tool.spec() for tool in self.tools)
+        """The specification of each tool.
+
+        Raises:
+            ConfigError: a file cannot be read, or has a function that cannot be called by name.
+        """
+        from rlhf_core.environments.functions import specs_in
+
+        return (*(tool.spec() for tool in self.tools), *(spec for file in self.files for spec in specs_in(file)))
 
 
 class EnvironmentRewardConfig(ComponentConfig):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.messages import ToolCall
+from rlhf_core.environments.functions import load_functions
+from rlhf_core.messages import ToolCall, tool_name
 from rlhf_core.registry import check_component
 from rlhf_core.turns import ToolResult, TurnStatus
 from rlhf_core.types import Prompt, Sample, Score
@@ -28,7 +29,9 @@ class ToolsEnvironment:
     @classmethod
     def from_config(cls, config: ToolsEnvironmentConfig, ctx: BuildContext) -> ToolsEnvironment:
         """Build every tool."""
-        built = {tool.name.rpartition("/")[2]: tool.build(ctx) for tool in config.tools}
+        built = {tool_name(tool.spec()): tool.build(ctx) for tool in config.tools}
+        for file in config.files:
+            built |= load_functions(file)
         for name, tool in built.items():
             check_component("tool", tool, name)
         return cls(built)

@@ -62,13 +62,13 @@ ENTRIES = (
 SETTINGS = {
     "threads": 1,
     "model.tool_format": "always",
-    "trainer.steps": 4,
+    "trainer.steps": 3,
     "trainer.rollout_batch_size": 8,
     "trainer.group_size": 4,
     "trainer.train_batch_size": 8,
     "trainer.sampling.max_tokens": 400,
     "trainer.eval_samples": 2,
-    "trainer.eval_every": 4,
+    "trainer.eval_every": 3,
     "trainer.checkpoint_every": 1,
     "agent.max_turn_tokens": 8,
     "agent.max_turns": 6,
@@ -195,7 +195,7 @@ def audit(folder: Path, environment: str, staleness: int, kills: int, rng: rando
             words = ["--resume", str(run)] if begun else arguments(folder, environment, staleness, run)
             if count >= kills:
                 break
-            alive, under_way = killed(words, run, folder, rng.randint(1, 60))
+            alive, under_way = killed(words, run, folder, rng.randint(1, 20))
             count, during, clean = count + alive, during + under_way, clean and not under_way
             print(
                 f"{kind}: kill {count} of {kills}{', during a call' if under_way else ''}", file=sys.stderr, flush=True

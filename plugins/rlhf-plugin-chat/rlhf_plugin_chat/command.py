@@ -29,12 +29,37 @@ if TYPE_CHECKING:
     type=Choice(("auto", "chat", "raw")),
     help="Default: as the model's run wrote prompts, or the chat template if there is one.",
 )
+@click.option(
+    "--tools",
+    multiple=True,
+    metavar="NAME|FILE",
+    help="Let the model call a tool, an environment's tools, or the functions of a Python file. Repeatable.",
+)
+@click.option("--tool-format", metavar="F", help="How the model writes calls. Default: as its run read them, or auto.")
+@click.option(
+    "--max-turns",
+    type=click.IntRange(1),
+    default=8,
+    show_default=True,
+    help="Of the model for one message, with tools.",
+)
+@click.option(
+    "--call-timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="Seconds for a call; a late one is killed.",
+)
 @click.option("--json", "as_json", is_flag=True, help="A JSON line for each answer.")
 def chat(
     model: str,
     compare: str | None,
     chat_template: str | None,
     prompt_format: Any,
+    tools: tuple[str, ...],
+    tool_format: str | None,
+    max_turns: int,
+    call_timeout: float,
     as_json: bool,
     stop: tuple[str, ...],
     **settings: Any,
@@ -47,11 +72,13 @@ def chat(
     rlhf chat runs/sft --system "Answer in one sentence."
     rlhf chat runs/sft --compare runs/grpo
     echo "What is 2 + 3?" | rlhf chat pocket --temperature 0
+    rlhf chat M --tools calculator --tools my_tools.py
     """
     from rlhf_core.sdk import quiet_libraries, set_up_logging
     from rlhf_plugin_chat.conversation import Conversation
     from rlhf_plugin_chat.screen import Columns, JsonScreen, Screen
     from rlhf_plugin_chat.talker import Settings, Talker
+    from rlhf_plugin_chat.toolbox import Toolbox
 
     set_up_logging()
     quiet_libraries()
@@ -59,9 +86,14 @@ def chat(
     wide = typed and compare is not None and sys.stdout.isatty()
     screen = JsonScreen() if as_json else Columns() if wide else Screen()
     paths = [model] if compare is None else [model, compare]
-    talkers = [Talker.load(path, chat_template, prompt_format, screen.note) for path in paths]
+    toolbox = None if not tools else Toolbox.chosen(tools, max_turns, call_timeout)
+    talkers = [Talker.load(path, chat_template, prompt_format, screen.note, toolbox, tool_format) for path in paths]
     conversation = Conversation(talkers, Settings(stop=stop, **settings), screen)
-    _talk(conversation) if typed else _read(conversation)
+    try:
+        _talk(conversation) if typed else _read(conversation)
+    finally:
+        for talker in talkers:
+            talker.close()
 
 
 def _talk(conversation: Conversation) -> None:

@@ -83,7 +83,7 @@ class Conversation:
         with self.screen.turn(message, [t.name for t in self.talkers]) as writers:
             for talker, writer in zip(self.talkers, writers, strict=True):
                 try:
-                    writer.end(talker.answer(message, self.settings, self.drawn, writer.write))
+                    writer.end(talker.answer(message, self.settings, self.drawn, writer.write, writer.turn))
                 except KeyboardInterrupt:
                     writer.end(None)
         self.drawn += 1
@@ -113,7 +113,7 @@ class Conversation:
         if self.last is None:
             raise ConfigError("there is no message to answer again", fix="type one")
         for talker in self.talkers:
-            talker.forget(2)
+            talker.forget_last()
         self.say(self.last)
 
     def _save(self, name: str) -> None:
@@ -127,7 +127,10 @@ class Conversation:
         file = Path(name).expanduser()
         check_output(file, option="/save")
         system = self.settings.system
-        rows = [{"messages": list(t.messages(system)), "model": t.name} for t in self.talkers]
+        rows = [
+            {"messages": list(t.messages(system)), **({"tools": t.tools} if t.tools else {}), "model": t.name}
+            for t in self.talkers
+        ]
         write_text(file, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
         self.screen.note(f"saved: {file}")
 

@@ -21,6 +21,10 @@ class Writer(Protocol):
         """The next piece of it."""
         ...
 
+    def turn(self, text: str) -> None:
+        """A call, or what a tool answered, on a line of its own."""
+        ...
+
     def end(self, rollout: Rollout | None) -> None:
         """It is whole; None if it was interrupted."""
         ...
@@ -41,7 +45,7 @@ class Screen:
 
 class _Lines:
     def __init__(self, name: str) -> None:
-        self.name, self.begun = name, False
+        self.name, self.begun, self.open = name, False, False
 
     def write(self, piece: str) -> None:
         if not self.begun and self.name:
@@ -49,6 +53,14 @@ class _Lines:
         self.begun = True
         click.echo(piece, nl=False)
         sys.stdout.flush()
+        self.open = True
+
+    def turn(self, text: str) -> None:
+        if self.open:
+            click.echo("")
+            self.open = False
+        sys.stdout.flush()
+        click.secho(text, dim=True, err=True)
 
     def end(self, rollout: Rollout | None) -> None:
         if not self.begun:
@@ -73,6 +85,9 @@ class _JsonLine:
 
     def write(self, piece: str) -> None:
         pass
+
+    def turn(self, text: str) -> None:
+        self.row.setdefault("tools", []).append(text)
 
     def end(self, rollout: Rollout | None) -> None:
         if rollout is not None:
@@ -110,6 +125,9 @@ class _Column:
 
     def write(self, piece: str) -> None:
         self.text += piece
+
+    def turn(self, text: str) -> None:
+        self.text += f"\n{text}\n"
 
     def end(self, rollout: Rollout | None) -> None:
         if rollout is None or rollout.finish_reason.value == "length":

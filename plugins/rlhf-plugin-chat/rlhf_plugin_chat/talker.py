@@ -7,10 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.api import ConfigError, Message, ModelConfig, RolloutRequest, SamplingParams
+from rlhf_plugin_chat.toolbox import lines_of, play
 
 if TYPE_CHECKING:
-    from rlhf_core.api import Rollout
+    from rlhf_core.api import Rollout, Tool, Turn
     from rlhf_core.sdk import Formatter, LoadedModel, NativeEngine
+    from rlhf_plugin_chat.toolbox import Toolbox
 
 Say = Callable[[str], None]
 UNFINISHED = "\ufffd"
@@ -74,14 +76,26 @@ class Talker:
     warn: Say
     turns: list[Message] = field(default_factory=list[Message])
     left_out: int = 0
+    tools: tuple[Tool, ...] = ()
+    agent: Any = None
+    """Makes the model's calls; None where it has no tools."""
 
     @classmethod
-    def load(cls, path: str, chat_template: str | None, prompt_format: str | None, warn: Say) -> Talker:
+    def load(
+        cls,
+        path: str,
+        chat_template: str | None,
+        prompt_format: str | None,
+        warn: Say,
+        toolbox: Toolbox | None = None,
+        tool_format: str | None = None,
+    ) -> Talker:
         """Load a model, as its run wrote prompts unless told otherwise; what is special about it is said.
 
         Raises:
-            ConfigError: no such chat template.
-            ModelError: it cannot be loaded.
+            ConfigError: no such chat template or tool format.
+            ModelError: it cannot be loaded, or its chat template ignores tools.
+            PluginError: a tool cannot be built.
         """
         from pydantic import ValidationError
 
@@ -91,12 +105,17 @@ class Talker:
         written = prompt_format or ("auto" if chat_template else planned_format(path))
         try:
             config = ModelConfig.model_validate(
-                {"path": path, "chat_template": chat_template, "prompt_format": written}
+                {
+                    "path": path,
+                    "chat_template": chat_template,
+                    "prompt_format": written,
+                    "tool_format": tool_format or planned_format(path, "tool_format"),
+                }
             )
         except ValidationError as error:
             raise explain_invalid(error, ModelConfig, where="rlhf chat") from error
         policy, engine = load_sampler(open_registry(), config)
-        formatter = Formatter(policy.tokenizer, written)
+        formatter = Formatter(policy.tokenizer, written, config.tool_format)
         if not formatter.chat:
             why = (
                 "prompts are plain text (raw)"
@@ -107,16 +126,29 @@ class Talker:
                 f"{path}: {why}. It continues each message as plain text, without memory of those before; "
                 "--chat-template plain gives it turns"
             )
-        return cls(path, policy, engine, formatter, warn)
+        talker = cls(path, policy, engine, formatter, warn)
+        if toolbox is not None:
+            talker.tools = toolbox.tools
+            formatter.encode([{"role": "user", "content": "x"}], talker.tools)  # a template that ignores them says so
+            talker.agent = toolbox.open(policy, config)
+        return talker
 
-    def answer(self, message: str, settings: Settings, turn: int, write: Say) -> Rollout:
+    def close(self) -> None:
+        """End the processes of tools."""
+        if self.agent is not None:
+            self.agent.close()
+
+    def answer(
+        self, message: str, settings: Settings, turn: int, write: Say, say_turn: Say = lambda text: None
+    ) -> Rollout:
         """Answer a message, and remember both.
 
         Args:
             message: what the user says.
             settings: how the answer is drawn.
             turn: decides the random numbers, together with the seed.
-            write: called with each piece of the answer.
+            write: called with each piece of the answer; with tools, with the text of each turn once it is whole.
+            say_turn: called with each call, and with what came of it.
 
         Raises:
             ConfigError: the message alone does not fit the model's context.
@@ -126,8 +158,11 @@ class Talker:
 
         ids = self._encoded(message, settings)
         room = self.engine.context - len(ids)
-        request = RolloutRequest("chat", ids, 0, request_seed(settings.seed, "chat", turn, 0))
+        seed = request_seed(settings.seed, "chat", turn, 0)
+        request = RolloutRequest("chat", ids, 0, seed)
         sampling = replace(settings.sampling(), max_tokens=min(settings.max_tokens, room))
+        if self.agent is not None:
+            return self._with_tools(message, ids, settings, seed, sampling, write, say_turn)
         stream = TextStream(self.policy.tokenizer, write)
         self.turns += [{"role": "user", "content": message}, {"role": "assistant", "content": ""}]
         try:
@@ -138,9 +173,44 @@ class Talker:
         self.turns[-1] = {"role": "assistant", "content": rollout.text}
         return rollout
 
-    def forget(self, turns: int | None = None) -> None:
-        """Drop the newest so many turns; None drops all."""
-        self.turns = [] if turns is None else self.turns[: len(self.turns) - turns]
+    def _with_tools(
+        self,
+        message: str,
+        ids: tuple[int, ...],
+        settings: Settings,
+        seed: int,
+        sampling: SamplingParams,
+        write: Say,
+        say_turn: Say,
+    ) -> Rollout:
+        """Answer with calls; what was said and read is remembered, also of an answer that was interrupted."""
+        messages = [*_system(settings.system), *self.turns[self.left_out :], {"role": "user", "content": message}]
+        self.turns.append({"role": "user", "content": message})
+
+        def watch(turn: Turn) -> None:
+            self.turns.append(dict(turn.message))
+            if turn.role == "assistant" and turn.text:
+                write(turn.text)
+            for line in lines_of(turn):
+                say_turn(line)
+
+        try:
+            rollout = play(self.agent, self.engine, messages, ids, self.tools, seed, sampling, watch)
+        finally:
+            if self.turns[-1]["role"] != "assistant":
+                self.turns.append({"role": "assistant", "content": ""})
+        if (ended := rollout.info.get("ended")) not in ("answer", "length", None):
+            self.warn(f"{self.name}: the answer ended by {str(ended).replace('_', ' ')}")
+        return rollout
+
+    def forget(self) -> None:
+        """Drop all turns."""
+        self.turns, self.left_out = [], 0
+
+    def forget_last(self) -> None:
+        """Drop the newest message and what was answered to it."""
+        asked = [n for n, turn in enumerate(self.turns) if turn["role"] == "user"]
+        self.turns = self.turns[: asked[-1]] if asked else []
         self.left_out = min(self.left_out, len(self.turns))
 
     def messages(self, system: str) -> list[Message]:
@@ -153,10 +223,10 @@ class Talker:
         head = _system(settings.system)
         earlier: Sequence[Message] = self.turns[self.left_out :] if self.formatter.chat else ()
         needed = min(settings.max_tokens, self.engine.context // 4)
-        while len(ids := self.formatter.encode([*head, *earlier, asked])) + needed > self.engine.context:
+        while len(ids := self.formatter.encode([*head, *earlier, asked], self.tools)) + needed > self.engine.context:
             if not earlier:
                 break
-            earlier = earlier[2:]
+            earlier = earlier[_first_exchange(earlier) :]
         left_out = len(self.turns) - len(earlier) if self.formatter.chat else 0
         if left_out > self.left_out:
             self.warn(
@@ -170,6 +240,11 @@ class Talker:
                 fix="shorten it, or the system prompt",
             )
         return ids
+
+
+def _first_exchange(turns: Sequence[Message]) -> int:
+    """Turns up to the second message."""
+    return next((n for n, turn in enumerate(turns) if n and turn["role"] == "user"), len(turns))
 
 
 def _system(text: str) -> list[Message]:

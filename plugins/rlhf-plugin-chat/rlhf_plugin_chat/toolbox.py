@@ -1,0 +1,141 @@
+"""Tools that a model may call while one talks to it: they run in processes of their own, with deadlines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core.api import (
+    ComponentConfig,
+    ConfigError,
+    Message,
+    ModelConfig,
+    PluginError,
+    Prompt,
+    PromptGroup,
+    SamplingParams,
+    Tool,
+    Turn,
+)
+
+if TYPE_CHECKING:
+    from rlhf_core.api import Rollout
+    from rlhf_core.sdk import LoadedModel, Registry
+
+SHOWN = 400
+"""Characters of a result that a line shows; the model reads it whole, up to the agent's limit."""
+
+
+@dataclass(frozen=True)
+class Toolbox:
+    """An environment with the tools, and the agent that calls them; checked, not started."""
+
+    registry: Registry
+    environment: Any
+    agent: ComponentConfig
+
+    @classmethod
+    def chosen(cls, names: Sequence[str], max_turns: int, call_timeout_s: float) -> Toolbox:
+        """From what ``--tools`` was given.
+
+        Args:
+            names: tools, one environment, or Python files.
+            max_turns: of the model for one message.
+            call_timeout_s: seconds for a call.
+
+        Raises:
+            ConfigError: a file that is no Python, two tools of one name, or an environment beside tools.
+            PluginError: there is no such tool or environment.
+        """
+        from rlhf_core.sdk import component_of, context_of, open_registry
+
+        registry = open_registry()
+        tools: list[str] = []
+        files: list[str] = []
+        environment = ""
+        for name in names:
+            if name.endswith(".py") or ("/" in name and Path(name).expanduser().exists()):
+                files.append(name)
+            elif _is(registry, "tool", name):
+                tools.append(name)
+            elif _is(registry, "environment", name):
+                environment = name
+            else:
+                raise ConfigError(
+                    f"there is no tool, environment or file '{name}'",
+                    fix="a Python file with functions, or a name of rlhf plugins list --kind tool (or environment)",
+                )
+        if environment and len(names) > 1:
+            raise ConfigError(f"environment '{environment}' cannot be joined with other tools", fix="name it alone")
+        settings = {} if environment else {"tools": tools, "files": files}
+        chosen = component_of(registry, "environment", environment or "tools", settings)
+        chosen.preflight(context_of(registry))
+        limits = {"max_turns": max_turns, "call_timeout_s": call_timeout_s}
+        return cls(registry, chosen, component_of(registry, "agent", "multi_turn", limits))
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """What the model is offered."""
+        return tuple(self.environment.offered())
+
+    def open(self, policy: LoadedModel, model: ModelConfig) -> Any:
+        """Start the processes of the tools for one model; ``close`` ends them.
+
+        Raises:
+            PluginError: a tool cannot be built.
+        """
+        from rlhf_core.sdk import context_of
+
+        ctx = context_of(self.registry, model=model, policy=policy)
+        ctx = ctx.with_(config=ctx.config.model_copy(update={"environment": self.environment}))
+        return self.agent.build(ctx)
+
+
+def play(
+    agent: Any,
+    engine: Any,
+    messages: Sequence[Message],
+    ids: tuple[int, ...],
+    tools: Sequence[Tool],
+    seed: int,
+    sampling: SamplingParams,
+    watch: Callable[[Turn], None],
+) -> Rollout:
+    """Answer the last message: the model writes, its calls are made, and it writes again.
+
+    Args:
+        agent: of :meth:`Toolbox.open`.
+        engine: the model's.
+        messages: the conversation.
+        ids: as the model is fed it.
+        tools: what it may call.
+        seed: of the answer.
+        sampling: ``max_tokens`` counts results too.
+        watch: called with each turn as it comes.
+    """
+    agent.watch = lambda episode, turn: watch(turn)
+    group = PromptGroup(Prompt("chat", tuple(messages), tools=tuple(tools)), ids, 1)
+    return agent.play([group], [[seed]], engine, sampling, 0)[0]
+
+
+def lines_of(turn: Turn) -> list[str]:
+    """A turn's calls, or its result, for people."""
+    import json
+
+    if turn.role == "assistant":
+        calls: Sequence[Any] = turn.message.get("tool_calls") or ()
+        named = [call["function"] for call in calls]
+        return [f"call {one['name']} {json.dumps(one['arguments'], ensure_ascii=False)}" for one in named]
+    text = turn.text if len(turn.text) <= SHOWN else f"{turn.text[:SHOWN]} … ({len(turn.text) - SHOWN} more characters)"
+    status = "" if turn.status.value == "ok" else f" ({turn.status.value})"
+    return [f"{turn.message.get('name') or turn.role}{status}: {text}"]
+
+
+def _is(registry: Registry, kind: str, name: str) -> bool:
+    try:
+        registry.find(kind, name)
+    except PluginError:
+        return False
+    return True

@@ -1,0 +1,78 @@
+"""`rlhf generate --env`: episodes outside a run, shown turn by turn."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlhf_core.cli.main import main
+
+FORMAT = """
+from rlhf_core.api import Taken, WrittenCall
+
+class Always:
+    def take(self, text): return Taken(text[:1], [WrittenCall(text, "do", {"what": "reward", "argument": "0.5"})])
+"""
+
+
+@pytest.fixture
+def always(naughty: Path) -> Path:
+    """Whatever the policy writes is a call that is paid 0.5."""
+    (naughty / "always_format.py").write_text(FORMAT)
+    info = naughty / "always-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: always\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[rlhf.tool_format]\nalways = always_format:Always\n")
+    return naughty
+
+
+def words(model: Path, *more: str) -> list[str]:
+    short = ["--max-tokens", "400", "--set", "agent.max_turn_tokens=6", "--set", "agent.max_turns=3"]
+    return ["generate", "--env", "naughty", "--model", str(model), "--prompt", "Hello?", *short, *more]
+
+
+def run(given: list[str]) -> int:
+    with pytest.raises(SystemExit) as done:
+        main(given)
+    return int(done.value.code or 0)
+
+
+def test_an_episode_is_shown_turn_by_turn(always: Path, small_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(words(small_model, "--tool-format", "always", "--n", "2", "--json")) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert [tool["function"]["name"] for tool in row["tools"]] == ["do"]
+    for one in row["completions"]:
+        assert [turn["role"] for turn in one["turns"]] == ["assistant", "tool", "assistant", "tool", "assistant"]
+        assert one["turns"][1]["score"] == 0.5
+        assert (one["ended"], one["score"], one["status"]) == ("max_turns", 0.0, "ok")
+    assert row["completions"][0]["turns"] != row["completions"][1]["turns"]
+    assert run(words(small_model, "--tool-format", "always")) == 0
+    shown = capsys.readouterr().out
+    assert '<tool_call>{"name": "do", "arguments": {"what": "reward", "argument": "0.5"}}</tool_call>' in shown
+    assert "tool (" in shown
+    assert "score 0.5" in shown
+    assert "ended by max_turns" in shown
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--env", "nowhere"], "nowhere"),
+        (["--env", "twice"], "two tools called 'do'"),
+        (["--set", "agent.max_turn=3"], "max_turns"),
+        (["--set", "trainer.steps=3"], "no section 'trainer' here"),
+        (["--model", "pocket"], "the chat template ignores tools"),
+    ],
+)
+def test_what_cannot_be_played_is_refused(
+    more: list[str], says: str, naughty: Path, small_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(words(small_model, *more)) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_settings_without_an_environment_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["generate", "--prompt", "x", "--set", "agent.max_turns=3"]) == 2
+    assert "would have no effect" in capsys.readouterr().err
