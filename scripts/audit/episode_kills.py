@@ -3,15 +3,17 @@
     python -m scripts.audit.episode_kills --kills 10 --write docs/bench/episode_kills.json
 
 Four kinds of run: an environment with effects outside (each call appends a line to a file) and a pure one, each
-synchronous and with rollouts ahead. The process is killed as soon as its journal has so many lines, which are drawn at
-random, and resumed, until it has been killed so often and is done. Of each run: weights, metrics and trace against the
-uninterrupted run bit for bit, and every line of the file once. A kill during a call with effects (the journal says that
-it began) may change what follows, since the policy is told; it is counted apart, and no effect of it may come twice.
+synchronous and with rollouts ahead. The process is killed once its journal has grown so often, drawn at random (of five
+times four as soon as no call is under way), and resumed, until it has been killed so often and is done. Of each run:
+weights, metrics and trace against the uninterrupted run bit for bit, and every line of the file once. A kill during a
+call with effects (the journal says that it began) may change what follows, since the policy is told; it is counted
+apart, and no effect of it may come twice.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -131,12 +133,20 @@ def lines(run: Path) -> list[dict[str, Any]]:
     """Whole rows of the journal."""
     rows: list[dict[str, Any]] = []
     for file in sorted((run / "episodes").glob("rank-*.jsonl")):
-        rows += [json.loads(line) for line in file.read_bytes().split(b"\n")[:-1]]
+        with contextlib.suppress(FileNotFoundError):  # it was renamed just now
+            rows += [json.loads(line) for line in file.read_bytes().split(b"\n")[:-1]]
     return rows
 
 
-def killed(words: list[str], run: Path, folder: Path, after: int) -> tuple[bool, bool]:
-    """Kill once so many answers were written.
+def under_way(run: Path) -> bool:
+    """Whether the journal holds a call that began and was not answered."""
+    rows = lines(run)
+    answered = {row["key"] for row in rows if "answer" in row}
+    return any(row["key"] not in answered and "/score" not in row["key"] for row in rows if "began" in row)
+
+
+def killed(words: list[str], run: Path, folder: Path, after: int, between: bool) -> tuple[bool, bool]:
+    """Kill once the journal has grown so often; with ``between``, as soon as no call is under way.
 
     Returns:
         (it was alive then, a call with effects was under way).
@@ -149,16 +159,15 @@ def killed(words: list[str], run: Path, folder: Path, after: int) -> tuple[bool,
         now = journal.stat().st_size if journal.is_file() else 0
         written, size = written + (now != size), now
         time.sleep(0.0005)
+    while between and process.poll() is None and under_way(run):
+        time.sleep(0.0005)
     alive = process.poll() is None
     if alive:
         process.send_signal(signal.SIGKILL)
     _, err = process.communicate()
     if not alive and process.returncode != 0:
         raise SystemExit(f"a resumed run failed:\n{err.decode()[-3000:]}")
-    rows = lines(run) if alive else []
-    answered = {row["key"] for row in rows if "answer" in row}
-    under_way = any(row["key"] not in answered and "/score" not in row["key"] for row in rows if "began" in row)
-    return alive, under_way
+    return alive, alive and under_way(run)
 
 
 def left_by(run: Path) -> dict[str, Any]:
@@ -195,11 +204,10 @@ def audit(folder: Path, environment: str, staleness: int, kills: int, rng: rando
             words = ["--resume", str(run)] if begun else arguments(folder, environment, staleness, run)
             if count >= kills:
                 break
-            alive, under_way = killed(words, run, folder, rng.randint(1, 20))
-            count, during, clean = count + alive, during + under_way, clean and not under_way
-            print(
-                f"{kind}: kill {count} of {kills}{', during a call' if under_way else ''}", file=sys.stderr, flush=True
-            )
+            alive, in_call = killed(words, run, folder, rng.randint(1, 20), rng.random() < 0.8)
+            count, during, clean = count + alive, during + in_call, clean and not in_call
+            what = ", during a call" if in_call else ""
+            print(f"{kind}: kill {count} of {kills}{what}", file=sys.stderr, flush=True)
             if not alive:
                 break
         if not (run / "summary.json").is_file():
