@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import sys
 import types
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
-from scripts.bench import _processor, report_page, strangers_path
+from rlhf_core.kernels.matmul import use_matmul_backend
+from scripts.bench import _processor, episode_schedules, kv_reuse, report_page, strangers_path
 from scripts.bench.__main__ import RECORD, measure, names
 from scripts.bench._grpo_work import CASES, find
 from scripts.bench.step_time import table
@@ -124,3 +126,43 @@ def test_the_strangers_path_is_the_tutorials_and_its_table_is_the_records(tmp_pa
     record = json.loads(strangers_path.RECORD.read_text())
     assert all(row["rc"] == 0 for row in record["steps"])
     assert strangers_path.table(record) in (strangers_path.ROOT / "docs/results.md").read_text()
+
+
+@pytest.mark.slow
+def test_kept_keys_and_values_against_reading_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = torch.get_num_threads()
+    monkeypatch.setattr(kv_reuse, "PROMPT", 20)
+    monkeypatch.setattr(kv_reuse, "EPISODES", 3)
+    try:
+        results = kv_reuse.contest("llama-1m", 2, shared=True, rounds=1, threads=threads)
+    finally:
+        use_matmul_backend("torch")
+    assert results["episodes_that_differ"] == 0
+    assert results["tokens_read_by_kept"] == 20 + 3 * 41  # the result, and the turn's last token
+    assert results["seconds"]["kept"] > 0
+
+
+def test_the_first_differing_token_is_the_earliest() -> None:
+    assert kv_reuse.differences([[(1, 2), (3, 4)]], [[(1, 2), (3, 5)]])["first_differing_token"] == {
+        "episode": 0,
+        "turn": 2,
+        "token": 2,
+        "kept": 4,
+        "read anew": 5,
+    }
+
+
+@pytest.mark.slow
+def test_schedules_are_compared_on_the_same_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(episode_schedules, "LATENCY_S", 0.05)
+    try:
+        plays = partial(episode_schedules.contest, 12, 1, "llama-1m", torch.get_num_threads())
+        results = episode_schedules.prepared(plays)
+        costs = episode_schedules.prepared(partial(episode_schedules.calls, 4, 5))
+    finally:
+        use_matmul_backend("torch")
+    assert results["calls"] == 60
+    assert results["calls_that_hang"] == 1
+    assert results["seconds"]["lock step"] > 5
+    assert results["peak_memory"]["as_ready"]["trainer_mib"] > 100
+    assert 0 < costs["one_call_ms"] < 1000

@@ -257,4 +257,4 @@ class Decoder:
 
 def limit_of(request: RolloutRequest, sampling: SamplingParams) -> int:
     """Most tokens of a request."""
-    return min(sampling.max_tokens, request.max_tokens or sampling.max_tokens)
+    return sampling.max_tokens if request.max_tokens is None else min(sampling.max_tokens, request.max_tokens)

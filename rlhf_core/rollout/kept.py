@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+from rlhf_core.errors import ConfigError
 from rlhf_core.kernels.kv_cache import Kept
+from rlhf_core.kernels.trunk_and_head import base_model, compute_dtype
+
+if TYPE_CHECKING:
+    from rlhf_core.context import BuildContext
+    from rlhf_core.rollout.config import NativeRolloutConfig
+
+log = logging.getLogger("rlhf")
 
 
 @dataclass(frozen=True)
@@ -63,3 +73,38 @@ class KeptTurns:
         entry = self._entries.pop(name, None)
         if entry is not None:
             self.used -= entry.size
+
+
+def bytes_per_token(model: Any) -> int | None:
+    """Keys and values of one position in all layers; None where the model's configuration does not say."""
+    text = base_model(model).config.get_text_config()
+    heads = getattr(text, "num_key_value_heads", None) or getattr(text, "num_attention_heads", None)
+    layers, hidden = getattr(text, "num_hidden_layers", None), getattr(text, "hidden_size", None)
+    if not heads or not layers or not hidden:
+        return None
+    width = getattr(text, "head_dim", None) or hidden // text.num_attention_heads
+    return 2 * layers * heads * width * compute_dtype(model).itemsize
+
+
+def check_budget(config: NativeRolloutConfig, ctx: BuildContext) -> None:
+    """Refuse a ``keep_mib`` that holds not one episode; the default only warns.
+
+    Raises:
+        ConfigError: with what would do.
+    """
+    run = ctx.config
+    plays = getattr(getattr(run, "agent", None), "plays_environment", False)
+    most = getattr(getattr(getattr(run, "trainer", None), "sampling", None), "max_tokens", None)
+    each = bytes_per_token(ctx.policy.model) if plays and most and config.keep_mib else None
+    if each is None or most * each <= config.keep_mib << 20:
+        return
+    needed = (most * each >> 20) + 1
+    error = ConfigError(
+        f"rollout.keep_mib {config.keep_mib} holds the keys and values of {(config.keep_mib << 20) // each:,} tokens, "
+        f"fewer than one episode may have (trainer.sampling.max_tokens {most:,})",
+        why="what does not fit is read anew at every turn",
+        fix=f"--set rollout.keep_mib={needed} for one episode, as many times that as there are in a batch; or 0",
+    )
+    if config.keep_mib != type(config)().keep_mib:
+        raise error
+    log.warning("%s", error)

@@ -17,9 +17,9 @@ from rlhf_core.models.modality import OwnTokens, modality_of
 from rlhf_core.models.precision import cast_once
 from rlhf_core.models.prompt_format import end_ids
 from rlhf_core.policy.structure import structure
-from rlhf_core.rollout.decode import Decoder
+from rlhf_core.rollout.decode import Decoder, limit_of
 from rlhf_core.rollout.decode_state import Drawn
-from rlhf_core.rollout.kept import KeptTurns
+from rlhf_core.rollout.kept import KeptTurns, check_budget
 from rlhf_core.rollout.stop import StopStrings
 from rlhf_core.rollout.stream import NativeStream
 from rlhf_core.rollout.stream_decode import StreamDecoder
@@ -74,6 +74,7 @@ class NativeEngine:
     def from_config(cls, config: NativeRolloutConfig, ctx: BuildContext) -> NativeEngine:
         """An engine over the policy's own weights."""
         policy = ctx.policy
+        check_budget(config, ctx)
         return cls(
             policy.model,
             policy.tokenizer,
@@ -156,9 +157,15 @@ class NativeEngine:
         Raises:
             ConfigError: says which, and what to set.
         """
-        length, limit = len(request.prompt_ids), min(sampling.max_tokens, request.max_tokens or sampling.max_tokens)
+        length, limit = len(request.prompt_ids), limit_of(request, sampling)
         if length == 0:
             raise ConfigError(f"prompt '{request.prompt_id}' has no tokens", fix="drop it from the dataset")
+        if limit < 1:
+            raise ConfigError(
+                f"prompt '{request.prompt_id}' has {length} tokens, and is asked for {limit} more",
+                why=f"a turn has one token at least; the model's context is {self.context}",
+                fix="set dataset.max_prompt_tokens lower",
+            )
         if length + limit > self.context:
             raise ConfigError(
                 f"prompt '{request.prompt_id}' has {length} tokens; with max_tokens {limit} that is "

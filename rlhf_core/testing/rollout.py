@@ -25,7 +25,8 @@ TOLERANCE = 0.02
 def check_rollout(config: ComponentConfig, ctx: BuildContext | None = None) -> None:
     """Check a rollout engine: one rollout per request, in order, with the prompt, seed and version of its request;
     a completion depends on its prompt and seed alone; its logprobs are the policy's at the temperature; limits, stop
-    strings and greedy decoding are kept. Takes some seconds.
+    strings and greedy decoding are kept; turns of a stream, if it has streams, are those of ``generate``. Takes some
+    seconds.
 
     Args:
         config: the engine's configuration.
@@ -47,6 +48,7 @@ def check_rollout(config: ComponentConfig, ctx: BuildContext | None = None) -> N
         check_determinism(config, generate, requests, whole)
         check_logprobs(config, ctx.policy.model, whole)
         check_sampling(config, generate, requests, whole, ctx.policy.tokenizer)
+        check_stream(config, engine, requests, whole)
     finally:
         for _ in range(2 if callable(getattr(engine, "close", None)) else 0):
             engine.close()
@@ -169,3 +171,53 @@ def check_sampling(
             "a completion ends where a stop string is complete, which is kept, with finish_reason STOP",
             f"stop {stop!r}: {stopped.text!r}, {stopped.finish_reason}",
         )
+
+
+def check_stream(
+    config: ComponentConfig, engine: Any, requests: Sequence[RolloutRequest], whole: Sequence[Rollout]
+) -> None:
+    """Turns that are sampled as they come are those of single calls, also where a context continues an earlier one."""
+    opens = getattr(engine, "open_stream", None)
+    stream = None if opens is None else opens(SAMPLING, 7)
+    if stream is None:
+        return
+    rule = "a turn of a stream is the one that generate() samples for its request"
+    try:
+        first = _turns(config, stream, dict(enumerate(requests)))
+        for n, want in enumerate(whole):
+            _same_turn(config, rule, n, first[n], want)
+        stream.forget(1)
+        longer = {
+            n: replace(requests[n], prompt_ids=(*whole[n].prompt_ids, *whole[n].completion_ids, *whole[0].prompt_ids))
+            for n in (0, 1)
+        }
+        again = _turns(config, stream, longer)
+        for n, want in zip(longer, engine.generate(list(longer.values()), SAMPLING, 7), strict=True):
+            _same_turn(config, rule + ", after an earlier turn of its episode", n, again[n], want)
+    finally:
+        for _ in range(2):
+            stream.close()
+
+
+def _turns(config: ComponentConfig, stream: Any, requests: dict[int, RolloutRequest]) -> dict[Any, Rollout]:
+    """Submit all, and take until all have ended."""
+    for n, request in requests.items():
+        stream.submit(n, request)
+    taken: dict[Any, Rollout] = {}
+    while set(taken) != set(requests):
+        count = len(requests) - len(taken)
+        require(stream.waiting == count, config, "waiting counts turns not taken", f"{stream.waiting} of {count}")
+        rows = stream.take()
+        fresh = {n for n, _ in rows} - set(taken)
+        require(
+            len(fresh) == len(rows) > 0, config, "take() gives turns under way, each once, at least one", f"{rows!r}"
+        )
+        taken |= rows
+    require(stream.waiting == 0, config, "waiting counts turns not taken", f"{stream.waiting} of 0")
+    return taken
+
+
+def _same_turn(config: ComponentConfig, rule: str, n: int, got: Rollout, want: Rollout) -> None:
+    """Tokens, context, seed and version."""
+    rows = [(r.completion_ids, tuple(r.prompt_ids), r.seed, r.policy_version) for r in (got, want)]
+    require(rows[0] == rows[1], config, rule, f"request {n}: {rows[0]} instead of {rows[1]}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,11 @@ import pytest
 import torch
 
 from rlhf_core.contracts import ValidatedEngine
+from rlhf_core.environments.agent_config import MultiTurnConfig
 from rlhf_core.errors import ConfigError, PluginError
 from rlhf_core.rollout import stream_decode
-from rlhf_core.rollout.kept import KeptTurns
+from rlhf_core.rollout.config import NativeRolloutConfig
+from rlhf_core.rollout.kept import KeptTurns, bytes_per_token
 from rlhf_core.rollout.native import NativeEngine
 from rlhf_core.types import Rollout, RolloutRequest, SamplingParams
 
@@ -186,6 +189,32 @@ def test_a_turn_that_does_not_fit_is_refused_when_it_is_submitted(ending: Any, t
     with pytest.raises(ConfigError, match="more than the model's context of 128"):
         stream.submit("e", RolloutRequest("p", tuple(range(120)), 0, 1))
     stream.close()
+
+
+def test_a_turn_without_room_is_refused(model: Any, tokenizer: Any) -> None:
+    with pytest.raises(ConfigError, match="asked for 0 more"):
+        engine(model, tokenizer).generate([RolloutRequest("p", (1, 2), 0, 1, max_tokens=0)], SAMPLING, 0)
+
+
+def test_a_budget_that_holds_no_episode_is_refused_before_any_work(
+    model: Any, tokenizer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    def built(most: int, **options: int) -> NativeEngine:
+        run = SimpleNamespace(
+            agent=MultiTurnConfig(), trainer=SimpleNamespace(sampling=SimpleNamespace(max_tokens=most))
+        )
+        policy = SimpleNamespace(model=model, tokenizer=tokenizer, context=128)
+        return NativeRolloutConfig(**options).build(SimpleNamespace(config=run, policy=policy))  # type: ignore[arg-type]
+
+    size = bytes_per_token(model)
+    assert size == 2 * 2 * 2 * 8 * 4  # keys and values, layers, heads, width, float32
+    with pytest.raises(ConfigError, match=r"keep_mib 1 holds .* fewer than one episode") as error:
+        built((1 << 20) // size + 1, keep_mib=1)
+    assert "keep_mib=2" in str(error.value)
+    assert built((1 << 20) // size, keep_mib=1).keep_mib == 1
+    assert built(1 << 40, keep_mib=0).keep_mib == 0
+    assert built((2048 << 20) // size + 1).keep_mib == 2048  # nobody chose it
+    assert "fewer than one episode" in caplog.text
 
 
 def test_the_models_modes_and_gradients_are_as_before(ending: Any, tokenizer: Any) -> None:

@@ -28,6 +28,7 @@ ENGINE = {
     "finish": "LENGTH only",
     "change": "leaves what it is given alone",
     "order": "one Rollout per request",
+    "last context": "after an earlier turn of its episode",
     "count": "one Rollout per request",
 }
 STRATEGY = {

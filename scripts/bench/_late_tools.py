@@ -1,0 +1,91 @@
+"""An environment whose calls take a while, some of them for ever, and a policy that writes a call in every turn."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+MODULE = """
+import time
+from typing import ClassVar
+from rlhf_core.api import EnvironmentConfig, tool_spec
+
+class LateConfig(EnvironmentConfig):
+    name: str = "late"
+    component: ClassVar[str] = "late_environment:Late"
+    tool_specs: ClassVar = (tool_spec("wait", "Waits."),)
+    pure: ClassVar[bool] = True
+    stateless: ClassVar[bool] = True
+    scores: ClassVar[bool] = False
+    latency_s: float = 0.0
+    hang_every: int = 0
+
+class Late:
+    def __init__(self, config): self.config = config
+    def reset(self, prompt, seed): self.number = int(prompt.id)
+    def step(self, calls):
+        number = 5 * self.number + int(calls[0].id[4:])
+        if self.config.hang_every and number * 37 % self.config.hang_every == 7: time.sleep(600)
+        time.sleep(self.config.latency_s)
+        return ["The value is 1234, as of today; nothing else was found."]
+    def score(self, sample): return None
+"""
+CALL = '<tool_call>\n{"name": "wait", "arguments": {}}\n</tool_call>'
+
+
+def install(folder: Path) -> None:
+    """Make the environment's distribution importable, here and in the processes of episodes."""
+    (folder / "late_environment.py").write_text(MODULE)
+    info = folder / "late_environment-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: late-environment\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[rlhf.environment]\nlate = late_environment:LateConfig\n")
+    sys.path.insert(0, str(folder))
+
+
+def agent_of(tokenizer: Any, agent: dict[str, Any], environment: dict[str, Any]) -> tuple[Any, Any]:
+    """(The agent ``multi_turn`` in the environment, what the environment offers)."""
+    from rlhf_core.environments.agent_config import MultiTurnConfig
+    from rlhf_core.models.config import ModelConfig
+    from rlhf_core.registry import Registry
+    from rlhf_core.testing import make_context
+
+    registry = Registry(disabled=())
+    chosen: Any = registry.load("environment", "late").model_validate({"name": "late", **environment})
+    config = SimpleNamespace(environment=chosen, model=ModelConfig())
+    policy = SimpleNamespace(tokenizer=tokenizer, model=None, context=4096)
+    context = make_context(registry=registry, config=config, policy=policy)
+    return MultiTurnConfig.model_validate(agent).build(context), chosen.offered()
+
+
+@contextmanager
+def writes_calls(tokenizer: Any) -> Iterator[int]:
+    """Every turn that an engine samples inside is the call, token by token; gives the turn's length.
+
+    The model runs and tokens are drawn as ever, so that a turn costs what it costs; then the drawn token is replaced.
+    """
+    import torch
+
+    from rlhf_core.rollout import decode
+
+    ids = [*tokenizer.encode(CALL, add_special_tokens=False), tokenizer.eos_token_id]
+    script, draw, whole = torch.tensor(ids), decode.draw, decode.Decoder._draw
+    places: list[Any] = []
+
+    def noting(self: Any) -> torch.Tensor:
+        places[:] = [torch.from_numpy(self.count.clip(max=len(ids) - 1))]
+        return whole(self)
+
+    def scripted(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        _, logprobs_B = draw(*arguments)
+        return script[places[0]], logprobs_B
+
+    decode.draw, decode.Decoder._draw = scripted, noting
+    try:
+        yield len(ids)
+    finally:
+        decode.draw, decode.Decoder._draw = draw, whole

@@ -1,0 +1,256 @@
+"""Episodes with slow tools: ``as_ready`` and ``by_count`` against lock step, and what a call costs beside its tool.
+
+    python -m scripts.bench.episode_schedules --episodes 64
+
+Each episode has 6 turns of the policy, a call after each but the last; a call takes 0.2 s, every 50th hangs until its
+deadline of 5 s, is killed, and the policy goes on. The native engine samples a Llama-type model with random weights,
+float32, CPU; every drawn token is replaced by that of a fixed call, so that the policy calls. ``lock step`` asks the
+engine for all turns of a round in one call, as for engines without streams.
+
+``bound_s`` is the larger of decoding alone (seconds inside the engine when tools answer at once, by_count) and of the
+slowest episode (its environment's seconds, and its turns decoded alone). Memory: the trainer's resident set at its
+peak, and the proportional set of all processes of episodes. ``calls``: 1 and 256 processes of an environment that
+answers at once: milliseconds per call through the journal, the host and the process, start-up, memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from scripts.bench._late_tools import agent_of, install, writes_calls
+from scripts.bench._random_llama import random_llama
+
+TURNS, LATENCY_S, DEADLINE_S, HANG_EVERY = 6, 0.2, 5.0, 50
+THREADS = 2
+SIDES = ("lock step", "by_count", "as_ready")
+
+
+class Memory:
+    """The highest memory of this process, and of those below it, while it is open."""
+
+    def __init__(self) -> None:
+        self.mib = self.episodes_mib = 0.0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def _watch(self) -> None:
+        from rlhf_core.verifiers.worker_handle import descendants
+
+        for n in range(1 << 30):
+            pages = int(Path("/proc/self/statm").read_text().split()[1])
+            self.mib = max(self.mib, pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20))
+            if n % 40 == 39:
+                self.episodes_mib = max(self.episodes_mib, sum(map(proportional_mib, descendants(os.getpid()))))
+            if self._over.wait(0.05):
+                return
+
+    def __enter__(self) -> Memory:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+def proportional_mib(pid: int) -> float:
+    """Memory of a process, shared pages divided by those who share them; 0 for one that has ended."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) / 1024
+    return 0.0
+
+
+class Timed:
+    """An engine whose seconds are counted; without streams if told so."""
+
+    def __init__(self, engine: Any, streams: bool) -> None:
+        self.engine, self.streams, self.seconds = engine, streams, 0.0
+
+    def generate(self, *arguments: Any) -> Any:
+        """Of the engine."""
+        return self._timed(self.engine.generate, *arguments)
+
+    def open_stream(self, *arguments: Any) -> Any:
+        """Of the engine."""
+        stream = self.engine.open_stream(*arguments) if self.streams else None
+        if stream is not None:
+            stream.take = partial(self._timed, stream.take)
+        return stream
+
+    def _timed(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return call(*arguments)
+        finally:
+            self.seconds += time.perf_counter() - began
+
+
+class Contest:
+    """The same episodes under every schedule."""
+
+    def __init__(self, shape: str, threads: int) -> None:
+        import torch
+
+        from rlhf_core.kernels.matmul import use_matmul_backend
+        from rlhf_core.models.config import ModelConfig
+        from rlhf_core.models.load import load_tokenizer
+        from rlhf_core.rollout.native import NativeEngine
+
+        torch.set_num_threads(threads)
+        use_matmul_backend("auto")
+        self.tokenizer: Any = load_tokenizer(ModelConfig(path="pocket", chat_template="hermes"))
+        self.engine = NativeEngine(random_llama(shape), self.tokenizer, 4096, keep_mib=8192)
+
+    def play(self, side: str, episodes: int, latency_s: float = LATENCY_S, hang_every: int = HANG_EVERY) -> Any:
+        """(Seconds, seconds inside the engine, rollouts) of so many episodes."""
+        from rlhf_core.models.prompt_format import Formatter
+        from rlhf_core.types import Prompt, PromptGroup, SamplingParams
+
+        schedule = "by_count" if side == "lock step" else side
+        settings = {"workers": episodes, "call_timeout_s": DEADLINE_S, "max_turns": TURNS, "schedule": schedule}
+        agent, tools = agent_of(self.tokenizer, settings, {"latency_s": latency_s, "hang_every": hang_every})
+        formatter = Formatter(self.tokenizer, "auto")
+        engine = Timed(self.engine, side != "lock step")
+        try:
+            with writes_calls(self.tokenizer) as length:
+                question = {"role": "user", "content": "What is the value today?"}
+                prompts = [Prompt(str(n), (question,), tools=tools) for n in range(episodes)]
+                groups = [PromptGroup(prompt, formatter.encode_prompt(prompt), 1) for prompt in prompts]
+                sampling = SamplingParams(max_tokens=TURNS * (length + 150))
+                began = time.perf_counter()
+                rollouts = agent.play(groups, [[n + 1] for n in range(episodes)], engine, sampling, 0)
+                seconds = time.perf_counter() - began
+        finally:
+            agent.close()
+        assert all(rollout.info["turns"] == TURNS for rollout in rollouts)
+        return seconds, engine.seconds, rollouts
+
+
+def contest(episodes: int, rounds: int, shape: str = "llama-1m", threads: int = THREADS) -> dict[str, Any]:
+    """Seconds of every schedule, the bound, and memory."""
+    match = Contest(shape, threads)
+    _, alone, _ = match.play("by_count", 1, 0.0, 0)
+    _, decoding, rollouts = match.play("by_count", episodes, 0.0, 0)
+    seconds: dict[str, list[float]] = {side: [] for side in SIDES}
+    memory: dict[str, Any] = {}
+    slowest = 0.0
+    for n in range(rounds):
+        for side in SIDES[:: 1 if n % 2 == 0 else -1]:
+            with Memory() as peak:
+                took, _, rollouts = match.play(side, episodes)
+            seconds[side].append(took)
+            memory[side] = {"trainer_mib": round(peak.mib), "episodes_mib": round(peak.episodes_mib)}
+            slowest = max(sum(turn.seconds for turn in rollout.turns) for rollout in rollouts)
+    medians = {side: statistics.median(s) for side, s in seconds.items()}
+    bound = max(decoding, slowest + alone)
+    late = sum(turn.status.value == "timeout" for rollout in rollouts for turn in rollout.turns)
+    return {
+        "model": shape,
+        "episodes": episodes,
+        "turns": TURNS,
+        "calls": episodes * (TURNS - 1),
+        "calls_that_hang": late,
+        "seconds": {side: round(s, 2) for side, s in medians.items()},
+        "as_ready_times_as_fast_as_lock_step": round(medians["lock step"] / medians["as_ready"], 2),
+        "decoding_alone_s": round(decoding, 2),
+        "slowest_episode_s": round(slowest + alone, 2),
+        "bound_s": round(bound, 2),
+        "as_ready_over_bound": round(medians["as_ready"] / bound, 2),
+        "peak_memory": memory,
+        "rounds": rounds,
+        "threads": threads,
+        "load_average": [round(x, 2) for x in os.getloadavg()],
+    }
+
+
+def calls(processes: int = 256, repeats: int = 200) -> dict[str, Any]:
+    """What a call costs beside its tool."""
+    from rlhf_core.environments.episode import Episode
+    from rlhf_core.messages import ToolCall
+    from rlhf_core.models.config import ModelConfig
+    from rlhf_core.models.load import load_tokenizer
+    from rlhf_core.types import Prompt, PromptGroup
+
+    tokenizer = load_tokenizer(ModelConfig(path="pocket", chat_template="hermes"))
+    agent, _ = agent_of(tokenizer, {"workers": processes}, {})
+    question = {"role": "user", "content": "?"}
+    episodes = [Episode(PromptGroup(Prompt(str(n), (question,)), (1,), 1), 0, n, 100, 100) for n in range(processes)]
+    call = [ToolCall("wait", {}, "call00000")]
+
+    def timed(asked: list[Episode]) -> float:
+        began = time.perf_counter()
+        agent.answers.step([(episode, call) for episode in asked], 0)
+        return 1000 * (time.perf_counter() - began)
+
+    try:
+        first = timed(episodes[:1])
+        single = [timed(episodes[:1]) for _ in range(repeats)]
+        started = timed(episodes[1:])
+        together = [timed(episodes) / processes for _ in range(5)]
+        from rlhf_core.verifiers.worker_handle import descendants
+
+        held = sum(map(proportional_mib, descendants(os.getpid())))
+    finally:
+        agent.answers.release(episodes)
+        agent.close()
+    return {
+        "one_call_ms": round(statistics.median(single), 3),
+        "first_call_of_an_episode_ms": round(first, 2),
+        "processes": processes,
+        "start_of_each_ms": round(started / (processes - 1), 2),
+        "call_among_all_ms": round(statistics.median(together), 3),
+        "memory_of_all_mib": round(held),
+        "load_average": [round(x, 2) for x in os.getloadavg()],
+    }
+
+
+def prepared(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Run it with the environment's distribution installed."""
+    import sys
+
+    with tempfile.TemporaryDirectory() as folder:
+        install(Path(folder))
+        try:
+            return work()
+        finally:
+            sys.path.remove(folder)
+            sys.modules.pop("late_environment", None)
+
+
+def cases(rounds: int = 3) -> dict[str, Callable[[], Any]]:
+    """For ``python -m scripts.bench``."""
+    plays = {f"{n} episodes": partial(prepared, partial(contest, n, rounds)) for n in (64, 256)}
+    return {"calls": partial(prepared, calls), **plays}
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--episodes", type=int, action="append", help="default 64 and 256; 0 for the calls alone")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--model", default="llama-1m")
+    parser.add_argument("--threads", type=int, default=THREADS)
+    args = parser.parse_args()
+    print("calls", json.dumps(prepared(calls), indent=2), flush=True)
+    for n in args.episodes or (64, 256):
+        if n:
+            print(
+                json.dumps(prepared(partial(contest, n, args.rounds, args.model, args.threads)), indent=2), flush=True
+            )
+
+
+if __name__ == "__main__":
+    main()
