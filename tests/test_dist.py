@@ -69,7 +69,13 @@ def bin_folder(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def call(bin_folder: Path, *command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "RLHF_HOME")}
-    env |= {"RLHF_CACHE": str(cwd / "cache"), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    env |= {
+        "RLHF_REPORT": "1",
+        "RLHF_AUDIO": str(cwd / "sounds"),
+        "RLHF_CACHE": str(cwd / "cache"),
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
     return subprocess.run(
         [str(bin_folder / command[0]), *command[1:]], cwd=cwd, env=env, capture_output=True, text=True, check=False
     )
@@ -84,6 +90,23 @@ def test_the_main_command_runs_from_wheels_alone(bin_folder: Path, tmp_path: Pat
     assert out.returncode == 0, out.stderr
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "completed"
     assert list((tmp_path / "run" / "final").glob("*.safetensors"))
+
+
+SPEECH = (
+    "tts train --run-dir voice --count 2 --iterations 1 --jobs 1 --set threads=1 --set trainer.rollout_batch_size=8 "
+    "--set trainer.group_size=4 --set trainer.updates=1 --set trainer.pair_batch_size=2 --set trainer.eval_samples=0"
+)
+
+
+@pytest.mark.slow
+def test_the_embedded_voice_is_trained_and_measured_from_wheels_alone(bin_folder: Path, tmp_path: Path) -> None:
+    out = call(bin_folder, "rlhf", *SPEECH.split(), cwd=tmp_path)
+    assert out.returncode == 0, out.stderr
+    assert all(scorer in out.stdout for scorer in ("wer/wer", "dnsmos/p808", "dnsmos/ovrl"))
+    table = json.loads((tmp_path / "voice" / "speech.json").read_text())["table"]
+    assert all(row["missing"] == {"before": 0, "after": 0} for row in table.values())
+    assert (tmp_path / "voice" / "report.html").stat().st_size > 100_000
+    assert list((tmp_path / "voice" / "audio").glob("*.flac"))
 
 
 @pytest.mark.slow

@@ -174,6 +174,16 @@ class WerConfig(SpeechRewardConfig):
             raise ConfigError("reward 'wer' with whisper needs its checkpoint", fix="whisper=openai/whisper-base.en")
 
 
+class PhonesConfig(ComponentConfig):
+    """Negative phone error rate of the phones that a completion of ``pocket-voice`` names, against those of its text.
+
+    Reads the tokens and does not listen: what a recogniser hears (``wer``) stays an independent measure.
+    """
+
+    name: str = "phones"
+    component: ClassVar[str] = "rlhf_plugin_tts.phones:Phones"
+
+
 class DurationConfig(SpeechRewardConfig):
     """How far a clip's duration is from what its text takes: ``-|ln(seconds / expected)|``, 0 at best."""
 

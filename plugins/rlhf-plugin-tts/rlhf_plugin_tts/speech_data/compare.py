@@ -58,16 +58,16 @@ def measure(model: str, options: Mapping[str, Any]) -> dict[str, Any]:
         ModelError: a model does not speak.
         ConfigError: a scorer cannot run here; it is named before anything is sampled.
     """
-    from rlhf_plugin_tts.speech_data.unseen import UNSEEN, VALIDATION
+    from rlhf_plugin_tts.speech_data.unseen import UNSEEN
     from rlhf_plugin_tts.validate_cli import select
 
     names = options["names"] or REWARDS
     select(names, options["settings"], "", options["seed"])
-    texts = VALIDATION if options.get("split") == "validation" else UNSEEN
-    prompts = _prompts(texts[: options["count"]], options["description"])
+    prompts = prompts_of(options.get("texts") or UNSEEN[: options["count"]], options["description"])
     voices = {"after" if options["before"] else "voice": model}
     voices = {"before": options["before"], **voices} if options["before"] else voices
-    said = {which: _say(path, prompts, options) for which, path in voices.items()}
+    how = {name: options[name] for name in ("n", "seed", "max_tokens", "temperature")}
+    said = {which: speak(path, prompts, **how) for which, path in voices.items()}
     samples = [sample for voice in said.values() for sample in voice]
     size = len(samples) // len(said)
     places = {which: slice(i * size, (i + 1) * size) for i, which in enumerate(said)}
@@ -126,23 +126,31 @@ def _scores(
     return scores
 
 
-def _prompts(texts: Sequence[str], description: str) -> list[Prompt]:
+def prompts_of(texts: Sequence[str], description: str = "") -> list[Prompt]:
+    """Each sentence as a prompt, the voice described or left open."""
     from rlhf_core.api import Prompt
 
     turns = ({"role": "system", "content": description},) if description else ()
     return [Prompt(f"unseen/{n}", (*turns, {"role": "user", "content": text})) for n, text in enumerate(texts, 1)]
 
 
-def _say(model: str, prompts: Sequence[Prompt], options: Mapping[str, Any]) -> list[Sample]:
+def speak(
+    model: str, prompts: Sequence[Prompt], n: int, seed: int, max_tokens: int = 480, temperature: float = 1.0
+) -> list[Sample]:
+    """``n`` clips of each prompt, prompt by prompt.
+
+    Raises:
+        ModelError: the model does not speak.
+    """
     from rlhf_core.api import ModelConfig, ModelError, SamplingParams
     from rlhf_core.sdk import Formatter, load_sampler, open_registry, sample_completions
 
     policy, _ = load_sampler(open_registry(), ModelConfig(path=model))
     if Formatter(policy.tokenizer, "auto").modality is None:
         raise ModelError(f"'{model}' does not speak", why="its folder has no modality.json")
-    params = SamplingParams(max_tokens=options["max_tokens"], temperature=options["temperature"])
-    rollouts = sample_completions(policy, prompts, params, options["n"], options["seed"], "auto")
-    asked = [prompt for prompt in prompts for _ in range(options["n"])]
+    params = SamplingParams(max_tokens=max_tokens, temperature=temperature)
+    rollouts = sample_completions(policy, prompts, params, n, seed, "auto")
+    asked = [prompt for prompt in prompts for _ in range(n)]
     return [rollout.sample(prompt) for rollout, prompt in zip(rollouts, asked, strict=True)]
 
 

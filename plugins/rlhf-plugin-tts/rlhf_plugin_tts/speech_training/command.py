@@ -17,8 +17,8 @@ import click
 @click.option("--model", default="pocket-voice", show_default=True, metavar="M", help="Speech policy to begin with.")
 @click.option("--run-dir", type=click.Path(path_type=Path), default=Path("runs/speech"), show_default=True)
 @click.option("--algo", type=click.Choice(["iterative_dpo", "grpo"]), default="iterative_dpo", show_default=True)
-@click.option("--reward", metavar="NAME", help="Default: DNSMOS and words in equal parts, with guards.")
-@click.option("--iterations", type=click.IntRange(1), default=3, show_default=True, help="Of 240 clips each.")
+@click.option("--reward", metavar="NAME", help="Default: DNSMOS and the right phones in equal parts, with guards.")
+@click.option("--iterations", type=click.IntRange(1), default=3, show_default=True, help="Of 480 clips each.")
 @click.option(
     "--buffer",
     type=click.Choice(["fresh", "rolling2", "full"]),
@@ -106,7 +106,7 @@ def configuration(options: Mapping[str, Any], jobs: int) -> dict[str, Any]:
     reward = {"name": "random"} if options["random_labels"] else reward
     config = {
         "model": {"path": options["model"]},
-        "dataset": {"name": "speech"},
+        "dataset": {"name": "speech", "descriptions": True},
         "reward": reward,
         "trainer": {**trainer, "reward_workers": jobs},
         "seed": options["seed"],
