@@ -37,6 +37,7 @@ SMALL: dict[str, list[str]] = {
     "rlhf data generate": ["--dry-run"],
     "rlhf push": ["--dry-run"],
     "rlhf eval policies": ["--prompts", "4", "--max-tokens", "4"],
+    "rlhf eval agentbench_mini": ["--max-per-category", "1", "--set", "agent_settings.max_turn_tokens=4"],
     "rlhf eval": ["--limit", "2", "--max-tokens", "4"],
     "rlhf reward evaluate": ["--limit", "16"],
 }

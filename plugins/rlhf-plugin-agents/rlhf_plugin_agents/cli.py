@@ -68,6 +68,20 @@ def agentbench_mini(**options: Any) -> None:
     _run(("agentbench_mini", *options.pop("more")), options)
 
 
+@click.command()
+@agent_options
+def bfcl(**options: Any) -> None:
+    """Berkeley Function Calling Leaderboard, single turn: rlhf eval bfcl --data FOLDER."""
+    _run(("bfcl", *options.pop("more")), options)
+
+
+@click.command()
+@agent_options
+def tau_bench(**options: Any) -> None:
+    """tau-bench, retail: rlhf eval tau_bench --data FOLDER, or --replay FILE with published trajectories."""
+    _run(("tau_bench", *options.pop("more")), options)
+
+
 def _run(suites: tuple[str, ...], options: dict[str, Any]) -> None:
     from rlhf_core.sdk import emit_json, set_up_logging
     from rlhf_plugin_agents.commands import evaluate_all

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from rlhf_core.api import BuildContext, ConfigError
-from rlhf_core.sdk import component_of, context_of, open_registry, parse_settings, read_jsonl
+from rlhf_core.sdk import component_of, context_of, open_registry, parse_settings, read_jsonl, write_json
 from rlhf_plugin_agents.backends.config import BackendConfig, backend_of
 from rlhf_plugin_agents.compare import compare
+from rlhf_plugin_agents.folder import AgentFolder
 from rlhf_plugin_agents.harness import Job, Say, evaluate
+from rlhf_plugin_agents.report import report
 from rlhf_plugin_agents.suites.config import AgentSuiteConfig
 
 
@@ -34,14 +36,42 @@ def evaluate_all(suites: Sequence[str], options: Mapping[str, Any], say: Say) ->
     for job in jobs:
         job.suite.tasks(ctx)
     evaluations: list[dict[str, Any]] = []
-    for job in jobs:
+    published = [_published(job, options) for job in jobs]
+    for job, recording in zip(jobs, published):
         out: Path | None = options["out"]
         place = out if out is None or len(jobs) == 1 else out / f"{job.suite.name}-{job.agent.name}"
         if len(jobs) > 1:
             say(f"{job.suite.name}, {job.agent.name}")
-        folder, result = evaluate(job, ctx, place, options["workers"], say)
+        folder, result = recording(place) if recording else evaluate(job, ctx, place, options["workers"], say)
         evaluations.append({"suite": job.suite.name, "agent": job.agent.name, "folder": str(folder), **result})
     return {"evaluations": evaluations, "comparisons": _comparisons(evaluations)}
+
+
+def _published(job: Job, options: Mapping[str, Any]) -> Callable[[Path | None], tuple[Path, dict[str, Any]]] | None:
+    """For a recording in the form that tau-bench publishes: what judges it, instead of an agent."""
+    from rlhf_plugin_agents.suites.config import TauBench, folder_of
+    from rlhf_plugin_agents.suites.tau_replay import is_published, replayed
+
+    suite, path = job.suite, Path(options["replay"] or "").expanduser()
+    if not isinstance(suite, TauBench) or not is_published(path):
+        return None
+    rows = replayed(path, folder_of(suite), suite.split)
+
+    def judge(out: Path | None) -> tuple[Path, dict[str, Any]]:
+        folder = AgentFolder(out, job.settings([]))
+        folder.keep(rows)
+        agree = sum(r["value"] == r["published"] for r in rows)
+        result = report(rows, max(r["trial"] for r in rows) + 1)
+        result["recording"] = {
+            "trajectories": len(rows),
+            "same_reward": agree,
+            "differing_results": sum(len(r["differing"]) for r in rows),
+            "examples": [{"task": r["task"], **d} for r in rows for d in r["differing"]][:10],
+        }
+        write_json(folder.path / "report.json", result)
+        return folder.path, result
+
+    return judge
 
 
 def _comparisons(evaluations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
@@ -60,6 +60,13 @@ class AgentFolder:
     def rows(self) -> list[dict[str, Any]]:
         """All whole rows so far."""
         return list(read_jsonl(self.rows_path))
+
+    def keep(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write all rows at once."""
+        self.check()
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_json(self.path / "settings.json", self.settings)
+        write_text(self.rows_path, "".join(json.dumps(json_values(r), ensure_ascii=False) + "\n" for r in rows))
 
     @contextmanager
     def writing(self) -> Iterator[Any]:

@@ -22,6 +22,14 @@ def show(results: Mapping[str, Any]) -> None:
         click.echo(f"stopped by: {stops}")
         if "pass^k" in one:
             click.echo("pass^k: " + ", ".join(f"{k}: {_number(v)}" for k, v in one["pass^k"].items()))
+        if recording := one.get("recording"):
+            click.echo(
+                f"{recording['same_reward']} of {recording['trajectories']} have the published reward; "
+                f"{recording['differing_results']} results differ from the recording"
+            )
+            for d in recording["examples"]:
+                place = f"{d['task']}, call {d['call']} ({d['name']})"
+                click.echo(f"  {place}: {d['recorded']!r:.60} then, {d['result']!r:.60} now")
         if one["missing"]:
             click.echo(f"{one['missing']} without a verdict: the same command plays them again")
         click.echo(f"rows and report: {one['folder']}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 from rlhf_core.api import Message, Tool, ToolCall
 from rlhf_plugin_agents.agents.base import ANSWER_RULE, FINAL, HONESTY_RULE, Agent, Responder, final_answer, opening
@@ -18,7 +19,8 @@ TEXT_RULES = """You can use these tools:
 Write one step at a time:
 Thought: what you think
 Action: {{"name": "TOOL", "arguments": {{...}}}}
-Then stop; you are given the result as "Observation: ...". When you know the answer, write:
+There may be several actions, one below the other. Then stop. You are given the results as
+"Observation: ...". When you know the answer, write:
 Thought: what you think
 Final answer: the answer alone"""
 _INPUT = re.compile(r"\s*([A-Za-z_][\w.\-]*)\s*\n\s*Action Input:\s*")
@@ -61,11 +63,11 @@ class ReactAgent(Agent):
         reply = session.ask(messages, (), "text")
         text = str(reply.message.get("content") or "").split(OBSERVATION)[0].rstrip()
         messages.append({"role": "assistant", "content": text})
-        call = written_call(text, len(session.calls))
-        if call is None:
+        calls = written_calls(text, len(session.calls))
+        if not calls:
             return text
-        record = session.call(call)
-        messages.append({"role": "user", "content": f"{OBSERVATION} {record.result}"})
+        results = [session.call(call).result for call in calls]
+        messages.append({"role": "user", "content": "\n".join(f"{OBSERVATION} {result}" for result in results)})
         session.note(messages[-1])
         return None
 
@@ -105,6 +107,13 @@ def written_call(text: str, number: int = 0) -> ToolCall | None:
     except (ValueError, KeyError, TypeError) as error:
         return ToolCall("", {}, name, f'the action is no JSON of the form {{"name": ..., "arguments": ...}}: {error}')
     return ToolCall(tool, arguments, name)
+
+
+def written_calls(text: str, number: int = 0) -> list[ToolCall]:
+    """All calls of a text, in their order; what stands after a final answer is not read."""
+    starts = [m.start() for m in re.finditer(re.escape(ACTION), text.split(FINAL)[0])]
+    parts = [text[start:end] for start, end in pairwise([*starts, len(text)])]
+    return [call for i, part in enumerate(parts) if (call := written_call(part, number + i)) is not None]
 
 
 def call_in_text(name: str, arguments: object, thought: str = "") -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -110,3 +111,42 @@ class AgentBenchMini(AgentSuiteConfig):
         from rlhf_plugin_agents.suites.own import mini_rows, own_tasks
 
         return own_tasks(mini_rows(), ctx)
+
+
+class Bfcl(AgentSuiteConfig):
+    """Berkeley Function Calling Leaderboard, single turn, from its files: are the calls among the possible answers?"""
+
+    name: str = "bfcl"
+
+    def all_tasks(self, ctx: BuildContext) -> list[AgentTask]:
+        """The tasks of the files in the folder ``path``."""
+        from rlhf_plugin_agents.suites.bfcl import load
+
+        return load(folder_of(self))
+
+
+class TauBench(AgentSuiteConfig):
+    """tau-bench's retail domain, from its files: does the database end as the gold actions leave it?"""
+
+    name: str = "tau_bench"
+    agent_settings: dict[str, Any] = Field(default_factory=lambda: {"max_turns": 30, "max_calls": 40})
+    """As for every suite; episodes are long here, and 30 is what tau-bench allows."""
+    split: Literal["test", "dev", "train"] = "test"
+    """Which tasks."""
+
+    def all_tasks(self, ctx: BuildContext) -> list[AgentTask]:
+        """The tasks of the split."""
+        from rlhf_plugin_agents.suites.tau import load
+
+        return load(folder_of(self), self.split)
+
+
+def folder_of(suite: AgentSuiteConfig) -> Path:
+    """The folder of a suite that ships no rows.
+
+    Raises:
+        ConfigError: none is set.
+    """
+    if suite.path is None:
+        raise ConfigError(f"suite '{suite.name}' has no rows", fix="--data FOLDER with its published files")
+    return Path(suite.path).expanduser()

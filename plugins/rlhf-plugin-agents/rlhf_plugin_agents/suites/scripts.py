@@ -38,7 +38,7 @@ class Script:
             return _said(self.answer if self.plain and request.form != "text" else f"{FINAL} {self.answer}")
         todo = self.calls[done:] if self.together else self.calls[done : done + 1]
         if request.form == "text":
-            return _said(call_in_text(todo[0]["name"], todo[0]["arguments"], "one step further"))
+            return _said("\n".join(call_in_text(c["name"], c["arguments"], "one step further") for c in todo))
         return {"role": "assistant", "content": "", "tool_calls": [_call(c, done + i) for i, c in enumerate(todo)]}
 
     def _plan(self, request: ModelRequest) -> str:
@@ -53,7 +53,7 @@ class Script:
 def _made(request: ModelRequest) -> int:
     """Calls that the conversation holds already."""
     if request.form == "text":
-        return sum(str(m.get("content") or "").startswith(OBSERVATION) for m in request.messages)
+        return sum(str(m.get("content") or "").count(OBSERVATION) for m in request.messages if m["role"] == "user")
     return sum(m["role"] == "tool" for m in request.messages)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 
 from rlhf_core.api import BuildContext, Tool, ToolCall, ToolConfig, ToolError
+from rlhf_core.sdk import json_values
 from rlhf_plugin_agents.trajectory import CallRecord
 
 MAX_RESULT = 8000
@@ -47,24 +48,24 @@ class ToolBox:
 
     def call(self, call: ToolCall) -> CallRecord:
         """Answer one call."""
-        start = time.monotonic()
-        result, status = self._result(call)
+        start, arguments = time.monotonic(), json_values(call.arguments)
+        result, status = self._result(call, arguments)
         if len(result) > MAX_RESULT:
             result = f"{result[:MAX_RESULT]}\n[cut: {len(result)} characters]"
-        return CallRecord(call.name, dict(call.arguments), result, status, call.id, time.monotonic() - start)
+        return CallRecord(call.name, arguments, result, status, call.id, time.monotonic() - start)
 
-    def _result(self, call: ToolCall) -> tuple[str, str]:
+    def _result(self, call: ToolCall, arguments: Mapping[str, Any]) -> tuple[str, str]:
         if call.error:
             return f"Error: {call.error}", "error"
         validator = self._validators.get(call.name)
         if validator is None:
             return f"Error: there is no tool '{call.name}'; there are {', '.join(self._validators) or 'none'}", "error"
-        fault = next(iter(validator.iter_errors(dict(call.arguments))), None)
+        fault = next(iter(validator.iter_errors(arguments)), None)
         if fault is not None:
             place = ".".join(str(p) for p in fault.path)
             return f"Error: {place + ': ' if place else ''}{fault.message}", "error"
         try:
-            return self._answer(call.name, call.arguments), "ok"
+            return self._answer(call.name, arguments), "ok"
         except TaskDone as end:
             self.done = True
             return str(end), "ok"

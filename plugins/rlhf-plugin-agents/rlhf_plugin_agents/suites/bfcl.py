@@ -1,0 +1,152 @@
+"""Tasks of the Berkeley Function Calling Leaderboard, from its files."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.api import DatasetError, Tool
+from rlhf_plugin_agents.scorers import sequence_match
+from rlhf_plugin_agents.suites.bfcl_check import Answer, fault_in_calls
+from rlhf_plugin_agents.suites.scripts import Script
+from rlhf_plugin_agents.suites.task import AgentTask, Room, Verdict
+from rlhf_plugin_agents.tools.box import TaskDone, ToolBox
+from rlhf_plugin_agents.trajectory import AgentTrajectory
+
+CATEGORIES = {
+    "simple": "simple_python",
+    "multiple": "multiple",
+    "parallel": "parallel",
+    "parallel_multiple": "parallel_multiple",
+    "irrelevance": "irrelevance",
+}
+"""Category -> what its files are called."""
+JSON_TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": "string"}
+"""The leaderboard's names of types that JSON schema calls otherwise."""
+RULES = (
+    "Call the functions that the request needs, all of them at once. If none fits the request, call none and say so."
+)
+
+
+def load(folder: Path) -> list[AgentTask]:
+    """All tasks of a folder's files, as published (``.gz`` too); possible answers lie beside them or in a folder below.
+
+    Raises:
+        DatasetError: there are none, or a question has no possible answer.
+    """
+    if not folder.is_dir():
+        raise DatasetError(f"suite 'bfcl': there is no folder '{folder}'", fix="--data FOLDER with BFCL_v4_*.json")
+    tasks = [
+        task_of(row, category, answers)
+        for category, file in CATEGORIES.items()
+        for row, answers in read_category(folder, file)
+    ]
+    if not tasks:
+        known = ", ".join(f"BFCL_v4_{f}.json" for f in CATEGORIES.values())
+        raise DatasetError(f"there are no questions in '{folder}'", fix=f"put {known} (or .gz) there")
+    return tasks
+
+
+def read_category(folder: Path, file: str) -> list[tuple[dict[str, Any], Sequence[Answer]]]:
+    """The questions of one file, each with its possible answers.
+
+    Raises:
+        DatasetError: a question has none.
+    """
+    given = _rows(folder / "possible_answer", file) or _rows(folder, file, "possible_answer_")
+    answers = {row["id"]: row["ground_truth"] for row in given}
+    pairs: list[tuple[dict[str, Any], Sequence[Answer]]] = []
+    for row in _rows(folder, file):
+        if file != CATEGORIES["irrelevance"] and row["id"] not in answers:
+            raise DatasetError(
+                f"'{row['id']}' has no possible answer",
+                where=str(folder),
+                fix="put possible_answer_BFCL_*.json there, too",
+            )
+        pairs.append((row, answers.get(row["id"], ())))
+    return pairs
+
+
+def _rows(folder: Path, file: str, prefix: str = "") -> list[dict[str, Any]]:
+    for path in sorted(p for end in ("json", "json.gz") for p in folder.glob(f"{prefix}BFCL_v*_{file}.{end}")):
+        data = path.read_bytes()
+        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
+        try:
+            return [json.loads(line) for line in text.splitlines() if line.strip()]
+        except ValueError as error:
+            raise DatasetError(f"'{path}' is no file of JSON lines: {error}") from error
+    return []
+
+
+def offered(function: Mapping[str, Any]) -> Tool:
+    """A function as a tool: types as JSON schema has them, no dots in its name, which services refuse."""
+    name = str(function["name"]).replace(".", "_")
+    parameters = _schema(function["parameters"])
+    return {
+        "type": "function",
+        "function": {"name": name, "description": function["description"], "parameters": parameters},
+    }
+
+
+def _schema(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: JSON_TYPES.get(v, v) if k == "type" and isinstance(v, str) else _schema(v) for k, v in value.items()}
+    return [_schema(v) for v in value] if isinstance(value, list) else value
+
+
+def task_of(row: Mapping[str, Any], category: str, answers: Sequence[Answer]) -> AgentTask:
+    """One question as a task; its functions only say that they were called."""
+    functions = row["function"]
+    required = {f["name"]: f["parameters"].get("required", ()) for f in functions}
+    right = [
+        {"name": n.replace(".", "_"), "arguments": example(a, required.get(n, ()))}
+        for answer in answers
+        for n, a in answer.items()
+    ]
+    wrong = [{"name": offered(functions[0])["function"]["name"], "arguments": {"no_such_parameter": 1}}]
+
+    def open_room(seed: int) -> Room:
+        return Room(ToolBox([offered(f) for f in functions], _called, strict=False))
+
+    return AgentTask(
+        row["id"],
+        category,
+        tuple(row["question"][0]),
+        open_room,
+        lambda trajectory, room: judged(functions, answers, trajectory),
+        {
+            "oracle": Script(right, "None of the functions fits.", together=True),
+            "wrong": Script(wrong, "Done.", together=True),
+        },
+        system=RULES,
+    )
+
+
+def _called(name: str, arguments: Mapping[str, Any]) -> str:
+    raise TaskDone("called")
+
+
+def judged(functions: Sequence[Mapping[str, Any]], answers: Sequence[Answer], trajectory: AgentTrajectory) -> Verdict:
+    """The calls of the trajectory against the possible answers; without any answer, no call is wanted."""
+    names = {str(f["name"]).replace(".", "_"): str(f["name"]) for f in functions}
+    calls = [(names.get(c.name, c.name), c.arguments) for c in trajectory.calls]
+    fault = fault_in_calls(functions, calls, answers)
+    wanted = [n for answer in answers for n in answer]
+    process = sequence_match(sorted(n for n, _ in calls), sorted(wanted))
+    return Verdict(float(fault is None), fault is None, process, fault or "")
+
+
+def example(accepted: Mapping[str, Sequence[Any]], required: Sequence[str] = ()) -> dict[str, Any]:
+    """Arguments that are accepted: the first value of each parameter; what may be left out is, unless required."""
+    values = {k: [v for v in vs if v != ""] for k, vs in accepted.items() if "" not in vs or k in required}
+    return {k: _first(vs or [""]) for k, vs in values.items()}
+
+
+def _first(values: Sequence[Any]) -> Any:
+    value = values[0]
+    if isinstance(value, Mapping):
+        return example(value)
+    return [example(v) if isinstance(v, Mapping) else v for v in value] if isinstance(value, list) else value

@@ -1,0 +1,131 @@
+"""tau-bench retail: gold actions, changed ones, and recordings in the published form."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_core.api import DatasetError
+from rlhf_plugin_agents.backends.config import ScriptedConfig
+from rlhf_plugin_agents.harness import play_one
+from rlhf_plugin_agents.suites.config import TauBench
+from rlhf_plugin_agents.suites.retail import RetailStore
+from rlhf_plugin_agents.suites.tau import database, read, reward, scripted_user
+from rlhf_plugin_agents.suites.tau_replay import replayed
+
+
+@pytest.fixture(scope="module")
+def folder(test_data: Path) -> Path:
+    return test_data / "tau_bench_retail"
+
+
+@pytest.mark.parametrize("split", ["test", "dev"])
+def test_the_oracle_gets_every_task_and_who_is_always_wrong_none(split: Any, folder: Path, ctx: Any) -> None:
+    suite = TauBench(path=str(folder), split=split)
+    tasks = suite.tasks(ctx)
+    assert len(tasks) == {"test": 115, "dev": 20}[split]
+    tasks = tasks[::3]  # scripts/audit/tau_bench_gold.py plays all
+    for script, wanted in (("oracle", True), ("wrong", False)):
+        backend = ScriptedConfig(script=script).make(tasks, ctx)
+        rows = [play_one(suite.agent_config("react"), backend, t, 0, 0) for t in tasks]
+        assert [r["task"] for r in rows if r["right"] is not wanted] == []
+
+
+def test_a_dropped_action_costs_the_reward_unless_the_database_is_the_same(folder: Path) -> None:
+    """Of the first 25 tasks each action is left out once; databases are compared whole, not by their digest."""
+    same = other = 0
+    for task in read(folder, "retail_tasks_test.json")[:25]:
+        gold = _after(folder, task["actions"])
+        for n in range(len(task["actions"])):
+            store = _after(folder, [*task["actions"][:n], *task["actions"][n + 1 :]])
+            value, _ = reward(task, folder, store, [" ".join(task["outputs"])])
+            assert value == float(store.data == gold.data)
+            same, other = same + (value == 1.0), other + (value == 0.0)
+    assert same > 20
+    assert other > 20
+
+
+def test_outputs_must_be_said(folder: Path) -> None:
+    task = next(t for t in read(folder, "retail_tasks_test.json") if t["outputs"])
+    store = _after(folder, task["actions"])
+    assert reward(task, folder, store, [])[0] == 0.0
+    assert reward(task, folder, store, [f"It is {' and '.join(task['outputs'])}."]) == (1.0, "")
+
+
+def test_functions_refuse_as_published(folder: Path) -> None:
+    store = RetailStore(database(folder))
+    assert store.call("get_order_details", {"order_id": "#W0"}) == "Error: order not found"
+    assert store.call("no_such", {}) == "Unknown action no_such"
+    assert store.call("calculate", {"expression": "(2 + 3) * 1.125"}) == "5.62"
+    assert store.call("calculate", {"expression": "__import__('os')"}) == "Error: invalid characters in expression"
+    assert store.call("calculate", {"expression": "1 / 0"}) == "Error: division by zero"
+    assert "missing 1 required positional argument: 'email'" in store.call("find_user_id_by_email", {})
+    assert store.call("find_user_id_by_email", {}).startswith("Error: FindUserIdByEmail.invoke() missing")
+    assert store.digest == RetailStore(database(folder)).digest
+
+
+def test_the_scripted_user_says_yes_to_questions_and_leaves() -> None:
+    user = scripted_user()
+    assert user("Shall I?") == "Yes, please go ahead."
+    assert user("Done.") is None
+    assert [user("And?") for _ in range(9)].count(None) == 4
+
+
+def _after(folder: Path, actions: Any) -> RetailStore:
+    store = RetailStore(database(folder))
+    for action in actions:
+        store.call(action["name"], action["kwargs"])
+    return store
+
+
+def recording(folder: Path, number: int) -> dict[str, Any]:
+    """The gold actions of a task, written as tau-bench publishes trajectories."""
+    task, store = read(folder, "retail_tasks_test.json")[number], RetailStore(database(folder))
+    messages: list[dict[str, Any]] = [{"role": "system", "content": "policy"}, {"role": "user", "content": "Hello"}]
+    for n, action in enumerate(task["actions"]):
+        call = {
+            "id": f"c{n}",
+            "type": "function",
+            "function": {"name": action["name"], "arguments": json.dumps(action["kwargs"])},
+        }
+        messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        result = store.call(action["name"], action["kwargs"])
+        messages.append({"role": "tool", "tool_call_id": f"c{n}", "name": action["name"], "content": result})
+    messages.append({"role": "assistant", "content": f"Done. {' '.join(task['outputs'])}"})
+    messages.append({"role": "user", "content": "###STOP###"})
+    return {"task_id": number, "reward": 1.0, "info": {}, "traj": messages, "trial": 0}
+
+
+def test_a_recording_is_judged_and_every_differing_result_named(folder: Path, rlhf: Any) -> None:
+    rows = [recording(folder, n) for n in range(4)]
+    rows[2]["traj"][3]["content"] = "somebody_else"
+    del rows[3]["traj"][-4:-2]  # the last action, which changes the database
+    Path("published.json").write_text(json.dumps(rows))
+    done = rlhf("eval", "tau_bench", "--data", folder, "--replay", "published.json", "--json")
+    assert done.code == 0, done.err
+    (one,) = json.loads(done.out)["evaluations"]
+    assert one["right"]["value"] == 0.75
+    assert one["recording"]["same_reward"] == 3
+    assert one["recording"]["differing_results"] == 1
+    (example,) = one["recording"]["examples"]
+    assert (example["task"], example["call"], example["recorded"]) == ("test/2", 1, "somebody_else")
+    shown = rlhf("eval", "tau_bench", "--data", folder, "--replay", "published.json")
+    assert "3 of 4 have the published reward; 1 results differ" in shown.out
+
+
+def test_bad_recordings_and_folders_are_refused(folder: Path, tmp_path: Path, rlhf: Any) -> None:
+    path = tmp_path / "p.json"
+    for rows, message in (
+        ([{"task_id": 1}], "has no reward"),
+        ([{**recording(folder, 0), "task_id": 999}], "no task 999"),
+    ):
+        path.write_text(json.dumps(rows))
+        with pytest.raises(DatasetError, match=message):
+            replayed(path, folder, "test")
+    done = rlhf("eval", "tau_bench", "--data", tmp_path, "--backend", "scripted")
+    assert (done.code, "there is no 'retail_tools.json'" in done.err) == (2, True)
+    done = rlhf("eval", "tau_bench", "--backend", "scripted")
+    assert (done.code, "has no rows" in done.err) == (2, True)
