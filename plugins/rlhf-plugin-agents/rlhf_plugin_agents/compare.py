@@ -58,7 +58,8 @@ def wilcoxon(difference_P: np.ndarray[Any, Any]) -> float | None:
     from scipy import stats
 
     changed = difference_P[np.abs(difference_P) > 1e-12]
-    return float(stats.wilcoxon(changed).pvalue) if len(changed) else None
+    result: Any = stats.wilcoxon(changed) if len(changed) else None
+    return None if result is None else float(result.pvalue)
 
 
 def _by_task(rows: Sequence[Row]) -> dict[str, list[Row]]:
