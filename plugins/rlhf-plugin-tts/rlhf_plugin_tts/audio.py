@@ -65,7 +65,9 @@ def read_clip(source: Sample | str | Path, most_seconds: float = MOST_SECONDS) -
     try:
         with soundfile.SoundFile(str(path)) as file:
             if file.frames > most_seconds * file.samplerate:
-                raise ClipError(f"'{path}' lasts {file.frames / file.samplerate:.0f} s, more than {most_seconds:g}")
+                setting = "" if most_seconds == MOST_SECONDS else ", the setting max_seconds"
+                lasts = f"lasts {file.frames / file.samplerate:.0f} s, more than {most_seconds:g}{setting}"
+                raise ClipError(f"'{path}' {lasts}")
             frames_NC: Any = file.read(dtype="float32", always_2d=True)
             rate = int(file.samplerate)
     except (soundfile.SoundFileError, OSError, RuntimeError, ValueError, MemoryError) as error:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 
 from rlhf_core.api import Sample, Score, ScoreStatus
 from rlhf_plugin_tts.audio import Clip, ClipError, read_clip
 
+log = logging.getLogger("rlhf.tts")
+HEARD = 16_000
+"""Sample rate at which every reward listens; clips of other rates are resampled."""
 LEAST_SECONDS = 0.1
 QUIET = 1e-5
 """A clip whose loudest sample is below it (-100 dB) is silent."""
@@ -23,8 +28,12 @@ class ClipReward:
         hears_silence: a silent clip has a score too.
     """
 
+    resamples: ClassVar[bool] = True
+    """Whether it hears clips at 16 kHz, whatever their rate."""
+
     def __init__(self, max_seconds: float, *, hears_silence: bool = False) -> None:
         self.max_seconds, self.hears_silence = max_seconds, hears_silence
+        self._rates: set[int] = set()
 
     def measure(self, clip: Clip, sample: Sample) -> tuple[float, Mapping[str, float]]:
         """(value, parts) of one clip.
@@ -41,6 +50,7 @@ class ClipReward:
     def _score(self, sample: Sample) -> Score:
         try:
             clip = read_clip(sample, self.max_seconds)
+            self._say_rate(clip.rate)
             check_clip(clip, silence=self.hears_silence)
             value, parts = self.measure(clip, sample)
         except ClipError as error:
@@ -50,6 +60,21 @@ class ClipReward:
         if not math.isfinite(value):
             return Score.failed(ScoreStatus.ERROR, f"the scorer returned {value}")
         return Score(float(value), {k: float(v) for k, v in parts.items() if math.isfinite(v)})
+
+    def _say_rate(self, rate: int) -> None:
+        """Say once what a reward cannot hear, or hears nothing of."""
+        if rate in self._rates or not self.resamples:
+            return
+        self._rates.add(rate)
+        name = type(self).__name__
+        if rate < HEARD:
+            log.warning(
+                "%s: clips of %d Hz are resampled to %d Hz; above %g kHz they hold nothing, which lowers scores of "
+                "quality: compare with clips of one sample rate only",
+                *(name, rate, HEARD, rate / 2000),
+            )
+        elif rate > HEARD:
+            log.info("%s: clips of %d Hz are resampled to %d Hz: it hears up to 8 kHz", name, rate, HEARD)
 
 
 def check_clip(clip: Clip, *, silence: bool = False) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
@@ -85,6 +86,15 @@ class AcousticProxyConfig(SpeechRewardConfig):
     pitch: Literal["autocorrelation", "praat"] = "autocorrelation"
     """Pitch tracker; ``praat`` needs the extra of that name (GPL-3.0)."""
 
+    @field_validator("weights")
+    @classmethod
+    def _finite(cls, value: dict[str, float]) -> dict[str, float]:
+        if bad := next((name for name, weight in value.items() if not math.isfinite(weight)), None):
+            raise ConfigError(f"the weight of '{bad}' is no finite number", fix="give a number, 0 to leave it out")
+        if not any(value.values()):
+            raise ConfigError("all weights are 0, so that every clip would have the same score", fix="give one another")
+        return value
+
     @field_validator("weights", "scales")
     @classmethod
     def _known(cls, value: dict[str, Any]) -> dict[str, Any]:
@@ -94,8 +104,12 @@ class AcousticProxyConfig(SpeechRewardConfig):
     @field_validator("scales")
     @classmethod
     def _positive(cls, value: dict[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
-        if bad := next((name for name, (_, std) in value.items() if not std > 0), None):
-            raise ConfigError(f"the standard deviation of '{bad}' is not positive", fix="give [mean, std]")
+        if bad := next(
+            (n for n, (mean, std) in value.items() if not (math.isfinite(mean) and 0 < std < math.inf)), None
+        ):
+            raise ConfigError(
+                f"the scale of '{bad}' is no mean and positive standard deviation", fix="give [mean, std]"
+            )
         return value
 
     def preflight(self, ctx: BuildContext) -> None:

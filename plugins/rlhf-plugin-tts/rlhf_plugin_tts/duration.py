@@ -9,6 +9,7 @@ from rlhf_core.api import Sample
 from rlhf_plugin_tts.audio import Clip, ClipError
 from rlhf_plugin_tts.clip_reward import ClipReward, spoken_text
 from rlhf_plugin_tts.config import DurationConfig
+from rlhf_plugin_tts.pocket_voice.numbers import spell_numbers
 
 
 class Duration(ClipReward):
@@ -17,6 +18,8 @@ class Duration(ClipReward):
     Args:
         config: the rate.
     """
+
+    resamples = False
 
     def __init__(self, config: DurationConfig) -> None:
         super().__init__(config.max_seconds, hears_silence=True)
@@ -28,7 +31,7 @@ class Duration(ClipReward):
         Raises:
             ClipError: the text has no letter.
         """
-        characters = sum(c.isalnum() for c in spoken_text(sample))
+        characters = sum(c.isalnum() for c in spell_numbers(spoken_text(sample)))
         if not characters:
             raise ClipError("the prompt has no letter to be spoken")
         expected = self.config.pause_seconds + characters / self.config.characters_per_second

@@ -8,11 +8,19 @@ from typing import Any
 from rlhf_core.api import BuildContext, Sample, Score, ScoreStatus
 from rlhf_core.sdk import score_samples
 from rlhf_plugin_composite.reward import CompositeReward, build_composite, keeps_state
-from rlhf_plugin_tts.audio import ClipError, read_clip
+from rlhf_plugin_tts.audio import MOST_SECONDS, ClipError, read_clip
 from rlhf_plugin_tts.duration import Duration
 from rlhf_plugin_tts.features import silence_fraction
 from rlhf_plugin_tts.guard_config import GuardedConfig, GuardSettings, SpeechConfig
 from rlhf_plugin_tts.wer import Wer
+
+
+class Unmeasured(Exception):
+    """A limit cannot be measured; ``status`` is the score's."""
+
+    def __init__(self, why: str, status: ScoreStatus) -> None:
+        super().__init__(why)
+        self.status = status
 
 
 class Guarded:
@@ -28,8 +36,11 @@ class Guarded:
 
     def __init__(self, reward: Any, guards: GuardSettings) -> None:
         self.reward, self.guards = reward, guards
-        self._wer = None if guards.most_wer is None else Wer(guards.wer)
-        self._duration = None if guards.most_duration_error is None else Duration(guards.duration)
+        whole = {"max_seconds": MOST_SECONDS}  # a limit holds for every clip that the reward scores
+        self._wer = None if guards.most_wer is None else Wer(guards.wer.model_copy(update=whole))
+        self._duration = (
+            None if guards.most_duration_error is None else Duration(guards.duration.model_copy(update=whole))
+        )
 
     def score(self, samples: Sequence[Sample]) -> list[Score]:
         """One score per sample."""
@@ -39,7 +50,10 @@ class Guarded:
     def _guarded(self, score: Score, sample: Sample) -> Score:
         if score.value is None:
             return score
-        measured = self.measure(sample)
+        try:
+            measured = self.measure(sample)
+        except Unmeasured as error:  # a limit that nobody could look at does not hold
+            return Score.failed(error.status, str(error))
         broken = [name for name, (value, most) in measured.items() if value > most]
         parts = {**score.parts, **{f"guard/{n}": v for n, (v, _) in measured.items()}, "guard/broken": len(broken)}
         if broken and self.guards.action == "status":
@@ -48,12 +62,16 @@ class Guarded:
         return Score(score.value - self.guards.penalty * len(broken), parts, score.status, score.detail)
 
     def measure(self, sample: Sample) -> dict[str, tuple[float, float]]:
-        """Limit -> (what was measured, the most that is allowed); a clip that cannot be read has none."""
+        """Limit -> (what was measured, the most that is allowed).
+
+        Raises:
+            Unmeasured: the clip cannot be read, or a limit cannot be measured on it.
+        """
         guards, measured = self.guards, {}
         try:
             clip = read_clip(sample)
-        except ClipError:
-            return {}
+        except ClipError as error:
+            raise Unmeasured(str(error), ScoreStatus.MISSING) from error
         if guards.most_clipping is not None:
             measured["clipping"] = (clip.clipped, guards.most_clipping)
         if guards.most_silence is not None:
@@ -65,8 +83,9 @@ class Guarded:
             if reward is None or most is None:
                 continue
             (score,) = reward.score([sample])
-            if score.value is not None:
-                measured[name] = (score.parts["wer"] if name == "wer" else -score.value, most)
+            if score.value is None:
+                raise Unmeasured(f"the limit on '{name}' cannot be looked at: {score.detail}", score.status)
+            measured[name] = (score.parts["wer"] if name == "wer" else -score.value, most)
         return measured
 
     def close(self) -> None:

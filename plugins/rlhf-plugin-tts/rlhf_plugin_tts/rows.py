@@ -117,12 +117,14 @@ def read_audio_pairs(file: str) -> list[AudioPair]:
 
 def digest(path: Path) -> str:
     """What a clip is told apart by: its content, not its name."""
-    if path not in _digests:
-        _digests[path] = hashlib.sha256(path.read_bytes()).hexdigest()
-    return _digests[path]
+    status = path.stat()
+    key = (path, status.st_size, status.st_mtime_ns)
+    if key not in _digests:
+        _digests[key] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return _digests[key]
 
 
-_digests: dict[Path, str] = {}
+_digests: dict[tuple[Path, int, int], str] = {}
 
 
 def sample_of(clip: RatedClip) -> Sample:

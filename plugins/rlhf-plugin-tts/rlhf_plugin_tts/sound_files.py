@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import tempfile
 from collections.abc import Callable
@@ -40,15 +41,21 @@ class SoundFiles:
         import soundfile
 
         file = self.folder / f"{name}.flac"
-        if not file.is_file():
+        try:
+            content = file.read_bytes()
+            os.utime(file)  # in use again: not among the oldest
+            with soundfile.SoundFile(io.BytesIO(content)) as sound:
+                seconds = sound.frames / sound.samplerate
+        except (OSError, soundfile.SoundFileError):  # not there, removed by another run a moment ago, or damaged
             self.folder.mkdir(parents=True, exist_ok=True)
+            made = io.BytesIO()
+            wave = make()
+            soundfile.write(made, wave, rate, format="FLAC", subtype="PCM_16")
+            content, seconds = made.getvalue(), len(wave) / rate
             aside = file.with_suffix(f".{os.getpid()}.part")
-            soundfile.write(aside, make(), rate, format="FLAC", subtype="PCM_16")
+            aside.write_bytes(content)
             os.replace(aside, file)
             self._bound()
-        content = file.read_bytes()
-        with soundfile.SoundFile(str(file)) as sound:
-            seconds = sound.frames / sound.samplerate
         digest = hashlib.sha256(content).hexdigest()
         return Media("audio", str(file), digest, "audio/flac", sample_rate=rate, seconds=round(seconds, 4))
 

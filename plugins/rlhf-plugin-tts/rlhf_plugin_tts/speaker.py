@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rlhf_core.api import ConfigError, ModelError, Sample
 from rlhf_plugin_tts.audio import Clip, ClipError, read_clip
-from rlhf_plugin_tts.clip_reward import ClipReward
+from rlhf_plugin_tts.clip_reward import ClipReward, check_clip
 from rlhf_plugin_tts.config import SpeakerSimilarityConfig
 
 RATE = 16000
@@ -62,7 +62,9 @@ class SpeakerSimilarity(ClipReward):
         return float(torch.cosine_similarity(self._embed(clip), self._of_file(file), dim=0)), {}
 
     def _embed_file(self, file: str) -> Tensor:
-        return self._embed(read_clip(Path(file), self.max_seconds))
+        clip = read_clip(Path(file), self.max_seconds)
+        check_clip(clip)
+        return self._embed(clip)
 
     @torch.inference_mode()
     def _embed(self, clip: Clip) -> Tensor:

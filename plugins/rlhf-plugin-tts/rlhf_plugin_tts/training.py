@@ -95,7 +95,7 @@ def train_head(pairs_P2F: Tensor, settings: HeadSettings) -> Head:
             pairs_P2F = torch.where(turned[:, None, None], pairs_P2F.flip(1), pairs_P2F)
         head = Head(width, settings.hidden, settings.dropout)
         flat = pairs_P2F.reshape(-1, width)
-        head.load_state_dict({**head.state_dict(), "mean": flat.mean(dim=0), "std": flat.std(dim=0).clamp_min(1e-6)})
+        head.load_state_dict({**head.state_dict(), "mean": flat.mean(dim=0), "std": spread(flat)})
         optimizer = torch.optim.AdamW(head.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
         head.train()
         for _ in range(settings.epochs):
@@ -106,6 +106,14 @@ def train_head(pairs_P2F: Tensor, settings: HeadSettings) -> Head:
                 loss.backward()
                 optimizer.step()
         return head.eval()
+
+
+def spread(vectors_NF: Tensor) -> Tensor:
+    """Standard deviation of each column; infinite where it is constant, so that a value that training never saw to
+    vary counts nothing, instead of the most that it could."""
+    std_F = vectors_NF.std(dim=0)
+    least_F = 1e-5 * vectors_NF.abs().mean(dim=0) + 1e-9
+    return torch.where(std_F > least_F, std_F, torch.full_like(std_F, torch.inf))
 
 
 def accuracy(head: Head, pairs_P2F: Tensor, groups: Sequence[str], seed: int = 0) -> dict[str, Any]:

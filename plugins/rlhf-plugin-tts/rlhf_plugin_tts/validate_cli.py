@@ -159,7 +159,8 @@ def measure_columns(
         columns[label] = np.array([np.nan if s.value is None else s.value for s in scores], float)
         for part in sorted({part for score in scores for part in score.parts}):
             values = np.array([s.parts.get(part, np.nan) for s in scores], float)
-            if not np.array_equal(values, columns[label], equal_nan=True) and part not in columns:
+            known = (columns[name] for name in (label, part) if name in columns)
+            if not any(np.array_equal(values, column, equal_nan=True) for column in known):
                 columns[f"{label}/{part}"] = values
     return columns
 

@@ -14,6 +14,7 @@ from rlhf_core.api import ModelError, Sample
 from rlhf_plugin_tts.audio import Clip, ClipError
 from rlhf_plugin_tts.clip_reward import ClipReward, spoken_text
 from rlhf_plugin_tts.config import WerConfig
+from rlhf_plugin_tts.pocket_voice.numbers import spell_numbers
 
 RATE = 16000
 
@@ -60,13 +61,13 @@ def error_rates(reference: str, heard: str) -> tuple[float, float]:
 
 
 def normalised(text: str) -> str:
-    """Lower case words without punctuation.
+    """Lower case words without punctuation, numbers in words, since they are said in words.
 
     Example:
         >>> normalised("Don't panic -- it's 5 o’clock!")
-        "don't panic it's 5 o'clock"
+        "don't panic it's five o'clock"
     """
-    plain = unicodedata.normalize("NFKC", text).replace("’", "'").lower()
+    plain = spell_numbers(unicodedata.normalize("NFKC", text)).replace("’", "'").lower()
     return " ".join(re.findall(r"[^\W_]+(?:'[^\W_]+)*", plain))
 
 

@@ -87,6 +87,20 @@ def test_several_codebooks_lie_one_after_the_other(tmp_path: Path) -> None:
     assert modality.media(ids)[0].seconds == pytest.approx(2 * 64 / 4000, rel=0.3)
 
 
+def test_codecs_that_differ_in_their_weights_alone_do_not_share_sounds(tmp_path: Path) -> None:
+    """Sounds are kept by name for all runs of a user."""
+    voice, paths = make(tmp_path), set()
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        codec: Any = untrained_codec("dac")
+        for weight in codec.parameters():
+            weight.data += 0.01 * torch.randn_like(weight)
+        codec.save_pretrained(next(p.parent for p in voice.rglob("config.json") if p.parent != voice))
+        modality: Any = Formatter(load_policy(ModelConfig(path=str(voice))).tokenizer, "auto").modality
+        paths.add(modality.media([int(i) for i in list(modality.number_of)[:8]])[0].path)
+    assert len(paths) == 2
+
+
 def test_codes_by_offset_are_those_by_name(tmp_path: Path) -> None:
     named = load_policy(ModelConfig(path=str(make(tmp_path))))
     first = named.tokenizer.convert_tokens_to_ids("<|s_0|>")

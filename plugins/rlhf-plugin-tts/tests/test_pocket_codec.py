@@ -16,7 +16,7 @@ from rlhf_plugin_tts.pocket_voice.codec import (
     frames_of,
     tokens_of,
 )
-from rlhf_plugin_tts.pocket_voice.frontend import phones_of, prompt_text
+from rlhf_plugin_tts.pocket_voice.frontend import phones_of, prompt_text, words_of
 from rlhf_plugin_tts.pocket_voice.numbers import spell_numbers
 from rlhf_plugin_tts.pocket_voice.vocoder import synthesise
 
@@ -93,6 +93,17 @@ def test_tokens_give_the_frames_back_and_any_sequence_is_sound() -> None:
 def test_numbers_are_read() -> None:
     assert " ".join(spell_numbers("$3.50 at 7%").split()) == "three point five zero dollars at seven percent"
     assert " ".join(spell_numbers("1,042 and 007").split()) == "one thousand forty two and zero zero seven"
+    read = " ".join(spell_numbers("-5 on the 42nd, 12th, 3-4").split())
+    assert read == "minus five on the forty second , twelfth , three - four"
+
+
+def test_no_sign_is_left_out_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    assert words_of("½ cup, x²") == ["one", "two", "cup", ",", "x", "two"]
+    assert len(caplog.records) == 1
+    assert words_of("Fine (really) - it's 'so'.") == ["fine", "really", "it's", "so", "."]
+    assert len(caplog.records) == 1
+    words_of("1 + 1 = 2 #sums 🙂")
+    assert caplog.messages[-1] == "text: '#+=🙂' is not spoken"
 
 
 def test_a_prompt_is_styles_and_phones() -> None:

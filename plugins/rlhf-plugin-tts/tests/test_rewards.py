@@ -9,18 +9,21 @@ import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import soundfile
 
-from rlhf_core.api import ConfigError, Prompt, Sample, ScoreStatus
+from rlhf_core.api import ConfigError, Prompt, Sample, Score, ScoreStatus
 from rlhf_core.sdk import Registry
 from rlhf_core.testing import make_context
 from rlhf_plugin_tts import config as configs
 from rlhf_plugin_tts.audio import clip_of, read_clip
 from rlhf_plugin_tts.duration import Duration
+from rlhf_plugin_tts.guard_config import GuardSettings
+from rlhf_plugin_tts.guards import guard
 from rlhf_plugin_tts.wer import error_rates, normalised
 
 RATE = 16000
@@ -108,13 +111,16 @@ def test_word_errors_of_real_speech(test_data: Path, spoken: Speak) -> None:
 
 
 def test_words_are_compared_without_case_and_punctuation() -> None:
-    assert normalised("Don't PANIC -- it’s 5 o’clock!") == "don't panic it's 5 o'clock"
+    assert normalised("Don't PANIC -- it’s 5 o’clock!") == "don't panic it's five o'clock"
+    assert error_rates(normalised("Room 404"), normalised("room four hundred four"))[0] == 0.0
     assert error_rates("one two three four", "one too three") == (0.5, pytest.approx(6 / 18, abs=0.2))
     assert error_rates("one two", "") == (1.0, 1.0)
 
 
 def test_duration_is_relative_to_the_text(voice: Voice, spoken: Speak) -> None:
     reward = Duration(configs.DurationConfig(characters_per_second=10, pause_seconds=0))
+    read, said = reward.score([spoken(voice("b.wav", seconds=2), text) for text in ("40", "forty")])
+    assert read.value == said.value
     fitting, doubled = reward.score([spoken(voice("a.wav", seconds=2), "x" * n) for n in (20, 10)])
     assert fitting.value == pytest.approx(0.0, abs=1e-6)
     assert doubled.value == pytest.approx(-math.log(2), abs=1e-6)
@@ -210,6 +216,37 @@ def test_a_guard_penalises_or_gates_what_breaks_it(tmp_path: Path, voice: Voice,
     assert slow.parts["guard/broken"] == 1
     (heard,) = build("guarded", of=inner, guards={"most_wer": 0.5}).score([spoken(voice("a.wav"), "eleven words")])
     assert heard.parts["guard/wer"] > 0.5
+
+
+def test_a_limit_that_cannot_be_looked_at_does_not_hold(tmp_path: Path, spoken: Speak) -> None:
+    """A clip longer than what the recogniser and the duration take by default, and a text of no letters."""
+    soundfile.write(tmp_path / "long.wav", 0.1 * np.sin(np.arange(100 * 8000) / 10), 8000)
+    inner, limits = {"name": "duration", "max_seconds": 600}, {"most_silence": None, "most_duration_error": 0.5}
+    (score,) = build("guarded", of=inner, guards=limits).score([spoken(tmp_path / "long.wav", "x" * 14)])
+    assert score.parts["guard/broken"] == 1
+    whatever = guard(SimpleNamespace(score=lambda samples: [Score(1.0) for _ in samples]), GuardSettings())
+    (unread,) = whatever.score([spoken(tmp_path / "none.wav")])
+    (unsaid,) = whatever.score([spoken(tmp_path / "long.wav", "...")])
+    assert [unread.status, unsaid.status] == [ScoreStatus.MISSING] * 2
+    assert "the limit on 'duration' cannot be looked at" in unsaid.detail
+
+
+def test_weights_that_say_nothing_are_refused() -> None:
+    for weights, words in (({"hnr": 0.0}, "all weights are 0"), ({"hnr": math.nan}, "no finite number")):
+        with pytest.raises(Exception, match=words):
+            build("acoustic_proxy", weights=weights)
+    for scale in ((0.0, math.inf), (math.nan, 1.0), (0.0, 0.0)):
+        with pytest.raises(Exception, match="no mean and positive"):
+            build("acoustic_proxy", scales={"hnr": scale})
+
+
+def test_a_low_sample_rate_is_told_once(voice: Voice, spoken: Speak, caplog: pytest.LogCaptureFixture) -> None:
+    samples = [spoken(voice(f"{n}.wav", rate=8000, seconds=0.3)) for n in range(2)]
+    for name in ("duration", "acoustic_proxy"):
+        build(name).score([*samples, spoken(voice("usual.wav", seconds=0.3))])
+    assert [record.getMessage().split(";")[0] for record in caplog.records if "resampled" in record.message] == [
+        "AcousticProxy: clips of 8000 Hz are resampled to 16000 Hz"
+    ]
 
 
 def test_the_default_composite_sums_z_scores(test_data: Path, spoken: Speak) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import os
 import re
 from dataclasses import asdict
 from difflib import SequenceMatcher
@@ -231,3 +232,8 @@ def test_the_same_sound_is_written_once(tmp_path: Path) -> None:
     first = sounds.keep("a", lambda: np.zeros(160), 16_000)
     assert sounds.keep("a", lambda: np.ones(9), 16_000) == first
     assert soundfile.info(first.path).frames == 160
+    os.utime(first.path, (1, 1))
+    sounds.keep("a", lambda: np.ones(9), 16_000)
+    assert Path(first.path).stat().st_mtime > 1  # in use: not the next to go
+    Path(first.path).write_bytes(b"fLaC of a process that was killed")
+    assert sounds.keep("a", lambda: np.zeros(160), 16_000) == first

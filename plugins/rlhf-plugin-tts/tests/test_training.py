@@ -67,6 +67,21 @@ def test_labels_by_chance_teach_little() -> None:
     assert abs(margins[1]) < 0.3
 
 
+def test_a_value_that_never_varied_in_training_counts_nothing() -> None:
+    import torch
+
+    from rlhf_plugin_tts.training import HeadSettings, train_head
+
+    pairs = torch.randn(40, 2, 3, generator=torch.Generator().manual_seed(0))
+    pairs[:, :, 1] = 0.7
+    head = train_head(pairs, HeadSettings(epochs=1))
+    usual, odd = torch.zeros(1, 3), torch.tensor([[0.0, 0.9, 0.0]])
+    usual[0, 1] = 0.7
+    with torch.inference_mode():
+        assert head(usual) == head(odd)
+        assert head(usual) != head(usual + torch.tensor([[1.0, 0.0, 0.0]]))
+
+
 def test_a_clip_in_training_and_test_is_refused(rlhf: Any, pairs_file: Path, tmp_path: Path) -> None:
     shared = tmp_path / "shared.jsonl"
     shared.write_text("\n".join(pairs_file.read_text().splitlines()[:2]) + "\n")

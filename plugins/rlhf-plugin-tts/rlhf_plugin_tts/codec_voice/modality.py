@@ -39,7 +39,8 @@ class CodecVoice:
         marks = (getattr(tokenizer, "added_tokens_decoder", None) or {}).values()
         self._marks = {mark.content for mark in marks if mark.content.strip()}
         config = (self.codec.place / "config.json").read_bytes()
-        weights = sorted((f.name, f.stat().st_size) for f in self.codec.place.glob("*.safetensors"))
+        files = sorted(self.codec.place.glob("*.safetensors"))  # another training of the same codec sounds otherwise
+        weights = [(f.name, hashlib.sha256(f.read_bytes()).hexdigest()) for f in files]
         described = f"{self.description.codebooks} {self.codec.size} {weights}".encode()
         self._digest = hashlib.sha256(config + described).hexdigest()[:16]
 

@@ -36,6 +36,8 @@ LIKE = {
     "rough": "rough hoarse noisy",
     "plain": "plain normal neutral natural default",
 }
+SAID = ",;:.!?'\"()-"
+"""Signs that are pauses, join words, or need no sound."""
 MOST_PHONES = 120
 """About ten seconds of speech."""
 _STYLE_OF = {word: style for style, words in LIKE.items() for word in words.split()}
@@ -50,7 +52,8 @@ def words_of(text: str, where: str = "text") -> list[str]:
     Raises:
         DatasetError: there is nothing to say, or letters of a script that the voice does not know.
     """
-    plain = unicodedata.normalize("NFKD", spell_numbers(text.translate(_QUOTES)))
+    plain = unicodedata.normalize("NFKC", text.translate(_QUOTES))  # first: a fraction's digits are numbers too
+    plain = unicodedata.normalize("NFKD", spell_numbers(plain))
     plain = "".join(c for c in plain if not unicodedata.combining(c))
     foreign = sorted({c for c in plain if c.isalpha() and not c.isascii()})
     if foreign:
@@ -60,7 +63,7 @@ def words_of(text: str, where: str = "text") -> list[str]:
             why="pocket-voice speaks English in Latin letters only",
             fix="write it in Latin letters, leave the row out, or use a model of that language",
         )
-    silent = sorted({c for c in plain if not c.isascii()})
+    silent = sorted({c for c in plain if not (c.isalpha() or c.isspace() or c in SAID)})
     if silent:
         log.warning("%s: %r is not spoken", where, "".join(silent[:8]))
     spoken = re.findall(r"[a-z]+(?:'[a-z]+)*|[,;:]|[.!]+|\?", plain.lower())

@@ -13,6 +13,8 @@ _ONES = tuple(
 _TENS = ["_", "_", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 _SCALES = ((10**12, "trillion"), (10**9, "billion"), (10**6, "million"), (1000, "thousand"), (100, "hundred"))
 _NUMBER = re.compile(r"(?P<money>[$£€])?(?P<whole>\d{1,3}(?:,\d{3})+|\d+)(?:\.(?P<part>\d+))?(?P<percent>%)?")
+_ORDINAL = re.compile(r"\b(\d{1,15})(?:st|nd|rd|th)\b")
+_MINUS = re.compile(r"(?<![\w.-])[-−](?=\d)")
 _MONEY = {"$": "dollars", "£": "pounds", "€": "euros"}
 
 
@@ -36,7 +38,17 @@ def spell_numbers(text: str) -> str:
     Example:
         ``spell_numbers("$3.50 at 7%")`` gives ``"three point five zero dollars at seven percent"``
     """
+    text = _MINUS.sub(" minus ", _ORDINAL.sub(lambda match: f" {_ordinal(int(match[1]))} ", text))
     return _NUMBER.sub(lambda match: f" {_spell(match)} ", text) if any(c.isdigit() for c in text) else text
+
+
+def _ordinal(value: int) -> str:
+    """Example: ``_ordinal(42)`` gives ``"forty second"``."""
+    begin, _, last = spell_number(value).rpartition(" ")
+    ends = {"one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth", "nine": "ninth"}
+    ends["twelve"] = "twelfth"
+    last = ends.get(last) or (f"{last[:-1]}ieth" if last.endswith("y") else f"{last}th")
+    return f"{begin} {last}".strip()
 
 
 def _spell(match: re.Match[str]) -> str:
