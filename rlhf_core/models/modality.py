@@ -87,10 +87,10 @@ def _find(file: Path) -> Any:
     points = {point.name: point for point in metadata.entry_points(group=GROUP)}
     if name not in points:
         raise ModelError(
-            f"the model speaks in modality '{name}', which no installed plugin knows{did_you_mean(str(name), points)}",
+            f"the model speaks in modality '{name}', which no installed plugin knows",
             where=str(file),
             why=f"installed: {', '.join(sorted(points)) or 'none'}",
-            fix="pip install rlhf-plugin-tts",
+            fix=f"{did_you_mean(str(name), points)} pip install rlhf-plugin-tts brings some".strip(),
         )
     return points[name].load()
 
