@@ -136,7 +136,14 @@ def test_yaml_is_a_valid_configuration(block: Block, place: Path, call: Any, mon
 @pytest.mark.parametrize("block", [b for b in ALL if b.language == "toml"], ids=str)
 def test_toml_names_groups_that_exist(block: Block) -> None:
     groups = tomllib.loads(block.text).get("project", {}).get("entry-points", {})
-    known = {"rlhf", "rlhf.command", "rlhf.modality", "rlhf.model", *(f"rlhf.{kind}" for kind in KINDS)}
+    known = {
+        "rlhf",
+        "rlhf.command",
+        "rlhf.modality",
+        "rlhf.model",
+        "rlhf.tool_format",
+        *(f"rlhf.{kind}" for kind in KINDS),
+    }
     assert set(groups) <= known
 
 

@@ -116,13 +116,6 @@ def test_a_set_up_or_a_score_that_fails_is_a_missing_score(
     assert rollout.score.status is status
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("does", [{"reset_does": "pid"}, {"score_does": "pid"}])
-def test_a_wrong_type_names_environment_and_method(stage: Stage, does: dict[str, str]) -> None:
-    with pytest.raises(PluginError, match=r"environment 'naughty' \(naughty-environment 1.0\): (reset|score)\(\)"):
-        stage.play({"p": [call("echo", "a"), "x"]}, {"name": "naughty", **does})
-
-
 def test_a_wrong_result_names_what_was_expected(stage: Stage) -> None:
     with pytest.raises(PluginError, match="returned int 12 as a result, expected a ToolResult or a str"):
         stage.play({"p": [call("wrong"), "x"]})
