@@ -192,3 +192,10 @@ def test_prompts_that_cannot_be_spoken_are_refused(tmp_path: Path) -> None:
         encode([{"role": "system", "content": " "}, {"role": "user", "content": "hi"}])
     with pytest.raises(DatasetError, match="is no token of this voice"):
         Formatter(policy.tokenizer, "auto").encode_completion("<|s_3|> <|s_99|>")
+
+
+@pytest.mark.parametrize(("kind", "said"), [("dia", "is a Dia, which cannot"), ("csm", "is a CSM, which cannot")])
+def test_speech_models_of_other_kinds_are_refused_by_name(tmp_path: Path, kind: str, said: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    with pytest.raises(ModelError, match=said):
+        make_voice(str(tmp_path), str(tmp_path), tmp_path / "out", None, NAMED)

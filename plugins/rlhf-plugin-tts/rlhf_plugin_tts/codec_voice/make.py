@@ -16,6 +16,7 @@ from rlhf_plugin_tts.codec_voice.description import MODALITY_FILE, CodecVoiceDes
 from rlhf_plugin_tts.codec_voice.modality import CodecVoice
 
 GENERATION = "generation_config.json"
+UNSUPPORTED = {"dia": "Dia", "csm": "CSM", "musicgen": "MusicGen", "moshi": "Moshi"}
 
 
 def make_voice(model: str, codec: str, output: Path, end: str | None, described: Mapping[str, Any]) -> dict[str, Any]:
@@ -39,6 +40,7 @@ def make_voice(model: str, codec: str, output: Path, end: str | None, described:
     except ValidationError as error:
         raise ConfigError("these settings describe no voice", why=str(error.errors()[0]["msg"])) from error
     weights, sounds = fetch(model, "model"), fetch(codec, "codec")
+    refuse_others(weights, model)
     tokenizer = load_tokenizer(ModelConfig(path=str(weights)))
     if end is not None:
         if end not in tokenizer.get_vocab():
@@ -66,3 +68,21 @@ def _generation(weights: Path, end: int) -> dict[str, Any]:
     known = settings.get("eos_token_id")
     others = known if isinstance(known, list) else [] if known is None else [known]
     return {**settings, "eos_token_id": list(dict.fromkeys([end, *others]))}
+
+
+def refuse_others(weights: Path, model: str) -> None:
+    """Refuse speech models that are no causal language model of one stream.
+
+    Raises:
+        ModelError: names the kind, and what to do.
+    """
+    file = weights / "config.json"
+    kind = json.loads(file.read_text()).get("model_type") if file.is_file() else None
+    if kind == "parler_tts":
+        raise ModelError(f"'{model}' is a Parler-TTS", fix="--like parler")
+    if kind in UNSUPPORTED:
+        raise ModelError(
+            f"'{model}' is a {UNSUPPORTED[kind]}, which cannot be sampled or trained here yet",
+            why="it predicts several codes a step, and its stream of tokens is not written; Parler-TTS's is",
+            fix="a Parler-TTS (--like parler), or a language model with codec ids",
+        )

@@ -1,0 +1,94 @@
+"""The configuration of Parler-TTS, as its own package writes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import AutoConfig, PretrainedConfig
+
+MARKS = ("<end>", "<sep>", "<start>", "<pad>")
+"""Tokens of the stream after the codes; the pieces of texts follow."""
+
+
+class ParlerDecoderConfig(PretrainedConfig):
+    """Of the decoder; the defaults are those of the package."""
+
+    model_type = "parler_tts_decoder"
+
+    def __init__(self, **kwargs: Any) -> None:
+        known: dict[str, Any] = {
+            "vocab_size": 2049,
+            "max_position_embeddings": 2048,
+            "num_hidden_layers": 24,
+            "ffn_dim": 4096,
+            "num_attention_heads": 16,
+            "num_key_value_heads": None,
+            "num_cross_attention_key_value_heads": None,
+            "activation_function": "gelu",
+            "hidden_size": 1024,
+            "num_codebooks": 4,
+            "rope_embeddings": False,
+            "rope_theta": 10_000.0,
+            "use_fused_lm_heads": False,
+            "initializer_factor": 0.02,
+        }
+        for name, default in known.items():
+            setattr(self, name, kwargs.pop(name, default))
+        self.num_key_value_heads: int = self.num_key_value_heads or self.num_attention_heads
+        self.num_cross_attention_key_value_heads: int = (
+            self.num_cross_attention_key_value_heads or self.num_key_value_heads
+        )
+        ids = {"pad_token_id": 2048, "bos_token_id": 2049, "eos_token_id": 2048}
+        super().__init__(**{**ids, **kwargs})
+
+
+class ParlerConfig(PretrainedConfig):
+    """Of the whole model; and what the core reads of it, for the stream of tokens."""
+
+    model_type = "parler_tts"
+
+    def __init__(
+        self,
+        vocab_size: int = 1024,
+        text_encoder: Any = None,
+        audio_encoder: Any = None,
+        decoder: Any = None,
+        prompt_cross_attention: bool = False,
+        learned_codebooks: str = "all",
+        **kwargs: Any,
+    ) -> None:
+        self.vocab_size, self.prompt_cross_attention = vocab_size, prompt_cross_attention
+        self.learned_codebooks = learned_codebooks
+        text = dict(text_encoder) if isinstance(text_encoder, dict) else text_encoder
+        if isinstance(text, dict) or text is None:
+            text = dict(text or {"model_type": "t5"})
+            text = AutoConfig.for_model(text.pop("model_type"), **text)
+        self.text_encoder: Any = text
+        self.audio_encoder: Any = audio_encoder or {}
+        given = decoder or {}
+        self.decoder: Any = ParlerDecoderConfig(**given) if isinstance(given, dict) else given
+        super().__init__(**{**kwargs, "is_encoder_decoder": True})
+
+    def get_text_config(self, decoder: Any = None, encoder: Any = None) -> Any:
+        """Itself: the core asks it about the stream."""
+        return self
+
+    @property
+    def hidden_size(self) -> int:
+        """Of the decoder."""
+        return self.decoder.hidden_size
+
+    @property
+    def num_hidden_layers(self) -> int:
+        """Layers of a cache: the decoder's, and one for the state of the stream."""
+        return self.decoder.num_hidden_layers + 1
+
+    @property
+    def max_position_embeddings(self) -> int:
+        """Tokens of the stream that are sure to fit."""
+        return self.decoder.max_position_embeddings * self.decoder.num_codebooks
+
+    @property
+    def first_piece(self) -> int:
+        """Id of the first piece of a text in the stream."""
+        return self.decoder.vocab_size + 1 + len(MARKS)

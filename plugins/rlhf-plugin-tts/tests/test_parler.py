@@ -1,0 +1,134 @@
+"""Parler-TTS as a stream of tokens: the package's own cross-entropy, exact sampling, training from the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rlhf_core.api import DatasetError, ModelConfig, ModelError, RolloutRequest, SamplingParams
+from rlhf_core.sdk import Formatter, NativeEngine, completion_logprobs, load_policy
+from rlhf_plugin_tts.parler.config import ParlerConfig
+from rlhf_plugin_tts.parler.make import make_parler
+from rlhf_plugin_tts.parler.stream import ParlerStream
+from rlhf_plugin_tts.parler.untrained import write_untrained_parler
+from scripts import parler_reference as recipe
+
+RECORDED = json.loads((Path(__file__).parent / "data" / "parler_tts_0.2.3.json").read_text())
+
+
+@pytest.fixture(autouse=True)
+def _sounds_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLHF_AUDIO", str(tmp_path / "sounds"))
+
+
+def make(tmp_path: Path, **settings: Any) -> Any:
+    """A policy of an untrained model."""
+    model, codec = write_untrained_parler(tmp_path)
+    make_parler(str(model), str(codec), tmp_path / "voice", descriptions=str(model), **settings)
+    return load_policy(ModelConfig(path=str(tmp_path / "voice")))
+
+
+@pytest.mark.parametrize("kind", ["sinusoidal", "rope"])
+def test_the_sum_over_codebooks_is_the_packages_cross_entropy(kind: str) -> None:
+    decoder = {**recipe.DECODER, "rope_embeddings": kind == "rope"}
+    config = ParlerConfig(vocab_size=40, text_encoder=recipe.TEXT, audio_encoder=recipe.AUDIO, decoder=decoder)
+    model = ParlerStream(config).eval()
+    assert sorted(model.state_dict()) == RECORDED[kind]["names"]
+    recipe.fill(model.state_dict())
+    about, text = ([i + config.first_piece for i in ids] for ids in (recipe.DESCRIPTION, recipe.PROMPT))
+    codes = [code for step in recipe.delayed() for code in step]
+    prompt = [*about, model.sep, *text, model.start]
+    with torch.no_grad():
+        logprobs = completion_logprobs(model, [prompt, prompt[3:]], [[*codes, model.end], codes[:5]]).logprobs_BT
+    books = recipe.DECODER["num_codebooks"]
+    losses = [-float(logprobs[0, k : len(codes) : books].sum()) for k in range(books)]
+    assert losses == pytest.approx(RECORDED[kind]["codebook_losses"], rel=1e-5)
+    assert float(logprobs[0, len(codes)]) == 0.0
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_what_is_sampled_has_its_logprob(tmp_path: Path, temperature: float) -> None:
+    policy = make(tmp_path)
+    formatter = Formatter(policy.tokenizer, "auto")
+    said = [("low", "hi."), ("a deep voice", "open the door."), ("low", "no")]
+    prompts = [formatter.encode([{"role": "system", "content": v}, {"role": "user", "content": t}]) for v, t in said]
+    requests = [RolloutRequest(str(i), prompts[i % 3], i, seed=i, max_tokens=20 + 9 * i) for i in range(9)]
+    engine = NativeEngine(policy.model, policy.tokenizer, policy.context, max_concurrent=4)
+    rollouts = engine.generate(requests, SamplingParams(max_tokens=120, temperature=temperature), 0)
+    again = completion_logprobs(
+        policy.model, [r.prompt_ids for r in rollouts], [r.completion_ids for r in rollouts], temperature=temperature
+    )
+    for row, rollout in zip(again.logprobs_BT, rollouts, strict=True):
+        assert abs(row[: len(rollout.logprobs_T)].detach().numpy() - rollout.logprobs_T).max() < 2e-4
+    alone = NativeEngine(policy.model, policy.tokenizer, policy.context)
+    (single,) = alone.generate(requests[4:5], SamplingParams(max_tokens=120, temperature=temperature), 0)
+    assert single.completion_ids == rollouts[4].completion_ids
+    assert len({len(r.completion_ids) for r in rollouts}) > 4
+
+
+def test_the_delay_is_undone_and_the_stream_ends(tmp_path: Path) -> None:
+    policy = make(tmp_path)
+    modality: Any = Formatter(policy.tokenizer, "auto").modality
+    begin, end = 17, 16
+    steps = [[3, begin], [5, 4], [end, 6], [end, end]]
+    ids = [*(code for step in steps for code in step), modality.marks[0]]
+    assert modality.frames(ids) == [[3, 4], [5, 6]]
+    assert modality.frames(ids[:4]) == [[3, 4]]
+    assert modality.completion_ids(modality.completion_text(ids)) == ids[:-1]
+    prompt = modality.prompt_ids([{"role": "system", "content": "low"}, {"role": "user", "content": "hi"}])
+    with torch.no_grad():
+        logprobs = completion_logprobs(policy.model, [prompt], [ids]).logprobs_BT[0]
+    assert (logprobs == 0).nonzero().flatten().tolist() == [1, 6, 8]  # dictated by the pattern
+    with pytest.raises(DatasetError, match="needs a description"):
+        modality.prompt_ids([{"role": "user", "content": "hi"}])
+
+
+def test_learning_the_first_codebook_alone_leaves_the_other_heads(tmp_path: Path) -> None:
+    policy = make(tmp_path, learn="first")
+    modality: Any = Formatter(policy.tokenizer, "auto").modality
+    prompt = modality.prompt_ids([{"role": "system", "content": "low"}, {"role": "user", "content": "hi"}])
+    completion_logprobs(policy.model, [prompt], [[3, 17, 5, 4, 7, 6]]).logprobs_BT.sum().backward()
+    first, second = policy.model.decoder["lm_heads"]
+    assert first.weight.grad.abs().sum() > 0
+    assert second.weight.grad is None or second.weight.grad.abs().sum() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", ["grpo", "dpo"])
+def test_trains_from_the_command(rlhf: Any, tmp_path: Path, algo: str) -> None:
+    model, codec = write_untrained_parler(tmp_path)
+    options = ["--voice", "calm", "--description-tokenizer", model, "--output", tmp_path / "voice"]
+    done = rlhf("tts", "voice", "--model", model, "--codec", codec, "--like", "parler", *options)
+    assert done.code == 0, done.err
+    rows: list[dict[str, Any]] = [{"prompt": "open the door."}, {"prompt": "close it."}]
+    settings = ["--reward", "duration", "--set", "trainer.steps=1", "--set", "trainer.rollout_batch_size=4"]
+    settings += ["--set", "trainer.group_size=2", "--set", "trainer.eval_samples=0"]
+    settings += ["--set", "trainer.sampling.max_tokens=60", "--set", "trainer.max_missing_fraction=1"]
+    if algo == "dpo":
+        chosen, rejected = (" ".join(f"c{(n + i) % 16}" for i in range(24)) for n in (1, 2))
+        rows = [{**row, "chosen": chosen, "rejected": rejected} for row in rows * 2]
+        settings = ["--set", "trainer.max_steps=1", "--set", "model.lora.r=2"]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    where = ["--dataset", tmp_path / "rows.jsonl", "--run-dir", tmp_path / "run"]
+    run = rlhf("train", "--algo", algo, "--model", tmp_path / "voice", *where, *settings)
+    assert run.code == 0, run.err
+    final, out = tmp_path / "run" / "final", tmp_path / "said.jsonl"
+    said = rlhf("generate", "--prompt", "hi.", "--model", final, "--max-tokens", "40", "--out", out)
+    assert said.code == 0, said.err
+    assert Path(json.loads(out.read_text())["audio"]).is_file()
+    assert json.loads((final / "config.json").read_text())["model_type"] == "parler_tts"
+
+
+def test_what_is_no_parler_is_refused(tmp_path: Path) -> None:
+    model, codec = write_untrained_parler(tmp_path)
+    with pytest.raises(ModelError, match="is a dac, not Parler-TTS"):
+        make_parler(str(codec), str(codec), tmp_path / "out")
+    config = json.loads((model / "config.json").read_text())
+    config["decoder"]["num_codebooks"] = 3
+    (model / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="3 codebooks of 16 codes, the codec 2"):
+        make_parler(str(model), str(codec), tmp_path / "out", descriptions=str(model))
