@@ -80,6 +80,11 @@ def final_text(turns: Sequence[Turn]) -> str:
     return next((turn.text for turn in reversed(turns) if turn.role == POLICY), "")
 
 
+def last_turn(turns: Sequence[Turn]) -> int:
+    """Place of the policy's last turn; 0 if it has none."""
+    return max((n for n, turn in enumerate(turns) if turn.role == POLICY), default=0)
+
+
 def fault_in(count: int, mask: Sized | None, segments: Sequence[Segment], turns: Sequence[Turn]) -> str | None:
     """What is wrong about the shape of an episode of ``count`` tokens; None if nothing is."""
     if mask is not None and len(mask) != count:

@@ -19,7 +19,7 @@ from rlhf_core.messages import Message as Message
 from rlhf_core.messages import Tool as Tool
 from rlhf_core.messages import ToolCall as ToolCall
 from rlhf_core.messages import message_text
-from rlhf_core.turns import POLICY, Segment, Turn, fault_in, final_text
+from rlhf_core.turns import Segment, Turn, fault_in, final_text, last_turn
 
 
 def _freeze(value: object, *fields: str) -> None:
@@ -253,18 +253,13 @@ class Sample:
     @property
     def before(self) -> tuple[Message, ...]:
         """What was said before the completion: the prompt and, in an episode, every turn before the policy's last."""
-        return (*self.prompt.messages, *(turn.message for turn in self.trajectory[: self._last]))
+        return (*self.prompt.messages, *(turn.message for turn in self.trajectory[: last_turn(self.trajectory)]))
 
     @property
     def call(self) -> Message | None:
         """The completion as a message where it ends in calls, as of an episode that was cut; else None."""
-        message = self.trajectory[self._last].message if self.trajectory else {}
+        message = self.trajectory[last_turn(self.trajectory)].message if self.trajectory else {}
         return message if message.get("tool_calls") else None
-
-    @property
-    def _last(self) -> int:
-        """Place of the policy's last turn."""
-        return max((n for n, turn in enumerate(self.trajectory) if turn.role == POLICY), default=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,15 @@ class Side:
     """One of the two processes."""
 
     def __init__(
-        self, name: str, case: str, model: Path, folder: Path, steps: int, threads: int, settings: Sequence[str] = ()
+        self,
+        name: str,
+        case: str,
+        model: Path,
+        folder: Path,
+        steps: int,
+        threads: int,
+        settings: Sequence[str] = (),
+        module: str = "",
     ) -> None:
         self.name = name
         folder.mkdir()
@@ -42,7 +50,7 @@ class Side:
         }
         self.log = (folder / "log.txt").open("w+")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", SIDES[name], case, str(model), str(folder), str(steps), *settings],
+            [sys.executable, "-m", module or SIDES[name], case, str(model), str(folder), str(steps), *settings],
             cwd=ROOT,
             env=environment,
             stdin=subprocess.PIPE,
