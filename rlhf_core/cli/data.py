@@ -14,7 +14,13 @@ if TYPE_CHECKING:
     from rlhf_core.datacheck.items import Item
     from rlhf_core.registry import Registry
 
-COMMANDS = {"check": ("rlhf_core.cli.data:check", "What training would read: forms, lengths, duplicates, broken rows.")}
+COMMANDS = {
+    "check": ("rlhf_core.cli.data:check", "What training would read: forms, lengths, duplicates, broken rows."),
+    "demonstrations": (
+        "rlhf_core.cli.demonstrations:demonstrations",
+        "Write the demonstrations of a data set, with calls and results of tools, one conversation a line.",
+    ),
+}
 
 
 @click.group(cls=OpenGroup, path="data", lazy=COMMANDS)

@@ -11,7 +11,7 @@ from rlhf_core.entry_points import CORE
 from rlhf_core.errors import UserError
 from rlhf_core.kinds import KIND_OF_FIELD
 from rlhf_core.models.config import ModelConfig
-from rlhf_core.models.family import is_pocket
+from rlhf_core.models.family import embedded_of
 from rlhf_core.registry import Registry
 
 BASE_COMPANIONS: Mapping[str, Any] = {"rollout": "native", "agent": "single_turn", "strategy": "auto"}
@@ -23,8 +23,8 @@ def algorithm_recipe(registry: Registry, trainer: Any, algorithm: str, user: Map
     1. the ``recipe`` of the loss, which may be the user's choice;
     2. what the data sets go with (``recipe_of``), such as stop strings;
     3. the trainer's ``companions``, the components that go with it;
-    4. the trainer's ``recipes`` for the model and the reward, then for the model. A model that was made of the pocket
-       model has the recipes of ``pocket``; there a null of the user is a value too.
+    4. the trainer's ``recipes`` for the model and the reward, then for the model. A model that was made of an embedded
+       one has the recipes of that; there a null of the user is a value too.
 
     Settings for a component that the user replaces by another are left out.
 
@@ -48,8 +48,8 @@ def algorithm_recipe(registry: Registry, trainer: Any, algorithm: str, user: Map
     run = fill(user, recipe)
     path, reward = _model_and_reward(run)
     recipes = getattr(trainer, "recipes", {})
-    finetuned = path not in recipes and "pocket" in recipes and is_pocket(path)
-    name = "pocket" if finetuned else path
+    origin_model = None if path in recipes or not recipes else embedded_of(path, recipes)
+    finetuned, name = origin_model is not None, origin_model or path
     for key in (f"{name}+{reward}", name):
         origin = f"recipe of algorithm {algorithm} for {key}" + (f", which {path} was made of" if finetuned else "")
         settings = label(near_components(registry, owner, recipes.get(key, {})), origin)
@@ -58,17 +58,25 @@ def algorithm_recipe(registry: Registry, trainer: Any, algorithm: str, user: Map
 
 
 def _of_environment(registry: Registry, trainer: Any, user: Mapping[str, Any]) -> dict[str, Any]:
-    """Agent and reward that go with the user's environment; an unknown one is refused later."""
+    """Agent, reward and other ``companions`` of the user's environment; an unknown one is refused later.
+
+    Of the companions' trainer settings those count that the algorithm has.
+    """
     chosen = as_mapping("environment", user.get("environment"))
     name = plain(chosen.get("name")) if isinstance(chosen, Mapping) else None
     if name is None:
         return {}
     try:
-        scores = getattr(registry.load("environment", str(name)), "scores", True)
+        config = registry.load("environment", str(name))
     except UserError:
         return {}
-    settings = {"agent": "multi_turn", **({"reward": "environment"} if scores else {})}
-    return label(near_components(registry, CORE, settings), f"companion of environment {name}")
+    settings = {"agent": "multi_turn", **({"reward": "environment"} if getattr(config, "scores", True) else {})}
+    more = dict(getattr(config, "companions", {}))
+    if "trainer" in more:
+        more["trainer"] = {key: value for key, value in more["trainer"].items() if key in trainer.model_fields}
+    owner = registry.find("environment", str(name)).distribution
+    companions = {**near_components(registry, CORE, settings), **near_components(registry, owner, more)}
+    return label(companions, f"companion of environment {name}")
 
 
 def _model_and_reward(run: Mapping[str, Any]) -> tuple[str, Any]:

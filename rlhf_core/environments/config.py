@@ -50,6 +50,8 @@ class EnvironmentConfig(ComponentConfig):
     not has ``state_dict`` and ``load_state_dict``: its state is kept with every result, and no step is run twice."""
     responds: ClassVar[bool] = False
     """It has ``respond(text)``, which answers turns without calls: a user who talks, a game without tools."""
+    companions: ClassVar[Mapping[str, Any]] = {}
+    """What goes with it where the user says nothing: slot -> component or settings, like ``{"dataset": "lookup"}``."""
     stateless: ClassVar[bool] = False
     """Each call is answered from its arguments alone: an episode goes on, with a new process, after one was killed."""
 

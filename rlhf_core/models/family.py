@@ -1,8 +1,9 @@
-"""Whether a model is the pocket model, fine-tuned or not: what it is decides, not how it is called."""
+"""Which embedded model a model is, fine-tuned or not: what it is decides, not how it is called."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,27 @@ SHAPE = (
 """Keys of ``config.json`` in which a fine-tuned model does not differ from what it was made of."""
 
 
-def is_pocket(path: str) -> bool:
-    """Whether a path names the pocket model or a local model with its shape and its vocabulary.
+EMBEDDED = ("pocket", "pocket-tools")
+"""Models of the core for which algorithms have recipes."""
 
-    Of a path that cannot be read the answer is no: what is wrong with it is said where it is loaded.
+
+def embedded_of(path: str, names: Collection[str] = EMBEDDED) -> str | None:
+    """The embedded model that a path names, or of which a local model has shape and vocabulary; None for others.
+
+    Of a path that cannot be read the answer is None: what is wrong with it is said where it is loaded.
+
+    Args:
+        path: of a model.
+        names: embedded models to compare it with.
     """
-    if path == "pocket":
-        return True
+    if path in names:
+        return path
+    return next((name for name in EMBEDDED if name in names and _is_made_of(path, name)), None)
+
+
+def _is_made_of(path: str, name: str) -> bool:
     try:
-        source, shipped = resolve_model(path), Path(resolve_model("pocket").place)
+        source, shipped = resolve_model(path), Path(resolve_model(name).place)
         folder = Path(source.place)
         if not source.local or source.gguf or _shape(folder) != _shape(shipped):
             return False

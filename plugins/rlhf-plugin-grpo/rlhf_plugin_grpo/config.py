@@ -46,6 +46,16 @@ class GrpoConfig(OnlineTrainerConfig):
         "pocket+ensemble": {
             "trainer": {"steps": 14, "optimizer": {"learning_rate": 5e-4}, "kl": {"coefficient": 0.15}}
         },
+        "pocket-tools": {
+            "trainer": {
+                "steps": 40,
+                "rollout_batch_size": 128,
+                "micro_batch_size": 64,
+                "eval_every": 10,
+                "eval_samples": 200,
+                "optimizer": {"learning_rate": 5e-4, "warmup_steps": 2},
+            }
+        },
     }
     """At this rate and KL penalty a reward without information costs the policy little, and a verifier still teaches
     (study `noise_control`). An ensemble's scores say something of every completion: there a

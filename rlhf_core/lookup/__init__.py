@@ -1,0 +1,10 @@
+"""The embedded environment `lookup` (facts behind a search and a calculator) and the small model that plays it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def weights_path() -> Path:
+    """Folder of ``pocket-tools`` in Hugging Face form (rebuilt by ``scripts/build_pocket_tools.py``)."""
+    return Path(__file__).parent / "weights"
