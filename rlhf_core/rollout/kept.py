@@ -95,7 +95,9 @@ def check_budget(config: NativeRolloutConfig, ctx: BuildContext) -> None:
     run = ctx.config
     plays = getattr(getattr(run, "agent", None), "plays_environment", False)
     most = getattr(getattr(getattr(run, "trainer", None), "sampling", None), "max_tokens", None)
-    each = bytes_per_token(ctx.policy.model) if plays and most and config.keep_mib else None
+    if not plays or most is None or not config.keep_mib:
+        return
+    each = bytes_per_token(ctx.policy.model)
     if each is None or most * each <= config.keep_mib << 20:
         return
     needed = (most * each >> 20) + 1
@@ -105,6 +107,6 @@ def check_budget(config: NativeRolloutConfig, ctx: BuildContext) -> None:
         why="what does not fit is read anew at every turn",
         fix=f"--set rollout.keep_mib={needed} for one episode, as many times that as there are in a batch; or 0",
     )
-    if config.keep_mib != type(config)().keep_mib:
+    if config.keep_mib != type(config).model_fields["keep_mib"].default:
         raise error
     log.warning("%s", error)

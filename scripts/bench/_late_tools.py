@@ -31,7 +31,7 @@ class Late:
         number = 5 * self.number + int(calls[0].id[4:])
         if self.config.hang_every and number * 37 % self.config.hang_every == 7: time.sleep(600)
         time.sleep(self.config.latency_s)
-        return ["The value is 1234, as of today; nothing else was found."]
+        return ["1234"]
     def score(self, sample): return None
 """
 CALL = '<tool_call>\n{"name": "wait", "arguments": {}}\n</tool_call>'

@@ -145,13 +145,16 @@ def contest(episodes: int, rounds: int, shape: str = "llama-1m", threads: int = 
     _, alone, _ = match.play("by_count", 1, 0.0, 0)
     _, decoding, rollouts = match.play("by_count", episodes, 0.0, 0)
     seconds: dict[str, list[float]] = {side: [] for side in SIDES}
+    cpu_seconds: dict[str, float] = {}
     memory: dict[str, Any] = {}
     slowest = 0.0
     for n in range(rounds):
         for side in SIDES[:: 1 if n % 2 == 0 else -1]:
+            cpu_began = time.process_time()
             with Memory() as peak:
                 took, _, rollouts = match.play(side, episodes)
             seconds[side].append(took)
+            cpu_seconds[side] = round(time.process_time() - cpu_began, 2)
             memory[side] = {"trainer_mib": round(peak.mib), "episodes_mib": round(peak.episodes_mib)}
             slowest = max(sum(turn.seconds for turn in rollout.turns) for rollout in rollouts)
     medians = {side: statistics.median(s) for side, s in seconds.items()}
@@ -164,6 +167,7 @@ def contest(episodes: int, rounds: int, shape: str = "llama-1m", threads: int = 
         "calls": episodes * (TURNS - 1),
         "calls_that_hang": late,
         "seconds": {side: round(s, 2) for side, s in medians.items()},
+        "cpu_seconds_of_the_trainer": cpu_seconds,
         "as_ready_times_as_fast_as_lock_step": round(medians["lock step"] / medians["as_ready"], 2),
         "decoding_alone_s": round(decoding, 2),
         "slowest_episode_s": round(slowest + alone, 2),

@@ -52,7 +52,7 @@ class Contest:
         self.results = [[rng.integers(3, vocabulary, RESULT).tolist() for _ in range(turns)] for _ in range(EPISODES)]
         tokenizer = load_tokenizer(ModelConfig(path="pocket"))  # texts are not looked at
         self.engine = NativeEngine(random_llama(shape), tokenizer, 4096, keep_mib=8192)
-        self.engine.ends = []  # every turn has all its tokens
+        self.engine.ends = ()  # every turn has all its tokens
 
     def play(self, keep: bool) -> tuple[Rows, dict[str, Any]]:
         """Tokens of every episode and turn, and what the stream counted."""
