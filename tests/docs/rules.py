@@ -38,6 +38,7 @@ SMALL: dict[str, list[str]] = {
     "rlhf push": ["--dry-run"],
     "rlhf eval policies": ["--prompts", "4", "--max-tokens", "4"],
     "rlhf eval agentbench_mini": ["--max-per-category", "1", "--set", "agent_settings.max_turn_tokens=4"],
+    "rlhf eval chains": ["--max-per-category", "1"],
     "rlhf eval": ["--limit", "2", "--max-tokens", "4"],
     "rlhf reward evaluate": ["--limit", "16"],
 }

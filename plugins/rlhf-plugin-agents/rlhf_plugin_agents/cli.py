@@ -11,7 +11,7 @@ import click
 F = TypeVar("F", bound=Callable[..., Any])
 OPTIONS = (
     click.argument("more", metavar="[SUITE...]", nargs=-1),
-    click.option("--agent", "agents", multiple=True, metavar="A", help="Who plays: react or zero_shot. Repeatable."),
+    click.option("--agent", "agents", multiple=True, metavar="A", help="Who plays; default react. Repeatable."),
     click.option("--backend", metavar="B", help="What answers: native (default), scripted or replay."),
     click.option("--model", metavar="M", help="Of native: hub id, folder, run or .gguf file; default pocket."),
     click.option("--script", type=click.Choice(["oracle", "wrong"]), help="Who answers for the backend scripted."),
@@ -80,6 +80,13 @@ def bfcl(**options: Any) -> None:
 def tau_bench(**options: Any) -> None:
     """tau-bench, retail: rlhf eval tau_bench --data FOLDER, or --replay FILE with published trajectories."""
     _run(("tau_bench", *options.pop("more")), options)
+
+
+@click.command()
+@agent_options
+def chains(**options: Any) -> None:
+    """Chains of documents, 2 to 8 hops: rlhf eval chains --agent multi_agent --agent scratchpad."""
+    _run(("chains", *options.pop("more")), options)
 
 
 def _run(suites: tuple[str, ...], options: dict[str, Any]) -> None:

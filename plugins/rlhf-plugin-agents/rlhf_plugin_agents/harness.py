@@ -81,7 +81,8 @@ def evaluate(
             _play(job, todo, backend, folder, workers, say)
         finally:
             backend.close()
-    result = report(folder.rows(), job.suite.trials)
+    place = {t.id: n for n, t in enumerate(tasks)}
+    result = report(sorted(folder.rows(), key=lambda r: (place[r["task"]], r["trial"])), job.suite.trials)
     write_json(folder.path / "report.json", result)
     return folder.path, result
 

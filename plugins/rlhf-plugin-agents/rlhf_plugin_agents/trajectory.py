@@ -40,7 +40,8 @@ class ModelTurn:
     """
 
     role: str
-    """Which part of the agent asked: ``agent``, ``planner``, ``executor``, ``synthesizer``, ``summarizer``."""
+    """Which part of the agent asked: ``agent``, ``planner``, ``executor``, ``extractor``, ``summarizer``,
+    ``synthesizer``."""
     digest: str
     """Of all that was sent; a replay compares it."""
     message: Message

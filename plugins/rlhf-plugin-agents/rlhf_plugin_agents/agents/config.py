@@ -53,5 +53,38 @@ class ReactConfig(AgentConfig):
     name: str = "react"
 
 
-AGENTS: dict[str, type[AgentConfig]] = {"zero_shot": ZeroShotConfig, "react": ReactConfig}
+class PlanAndExecuteConfig(AgentConfig):
+    """Writes a plan as JSON, carries it out step by step in one conversation, and answers (arXiv:2305.04091)."""
+
+    agent: ClassVar[str] = "rlhf_plugin_agents.agents.plan_and_execute:PlanAndExecuteAgent"
+    name: str = "plan_and_execute"
+    max_turns: int = Field(40, ge=1)
+    """As for every agent."""
+
+
+class MultiAgentConfig(AgentConfig):
+    """A planner, isolated executors of one call and one fact each, and a synthesizer."""
+
+    agent: ClassVar[str] = "rlhf_plugin_agents.agents.multi_agent:MultiAgent"
+    name: str = "multi_agent"
+    max_turns: int = Field(64, ge=1)
+    """As for every agent."""
+
+
+class ScratchpadConfig(MultiAgentConfig):
+    """As ``multi_agent``, with a rolling summary instead of a list of facts."""
+
+    agent: ClassVar[str] = "rlhf_plugin_agents.agents.multi_agent:ScratchpadAgent"
+    name: str = "scratchpad"
+    scratchpad_words: int = Field(150, ge=1)
+    """Most words of the summary; a longer one loses its beginning."""
+
+
+AGENTS: dict[str, type[AgentConfig]] = {
+    "zero_shot": ZeroShotConfig,
+    "react": ReactConfig,
+    "plan_and_execute": PlanAndExecuteConfig,
+    "multi_agent": MultiAgentConfig,
+    "scratchpad": ScratchpadConfig,
+}
 """Name -> settings."""

@@ -141,6 +141,26 @@ class TauBench(AgentSuiteConfig):
         return load(folder_of(self), self.split)
 
 
+class Chains(AgentSuiteConfig):
+    """Chains of documents that name the next one: how far does an agent get, and with how much context?"""
+
+    name: str = "chains"
+    hops: tuple[int, ...] = (2, 4, 6, 8)
+    """Lengths; each is a level."""
+    count: int = Field(3, ge=1)
+    """Chains of each length."""
+    chain_seed: int = 0
+    """Another one makes other chains."""
+
+    def all_tasks(self, ctx: BuildContext) -> list[AgentTask]:
+        """Chains from the seed."""
+        from rlhf_plugin_agents.suites.chains import chain_tasks
+
+        if not self.hops or not all(1 <= n <= 200 for n in self.hops):
+            raise ConfigError(f"suite 'chains': {self.hops} are no lengths", fix="hops from 1 to 200, as [2, 4, 6, 8]")
+        return chain_tasks(self.hops, self.count, self.chain_seed)
+
+
 def folder_of(suite: AgentSuiteConfig) -> Path:
     """The folder of a suite that ships no rows.
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlhf_core.api import Message
 from rlhf_plugin_agents.agents.base import FINAL
+from rlhf_plugin_agents.agents.multi_agent import FACT, NOTES, RESULT, SUBTASK
 from rlhf_plugin_agents.agents.react import OBSERVATION, call_in_text
 from rlhf_plugin_agents.backends.base import ModelRequest
 
@@ -31,9 +33,11 @@ class Script:
         """The next turn."""
         if request.role == "planner":
             return _said(self._plan(request))
-        if request.role == "executor":
-            return self._executed(request)
-        done = _made(request)
+        if request.role == "extractor":
+            return _said(str(request.messages[-1]["content"]).partition(RESULT)[2].strip())
+        if request.role == "summarizer":
+            return _said(str(request.messages[-1]["content"]).replace(NOTES, "").replace(FACT, "").strip())
+        done = _made(request) if request.role != "executor" else _subtask(request) - 1
         if request.form == "none" or done >= len(self.calls) or request.role == "synthesizer":
             return _said(self.answer if self.plain and request.form != "text" else f"{FINAL} {self.answer}")
         todo = self.calls[done:] if self.together else self.calls[done : done + 1]
@@ -42,18 +46,24 @@ class Script:
         return {"role": "assistant", "content": "", "tool_calls": [_call(c, done + i) for i, c in enumerate(todo)]}
 
     def _plan(self, request: ModelRequest) -> str:
-        steps = [{"id": i, "tool": c["name"], "arguments": c["arguments"]} for i, c in enumerate(self.calls, start=1)]
+        steps = [
+            {"id": i, "task": json.dumps(c["arguments"], ensure_ascii=False), "tool": c["name"], "after": []}
+            for i, c in enumerate(self.calls, start=1)
+        ]
         return json.dumps({"steps": steps, "synthesis": "Answer from the facts."})
 
-    def _executed(self, request: ModelRequest) -> Message:
-        """What the planned call returned, as the fact."""
-        return _said(str(request.messages[-1]["content"]))
+
+def _subtask(request: ModelRequest) -> int:
+    """Which step an executor is asked for."""
+    asked = re.match(rf"{SUBTASK} (\d+):", str(request.messages[-1]["content"]))
+    return int(asked[1]) if asked else 1
 
 
 def _made(request: ModelRequest) -> int:
     """Calls that the conversation holds already."""
     if request.form == "text":
-        return sum(str(m.get("content") or "").count(OBSERVATION) for m in request.messages if m["role"] == "user")
+        texts = [str(m.get("content") or "") for m in request.messages if m["role"] == "user"]
+        return sum(line.startswith(OBSERVATION) for text in texts for line in text.splitlines())
     return sum(m["role"] == "tool" for m in request.messages)
 
 
