@@ -80,7 +80,7 @@ def clip_of(frames_NC: Any, rate: int, label: str = "the clip") -> Clip:
     """A clip of samples ``[N]`` or ``[N, channels]``.
 
     Raises:
-        ClipError: no samples, or some that are not finite.
+        ClipError: no samples, some that are not finite, or channels that cancel each other.
     """
     frames_NC = np.asarray(frames_NC, np.float32)
     if frames_NC.size == 0:
@@ -89,9 +89,13 @@ def clip_of(frames_NC: Any, rate: int, label: str = "the clip") -> Clip:
         raise ClipError(f"{label} holds samples that are not finite")
     clipped = float((np.abs(frames_NC) >= FULL_SCALE).mean())
     mono_N = frames_NC if frames_NC.ndim == 1 else frames_NC.mean(axis=1)
+    if np.abs(mono_N).max() < CANCELLED * np.abs(frames_NC).max():
+        raise ClipError(f"{label} is silent when its channels are averaged: they cancel each other")
     return Clip(np.ascontiguousarray(mono_N, np.float32), rate, clipped)
 
 
+CANCELLED = 0.001
+"""Of the channels' level: below it their mean is what is left of two opposite ones."""
 FULL_SCALE = 32766 / 32768
 """From here on a 16-bit sample is taken for clipped."""
 

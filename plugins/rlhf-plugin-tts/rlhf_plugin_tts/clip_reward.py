@@ -16,8 +16,8 @@ log = logging.getLogger("rlhf.tts")
 HEARD = 16_000
 """Sample rate at which every reward listens; clips of other rates are resampled."""
 LEAST_SECONDS = 0.1
-QUIET = 1e-5
-"""A clip whose loudest sample is below it (-100 dB) is silent."""
+QUIET = 1e-4
+"""A clip whose samples lie all this near to their mean (-80 dB, three steps of 16 bits) is silent."""
 
 
 class ClipReward:
@@ -85,7 +85,7 @@ def check_clip(clip: Clip, *, silence: bool = False) -> None:
     """
     if clip.seconds < LEAST_SECONDS:
         raise ClipError(f"the clip lasts {clip.seconds:.3f} s, less than {LEAST_SECONDS}")
-    if not silence and float(np.abs(clip.samples).max()) < QUIET:
+    if not silence and float(np.ptp(clip.samples)) < 2 * QUIET:
         raise ClipError("the clip is silent")
 
 

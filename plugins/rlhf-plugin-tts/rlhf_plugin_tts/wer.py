@@ -77,12 +77,11 @@ class PocketSphinx:
     def __init__(self) -> None:
         pocketsphinx: Any = importlib.import_module("pocketsphinx")
         self._decoder = pocketsphinx.Decoder(samprate=float(RATE), loglevel="FATAL")
-        self._cepstral_mean = self._decoder.get_cmn(False)
 
     def transcribe(self, clip: Clip) -> str:
         """The best hypothesis."""
         samples = np.clip(clip.at(RATE).samples, -1, 1)
-        self._decoder.set_cmn(self._cepstral_mean)
+        self._decoder.reinit_feat()  # else the level of noise and the cepstral mean are those of the clip before
         self._decoder.start_utt()
         self._decoder.process_raw((samples * 32767).astype("<i2").tobytes(), full_utt=True)
         self._decoder.end_utt()

@@ -24,7 +24,7 @@ from rlhf_plugin_tts.audio import clip_of, read_clip
 from rlhf_plugin_tts.duration import Duration
 from rlhf_plugin_tts.guard_config import GuardSettings
 from rlhf_plugin_tts.guards import guard
-from rlhf_plugin_tts.wer import error_rates, normalised
+from rlhf_plugin_tts.wer import PocketSphinx, error_rates, normalised
 
 RATE = 16000
 Voice = Callable[..., Path]
@@ -110,6 +110,16 @@ def test_word_errors_of_real_speech(test_data: Path, spoken: Speak) -> None:
     assert wrong.parts["wer"] >= 1.0
 
 
+@pytest.mark.slow
+def test_a_transcript_does_not_depend_on_the_clips_before(test_data: Path) -> None:
+    files = sorted((test_data / "speech_mushra").glob("stim_0[12]/*.flac"))[:12:4]
+    clips, recogniser = [read_clip(file) for file in files], PocketSphinx()
+    forward = [recogniser.transcribe(clip) for clip in clips]
+    backward = [recogniser.transcribe(clip) for clip in clips[::-1]]
+    assert forward == backward[::-1]
+    assert all(forward)
+
+
 def test_words_are_compared_without_case_and_punctuation() -> None:
     assert normalised("Don't PANIC -- it’s 5 o’clock!") == "don't panic it's five o'clock"
     assert error_rates(normalised("Room 404"), normalised("room four hundred four"))[0] == 0.0
@@ -136,6 +146,8 @@ BAD = {
     "nan.wav": "not finite",
     "silent.wav": "silent",
     "short.wav": "less than 0.1",
+    "opposite.wav": "cancel each other",
+    "constant.wav": "silent",
     "long.wav": "more than 60",
 }
 
@@ -148,6 +160,9 @@ def bad_clips(tmp_path: Path, voice: Voice) -> Path:
     soundfile.write(tmp_path / "header.wav", np.zeros(0), RATE)
     soundfile.write(tmp_path / "nan.wav", np.full(RATE, np.nan), RATE, subtype="FLOAT")
     soundfile.write(tmp_path / "silent.wav", np.zeros(RATE), RATE)
+    one, _ = soundfile.read(voice("one.wav"))
+    soundfile.write(tmp_path / "opposite.wav", np.stack([one, -one], axis=1), RATE)
+    soundfile.write(tmp_path / "constant.wav", np.full(RATE, 0.5), RATE)
     soundfile.write(tmp_path / "short.wav", np.ones(100) / 2, RATE)
     soundfile.write(tmp_path / "long.wav", np.zeros(600 * 8000), 8000)
     return tmp_path

@@ -52,12 +52,12 @@ def listen(runs: tuple[str, ...], file: str | None, listener: str, output: Path 
         )
     if not listener.strip():
         raise ConfigError("--listener is empty", fix="give a name, or leave it out")
-    if file:
+    if file is not None:
         trials, folder = trials_of_pairs(file), Path(file).with_name(f"{Path(file).stem}-listening")
     else:
         from rlhf_plugin_report.stored import open_run
 
-        trials, folder = trials_of_runs(runs), open_run(runs[0]).path / "listening"
+        trials, folder = trials_of_runs(runs), open_run(next(iter(runs))).path / "listening"
     folder = output or folder
     check_writable(folder.absolute().parent)
     answers = Answers(folder, trials, listener.strip())
