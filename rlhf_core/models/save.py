@@ -100,7 +100,7 @@ def load_weights(model: Any, folder: Path) -> None:
         set_peft_model_state_dict(model, load_file(str(folder / "adapter_model.safetensors")))
         return
     state: dict[str, Any] = {}
-    for shard in sorted(folder.glob("*.safetensors")):
+    for shard in sorted(folder.glob("model*.safetensors")):  # a modality keeps files of its own beside them
         state |= load_file(str(shard))
     result = model.load_state_dict(state, strict=False)
     tied = set(getattr(model, "all_tied_weights_keys", None) or getattr(model, "_tied_weights_keys", None) or ())

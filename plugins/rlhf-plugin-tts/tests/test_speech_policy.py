@@ -34,7 +34,16 @@ from rlhf_core.api import (
     ScoreStatus,
 )
 from rlhf_core.cli.main import cli
-from rlhf_core.sdk import Formatter, NativeEngine, load_policy, load_sampler, open_registry, sample_completions
+from rlhf_core.sdk import (
+    Formatter,
+    NativeEngine,
+    load_policy,
+    load_sampler,
+    load_weights,
+    open_registry,
+    sample_completions,
+    save_model,
+)
 from rlhf_plugin_tts import keep as kept_sounds
 from rlhf_plugin_tts.audio import read_clip
 from rlhf_plugin_tts.pocket_voice.folder import write_untrained_voice as untrained
@@ -237,3 +246,13 @@ def test_the_same_sound_is_written_once(tmp_path: Path) -> None:
     assert Path(first.path).stat().st_mtime > 1  # in use: not the next to go
     Path(first.path).write_bytes(b"fLaC of a process that was killed")
     assert sounds.keep("a", lambda: np.zeros(160), 16_000) == first
+
+
+def test_a_checkpoint_of_a_voice_is_loaded_again(tmp_path: Path) -> None:
+    """Its folder holds the codec's tensors beside the model's."""
+    policy = load_policy(ModelConfig(path=str(untrained(tmp_path / "voice"))))
+    save_model(policy.model, policy.tokenizer, tmp_path / "saved")
+    assert (tmp_path / "saved" / "codec.safetensors").is_file()
+    other = load_policy(ModelConfig(path=str(untrained(tmp_path / "other", seed=1)))).model
+    load_weights(other, tmp_path / "saved")
+    assert all(bool((other.state_dict()[name] == tensor).all()) for name, tensor in policy.model.state_dict().items())
