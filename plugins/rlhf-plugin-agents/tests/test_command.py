@@ -62,11 +62,12 @@ def test_the_same_command_goes_on_and_plays_missing_tasks_again(evaluated: Any) 
 
 
 def test_a_recording_replays_to_the_same_verdicts(evaluated: Any) -> None:
-    first = evaluated("agentbench_mini", "--backend", "scripted", "--out", "first", "--category", "multi_step")
-    again = evaluated("agentbench_mini", "--replay", "first", "--category", "multi_step")
-    one, two = first["evaluations"][0], again["evaluations"][0]
+    """Its trials too, which are played at the same time."""
+    words = ("--category", "multi_step", "--trials", "3", "--workers", "6")
+    one = evaluated("agentbench_mini", "--backend", "scripted", "--out", "first", *words)["evaluations"][0]
+    two = evaluated("agentbench_mini", "--replay", "first", *words)["evaluations"][0]
     assert (two["right"], two["process"], two["calls"]) == (one["right"], one["process"], one["calls"])
-    assert two["missing"] == 0
+    assert (two["rows"], two["missing"]) == (36, 0)
 
 
 def test_what_a_backend_does_not_answer_is_missing(evaluated: Any) -> None:

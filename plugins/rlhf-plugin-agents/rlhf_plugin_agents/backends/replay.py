@@ -25,9 +25,9 @@ class ReplayBackend:
     def __init__(self, trajectories: Iterable[AgentTrajectory]) -> None:
         rows = [t for t in trajectories if t.turns]
         self.turns = {(t.task, t.turns[0].digest): t.turns for t in rows}
-        self.text_only = bool(rows) and not any(m.get("tool_calls") for t in rows for m in t.messages)
-        self._open: dict[str, list[tuple[str, str]]] = {}
-        self._place, self._lock = Counter[tuple[str, str]](), Lock()
+        # The seed tells the trials of a task apart, which may be played at the same time.
+        self._open: dict[tuple[str, int], tuple[str, str]] = {}
+        self._place, self._lock = Counter[tuple[str, int]](), Lock()
 
     def complete(self, request: ModelRequest) -> ModelReply:
         """The next recorded reply of this task.
@@ -35,19 +35,17 @@ class ReplayBackend:
         Raises:
             BackendFault: another request was recorded here, or none.
         """
+        trial, digest = (request.key, request.seed), request.digest
         with self._lock:
-            digest = request.digest
             if (request.key, digest) in self.turns:
-                self._open[request.key] = [(request.key, digest)]
-                self._place[request.key, digest] = 0
-            playing = self._open.get(request.key)
-            if not playing:
+                self._open[trial], self._place[trial] = (request.key, digest), 0
+            playing = self._open.get(trial)
+            if playing is None:
                 raise BackendFault(
                     f"task '{request.key}': its first request differs from what was recorded (another agent, prompt, "
                     "tools or settings), or it was not recorded"
                 )
-            key = playing[0]
-            place, turns = self._place[key], self.turns[key]
+            place, turns = self._place[trial], self.turns[playing]
             if place >= len(turns):
                 raise BackendFault(f"task '{request.key}': {len(turns)} requests were recorded, this is one more")
             if turns[place].digest != digest:
@@ -55,7 +53,7 @@ class ReplayBackend:
                     f"task '{request.key}': request {place + 1} differs from what was recorded: a tool answered "
                     "otherwise, or the agent changed"
                 )
-            self._place[key] += 1
+            self._place[trial] += 1
         turn = turns[place]
         return ModelReply(turn.message, turn.prompt_tokens, turn.completion_tokens, turn.cost_usd, turn.errors)
 
