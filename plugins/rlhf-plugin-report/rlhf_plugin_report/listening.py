@@ -22,7 +22,7 @@ class Side:
     """One sound of a pair.
 
     Example:
-        Side({"kind": "audio", "path": "/tmp/a.flac"}, "step 0", "hh e12 c3")
+        Side({"kind": "audio", "path": "clips/a.flac"}, "step 0", "hh e12 c3")
     """
 
     media: Row
