@@ -152,3 +152,26 @@ def test_rewards_are_evaluated_on_pairs_of_clips(rlhf: Any, pairs_file: Path) ->
     refused = rlhf("reward", "evaluate", *options)
     assert refused.code == 2
     assert "there is no file" in refused.err
+
+
+def test_the_ordinary_command_trains_what_rewards_load(
+    rlhf: Any, pairs_file: Path, spoken: Any, tmp_path: Path
+) -> None:
+    run, shared = tmp_path / "run", tmp_path / "shared.jsonl"
+    asked = ["train", "--algo", "audio_reward_model", "--dataset", pairs_file, "--run-dir", run]
+    shared.write_text("\n".join(pairs_file.read_text().splitlines()[:2]) + "\n")
+    refused = rlhf(*asked, "--set", f"dataset.heldout_path={shared}")
+    assert refused.code == 2
+    assert "is in the training pairs and in the held-out ones" in refused.err
+    done = rlhf(*asked)
+    assert done.code == 0, done.err
+    row = json.loads(pairs_file.read_text().splitlines()[0])
+    reward = build("audio_feature_model", run / "final")
+    chosen, rejected = reward.score([spoken(tmp_path / row[c]) for c in ("chosen_audio", "rejected_audio")])
+    assert chosen.value > rejected.value
+    summary = json.loads((run / "summary.json").read_text())
+    assert "eval/accuracy" in json.dumps(summary)
+    judged = ["--reward", "audio_feature_model", "--set", f"path={run / 'final'}", "--pairs", pairs_file, "--json"]
+    report = rlhf("reward", "evaluate", *judged)
+    assert report.code == 0, report.err
+    assert json.loads(report.out)["rewards"]["audio_feature_model"]["accuracy"] > 0.9

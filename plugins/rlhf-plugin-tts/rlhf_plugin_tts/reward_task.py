@@ -1,0 +1,109 @@
+"""Pairs of clips through the core's offline loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+
+from rlhf_core.api import BuildContext, PairBatch
+from rlhf_core.sdk import OfflineTrainer, seed_everything
+from rlhf_plugin_tts.reward_trainer import AudioRewardModelConfig
+from rlhf_plugin_tts.rows import AudioPair, digest
+from rlhf_plugin_tts.trained import EncoderEar, FeatureEar, Head
+from rlhf_plugin_tts.training import HeadSettings, Heard, save
+
+TRAINED = "trained.safetensors"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeardPair:
+    """What an ear heard of both clips."""
+
+    name: str
+    vectors_2F: torch.Tensor
+    tokens: int = 2
+    """Clips."""
+
+
+class PairOfClips(torch.nn.Module):
+    """Scores both sides.
+
+    Args:
+        head: what learns.
+    """
+
+    def __init__(self, head: Head) -> None:
+        super().__init__()
+        self.head = head
+
+    def forward(self, items: Sequence[HeardPair]) -> PairBatch:
+        """Scores of the chosen and of the rejected clips."""
+        vectors_B2F = torch.stack([item.vectors_2F for item in items]).to(next(self.parameters()).device)
+        return PairBatch(self.head(vectors_B2F[:, 0]), self.head(vectors_B2F[:, 1]))
+
+
+class AudioRewardTask:
+    """A head and the pairs that it learns from; every clip is heard once, before training."""
+
+    def __init__(self, config: AudioRewardModelConfig, ctx: BuildContext) -> None:
+        seed_everything(ctx.seed)
+        self.config, self.ctx = config, ctx
+        self.heard = Heard(FeatureEar() if config.encoder is None else EncoderEar(config.encoder))
+        train, heldout = config.splits(ctx)
+        self.pairs = {"train": self._hear(train), "heldout": self._hear(heldout)}
+        ctx.session.counts["clips_unusable"] += len(self.heard.unusable)
+        flat = torch.stack([pair.vectors_2F for pair in self.pairs["train"]]).flatten(0, 1)
+        self.head = Head(flat.shape[1], config.hidden)
+        measured = {"mean": flat.mean(dim=0), "std": flat.std(dim=0).clamp_min(1e-6)}
+        self.head.load_state_dict({**self.head.state_dict(), **measured})
+        self.model = self.head.to(ctx.strategy.device)
+        self.module = PairOfClips(self.head)
+        if config.random_labels:
+            turned = np.random.default_rng(ctx.seed).random(len(self.pairs["train"])) < 0.5
+            self.pairs["train"] = [
+                HeardPair(p.name, p.vectors_2F.flip(0)) if turn else p
+                for p, turn in zip(self.pairs["train"], turned, strict=True)
+            ]
+
+    def _hear(self, pairs: Sequence[AudioPair]) -> list[HeardPair]:
+        vectors, good = self.heard.pairs(pairs)
+        names = [f"{digest(p.chosen)[:12]}-{digest(p.rejected)[:12]}" for p in good]
+        return [HeardPair(name, row) for name, row in zip(names, vectors, strict=True)]
+
+    def items(self, split: str) -> Sequence[HeardPair]:
+        """Pairs of which both clips could be heard."""
+        return self.pairs[split]
+
+    def _state(self, weights: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+        state = {**self.head.state_dict(), **{k: v for k, v in weights.items() if k in self.head.state_dict()}}
+        return {name: value.detach().cpu().contiguous() for name, value in state.items()}
+
+    def write_model(self, folder: Path, weights: Mapping[str, Any]) -> None:
+        """The head."""
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file(self._state(weights), str(folder / TRAINED))
+
+    def load_model(self, folder: Path) -> None:
+        """Read a checkpoint's head."""
+        self.head.load_state_dict(load_file(str(folder / TRAINED)))
+
+    def write_final(self, folder: Path, weights: Mapping[str, Any]) -> None:
+        """A folder that the rewards load."""
+        config, head = self.config, Head(len(self.head.get_buffer("mean")), self.config.hidden)
+        head.load_state_dict(self._state(weights))
+        hears = "features" if config.encoder is None else "encoder"
+        settings = HeadSettings(
+            config.hidden, 0.0, round(config.epochs), config.batch_size, config.optimizer.learning_rate
+        )
+        save(head, folder, hears, config.encoder or "", settings, {})
+
+
+def build_trainer(config: AudioRewardModelConfig, ctx: BuildContext) -> OfflineTrainer:
+    """The offline loop over pairs of clips."""
+    return OfflineTrainer(config, ctx, AudioRewardTask(config, ctx))
