@@ -1,4 +1,4 @@
-"""Rebuild the shipped model `pocket-tools` and its tokenizer from the generator. Some 20 minutes on two cores.
+"""Rebuild the shipped model `pocket-tools` and its tokenizer from the generator; `BUILD.json` says how long it took.
 
     python -m scripts.build_pocket_tools [--out FOLDER] [--steps N] [--seed N]
 

@@ -126,13 +126,19 @@ def test_demonstrations_of_a_data_set_are_written_as_rows_that_training_reads(
 
 @pytest.mark.slow
 def test_the_shipped_model_plays_and_learns_by_the_default_command(tmp_path: Path) -> None:
-    changes = ["trainer.steps=1", "trainer.rollout_batch_size=16", "trainer.eval_samples=48", "dataset.calls=[2]"]
+    changes = [
+        "trainer.steps=1",
+        "trainer.rollout_batch_size=16",
+        "trainer.eval_samples=48",
+        "dataset.calls=[2]",
+        "dataset.prompts=240",
+    ]
     words = [word for change in changes for word in ("--set", change)]
     for algo, more in (
         ("grpo", ["--env", "lookup", *words]),
         ("sft", ["--model", "pocket-tools", "--dataset", "lookup"]),
     ):
-        limit = ["--set", "trainer.max_steps=1"] if algo == "sft" else []
+        limit = ["--set", "trainer.max_steps=1", "--set", "dataset.prompts=40"] if algo == "sft" else []
         with pytest.raises(SystemExit) as done:
             main(["train", "--algo", algo, *more, *limit, "--run-dir", str(tmp_path / algo)])
         assert done.value.code == 0
