@@ -82,7 +82,7 @@ def figures(run: Path) -> dict[str, Any]:
         "points": 100 * (last - first),
         "curve": {str(row["step"]): row["eval/reward/mean"] for row in held_out},
         "by_calls": {str(n): [row[f"eval/calls{n}/reward/mean"] for row in (held_out[0], held_out[-1])] for n in CALLS},
-        "turns": [row["eval/turns/mean"] for row in (held_out[0], held_out[-1])],
+        "turns": [row.get("eval/turns/mean") for row in (held_out[0], held_out[-1])],
         "steps": len(steps),
         "seconds": json.loads((run / "summary.json").read_text())["seconds"],
     }
