@@ -20,7 +20,8 @@ class Generate(click.Command):
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         """That of the other distribution's command for its kind, else this command's."""
-        if (other := brought(args[0], parent)) if args else None:
+        other = brought(args[0], parent) if args else None
+        if other is not None:
             return other.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 
