@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rlhf_core.data.config import JsonlConfig as JsonlConfig
     from rlhf_core.environments.config import EnvironmentConfig as EnvironmentConfig
     from rlhf_core.environments.config import ToolConfig as ToolConfig
-    from rlhf_core.environments.config import tool_spec as tool_spec
+    from rlhf_core.environments.tool_spec import tool_spec as tool_spec
     from rlhf_core.errors import ConfigError as ConfigError
     from rlhf_core.errors import DatasetError as DatasetError
     from rlhf_core.errors import DeadlineExceeded as DeadlineExceeded
@@ -93,7 +93,8 @@ _HOMES = {
     "rlhf_core.context": ("BuildContext",),
     "rlhf_core.verifiers.config": ("VerifierConfig", "VerifierRewardConfig"),
     "rlhf_core.data.config": ("JsonlConfig",),
-    "rlhf_core.environments.config": ("EnvironmentConfig", "ToolConfig", "tool_spec"),
+    "rlhf_core.environments.config": ("EnvironmentConfig", "ToolConfig"),
+    "rlhf_core.environments.tool_spec": ("tool_spec",),
     "rlhf_core.errors": (
         "ConfigError",
         "DatasetError",

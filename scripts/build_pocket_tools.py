@@ -181,8 +181,8 @@ def build_model(tokenizer: PreTrainedTokenizerFast, seed: int, hidden: int, laye
             tie_word_embeddings=True,
             initializer_range=hidden**-0.5,  # at 0.02, which suits large models, copying is not learned for 1,500 steps
             bos_token_id=None,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
+            eos_token_id=tokenizer.vocab[str(tokenizer.eos_token)],
+            pad_token_id=tokenizer.vocab[str(tokenizer.pad_token)],
         )
     )
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rlhf_core.config.base import ComponentConfig
 from rlhf_core.config.slots import component
+from rlhf_core.environments.tool_spec import tool_spec
 from rlhf_core.errors import ConfigError
 from rlhf_core.messages import Tool, tool_name
 
@@ -14,28 +15,6 @@ if TYPE_CHECKING:
     from rlhf_core.context import BuildContext
 
 ToolField = component("tool")
-
-
-def tool_spec(name: str, description: str, required: Sequence[str] | None = None, **parameters: Any) -> Tool:
-    """A tool as the chat template is given it, in OpenAI's form.
-
-    Args:
-        name: what a call names.
-        description: what it does, for the policy.
-        required: names of the parameters that a call must have; None means all.
-        parameters: name -> JSON type, such as ``"string"``, or a whole JSON schema.
-
-    Example:
-        tool_spec("search", "Finds a fact.", query="string")
-    """
-    properties = {key: {"type": value} if isinstance(value, str) else value for key, value in parameters.items()}
-    schema = {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties if required is None else required),
-        "additionalProperties": False,
-    }
-    return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
 
 
 class EnvironmentConfig(ComponentConfig):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.environments.config import tool_spec
+from rlhf_core.environments.tool_spec import tool_spec
 from rlhf_core.errors import ConfigError
 from rlhf_core.messages import Tool
 from rlhf_core.turns import ToolResult

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rlhf_core.environments.config import tool_spec
+from rlhf_core.environments.tool_spec import tool_spec
 from rlhf_core.lookup.questions import Call, Question
 
 ARGUMENT = {"search": "query", "calculator": "expression"}

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import logging
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from typing import Any, TypedDict
 
 from rlhf_core.errors import ModelError
 
 log = logging.getLogger("rlhf.models")
+
+
+class ForwardArguments(TypedDict):
+    """What ``completion_logprobs`` is told of the ways through a model."""
+
+    shared_prefix: bool
+    packed: bool
+    chunked: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +48,7 @@ class ForwardOptions:
         return [f.name for f in fields(self) if getattr(self, f.name)]
 
     @property
-    def as_arguments(self) -> dict[str, bool]:
+    def as_arguments(self) -> ForwardArguments:
         """As ``completion_logprobs`` takes them."""
         return {"shared_prefix": self.share_prefix, "packed": self.packing, "chunked": self.chunked_head}
 

@@ -67,7 +67,7 @@ def theirs(family: str, text: str, tokenizer: Any) -> dict[str, Any]:
     tokenizer.response_template = getattr(chat_template_utils, TEMPLATES[family])
     prefix = tokenizer.encode("<|im_start|>assistant\n", add_special_tokens=False)
     parsed = chat_template_utils.parse_response(
-        tokenizer, tokenizer.encode(text, add_special_tokens=False), prefix=prefix, tools=TOOLS
+        tokenizer, tokenizer.encode(text, add_special_tokens=False), prefix=prefix, tools=[*TOOLS]
     )
     calls = [[c["function"]["name"], c["function"].get("arguments")] for c in parsed.get("tool_calls") or ()]
     return {"calls": calls, "content": parsed["content"]}

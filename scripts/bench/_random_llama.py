@@ -39,7 +39,6 @@ def random_llama(shape: str, context: int = 4096, seed: int = 0) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(seed)
-    config = LlamaConfig(
-        **SHAPES[shape], max_position_embeddings=context, tie_word_embeddings=True, eos_token_id=None, bos_token_id=None
-    )
+    sizes: dict[str, Any] = {**SHAPES[shape], "max_position_embeddings": context}
+    config = LlamaConfig(**sizes, tie_word_embeddings=True, eos_token_id=None, bos_token_id=None)
     return LlamaForCausalLM(config).eval()
