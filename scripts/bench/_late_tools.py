@@ -28,8 +28,8 @@ class Late:
     def __init__(self, config): self.config = config
     def reset(self, prompt, seed): self.number = int(prompt.id)
     def step(self, calls):
-        number = 5 * self.number + int(calls[0].id[4:])
-        if self.config.hang_every and number * 37 % self.config.hang_every == 7: time.sleep(600)
+        place = self.number + 11 * int(calls[0].id[4:])  # so that calls hang in every round
+        if self.config.hang_every and place % self.config.hang_every == 7: time.sleep(600)
         time.sleep(self.config.latency_s)
         return ["1234"]
     def score(self, sample): return None

@@ -142,6 +142,7 @@ class Contest:
 def contest(episodes: int, rounds: int, shape: str = "llama-1m", threads: int = THREADS) -> dict[str, Any]:
     """Seconds of every schedule, the bound, and memory."""
     match = Contest(shape, threads)
+    match.play("by_count", 1, 0.0, 0)  # what is found out once per model
     _, alone, _ = match.play("by_count", 1, 0.0, 0)
     _, decoding, rollouts = match.play("by_count", episodes, 0.0, 0)
     seconds: dict[str, list[float]] = {side: [] for side in SIDES}
