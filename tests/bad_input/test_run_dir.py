@@ -155,6 +155,7 @@ def test_a_folder_with_files_that_a_run_would_overwrite(rlhf: Rlhf, quick: tuple
     assert "files that a run would overwrite: config.yaml, samples.jsonl" in rlhf(*quick, "--run-dir", other_run).err
 
 
+@pytest.mark.slow
 def test_of_two_runs_in_one_folder_one_goes_on(tmp_path: Path, quick: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "rlhf_core.cli.main", *quick, "--run-dir", str(tmp_path / "runs" / "same")]
     both = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]

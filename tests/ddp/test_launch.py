@@ -129,7 +129,8 @@ def test_early_ctrl_c_ends_at_once_and_leaves_nothing(tmp_path: Path) -> None:
         assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("victim", [pytest.param("launcher", marks=pytest.mark.slow), "rank"])
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["launcher", "rank"])
 def test_killed_from_outside(tmp_path: Path, victim: str) -> None:
     with started(tmp_path) as (process, run):
         wait_until(lambda: logged(run, '"step": 1'), "first step")

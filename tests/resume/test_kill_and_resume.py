@@ -63,7 +63,8 @@ def interrupted(args: list[str], run: Path, tmp: Path, moments: list[Callable[[]
     return hits
 
 
-@pytest.mark.parametrize("name", ["killed-several_updates", pytest.param("killed-ensemble", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["killed-several_updates", "killed-ensemble"])
 def test_resume_is_exact(name: str, words: Words, whole: Whole, tmp_path: Path) -> None:
     run = tmp_path / "killed"
     moments = [lambda: rows(run) >= 4, lambda: any((run / "checkpoints").glob(".partial-*"))]
@@ -94,6 +95,7 @@ def test_resume_is_exact_at_random_moments(name: str, words: Words, whole: Whole
     check_same(read_run(whole(name)), read_run(run))
 
 
+@pytest.mark.slow
 def test_same_seed_twice_is_the_same_run(words: Words, whole: Whole, tmp_path: Path) -> None:
     """In this process, after other runs, and in a new one."""
     finish(start([*words(CASES["killed-grpo"]), "--run-dir", str(tmp_path / "again")], tmp_path))

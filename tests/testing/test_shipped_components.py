@@ -16,6 +16,7 @@ NEEDS_A_MODEL = {
     "rlhf-plugin-reward/bradley_terry",
     "rlhf-plugin-reward/ensemble",
     "rlhf-plugin-rubric/rubric_model",
+    "rlhf-plugin-tts/audio_reward_model",
     "rlhf-plugin-tts/speaker_similarity",
     "rlhf-plugin-tts/utmos22",
 }

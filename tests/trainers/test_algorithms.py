@@ -72,6 +72,7 @@ def test_the_entropy_bonus_raises_entropy_also_where_all_scores_are_equal(train:
     assert bonus[5] > 2 * bonus[0]
 
 
+@pytest.mark.slow
 def test_the_entropy_quantile_does_not_depend_on_the_micro_batch(train: Train) -> None:
     """Here the threshold falls among tokens of equal entropy (the same position after the same text)."""
     row = run(train, "one", steps=1, entropy_quantile=0.1)[0]

@@ -79,6 +79,7 @@ def test_two_processes_train_one_ensemble_and_learn_as_one_process_does(tmp_path
     assert max(float((a[k] - b[k]).abs().max()) for k in a) < 1e-4
 
 
+@pytest.mark.slow
 def test_two_runs_that_train_the_same_ensemble_at_once(tmp_path: Path) -> None:
     outputs = [finish(p) for p in [start(tmp_path, "a"), start(tmp_path, "b")]]
     assert any("none trained yet" in text for text in outputs)
