@@ -35,6 +35,8 @@ def demonstrations(dataset: str, out: Path, split: str, form: str, settings: tup
     from rlhf_core.data.row_forms import to_row
     from rlhf_core.errors import ConfigError
 
+    if out.is_dir():
+        raise ConfigError(f"'{out}' is a folder", fix="name a file in it")
     if out.exists() and not force:
         raise ConfigError(f"'{out}' is there already", fix="name another file, or --force")
     ctx = context_of(open_registry(), dataset={"name": dataset, **parse_settings(settings)})

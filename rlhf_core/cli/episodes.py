@@ -43,6 +43,14 @@ class Stage:
             if key not in ("environment", "agent"):
                 near = did_you_mean(key, ("environment", "agent"))
                 raise ConfigError(f"no section '{key}' here", fix=near or "environment.KEY=VALUE or agent.KEY=VALUE")
+        for section, default in (("environment", name), ("agent", "multi_turn")):
+            chosen = given.get(section, {})
+            other = chosen if isinstance(chosen, str) else chosen.get("name", default)
+            if other != default:
+                fix = f"--env {other}" if section == "environment" else "leave it out"
+                raise ConfigError(
+                    f"{section} '{other}' cannot be chosen by --set here", why=f"'{default}' is played", fix=fix
+                )
         registry = open_registry()
         environment = component_of(registry, "environment", name, given.get("environment"))
         agent = component_of(registry, "agent", "multi_turn", given.get("agent"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.environments.episode import Episode
+from rlhf_core.environments.episode import STOPPED, Episode
 from rlhf_core.environments.host import EnvironmentHost, Reply
 from rlhf_core.environments.journal import Journal, digest, episode_key
 from rlhf_core.messages import ToolCall
@@ -149,7 +149,8 @@ class Answers:
             replies[n] = reply
             episodes[n].seconds += reply.seconds
             episodes[n].ready = reply.alive
-            self.journal.answer(keys[n], _kept(reply))
+            if reply.alive or episodes[n].ended != STOPPED:  # killed by us, which is no answer of the environment
+                self.journal.answer(keys[n], _kept(reply))
         for n, episode in enumerate(episodes):
             if replies[n].status is TurnStatus.OK and messages[n]["op"] != "score":
                 episode.made.append((messages[n], replies[n].value))

@@ -14,6 +14,9 @@ from rlhf_core.rollout.seeds import request_seed
 from rlhf_core.turns import POLICY, Segment, Turn, TurnStatus
 from rlhf_core.types import FinishReason, Prompt, PromptGroup, Rollout, RolloutRequest, Score
 
+STOPPED = "stopped"
+"""Why an episode ends that is given up, after an error elsewhere or Ctrl-C."""
+
 
 @dataclass(eq=False)
 class Episode:

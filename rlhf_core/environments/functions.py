@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,6 @@ def load_functions(file: str) -> dict[str, FunctionTool]:
     spec = importlib.util.spec_from_file_location(f"tools_of_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise ConfigError("a file of tools is no Python module", where=file, fix="name it *.py")
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up
     spec.loader.exec_module(module)
     return {name: FunctionTool(getattr(module, name)) for name in (s["function"]["name"] for s in specs_in(file))}

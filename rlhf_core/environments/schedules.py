@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, cast
 
-from rlhf_core.environments.episode import Episode
+from rlhf_core.environments.episode import STOPPED, Episode
 from rlhf_core.types import Rollout, SamplingParams
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class _Asking:
     def __exit__(self, *_: object) -> None:
         """After an error or Ctrl-C: what is still being asked is killed."""
         for episode in self._asked:
-            episode.end("stopped")
+            episode.end(STOPPED)
             if episode.process.pid:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(episode.process.pid, signal.SIGKILL)

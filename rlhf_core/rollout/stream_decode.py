@@ -85,10 +85,10 @@ class StreamDecoder(Decoder):
             self.kept.put(self.names[number], ids, copy_row(self.cache, row, first, first + len(ids)))
 
     def _over(self) -> Any:
-        """Which rows have ended and only hold their place."""
+        """Which rows have ended, were reported and only hold their place; on a GPU a row may have ended unseen."""
         if self.rows is None:
             return np.zeros(0, dtype=np.bool_)
-        return self.count >= self.rows.length_B.cpu().numpy()
+        return np.array([i in self.reported for i in self.request.tolist()], dtype=np.bool_)
 
     def _fitting(self) -> int:
         waiting = len(self.requests) - self.entered

@@ -15,6 +15,7 @@ from rlhf_core.environments.agent_config import MultiTurnConfig
 from rlhf_core.errors import ConfigError, PluginError
 from rlhf_core.rollout import stream_decode
 from rlhf_core.rollout.config import NativeRolloutConfig
+from rlhf_core.rollout.decode import Decoder
 from rlhf_core.rollout.kept import KeptTurns, bytes_per_token
 from rlhf_core.rollout.native import NativeEngine
 from rlhf_core.types import Rollout, RolloutRequest, SamplingParams
@@ -278,3 +279,30 @@ def test_a_wrong_turn_is_refused_by_name(how: str, says: str, model: Any, tokeni
     stream.submit("e", RolloutRequest("p", (1, 2, 3), 0, 1))
     with pytest.raises(PluginError, match=f"acme.*{says}|{says}"):
         stream.take()
+
+
+@pytest.mark.parametrize("options", [{}, {"max_concurrent": 3}, {"max_batch_tokens": 160}])
+@pytest.mark.parametrize("steps", [None, 4])
+def test_a_row_that_ended_unseen_is_not_given_away(
+    ending: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch, options: dict[str, int], steps: int | None
+) -> None:
+    """On a GPU the loop looks only every few tokens at what has ended; turns are submitted in between."""
+    requests = [RolloutRequest(f"p{n}", tuple(range(1, 10 + n)), 0, n, 12) for n in range(12)]
+    want = engine(ending, tokenizer).generate(requests, SAMPLING, 0)
+    start = Decoder.__init__
+
+    def strided(self: Decoder, **arguments: Any) -> None:
+        start(self, **arguments)
+        self.stride = 8
+
+    monkeypatch.setattr(Decoder, "__init__", strided)
+    stream = ValidatedEngine(engine(ending, tokenizer, **options), "e").open_stream(SAMPLING, 0)
+    assert stream is not None
+    rest, taken = list(enumerate(requests)), dict[Any, Rollout]()
+    for _ in range(200):
+        for n, request in rest[: 4 if steps else 12]:
+            stream.submit(n, request)
+        del rest[: 4 if steps else 12]
+        taken |= stream.take(steps) if stream.waiting else []
+    stream.close()
+    assert content([taken[n] for n in range(12)]) == content(want)

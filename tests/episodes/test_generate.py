@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from rlhf_core.cli.episodes import Stage
 from rlhf_core.cli.main import main
+from rlhf_core.environments.functions import load_functions
+from rlhf_core.errors import ConfigError
 
 FORMAT = """
 from rlhf_core.api import Taken, WrittenCall
@@ -76,3 +79,16 @@ def test_what_cannot_be_played_is_refused(
 def test_settings_without_an_environment_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["generate", "--prompt", "x", "--set", "agent.max_turns=3"]) == 2
     assert "would have no effect" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("setting", ["agent=react", "agent.name=react", "environment=lookup"])
+def test_another_component_is_not_chosen_by_a_setting(setting: str) -> None:
+    with pytest.raises(ConfigError, match="cannot be chosen by --set"):
+        Stage.chosen("tools", [setting])
+
+
+def test_a_file_of_tools_may_have_dataclasses(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    point = "@dataclass\nclass P:\n    x: int\n\ndef twice(x: int) -> int:\n    return 2 * P(x).x\n"
+    file.write_text(f"from __future__ import annotations\nfrom dataclasses import dataclass\n\n{point}")
+    assert load_functions(str(file))["twice"].call(x=2) == "4"

@@ -139,3 +139,30 @@ def test_a_context_that_is_full_ends_the_episode_and_no_other(stage: Stage) -> N
     assert (good.text, good.info["ended"]) == ("Done.", "answer")
     assert isinstance(stage.engine, Streaming)
     assert {episode.prompt.id for episode in stage.engine.forgotten} == set(script)
+
+
+class Interrupted(Streaming):
+    """Ctrl-C while the first call is under way."""
+
+    def take(self, steps: int | None = None) -> list[tuple[Hashable, Rollout]]:
+        if self.requests:
+            time.sleep(0.3)
+            raise KeyboardInterrupt
+        return super().take(steps)
+
+
+def test_a_call_that_ctrl_c_has_killed_is_made_again(naughty: Path, tokenizer: Any, tmp_path: Path) -> None:
+    script = {"slow": [call("sleep", "1"), "Done."], "talks": ["No call."]}
+    stages = [Stage(tokenizer, tmp_path / "run") for _ in range(2)]
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            stages[0].play(script, engine=Interrupted, schedule="as_ready", call_timeout_s=20)
+        stages[0].agents[0].close()
+        slow = stages[1].play(script, engine=Streaming, schedule="as_ready", call_timeout_s=20)[0]
+    finally:
+        for stage in stages:
+            for agent in stage.agents:
+                agent.close()
+    assert [turn.text for turn in slow.turns] == ["", "slept", "Done."]
+    assert slow.score is not None
+    assert slow.score.ok

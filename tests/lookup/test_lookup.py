@@ -115,6 +115,10 @@ def test_demonstrations_of_a_data_set_are_written_as_rows_that_training_reads(
             main(words)
         assert done.value.code == code
     assert "is there already" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as done:
+        main([*words[:4], str(tmp_path), "--force"])
+    assert done.value.code == 2
+    assert "is a folder" in capsys.readouterr().err
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     assert len(rows) == 20
     assert {tool["function"]["name"] for tool in rows[0]["tools"]} == {"search", "calculator"}

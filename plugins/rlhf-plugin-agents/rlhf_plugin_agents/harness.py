@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.api import BuildContext, Prompt
-from rlhf_core.sdk import request_seed, write_json
+from rlhf_core.sdk import json_values, request_seed, write_json
 from rlhf_plugin_agents.agents.base import Agent
 from rlhf_plugin_agents.agents.config import AgentConfig
 from rlhf_plugin_agents.backends.base import Backend
@@ -24,6 +24,8 @@ from rlhf_plugin_agents.suites.config import AgentSuiteConfig
 from rlhf_plugin_agents.suites.task import AgentTask
 
 Say = Callable[[str], None]
+ENDED = ("answer", "done")
+"""How a play ends that was not cut off."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,8 @@ class Job:
 
     def settings(self, tasks: Sequence[AgentTask]) -> dict[str, Any]:
         """All that decides the rows."""
-        asked = json.dumps([[t.id, t.system, [dict(m) for m in t.messages]] for t in tasks], sort_keys=True)
+        rows = [[t.id, t.system, [dict(m) for m in t.messages], t.judged_by] for t in tasks]
+        asked = json.dumps(json_values(rows), sort_keys=True)
         return {
             "suite": {**self.suite.model_dump(mode="json", exclude={"agent", "agent_settings", "path"})},
             "tasks": {"count": len(tasks), "hash": hashlib.sha256(asked.encode()).hexdigest()[:16]},
@@ -122,6 +125,8 @@ def play_one(config: AgentConfig, backend: Backend, task: AgentTask, seed: int, 
     else:
         verdict = task.judge(trajectory, room)
         row |= {k: getattr(verdict, k) for k in ("value", "right", "process", "detail")}
+        if trajectory.stop_reason not in ENDED:  # doing nothing is right in some tasks, not getting that far is not
+            row |= {"value": 0.0, "right": False, "detail": verdict.detail or f"stopped: {trajectory.stop_reason}"}
     return {
         **row,
         "answer": trajectory.answer,

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from rlhf_core.api import DatasetError
-from rlhf_plugin_agents.agents.config import ReactConfig
+from rlhf_plugin_agents.agents.config import PlanAndExecuteConfig, ReactConfig
+from rlhf_plugin_agents.backends.base import ContextFull, ModelReply
 from rlhf_plugin_agents.backends.config import ScriptedConfig
-from rlhf_plugin_agents.harness import play_one
-from rlhf_plugin_agents.suites.bfcl import load
+from rlhf_plugin_agents.harness import Job, play_one
+from rlhf_plugin_agents.suites.bfcl import load, task_of
 from rlhf_plugin_agents.suites.bfcl_check import fault_in_calls
 from rlhf_plugin_agents.suites.config import Bfcl
 
@@ -128,3 +129,28 @@ def test_every_published_question_has_an_oracle_and_a_wrong_answer(test_data: Pa
         backend = ScriptedConfig(script=script).make(tasks, ctx)
         rows = [play_one(ReactConfig(), backend, t, 0, 0) for t in tasks]
         assert [r["task"] for r in rows if r["right"] is not wanted] == []
+
+
+def test_rows_of_other_possible_answers_are_not_gone_on_with(ctx: Any) -> None:
+    tasks = [task_of(ROW, "simple", [{"a.f": {"x": [x]}}]) for x in (3, 4)]
+    job = Job(Bfcl(), ReactConfig(), ScriptedConfig())
+    first, second = (job.settings([task])["tasks"]["hash"] for task in tasks)
+    assert first != second
+
+
+@pytest.mark.parametrize("agent", [ReactConfig(), PlanAndExecuteConfig()])
+def test_not_having_answered_is_not_declining(agent: Any) -> None:
+    class Refuses:
+        name, takes_tools = "refuses", True
+
+        def complete(self, request: Any) -> Any:
+            if request.role == "planner":
+                return ModelReply({"role": "assistant", "content": "no plan"})
+            raise ContextFull("too long")
+
+    row = play_one(agent, Refuses(), task_of(ROW, "irrelevance", ()), 0, 0)  # type: ignore[arg-type]
+    assert (row["value"], row["right"]) == (0.0, False)
+    assert row["stop_reason"] in ("context_full", "bad_plan")
+
+
+ROW = {"id": "q", "question": [[{"role": "user", "content": "f of 3?"}]], "function": [FUNCTION]}

@@ -13,8 +13,9 @@ from rlhf_plugin_agents.backends.config import ScriptedConfig
 from rlhf_plugin_agents.harness import play_one
 from rlhf_plugin_agents.suites.config import TauBench
 from rlhf_plugin_agents.suites.retail import RetailStore
-from rlhf_plugin_agents.suites.tau import database, read, reward, scripted_user
+from rlhf_plugin_agents.suites.tau import database, read, reward, scripted_user, told
 from rlhf_plugin_agents.suites.tau_replay import replayed
+from rlhf_plugin_agents.trajectory import AgentTrajectory, ModelTurn
 
 
 @pytest.fixture(scope="module")
@@ -129,3 +130,12 @@ def test_bad_recordings_and_folders_are_refused(folder: Path, tmp_path: Path, rl
     assert (done.code, "there is no 'retail_tools.json'" in done.err) == (2, True)
     done = rlhf("eval", "tau_bench", "--backend", "scripted")
     assert (done.code, "has no rows" in done.err) == (2, True)
+
+
+def test_thoughts_are_not_told_to_the_user() -> None:
+    turns = ("Thought: 54.04\nAction: {}", "Thought: 54.04\nFinal answer: Sorry.", "54.04 it is.")
+    made = [ModelTurn(role, "", {"role": "assistant", "content": text}) for role, text in
+            zip(("agent", "agent", "extractor"), turns)]  # fmt: skip
+    assert told(AgentTrajectory("t", "react", "b", (), made, (), "")) == ["Sorry."]
+    spoken = ModelTurn("agent", "", {"role": "assistant", "content": "It is 54.04."})
+    assert told(AgentTrajectory("t", "react", "b", (), (spoken,), (), "")) == ["It is 54.04."]

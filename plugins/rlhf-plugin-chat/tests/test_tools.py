@@ -126,14 +126,14 @@ def test_calls_are_made_shown_and_remembered(
 def test_the_command_runs_tools_up_to_its_limit(
     model: Path, tmp_path: Path, rlhf: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "always_format.py").write_text(FORMAT)
-    info = tmp_path / "always-1.0.dist-info"
+    (tmp_path / "sums_format.py").write_text(FORMAT)
+    info = tmp_path / "sums-1.0.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: always\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[rlhf.tool_format]\nalways = always_format:Always\n")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: sums\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[rlhf.tool_format]\nsums = sums_format:Always\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"Hello\n"), encoding="utf-8"))
-    words = ("chat", model, "--tools", "calculator", "--tool-format", "always", "--max-turns", 3, "--json")
+    words = ("chat", model, "--tools", "calculator", "--tool-format", "sums", "--max-turns", 3, "--json")
     ran = rlhf(*words, "--max-tokens", 300)
     assert ran.code == 0, ran.err
     shown = json.loads(ran.out)["tools"]

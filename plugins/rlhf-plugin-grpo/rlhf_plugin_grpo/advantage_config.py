@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from rlhf_core.api import BuildContext, ComponentConfig, ConfigError
 
@@ -132,12 +132,32 @@ class TurnConfig(ComponentConfig):
                 why="every advantage would be 0 and nothing learned",
                 fix="--set advantage.outcome_weight=1",
             )
+        reward = getattr(ctx.config, "reward", None)
+        if self.outcome_weight and self.turn_weight and any(_turn_weights(reward, inside=False)):
+            name = getattr(reward, "name", reward)
+            raise ConfigError(
+                f"advantage 'turn' would count the turns' scores twice: reward '{name}' adds them inside",
+                why="what reward 'environment' adds is taken off only where it is the run's reward itself",
+                fix="set turn_weight: 0 in the reward 'environment' that is inside, or --set advantage.turn_weight=0",
+            )
         if self.turn_weight and getattr(ctx.config.trainer, "dynamic_sampling", None) is not None:
             raise ConfigError(
                 "dynamic_sampling replaces groups of equal scores, but advantage 'turn' looks at the turns' scores too",
                 why="they may differ where the episodes' do not",
                 fix="leave out trainer.dynamic_sampling, or --set advantage.turn_weight=0",
             )
+
+
+def _turn_weights(value: Any, *, inside: bool = True) -> Iterator[float]:
+    """``turn_weight`` of the rewards inside of a reward's settings."""
+    if isinstance(value, BaseModel):
+        value = {name: getattr(value, name) for name in type(value).model_fields}
+        if inside and "turn_weight" in value:
+            yield float(value["turn_weight"])
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    for item in value if isinstance(value, list | tuple) else ():
+        yield from _turn_weights(item)
 
 
 class GdpoConfig(ComponentConfig):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_core.api import ConfigError, FinishReason, Rollout, Score, ScoreStatus, TokenBatch, Turn
+from rlhf_core.api import ComponentConfig, ConfigError, FinishReason, Rollout, Score, ScoreStatus, TokenBatch, Turn
 from rlhf_core.sdk import Registry
 from rlhf_core.testing import make_context
 from rlhf_plugin_grpo.loss import GrpoClip
@@ -173,3 +173,21 @@ def test_the_expected_gradient_is_the_true_one_although_the_policy_decides_when_
     share = (biased / true)[:, 0]  # of each history's gradient
     assert float(share[0]) == pytest.approx(0.5)
     assert share[1:].max() < 0.3
+
+
+def test_a_reward_that_adds_the_turns_inside_of_another_is_refused() -> None:
+    environment = Registry(disabled=()).load("reward", "environment")
+
+    class Wrapper(ComponentConfig):
+        name: str = "shuffled"
+        of: ComponentConfig
+
+    def check(weight: float, **options: float) -> None:
+        reward = Wrapper(of=environment(turn_weight=weight))
+        config = SimpleNamespace(reward=reward, trainer=SimpleNamespace())
+        CONFIG(name="turn", **options).preflight(make_context(config=config))
+
+    with pytest.raises(ConfigError, match="twice"):
+        check(1.0)
+    check(0.0)
+    check(1.0, turn_weight=0.0)

@@ -148,7 +148,8 @@ class NoGainConfig(ComponentConfig):
     metric: str = "eval/reward/mean"
     """What is compared; higher is better."""
     least: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """A gain of no more than this over the best is none. The evaluation before training counts as the first best."""
+    """A gain of no more than this over the best is none. The evaluation before training counts as the first best where
+    it is on the same prompts."""
     patience: int = Field(default=1, ge=1)
     """Evaluations in a row without a gain before the run ends."""
 

@@ -20,6 +20,10 @@ class NoGain:
 
     def __init__(self, config: NoGainConfig, ctx: BuildContext) -> None:
         self.config, self.session = config, ctx.session
+        trainer = getattr(ctx.config, "trainer", None)
+        counts = [int(getattr(trainer, name, 0) or 0) for name in ("gold_samples", "eval_samples")]
+        self.others = (0, getattr(trainer, "steps", None)) if counts[0] > counts[1] else ()
+        """Steps whose evaluation is on more prompts than the others, where there are gold scores."""
         self.best: float | None = None
         self.streak = 0
         """Evaluations in a row without a gain."""
@@ -37,12 +41,13 @@ class NoGain:
 
     @hookimpl
     def rlhf_eval_end(self, event: Any) -> None:
-        """Read an evaluation.
+        """Read an evaluation; not one on more prompts than those between, whose mean is of another set.
 
         Raises:
             StopRun: as :meth:`read`.
         """
-        self.read(event.step, event.metrics)
+        if event.step not in self.others or not any(name.startswith("eval/gold/") for name in event.metrics):
+            self.read(event.step, event.metrics)
 
     def read(self, step: int, metrics: Mapping[str, float]) -> None:
         """Compare with the best.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 
-from rlhf_core.api import ComponentConfig, StopRun
+from rlhf_core.api import ComponentConfig, EvalEnd, StopRun
 from rlhf_core.config.load import validate
 from rlhf_core.sdk import Registry
 from rlhf_core.testing import check_monitor, make_context
@@ -230,3 +231,11 @@ def test_no_gain_stops_when_evaluations_no_longer_beat_the_best() -> None:
     strict.observe(0, {"eval/reward/mean": 0.0})
     with pytest.raises(StopRun):
         strict.observe(1, {"eval/reward/mean": 0.9})
+
+
+def test_no_gain_does_not_compare_means_of_different_prompts() -> None:
+    trainer = SimpleNamespace(gold_samples=200, eval_samples=64, steps=30)
+    monitor = c.NoGainConfig().build(make_context(config=SimpleNamespace(trainer=trainer)))
+    for step, value in ((0, 0.5), (10, 0.4), (20, 0.45), (30, 0.2)):
+        monitor.rlhf_eval_end(EvalEnd(step, {"eval/reward/mean": value, "eval/gold/value": 1.0}))
+    assert monitor.best == 0.45

@@ -74,7 +74,10 @@ class Encoder:
 
     def encode_sample(self, sample: Sample) -> tuple[int, ...]:
         """Ids of what a reward sees, an episode with its calls and results; cut when too long."""
-        return self.cut(*self.sides(sample.before, sample.completion, sample.prompt.tools, sample.call))
+        call = sample.call
+        if call is not None:  # of an answer without calls the reasoning is not seen either
+            call = {key: value for key, value in call.items() if key != "reasoning"}
+        return self.cut(*self.sides(sample.before, sample.completion, sample.prompt.tools, call))
 
     def check_episodes(self, model: str, environment: Any) -> None:
         """Refuse an environment whose calls and results this model's chat template cannot write.

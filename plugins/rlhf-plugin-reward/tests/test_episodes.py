@@ -60,3 +60,10 @@ def test_a_model_that_cannot_read_calls_is_refused_by_name() -> None:
     encoder(template=None).check_episodes("RM", None)
     with pytest.raises(ModelError, match="reward model 'RM' cannot read episodes of environment 'lookup'"):
         encoder(template=None).check_episodes("RM", environment)
+
+
+def test_reasoning_before_the_last_call_breaks_no_batch() -> None:
+    """hermes writes no reasoning; a policy may write `</think>` whatever its template knows."""
+    reader = encoder()
+    thought = {**CALLING, "reasoning": "hm"}
+    assert reader.encode_sample(episode(thought)) == reader.encode_sample(episode(CALLING))

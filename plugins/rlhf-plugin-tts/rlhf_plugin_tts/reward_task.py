@@ -16,7 +16,7 @@ from rlhf_core.sdk import OfflineTrainer, seed_everything
 from rlhf_plugin_tts.reward_trainer import AudioRewardModelConfig
 from rlhf_plugin_tts.rows import AudioPair, digest
 from rlhf_plugin_tts.trained import EncoderEar, FeatureEar, Head
-from rlhf_plugin_tts.training import HeadSettings, Heard, save
+from rlhf_plugin_tts.training import HeadSettings, Heard, save, spread
 
 TRAINED = "trained.safetensors"
 
@@ -48,6 +48,13 @@ class PairOfClips(torch.nn.Module):
         return PairBatch(self.head(vectors_B2F[:, 0]), self.head(vectors_B2F[:, 1]))
 
 
+def standardised(vectors_NF: torch.Tensor, hidden: int) -> Head:
+    """A new head that standardises as these vectors say."""
+    head = Head(vectors_NF.shape[1], hidden)
+    head.load_state_dict({**head.state_dict(), "mean": vectors_NF.mean(dim=0), "std": spread(vectors_NF)})
+    return head
+
+
 class AudioRewardTask:
     """A head and the pairs that it learns from; every clip is heard once, before training."""
 
@@ -59,9 +66,7 @@ class AudioRewardTask:
         self.pairs = {"train": self._hear(train), "heldout": self._hear(heldout)}
         ctx.session.counts["clips_unusable"] += len(self.heard.unusable)
         flat = torch.stack([pair.vectors_2F for pair in self.pairs["train"]]).flatten(0, 1)
-        self.head = Head(flat.shape[1], config.hidden)
-        measured = {"mean": flat.mean(dim=0), "std": flat.std(dim=0).clamp_min(1e-6)}
-        self.head.load_state_dict({**self.head.state_dict(), **measured})
+        self.head = standardised(flat, config.hidden)
         self.model = self.head.to(ctx.strategy.device)
         self.module = PairOfClips(self.head)
         if config.random_labels:
@@ -99,8 +104,9 @@ class AudioRewardTask:
         head.load_state_dict(self._state(weights))
         hears = "features" if config.encoder is None else "encoder"
         settings = HeadSettings(
-            config.hidden, 0.0, round(config.epochs), config.batch_size, config.optimizer.learning_rate
-        )
+            config.hidden, 0.0, round(config.epochs), config.batch_size, config.optimizer.learning_rate,
+            config.optimizer.weight_decay, self.ctx.seed, config.random_labels,
+        )  # fmt: skip
         save(head, folder, hears, config.encoder or "", settings, {})
 
 

@@ -199,3 +199,22 @@ def test_speech_models_of_other_kinds_are_refused_by_name(tmp_path: Path, kind: 
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
     with pytest.raises(ModelError, match=said):
         make_voice(str(tmp_path), str(tmp_path), tmp_path / "out", None, NAMED)
+
+
+def test_voices_that_differ_in_codec_or_codes_do_not_share_sounds(tmp_path: Path) -> None:
+    model = untrained_language_model(tmp_path / "lm", SIZE + 1)
+    codecs = [tmp_path / f"codec{n}" for n in range(2)]
+    for n, codec in enumerate(codecs):
+        torch.manual_seed(n)
+        untrained_codec("dac").apply(_redrawn).save_pretrained(codec)
+    names = set()
+    for n, (codec, first) in enumerate([(codecs[0], 4), (codecs[1], 4), (codecs[0], 5)]):
+        make_voice(str(model), str(codec), tmp_path / f"voice{n}", "<end>", {"first": first})
+        modality = Formatter(load_policy(ModelConfig(path=str(tmp_path / f"voice{n}"))).tokenizer, "auto").modality
+        names.add(modality.media([6, 7, 8])[0].path)
+    assert len(names) == 3
+
+
+def _redrawn(part: Any) -> None:
+    for weight in part.parameters(recurse=False):
+        torch.nn.init.normal_(weight.data, std=0.1)

@@ -177,3 +177,36 @@ def test_the_page_of_the_server_is_answered_in_a_browser(browser: Any, site: Das
     browser.get(site.url)
     wait("document.querySelector('#listen button')")
     assert "(1 of 8 answered)" in browser.find_element("css selector", "#listen button").text
+
+
+def test_pairs_are_those_of_all_servers_and_of_what_is_compared_now(pairs: str, tmp_path: Path) -> None:
+    trials, folder = trials_of_pairs(pairs), tmp_path / "heard"
+    anna, ben = (Answers(folder, trials[:4], name) for name in ("anna", "ben"))
+    for answers in (anna, ben):
+        answers.add({"id": trials[0].id, "answer": "A", "first": 0})
+    assert len(read_audio_pairs(str(folder / "pairs.jsonl"))) == 2
+    Answers(folder, trials[4:], "anna").add({"id": trials[4].id, "answer": "A", "first": 0})
+    assert Answers(folder, trials[:4], "anna").write_pairs() == 2
+    assert len(read_audio_pairs(str(folder / "pairs.jsonl"))) == 2
+
+
+def test_an_answer_after_half_a_row_is_kept(pairs: str, tmp_path: Path) -> None:
+    trials, folder = trials_of_pairs(pairs), tmp_path / "heard"
+    folder.mkdir()
+    (folder / "answers.jsonl").write_text('{"id": "half a')
+    Answers(folder, trials, "anna").add({"id": trials[0].id, "answer": "A", "first": 0})
+    assert list(Answers(folder, trials, "anna").of_listener()) == [trials[0].id]
+
+
+def test_an_answer_belongs_to_the_sounds_and_not_to_their_names(pairs: str, tmp_path: Path) -> None:
+    before = trials_of_pairs(pairs)[0]
+    name, aside = before.id, before.sides[0].file.with_suffix(".moved.wav")
+    moved = replace(before, sides=(replace(before.sides[0], file=before.sides[0].file.rename(aside)), before.sides[1]))
+    assert moved.id == name
+    aside.write_bytes(trials_of_pairs_file(moved).read_bytes())
+    assert moved.id != name
+
+
+def trials_of_pairs_file(trial: Trial) -> Path:
+    """The other side's file."""
+    return trial.sides[1].file

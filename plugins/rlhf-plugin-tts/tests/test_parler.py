@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from rlhf_core.api import DatasetError, ModelConfig, ModelError, RolloutRequest, SamplingParams
 from rlhf_core.sdk import Formatter, NativeEngine, completion_logprobs, load_policy
@@ -132,3 +133,17 @@ def test_what_is_no_parler_is_refused(tmp_path: Path) -> None:
     (model / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError, match="3 codebooks of 16 codes, the codec 2"):
         make_parler(str(model), str(codec), tmp_path / "out", descriptions=str(model))
+
+
+def test_another_training_of_the_codec_does_not_get_the_first_ones_sounds(tmp_path: Path) -> None:
+    model, codec = write_untrained_parler(tmp_path)
+    weights = codec / "model.safetensors"
+    paths = []
+    for n in range(2):
+        make_parler(str(model), str(codec), tmp_path / f"voice{n}", descriptions=str(model))
+        policy = load_policy(ModelConfig(path=str(tmp_path / f"voice{n}")))
+        paths.append(Formatter(policy.tokenizer, "auto").modality.media([1, 2, 3])[0].path)
+        state = {name: value * 2 for name, value in load_file(weights).items()}
+        weights.unlink()  # a link: the first voice's must not change
+        save_file(state, weights, metadata={"format": "pt"})
+    assert paths[0] != paths[1]

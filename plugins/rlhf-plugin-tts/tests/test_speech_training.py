@@ -58,6 +58,11 @@ def test_one_flag_makes_the_control_and_one_the_early_stop() -> None:
     assert changed["trainer"]["group_size"] == 4
 
 
+def test_the_control_has_no_use_for_a_reward() -> None:
+    with pytest.raises(ConfigError, match="leave one of them out"):
+        configuration({**OPTIONS, "random_labels": True, "reward": "wer"}, 1)
+
+
 def test_grpo_keeps_no_pairs() -> None:
     with pytest.raises(ConfigError, match="keeps no pairs"):
         configuration({**OPTIONS, "algo": "grpo", "buffer": "full"}, 1)

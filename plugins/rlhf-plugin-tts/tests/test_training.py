@@ -177,3 +177,26 @@ def test_the_ordinary_command_trains_what_rewards_load(
     report = rlhf("reward", "evaluate", *judged)
     assert report.code == 0, report.err
     assert json.loads(report.out)["rewards"]["audio_feature_model"]["accuracy"] > 0.9
+
+
+def test_the_run_standardises_as_the_command_and_says_how_it_was_trained(tmp_path: Path) -> None:
+    from types import SimpleNamespace
+
+    import torch
+
+    from rlhf_plugin_tts.reward_task import AudioRewardTask, standardised
+    from rlhf_plugin_tts.reward_trainer import AudioRewardModelConfig
+
+    pairs = [torch.cat([torch.randn(2, 8), torch.full((2, 1), 0.25)], 1) for _ in range(20)]
+    head = standardised(torch.stack(pairs).flatten(0, 1), 0)
+    seen = torch.tensor([[0.0] * 8 + [0.25], [0.0] * 8 + [0.2501]])
+    first, second = head(seen).tolist()
+    assert first == second
+    task = AudioRewardTask.__new__(AudioRewardTask)
+    task.config = AudioRewardModelConfig(random_labels=True)
+    ctx: Any = SimpleNamespace(seed=7)
+    task.ctx, task.head = ctx, head
+    task.config = task.config.model_copy(update={"hidden": 0})
+    task.write_final(tmp_path / "model", {})
+    training = json.loads((tmp_path / "model" / "audio_reward.json").read_text())["training"]
+    assert (training["random_labels"], training["seed"]) == (True, 7)

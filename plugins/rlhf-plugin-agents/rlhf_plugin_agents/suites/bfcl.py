@@ -122,6 +122,7 @@ def task_of(row: Mapping[str, Any], category: str, answers: Sequence[Answer]) ->
             "wrong": Script(wrong, "Done.", together=True),
         },
         system=RULES,
+        judged_by=[functions, answers],
     )
 
 

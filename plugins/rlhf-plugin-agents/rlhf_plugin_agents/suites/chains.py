@@ -49,6 +49,7 @@ def _task(hops: int, number: int, rng: random.Random) -> AgentTask:
         judge,
         {"oracle": Script(calls, answer), "wrong": Script((), chain[-2])},
         level=hops,
+        judged_by=corpus,
     )
 
 

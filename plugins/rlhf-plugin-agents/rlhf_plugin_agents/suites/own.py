@@ -61,6 +61,7 @@ def task_of(row: Mapping[str, Any], shared: ToolBox) -> AgentTask:
         lambda trajectory, room: judged(row, trajectory),
         {"oracle": Script(row["calls"], row["answer"]), "wrong": Script((), row["wrong"][0])},
         level=row.get("level"),
+        judged_by=row,
     )
 
 

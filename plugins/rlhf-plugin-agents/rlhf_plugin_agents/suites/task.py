@@ -55,3 +55,5 @@ class AgentTask:
     """``oracle`` answers rightly and ``wrong`` wrongly, whatever the agent."""
     system: str = ""
     level: int | None = None
+    judged_by: Any = None
+    """What is offered and what is right, as JSON values: with other ones, rows that were kept are not gone on with."""

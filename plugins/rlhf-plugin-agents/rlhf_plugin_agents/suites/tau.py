@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -11,6 +12,8 @@ from typing import Any
 
 from rlhf_core.api import DatasetError
 from rlhf_core.sdk import json_values
+from rlhf_plugin_agents.agents.base import final_answer
+from rlhf_plugin_agents.agents.react import OBSERVATION, written_calls
 from rlhf_plugin_agents.scorers import sequence_match
 from rlhf_plugin_agents.suites.retail import FUNCTIONS, RetailStore
 from rlhf_plugin_agents.suites.scripts import Script
@@ -51,6 +54,13 @@ def database(folder: Path) -> dict[str, Any]:
     return {table: read(folder, f"retail_db_{table}.json") for table in TABLES}
 
 
+@cache
+def given_digest(folder: Path) -> str:
+    """Digest of the database and of what is offered, as the files have them."""
+    given = [database(folder), read(folder, "retail_tools.json")]
+    return hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()
+
+
 def load(folder: Path, split: str) -> list[AgentTask]:
     """The tasks of a split.
 
@@ -82,6 +92,7 @@ def task_of(row: Mapping[str, Any], number: int, folder: Path, specs: Sequence[A
         lambda trajectory, room: judged(row, folder, trajectory, room.state),
         {"oracle": Script(gold, said, plain=True), "wrong": Script(_other(row), "I did something else.", plain=True)},
         system=read(folder, "retail_wiki.md"),
+        judged_by=[row["actions"], row["outputs"], given_digest(folder)],
     )
 
 
@@ -128,12 +139,20 @@ def gold_digest(folder: Path, actions: str) -> str:
 
 def judged(row: Mapping[str, Any], folder: Path, trajectory: AgentTrajectory, store: RetailStore) -> Verdict:
     """Database and outputs; the process is compared with the gold actions."""
-    said = [
-        str(m.get("content") or "") for m in trajectory.messages if m["role"] == "assistant" and not m.get("tool_calls")
-    ]
-    value, detail = reward(row, folder, store, said)
+    value, detail = reward(row, folder, store, told(trajectory))
     process = sequence_match([c.name for c in trajectory.calls], [a["name"] for a in row["actions"]])
     return Verdict(value, value == 1.0, process, detail)
+
+
+def told(trajectory: AgentTrajectory) -> list[str]:
+    """What the user read: turns of the part that answers, without those that call, and without written thoughts."""
+    said: list[str] = []
+    for turn in trajectory.turns:
+        text = str(turn.message.get("content") or "").split(OBSERVATION)[0]
+        calls = turn.message.get("tool_calls") or turn.errors or written_calls(text)
+        if turn.role in ("agent", "synthesizer") and not calls:
+            said.append(final_answer(text))
+    return said
 
 
 def arguments_of(call: Mapping[str, Any]) -> dict[str, Any]:

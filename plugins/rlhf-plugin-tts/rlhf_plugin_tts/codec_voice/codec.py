@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -75,6 +76,14 @@ class Codec:
         """Codes in each codebook."""
         levels = getattr(self.config, "quantization_levels", None)
         return int(np.prod(levels)) if levels else int(self.config.codebook_size)
+
+    @cached_property
+    def digest(self) -> str:
+        """Of configuration and weights: another training of the same codec sounds otherwise."""
+        whole = hashlib.sha256((self.place / "config.json").read_bytes())
+        for file in sorted(self.place.glob("*.safetensors")):
+            whole.update(f"{file.name} {hashlib.sha256(file.read_bytes()).hexdigest()}".encode())
+        return whole.hexdigest()
 
     @cached_property
     def model(self) -> Any:

@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Any
 
 from rlhf_core.api import DatasetError
-from rlhf_core.sdk import read_jsonl, write_text
+from rlhf_core.sdk import JsonlFile, read_jsonl, write_text
 from rlhf_plugin_tts.listening.trials import Trial
 
 ANSWERS, PAIRS = "answers.jsonl", "pairs.jsonl"
@@ -63,13 +63,19 @@ class Answers:
         row |= {"listener": self.listener, "kind": trial.kind, "labels": [side.label for side in trial.sides]}
         with self._lock:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with (self.folder / ANSWERS).open("a") as file:
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            self.rows.append(row)
-            pairs = self.pairs()
+            file = JsonlFile.resume(self.folder / ANSWERS)  # a killed server may have left half of a row
+            file.append(row)
+            file.offset()
+            file.close()
+            self.write_pairs()
+
+    def write_pairs(self) -> int:
+        """Make ``pairs.jsonl`` that of these trials, of all listeners' servers; returns how many pairs there are."""
+        self.rows = list(read_jsonl(self.folder / ANSWERS))
+        pairs = self.pairs()
+        if self.rows:
             write_text(self.folder / PAIRS, "".join(json.dumps(p, ensure_ascii=False) + "\n" for p in pairs))
+        return len(pairs)
 
     def pairs(self) -> list[dict[str, Any]]:
         """Rows as `rlhf data speech` writes them; where a listener heard no difference there is none."""

@@ -63,7 +63,7 @@ def listen(runs: tuple[str, ...], file: str | None, listener: str, output: Path 
     answers = Answers(folder, trials, listener.strip())
     click.echo(f"{len(trials)} comparisons, {len(answers.of_listener())} answered by {answers.listener}")
     serve_site(ListeningSite(answers), port, opens, click.echo, "listen", f"answers are in {folder}")
-    pairs = len(answers.pairs())
+    pairs = answers.write_pairs()  # the folder may hold those of another comparison
     click.echo(f"{len(answers.latest())} answers, {pairs} preference pairs: {folder / PAIRS}")
     if pairs:
         click.echo(f"next: rlhf tts train-reward --pairs {folder / PAIRS} --output taste")

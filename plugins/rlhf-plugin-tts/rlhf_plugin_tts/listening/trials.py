@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from rlhf_core.sdk import read_rows
 from rlhf_plugin_report.listening import pairs_of
 from rlhf_plugin_report.media import place_of
 from rlhf_plugin_report.stored import lines_of, open_run
-from rlhf_plugin_tts.rows import read_audio_pairs
+from rlhf_plugin_tts.rows import digest, read_audio_pairs
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,8 @@ class Trial:
 
     @property
     def id(self) -> str:
-        """The same for the same two sounds and the same kind."""
-        names = [self.kind, *(str(side.file.resolve()) for side in self.sides)]
+        """The same for the same two sounds of the same prompt and the same kind, wherever their files lie."""
+        names = [self.kind, json.dumps(self.prompt, sort_keys=True), *(digest(side.file) for side in self.sides)]
         return hashlib.sha256("\n".join(names).encode("utf-8", "replace")).hexdigest()[:16]
 
     def said(self, role: str) -> str:

@@ -57,8 +57,7 @@ class ParlerVoice:
                 f"'{folder}' has no {' and '.join(TOKENIZERS)}", why=str(error).splitlines()[0], fix="rlhf tts voice"
             ) from error
         self.sounds = SoundFiles()
-        weights = sorted((f.name, f.stat().st_size) for f in self.codec.place.glob("*.safetensors"))
-        self._digest = hashlib.sha256(f"{weights} {books} {size}".encode()).hexdigest()[:16]
+        self._digest = hashlib.sha256(f"{self.codec.digest} {books} {inner.eos_token_id}".encode()).hexdigest()[:16]
 
     def prompt_text(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """The prompt for people.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -56,15 +57,16 @@ def train(run_dir: Path, as_json: bool, **options: Any) -> None:
     names = scorers()
     select(names, (), "", options["seed"])
     jobs = options["jobs"] or os.cpu_count() or 1
-    run(run_dir, configuration(options, jobs))
+    trained = run(run_dir, configuration(options, jobs))
     asked = {"names": names, "settings": (), "seed": options["seed"], "count": options["count"], "n": 1, "jobs": jobs}
     voices = {"before": options["model"], "description": "", "max_tokens": 480, "temperature": 1.0}
     result = measure(str(run_dir), {**asked, **voices})
-    result |= {
-        "minutes": (time.monotonic() - begun) / 60,
-        "processor_seconds": processor_seconds(),
-        "options": {k: v for k, v in options.items() if k != "jobs"},
-    }
+    result["options"] = {k: v for k, v in options.items() if k != "jobs"}
+    if trained:  # times of a part alone would be read as those of the whole
+        result |= {"minutes": (time.monotonic() - begun) / 60, "processor_seconds": processor_seconds()}
+    elif (run_dir / "speech.json").is_file():
+        kept = json.loads((run_dir / "speech.json").read_text())
+        result |= {name: kept[name] for name in ("minutes", "processor_seconds") if name in kept}
     write_json(run_dir / "speech.json", result)
     if as_json:
         emit_json(result)
@@ -72,7 +74,8 @@ def train(run_dir: Path, as_json: bool, **options: Any) -> None:
     print_table(result)
     if "distillmos" not in names:
         click.echo("DistillMOS was left out: pip install --no-deps distillmos")
-    click.echo(f"{result['minutes']:.1f} minutes; the page with players: {run_dir / 'report.html'}")
+    spent = f"{result['minutes']:.1f} minutes; " if trained else ""
+    click.echo(f"{spent}the page with players: {run_dir / 'report.html'}")
 
 
 def processor_seconds() -> float:
@@ -92,13 +95,14 @@ def scorers() -> tuple[str, ...]:
 
 def configuration(options: Mapping[str, Any], jobs: int) -> dict[str, Any]:
     """What `rlhf train --config` is given."""
+    from rlhf_core.api import ConfigError
     from rlhf_core.sdk import merge_settings, parse_settings
     from rlhf_plugin_tts.speech_training import recipe
 
     grpo = options["algo"] == "grpo"
+    if options["random_labels"] and options["reward"]:
+        raise ConfigError("--random-labels has no use for --reward: nothing is scored", fix="leave one of them out")
     if grpo and options["buffer"] != "fresh":
-        from rlhf_core.api import ConfigError
-
         raise ConfigError("grpo learns from each clip once and keeps no pairs", fix="leave --buffer out")
     iterations = options["iterations"]
     trainer = recipe.grpo(iterations) if grpo else recipe.iterative_dpo(iterations, options["buffer"])
@@ -115,8 +119,11 @@ def configuration(options: Mapping[str, Any], jobs: int) -> dict[str, Any]:
     return merge_settings(config, parse_settings(options["settings"]))
 
 
-def run(folder: Path, config: Mapping[str, Any]) -> None:
+def run(folder: Path, config: Mapping[str, Any]) -> bool:
     """Train, go on with a training, or find it done; it is `rlhf train` in a process of its own.
+
+    Returns:
+        Whether all of the training was done now.
 
     Raises:
         ConfigError: the folder holds a run of another configuration.
@@ -132,7 +139,7 @@ def run(folder: Path, config: Mapping[str, Any]) -> None:
     if folder.exists() and before != text:
         raise ConfigError(f"'{folder}' is there already, of other settings", fix="give another --run-dir")
     if (folder / "summary.json").is_file():
-        return
+        return False
     folder.parent.mkdir(parents=True, exist_ok=True)
     write_text(file, text)
     begun = (folder / "plan.json").is_file()
@@ -140,3 +147,4 @@ def run(folder: Path, config: Mapping[str, Any]) -> None:
     command = [sys.executable, "-m", "rlhf_core.cli.main", "train", *map(str, words)]
     if code := subprocess.run(command, check=False).returncode:
         raise SystemExit(code)
+    return not begun
