@@ -120,7 +120,7 @@ def test_several_processes_score_the_same(voice: str) -> None:
     options = {**OPTIONS, "before": voice, "names": ("duration",), "description": "", "count": 3, "n": 2}
     one = measure(voice, options)["scores"]
     assert measure(voice, {**options, "jobs": 2})["scores"] == one
-    settings = ["speech:parts.words.reward=duration", "speech:parts.quality.weight=0"]
+    settings = ["speech:parts.words.reward=duration", "speech:parts.words.normalise=zscore"]
     with pytest.raises(ConfigError, match="learns from what it scores"):
         measure(voice, {**options, "names": ("speech",), "settings": settings, "jobs": 2})
 
@@ -151,7 +151,8 @@ def test_iterative_dpo_learns_from_its_own_clips(tmp_path: Path, voice: str) -> 
         run_dir=str(tmp_path / "r"),
     )
     assert len(run.metrics["reward/mean"].dropna()) == 2
-    assert 0 < len(list((tmp_path / "r" / "audio").glob("*.flac"))) <= 16
+    sampled, heldout = 2 * 8, 2 * 2
+    assert heldout < len(list((tmp_path / "r" / "audio").glob("*.flac"))) <= sampled + heldout
 
 
 @pytest.mark.slow
