@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlhf_core.errors import DatasetError, did_you_mean
+from rlhf_core.toolcalls.strict_json import NotJson, named_once
 
 Row = Mapping[str, Any]
 
@@ -108,19 +109,7 @@ def read_text(path: str, what: str = "dataset") -> str:
         ) from error
 
 
-class _TwiceError(ValueError):
-    """An object names a key twice; JSON's readers keep the last value without a word."""
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    row = dict(pairs)
-    if len(row) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise _TwiceError(f"the key {next(n for n in names if names.count(n) > 1)!r} occurs twice in one object")
-    return row
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_object)
+_DECODER = json.JSONDecoder(object_pairs_hook=named_once)
 
 
 def _array(text: str, path: str) -> FileRows:
@@ -131,7 +120,7 @@ def _array(text: str, path: str) -> FileRows:
             f"{path}:{error.lineno}: not valid JSON: {error.msg}",
             fix="a file that begins with [ must be one JSON array of objects",
         ) from error
-    except _TwiceError as error:
+    except NotJson as error:
         raise DatasetError(f"{path}: {error}", fix="name every key of an object once") from error
     places = [f"row {n}" for n in range(1, len(rows) + 1)]
     whole = [(row, place) for row, place in zip(rows, places) if _is_object(row, f"{path}, {place}")]
@@ -145,7 +134,7 @@ def _lines(text: str, path: str) -> FileRows:
             continue
         try:
             row = _DECODER.decode(line)
-        except _TwiceError as error:
+        except NotJson as error:
             fix = "name every key of an object once: which of the values is meant?"
             refuse_row(DatasetError(f"{path}:{number}: {error}", fix=fix))
             continue

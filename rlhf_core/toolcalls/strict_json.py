@@ -10,7 +10,12 @@ class NotJson(ValueError):
     """Why a text is not one JSON value, in words for whoever wrote it."""
 
 
-def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An ``object_pairs_hook``: readers of JSON keep the last of two values without a word.
+
+    Raises:
+        NotJson: a key occurs twice.
+    """
     row = dict(pairs)
     if len(row) < len(pairs):
         names = [name for name, _ in pairs]
@@ -23,7 +28,7 @@ def _constant(name: str) -> NoReturn:
 
 
 _BEGINS = frozenset('{["-0123456789tfnNI')
-_DECODER = json.JSONDecoder(object_pairs_hook=_pairs, parse_constant=_constant)
+_DECODER = json.JSONDecoder(object_pairs_hook=named_once, parse_constant=_constant)
 
 
 def read_value(text: str, at: int = 0) -> tuple[Any, int]:

@@ -31,7 +31,7 @@ class AgentBenchmark:
         self.agent, self.tasks, self.trials = suite.agent_config(), suite.tasks(ctx), suite.trials
 
     def evaluate(self, engine: Any, policy_version: int) -> Mapping[str, float]:
-        """``answer``, ``right``, ``process`` and ``calls``, also by category."""
+        """``answer``, ``right``, ``process`` and ``calls`` of what was judged, ``missing`` plays; also by category."""
         backend = NativeBackend(self.policy, engine, version=policy_version)
         check_form(backend, self.agent.calls, self.agent.name)
         rows = [play_one(self.agent, backend, t, self.seed, k) for t in self.tasks for k in range(self.trials)]
@@ -41,6 +41,6 @@ class AgentBenchmark:
             f"{prefix}{name}": value["value"] if isinstance(value, dict) else value
             for prefix, part in named.items()
             for name, value in part.items()
-            if name in ("answer", "right", "process", "calls")
+            if name in ("answer", "right", "process", "calls", "missing")
         }
         return {k: float(v) for k, v in metrics.items() if v is not None}

@@ -127,5 +127,5 @@ def test_a_policy_in_training_plays() -> None:
     ctx = context_of(registry, policy=policy)
     metrics = component_of(registry, "benchmark", "agentbench_mini", settings).build(ctx).evaluate(engine, 3)
     assert set(metrics) == {
-        f"{c}{n}" for c in ("", "failure_recovery/") for n in ("right", "answer", "process", "calls")
+        f"{c}{n}" for c in ("", "failure_recovery/") for n in ("right", "answer", "process", "calls", "missing")
     }

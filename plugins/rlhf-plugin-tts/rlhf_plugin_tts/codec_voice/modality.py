@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from rlhf_core.api import DatasetError, Media, ModelError
+from rlhf_plugin_tts.codec_voice.clips import CodecClips
 from rlhf_plugin_tts.codec_voice.codec import Codec, link_folder
 from rlhf_plugin_tts.codec_voice.description import MODALITY_FILE, CodecVoiceDescription, read_description
-from rlhf_plugin_tts.sound_files import SoundFiles
 from rlhf_plugin_tts.turns import said_and_described
-
-SILENCE = 0.04
-"""Seconds of silence that a completion without a whole frame is."""
 
 
 class CodecVoice:
@@ -35,12 +29,9 @@ class CodecVoice:
         self.description = read_description(folder)
         self.codec = Codec(folder / self.description.codec)
         self.number_of = code_numbers(self.description, self.codec, tokenizer)
-        self.sounds = SoundFiles()
         marks = (getattr(tokenizer, "added_tokens_decoder", None) or {}).values()
         self._marks = {mark.content for mark in marks if mark.content.strip()}
-        codes = sorted(self.number_of.items())  # the same ids are other codes of a voice with other settings
-        described = f"{self.codec.digest} {self.description.codebooks} {codes}"
-        self._digest = hashlib.sha256(described.encode()).hexdigest()[:16]
+        self.clips = CodecClips(self.codec, f"{self.description.codebooks} {sorted(self.number_of.items())}")
 
     def prompt_text(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """The prompt as text.
@@ -113,13 +104,11 @@ class CodecVoice:
 
     def wave(self, completion_ids: Sequence[int]) -> Any:
         """Samples of a completion, float32; silence if it holds no whole frame."""
-        frames = self.frames(completion_ids)
-        return self.codec.decode(frames) if frames else np.zeros(round(SILENCE * self.codec.rate), np.float32)
+        return self.clips.wave(self.frames(completion_ids))
 
     def media(self, completion_ids: Sequence[int]) -> tuple[Media, ...]:
         """The completion's sound; a file of the same tokens is written once."""
-        name = hashlib.sha256(f"{self._digest} {' '.join(map(str, completion_ids))}".encode()).hexdigest()[:32]
-        return (self.sounds.keep(name, lambda: self.wave(completion_ids), self.codec.rate),)
+        return self.clips.media(completion_ids, self.frames(completion_ids))
 
     def save(self, folder: Path) -> None:
         """``modality.json`` and the codec, beside a trained model."""

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from rlhf_core.api import DatasetError, Media, ModelError
+from rlhf_plugin_tts.codec_voice.clips import CodecClips
 from rlhf_plugin_tts.codec_voice.codec import Codec, link_folder
 from rlhf_plugin_tts.parler import stream as _registers
 from rlhf_plugin_tts.parler.config import MARKS, ParlerConfig
-from rlhf_plugin_tts.sound_files import SoundFiles
 from rlhf_plugin_tts.turns import said_and_described
 
 del _registers  # imported so that transformers knows the model
 NAME, MODALITY_FILE = "parler-tts", "modality.json"
 TOKENIZERS = ("text-tokenizer", "description-tokenizer")
-SILENCE = 0.04
 
 
 class ParlerVoice:
@@ -56,8 +52,7 @@ class ParlerVoice:
             raise ModelError(
                 f"'{folder}' has no {' and '.join(TOKENIZERS)}", why=str(error).splitlines()[0], fix="rlhf tts voice"
             ) from error
-        self.sounds = SoundFiles()
-        self._digest = hashlib.sha256(f"{self.codec.digest} {books} {inner.eos_token_id}".encode()).hexdigest()[:16]
+        self.clips = CodecClips(self.codec, f"{books} {inner.eos_token_id}")
 
     def prompt_text(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """The prompt for people.
@@ -130,13 +125,11 @@ class ParlerVoice:
 
     def wave(self, completion_ids: Sequence[int]) -> Any:
         """Samples, float32; silence if there is no whole frame."""
-        frames = self.frames(completion_ids)
-        return self.codec.decode(frames) if frames else np.zeros(round(SILENCE * self.codec.rate), np.float32)
+        return self.clips.wave(self.frames(completion_ids))
 
     def media(self, completion_ids: Sequence[int]) -> tuple[Media, ...]:
         """The completion's sound; a file of the same tokens is written once."""
-        name = hashlib.sha256(f"{self._digest} {' '.join(map(str, completion_ids))}".encode()).hexdigest()[:32]
-        return (self.sounds.keep(name, lambda: self.wave(completion_ids), self.codec.rate),)
+        return self.clips.media(completion_ids, self.frames(completion_ids))
 
     def save(self, folder: Path) -> None:
         """``modality.json``, codec and tokenizers, beside a trained model."""
