@@ -1,10 +1,13 @@
 """Rebuild the shipped model `pocket-tools` and its tokenizer from the generator; `BUILD.json` says how long it took.
 
     python -m scripts.build_pocket_tools [--out FOLDER] [--steps N] [--seed N]
+    python -m scripts.build_pocket_tools --evaluate [--out FOLDER]      only measures the model of FOLDER
 
 Llama with room for 1024 tokens. It reads and writes conversations about people of generated worlds, first by the plan,
 then with a beginner's habits: it knows both tools, yet often leaves out a step, computes in its head, or guesses. Every
-document has facts of its own, and nobody of the held-out split occurs. Prints and records what came out.
+document has facts of its own, and nobody of the held-out split occurs. At the end the saved files play the
+environment `lookup`: 200 held-out questions of each number of calls, one episode each at temperature 1. Prints and
+records what came out.
 """
 
 from __future__ import annotations
@@ -24,11 +27,18 @@ import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from rlhf_core.cli.components import context_of, open_registry
+from rlhf_core.cli.episodes import Stage
+from rlhf_core.functional import wilson
 from rlhf_core.kernels.matmul import use_matmul_backend
 from rlhf_core.lookup import weights_path
+from rlhf_core.lookup.config import LookupConfig
 from rlhf_core.lookup.demonstrations import TOOLS, conversation
 from rlhf_core.lookup.questions import CALLS, OPERATIONS, Call, Question, Term, compute, draw_question, find
 from rlhf_core.lookup.world import NUMBERS, World, draw_facts, names_of
+from rlhf_core.models.config import ModelConfig
+from rlhf_core.models.load import load_policy
+from rlhf_core.types import SamplingParams
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 ADDED = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<tools>", "</tools>"]
@@ -257,6 +267,43 @@ def write(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: P
     tokenizer.save_pretrained(folder)
 
 
+def held_out_success(folder: Path, questions: int = 200, calls: Sequence[int] = CALLS) -> dict[str, Any]:
+    """Share of held-out questions that the model of a folder answers rightly, all and by the number of calls.
+
+    One episode for each question at temperature 1, with the agent's settings of ``rlhf train --env lookup`` and seed 0.
+
+    Raises:
+        RuntimeError: an episode has no score.
+    """
+    model = ModelConfig(path=str(folder))
+    policy = load_policy(model)
+    agent, trainer = LookupConfig.companions["agent"], LookupConfig.companions["trainer"]
+    stage = Stage.chosen("lookup", [f"agent.{key}={value}" for key, value in agent.items()])
+    sampling = SamplingParams(**trainer["sampling"], temperature=1.0)
+    rates: dict[str, float] = {}
+    for number in calls:
+        data = {"name": "lookup", "calls": [number], "prompts": 5 * questions}  # a fifth is held out
+        prompts = stage.offer(context_of(open_registry(), dataset=data).datasets.prompts("heldout"))
+        scores = [rollout.score for rollout in stage.play(policy, model, prompts, sampling, n=1, seed=0)]
+        values = [score.value for score in scores if score is not None and score.ok]
+        if len(values) != len(scores):
+            raise RuntimeError(f"{len(scores) - len(values)} of {len(scores)} episodes have no score")
+        rates[str(number)] = sum(values) / len(values)
+        print(f"held-out questions of {number} calls: {rates[str(number)]:.3f} right", flush=True)
+    every = sum(rates.values()) / len(rates)
+    interval = wilson(every, questions * len(rates))
+    print(f"all: {every:.3f} right ({interval[0]:.3f} to {interval[1]:.3f})", flush=True)
+    return {"questions_per_number": questions, "all": every, "interval": interval, "by_calls": rates}
+
+
+def record_success(folder: Path, questions: int) -> None:
+    """Measure the model of a folder, and write that into its ``BUILD.json``."""
+    file = folder / "BUILD.json"
+    record = json.loads(file.read_text()) if file.is_file() else {}
+    record["held_out_success"] = held_out_success(folder, questions)
+    file.write_text(json.dumps(record, indent=2) + "\n")
+
+
 def main() -> None:
     """Build, save, record."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
@@ -269,8 +316,13 @@ def main() -> None:
     parser.add_argument("--ends", type=float, nargs=4, default=ENDS, help="shares of the steps at which lessons end")
     parser.add_argument("--start", type=Path, help="go on with the model of an earlier build")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--evaluate", action="store_true", help="build nothing, measure the model of --out")
+    parser.add_argument("--questions", type=int, default=200, help="held out, of each number of calls")
     args = parser.parse_args()
     use_matmul_backend("auto")
+    if args.evaluate:
+        record_success(args.out, args.questions)
+        return
     started = time.time()
     if args.start:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(args.start)
@@ -292,6 +344,7 @@ def main() -> None:
         record["before"] = json.loads(earlier.read_text()) if earlier.is_file() else "a build that was stopped"
     (args.out / "BUILD.json").write_text(json.dumps(record, indent=2) + "\n")
     print(json.dumps(record, indent=2))
+    record_success(args.out, args.questions)
 
 
 if __name__ == "__main__":
