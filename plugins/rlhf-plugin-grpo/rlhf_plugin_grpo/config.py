@@ -48,7 +48,7 @@ class GrpoConfig(OnlineTrainerConfig):
         },
         "pocket-tools": {
             "trainer": {
-                "steps": 40,
+                "steps": 60,
                 "rollout_batch_size": 128,
                 "micro_batch_size": 64,
                 "eval_every": 10,
