@@ -124,11 +124,12 @@ class MultiTurnAgent:
             return
         if result is None:
             episode.end("answer")
-        elif episode.policy_turns >= self.config.max_turns:
-            episode.end("max_turns")
+            return
+        message = {"role": "user", "content": result.content}
+        turn = Turn((0, 0), "user", message, result.score, result.status, seconds)
+        if episode.policy_turns >= self.config.max_turns:
+            self._unread(episode, [turn], "done" if result.done else "max_turns")
         else:
-            message = {"role": "user", "content": result.content}
-            turn = Turn((0, 0), "user", message, result.score, result.status, seconds)
             self._read(episode, [turn], done=result.done)
 
     def tell(self, episode: Episode, calls: Sequence[ToolCall], results: Sequence[tuple[ToolResult, float]]) -> None:
@@ -146,13 +147,20 @@ class MultiTurnAgent:
         messages = [*episode.messages, *(turn.message for turn in turns)]
         bridge = self.formatter.bridge(episode.read, messages, episode.tools)
         if not episode.was_told(bridge.ids, turns, new_context=bridge.new_segment):
-            episode.end("context_full")
+            self._unread(episode, turns, "done" if done else "context_full")
             return
         episode.messages = messages
         for turn in episode.turns[-len(turns) :]:
             self.watch(episode, turn)
         if done:
             episode.end("done")
+
+    def _unread(self, episode: Episode, turns: Sequence[Turn], why: str) -> None:
+        """Keep what was said after the policy's last turn: its scores count, though no token of it is read."""
+        episode.heard(turns)
+        for turn in episode.turns[-len(turns) :]:
+            self.watch(episode, turn)
+        episode.end(why)
 
     def state_dict(self) -> dict[str, Any]:
         """Nothing; a checkpoint is being saved, so that older answers are not needed again."""

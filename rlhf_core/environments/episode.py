@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -131,6 +131,11 @@ class Episode:
             span = (start, end) if n == 0 else (end, end)
             self.turns.append(Turn(span, turn.role, turn.message, turn.score, turn.status, turn.seconds))
         return True
+
+    def heard(self, turns: Sequence[Turn]) -> None:
+        """Add turns of which the policy reads no token."""
+        end = len(self._ids)
+        self.turns += [replace(turn, span=(end, end)) for turn in turns]
 
     def end(self, why: str) -> None:
         """The policy writes no more."""

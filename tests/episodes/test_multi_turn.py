@@ -166,6 +166,21 @@ def test_a_full_context_ends_the_episode(stage: Stage) -> None:
     check_episode(rollout, 150, "agent")
 
 
+def test_what_the_policy_has_no_room_to_read_is_kept_with_its_score(stage: Stage, tokenizer: Any) -> None:
+    turns = [f"{call('reward', '0.5')}\n{call(*other)}" for other in (("echo", "a"), ("finish",))]
+    room = 4 + max(len(tokenizer.encode(turn, add_special_tokens=False)) for turn in turns)
+    full, over = stage.play({str(n): [turn] for n, turn in enumerate(turns)}, max_tokens=room)
+    assert (full.info["ended"], over.info["ended"]) == ("context_full", "done")
+    assert (full.finish_reason, over.finish_reason) == (FinishReason.LENGTH, FinishReason.EOS)
+    for rollout in (full, over):
+        end = len(rollout.completion_ids)
+        assert [(turn.span, turn.score) for turn in rollout.turns[1:]] == [((end, end), 0.5), ((end, end), None)]
+        check_episode(rollout, room, "agent")
+    (talk,) = stage.play({"p": ["Hello."]}, "talker", max_turns=1)
+    assert [turn.role for turn in talk.turns] == ["assistant", "user"]
+    assert talk.info["ended"] == "max_turns"
+
+
 def test_too_many_calls_in_a_turn_are_not_made(stage: Stage) -> None:
     (rollout,) = stage.play({"p": ["\n".join(call("echo", str(n)) for n in range(4)), "x"]}, max_calls=2)
     assert [status for status, _ in results(rollout)] == ["ok", "ok", "error", "error"]

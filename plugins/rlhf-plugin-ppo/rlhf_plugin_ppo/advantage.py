@@ -14,13 +14,17 @@ from rlhf_plugin_ppo.config import GaeConfig, PpoKL
 from rlhf_plugin_ppo.maths import Doubles, KLController, explained_variance, gae, whitened
 
 Indices = npt.NDArray[np.intp]
+POLICY = "assistant"
+"""The role of the policy's turns."""
 
 
 class Gae:
     """Token advantages and returns of one rollout batch; holds the critic and the KL coefficient.
 
-    Reward of a token: ``-beta KL_t``, and the score on the last one. Tokens that the policy did not choose (a tool's)
-    are no time steps. Missing scores take no part; neither do, with ``trainer.mask_truncated``, truncated completions.
+    Reward of a token: ``-beta KL_t``, and the score on the last one. What the reward ``environment`` added of an
+    episode's turns (``reward.turn_weight``) is paid on the last token of the turn that earned it. Tokens that the
+    policy did not choose (a tool's) are no time steps. Missing scores take no part; neither do, with
+    ``trainer.mask_truncated``, truncated completions.
     Outside a run (no policy, no trainer) all values are 0 and no KL is charged.
     """
 
@@ -28,6 +32,7 @@ class Gae:
         self.config = config
         trainer = getattr(ctx.config, "trainer", None)
         self.mask_truncated = bool(getattr(trainer, "mask_truncated", False))
+        self.turn_weight = float(getattr(getattr(ctx.config, "reward", None), "turn_weight", 0.0))
         kl = getattr(trainer, "kl", KLSettings(where="reward"))
         self.estimator = kl.estimator
         self.control = controller(kl)
@@ -101,7 +106,9 @@ class Gae:
             return np.zeros(0)
         bootstraps = self.config.truncated == "bootstrap" and truncated(rollout)
         rewards = -self.control.coefficient * kl
-        rewards[-1] += 0.0 if bootstraps else float(score.value or 0.0)
+        paid = self.turn_weight * turn_rewards(rollout, chosen) if "turns" in score.parts else np.zeros(len(chosen))
+        rewards += paid
+        rewards[-1] += 0.0 if bootstraps else float(score.value or 0.0) - paid.sum()
         last_value = float(token_values.values_T1[-1]) if bootstraps else 0.0
         values = np.append(np.asarray(token_values.values_T1, np.float64)[chosen], last_value)
         return gae(rewards, values, self.config.gamma, self.config.gae_lambda)
@@ -142,6 +149,18 @@ def chosen_tokens(rollout: Rollout) -> Indices:
     if rollout.mask_T is None:
         return np.arange(len(rollout.completion_ids))
     return np.flatnonzero(rollout.mask_T)
+
+
+def turn_rewards(rollout: Rollout, chosen: Indices) -> Doubles:
+    """What the turns of an episode were paid, at the last chosen token of the policy's turn that earned it: its own
+    score, and those of the results that answered it; what was paid before the policy's first turn is that turn's."""
+    rewards, ends = np.zeros(len(chosen)), [turn.span[1] for turn in rollout.turns if turn.role == POLICY]
+    at = -1
+    for turn in rollout.turns:
+        at += turn.role == POLICY
+        if turn.score and ends:
+            rewards[max(0, np.searchsorted(chosen, ends[max(0, at)]) - 1)] += turn.score
+    return rewards
 
 
 def spread(row: Doubles | None, chosen: Indices, size: int) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,7 @@ from rlhf_core.api import (
     ScoreStatus,
     TokenBatch,
     TokenValues,
+    Turn,
 )
 from rlhf_core.testing import make_context
 from rlhf_plugin_ppo.advantage import Gae
@@ -164,6 +166,33 @@ def test_truncated_completions_are_scored_bootstrapped_or_left_out() -> None:
     masked = second(GaeConfig(), mask_truncated=True)
     assert masked[0].mean() == pytest.approx(0, abs=1e-6)
     assert masked[0].std() == pytest.approx(1, rel=1e-6), "whitened without the one that is left out"
+
+
+@pytest.mark.parametrize(
+    ("weight", "score", "cut", "expected"),
+    [
+        (2.0, Score(2.0, {"outcome": 1.0, "turns": 0.5}), False, [0.2875, 1.15, 0, 0.6]),  # paid 0, 1, 1
+        (2.0, Score(2.0, {"outcome": 1.0, "turns": 0.5}), True, [0.246875, 0.9875, 0, -0.05]),  # paid 0, 1, V = 0.7
+        (0.0, Score(1.0, {"outcome": 1.0, "turns": 0.5}), False, [0.0375, 0.15, 0, 0.6]),  # paid 0, 0, 1
+        (2.0, Score(1.0), False, [0.0375, 0.15, 0, 0.6]),  # of a source with a reward of its own
+    ],
+)
+def test_what_a_turn_was_paid_comes_with_its_own_last_token(
+    weight: float, score: Score, cut: bool, expected: list[float]
+) -> None:
+    """By hand: values 0.1, 0.2, 0.4; gamma and lambda 0.5; the first delta is 0 + 0.1 - 0.1."""
+    episode = replace(
+        rollout(4, cut=cut, mask=[True, True, False, True]),
+        turns=(Turn((0, 2), "assistant", {}), Turn((2, 3), "tool", {}, 0.5), Turn((3, 4), "assistant", {})),
+    )
+    tokens = TokenValues(np.float32([0.1, 0.2, 9.0, 0.4, 0.7]))
+    settings = GaeConfig(gamma=0.5, gae_lambda=0.5, whiten=False, truncated="bootstrap" if cut else "score")
+    ctx = context()
+    ctx.config.reward = SimpleNamespace(turn_weight=weight)
+    result = Gae(settings, ctx).estimate([episode], [score], [0], [tokens])
+    assert result.values[0] == pytest.approx(expected, abs=1e-6)
+    assert result.returns is not None
+    assert result.returns[0] == pytest.approx([*(expected[:2] + np.array([0.1, 0.2])), 0, expected[3] + 0.4], abs=1e-6)
 
 
 def test_tokens_of_a_tool_are_no_time_steps_and_missing_scores_take_no_part() -> None:

@@ -14,6 +14,7 @@ from rlhf_plugin_prm.net import Ids, StepEncoder, step_probabilities
 from rlhf_plugin_prm.steps import Step, split_steps
 from rlhf_plugin_prm.store import load_model
 from rlhf_plugin_reward.config import device_of
+from rlhf_plugin_reward.encoding import check_episodes
 
 if TYPE_CHECKING:
     from rlhf_plugin_prm.reward_config import Aggregate, PrmRewardConfig
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 StepQuery = tuple[Sequence[Message], str, Sequence[Step], Sequence[Tool]]
 """Prompt, solution, its steps, and the prompt's tools."""
+UNANSWERED = "the episode ended without an answer"
 
 
 def aggregate(right_T: Floats, how: Aggregate) -> float:
@@ -46,6 +48,10 @@ class StepReward:
     ``parts`` are ``step_1``, ``step_2`` ..., the probabilities, and ``end_1``, ``end_2`` ..., the character of the
     completion where each step ends. An outcome model has one of each.
 
+    Of an episode the steps of all of the policy's turns are scored, each turn after what was said before it; ``end_1``
+    is then a place in the step's own turn. A turn that only calls has none. An episode that ended without an answer
+    has one step more, of probability 0: an outcome model's only one.
+
     Args:
         net: with one head.
         encoder: of its tokenizer.
@@ -58,8 +64,14 @@ class StepReward:
 
     @classmethod
     def from_config(cls, config: PrmRewardConfig, ctx: BuildContext) -> StepReward:
-        """Load the model to where the policy is."""
-        return cls.load(config, device_of(ctx))
+        """Load the model to where the policy is.
+
+        Raises:
+            ModelError: the run has an environment, and the model's chat template writes no calls.
+        """
+        reward = cls.load(config, device_of(ctx))
+        check_episodes(reward.encoder.formatter.encode, config.path, getattr(ctx.config, "environment", None))
+        return reward
 
     @classmethod
     def load(cls, config: PrmRewardConfig, device: str) -> StepReward:
@@ -74,11 +86,24 @@ class StepReward:
 
     def score(self, samples: Sequence[Sample]) -> list[Score]:
         """One score per sample; without a step, with too many tokens, or not finite it is an error, not a number."""
+        queries = [self._queries(sample) for sample in samples]
+        every = iter(self.probabilities([query for rows in queries for query in rows]))
+        return [self._score(s, rows, [next(every) for _ in rows]) for s, rows in zip(samples, queries, strict=True)]
+
+    def _queries(self, sample: Sample) -> list[StepQuery]:
+        """What is read of a sample: one solution, of an episode one for each turn with steps."""
         assert self.config.split is not None, "load() sets it"
-        cut = [split_steps(s.completion, self.config.split) for s in samples]
-        steps_read = [steps if self.every_step else steps[-1:] for steps in cut]
-        queries = [(s.before, s.completion, steps, s.prompt.tools) for s, steps in zip(samples, steps_read)]
-        return [self._score(steps, right_T) for steps, right_T in zip(steps_read, self.probabilities(queries))]
+        tools = sample.prompt.tools
+        last = split_steps(sample.completion, self.config.split)
+        queries: list[StepQuery] = []
+        written = [n for n, turn in enumerate(sample.trajectory) if turn.role == "assistant"]
+        for n in written[:-1] if self.every_step else ():
+            text, said = sample.trajectory[n].text, [turn.message for turn in sample.trajectory[:n]]
+            if steps := split_steps(text, self.config.split):
+                queries.append(([*sample.prompt.messages, *said], text, steps, tools))
+        if last or not sample.trajectory:
+            queries.append((sample.before, sample.completion, last if self.every_step else last[-1:], tools))
+        return queries
 
     def probabilities(self, queries: Sequence[StepQuery]) -> list[Floats | str]:
         """That each of the given steps is right, one array per solution; or why there is none."""
@@ -95,9 +120,13 @@ class StepReward:
             results[n] = right_T if whole else f"the process reward model returned {right_T.tolist()}"
         return [results[n] for n in range(len(queries))]
 
-    def _score(self, steps: Sequence[Step], right_T: Floats | str) -> Score:
-        if isinstance(right_T, str):
-            return Score.failed(ScoreStatus.ERROR, right_T)
-        parts = {f"step_{n}": float(p) for n, p in enumerate(right_T, 1)}
-        parts |= {f"end_{n}": float(step.end) for n, step in enumerate(steps, 1)}
-        return Score(aggregate(right_T, self.config.aggregate), parts)
+    def _score(self, sample: Sample, queries: Sequence[StepQuery], read: Sequence[Floats | str]) -> Score:
+        failed = [why for why in read if isinstance(why, str)]
+        if failed:
+            return Score.failed(ScoreStatus.ERROR, failed[0])
+        right, ends = [float(p) for row in read for p in row], [float(step.end) for q in queries for step in q[2]]
+        unanswered = bool(sample.trajectory) and not sample.completion.strip()
+        if unanswered:
+            right, ends = [*right, 0.0], [*ends, 0.0]
+        parts = {f"step_{n}": p for n, p in enumerate(right, 1)} | {f"end_{n}": e for n, e in enumerate(ends, 1)}
+        return Score(aggregate(np.array(right), self.config.aggregate), parts, detail=UNANSWERED if unanswered else "")

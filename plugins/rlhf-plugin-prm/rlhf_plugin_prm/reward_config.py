@@ -14,7 +14,11 @@ Aggregate = Literal["min", "mean", "product", "last"]
 
 
 class PrmRewardConfig(ComponentConfig):
-    """Probability that each step is right, and one number made of them; also the probability of an outcome model."""
+    """Probability that each step is right, and one number made of them; also the probability of an outcome model.
+
+    Of an episode all of the policy's turns are read, an outcome model's last step alone. One that ended without an
+    answer has a step more, of probability 0.
+    """
 
     name: str = "prm"
     component: ClassVar[str] = "rlhf_plugin_prm.reward:StepReward.from_config"
@@ -69,7 +73,7 @@ class StepAdvantageConfig(ComponentConfig):
         if environment is not None:
             raise ConfigError(
                 f"advantage 'step' cannot be used in environment '{environment.name}'",
-                why="the reward's steps are those of the last turn, and an episode has several",
+                why="its steps are places in one completion, and an episode has several turns",
                 fix="--set advantage.name=turn, whose steps are turns; reward 'prm' can be kept",
             )
         trainer = ctx.config.trainer

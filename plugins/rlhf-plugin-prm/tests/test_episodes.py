@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from rlhf_core.api import ConfigError, ModelConfig, Prompt, Sample, Turn
-from rlhf_core.sdk import load_tokenizer
+from rlhf_core.api import ConfigError, ModelConfig, ModelError, Prompt, Sample, Score, Turn
+from rlhf_core.sdk import load_policy, load_tokenizer
 from rlhf_core.testing import make_context
 from rlhf_plugin_prm.examples import read_solutions
 from rlhf_plugin_prm.net import StepEncoder, encode_solutions
 from rlhf_plugin_prm.reward import StepReward
 from rlhf_plugin_prm.reward_config import PrmRewardConfig, StepAdvantageConfig
+from rlhf_plugin_prm.store import save_model
+from rlhf_plugin_reward.net import fresh_net
 
 TOOLS: Any = ({"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}},)
 ASKED = {"role": "user", "content": "2 + 2?"}
@@ -51,6 +56,49 @@ def test_solutions_are_trained_and_scored_with_tools_and_results(encoder: StepEn
     net: Any = None
     Reward(net, encoder, PrmRewardConfig(path="x", split="newline"), every_step=True).score([sample])
     assert seen[0][:2] == (item.ids, item.places_T)
+
+
+def test_all_turns_of_an_episode_are_scored_and_one_without_an_answer_is_not_right(encoder: StepEncoder) -> None:
+    talking = {**CALLING, "content": "Two and two.\nI add."}
+    answer = {"role": "assistant", "content": STEPS}
+    read: list[tuple[str, str]] = []
+
+    class Reward(StepReward):
+        def probabilities(self, queries: Any) -> Any:
+            read.extend((encoder.tokenizer.decode(encoder.encode(*query)[0]), query[1]) for query in queries)
+            return [np.linspace(0.9, 0.8, len(query[2])) for query in queries]
+
+    def score(*messages: Any, every_step: bool = True) -> Score:
+        turns = tuple(Turn((n, n + 1), m["role"], m) for n, m in enumerate(messages))
+        sample = Sample(Prompt("p", (ASKED,), tools=TOOLS), messages[-1]["content"], trajectory=turns)
+        net: Any = None
+        return Reward(net, encoder, PrmRewardConfig(path="x", split="newline"), every_step).score([sample])[0]
+
+    whole = score(talking, RESULT, CALLING, RESULT, answer)
+    assert [whole.parts[f"step_{n}"] for n in (1, 2, 3, 4)] == pytest.approx([0.9, 0.8, 0.9, 0.8])
+    assert [text for _, text in read] == ["Two and two.\nI add.", STEPS]
+    assert "four it is" not in read[0][0]
+    assert read[1][0].count("four it is") == 2
+    cut = score(talking, RESULT, CALLING)
+    assert (cut.value, cut.parts["step_3"], cut.detail) == (0.0, 0.0, "the episode ended without an answer")
+    assert score(CALLING, every_step=False).value == 0.0
+    read.clear()
+    assert score(talking, RESULT, answer, every_step=False).value == pytest.approx(0.9)
+    assert len(read) == 1, "an outcome model reads its last step alone"
+
+
+def test_a_model_that_cannot_read_calls_is_refused_before_sampling(tmp_path: Path) -> None:
+    policy = load_policy(ModelConfig(path="pocket"))
+    save_model(
+        fresh_net(policy, 1, 0, "none", copy_trunk=False), policy.tokenizer, tmp_path / "prm", "steps", "newline"
+    )
+    environment = SimpleNamespace(name="lookup", offered=lambda: TOOLS)
+    for chosen in (None, environment):
+        ctx = make_context(config=SimpleNamespace(environment=chosen), policy=policy)
+        with (
+            pytest.raises(ModelError, match="cannot read episodes of environment 'lookup'") if chosen else nullcontext()
+        ):
+            PrmRewardConfig(path=str(tmp_path / "prm")).build(ctx)
 
 
 def test_credit_per_step_is_refused_in_an_environment() -> None:

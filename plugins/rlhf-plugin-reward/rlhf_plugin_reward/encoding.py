@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -85,22 +85,7 @@ class Encoder:
         Raises:
             ModelError: names the model; nothing was sampled yet.
         """
-        if environment is None:
-            return
-        call = {"id": "call_0", "type": "function", "function": {"name": "f", "arguments": {}}}
-        probe: list[Message] = [
-            {"role": "user", "content": "?"},
-            {"role": "assistant", "content": "", "tool_calls": [call]},
-            {"role": "tool", "content": "1", "tool_call_id": "call_0", "name": "f"},
-        ]
-        try:
-            self.sides(probe, "1", tuple(environment.offered()))
-        except ModelError as error:
-            raise ModelError(
-                f"reward model '{model}' cannot read episodes of environment '{environment.name}'",
-                why=str(error),
-                fix="choose a reward model whose chat template knows tools, or --reward environment",
-            ) from error
+        check_episodes(lambda messages, tools: self.sides(messages, "1", tools), model, environment)
 
     def sides(
         self, prompt: Sequence[Message], completion: str, tools: Sequence[Tool] = (), turn: Message | None = None
@@ -125,3 +110,32 @@ class Encoder:
         """Both, at most ``max_length`` ids of them."""
         whole = (*question, *answer)
         return whole[-self.max_length :] if self.view.truncation == "left" else whole[: self.max_length]
+
+
+def check_episodes(write: Callable[[Sequence[Message], Sequence[Tool]], object], model: str, environment: Any) -> None:
+    """Refuse an environment whose calls and results a reward model's chat template cannot write.
+
+    Args:
+        write: renders a conversation with tools, by the model's template.
+        model: names it.
+        environment: of the run; None refuses nothing.
+
+    Raises:
+        ModelError: names the model; nothing was sampled yet.
+    """
+    if environment is None:
+        return
+    call = {"id": "call_0", "type": "function", "function": {"name": "f", "arguments": {}}}
+    probe: list[Message] = [
+        {"role": "user", "content": "?"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "1", "tool_call_id": "call_0", "name": "f"},
+    ]
+    try:
+        write(probe, tuple(environment.offered()))
+    except ModelError as error:
+        raise ModelError(
+            f"reward model '{model}' cannot read episodes of environment '{environment.name}'",
+            why=str(error),
+            fix="choose a reward model whose chat template knows tools, or --reward environment",
+        ) from error
