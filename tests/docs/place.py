@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ def write_inputs(folder: Path) -> None:
         link = folder / name
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(WEIGHTS)
-    tool_model(folder / "my-tool-model")
     (folder / "my_tools.py").write_text('def add(a: int, b: int) -> int:\n    """Adds."""\n    return a + b\n')
     write_tables(folder, tables())
     write_sounds(folder)
@@ -32,17 +30,6 @@ def write_inputs(folder: Path) -> None:
     verl = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.actor.optim.lr=1e-6"
     (folder / "run_grpo.sh").write_text(f"{verl}\n")
     (folder / "mine.yaml").write_text("trainer:\n  steps: 3\n")
-
-
-def tool_model(folder: Path) -> None:
-    """The built-in model with a chat template that knows tools, and with room for several turns."""
-    from rlhf_core.api import ModelConfig
-    from rlhf_core.sdk import load_tokenizer
-
-    shutil.copytree(WEIGHTS, folder)
-    load_tokenizer(ModelConfig(path="pocket", chat_template="hermes")).save_pretrained(folder)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 2048}))
 
 
 def write_sounds(folder: Path) -> None:
