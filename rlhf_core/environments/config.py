@@ -57,6 +57,8 @@ class ToolConfig(ComponentConfig):
     """Name -> JSON type or schema; see :func:`tool_spec`."""
     required: ClassVar[Sequence[str] | None] = None
     """Parameters that a call must have; None means all."""
+    stateless: ClassVar[bool] = True
+    """Each call is answered from its arguments alone. One that is not has ``reset()``, called before each episode."""
 
     def spec(self) -> Tool:
         """As the policy is offered it."""
@@ -80,12 +82,16 @@ class ToolsEnvironmentConfig(EnvironmentConfig):
     name: str = "tools"
     component: ClassVar[str] = "rlhf_core.environments.tools:ToolsEnvironment.from_config"
     scores: ClassVar[bool] = False
-    stateless: ClassVar[bool] = True
     pure: ClassVar[bool] = True
     tools: tuple[ToolField, ...] = (CalculatorConfig(),)  # pyright: ignore[reportInvalidTypeForm]
     """The tools, for example ``[calculator]``."""
     files: tuple[str, ...] = ()
     """Python files whose public functions are tools too; imported only where calls are answered."""
+
+    @property
+    def stateless(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether all tools are."""
+        return all(tool.stateless for tool in self.tools)
 
     def offered(self) -> Sequence[Tool]:
         """The specification of each tool.

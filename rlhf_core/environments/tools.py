@@ -37,7 +37,10 @@ class ToolsEnvironment:
         return cls(built)
 
     def reset(self, prompt: Prompt, seed: int) -> None:
-        """Nothing is kept between calls."""
+        """Tools with a state begin afresh."""
+        for tool in self.tools.values():
+            if hasattr(tool, "reset"):
+                tool.reset()
 
     def step(self, calls: Sequence[ToolCall]) -> list[ToolResult | str]:
         """One result per call; what a tool raises is shown to the policy, which provoked it."""

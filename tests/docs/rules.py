@@ -39,6 +39,9 @@ SMALL: dict[str, list[str]] = {
     "rlhf eval policies": ["--prompts", "4", "--max-tokens", "4"],
     "rlhf eval agentbench_mini": ["--max-per-category", "1", "--set", "agent_settings.max_turn_tokens=4"],
     "rlhf eval chains": ["--max-per-category", "1"],
+    "rlhf eval code_debug": ["--max-per-category", "1"],
+    "rlhf eval agentbench_generated": ["--max-per-category", "1"],
+    "rlhf eval gaia_mini": ["--max-per-category", "1"],
     "rlhf eval": ["--limit", "2", "--max-tokens", "4"],
     "rlhf reward evaluate": ["--limit", "16"],
 }

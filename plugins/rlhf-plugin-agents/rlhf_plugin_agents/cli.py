@@ -11,7 +11,13 @@ import click
 F = TypeVar("F", bound=Callable[..., Any])
 OPTIONS = (
     click.argument("more", metavar="[SUITE...]", nargs=-1),
-    click.option("--agent", "agents", multiple=True, metavar="A", help="Who plays; default react. Repeatable."),
+    click.option(
+        "--agent",
+        "agents",
+        multiple=True,
+        metavar="A",
+        help="Who plays; default react (of code_debug code_executor). Repeatable.",
+    ),
     click.option("--backend", metavar="B", help="What answers: native (default), scripted or replay."),
     click.option("--model", metavar="M", help="Of native: hub id, folder, run or .gguf file; default pocket."),
     click.option("--script", type=click.Choice(["oracle", "wrong"]), help="Who answers for the backend scripted."),
@@ -87,6 +93,17 @@ def tau_bench(**options: Any) -> None:
 def chains(**options: Any) -> None:
     """Chains of documents, 2 to 8 hops: rlhf eval chains --agent multi_agent --agent scratchpad."""
     _run(("chains", *options.pop("more")), options)
+
+
+@click.command()
+@agent_options
+def code_debug(**options: Any) -> None:
+    """12 functions to repair, judged by asserts in a sandbox.
+
+    \b
+    rlhf eval code_debug --agent code_executor --agent zero_shot --model M
+    """
+    _run(("code_debug", *options.pop("more")), options)
 
 
 def _run(suites: tuple[str, ...], options: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from rlhf_core.api import Config
+from rlhf_plugin_code.config import SandboxSettings
 
 if TYPE_CHECKING:
     from rlhf_plugin_agents.agents.base import Agent
@@ -80,11 +81,25 @@ class ScratchpadConfig(MultiAgentConfig):
     """Most words of the summary; a longer one loses its beginning."""
 
 
+class CodeExecutorConfig(ReactConfig):
+    """Writes code, runs it, reads the traceback and revises; offers ``python_exec`` where the task does not."""
+
+    agent: ClassVar[str] = "rlhf_plugin_agents.agents.code_executor:CodeExecutorAgent"
+    name: str = "code_executor"
+    max_iterations: int = Field(6, ge=1)
+    """Runs of code in one task; further ones are refused, and the agent is told to answer."""
+    stateful: bool = False
+    """Names of earlier runs are still there; of the ``python_exec`` that the agent brings."""
+    sandbox: SandboxSettings = SandboxSettings(timeout_s=10.0)
+    """What a program may use; of the ``python_exec`` that the agent brings."""
+
+
 AGENTS: dict[str, type[AgentConfig]] = {
     "zero_shot": ZeroShotConfig,
     "react": ReactConfig,
     "plan_and_execute": PlanAndExecuteConfig,
     "multi_agent": MultiAgentConfig,
     "scratchpad": ScratchpadConfig,
+    "code_executor": CodeExecutorConfig,
 }
 """Name -> settings."""

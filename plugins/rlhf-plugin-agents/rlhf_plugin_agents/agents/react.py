@@ -32,8 +32,7 @@ class ReactAgent(Agent):
     def work(self, task: Sequence[Message], session: Session, system: str, respond: Responder | None) -> str:
         """Play until a turn without calls, or until the user or the task ends the conversation."""
         written = session.form == "text"
-        rules = TEXT_RULES.format(tools=listed(session.box.specs)) if written else "" if respond else ANSWER_RULE
-        messages: list[Message] = list(opening(task, system, "" if respond else HONESTY_RULE, rules))
+        messages: list[Message] = list(opening(task, system, *self.rules(session, respond)))
         session.note(*messages)
         while True:
             turn = self._turn_in_text(messages, session) if written else self._turn(messages, session)
@@ -42,12 +41,22 @@ class ReactAgent(Agent):
             if turn is None:
                 continue
             if respond is None:
-                return final_answer(turn)
+                return self.answer_in(turn)
             said = respond(final_answer(turn) if written else turn)
             if said is None:
                 raise Stop("done", turn)
             messages.append({"role": "user", "content": said})
             session.note(messages[-1])
+
+    def rules(self, session: Session, respond: Responder | None) -> Sequence[str]:
+        """What the model is told beside the task's own rules."""
+        if session.form == "text":
+            return ("" if respond else HONESTY_RULE, TEXT_RULES.format(tools=listed(session.box.specs)))
+        return () if respond else (HONESTY_RULE, ANSWER_RULE)
+
+    def answer_in(self, text: str) -> str:
+        """The answer in a turn without calls."""
+        return final_answer(text)
 
     def _turn(self, messages: list[Message], session: Session) -> str | None:
         """One turn with native calls; its text if it made none."""

@@ -12,6 +12,9 @@ from rlhf_core.api import BuildContext, Tool, ToolCall, ToolConfig, ToolError
 from rlhf_core.sdk import json_values
 from rlhf_plugin_agents.trajectory import CallRecord
 
+Answer = Callable[[str, Mapping[str, Any]], str]
+"""Answers a call by its name and arguments."""
+Wrapper = Callable[[str, Mapping[str, Any], Answer], str]
 MAX_RESULT = 8000
 """Characters of a result; a longer one is cut, and the agent is told."""
 
@@ -29,10 +32,8 @@ class ToolBox:
         strict: False skips the schemas: a benchmark that lets its own functions refuse arguments.
     """
 
-    def __init__(
-        self, specs: Sequence[Tool], answer: Callable[[str, Mapping[str, Any]], str], *, strict: bool = True
-    ) -> None:
-        self.specs, self._answer, self.done = tuple(specs), answer, False
+    def __init__(self, specs: Sequence[Tool], answer: Answer, *, strict: bool = True) -> None:
+        self.specs, self._answer, self.done, self._strict = tuple(specs), answer, False, strict
         schemas = {s["function"]["name"]: s["function"]["parameters"] for s in specs}
         self._validators = {n: Draft202012Validator(dict(p) if strict else {}) for n, p in schemas.items()}
 
@@ -45,6 +46,11 @@ class ToolBox:
     def only(self, names: Sequence[str]) -> ToolBox:
         """The same tools, fewer of them offered."""
         return ToolBox([s for s in self.specs if s["function"]["name"] in names], self._answer)
+
+    def around(self, wrap: Wrapper, *further: Tool) -> ToolBox:
+        """The same tools and further ones; every call goes to ``wrap(name, arguments, answer)``, which may answer it
+        itself or by ``answer(name, arguments)``, the box's own tools."""
+        return ToolBox([*self.specs, *further], lambda n, a: wrap(n, a, self._answer), strict=self._strict)
 
     def call(self, call: ToolCall) -> CallRecord:
         """Answer one call."""

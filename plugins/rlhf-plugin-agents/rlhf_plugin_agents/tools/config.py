@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from rlhf_core.api import BuildContext, ConfigError, ToolConfig
+from rlhf_plugin_code.config import SandboxSettings
 
 
 class SearchConfig(ToolConfig):
@@ -79,6 +80,39 @@ class FilesConfig(ToolConfig):
         if not place.is_dir():
             raise ConfigError(f"tool 'files': there is no folder '{place}'", fix="set folder to one that exists")
         return place
+
+
+class PythonExecConfig(ToolConfig):
+    """Runs Python code in the sandbox of rlhf-plugin-code."""
+
+    name: str = "python_exec"
+    description: ClassVar[str] = "Runs Python code, standard library only, and returns what it prints, errors included."
+    parameters: ClassVar[Mapping[str, Any]] = {"code": {"type": "string", "description": "A whole Python program"}}
+    stateful: bool = False
+    """Names of earlier calls are still there; False runs each program afresh."""
+    sandbox: SandboxSettings = SandboxSettings(timeout_s=10.0)
+    """What a program may use."""
+
+    @property
+    def stateless(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Unless names are kept."""
+        return not self.stateful
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Refuse a machine that cannot isolate programs, and say how it does.
+
+        Raises:
+            ConfigError: it offers no isolation, and running without was not allowed.
+        """
+        from rlhf_plugin_code.preflight import announce
+
+        announce(self.sandbox)
+
+    def build(self, ctx: BuildContext) -> Any:
+        """The tool."""
+        from rlhf_plugin_agents.tools.python import PythonExec
+
+        return PythonExec(self.sandbox, stateful=self.stateful)
 
 
 def _corpus(path: str | None) -> dict[str, str]:

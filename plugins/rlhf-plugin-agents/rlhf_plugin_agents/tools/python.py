@@ -1,0 +1,132 @@
+"""Runs an agent's Python in the sandbox of rlhf-plugin-code: every program afresh, or one cell after the other."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Sequence
+from functools import cache
+from threading import Lock
+
+from rlhf_core.api import ToolError
+from rlhf_plugin_code.config import SandboxSettings
+from rlhf_plugin_code.sandbox import Ended, TestReport
+
+MAX_PART = 3500
+"""Characters of standard output, and of standard error, that an agent reads: of the end, where the traceback is."""
+CELLS = """
+import contextlib, io, linecache, sys, traceback
+scope = {"__name__": "__main__"}
+cells = CELL_TEXTS
+def run(number, text):
+    name = f"cell {number}"
+    linecache.cache[name] = (len(text), None, text.splitlines(True), name)
+    exec(compile(text, name, "exec"), scope)
+for number, text in enumerate(cells[:-1], start=1):
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        try:
+            run(number, text)
+        except BaseException:
+            pass
+try:
+    run(len(cells), cells[-1])
+except SystemExit:
+    raise
+except BaseException as error:
+    inner = error.__traceback__.tb_next.tb_next if error.__traceback__.tb_next else None
+    traceback.print_exception(type(error), error, inner)
+    sys.exit(1)
+"""
+"""Makes the state of earlier cells again, in silence, and runs the last one."""
+
+
+class Programs:
+    """One sandbox for all threads of this process; it starts with the first program.
+
+    Args:
+        settings: limits and isolation.
+    """
+
+    def __init__(self, settings: SandboxSettings) -> None:
+        self.timeout_s = settings.timeout_s
+        self._sandbox, self._lock = settings.build(), Lock()
+        weakref.finalize(self, self._sandbox.close)
+
+    def run(self, code: str, timeout_s: float | None = None) -> Ended:
+        """Run a program.
+
+        Raises:
+            RlhfError: the sandbox failed, or this machine offers no isolation.
+        """
+        with self._lock:
+            return self._sandbox.script(code, timeout_s=timeout_s)
+
+    def tests(self, code: str, tests: Sequence[str], names: Sequence[str]) -> TestReport:
+        """Judge a program by tests that it cannot see."""
+        with self._lock:
+            return self._sandbox.tests(code, tests, names=names)
+
+
+def programs(settings: SandboxSettings) -> Programs:
+    """The one of these settings."""
+    return _programs(settings.model_dump_json())
+
+
+@cache
+def _programs(settings_json: str) -> Programs:
+    return Programs(SandboxSettings.model_validate_json(settings_json))
+
+
+class PythonExec:
+    """Answers with what a program prints.
+
+    Args:
+        settings: of the sandbox.
+        stateful: names of earlier calls are still there. Earlier cells are run again for that, in silence, so what they
+            read from a clock or a random generator may differ; a cell that was stopped is forgotten.
+    """
+
+    def __init__(self, settings: SandboxSettings, *, stateful: bool = False) -> None:
+        self.programs, self.stateful = programs(settings), stateful
+        self._cells: list[str] = []
+        self._cells_s = 0.0
+
+    def reset(self) -> None:
+        """Forget earlier cells."""
+        self._cells, self._cells_s = [], 0.0
+
+    def call(self, code: str) -> str:
+        """What it printed.
+
+        Raises:
+            ToolError: it failed or was stopped; holds what it printed and the traceback.
+        """
+        if not self.stateful:
+            return said(self.programs.run(code), self.programs.timeout_s)
+        cells = [*self._cells, code]
+        limit_s = self.programs.timeout_s
+        ended = self.programs.run(CELLS.replace("CELL_TEXTS", json.dumps(cells)), limit_s + 2 * self._cells_s)
+        if ended.why == "ended":
+            self._cells, self._cells_s = cells, ended.own_s
+        return said(ended, limit_s)
+
+
+def said(ended: Ended, limit_s: float) -> str:
+    """What an agent reads of a program that ended.
+
+    Raises:
+        ToolError: it did not end well.
+    """
+    printed = "\n".join(part for part in (_end(ended.stdout), _end(ended.stderr)) if part)
+    if ended.good:
+        return printed or "(nothing was printed)"
+    reasons = {"time": f"stopped after {limit_s:g} s", "ended": f"exit code {ended.code}"}
+    why = reasons.get(ended.why, f"stopped: too much {ended.why}")
+    raise ToolError(f"{why}\n{printed}" if printed else why)
+
+
+def _end(text: str) -> str:
+    text = text.rstrip("\n")
+    return (
+        text if len(text) <= MAX_PART else f"[the first {len(text) - MAX_PART} characters are cut]\n{text[-MAX_PART:]}"
+    )
