@@ -285,7 +285,7 @@ def held_out_success(folder: Path, questions: int = 200, calls: Sequence[int] = 
         data = {"name": "lookup", "calls": [number], "prompts": 5 * questions}  # a fifth is held out
         prompts = stage.offer(context_of(open_registry(), dataset=data).datasets.prompts("heldout"))
         scores = [rollout.score for rollout in stage.play(policy, model, prompts, sampling, n=1, seed=0)]
-        values = [score.value for score in scores if score is not None and score.ok]
+        values = [float(score.value or 0.0) for score in scores if score is not None and score.ok]
         if len(values) != len(scores):
             raise RuntimeError(f"{len(scores) - len(values)} of {len(scores)} episodes have no score")
         rates[str(number)] = sum(values) / len(values)

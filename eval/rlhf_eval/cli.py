@@ -22,6 +22,10 @@ COMMANDS = {
         "rlhf_eval.cli_compare:compare",
         "Two evaluations on the same prompts: difference with its interval, McNemar.",
     ),
+    "episodes": (
+        "rlhf_eval.cli_episodes:episodes",
+        "Let a model play in an environment: success, pass@k and best-of-N.",
+    ),
     "watch": ("rlhf_eval.cli_watch:watch", "Evaluate every checkpoint of a run, finished or still running."),
 }
 
@@ -203,6 +207,8 @@ def suite_of(
     from rlhf_eval.suites import SuiteConfig
 
     suite, _, task = name.partition(":")
+    if {entry.name for entry in ctx.registry.entries("environment")} & {suite}:
+        raise ConfigError(f"'{suite}' is an environment and no suite of prompts", fix=f"rlhf eval episodes {suite}")
     samples = options.get("samples") or 1
     sampling = {
         "temperature": temperature if temperature is not None else 1.0 if samples > 1 else None,

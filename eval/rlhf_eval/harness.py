@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rlhf_core.api import BuildContext, ConfigError, ModelConfig, Prompt
 from rlhf_core.sdk import context_of, load_sampler, resolve_model, weights_digest, write_json
@@ -23,6 +23,19 @@ from rlhf_eval.store import ResultFolder
 from rlhf_eval.suites import SuiteConfig
 
 Sampler = Callable[[], tuple[Any, Any]]
+
+
+class Concluded(Protocol):
+    """What a report needs to know of an evaluation."""
+
+    @property
+    def selectors(self) -> Sequence[Selector]:
+        """Ways to choose the best of N."""
+        ...
+
+    def seen_in_training(self, ctx: BuildContext) -> dict[str, Any]:
+        """``{"rows": n, "warning": text}`` if the model was trained on its rows."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -197,7 +210,7 @@ class Progress:
         self.tokens += tokens
 
 
-def conclude(job: Job, ctx: BuildContext, folder: ResultFolder, say: Say) -> dict[str, Any]:
+def conclude(job: Concluded, ctx: BuildContext, folder: ResultFolder, say: Say) -> dict[str, Any]:
     """Score by the selectors, write report, pass rates and curve, and return the report."""
     from rlhf_core.sdk import read_jsonl
 

@@ -22,6 +22,8 @@ from rlhf_core.api import (
     Prompt,
     RlhfError,
     Sample,
+    Turn,
+    TurnStatus,
     model_place,
 )
 from rlhf_core.sdk import (
@@ -148,8 +150,12 @@ def _scores(reward: Any, rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _sample(row: Row) -> Sample:
-    prompt = Prompt(row["id"], tuple(row["prompt"]), row["answer"])
-    return Sample(prompt, row["completion"], FinishReason(row["finish_reason"]))
+    prompt = Prompt(row["id"], tuple(row["prompt"]), row["answer"], tools=tuple(row.get("tools", ())))
+    turns = [
+        Turn(tuple(t["span"]), t["role"], t["message"], t["score"], TurnStatus(t["status"]), t["seconds"])
+        for t in row.get("turns", ())
+    ]
+    return Sample(prompt, row["completion"], FinishReason(row["finish_reason"]), trajectory=tuple(turns))
 
 
 def _marks(judge: Any, rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -164,7 +170,7 @@ def _marks(judge: Any, rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _question(row: Row) -> str:
-    blocks = delimited(("response", row["completion"]), conversation=row["prompt"])
+    blocks = delimited(("response", row["completion"]), conversation=_sample(row).before)
     return f"{blocks}\n\nMark from 0 to 10:"
 
 

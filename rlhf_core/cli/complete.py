@@ -36,8 +36,10 @@ def datasets(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
 
 
 def models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The pocket model and runs; the shell adds folders where none begins so."""
-    named = [CompletionItem("pocket")] if "pocket".startswith(incomplete) else []
+    """The embedded models and runs; the shell adds folders where none begins so."""
+    from rlhf_core.models.modality import embedded_names
+
+    named = [CompletionItem(name) for name in embedded_names() if name.startswith(incomplete)]
     return [*named, *_runs(incomplete)] or [CompletionItem(incomplete, type="dir")]
 
 

@@ -45,7 +45,7 @@ def doctor(as_json: bool) -> None:
 
 def findings() -> Iterator[Finding]:
     """Look at everything; a check that fails itself is a finding too."""
-    for check in (libraries, optional_libraries, devices, pocket_model, plugins, abilities, hooks, disk, writable):
+    for check in (libraries, optional_libraries, devices, embedded_models, plugins, abilities, hooks, disk, writable):
         yield from _guarded(check)
 
 
@@ -110,15 +110,17 @@ def devices() -> Iterator[Finding]:
         yield Finding(f"gpu {i}", "ok", f"{torch.cuda.get_device_name(i)}, {memory}")
 
 
-def pocket_model() -> Iterator[Finding]:
-    """The model that ships with the package."""
+def embedded_models() -> Iterator[Finding]:
+    """The models that come with the core and with plugins."""
     from rlhf_core.errors import RlhfError
+    from rlhf_core.models.modality import embedded_names
     from rlhf_core.models.sources import resolve_model
 
-    try:
-        yield Finding("pocket model", "ok", resolve_model("pocket").place)
-    except RlhfError as error:
-        yield Finding("pocket model", "broken", error.what, error.fix)
+    for name in embedded_names():
+        try:
+            yield Finding(f"model {name}", "ok", resolve_model(name).place)
+        except RlhfError as error:
+            yield Finding(f"model {name}", "broken", error.what, error.fix)
 
 
 def plugins() -> Iterator[Finding]:

@@ -101,3 +101,8 @@ def embedded_model(name: str) -> str | None:
         return None
     point = next(iter(metadata.entry_points(group="rlhf.model", name=name)), None)
     return None if point is None else str(point.load()())
+
+
+def embedded_names() -> list[str]:
+    """Names of the models that come with the core and with installed plugins, ``pocket`` first."""
+    return list(dict.fromkeys(["pocket", *sorted(point.name for point in metadata.entry_points(group="rlhf.model"))]))

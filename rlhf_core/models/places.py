@@ -18,7 +18,7 @@ from rlhf_core.errors import ModelError, did_you_mean
 ROOT = Path("runs")
 FORMS = (
     "a folder in Hugging Face form, a run (its final model), a checkpoint, the name of a run under runs/, "
-    "a .gguf file, a hub id (organisation/name), 'pocket'"
+    "a .gguf file, a hub id (organisation/name), 'pocket', 'pocket-tools'"
 )
 """What a model may be given as, for messages."""
 

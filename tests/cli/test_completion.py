@@ -42,10 +42,11 @@ def completed(words: str, folder: Path) -> list[str]:
         ("rlhf train --reward ens", {"ensemble"}),
         ("rlhf config show --loss grpo_c", {"grpo_clip"}),
         ("rlhf train --dataset pocket/a", {"pocket/assistant", "pocket/arithmetic"}),
-        ("rlhf train --model p", {"pocket"}),
+        ("rlhf train --model p", {"pocket", "pocket-tools"}),
         ("rlhf train --resume runs/m", {"runs/mine"}),
         ("rlhf runs show m", {"mine"}),
         ("rlhf trace show m", {"mine"}),
+        ("rlhf train --env lo", {"lookup"}),
         ("rlhf eval pol", {"policies"}),
     ],
 )
