@@ -106,6 +106,17 @@ def code_debug(**options: Any) -> None:
     _run(("code_debug", *options.pop("more")), options)
 
 
+@click.command()
+@agent_options
+def agentbench_generated(**options: Any) -> None:
+    """Tasks from a seed, as many as wanted, in seven categories.
+
+    \b
+    rlhf eval agentbench_generated --set count=200 --category flaky --model M
+    """
+    _run(("agentbench_generated", *options.pop("more")), options)
+
+
 def _run(suites: tuple[str, ...], options: dict[str, Any]) -> None:
     from rlhf_core.sdk import emit_json, set_up_logging
     from rlhf_plugin_agents.commands import evaluate_all

@@ -63,6 +63,14 @@ def binary_graceful(answer: str, task: Mapping[str, Any]) -> float:
     return float(bool(GRACEFUL.search(answer)) and not trapped)
 
 
+def clarifies(answer: str, task: Mapping[str, Any]) -> float:
+    """1 if the answer states the values of all ``readings``, or asks with the labels of all of them; else 0."""
+    text = re.sub(r"(?<=\d),(?=\d{3})", "", answer.lower())
+    values, labels = ([str(r[part]).lower() for r in task["readings"]] for part in ("value", "label"))
+    stated = all(re.search(rf"(?<![\w.]){re.escape(v)}(?![\w]|\.\d)", text) for v in values)
+    return float(stated or ("?" in text and all(label in text for label in labels)))
+
+
 def sequence_match(made: Sequence[str], wanted: Sequence[str]) -> float:
     """Longest common subsequence of the tools' names, over the longer of the two sequences.
 
@@ -87,6 +95,7 @@ SCORERS: Mapping[str, Callable[[str, Mapping[str, Any]], float]] = {
     "numeric_match": numeric_match,
     "token_f1": token_f1,
     "binary_graceful": binary_graceful,
+    "clarifies": clarifies,
 }
 RIGHT = {"token_f1": 0.8}
 """From which value on an answer counts as right; 1 where the scorer is not named."""

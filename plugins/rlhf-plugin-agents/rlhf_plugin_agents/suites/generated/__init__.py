@@ -1,0 +1,1 @@
+"""Tasks from a seed: small invented worlds and questions about them."""

@@ -1,0 +1,124 @@
+"""Tasks of a suite from worlds and questions."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from rlhf_core.api import BuildContext, ToolError
+from rlhf_core.sdk import component_of
+from rlhf_plugin_agents.scorers import RIGHT, SCORERS, sequence_match
+from rlhf_plugin_agents.suites.generated.questions import CATEGORIES
+from rlhf_plugin_agents.suites.generated.world import World
+from rlhf_plugin_agents.suites.scripts import Script
+from rlhf_plugin_agents.suites.task import AgentTask, Room, Verdict
+from rlhf_plugin_agents.tools.box import ToolBox
+from rlhf_plugin_agents.tools.config import FilesConfig, SearchConfig
+from rlhf_plugin_agents.tools.faulty import Faults, FaultyCalls
+from rlhf_plugin_agents.tools.library import Search
+from rlhf_plugin_agents.trajectory import AgentTrajectory
+
+ONE_RESULT = ("multi_step", "long_horizon", "flaky", "failure_recovery")
+"""Categories whose search returns one document, so that a walk takes the calls that it is long."""
+
+
+class WorldTools:
+    """Search, files and calculator over one world.
+
+    Args:
+        world: its documents and files.
+        results: documents of a search.
+        calculator: the built tool.
+    """
+
+    def __init__(self, world: World, results: int, calculator: Any) -> None:
+        self.search, self.files, self.calculator = Search(world.documents, results), world.files, calculator
+
+    def call(self, name: str, arguments: Mapping[str, Any]) -> str:
+        """Answer one call.
+
+        Raises:
+            ToolError: there is no such file, or it is no arithmetic.
+        """
+        if name == "search":
+            return self.search.call(**arguments)
+        if name == "calculator":
+            return self.calculator.call(**arguments)
+        path = str(arguments["path"]).strip()
+        if path in (".", "/", ""):
+            return "\n".join(sorted(self.files)) or "(no files)"
+        if path not in self.files:
+            raise ToolError(f"there is no file '{path}'")
+        return self.files[path]
+
+
+def generated_tasks(
+    categories: Sequence[str], count: int, seed: int, faults: Faults, ctx: BuildContext
+) -> list[AgentTask]:
+    """``count`` tasks of each category; the same seed makes the same ones, whatever the count.
+
+    Args:
+        categories: of :data:`CATEGORIES`.
+        count: of each.
+        seed: another one makes other tasks.
+        faults: of the tools of ``flaky``.
+        ctx: has the registry.
+    """
+    tool: Any = component_of(ctx.registry, "tool", "rlhf-core/calculator")
+    specs = [SearchConfig().spec(), FilesConfig().spec(), tool.spec()]
+    calculator = tool.build(ctx)
+    return [_task(c, n, seed, faults, specs, calculator) for c in categories for n in range(count)]
+
+
+def _task(category: str, number: int, seed: int, faults: Faults, specs: Sequence[Any], calculator: Any) -> AgentTask:
+    name = f"{category}/{number}"
+    rng = random.Random(f"{seed}/{name}")
+    world = World(rng)
+    row = CATEGORIES[category](world, rng)
+    own_faults = replace(faults, seed=f"{faults.seed}/{seed}/{name}") if category == "flaky" else None
+    calls = row["calls"] if own_faults is None else with_retries(row["calls"], own_faults)
+    results = 1 if category in ONE_RESULT else 3
+
+    def open_room(trial: int) -> Room:
+        box = ToolBox(specs, WorldTools(world, results, calculator).call)
+        if own_faults is None:
+            return Room(box)
+        faulty = FaultyCalls(own_faults)
+        return Room(box.around(faulty.wrap), state=faulty)
+
+    told = json.dumps([world.documents, world.files], sort_keys=True)
+    return AgentTask(
+        name,
+        category,
+        ({"role": "user", "content": row["prompt"]},),
+        open_room,
+        lambda trajectory, room: judged(row, trajectory, room),
+        {"oracle": Script(calls, row["answer"]), "wrong": Script((), row["wrong"][0])},
+        level=len(row["calls"]),
+        judged_by=[row, hashlib.sha256(told.encode()).hexdigest()[:16]],
+    )
+
+
+def with_retries(calls: Sequence[Mapping[str, Any]], faults: Faults) -> list[Mapping[str, Any]]:
+    """Each call as often as it must be made until it goes well."""
+    made: list[Mapping[str, Any]] = []
+    for call in calls:
+        attempt = 0
+        while faults.of(call["name"], call["arguments"], attempt):
+            attempt += 1
+        made += [call] * (attempt + 1)
+    return made
+
+
+def judged(row: Mapping[str, Any], trajectory: AgentTrajectory, room: Room) -> Verdict:
+    """The answer by the row's scorer; the process by the calls' order, where calls that met a fault do not count."""
+    value = SCORERS[row["scorer"]](trajectory.answer, row)
+    made = [c.name for c in trajectory.calls]
+    if isinstance(room.state, FaultyCalls):
+        made = [name for name, fault in room.state.log if not fault]
+    process = sequence_match(made, [c["name"] for c in row["calls"]])
+    return Verdict(value, value >= RIGHT.get(row["scorer"], 1.0), process, f"wanted: {row['answer']}")

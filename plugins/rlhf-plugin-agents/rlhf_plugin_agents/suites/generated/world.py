@@ -1,0 +1,129 @@
+"""A small invented world: towns, people, companies and bridges that point to each other, each with a document."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+STARTS = ("Al", "Bre", "Cor", "Del", "Er", "Fal", "Gor", "Hal", "Ist", "Jul", "Kar", "Lor", "Mel", "Nar", "Ost", "Pel")
+MIDDLES = ("ba", "den", "fi", "go", "lin", "ma", "nor", "ra", "sel", "ti", "ve", "wi")
+TOWN_ENDS = ("by", "fjord", "haven", "holm", "mouth", "stead", "vik", "wick")
+PERSON_ENDS = ("berg", "dahl", "ek", "gren", "lund", "mark", "rud", "strand")
+FIRST = (
+    "Ada",
+    "Bo",
+    "Cleo",
+    "Dag",
+    "Edda",
+    "Finn",
+    "Gro",
+    "Hugo",
+    "Ida",
+    "Jon",
+    "Kaia",
+    "Lars",
+    "Mina",
+    "Nils",
+    "Olga",
+)
+TRADES = ("Boats", "Clocks", "Glass", "Pumps", "Rope", "Slate", "Tiles", "Turbines")
+THINGS = ("bearing", "belt", "gauge", "hinge", "pulley", "rivet", "seal", "valve")
+RELATIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    "company": {
+        "founder": ("person", "its founder"),
+        "town": ("town", "the town in which it is based"),
+        "supplier": ("company", "its main supplier"),
+    },
+    "person": {
+        "birthplace": ("town", "the town where this person was born"),
+        "teacher": ("person", "this person's teacher"),
+        "employer": ("company", "the company for which this person works"),
+    },
+    "town": {"mayor": ("person", "its mayor"), "twin": ("town", "its twin town")},
+    "bridge": {"architect": ("person", "its architect"), "site": ("town", "the town in which it stands")},
+}
+"""Kind -> relation -> kind of what it leads to, and its words."""
+ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
+    "company": {"founded": "In which year was {} founded?", "employees": "How many employees has {}?"},
+    "person": {"born": "In which year was {} born?"},
+    "town": {"inhabitants": "How many inhabitants has {}?"},
+    "bridge": {"length": "How long is {}, in metres?", "finished": "In which year was {} finished?"},
+}
+"""Kind -> attribute -> question."""
+TEXTS = {
+    "company": "{name} was founded in {founded} by {founder}. It is based in {town} and has {employees} employees. "
+    "Its main supplier is {supplier}.",
+    "person": "{name} was born in {born} in {birthplace}, learned from {teacher} and works for {employer}.",
+    "town": "{name} has {inhabitants} inhabitants. Its mayor is {mayor}, its twin town is {twin}.",
+    "bridge": "{name} stands in {site}. It was designed by {architect}, finished in {finished}, and is {length} metres "
+    "long.",
+}
+COUNTS = {"town": 10, "person": 8, "company": 6, "bridge": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class Thing:
+    """One entity.
+
+    Example:
+        Thing("Breden Pumps", "company", {"founded": 1931, "employees": 240}, {"founder": "Ida Halraek"})
+    """
+
+    name: str
+    kind: str
+    values: dict[str, int] = field(default_factory=dict[str, int])
+    leads: dict[str, str] = field(default_factory=dict[str, str])
+    """Relation -> name."""
+
+    @property
+    def text(self) -> str:
+        """Its document."""
+        return TEXTS[self.kind].format(name=self.name, **self.values, **self.leads)
+
+
+class World:
+    """All things of a task.
+
+    Args:
+        rng: decides everything.
+    """
+
+    def __init__(self, rng: random.Random) -> None:
+        names = {kind: _names(kind, count, rng) for kind, count in COUNTS.items()}
+        self.things: dict[str, Thing] = {}
+        for kind, its_names in names.items():
+            for name in its_names:
+                thing = Thing(name, kind, _values(kind, rng))
+                for relation, (to, _) in RELATIONS[kind].items():
+                    thing.leads[relation] = rng.choice([n for n in names[to] if n != name])
+                self.things[name] = thing
+        self.documents = {name: thing.text for name, thing in self.things.items()}
+        self.files: dict[str, str] = {}
+
+    def of(self, kind: str) -> list[Thing]:
+        """All things of a kind."""
+        return [t for t in self.things.values() if t.kind == kind]
+
+
+def _names(kind: str, count: int, rng: random.Random) -> list[str]:
+    stems = [a + b for a in STARTS for b in MIDDLES]
+    if kind == "person":
+        surnames = rng.sample([s + e for s in stems for e in PERSON_ENDS], count)
+        return [f"{first} {last}" for first, last in zip(rng.sample(FIRST, count), surnames)]
+    if kind == "town":
+        return rng.sample([s + e for s in stems for e in TOWN_ENDS], count)
+    last = {"company": TRADES, "bridge": ("Bridge",)}[kind]
+    return [f"{stem} {rng.choice(last)}" for stem in rng.sample(stems, count)]
+
+
+def _values(kind: str, rng: random.Random) -> dict[str, int]:
+    match kind:
+        case "company":
+            return {"founded": rng.randint(1840, 1999), "employees": rng.randint(21, 980)}
+        case "person":
+            return {"born": rng.randint(1920, 1985)}
+        case "town":
+            return {"inhabitants": rng.randint(1200, 94000)}
+        case _:
+            return {"finished": rng.randint(1860, 2015), "length": rng.randint(31, 990)}

@@ -1,0 +1,37 @@
+"""Settings of ``agentbench_generated``. Nothing here imports torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from rlhf_core.api import BuildContext
+from rlhf_plugin_agents.suites.config import AgentSuiteConfig
+from rlhf_plugin_agents.suites.task import AgentTask
+from rlhf_plugin_agents.tools.faulty_config import FaultSettings
+
+
+class AgentBenchGenerated(AgentSuiteConfig):
+    """Tasks from a seed, any number of them: tool_use, multi_step, failure_recovery, long_horizon, flaky, conflicting,
+    ambiguous."""
+
+    name: str = "agentbench_generated"
+    count: int = Field(30, ge=1)
+    """Tasks of each category."""
+    task_seed: int = 0
+    """Another one makes other tasks; the same one makes the same first tasks, whatever the count."""
+    faults: FaultSettings = FaultSettings()
+    """Of the tools of ``flaky``."""
+    agent_settings: dict[str, Any] = Field(default_factory=lambda: {"max_turns": 40})
+    """As for every suite; ten calls, some of them twice, want turns."""
+
+    def all_tasks(self, ctx: BuildContext) -> list[AgentTask]:
+        """Tasks of the chosen categories, or of all."""
+        from rlhf_plugin_agents.suites.generated.questions import CATEGORIES
+        from rlhf_plugin_agents.suites.generated.tasks import generated_tasks
+
+        # With an unknown category all are made, so that the refusal can name them.
+        known = set(self.category) <= set(CATEGORIES)
+        chosen = [c for c in CATEGORIES if not known or not self.category or c in self.category]
+        return generated_tasks(chosen, self.count, self.task_seed, self.faults.build(), ctx)

@@ -1,0 +1,153 @@
+"""Faults round any tool, from a seed: errors, delays, empty results, results that contradict other ones."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rlhf_core.api import ToolError
+from rlhf_core.sdk import json_values
+from rlhf_plugin_agents.tools.box import Answer
+
+Fault = Literal["", "error", "empty", "conflicting"]
+ERRORS = (
+    "the service is overloaded (503), try again",
+    "no answer within 30 s, try again",
+    "the connection was closed, try again",
+)
+EMPTY = "No results."
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Which calls go wrong, and how. A call is known by its name, its arguments and how often it was made before, so
+    that the order of other calls does not matter.
+
+    Example:
+        Faults(error=0.3, empty=0.15, seed=7)
+    """
+
+    error: float = 0.0
+    """Share of calls that raise an error which another try may not meet."""
+    empty: float = 0.0
+    """Share that find nothing."""
+    conflicting: float = 0.0
+    """Share whose numbers are changed; a result without numbers is empty instead."""
+    latency_s: float = 0.0
+    """Each call takes from 0 to this many seconds longer."""
+    in_a_row: int = 2
+    """After so many faults of the same call the next one goes well."""
+    seed: int | str = 0
+
+    def of(self, name: str, arguments: Mapping[str, Any], attempt: int) -> Fault:
+        """The fault of a call; "" is none.
+
+        Args:
+            name: of the tool.
+            arguments: of the call.
+            attempt: how often the same call was made before.
+        """
+        faults, fault = 0, self._drawn(name, arguments, 0)
+        for number in range(1, attempt + 1):
+            faults = faults + 1 if fault else 0
+            fault = self._drawn(name, arguments, number) if faults < self.in_a_row else ""
+        return fault
+
+    def _drawn(self, name: str, arguments: Mapping[str, Any], attempt: int) -> Fault:
+        place = self.rng(name, arguments, attempt).random()
+        if place < self.error:
+            return "error"
+        if place < self.error + self.empty:
+            return "empty"
+        return "conflicting" if place < self.error + self.empty + self.conflicting else ""
+
+    def rng(self, name: str, arguments: Mapping[str, Any], attempt: int) -> random.Random:
+        """What everything about a call is drawn from."""
+        return random.Random(f"{self.seed}/{name}/{json.dumps(json_values(arguments), sort_keys=True)}/{attempt}")
+
+
+class FaultyCalls:
+    """Answers calls with faults; counts how often each was made.
+
+    Args:
+        faults: which go wrong.
+    """
+
+    def __init__(self, faults: Faults) -> None:
+        self.faults = faults
+        self.log: list[tuple[str, Fault]] = []
+        """Name and fault of every call."""
+        self._made = Counter[str]()
+
+    def reset(self) -> None:
+        """Begin afresh."""
+        self.log.clear()
+        self._made.clear()
+
+    def wrap(self, name: str, arguments: Mapping[str, Any], answer: Answer) -> str:
+        """Answer a call, or not.
+
+        Raises:
+            ToolError: the fault is an error.
+        """
+        key = f"{name} {json.dumps(json_values(arguments), sort_keys=True)}"
+        attempt, self._made[key] = self._made[key], self._made[key] + 1
+        fault, rng = self.faults.of(name, arguments, attempt), self.faults.rng(name, arguments, attempt)
+        rng.random()  # what decided the fault
+        self.log.append((name, fault))
+        if self.faults.latency_s:
+            time.sleep(rng.uniform(0, self.faults.latency_s))
+        if fault == "error":
+            raise ToolError(rng.choice(ERRORS))
+        if fault == "empty":
+            return EMPTY
+        result = answer(name, arguments)
+        return contradicting(result, rng) if fault == "conflicting" else result
+
+
+class FaultyTool:
+    """Any tool, with faults.
+
+    Args:
+        name: as it is offered.
+        tool: answers the calls that go well.
+        faults: which do not.
+    """
+
+    def __init__(self, name: str, tool: Any, faults: Faults) -> None:
+        self.name, self.tool, self.calls = name, tool, FaultyCalls(faults)
+
+    def reset(self) -> None:
+        """Begin afresh."""
+        self.calls.reset()
+        if hasattr(self.tool, "reset"):
+            self.tool.reset()
+
+    def call(self, **arguments: Any) -> str:
+        """The tool's answer, or a fault.
+
+        Raises:
+            ToolError: an error was drawn, or the tool's own.
+        """
+        return self.calls.wrap(self.name, arguments, lambda name, given: str(self.tool.call(**given)))
+
+
+def contradicting(text: str, rng: random.Random) -> str:
+    """The text with every number changed by up to a third; :data:`EMPTY` where it has none.
+
+    Example:
+        >>> contradicting("It has 640 employees.", random.Random(0))
+        'It has 731 employees.'
+    """
+    return re.sub(r"\d+", lambda m: _other(m[0], rng), text) if re.search(r"\d", text) else EMPTY
+
+
+def _other(digits: str, rng: random.Random) -> str:
+    number = int(digits)
+    return str(number + rng.randint(1, max(1, number // 3)))
