@@ -69,7 +69,7 @@ def generated_tasks(
         ctx: has the registry.
     """
     tool: Any = component_of(ctx.registry, "tool", "rlhf-core/calculator")
-    specs = [SearchConfig().spec(), FilesConfig().spec(), tool.spec()]
+    specs = [SearchConfig(results=3).spec(), FilesConfig().spec(), tool.spec()]
     calculator = tool.build(ctx)
     return [_task(c, n, seed, faults, specs, calculator) for c in categories for n in range(count)]
 
