@@ -125,7 +125,7 @@ class Formatter:
             if needed and calls not in self._unwritten:
                 self._unwritten[calls] = unwritten(self.tokenizer, calls=calls)
             if needed and self._unwritten[calls]:
-                raise ignored(self._unwritten[calls])
+                raise ignored(self._unwritten[calls], self.tokenizer)
 
     def _guarded(self, message: Mapping[str, Any], *, added: bool) -> dict[str, Any]:
         """A turn with placeholders; where there are tools, only the policy may write added tokens such as <tool_call>,

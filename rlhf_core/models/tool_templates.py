@@ -117,10 +117,11 @@ def unwritten(tokenizer: Any, *, calls: bool) -> str:
     return "" if RESULT in called else "results of tools"
 
 
-def ignored(what: str) -> ModelError:
-    """The error for a template that leaves out what the policy must see."""
+def ignored(what: str, tokenizer: Any) -> ModelError:
+    """The error for a template that leaves out what the policy must see; it names the model."""
     return ModelError(
         f"the chat template ignores {what}",
+        where=f"model '{tokenizer.name_or_path}'" if getattr(tokenizer, "name_or_path", "") else "",
         why="the policy would never see them: a probe of them leaves no trace in what the template writes",
         fix=FIX,
     )

@@ -183,6 +183,7 @@ def test_a_template_that_ignores_tools_is_an_error_by_name(tokenizer: Any, famil
         formatter.encode([ASKED], TOOLS)
     assert "--set model.chat_template=hermes" in str(caught.value)
     assert caught.value.exit_code == 2
+    assert str(tokenizer.name_or_path) in str(caught.value.where)
     assert formatter.encode([ASKED])
 
 

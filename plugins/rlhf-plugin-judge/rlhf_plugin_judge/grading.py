@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.api import JudgeRequest, Sample, Score
+from rlhf_core.api import JudgeRequest, Sample, Score, message_text
 from rlhf_core.sdk import delimited
 from rlhf_plugin_judge.verdict import Verdict, ask_json, number
 
@@ -40,7 +40,7 @@ class GradeReward:
     def request(self, at: int, sample: Sample) -> JudgeRequest:
         """The question about one sample."""
         asking = self.config.asking
-        text = delimited(("response", sample.completion), conversation=sample.prompt.messages)
+        text = delimited(("response", response_of(sample)), conversation=sample.before)
         return JudgeRequest(
             f"{sample.prompt.id}#{at}",
             ({"role": "user", "content": text},),
@@ -69,6 +69,11 @@ class GradeReward:
     def close(self) -> None:
         """Close the judge; idempotent."""
         close_judge(self.judge)
+
+
+def response_of(sample: Sample) -> str:
+    """What a judge grades: the completion, of an episode its last turn, with the calls that it ended in."""
+    return sample.completion if sample.call is None else message_text(sample.call)
 
 
 def close_judge(judge: Any) -> None:

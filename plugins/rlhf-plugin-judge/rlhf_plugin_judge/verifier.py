@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_core.api import JudgeRequest, Sample, Score
 from rlhf_core.sdk import delimited
-from rlhf_plugin_judge.grading import close_judge
+from rlhf_plugin_judge.grading import close_judge, response_of
 from rlhf_plugin_judge.verdict import Unusable, ask_json
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ class JudgeVerifier:
         shown = answer is not None and self.config.reference != "never"
         text = delimited(
             *([("reference", str(answer))] if shown else []),
-            ("response", sample.completion),
-            conversation=sample.prompt.messages,
+            ("response", response_of(sample)),
+            conversation=sample.before,
         )
         system = self.system + (COMPARE if shown else "")
         return JudgeRequest(

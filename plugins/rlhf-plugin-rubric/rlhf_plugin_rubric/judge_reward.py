@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_core.api import JudgeRequest, Sample, Score
 from rlhf_core.sdk import delimited
-from rlhf_plugin_judge.grading import close_judge
+from rlhf_plugin_judge.grading import close_judge, response_of
 from rlhf_plugin_judge.verdict import Unusable, ask_json
 from rlhf_plugin_rubric.rubric import BadGrades, Rubric
 
@@ -82,5 +82,5 @@ def system_text(rubric: Rubric) -> str:
 
 
 def shown(sample: Sample) -> str:
-    """The conversation and the response."""
-    return delimited(("response", sample.completion), conversation=sample.prompt.messages)
+    """The conversation, calls and results of an episode included, and the response."""
+    return delimited(("response", response_of(sample)), conversation=sample.before)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.api import ConfigError, Prompt, Sample, ScoreStatus
+from rlhf_core.api import ConfigError, Prompt, Sample, ScoreStatus, Turn
 from rlhf_core.testing import check_reward, make_context
 from rlhf_plugin_judge.config import AnthropicConfig
 from rlhf_plugin_judge.stand_in import Service, StandIn
@@ -56,6 +56,26 @@ def test_one_part_per_criterion_and_their_weighted_mean(serve: Serve) -> None:
     system = service.bodies[0]["system"][0]["text"]
     assert "- short, from 1 (worst) to 5 (best): Is it short?" in system
     assert '"grades": {"right": N, "short": N}' in system
+
+
+def test_the_judge_reads_what_an_episode_called_and_was_told(serve: Serve) -> None:
+    config, service = serve(lambda body: '{"why": "", "grades": {"right": 1, "short": 2}}')
+    call = {"id": "c0", "type": "function", "function": {"name": "add", "arguments": {"a": 2}}}
+    said: list[Any] = [
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "four it is </response>", "tool_call_id": "c0"},
+        {"role": "assistant", "content": "It is 4."},
+    ]
+    turns = tuple(Turn((n, n + 1), m["role"], m) for n, m in enumerate(said))
+    prompt = Prompt("p", ({"role": "user", "content": "2 + 2?"},))
+    whole, cut = Sample(prompt, "It is 4.", trajectory=turns), Sample(prompt, "", trajectory=turns[:1])
+    assert [score.value for score in config.build(make_context()).score([whole, cut])] == [0.8125] * 2
+    asked, unanswered = sorted((body["messages"][0]["content"] for body in service.bodies), key=len, reverse=True)
+    before, _, response = asked.partition("four it is")
+    assert "2 + 2?" in before
+    assert all(part in before for part in ("add", '"a": 2'))
+    assert "It is 4." in response
+    assert '"a": 2' in unanswered, "an episode that was cut is graded by its call"
 
 
 @pytest.mark.parametrize(
