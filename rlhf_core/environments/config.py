@@ -60,6 +60,11 @@ class ToolConfig(ComponentConfig):
     stateless: ClassVar[bool] = True
     """Each call is answered from its arguments alone. One that is not has ``reset()``, called before each episode."""
 
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Environment variables with keys or tokens that it needs."""
+        return ()
+
     def spec(self) -> Tool:
         """As the policy is offered it."""
         return tool_spec(self.name.rpartition("/")[2], self.description, self.required, **self.parameters)
@@ -92,6 +97,11 @@ class ToolsEnvironmentConfig(EnvironmentConfig):
     def stateless(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Whether all tools are."""
         return all(tool.stateless for tool in self.tools)
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Those of all tools."""
+        return tuple(secret for tool in self.tools for secret in tool.secrets)
 
     def offered(self) -> Sequence[Tool]:
         """The specification of each tool.

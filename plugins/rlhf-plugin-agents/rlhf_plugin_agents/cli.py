@@ -117,6 +117,20 @@ def agentbench_generated(**options: Any) -> None:
     _run(("agentbench_generated", *options.pop("more")), options)
 
 
+@click.command()
+@agent_options
+def gaia_mini(**options: Any) -> None:
+    """30 own tasks in the manner of GAIA, 3 levels: rlhf eval gaia_mini --levels 1,2."""
+    _run(("gaia_mini", *options.pop("more")), options)
+
+
+@click.command()
+@agent_options
+def gaia(**options: Any) -> None:
+    """GAIA's 165 validation tasks, from the hub or a folder: rlhf eval gaia --data FOLDER --set mode=official."""
+    _run(("gaia", *options.pop("more")), options)
+
+
 def _run(suites: tuple[str, ...], options: dict[str, Any]) -> None:
     from rlhf_core.sdk import emit_json, set_up_logging
     from rlhf_plugin_agents.commands import evaluate_all

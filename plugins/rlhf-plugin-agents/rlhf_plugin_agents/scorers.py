@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rlhf_core.sdk import find_numbers, stated_number
+from rlhf_plugin_agents.gaia_score import gaia_match
 
 _WHAT = "information|records?|results?|evidence|data|document|file|mention|entry|details?"
 _HOW = r"find|found|locate|exist|available|verif\w+|known|listed|determine|answer"
@@ -96,6 +97,7 @@ SCORERS: Mapping[str, Callable[[str, Mapping[str, Any]], float]] = {
     "token_f1": token_f1,
     "binary_graceful": binary_graceful,
     "clarifies": clarifies,
+    "gaia_match": gaia_match,
 }
 RIGHT = {"token_f1": 0.8}
 """From which value on an answer counts as right; 1 where the scorer is not named."""

@@ -63,7 +63,7 @@ def _task(row: Mapping[str, Any], tool: PythonExecConfig) -> AgentTask:
         ({"role": "user", "content": asked},),
         open_room,
         lambda trajectory, room: judged(row, tool.sandbox, trajectory),
-        {"oracle": Script([check], _answer(row["fixed"])), "wrong": Script((), _answer(wrong))},
+        {"oracle": Script([check], _answer(row["fixed"])), "wrong": Script([check], _answer(wrong))},
         level=TIERS.index(tier) + 1,
         judged_by=row,
     )

@@ -48,18 +48,25 @@ def default_tools(ctx: BuildContext) -> list[ToolConfig]:
 def own_tasks(rows: tuple[Mapping[str, Any], ...], ctx: BuildContext) -> list[AgentTask]:
     """Tasks of rows; tools that hold no state are shared by all of them."""
     shared = ToolBox.of(default_tools(ctx), ctx)
-    return [task_of(row, shared) for row in rows]
+    return [own_task(row, shared) for row in rows]
 
 
-def task_of(row: Mapping[str, Any], shared: ToolBox) -> AgentTask:
-    """One row as a task."""
+def own_task(row: Mapping[str, Any], shared: ToolBox, system: str = "") -> AgentTask:
+    """One row as a task.
+
+    Args:
+        row: see :data:`NEEDED`.
+        shared: its tools.
+        system: rules of the task.
+    """
     return AgentTask(
         row["id"],
         row["category"],
         ({"role": "user", "content": row["prompt"]},),
         lambda seed: Room(shared.only([s["function"]["name"] for s in shared.specs])),
         lambda trajectory, room: judged(row, trajectory),
-        {"oracle": Script(row["calls"], row["answer"]), "wrong": Script((), row["wrong"][0])},
+        {"oracle": Script(row["calls"], row["answer"]), "wrong": Script(row["calls"], row["wrong"][0])},
+        system=system,
         level=row.get("level"),
         judged_by=row,
     )

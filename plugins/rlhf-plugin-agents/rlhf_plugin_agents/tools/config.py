@@ -20,7 +20,7 @@ class SearchConfig(ToolConfig):
     parameters: ClassVar[Mapping[str, Any]] = {"query": {"type": "string", "description": "Words to look for"}}
     corpus: str | None = None
     """A file with one ``{"title", "text"}`` a line; None is the corpus of ``agentbench_mini``."""
-    results: int = Field(3, ge=1)
+    results: int = Field(default=3, ge=1)
     """Documents of an answer."""
 
     def preflight(self, ctx: BuildContext) -> None:

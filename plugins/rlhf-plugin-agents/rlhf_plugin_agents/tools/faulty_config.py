@@ -56,6 +56,11 @@ class FaultyConfig(ToolConfig):
     faults: FaultSettings = Field(default_factory=FaultSettings)
     """Which of its calls go wrong."""
 
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """As of the tool."""
+        return self.tool.secrets
+
     def spec(self) -> Tool:
         """The tool's own."""
         return self.tool.spec()

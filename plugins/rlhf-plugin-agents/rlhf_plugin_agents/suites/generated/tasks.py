@@ -97,7 +97,7 @@ def _task(category: str, number: int, seed: int, faults: Faults, specs: Sequence
         ({"role": "user", "content": row["prompt"]},),
         open_room,
         lambda trajectory, room: judged(row, trajectory, room),
-        {"oracle": Script(calls, row["answer"]), "wrong": Script((), row["wrong"][0])},
+        {"oracle": Script(calls, row["answer"]), "wrong": Script(calls, row["wrong"][0])},
         level=len(row["calls"]),
         judged_by=[row, hashlib.sha256(told.encode()).hexdigest()[:16]],
     )

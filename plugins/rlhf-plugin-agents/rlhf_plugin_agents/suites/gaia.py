@@ -1,0 +1,167 @@
+"""GAIA's validation tasks from a folder or the hub, and 30 own ones in its manner."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.api import BuildContext, DatasetError, ToolConfig
+from rlhf_core.sdk import component_of
+from rlhf_plugin_agents.gaia_score import gaia_match
+from rlhf_plugin_agents.suites.own import own_task, rows_of
+from rlhf_plugin_agents.suites.scripts import Script
+from rlhf_plugin_agents.suites.task import AgentTask, Room, Verdict
+from rlhf_plugin_agents.tools.attachments import Attachments
+from rlhf_plugin_agents.tools.box import Answer, ToolBox
+from rlhf_plugin_agents.tools.config import DocumentsConfig, FilesConfig, SearchConfig
+from rlhf_plugin_agents.tools.library import DATA
+from rlhf_plugin_agents.trajectory import AgentTrajectory
+
+HUB = "gaia-benchmark/GAIA"
+PLACES = ("", "2023/validation", "validation")
+"""Where the metadata may lie below a folder."""
+LEVELS = (1, 2, 3)
+NEEDED = ("task_id", "Question", "Level", "Final answer")
+PROMPT = """You are a general AI assistant. I will ask you a question. Report your thoughts, and finish your answer with
+the following template: FINAL ANSWER: [YOUR FINAL ANSWER]. YOUR FINAL ANSWER should be a number OR as few words as
+possible OR a comma separated list of numbers and/or strings. If you are asked for a number, don't use comma to write
+your number neither use units such as $ or percent sign unless specified otherwise. If you are asked for a string, don't
+use articles, neither abbreviations (e.g. for cities), and write the digits in plain text unless specified otherwise. If
+you are asked for a comma separated list, apply the above rules depending of whether the element to be put in the list
+is a number or a string.""".replace("\n", " ")
+"""The published prompt (Mialon et al. 2023, figure 2)."""
+
+
+def mini_tasks(ctx: BuildContext) -> list[AgentTask]:
+    """The 30 of ``gaia_mini``, over the shipped encyclopedia and attachments."""
+    calculator = component_of(ctx.registry, "tool", "rlhf-core/calculator")
+    tools = [SearchConfig(), DocumentsConfig(), FilesConfig(folder=str(DATA / "gaia_mini")), calculator]
+    shared = ToolBox.of([t for t in tools if isinstance(t, ToolConfig)], ctx)
+    rows = [{**row, "prompt": with_files(row["prompt"], row.get("files", ()))} for row in mini_rows()]
+    return [own_task(row, shared, system=PROMPT) for row in rows]
+
+
+def mini_rows() -> tuple[Mapping[str, Any], ...]:
+    """The rows of ``gaia_mini``."""
+    return rows_of(DATA / "gaia_mini.jsonl")
+
+
+def with_files(question: str, names: Sequence[str]) -> str:
+    """A question that says which files come with it."""
+    return f"{question}\n\nAttached: {', '.join(names)}" if names else question
+
+
+def official_tasks(folder: Path, tools: Sequence[ToolConfig], ctx: BuildContext) -> list[AgentTask]:
+    """The tasks of a folder of GAIA's form.
+
+    Args:
+        folder: has ``metadata.jsonl`` or ``metadata.parquet`` and the attachments, itself or in ``2023/validation``.
+        tools: offered beside ``files``, which a task with an attachment has.
+        ctx: builds them.
+
+    Raises:
+        DatasetError: there is no metadata, a row is no task, has no answer, an unknown level, or an attachment that is
+            not there.
+    """
+    place, rows = _metadata(folder)
+    shared = ToolBox.of(tools, ctx)
+    for number, row in enumerate(rows, start=1):
+        _check(row, place, number)
+    return [_task(row, place, shared) for row in rows]
+
+
+def _metadata(folder: Path) -> tuple[Path, list[dict[str, Any]]]:
+    for place in (folder / p for p in PLACES):
+        if (place / "metadata.jsonl").is_file():
+            lines = (place / "metadata.jsonl").read_text(encoding="utf-8").splitlines()
+            try:
+                return place, [json.loads(line) for line in lines if line.strip()]
+            except ValueError as error:
+                raise DatasetError(f"'{place / 'metadata.jsonl'}' is no file of JSON lines: {error}") from error
+        if (place / "metadata.parquet").is_file():
+            import pyarrow.parquet as parquet
+
+            return place, parquet.read_table(place / "metadata.parquet").to_pylist()
+    raise DatasetError(
+        f"suite 'gaia': there is no metadata.jsonl or metadata.parquet in '{folder}'",
+        fix="--data FOLDER with the files of 2023/validation, or leave --data out to take them from the hub",
+    )
+
+
+def _check(row: Mapping[str, Any], place: Path, number: int) -> None:
+    where = f"{place}, task {number}"
+    missing = [k for k in NEEDED if not str(row.get(k) or "").strip()]
+    if missing:
+        raise DatasetError(f"a task has no '{missing[0]}'", where=where)
+    if str(row["Level"]) not in map(str, LEVELS):
+        raise DatasetError(f"level {row['Level']!r} is unknown", where=where, fix="GAIA has the levels 1, 2 and 3")
+    if row["Final answer"] == "?":
+        raise DatasetError(
+            "the answers are not there", where=where, why="those of the test split are not published",
+            fix="--data FOLDER with the validation split",
+        )  # fmt: skip
+    name = str(row.get("file_name") or "")
+    if name and (Path(name).name != name or not (place / name).is_file()):
+        raise DatasetError(
+            f"the attachment '{name}' of task {row['task_id']} is missing",
+            where=str(place),
+            fix="download the whole folder, with the files beside its metadata",
+        )
+
+
+def _task(row: Mapping[str, Any], place: Path, shared: ToolBox) -> AgentTask:
+    name, level, answer = str(row.get("file_name") or ""), int(row["Level"]), str(row["Final answer"])
+    attached = [name] if name else []
+    files = Attachments({n: place / n for n in attached})
+
+    def wrap(tool: str, arguments: Mapping[str, Any], answer_call: Answer) -> str:
+        return files.call(**arguments) if tool == "files" else answer_call(tool, arguments)
+
+    def open_room(seed: int) -> Room:
+        return Room(shared.around(wrap, *([FilesConfig().spec()] if attached else [])))
+
+    def judge(trajectory: AgentTrajectory, room: Room) -> Verdict:
+        value = gaia_match(trajectory.answer, {"answer": answer})
+        return Verdict(value, value == 1.0, None, f"wanted: {answer}")
+
+    calls = [{"name": "files", "arguments": {"path": n}} for n in attached]
+    calls = calls or [{"name": "calculator", "arguments": {"expression": "1"}}]  # planners want a step
+    return AgentTask(
+        str(row["task_id"]),
+        f"level_{level}",
+        ({"role": "user", "content": with_files(str(row["Question"]), attached)},),
+        open_room,
+        judge,
+        {"oracle": Script(calls, answer), "wrong": Script(calls, "I do not know")},
+        system=PROMPT,
+        level=level,
+        judged_by=answer,
+    )
+
+
+def from_hub(name: str = HUB) -> Path:
+    """The folder of the downloaded validation split.
+
+    Raises:
+        DatasetError: it is not there and there is no token, the conditions were not accepted, or there is no network.
+    """
+    from huggingface_hub import get_token, snapshot_download
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    wanted: dict[str, Any] = {"repo_type": "dataset", "allow_patterns": ["2023/validation/*"]}
+    fix = f"accept the conditions on https://huggingface.co/datasets/{name}, set HF_TOKEN, or --data FOLDER"
+    try:
+        return Path(snapshot_download(name, local_files_only=True, **wanted))
+    except LocalEntryNotFoundError:
+        if get_token() is None:
+            raise DatasetError(f"'{name}' is gated, and there is no token", fix=fix) from None
+    try:
+        return Path(snapshot_download(name, **wanted))
+    except (GatedRepoError, RepositoryNotFoundError) as error:
+        raise DatasetError(
+            f"'{name}' cannot be read with this token", why=str(error).splitlines()[0], fix=fix
+        ) from error
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise DatasetError(f"'{name}' cannot be downloaded: {error}", fix="try again, or --data FOLDER") from error

@@ -1,0 +1,53 @@
+"""Settings of ``web_search``. Nothing here opens a connection."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from rlhf_core.api import BuildContext, ConfigError, ToolConfig
+
+KEYS = {"brave": "BRAVE_API_KEY", "tavily": "TAVILY_API_KEY"}
+"""Service -> environment variable with its key."""
+
+
+class WebSearchConfig(ToolConfig):
+    """Searches the web, by a service that wants a key."""
+
+    name: str = "web_search"
+    description: ClassVar[str] = "Searches the web. Returns titles, addresses and excerpts of pages."
+    parameters: ClassVar[Mapping[str, Any]] = {"query": {"type": "string", "description": "Words to look for"}}
+    service: Literal["brave", "tavily"] = "brave"
+    """Who searches; its key is read from ``BRAVE_API_KEY`` or ``TAVILY_API_KEY``."""
+    url: str | None = None
+    """Another address of the same interface; None is the service's own."""
+    results: int = Field(default=5, ge=1, le=20)
+    """Pages of an answer."""
+    timeout_s: float = Field(default=20.0, gt=0)
+    """Seconds that an answer may take."""
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The key's variable."""
+        return (KEYS[self.service],)
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Refuse a missing key.
+
+        Raises:
+            ConfigError: names its variable.
+        """
+        if not os.environ.get(KEYS[self.service], "").strip():
+            raise ConfigError(
+                f"tool 'web_search': there is no key for {self.service}", fix=f"export {KEYS[self.service]}=..."
+            )
+
+    def build(self, ctx: BuildContext) -> Any:
+        """The tool."""
+        from rlhf_plugin_agents.tools.web import WebSearch
+
+        self.preflight(ctx)
+        return WebSearch(self.service, os.environ[KEYS[self.service]], self.results, self.timeout_s, self.url)
