@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.environments.episode import STOPPED, Episode
@@ -146,6 +147,9 @@ class Answers:
             self.journal.begin(keys[n])
         asked = [(episodes[n].process, messages[n], self._limit(episodes[n])) for n in live]
         for n, reply in zip(live, self.host.ask(asked), strict=True):
+            if reply.status is TurnStatus.TIMEOUT and self._limit(episodes[n]) < self.config.call_timeout_s:
+                most = f"{self.config.episode_timeout_s:g} s of an episode (agent.episode_timeout_s)"
+                reply = replace(reply, detail=f"{self.label} took more than the {most}")
             replies[n] = reply
             episodes[n].seconds += reply.seconds
             episodes[n].ready = reply.alive

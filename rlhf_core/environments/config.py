@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rlhf_core.config.base import ComponentConfig
 from rlhf_core.config.slots import component
 from rlhf_core.environments.tool_spec import tool_spec
-from rlhf_core.errors import ConfigError
+from rlhf_core.errors import ConfigError, DatasetError
 from rlhf_core.messages import Tool, tool_name
 
 if TYPE_CHECKING:
@@ -112,6 +112,33 @@ class ToolsEnvironmentConfig(EnvironmentConfig):
         from rlhf_core.environments.functions import specs_in
 
         return (*(tool.spec() for tool in self.tools), *(spec for file in self.files for spec in specs_in(file)))
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Refuse prompts of a run that offer other tools than these, which nothing would answer.
+
+        Raises:
+            ConfigError: two tools of one name, or none at all.
+            DatasetError: the first such prompt, with file and line. Of a dry run rows to be downloaded are not read.
+        """
+        super().preflight(ctx)
+        if not self.offered():
+            raise ConfigError(f"environment '{self.name}' has no tools", fix="--set 'environment.tools=[calculator]'")
+        config = ctx.config
+        samples = hasattr(getattr(config, "trainer", None), "rollout_batch_size")
+        if not samples or (ctx.dry_run and any(s.source.downloads for s in config.dataset.sources)):
+            return
+        from rlhf_core.data.datasets import Datasets
+
+        datasets, names = ctx.datasets or Datasets(config.dataset, ctx), {tool_name(tool) for tool in self.offered()}
+        for prompt in (p for split in ("train", "heldout") for p in datasets.prompts(split)):
+            if other := [name for name in map(tool_name, prompt.tools) if name not in names]:
+                raise DatasetError(
+                    f"a prompt offers the tool '{other[0]}', which environment '{self.name}' does not have",
+                    where=datasets.where(prompt.id),
+                    why=f"a row's own tools are offered instead of the environment's: {', '.join(sorted(names))}",
+                    fix="leave the row's tools out, or give the environment that tool (environment.tools, "
+                    "environment.files)",
+                )
 
 
 class EnvironmentRewardConfig(ComponentConfig):

@@ -47,6 +47,8 @@ class ToolsEnvironment:
         return [self._answer(call) for call in calls]
 
     def _answer(self, call: ToolCall) -> ToolResult | str:
+        if call.name not in self.tools:  # offered by a prompt of its own
+            return ToolResult(f"Error: there is no tool '{call.name}' here", TurnStatus.ERROR)
         try:
             return self.tools[call.name].call(**call.arguments)
         except Exception as error:

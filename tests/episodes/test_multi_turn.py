@@ -116,6 +116,14 @@ def test_a_set_up_or_a_score_that_fails_is_a_missing_score(
     assert rollout.score.status is status
 
 
+def test_an_environment_that_takes_too_long_in_all_its_calls_is_a_missing_score(stage: Stage) -> None:
+    slow, quick = stage.play({"p": [call("sleep", "0.3")] * 5, "q": [call("sleep", "0"), "x"]}, episode_timeout_s=0.7)
+    assert slow.score is not None
+    assert (slow.score.status, slow.info["calls"]) == (ScoreStatus.TIMEOUT, 3)
+    assert slow.score.detail.endswith("took more than the 0.7 s of an episode (agent.episode_timeout_s)")
+    assert quick.score == Score(0.0)
+
+
 def test_a_wrong_result_names_what_was_expected(stage: Stage) -> None:
     with pytest.raises(PluginError, match="returned int 12 as a result, expected a ToolResult or a str"):
         stage.play({"p": [call("wrong"), "x"]})

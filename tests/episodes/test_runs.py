@@ -96,6 +96,26 @@ def test_an_environment_brings_its_agent_and_its_reward(
     assert config["environment"]["file"].endswith("run.txt")
 
 
+def test_prompts_that_offer_tools_which_nothing_answers_are_refused_with_their_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fly = {"type": "function", "function": {"name": "fly", "description": "", "parameters": {"type": "object"}}}
+    rows = [{"prompt": f"What is {n}?", "answer": str(n), **({"tools": [fly]} if n == 2 else {})} for n in range(24)]
+    data = tmp_path / "prompts.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["train", "--algo", "grpo", "--env", "tools", "--reward", "verifier", "--model", "pocket-tools"]
+    for n, code in ((0, 2), (1, 0)):
+        if n:
+            data.write_text(data.read_text().replace('"fly"', '"calculator"'))
+        with pytest.raises(SystemExit) as done:
+            main([*words, "--dataset", str(data), "--set", "trainer.sampling.max_tokens=99", "--dry-run"])
+        shown = " ".join(capsys.readouterr().err.split())
+        assert done.value.code == code, shown
+        if code:
+            assert "a prompt offers the tool 'fly', which environment 'tools' does not have" in shown
+            assert "prompts.jsonl, line 3" in shown or "prompts.jsonl:3" in shown, shown
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -105,6 +125,7 @@ def test_an_environment_brings_its_agent_and_its_reward(
             "two tools called 'calculator'",
         ),
         (["--env", "nowhere"], "nowhere"),
+        (["--env", "tools", "--reward", "verifier", "--set", "environment.tools=[]"], "'tools' has no tools"),
         (["--set", "agent.max_turns=0"], "max_turns"),
         (["--model", "pocket"], "the chat template ignores tools"),
     ],
