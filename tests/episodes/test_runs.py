@@ -125,7 +125,7 @@ def test_prompts_that_offer_tools_which_nothing_answers_are_refused_with_their_l
             "two tools called 'calculator'",
         ),
         (["--env", "nowhere"], "nowhere"),
-        (["--env", "tools", "--reward", "verifier", "--set", "environment.tools=[]"], "'tools' has no tools"),
+        (["--env", "tools", "--reward", "environment", "--set", "environment.tools=[]"], "'tools' has no tools"),
         (["--set", "agent.max_turns=0"], "max_turns"),
         (["--model", "pocket"], "the chat template ignores tools"),
     ],
