@@ -14,7 +14,8 @@ from rlhf_core.data.datasets import Datasets
 from rlhf_core.data.files import read_rows
 from rlhf_core.data.schema import RawRow, RowReader, UnusableRow
 from rlhf_core.errors import DatasetError
-from rlhf_core.types import Media, Prompt, Sample
+from rlhf_core.turns import Turn, TurnStatus, final_text
+from rlhf_core.types import Media, Prompt, Sample, Score, ScoreStatus
 
 COMPLETION_COLUMNS = ("completion", "response", "output", "messages", "conversations", "chosen")
 """Where a completion is looked for."""
@@ -32,7 +33,8 @@ def read_completions(file: str) -> Completions:
     """Read rows with a prompt and a completion; rows of one ``id`` are completions of one prompt.
 
     Further columns go to the sample's prompt, and so does what a column ``meta`` holds. A column ``audio`` names the
-    completion's sound, relative to the file; ``completion`` may be missing then.
+    completion's sound, relative to the file; ``completion`` may be missing then. Of an episode that `rlhf generate
+    --env` wrote, ``turns`` are the sample's trajectory, and ``score`` with ``status`` is its environment's.
 
     Raises:
         DatasetError: missing or empty file, a row without prompt or completion, or one id for two prompts (named with
@@ -136,7 +138,54 @@ def _sample(reader: RowReader, record: RawRow) -> Sample:
         raise DatasetError(str(error), where=record.where, fix="each row needs a prompt and a completion") from error
     name = str(record.row.get("id", f"row {record.number + 1}"))
     source = str(record.row.get("source", reader.label))
-    columns, _ = reader.rest(record, "completion", "response", "audio")
+    turns = turns_of(record)
+    columns, _ = reader.rest(record, "completion", "response", "audio", *(("turns",) if turns else ()))
     of_prompt = columns.get("meta")
     meta = {**columns, **of_prompt} if isinstance(of_prompt, Mapping) else columns
-    return Sample(Prompt(name, prompt, reader.answer(record, None), source, meta), text)
+    asked = Prompt(name, prompt, reader.answer(record, None), source, meta, tools=reader.tools(record))
+    environment = environment_score(record) if turns else None
+    return Sample(asked, final_text(turns) if turns else text, trajectory=turns, environment=environment)
+
+
+def turns_of(record: RawRow) -> tuple[Turn, ...]:
+    """The turns of an episode, as the trace and `rlhf generate --env` write them; none where a column ``turns`` holds
+    something else.
+
+    Raises:
+        DatasetError: a turn without a message or a span.
+    """
+    rows = record.row.get("turns")
+    if (
+        not isinstance(rows, Sequence)
+        or not rows
+        or not all(isinstance(row, Mapping) and "span" in row for row in rows)
+    ):
+        return ()
+    try:
+        return tuple(
+            Turn(
+                (int(row["span"][0]), int(row["span"][1])),
+                str(row["role"]),
+                {"content": "", **row["message"]},
+                row.get("score"),
+                TurnStatus(row.get("status", "ok")),
+                float(row.get("seconds", 0.0)),
+            )
+            for row in rows
+        )
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise DatasetError(
+            "column 'turns' does not hold the turns of an episode",
+            where=record.where,
+            why=f"{type(error).__name__}: {error}",
+            fix='each is {"span": [0, 9], "role": "assistant", "message": {...}}, as `rlhf generate --env` writes it',
+        ) from error
+
+
+def environment_score(record: RawRow) -> Score | None:
+    """The environment's own score of an episode; None where the row has none."""
+    value, status = record.row.get("score"), record.row.get("status")
+    if status not in set(ScoreStatus):
+        return None
+    kept = ScoreStatus(status)
+    return Score(value if kept is ScoreStatus.OK else None, {}, kept, str(record.row.get("detail") or ""))

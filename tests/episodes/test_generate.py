@@ -9,8 +9,10 @@ import pytest
 
 from rlhf_core.cli.episodes import Stage
 from rlhf_core.cli.main import main
+from rlhf_core.data.completions import read_completions
 from rlhf_core.environments.functions import load_functions
 from rlhf_core.errors import ConfigError
+from rlhf_core.types import Score
 
 FORMAT = """
 from rlhf_core.api import Taken, WrittenCall
@@ -40,6 +42,26 @@ def run(given: list[str]) -> int:
     with pytest.raises(SystemExit) as done:
         main(given)
     return int(done.value.code or 0)
+
+
+def test_a_reward_sees_the_episodes_that_were_written_to_a_file(
+    always: Path, small_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = always / "episodes.jsonl"
+    assert run(words(small_model, "--tool-format", "always", "--n", "2", "--out", str(file))) == 0
+    rows, samples, _ = read_completions(str(file))
+    for row, sample in zip(rows, samples, strict=True):
+        assert [turn.role for turn in sample.trajectory] == ["assistant", "tool", "assistant", "tool", "assistant"]
+        assert [turn.score for turn in sample.trajectory if turn.role == "tool"] == [0.5, 0.5]
+        assert (sample.prompt.tools[0]["function"]["name"], sample.environment) == ("do", Score(0.0))
+        assert sample.completion == row["completion"] == sample.trajectory[-1].text
+        assert sample.call is not None
+    assert run(["reward", "score", "--reward", "environment", "--input", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["mean"] == 1.0  # what the turns were paid
+    broken = {**rows[0], "turns": [{"span": [0, 1], "role": "assistant"}]}
+    file.write_text(json.dumps(broken) + "\n")
+    assert run(["reward", "score", "--reward", "environment", "--input", str(file)]) == 2
+    assert "column 'turns' does not hold the turns of an episode" in capsys.readouterr().err
 
 
 def test_an_episode_is_shown_turn_by_turn(always: Path, small_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
