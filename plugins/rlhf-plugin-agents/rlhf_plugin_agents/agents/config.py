@@ -21,14 +21,14 @@ class AgentConfig(Config):
     agent: ClassVar[str] = ""
     """``module:class`` of the agent."""
     name: str = ""
-    max_turns: int = Field(12, ge=1)
+    max_turns: int = Field(default=12, ge=1)
     """Requests to the model in one task, those of all parts together."""
-    max_calls: int = Field(24, ge=1)
+    max_calls: int = Field(default=24, ge=1)
     """Calls of tools in one task."""
-    max_turn_tokens: int = Field(512, ge=1)
+    max_turn_tokens: int = Field(default=512, ge=1)
     """Most tokens of one reply."""
-    temperature: float = Field(0.0, ge=0)
-    deadline_s: float = Field(300.0, gt=0)
+    temperature: float = Field(default=0.0, ge=0)
+    deadline_s: float = Field(default=300.0, gt=0)
     """No request is begun later."""
     calls: Literal["auto", "native", "text"] = "auto"
     """How calls are written: ``native`` in the model's own form, ``text`` as lines ``Action: {...}``; ``auto`` is
@@ -59,7 +59,7 @@ class PlanAndExecuteConfig(AgentConfig):
 
     agent: ClassVar[str] = "rlhf_plugin_agents.agents.plan_and_execute:PlanAndExecuteAgent"
     name: str = "plan_and_execute"
-    max_turns: int = Field(40, ge=1)
+    max_turns: int = Field(default=40, ge=1)
     """As for every agent."""
 
 
@@ -68,7 +68,7 @@ class MultiAgentConfig(AgentConfig):
 
     agent: ClassVar[str] = "rlhf_plugin_agents.agents.multi_agent:MultiAgent"
     name: str = "multi_agent"
-    max_turns: int = Field(64, ge=1)
+    max_turns: int = Field(default=64, ge=1)
     """As for every agent."""
 
 
@@ -77,7 +77,7 @@ class ScratchpadConfig(MultiAgentConfig):
 
     agent: ClassVar[str] = "rlhf_plugin_agents.agents.multi_agent:ScratchpadAgent"
     name: str = "scratchpad"
-    scratchpad_words: int = Field(150, ge=1)
+    scratchpad_words: int = Field(default=150, ge=1)
     """Most words of the summary; a longer one loses its beginning."""
 
 
@@ -86,7 +86,7 @@ class CodeExecutorConfig(ReactConfig):
 
     agent: ClassVar[str] = "rlhf_plugin_agents.agents.code_executor:CodeExecutorAgent"
     name: str = "code_executor"
-    max_iterations: int = Field(6, ge=1)
+    max_iterations: int = Field(default=6, ge=1)
     """Runs of code in one task; further ones are refused, and the agent is told to answer."""
     stateful: bool = False
     """Names of earlier runs are still there; of the ``python_exec`` that the agent brings."""

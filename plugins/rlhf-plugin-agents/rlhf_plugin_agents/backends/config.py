@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from pydantic import Field
+
 from rlhf_core.api import BuildContext, Config, ConfigError, ModelConfig, ModelError
 
 if TYPE_CHECKING:
@@ -34,17 +36,33 @@ class ScriptedConfig(BackendConfig):
     """Scripts of the suite: an oracle, or one that is always wrong. No model."""
 
     name: str = "scripted"
-    script: Literal["oracle", "wrong"] = "oracle"
-    """Who answers."""
+    script: Literal["oracle", "wrong", "reader"] = "oracle"
+    """Who answers; ``reader``, of ``chains``, knows nothing but what it sees in a request."""
     takes_tools: bool = True
     """False makes agents write calls as text."""
+    context_words: int | None = Field(default=None, ge=1)
+    """The script sees so many words of a request; None is all of them."""
+    cut: Literal["refuse", "oldest", "newest", "middle"] = "refuse"
+    """What it loses of a longer one; ``refuse`` ends the task with ``context_full``."""
 
     def make(self, tasks: Sequence[AgentTask], ctx: BuildContext) -> Backend:
-        """The scripts of the tasks."""
+        """The scripts of the tasks.
+
+        Raises:
+            ConfigError: a task has no such script.
+        """
         from rlhf_plugin_agents.backends.scripted import ScriptedBackend
 
-        scripts = {t.id: t.scripts[self.script] for t in tasks if self.script in t.scripts}
-        return ScriptedBackend(scripts, takes_tools=self.takes_tools)
+        without = [t.id for t in tasks if self.script not in t.scripts]
+        if without:
+            raise ConfigError(
+                f"task '{without[0]}' has no script '{self.script}'",
+                fix="--script oracle or wrong; reader is of chains",
+            )
+        return ScriptedBackend(
+            {t.id: t.scripts[self.script] for t in tasks}, takes_tools=self.takes_tools,
+            context_words=self.context_words, cut=self.cut,
+        )  # fmt: skip
 
 
 class ReplayConfig(BackendConfig):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from rlhf_core.api import tool_spec
 from rlhf_plugin_agents.scorers import exact_match, sequence_match
+from rlhf_plugin_agents.suites.chain_reader import ChainReader
 from rlhf_plugin_agents.suites.scripts import Script
 from rlhf_plugin_agents.suites.task import AgentTask, Room, Verdict
 from rlhf_plugin_agents.tools.box import ToolBox
@@ -19,16 +20,24 @@ TRADES = ["boats", "clocks", "cheese", "glass", "rope", "salt", "slate", "tiles"
 SPEC = tool_spec("documents", "Returns the document about a town.", title={"type": "string", "description": "The town"})
 
 
-def chain_tasks(hops: Sequence[int], count: int, seed: int) -> list[AgentTask]:
-    """``count`` chains of each length; the same seed gives the same."""
-    return [_task(n, i, random.Random(f"{seed}/{n}/{i}")) for n in hops for i in range(count)]
+def chain_tasks(hops: Sequence[int], count: int, seed: int, filler: int = 0) -> list[AgentTask]:
+    """Chains from a seed; the same one gives the same.
+
+    Args:
+        hops: lengths.
+        count: chains of each length.
+        seed: decides names and texts.
+        filler: sentences that are added to each document, of 8 words each.
+    """
+    return [_task(n, i, random.Random(f"{seed}/{n}/{i}"), filler) for n in hops for i in range(count)]
 
 
-def _task(hops: int, number: int, rng: random.Random) -> AgentTask:
+def _task(hops: int, number: int, rng: random.Random, filler: int) -> AgentTask:
     towns = rng.sample([a + b for a in STARTS for b in ENDS], hops + 1 + 8)
     chain, others = towns[: hops + 1], towns[hops + 1 :]
     corpus = {town: _text(town, after, rng) for town, after in zip(chain, [*chain[1:], others[0]])}
     corpus |= {town: _text(town, rng.choice(others), rng) for town in others}
+    corpus = {town: text + " Many visitors like its old streets and squares." * filler for town, text in corpus.items()}
     documents, answer = Documents(corpus), chain[-1]
     calls = [{"name": "documents", "arguments": {"title": town}} for town in chain[:-1]]
     asked = (
@@ -47,7 +56,7 @@ def _task(hops: int, number: int, rng: random.Random) -> AgentTask:
         ({"role": "user", "content": asked},),
         lambda seed: Room(ToolBox([SPEC], lambda name, arguments: documents.call(**arguments))),
         judge,
-        {"oracle": Script(calls, answer), "wrong": Script((), chain[-2])},
+        {"oracle": Script(calls, answer), "wrong": Script(calls, chain[-2]), "reader": ChainReader()},
         level=hops,
         judged_by=corpus,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,8 @@ def official_tasks(folder: Path, tools: Sequence[ToolConfig], ctx: BuildContext)
     shared = ToolBox.of(tools, ctx)
     for number, row in enumerate(rows, start=1):
         _check(row, place, number)
-    return [_task(row, place, shared) for row in rows]
+    stateless = all(tool.stateless for tool in tools)
+    return [_task(row, place, lambda: shared if stateless else ToolBox.of(tools, ctx)) for row in rows]
 
 
 def _metadata(folder: Path) -> tuple[Path, list[dict[str, Any]]]:
@@ -111,7 +112,7 @@ def _check(row: Mapping[str, Any], place: Path, number: int) -> None:
         )
 
 
-def _task(row: Mapping[str, Any], place: Path, shared: ToolBox) -> AgentTask:
+def _task(row: Mapping[str, Any], place: Path, box: Callable[[], ToolBox]) -> AgentTask:
     name, level, answer = str(row.get("file_name") or ""), int(row["Level"]), str(row["Final answer"])
     attached = [name] if name else []
     files = Attachments({n: place / n for n in attached})
@@ -120,7 +121,7 @@ def _task(row: Mapping[str, Any], place: Path, shared: ToolBox) -> AgentTask:
         return files.call(**arguments) if tool == "files" else answer_call(tool, arguments)
 
     def open_room(seed: int) -> Room:
-        return Room(shared.around(wrap, *([FilesConfig().spec()] if attached else [])))
+        return Room(box().around(wrap, *([FilesConfig().spec()] if attached else [])))
 
     def judge(trajectory: AgentTrajectory, room: Room) -> Verdict:
         value = gaia_match(trajectory.answer, {"answer": answer})
@@ -156,7 +157,11 @@ def from_hub(name: str = HUB) -> Path:
         return Path(snapshot_download(name, local_files_only=True, **wanted))
     except LocalEntryNotFoundError:
         if get_token() is None:
-            raise DatasetError(f"'{name}' is gated, and there is no token", fix=fix) from None
+            raise DatasetError(
+                f"'{name}' is gated, and there is no token",
+                why="it is no folder here, so it is the hub's data set of this name",
+                fix=fix,
+            ) from None
     try:
         return Path(snapshot_download(name, **wanted))
     except (GatedRepoError, RepositoryNotFoundError) as error:
