@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from rlhf_core.config.slots import component as component
     from rlhf_core.context import BuildContext as BuildContext
     from rlhf_core.data.config import JsonlConfig as JsonlConfig
+    from rlhf_core.environments.agent_config import EpisodeAgentConfig as EpisodeAgentConfig
     from rlhf_core.environments.config import EnvironmentConfig as EnvironmentConfig
     from rlhf_core.environments.config import ToolConfig as ToolConfig
+    from rlhf_core.environments.program import Conversation as Conversation
     from rlhf_core.environments.tool_spec import tool_spec as tool_spec
     from rlhf_core.errors import ConfigError as ConfigError
     from rlhf_core.errors import DatasetError as DatasetError
@@ -93,6 +95,8 @@ _HOMES = {
     "rlhf_core.context": ("BuildContext",),
     "rlhf_core.verifiers.config": ("VerifierConfig", "VerifierRewardConfig"),
     "rlhf_core.data.config": ("JsonlConfig",),
+    "rlhf_core.environments.agent_config": ("EpisodeAgentConfig",),
+    "rlhf_core.environments.program": ("Conversation",),
     "rlhf_core.environments.config": ("EnvironmentConfig", "ToolConfig"),
     "rlhf_core.environments.tool_spec": ("tool_spec",),
     "rlhf_core.errors": (

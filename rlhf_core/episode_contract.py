@@ -54,8 +54,6 @@ def check_episode(rollout: Rollout, max_tokens: int, label: str) -> None:
         start, end = segment.span
         if segment.role != POLICY and segment.prompt_ids is None and mask_T[start:end].any():
             raise contract_error(label, f"a segment of role '{segment.role}' with policy tokens in {name}", "a mask")
-    if rollout.segments and rollout.segments[0].prompt_ids not in (None, rollout.prompt_ids):
-        raise contract_error(label, f"{name}, whose first segment has a prompt of its own", "the group's token_ids")
 
 
 def _check_turn(role: str, span: tuple[int, int], message: Any, mask_T: Any, name: str, label: str) -> None:

@@ -41,6 +41,7 @@ RUN_OPTIONS = (
         shell_complete=complete.components("environment"),
         help="Environment of multi-turn episodes, for example tools.",
     ),
+    component_option("--agent", "agent", "Who plays: multi_turn (default with --env), react."),
     component_option("--loss", "loss", "Loss; default is the algorithm's own."),
     component_option("--advantage", "advantage", "Advantage estimator; default is the algorithm's own."),
     click.option(
@@ -79,7 +80,11 @@ def sugar_of(names: Mapping[str, Any]) -> dict[str, Any]:
     from rlhf_core.config.load import dataset_sugar
 
     out: dict[str, Any] = {"trainer": {"name": names["algo"]}} if names.get("algo") else {}
-    out |= {slot: {"name": names[slot]} for slot in ("reward", "environment", "loss", "advantage") if names.get(slot)}
+    out |= {
+        slot: {"name": names[slot]}
+        for slot in ("reward", "environment", "agent", "loss", "advantage")
+        if names.get(slot)
+    }
     if names.get("model"):
         out["model"] = {"path": names["model"]}
     if names.get("dataset"):

@@ -20,7 +20,7 @@ from rlhf_core.types import FinishReason, PromptGroup, Rollout, SamplingParams
 
 if TYPE_CHECKING:
     from rlhf_core.context import BuildContext
-    from rlhf_core.environments.agent_config import MultiTurnConfig
+    from rlhf_core.environments.agent_config import EpisodeAgentConfig, MultiTurnConfig
     from rlhf_core.protocols import RolloutEngine
 
 
@@ -54,27 +54,7 @@ class MultiTurnAgent:
             ConfigError: there is no environment.
             PluginError: the environment cannot be built in a worker process.
         """
-        environment = getattr(ctx.config, "environment", None)
-        if environment is None:
-            raise ConfigError("agent 'multi_turn' plays in an environment, and there is none", fix="--env tools")
-        registry = ctx.registry
-        spec: dict[str, Any] = {
-            "component": registry.selected("environment", environment).describe(),
-            "config": environment.model_dump(mode="json"),
-            "secrets": list(getattr(environment, "secrets", ())),
-            "only_core": registry.only_core,
-            "disabled": sorted(registry.disabled),
-            "memory_mb": config.memory_mb,
-            "run_dir": None if ctx.run_dir is None else str(ctx.run_dir),
-            "max_result_characters": config.max_result_characters,
-        }
-        label = label_for("environment", environment, registry)
-        host = EnvironmentHost(spec, label, config.workers, config.start_timeout_s)
-        answers = Answers(config, environment, host, Journal(ctx.run_dir, ctx.rank), label)
-        model = getattr(ctx.config, "model", None)
-        formats = ("auto", "auto") if model is None else (model.prompt_format, model.tool_format)
-        formatter = Formatter(ctx.policy.tokenizer, *formats)
-        return cls(config, formatter, answers, ctx.policy.context)
+        return cls(config, *opened(config, ctx))
 
     def play(
         self,
@@ -173,6 +153,36 @@ class MultiTurnAgent:
     def close(self) -> None:
         """End the environment's processes."""
         self.answers.close()
+
+
+def opened(config: MultiTurnConfig | EpisodeAgentConfig, ctx: BuildContext) -> tuple[Formatter, Answers, int]:
+    """What an agent plays with: the policy's formatter, the environment in processes of its own, and how much is read.
+
+    Raises:
+        ConfigError: there is no environment.
+        PluginError: the environment cannot be built in a worker process.
+    """
+    environment = getattr(ctx.config, "environment", None)
+    if environment is None:
+        raise ConfigError(f"agent '{config.name}' plays in an environment, and there is none", fix="--env tools")
+    registry = ctx.registry
+    spec: dict[str, Any] = {
+        "component": registry.selected("environment", environment).describe(),
+        "config": environment.model_dump(mode="json"),
+        "secrets": list(getattr(environment, "secrets", ())),
+        "only_core": registry.only_core,
+        "disabled": sorted(registry.disabled),
+        "memory_mb": config.memory_mb,
+        "run_dir": None if ctx.run_dir is None else str(ctx.run_dir),
+        "max_result_characters": config.max_result_characters,
+    }
+    label = label_for("environment", environment, registry)
+    host = EnvironmentHost(spec, label, config.workers, config.start_timeout_s)
+    answers = Answers(config, environment, host, Journal(ctx.run_dir, ctx.rank), label)
+    model = getattr(ctx.config, "model", None)
+    formats = ("auto", "auto") if model is None else (model.prompt_format, model.tool_format)
+    formatter = Formatter(ctx.policy.tokenizer, *formats)
+    return formatter, answers, ctx.policy.context
 
 
 def _message(call: ToolCall, result: ToolResult) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from rlhf_core.types import Rollout, Sample, Score, ScoreStatus
 from rlhf_core.verifiers.codec import sample_to_json, score_from_json
 
 if TYPE_CHECKING:
-    from rlhf_core.environments.agent_config import MultiTurnConfig
+    from rlhf_core.environments.agent_config import EpisodeAgentConfig, MultiTurnConfig
 
 CLOSE_S = 5.0
 """For ``close()`` of an environment; one that takes longer is killed."""
@@ -40,7 +40,12 @@ class Answers:
     """
 
     def __init__(
-        self, config: MultiTurnConfig, environment: Any, host: EnvironmentHost, journal: Journal, label: str
+        self,
+        config: MultiTurnConfig | EpisodeAgentConfig,
+        environment: Any,
+        host: EnvironmentHost,
+        journal: Journal,
+        label: str,
     ) -> None:
         self.config, self.host, self.journal, self.label = config, host, journal, label
         self.pure = bool(getattr(environment, "pure", False))

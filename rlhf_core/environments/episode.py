@@ -143,8 +143,9 @@ class Episode:
 
     def rollout(self, version: int) -> Rollout:
         """The episode as it was played."""
-        starts = [0, *(start for start, _ in self._contexts)]
-        prompts = [None, *(ids for _, ids in self._contexts)]
+        own = [] if self._contexts and self._contexts[0][0] == 0 else [(0, None)]
+        starts = [start for start, _ in (*own, *self._contexts)]
+        prompts = [ids for _, ids in (*own, *self._contexts)]
         spans = list(zip(starts, [*starts[1:], len(self._ids)]))
         last = next(turn for turn in reversed(self.turns) if turn.role == POLICY)
         cut = self.ended in ("context_full", "length")

@@ -204,6 +204,7 @@ class Stage:
     def __init__(self, tokenizer: Any, run_dir: Path | None) -> None:
         self.tokenizer, self.run_dir = tokenizer, run_dir
         self.agents: list[MultiTurnAgent] = []
+        self.kind: Any = MultiTurnConfig
         self.engine: Scripted | None = None
 
     def agent(self, environment: Any = "naughty", agent: dict[str, Any] | None = None) -> MultiTurnAgent:
@@ -215,7 +216,7 @@ class Stage:
         policy = SimpleNamespace(tokenizer=self.tokenizer, model=None, context=4096)
         context = make_context(registry=registry, config=config, policy=policy, run_dir=self.run_dir)
         settings = {"call_timeout_s": 1.0, "workers": 8, **(agent or {})}
-        self.agents.append(MultiTurnConfig(**settings).build(context))
+        self.agents.append(self.kind(**settings).build(context))
         self.tools = tuple(chosen.offered())
         return self.agents[-1]
 

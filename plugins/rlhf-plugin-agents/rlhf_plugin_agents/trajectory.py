@@ -11,6 +11,8 @@ from rlhf_core.sdk import json_values
 
 VERSION = 1
 """Of the JSON form; another one is refused."""
+GAVE_UP = ("max_turns", "max_calls", "deadline", "context_full", "length", "bad_plan")
+"""How a play ends that is not right, whatever it says: it was cut off, or gave up."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,14 @@ def pair_of(name: str, group: PromptGroup, best: Rollout, worst: Rollout) -> Pai
                 why="losses on pairs read each side as one sequence",
                 fix="choose a chat template that keeps earlier turns as they are, or an algorithm without pairs (grpo)",
             )
-    pair = make_pair(name, group.token_ids, best.completion_ids, worst.completion_ids)
+    prompts = {(r.segments[0].prompt_ids if r.segments else None) or group.token_ids for r in (best, worst)}
+    if len(prompts) > 1:
+        raise PluginError(
+            f"a pair of {group.prompt.id} cannot be made: the agent began its two episodes in different contexts",
+            why="a pair has one prompt",
+            fix="an agent that begins in the same way each time, or an algorithm without pairs (grpo)",
+        )
+    pair = make_pair(name, prompts.pop(), best.completion_ids, worst.completion_ids)
     return replace(
         pair,
         chosen=replace(pair.chosen, mask=mask_of(best)),

@@ -61,7 +61,7 @@ class TrainingSample:
             mask_T[:] = False
         return cls(
             name=f"{rollout.prompt_id}#{rollout.group_index}",
-            prompt_ids=rollout.prompt_ids,
+            prompt_ids=(rollout.segments[0].prompt_ids if rollout.segments else None) or rollout.prompt_ids,
             completion_ids=rollout.completion_ids,
             mask_T=mask_T,
             advantages_T=_per_token(advantage, count),
