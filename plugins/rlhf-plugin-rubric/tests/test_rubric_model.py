@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from rlhf_core.api import Prompt, Sample
+from rlhf_core.api import ModelConfig, ModelError, Prompt, Sample, Turn
 from rlhf_core.pocket.data import load_pairs
 from rlhf_core.pocket.gold import is_hollow, words
-from rlhf_core.sdk import read_jsonl
+from rlhf_core.sdk import load_policy, read_jsonl
 from rlhf_core.testing import check_reward, make_context
+from rlhf_plugin_reward.net import fresh_net
 from rlhf_plugin_rubric.config import RubricModelConfig
-from rlhf_plugin_rubric.model import GradeBatch, GradeLoss
+from rlhf_plugin_rubric.model import GradeBatch, GradeLoss, save_model
 from rlhf_plugin_rubric.rubric import Rubric
 
 Command = Callable[..., tuple[int, str]]
@@ -157,3 +159,34 @@ def test_a_folder_without_a_rubric_model_is_refused(command: Command, tmp_path: 
 def test_the_model_conforms(command: Command, tmp_path: Path, graded: Any) -> None:
     assert train(command, tmp_path, graded(10), "trainer.max_steps=1", "trainer.eval_samples=0")[0] == 0
     check_reward(RubricModelConfig(path=str(tmp_path / "run" / "final")))
+
+
+def test_a_model_of_grades_reads_an_episode_with_its_calls_and_results(tmp_path: Path) -> None:
+    call = {"id": "c0", "type": "function", "function": {"name": "search", "arguments": {"query": "age of Nelo"}}}
+    tools: Any = ({"type": "function", "function": {"name": "search", "parameters": {"type": "object"}}},)
+    asked = {"role": "user", "content": "What is the age of Nelo?"}
+    environment = SimpleNamespace(name="lookup", offered=lambda: tools)
+
+    def said(result: str) -> list[Any]:
+        calling = {"role": "assistant", "content": "", "tool_calls": [call]}
+        return [calling, {"role": "tool", "content": result, "tool_call_id": "c0", "name": "search"}]
+
+    def episode(result: str) -> Sample:
+        messages = [*said(result), {"role": "assistant", "content": "It is 30."}]
+        turns = tuple(Turn((n, n + 1), m["role"], m) for n, m in enumerate(messages))
+        return Sample(Prompt("p", (asked,), tools=tools), "It is 30.", trajectory=turns)
+
+    def reward(model: str) -> Any:
+        policy = load_policy(ModelConfig(path=model))
+        save_model(
+            fresh_net(policy, 2, 0, "none", copy_trunk=False), policy.tokenizer, RUBRIC, [0.5, 0.5], tmp_path / model
+        )
+        ctx = make_context(config=SimpleNamespace(environment=environment), policy=policy)
+        return RubricModelConfig(path=str(tmp_path / model)).build(ctx)
+
+    flat = Sample(Prompt("p", (asked, *said("The age is 30.")), tools=tools), "It is 30.")
+    one, other, whole = reward("pocket-tools").score([episode("The age is 30."), episode("The age is 31."), flat])
+    assert one.value == pytest.approx(whole.value, abs=1e-6)
+    assert abs(one.value - other.value) > 1e-6, "what the tool said is read"
+    with pytest.raises(ModelError, match="cannot read episodes of environment 'lookup'"):
+        reward("pocket")
