@@ -127,11 +127,11 @@ def digest_of(folder: Path) -> dict[str, str]:
 
 
 def canonical(value: Any) -> Any:
-    """JSON values without times, names as they are today."""
+    """JSON values without times and without names of cached files, which change with every new setting; names as they
+    are today."""
     if isinstance(value, Mapping):
-        return {
-            today(k): canonical(v) for k, v in value.items() if k not in ("time", "conditions") and "seconds" not in k
-        }
+        kept = {k: v for k, v in value.items() if k not in ("time", "conditions", "digest") and "seconds" not in k}
+        return {today(k): canonical(v) for k, v in kept.items()}
     return [canonical(v) for v in value] if isinstance(value, list) else value
 
 
