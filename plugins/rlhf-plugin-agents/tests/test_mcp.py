@@ -1,0 +1,129 @@
+"""Tools of MCP servers: over stdio and HTTP and in process, with a deadline, and as they were pinned."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_core.api import ConfigError, ToolCall, ToolError
+from rlhf_plugin_agents.tools.mcp_config import McpEnvironment, McpServer, McpToolConfig, ServerTools
+
+pytest.importorskip("mcp")
+SERVER = '''
+import os, sys, time
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("shop")
+more = server
+
+@server.tool()
+def price(item: str) -> str:
+    """The price of an item."""
+    if item == "slow":
+        time.sleep(30)
+    if item == "none":
+        raise ValueError("no such item")
+    if item == "change":
+        server.tool(name="extra")(lambda text: text)
+    return f"{item} costs {len(item)}"
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        server.run("streamable-http", port=int(sys.argv[1]))
+    else:
+        server.run()
+'''
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    name = f"shop_server_{tmp_path.name.replace('-', '_')}"
+    file = tmp_path / f"{name}.py"
+    file.write_text(SERVER)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield file
+    sys.modules.pop(name, None)
+
+
+def pinned(server: str, **more: Any) -> McpServer:
+    """As a user does it: what is wrong says what the pin is."""
+    with pytest.raises(ConfigError, match="not pinned") as refused:
+        McpServer(server=server, **more).offered()
+    return McpServer(server=server, pin=refused.value.fix.rpartition(" ")[2], **more)
+
+
+def ask(settings: McpServer, *items: str) -> list[Any]:
+    tools = ServerTools(settings)
+    try:
+        results = tools.step([ToolCall("price", {"item": item}) for item in items])
+        return [r if isinstance(r, str) else r.content for r in results]
+    finally:
+        tools.close()
+
+
+@pytest.fixture
+def http(script: Path) -> Iterator[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = subprocess.Popen([sys.executable, str(script), str(port)], stderr=subprocess.DEVNULL)
+    for _ in range(300):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                break
+        time.sleep(0.1)
+    yield f"http://127.0.0.1:{port}/mcp"
+    process.kill()
+    process.wait()
+
+
+def test_in_process_a_server_answers_and_one_that_changes_is_refused(script: Path) -> None:
+    settings = pinned(f"import:{script.stem}:server")
+    (tool,) = settings.offered()
+    assert (tool["function"]["name"], tool["function"]["description"]) == ("price", "The price of an item.")
+    answers = ask(settings, "tea", "none", "change", "tea")
+    assert answers[0] == "tea costs 3"
+    assert answers[1] == "Error: Error executing tool price"
+    assert "has changed its tools" in answers[3]
+    changed = settings.model_copy(update={"timeout_s": 7.0})  # another key: asked again
+    with pytest.raises(ConfigError, match="has changed its tools") as refused:
+        changed.offered()
+    assert settings.pin in str(refused.value)
+    one = McpToolConfig(mcp=settings.model_copy(update={"only": ("price",)}))
+    assert one.spec() == tool  # with one tool chosen, others may come
+
+
+@pytest.mark.slow
+def test_over_stdio_a_hanging_tool_is_late_and_the_next_call_goes_on(script: Path) -> None:
+    settings = pinned(f"{sys.executable} {script}", timeout_s=1.5)
+    began = time.monotonic()
+    answers = ask(settings, "tea", "slow")
+    assert answers == ["tea costs 3", "Error: tool 'price' did not answer in 1.5 s"]
+    assert time.monotonic() - began < 25
+
+
+@pytest.mark.slow
+def test_over_http(http: str) -> None:
+    settings = pinned(http)
+    assert ask(settings, "tea") == ["tea costs 3"]
+    assert McpEnvironment(mcp=settings).offered() == settings.offered()
+
+
+@pytest.mark.parametrize("server", ["no-such-command --x", "http://127.0.0.1:9/mcp", "import:no_such_module:server"])
+def test_a_server_that_is_missing_is_refused_before_any_work(server: str) -> None:
+    with pytest.raises(ConfigError, match="cannot be reached"):
+        McpServer(server=server, pin="0" * 16, connect_timeout_s=5).offered()
+
+
+def test_a_server_that_ends_is_told_to_the_agent(script: Path) -> None:
+    settings = pinned(f"import:{script.stem}:server")
+    tools = ServerTools(settings.model_copy(update={"server": "no-such-command"}))
+    with pytest.raises(ToolError, match="cannot be reached"):
+        tools.answer("price", {"item": "tea"})
