@@ -23,6 +23,8 @@ class GrowingLayer(DynamicLayer):
     """
 
     _layer_type = None
+    rows_may_enter = True
+    """That sequences can be joined to it; a model's own cache layers that have ``select`` and ``join`` say it, too."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -136,7 +138,7 @@ def lay_rows(cache: Any, rows: Sequence[Kept]) -> None:
 
 def growing(cache: Any) -> bool:
     """Whether sequences can enter the cache while others are in it."""
-    return all(isinstance(layer, GrowingLayer) for layer in cache.layers)
+    return all(getattr(layer, "rows_may_enter", False) for layer in cache.layers)
 
 
 def keys_and_values_only(cache: Any) -> bool:

@@ -98,32 +98,6 @@ def test_learning_the_first_codebook_alone_leaves_the_other_heads(tmp_path: Path
     assert second.weight.grad is None or second.weight.grad.abs().sum() == 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("algo", ["grpo", "dpo"])
-def test_trains_from_the_command(rlhf: Any, tmp_path: Path, algo: str) -> None:
-    model, codec = write_untrained_parler(tmp_path)
-    options = ["--voice", "calm", "--description-tokenizer", model, "--output", tmp_path / "voice"]
-    done = rlhf("tts", "voice", "--model", model, "--codec", codec, "--like", "parler", *options)
-    assert done.code == 0, done.err
-    rows: list[dict[str, Any]] = [{"prompt": "open the door."}, {"prompt": "close it."}]
-    settings = ["--reward", "duration", "--set", "trainer.steps=1", "--set", "trainer.rollout_batch_size=4"]
-    settings += ["--set", "trainer.group_size=2", "--set", "trainer.eval_samples=0"]
-    settings += ["--set", "trainer.sampling.max_tokens=60", "--set", "trainer.max_missing_fraction=1"]
-    if algo == "dpo":
-        chosen, rejected = (" ".join(f"c{(n + i) % 16}" for i in range(24)) for n in (1, 2))
-        rows = [{**row, "chosen": chosen, "rejected": rejected} for row in rows * 2]
-        settings = ["--set", "trainer.max_steps=1", "--set", "model.lora.r=2"]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    where = ["--dataset", tmp_path / "rows.jsonl", "--run-dir", tmp_path / "run"]
-    run = rlhf("train", "--algo", algo, "--model", tmp_path / "voice", *where, *settings)
-    assert run.code == 0, run.err
-    final, out = tmp_path / "run" / "final", tmp_path / "said.jsonl"
-    said = rlhf("generate", "--prompt", "hi.", "--model", final, "--max-tokens", "40", "--out", out)
-    assert said.code == 0, said.err
-    assert Path(json.loads(out.read_text())["audio"]).is_file()
-    assert json.loads((final / "config.json").read_text())["model_type"] == "parler_tts"
-
-
 def test_what_is_no_parler_is_refused(tmp_path: Path) -> None:
     model, codec = write_untrained_parler(tmp_path)
     with pytest.raises(ModelError, match="is a dac, not Parler-TTS"):

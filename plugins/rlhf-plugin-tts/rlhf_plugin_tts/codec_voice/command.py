@@ -9,12 +9,15 @@ import click
 
 from rlhf_plugin_tts.codec_voice.likes import LIKE
 
+STREAMS = ("csm", "dia", "parler")
+"""Models of several codebooks, whose folders say their tokens themselves."""
+
 
 @click.command()
 @click.option("--model", required=True, metavar="M", help="Language model with codec ids: a folder or a hub id.")
 @click.option("--codec", required=True, metavar="C", help="Its codec in Hugging Face form: a folder or a hub id.")
 @click.option("--output", required=True, type=click.Path(path_type=Path), metavar="FOLDER", help="A new folder.")
-@click.option("--like", type=click.Choice(sorted((*LIKE, "parler"))), help="Tokens and prompt of a known family.")
+@click.option("--like", type=click.Choice(sorted((*LIKE, *STREAMS))), help="Tokens and prompt of a known family.")
 @click.option("--token", metavar="NAME", help="Name of the token of code n, such as '<|s_{}|>'.")
 @click.option("--first", type=click.IntRange(0), metavar="ID", help="Id of the token of code 0, in place of --token.")
 @click.option("--codebooks", type=click.IntRange(1), default=1, show_default=True, help="Tokens of one frame.")
@@ -22,22 +25,25 @@ from rlhf_plugin_tts.codec_voice.likes import LIKE
 @click.option("--voice", metavar="TEXT", help="The {voice} of prompts without one.")
 @click.option("--end", metavar="NAME", help="Name of the token that ends speech. Default: the tokenizer's EOS.")
 @click.option(
-    "--learn", type=click.Choice(["all", "first"]), help="Parler: codebooks that get gradients. Default: all."
+    "--learn", type=click.Choice(["all", "first"]), help="csm, dia, parler: codebooks that learn. Default: all."
 )
 @click.option("--description-tokenizer", metavar="T", help="Parler: of descriptions. Default: the text encoder's.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def voice(model: str, codec: str, output: Path, like: str | None, end: str | None, as_json: bool, **asked: Any) -> None:
-    """Make a speech policy of a causal language model that speaks codec ids (Llasa, NeuTTS and others).
+    """Make a speech policy: of a causal language model that speaks codec ids (Llasa, NeuTTS and others), or of a
+    Parler-TTS, Dia or CSM.
 
     \b
     rlhf tts voice --model HKUSTAudio/Llasa-1B --codec XCODEC2 --like llasa --output llasa
+    rlhf tts voice --model nari-labs/Dia-1.6B-0626 --codec descript/dac_44khz --like dia --output dia
     rlhf tts voice --model lm --codec dac --token '<a{}>' --prompt 'say: {text}<speak>' --output my-voice
     """
     from rlhf_core.sdk import emit_json, quiet_libraries, set_up_logging
 
     set_up_logging()
     quiet_libraries()
-    result = (_parler if like == "parler" else _codec_voice)(model, codec, output, like, end, asked)
+    make = _codec_voice if like not in STREAMS else _stream
+    result = make(model, codec, output, like, end, asked)
     if as_json:
         emit_json(result)
         return
@@ -52,7 +58,10 @@ def _codec_voice(
     from rlhf_plugin_tts.codec_voice.make import make_voice
 
     if wrong := next((n for n in ("learn", "description_tokenizer") if asked.pop(n)), None):
-        raise ConfigError(f"--{wrong.replace('_', '-')} is for Parler-TTS", fix="leave it out, or --like parler")
+        raise ConfigError(
+            f"--{wrong.replace('_', '-')} is for {'Parler-TTS' if wrong != 'learn' else ', '.join(STREAMS)}",
+            fix="leave it out, or --like",
+        )
     known = dict(LIKE.get(like or "", {}))
     ends = end or known.pop("end", None)
     known.pop("end", None)
@@ -62,14 +71,20 @@ def _codec_voice(
     return make_voice(model, codec, output, ends, {**known, **given})
 
 
-def _parler(
+def _stream(
     model: str, codec: str, output: Path, like: str | None, end: str | None, asked: dict[str, Any]
 ) -> dict[str, Any]:
     from rlhf_core.api import ConfigError
+    from rlhf_plugin_tts.code_stream.make import make_stream_voice
     from rlhf_plugin_tts.parler.make import make_parler
 
     given = {**asked, "end": end, "codebooks": None if asked["codebooks"] == 1 else asked["codebooks"]}
     if wrong := next((n for n in ("token", "first", "codebooks", "prompt", "end") if given[n] is not None), None):
-        raise ConfigError(f"--{wrong} is not for Parler-TTS", why="its folder says it", fix="leave it out")
-    tokenizer, learn = asked["description_tokenizer"], asked["learn"] or "all"
-    return make_parler(model, codec, output, voice=asked["voice"] or "", descriptions=tokenizer, learn=learn)
+        raise ConfigError(f"--{wrong} is not for --like {like}", why="the model's folder says it", fix="leave it out")
+    tokenizer = asked["description_tokenizer"]
+    named = {"voice": asked["voice"] or "", "learn": asked["learn"] or "all"}
+    if like == "parler":
+        return make_parler(model, codec, output, descriptions=tokenizer, **named)
+    if tokenizer is not None:
+        raise ConfigError("--description-tokenizer is for Parler-TTS", fix="leave it out")
+    return make_stream_voice(str(like), model, codec, output, **named)

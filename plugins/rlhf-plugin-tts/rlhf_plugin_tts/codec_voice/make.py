@@ -16,7 +16,8 @@ from rlhf_plugin_tts.codec_voice.description import MODALITY_FILE, CodecVoiceDes
 from rlhf_plugin_tts.codec_voice.modality import CodecVoice
 
 GENERATION = "generation_config.json"
-UNSUPPORTED = {"dia": "Dia", "csm": "CSM", "musicgen": "MusicGen", "moshi": "Moshi"}
+OTHER_MAKERS = {"parler_tts": "parler", "dia": "dia", "csm": "csm"}
+UNSUPPORTED = {"musicgen": "MusicGen", "moshi": "Moshi"}
 
 
 def make_voice(model: str, codec: str, output: Path, end: str | None, described: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,11 +79,11 @@ def refuse_others(weights: Path, model: str) -> None:
     """
     file = weights / "config.json"
     kind = json.loads(file.read_text()).get("model_type") if file.is_file() else None
-    if kind == "parler_tts":
-        raise ModelError(f"'{model}' is a Parler-TTS", fix="--like parler")
+    if kind in OTHER_MAKERS:
+        raise ModelError(f"'{model}' is a {kind}, which has a stream of its own", fix=f"--like {OTHER_MAKERS[kind]}")
     if kind in UNSUPPORTED:
         raise ModelError(
             f"'{model}' is a {UNSUPPORTED[kind]}, which cannot be sampled or trained here yet",
-            why="it predicts several codes a step, and its stream of tokens is not written; Parler-TTS's is",
-            fix="a Parler-TTS (--like parler), or a language model with codec ids",
+            why="it predicts several codes a step, and its stream of tokens is not written",
+            fix="a Parler-TTS, Dia or CSM (--like), or a language model with codec ids",
         )

@@ -6,8 +6,7 @@ from typing import Any
 
 from transformers import AutoConfig, PretrainedConfig
 
-MARKS = ("<end>", "<sep>", "<start>", "<pad>")
-"""Tokens of the stream after the codes; the pieces of texts follow."""
+from rlhf_plugin_tts.code_stream.stream import MARKS, stream_view
 
 
 class ParlerDecoderConfig(PretrainedConfig):
@@ -70,23 +69,12 @@ class ParlerConfig(PretrainedConfig):
         super().__init__(**{**kwargs, "is_encoder_decoder": True})
 
     def get_text_config(self, decoder: Any = None, encoder: Any = None) -> Any:
-        """Itself: the core asks it about the stream."""
-        return self
-
-    @property
-    def hidden_size(self) -> int:
-        """Of the decoder."""
-        return self.decoder.hidden_size
-
-    @property
-    def num_hidden_layers(self) -> int:
-        """Layers of a cache: the decoder's, and one for the state of the stream."""
-        return self.decoder.num_hidden_layers + 1
-
-    @property
-    def max_position_embeddings(self) -> int:
-        """Tokens of the stream that are sure to fit."""
-        return self.decoder.max_position_embeddings * self.decoder.num_codebooks
+        """Of the stream: the core asks it."""
+        inner = self.decoder
+        pieces = max(self.vocab_size, getattr(self.text_encoder, "vocab_size", 0))
+        return stream_view(
+            inner.vocab_size, pieces, inner.hidden_size, inner.max_position_embeddings, inner.num_codebooks
+        )
 
     @property
     def first_piece(self) -> int:

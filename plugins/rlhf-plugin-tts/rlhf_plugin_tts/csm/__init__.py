@@ -1,0 +1,1 @@
+"""CSM as a policy: transformers' model over one stream of tokens."""

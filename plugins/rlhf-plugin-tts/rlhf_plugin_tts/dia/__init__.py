@@ -1,0 +1,1 @@
+"""Dia as a policy: transformers' model over one stream of tokens."""
