@@ -1,29 +1,34 @@
-"""Reward hacking in sound: one scorer alone is optimised until the others fall; the composite beside it.
+"""Reward hacking in sound: one scorer alone is optimised until others fall; the composite beside it.
 
     python -m scripts.real.speech_hacking --folder runs/hacking --record docs/bench/speech_hacking.json
 
 GRPO on pocket-voice, twice with the same seed and sizes: by ``acoustic_proxy`` alone, and by the composite of
-`rlhf tts train` with the proxy as a third part. Both record the proxy, DNSMOS P.808 and the phone error rate in every
-step; the monitor ``hacking`` compares the first with the second reward and only warns. At the end both voices and the
-first one say the validation sentences. The same command goes on where it stopped.
+`rlhf tts train` with the proxy as a third part. In both, the monitor ``hacking`` compares the reward with DistillMOS,
+which nothing is trained on and which alone agreed with listeners (docs/speech.md), at its own rates of false alarms; it
+only warns. Every step also records the proxy, DNSMOS P.808 and the phone error rate. At the end the first voice and
+both others say the validation sentences twice each; a scorer has fallen where the 95 % interval of its difference, over
+sentences, is for the worse alone. The same command goes on where it stopped. `--plot FILE` draws the curves. Needs
+``pip install --no-deps distillmos``.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rlhf_core.runs.atomic import write_json
 from rlhf_core.sdk import merge_settings, parse_settings, read_jsonl
-from rlhf_plugin_tts.speech_data.compare import measure
 from rlhf_plugin_tts.speech_data.unseen import VALIDATION
 from rlhf_plugin_tts.speech_training.command import run, scorers
 from rlhf_plugin_tts.speech_training.recipe import composite, sampling
 from scripts.bench.__main__ import commit, machine
+from scripts.real.speech_voices import by_sentence, change, heard
 
 PROXY = {
     "reward": {"name": "acoustic_proxy"},
@@ -36,7 +41,11 @@ WATCHED = {
     "proxy": "reward/part/proxy/raw",
     "P.808": "reward/part/quality/raw",
     "phone errors": "reward/part/words/per",
+    "DistillMOS": "hacking/second",
 }
+SHOWN = ("acoustic_proxy", "wer/wer", "wer/cer", "distillmos", "dnsmos/p808", "dnsmos/ovrl")
+SAMPLES = 2
+"""Clips of each validation sentence."""
 LEVELS = {0.0: "ok", 1.0: "WARNING", 2.0: "HARD_STOP"}
 
 
@@ -62,8 +71,8 @@ def configuration(arm: str, steps: int, clips: int, seed: int, jobs: int) -> dic
         "reward_workers": jobs,
         "optimizer": {"learning_rate": 5e-4, "warmup_steps": 2},
     }
-    second = {**composite(), "guards": {"most_duration_error": None}}
-    monitor = {"name": "hacking", "stop": False, "divergence": {"second": second, "samples": 16}}
+    second = {"second": {"name": "distillmos"}, "samples": 16}
+    monitor = {"name": "hacking", "stop": False, "divergence": second}
     return {
         "model": {"path": "pocket-voice"},
         "dataset": {"name": "speech"},
@@ -75,69 +84,86 @@ def configuration(arm: str, steps: int, clips: int, seed: int, jobs: int) -> dic
 
 
 def curves(folder: Path) -> dict[str, Any]:
-    """Metrics of each step, and the first step at which the monitor spoke."""
-    rows = list(read_jsonl(folder / "metrics.jsonl"))
-    steps = [row for row in rows if WATCHED["proxy"] in row]
-    levels = [(int(r["step"]), float(r["hacking/level"])) for r in rows if "hacking/level" in r]
-    alarms = [(step, LEVELS[level]) for step, level in levels if level > 0]
-    lines = {name: [float(row[key]) for row in steps] for name, key in WATCHED.items()}
-    return {
-        **lines,
-        "steps": [int(r["step"]) for r in steps],
-        "first alarm": alarms[0] if alarms else None,
-        "alarms": len(alarms),
-    }
+    """Metrics of each step, and the steps at which the monitor was alarmed."""
+    by_step: dict[int, dict[str, float]] = {}
+    for row in read_jsonl(folder / "metrics.jsonl"):
+        by_step.setdefault(int(row["step"]), {}).update(row)
+    steps = [step for step, row in sorted(by_step.items()) if WATCHED["proxy"] in row]
+    alarms = {step: LEVELS[level] for step in steps if (level := by_step[step].get("hacking/level", 0.0)) > 0}
+    lines = {name: [by_step[step].get(key) for step in steps] for name, key in WATCHED.items()}
+    return {**lines, "steps": steps, "alarms": alarms, "first alarm": next(iter(alarms.items()), None)}
 
 
-def heard(file: Path, model: str, jobs: int) -> dict[str, Any]:
-    """Scores of a voice on the validation sentences, measured once."""
-    if not file.is_file():
-        options = {
-            "names": (*scorers(), "acoustic_proxy"),
-            "settings": (),
-            "seed": 0,
-            "before": None,
-            "n": 1,
-            "jobs": jobs,
-        }
-        told = {"texts": VALIDATION, "count": len(VALIDATION), "description": "", "max_tokens": 480, "temperature": 1.0}
-        write_json(file, {name: row["voice"] for name, row in measure(model, {**options, **told})["table"].items()})
-    return json.loads(file.read_text())
+def show_curves(arm: str, line: dict[str, Any], parts: int = 6) -> str:
+    """Means over equal parts of a run, as Markdown."""
+    cuts = np.array_split(np.arange(len(line["steps"])), min(parts, len(line["steps"])))
+    heads = [f"{line['steps'][cut[0]]}-{line['steps'][cut[-1]]}" for cut in cuts]
+    rows = [f"| {arm}, steps | " + " | ".join(heads) + " |", "|---|" + "---|" * len(heads)]
+    for name in WATCHED:
+        values = np.array(line[name], float)
+        rows.append(f"| {name} | " + " | ".join(f"{np.nanmean(values[cut]):.2f}" for cut in cuts) + " |")
+    return "\n".join([*rows, f"first alarm of the monitor: {line['first alarm']}"])
+
+
+def draw(lines: dict[str, Any], file: Path) -> None:
+    """A panel for each scorer, a line for each run; alarms are dots."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, panels = pyplot.subplots(1, len(WATCHED), figsize=(3.2 * len(WATCHED), 3), constrained_layout=True)
+    for panel, name in zip(panels, WATCHED, strict=True):
+        for arm, line in lines.items():
+            values = np.array(line[name], float)
+            (drawn,) = panel.plot(line["steps"], values, label=arm)
+            at = [i for i, step in enumerate(line["steps"]) if step in line["alarms"]]
+            panel.plot([line["steps"][i] for i in at], values[at], "o", color=drawn.get_color())
+        panel.set_title(name)
+        panel.set_xlabel("step")
+    panels[0].legend()
+    figure.savefig(file)
 
 
 def main() -> None:
     """Train both, measure, print, and keep it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=36)
     parser.add_argument("--clips", type=int, default=64, help="in a step")
+    parser.add_argument("--sentences", type=int, default=len(VALIDATION), help="validation sentences at the end")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--set", dest="settings", action="append", default=[], help="a.b=c of the training")
+    parser.add_argument("--plot", type=Path)
     parser.add_argument("--record", type=Path)
     args = parser.parse_args()
+    if find_spec("distillmos") is None:
+        parser.error("the monitor listens with DistillMOS: pip install --no-deps distillmos")
     args.folder.mkdir(parents=True, exist_ok=True)
-    table, lines = {"before": heard(args.folder / "before.json", "pocket-voice", args.jobs)}, {}
+    listen = {"texts": VALIDATION[: args.sentences], "names": (*scorers(), "acoustic_proxy"), "jobs": args.jobs}
+    scores, lines = {"before": heard(args.folder / "before.json", "pocket-voice", **listen, n=SAMPLES)}, {}
     for arm in ("single", "composite"):
         config = configuration(arm, args.steps, args.clips, args.seed, args.jobs)
         run(args.folder / arm, merge_settings(config, parse_settings(args.settings)))
         lines[arm] = curves(args.folder / arm)
-        table[arm] = heard(args.folder / f"{arm}.json", str(args.folder / arm), args.jobs)
-        first, last = ({n: round(lines[arm][n][at], 3) for n in WATCHED} for at in (0, -1))
-        print(f"{arm}: first step {first}, last step {last}, first alarm {lines[arm]['first alarm']}", flush=True)
-    shown = [
-        n for n in ("acoustic_proxy", "wer/wer", "distillmos", "dnsmos/p808", "dnsmos/ovrl") if n in table["before"]
-    ]
-    print("| voice | " + " | ".join(shown) + " |\n|" + "---|" * (len(shown) + 1))
-    for voice, row in table.items():
-        cells = [f"{row[n]['mean']:.2f} ({row[n]['low']:.2f} to {row[n]['high']:.2f})" for n in shown]
-        print(f"| {voice} | " + " | ".join(cells) + " |")
+        scores[arm] = heard(args.folder / f"{arm}.json", str(args.folder / arm), **listen, n=SAMPLES)
+        print(show_curves(arm, lines[arm]), flush=True)
+    changes = {arm: {name: change(name, scores["before"], scores[arm], SAMPLES) for name in SHOWN} for arm in lines}
+    means = {n: float(np.nanmean(by_sentence(scores["before"][n], SAMPLES))) for n in SHOWN}
+    print("| voice | " + " | ".join(SHOWN) + " |\n|" + "---|" * (len(SHOWN) + 1))
+    print("| before | " + " | ".join(f"{means[n]:.2f}" for n in SHOWN) + " |")
+    for arm, row in changes.items():
+        cells = [f"{row[n]['mean']:+.2f} ({row[n]['low']:+.2f} to {row[n]['high']:+.2f})" for n in SHOWN]
+        print(f"| {arm}, change | " + " | ".join(cells) + " |")
+        print(f"{arm}: fell: {', '.join(n for n in SHOWN if row[n]['worse']) or 'nothing'}")
+    if args.plot:
+        draw(lines, args.plot)
     if args.record:
         record = {"command": "python -m scripts.real.speech_hacking", "date": time.strftime("%Y-%m-%d")}
         sizes = {"steps": args.steps, "clips": args.clips, "seed": args.seed, "settings": args.settings}
-        write_json(
-            args.record, record | {"commit": commit(), "machine": machine(), **sizes, "curves": lines, "table": table}
-        )
+        kept = {"curves": lines, "before": means, "changes": changes}
+        write_json(args.record, record | {"commit": commit(), "machine": machine(), **sizes, **kept})
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@
 Each arm is `rlhf tts train` with other labels, at equal numbers of clips: ``composite`` (its default), ``grpo`` (the
 same reward), ``mos`` (DNSMOS P.808 alone, guarded), ``features`` (the model on acoustic features alone, guarded,
 trained here on pairs by P.808), ``random`` (the control).
-Every voice says the forty unseen sentences and the thirty that were
-trained on (for the table by category), once each. A gain is the mean over sentences of after less before; its standard
-error is over training seeds (over sentences where there is one seed). Nothing is tuned on the unseen sentences.
+Every voice says the forty unseen sentences, and for the table by category the thirty that were trained on (with DNSMOS
+and the proxy alone), once each. A gain is the mean over sentences of after less before; its standard error is over
+training seeds (over sentences where there is one seed). Nothing is tuned on the unseen sentences.
 
 The same command goes on where it stopped; ``--arms`` and ``--seeds`` make less, and the record holds what is there.
 """
@@ -15,7 +15,6 @@ The same command goes on where it stopped; ``--arms`` and ``--seeds`` make less,
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import time
 from pathlib import Path
@@ -28,10 +27,10 @@ from rlhf_core.cli.main import cli
 from rlhf_core.runs.atomic import write_json
 from rlhf_core.sdk import merge_settings, parse_settings
 from rlhf_plugin_tts.speech_data.catalogue import sentences
-from rlhf_plugin_tts.speech_data.compare import measure
 from rlhf_plugin_tts.speech_data.unseen import UNSEEN
 from rlhf_plugin_tts.speech_training.command import configuration, run, scorers
 from scripts.bench.__main__ import commit, machine
+from scripts.real.speech_voices import Scores, heard
 
 ARMS = ("composite", "random", "features", "mos", "grpo")
 SHOWN = ("wer/wer", "wer/cer", "distillmos", "dnsmos/p808", "dnsmos/ovrl", "acoustic_proxy")
@@ -83,25 +82,16 @@ def trained(arm: str, seed: int, folder: Path, jobs: int, settings: list[str]) -
     return folder / f"{arm}-{seed}"
 
 
-def heard(file: Path, model: str, temperature: float, jobs: int) -> dict[str, list[float | None]]:
-    """Scorer -> scores of the unseen sentences, then of the catalogue's; measured once."""
-    if not file.is_file():
-        options = {
-            "names": (*scorers(), "acoustic_proxy"),
-            "settings": (),
-            "seed": 0,
-            "before": None,
-            "n": 1,
-            "jobs": jobs,
-        }
-        texts = (*UNSEEN, *(text for _, _, text in sentences()))
-        options |= {"texts": texts, "description": "", "max_tokens": 480, "temperature": temperature}
-        scores = measure(model, options)["scores"]
-        write_json(file, {name: by_voice["voice"] for name, by_voice in scores.items()})
-    return json.loads(file.read_text())
+def listened(folder: Path, name: str, model: str, jobs: int) -> dict[str, Scores]:
+    """Scores of the unseen sentences by every scorer, and of the catalogue's by those that cost little."""
+    texts = [text for _, _, text in sentences()]
+    return {
+        "unseen": heard(folder / f"{name}.json", model, UNSEEN, (*scorers(), "acoustic_proxy"), jobs),
+        "catalogue": heard(folder / f"{name}-catalogue.json", model, texts, ("acoustic_proxy", "dnsmos"), jobs),
+    }
 
 
-def gains(before: dict[str, Any], after: list[dict[str, Any]], rows: slice | list[int]) -> dict[str, Any]:
+def gains(before: Scores, after: list[Scores], rows: slice | list[int]) -> dict[str, Any]:
     """Scorer -> mean gain over seeds, its standard error, and each seed's."""
     table = {}
     for name in (n for n in SHOWN if n in before):
@@ -143,23 +133,27 @@ def main() -> None:
     parser.add_argument("--record", type=Path)
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
-    before = {t: heard(args.folder / f"before-{t:g}.json", "pocket-voice", t, args.jobs) for t in (1.0, 0.0)}
-    after: dict[str, list[dict[str, Any]]] = {}
+    start = listened(args.folder, "before", "pocket-voice", args.jobs)
+    greedy = heard(args.folder / "before-greedy.json", "pocket-voice", UNSEEN, scorers(), args.jobs, temperature=0.0)
+    after: dict[str, list[dict[str, Scores]]] = {}
+    total, done, begun = len(args.seeds) * len(args.arms), 0, time.monotonic()
     for seed in args.seeds:
         for arm in args.arms:
             folder = trained(arm, seed, args.folder, args.jobs, args.settings)
-            after.setdefault(arm, []).append(heard(args.folder / f"{arm}-{seed}.json", str(folder), 1.0, args.jobs))
-            print(f"{arm}, seed {seed}", flush=True)
+            after.setdefault(arm, []).append(listened(args.folder, f"{arm}-{seed}", str(folder), args.jobs))
+            done += 1
+            print(f"{done} of {total}: {arm}, seed {seed} ({(time.monotonic() - begun) / 60:.1f} min)", flush=True)
     kinds = [kind for _, kind, _ in sentences()]
-    places = {kind: [len(UNSEEN) + i for i, k in enumerate(kinds) if k == kind] for kind in EXPECTED}
+    places = {kind: [i for i, k in enumerate(kinds) if k == kind] for kind in EXPECTED}
     by_kind = {
-        kind: {arm: gains(before[1.0], one, rows) for arm, one in after.items()} for kind, rows in places.items()
+        kind: {arm: gains(start["catalogue"], [one["catalogue"] for one in each], rows) for arm, each in after.items()}
+        for kind, rows in places.items()
     }
-    start, unseen = before[1.0], slice(0, len(UNSEEN))
+    unseen = slice(0, len(UNSEEN))
     result = {
-        "before": {n: float(np.nanmean(np.array(start[n], float)[unseen])) for n in SHOWN if n in start},
-        "before, greedy": {n: float(np.nanmean(np.array(before[0.0][n], float)[unseen])) for n in SHOWN if n in start},
-        "unseen": {arm: gains(start, one, unseen) for arm, one in after.items()},
+        "before": {n: float(np.nanmean(np.array(start["unseen"][n], float))) for n in SHOWN if n in start["unseen"]},
+        "before, greedy": {n: float(np.nanmean(np.array(greedy[n], float))) for n in SHOWN if n in greedy},
+        "unseen": {arm: gains(start["unseen"], [one["unseen"] for one in each], unseen) for arm, each in after.items()},
         "categories": {arm: {k: by_kind[k][arm]["acoustic_proxy"] for k in EXPECTED} for arm in after},
         "categories, every scorer": by_kind,
     }

@@ -226,13 +226,18 @@ class AudioModelConfig(SpeechRewardConfig):
     name: str = "audio_feature_model"
     component: ClassVar[str] = "rlhf_plugin_tts.trained:load_feature_model"
     path: ModelPath
+    also: tuple[ModelPath, ...] = ()
+    """More such folders: an ensemble, whose disagreement lowers the score."""
+    uncertainty_penalty: float = Field(default=0.5, ge=0, allow_inf_nan=False)
+    """lambda in ``mean - lambda * std`` over the members (population std), where there are several."""
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Check that the folder holds such a model."""
+        """Check that each folder holds such a model."""
         super().preflight(ctx)
         from rlhf_plugin_tts.store import check_folder
 
-        check_folder(self.path, self.name)
+        for folder in (self.path, *self.also):
+            check_folder(folder, self.name)
 
 
 class AudioEncoderConfig(AudioModelConfig):

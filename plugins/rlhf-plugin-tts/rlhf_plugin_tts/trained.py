@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -106,42 +106,59 @@ class Head(nn.Module):
 
 
 class TrainedReward(ClipReward):
-    """A clip's score by a trained head.
+    """A clip's score by one trained head, or by several that disagree.
 
     Args:
-        ear: what the head sees.
-        head: trained.
+        members: what each head sees, and the head.
         max_seconds: a longer clip has no score.
+        penalty: of one standard deviation over the members.
     """
 
-    def __init__(self, ear: Ear, head: Head, max_seconds: float) -> None:
+    def __init__(self, members: Sequence[tuple[Ear, Head]], max_seconds: float, penalty: float = 0.0) -> None:
         super().__init__(max_seconds)
-        self.ear, self.head = ear, head.eval().requires_grad_(False)
+        self.members = [(ear, head.eval().requires_grad_(False)) for ear, head in members]
+        self.penalty = penalty
 
     @torch.inference_mode()
     def measure(self, clip: Clip, sample: Sample) -> tuple[float, Mapping[str, float]]:
-        """The score; differences of two are log odds that listeners (or labels) prefer one."""
-        return float(self.head(self.ear.hear(clip)[None])), {}
+        """The score; differences of two are log odds that listeners (or labels) prefer one. Parts of an ensemble are
+        each member's score and their standard deviation."""
+        heard = {id(ear): ear.hear(clip)[None] for ear, _ in self.members}
+        scores = [float(head(heard[id(ear)])) for ear, head in self.members]
+        if len(scores) == 1:
+            return scores[0], {}
+        mean, std = float(np.mean(scores)), float(np.std(scores))
+        return mean - self.penalty * std, {"std": std, **{f"member_{i}": v for i, v in enumerate(scores)}}
 
 
 def load_feature_model(config: AudioModelConfig) -> TrainedReward:
-    """The model of a folder.
+    """The models of the folders.
 
     Raises:
-        ModelError: it holds none that fits.
+        ModelError: one holds none that fits.
     """
-    meta = check_folder(config.path, config.name)
-    return TrainedReward(FeatureEar(tuple(meta["features"])), load_head(config.path, meta), config.max_seconds)
+    return _loaded(config, lambda meta: tuple(meta["features"]), FeatureEar)
 
 
 def load_encoder_model(config: AudioEncoderConfig) -> TrainedReward:
-    """The model of a folder, with the encoder that it was trained on.
+    """The models of the folders, with the encoders that they were trained on.
 
     Raises:
-        ModelError: it holds none that fits, or its encoder cannot be loaded.
+        ModelError: one holds none that fits, or its encoder cannot be loaded.
     """
-    meta = check_folder(config.path, config.name)
-    return TrainedReward(EncoderEar(str(meta["encoder"])), load_head(config.path, meta), config.max_seconds)
+    return _loaded(config, lambda meta: str(meta["encoder"]), EncoderEar)
+
+
+def _loaded(config: AudioModelConfig, heard: Callable[[Any], Any], ear: Callable[[Any], Ear]) -> TrainedReward:
+    """Members that hear with the same have one ear."""
+    ears: dict[Any, Ear] = {}
+    members: list[tuple[Ear, Head]] = []
+    for place in (config.path, *config.also):
+        meta = check_folder(place, config.name)
+        what = heard(meta)
+        ears[what] = ears.get(what) or ear(what)
+        members.append((ears[what], load_head(place, meta)))
+    return TrainedReward(members, config.max_seconds, config.uncertainty_penalty)
 
 
 def load_head(place: str, meta: Mapping[str, Any]) -> Head:

@@ -30,9 +30,9 @@ def pairs_file(tmp_path: Path, voice: Voice) -> Path:
     return tmp_path / "pairs.jsonl"
 
 
-def build(name: str, path: Path) -> Any:
+def build(name: str, path: Path, **settings: Any) -> Any:
     registry = Registry(disabled=())
-    config = registry.load("reward", name).model_validate({"path": str(path)})
+    config = registry.load("reward", name).model_validate({"path": str(path), **settings})
     ctx = make_context(registry=registry)
     config.preflight(ctx)
     return config.build(ctx)
@@ -131,15 +131,48 @@ def test_a_frozen_encoder_hears_instead_of_features(rlhf: Any, pairs_file: Path,
         num_conv_pos_embedding_groups=2,
     )
     Wav2Vec2Model(tiny).save_pretrained(tmp_path / "encoder")
-    out = tmp_path / "heard"
-    done = rlhf(
-        "tts", "train-reward", "--pairs", pairs_file, "--encoder", tmp_path / "encoder", "--output", out, "--json"
-    )
+    few = tmp_path / "few.jsonl"
+    few.write_text("\n".join(pairs_file.read_text().splitlines()[:15]) + "\n")
+    out, run = tmp_path / "heard", tmp_path / "run"
+    done = rlhf("tts", "train-reward", "--pairs", few, "--encoder", tmp_path / "encoder", "--output", out, "--json")
     assert done.code == 0, done.err
-    assert json.loads(done.out)["heldout"]["accuracy"] > 0.7  # white noise is easily heard, even by random weights
-    row = json.loads(pairs_file.read_text().splitlines()[3])
-    (score,) = build("audio_encoder_model", out).score([spoken(tmp_path / row["chosen_audio"])])
-    assert score.ok
+    assert json.loads(done.out)["heldout"]["accuracy"] > 0.6  # white noise is easily heard, even by random weights
+    encoder = f"trainer.encoder={tmp_path / 'encoder'}"
+    trained = rlhf("train", "--algo", "audio_reward_model", "--dataset", few, "--run-dir", run, "--set", encoder)
+    assert trained.code == 0, trained.err
+    row = json.loads(few.read_text().splitlines()[3])
+    sides = [spoken(tmp_path / row[c]) for c in ("chosen_audio", "rejected_audio")]
+    for folder in (out, run / "final"):
+        chosen, rejected = build("audio_encoder_model", folder).score(sides)
+        assert chosen.value > rejected.value
+    (together, _) = build("audio_encoder_model", out, also=[str(run / "final")]).score(sides)
+    assert together.parts["member_1"] == build("audio_encoder_model", run / "final").score(sides)[0].value
+
+
+def test_an_ensemble_of_trained_models_doubts_what_its_members_disagree_on(
+    tmp_path: Path, voice: Voice, spoken: Any
+) -> None:
+    import torch
+
+    from rlhf_plugin_tts.trained import Head
+    from rlhf_plugin_tts.training import HeadSettings, save
+
+    places = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        places.append(tmp_path / f"member{seed}")
+        save(Head(9, 4), places[-1], "features", "", HeadSettings(hidden=4), {})
+    clip = spoken(voice("a.wav"))
+    alone = [build("audio_feature_model", place).score([clip])[0].value for place in places]
+    also = [str(place) for place in places[1:]]
+    (score,) = build("audio_feature_model", places[0], also=also, uncertainty_penalty=2.0).score([clip])
+    mean = sum(alone) / 3
+    std = (sum((v - mean) ** 2 for v in alone) / 3) ** 0.5
+    assert std > 0.01
+    assert score.value == pytest.approx(mean - 2 * std, abs=1e-6)
+    assert [score.parts[f"member_{i}"] for i in range(3)] == pytest.approx(alone)
+    with pytest.raises(ModelError, match="holds no audio reward model"):
+        build("audio_feature_model", places[0], also=[str(tmp_path / "none")])
 
 
 def test_rewards_are_evaluated_on_pairs_of_clips(rlhf: Any, pairs_file: Path) -> None:
