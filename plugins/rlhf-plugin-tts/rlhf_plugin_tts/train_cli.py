@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +66,10 @@ def train_reward(
 
     hears = "features" if encoder is None else "encoder"
     head_settings = HeadSettings(**settings)
-    heard = Heard(FeatureEar() if encoder is None else EncoderEar(encoder))
-    train_vectors, trained_on = heard.pairs(train)
-    heldout_vectors, tested_on = heard.pairs(heldout)
+    with click.progressbar(length=2 * (len(train) + len(heldout)), label="clips", file=sys.stderr) as bar:
+        heard = Heard(FeatureEar() if encoder is None else EncoderEar(encoder), bar.update)
+        train_vectors, trained_on = heard.pairs(train)
+        heldout_vectors, tested_on = heard.pairs(heldout)
     head = train_head(train_vectors, head_settings)
     result = {
         "reward": REWARD_OF[hears],

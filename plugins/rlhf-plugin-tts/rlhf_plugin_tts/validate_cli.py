@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,7 +70,9 @@ def validate(
     clips = read_rated(file, reference, group)
     rewards = select(names, settings, file, seed)
     quiet_libraries()
-    columns = measure_columns(clips, rewards, features)
+    steps = len(clips) * (len(rewards) + features)
+    with click.progressbar(length=steps, label="clips", file=sys.stderr) as bar:
+        columns = measure_columns(clips, rewards, features, bar.update)
     report = validated(columns, clips, keep, start, seed)
     if output is not None:
         write_json(output, report)
@@ -145,17 +148,18 @@ def measure_columns(
     if features and any(clip.path is not None for clip in clips):
         columns = {name: np.full(len(clips), np.nan) for name in FEATURES}
         for i, clip in enumerate(clips):
+            progress(1)
             try:
                 measured = measure(read_clip(clip.path)) if clip.path is not None else {}
             except ClipError:
                 continue
             for name, value in measured.items():
                 columns[name][i] = value
-            progress(1)
     samples = [sample_of(clip) for clip in clips]
     for label, (config, ctx) in rewards.items():
         with open_component("reward", config, ctx) as reward:
             scores = score_samples(reward, samples, f"reward '{label}'")
+        progress(len(samples))
         columns[label] = np.array([np.nan if s.value is None else s.value for s in scores], float)
         for part in sorted({part for score in scores for part in score.parts}):
             values = np.array([s.parts.get(part, np.nan) for s in scores], float)
