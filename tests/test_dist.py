@@ -94,7 +94,8 @@ def test_the_main_command_runs_from_wheels_alone(bin_folder: Path, tmp_path: Pat
 
 SPEECH = (
     "tts train --run-dir voice --count 2 --iterations 1 --jobs 1 --set threads=1 --set trainer.rollout_batch_size=8 "
-    "--set trainer.group_size=4 --set trainer.updates=1 --set trainer.pair_batch_size=2 --set trainer.eval_samples=0"
+    "--set trainer.group_size=4 --set trainer.updates=1 --set trainer.pair_batch_size=2 --set trainer.eval_samples=0 "
+    "--set trainer.reward_workers=0"
 )
 
 

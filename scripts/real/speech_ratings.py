@@ -32,7 +32,16 @@ from rlhf_plugin_tts.validation import correlations
 from rlhf_plugin_tts.wer import Wer
 from scripts.bench.__main__ import commit, machine
 
-REWARDS = ("acoustic_proxy", "dnsmos", *(("distillmos",) if find_spec("distillmos") else ()), "wer")
+REWARDS = (
+    "acoustic_proxy",
+    "duration",
+    "dnsmos",
+    *(("distillmos",) if find_spec("distillmos") else ()),
+    "wer",
+    "speech",
+)
+COMPARES_WORDS = ("wer", "speech")
+"""Rewards that have no value for the recordings, since what is heard in them is the text."""
 SEED_CLAIMS = {
     "pitch_variance": "highest single predictor (weight 0.30)",
     "hnr": "weight 0.25",
@@ -80,9 +89,14 @@ def measure(folder: Path) -> dict[str, Any]:
         rows = rated_rows(folder, lambda path: recogniser.transcribe(read_clip(path)))
         file.write_text("".join(json.dumps(row) + "\n" for row in rows))
         clips = read_rated(str(file), "mos", "stimulus")
-        columns = measure_columns(clips, select(REWARDS, (), str(file), 0), features=True)
+        columns = {}
+        for name in ("features", *REWARDS):
+            rewards = select([name], (), str(file), 0) if name in REWARDS else {}
+            new = measure_columns(clips, rewards, features=not rewards)
+            columns |= {n: v for n, v in new.items() if not _known(n.partition("/")[2], v, columns)}
+            print(f"measured: {name}", flush=True)
     coded = np.array([clip.row["condition"] != "Reference" for clip in clips])
-    for name in [n for n in columns if n.split("/")[0] == "wer"]:
+    for name in [n for n in columns if n.split("/")[0] in COMPARES_WORDS]:
         columns[name] = np.where(coded, columns[name], np.nan)
     features = {n: v for n, v in columns.items() if "/" not in n and n not in REWARDS}
     return {
@@ -94,6 +108,11 @@ def measure(folder: Path) -> dict[str, Any]:
         "listeners_split_half_within": listeners_agreement(folder),
         "claims": SEED_CLAIMS,
     }
+
+
+def _known(part: str, values: Any, columns: Mapping[str, Any]) -> bool:
+    """Whether a reward's part is a feature that was measured already."""
+    return part in columns and np.array_equal(values, columns[part], equal_nan=True)
 
 
 def report(columns: Mapping[str, Any], clips: list[RatedClip]) -> dict[str, Any]:

@@ -100,28 +100,19 @@ def test_codes_by_offset_are_those_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algo", ["grpo", "dpo"])
-def test_trains_from_the_command_and_saves_a_whole_voice(rlhf: Any, tmp_path: Path, algo: str) -> None:
+def test_trains_from_the_command_and_saves_a_whole_voice(rlhf: Any, tmp_path: Path) -> None:
     model, codec, folder = untrained_language_model(tmp_path / "lm", SIZE), tmp_path / "dac", tmp_path / "voice"
     untrained_codec("dac").save_pretrained(codec)
     options = ["--token", "<|s_{}|>", "--prompt", "say:{text}<speak>", "--output", folder]
     done = rlhf("tts", "voice", "--model", model, "--codec", codec, *options)
     assert done.code == 0, done.err
-    asked = [{"prompt": "open the door."}, {"prompt": "close it."}]
-    settings = ["--set", "trainer.steps=1", "--set", "trainer.eval_samples=0"]
-    if algo == "grpo":
-        rows, reward = asked, ["--reward", "duration"]
-        settings += ["--set", "trainer.rollout_batch_size=4", "--set", "trainer.group_size=2"]
-        settings += ["--set", "trainer.sampling.max_tokens=60", "--set", "trainer.sampling.min_tokens=60"]
-    else:
-        codes = [" ".join(f"<|s_{(7 * i + n) % SIZE}|>" for i in range(40)) for n in range(2)]
-        rows, reward = [{**row, "chosen": codes[0], "rejected": codes[1]} for row in asked * 2], []
-        settings = ["--set", "trainer.max_steps=1"]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    lora = ["--set", "model.lora.r=2"]
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "open the door."}\n{"prompt": "close it."}\n')
+    small = ["steps=1", "eval_samples=0", "rollout_batch_size=4", "group_size=2"]
+    small += ["sampling.max_tokens=60", "sampling.min_tokens=60"]
+    settings = [word for s in (*(f"trainer.{s}" for s in small), "model.lora.r=2") for word in ("--set", s)]
     run = rlhf(
-        *("train", "--algo", algo, "--model", folder, "--dataset", tmp_path / "rows.jsonl", *reward, *settings, *lora),
-        *("--run-dir", tmp_path / "run"),
+        *("train", "--algo", "grpo", "--model", folder, "--dataset", tmp_path / "rows.jsonl", "--reward", "duration"),
+        *(*settings, "--run-dir", tmp_path / "run"),
     )
     assert run.code == 0, run.err
     final = tmp_path / "run" / "final"

@@ -139,23 +139,6 @@ def test_data_generate_speech_is_data_speech(tmp_path: Path, voice: str) -> None
 
 
 @pytest.mark.slow
-def test_iterative_dpo_learns_from_its_own_clips(tmp_path: Path, voice: str) -> None:
-    settings = {"trainer.steps": 2, "trainer.rollout_batch_size": 8, "trainer.group_size": 4, "trainer.eval_samples": 2}
-    settings |= {"trainer.sampling.max_tokens": 30, "trainer.buffer": "rolling", "trainer.gold_samples": 0}
-    run = train(
-        "iterative_dpo",
-        model=voice,
-        dataset="speech",
-        reward="duration",
-        settings=settings,
-        run_dir=str(tmp_path / "r"),
-    )
-    assert len(run.metrics["reward/mean"].dropna()) == 2
-    sampled, heldout = 2 * 8, 2 * 2
-    assert heldout < len(list((tmp_path / "r" / "audio").glob("*.flac"))) <= sampled + heldout
-
-
-@pytest.mark.slow
 def test_dpo_learns_from_the_pairs(tmp_path: Path, voice: str) -> None:
     output = tmp_path / "pairs.jsonl"
     args = ["--model", voice, "--output", str(output), "--count", "2", "--max-tokens", "24", "--json"]

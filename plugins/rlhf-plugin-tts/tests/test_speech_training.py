@@ -115,15 +115,27 @@ def test_the_command_trains_measures_and_is_done_once(tmp_path: Path, monkeypatc
     monkeypatch.setenv("RLHF_REPORT", "1")
     voice, run_dir = str(write_untrained_voice(tmp_path / "voice")), tmp_path / "run"
     small = ["trainer.rollout_batch_size=8", "trainer.group_size=4", "trainer.updates=2", "trainer.eval_samples=2"]
-    small += ["trainer.sampling.max_tokens=30", "trainer.pair_batch_size=2"]
+    small += ["trainer.sampling.max_tokens=30", "trainer.pair_batch_size=2", "trainer.reward_workers=0"]
     args = ["tts", "train", "--model", voice, "--run-dir", str(run_dir), "--reward", "duration", "--count", "2"]
-    args += ["--iterations", "2", "--jobs", "2", "--json", *(word for s in small for word in ("--set", s))]
+    args += [
+        "--iterations",
+        "2",
+        "--buffer",
+        "rolling2",
+        "--jobs",
+        "1",
+        "--json",
+        *(word for s in small for word in ("--set", s)),
+    ]
     done = CliRunner().invoke(cli, args)
     assert done.exit_code == 0, done.output
     result = json.loads((run_dir / "speech.json").read_text())
     for scorer in ("wer/wer", "dnsmos/p808", "dnsmos/ovrl"):
         assert {"before", "after", "difference"} <= set(result["table"][scorer])
     assert (run_dir / "report.html").stat().st_size > 10_000
+    assert len(load_run(run_dir).metrics["reward/mean"].dropna()) == 2
+    sampled, heldout = 2 * 8, 2 * 2
+    assert heldout < len(list((run_dir / "audio").glob("*.flac"))) <= sampled + heldout
     weights = (run_dir / "final" / "model.safetensors").stat().st_mtime_ns
     run(run_dir, yaml.safe_load(run_dir.with_name("run.yaml").read_text()))
     assert (run_dir / "final" / "model.safetensors").stat().st_mtime_ns == weights
