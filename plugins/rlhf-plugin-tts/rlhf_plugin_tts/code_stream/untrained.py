@@ -57,9 +57,8 @@ def untrained_csm(folder: Path, seed: int = 0) -> tuple[Path, Path]:
     words = Tokenizer(models.WordLevel({name: n for n, name in enumerate(names)}, "<unk>"))
     words.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")  # pyright: ignore[reportAttributeAccessIssue]
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", unk_token="<unk>")
-    tokenizer.add_special_tokens(
-        {"bos_token": AddedToken(names[1], special=True), "eos_token": AddedToken(names[2], special=True)}
-    )
+    marks: Any = {"bos_token": AddedToken(names[1], special=True), "eos_token": AddedToken(names[2], special=True)}
+    tokenizer.add_special_tokens(marks)
     tokenizer.save_pretrained(folder / "csm")
     codec.save_pretrained(folder / "mimi")
     return folder / "csm", folder / "mimi"
