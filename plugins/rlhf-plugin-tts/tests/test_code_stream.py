@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import CsmForConditionalGeneration, DiaForConditionalGeneration, DiaProcessor
+from transformers import CsmForConditionalGeneration, DiaForConditionalGeneration, DiaProcessor, DynamicCache
 
 from rlhf_core.api import ConfigError, DatasetError, ModelConfig, ModelError, RolloutRequest, SamplingParams
 from rlhf_core.sdk import Formatter, NativeEngine, completion_logprobs, load_policy, save_model
@@ -79,9 +79,7 @@ def test_a_clip_that_was_begun_goes_on_from_the_midst_of_a_frame(tmp_path: Path,
 
 def test_a_frame_costs_one_position_of_the_cache(tmp_path: Path) -> None:
     policy = make("parler", tmp_path)
-    from rlhf_core.kernels.kv_cache import make_cache
-
-    cache = make_cache(policy.model.config)
+    cache: Any = DynamicCache(config=policy.model.config)
     ids = torch.tensor([prompt_of(policy, "hi.")])
     with torch.no_grad():
         policy.model(input_ids=ids, past_key_values=cache, use_cache=True)
@@ -193,7 +191,7 @@ def test_what_dia_and_csm_cannot_say_is_refused(tmp_path: Path) -> None:
     assert modality_of(csm).prompt_text(turns[1:]) == "<|begin_of_text|>[1]hi.<|end_of_text|>"
     assert modality_of(dia).prompt_text([{"role": "user", "content": "[S2] hi."}]) == "[S2] hi."
     model, codec = str(tmp_path / "a" / "dia"), tmp_path / "other"
-    with pytest.raises(ModelError, match="is a dia, not a csm"):
+    with pytest.raises(ModelError, match="is a dia, not CSM"):
         make_stream_voice("csm", model, str(tmp_path / "a" / "dac"), tmp_path / "out")
     with pytest.raises(ConfigError, match="--voice is not for Dia"):
         make_stream_voice("dia", model, str(tmp_path / "a" / "dac"), tmp_path / "out", voice="1")

@@ -21,6 +21,7 @@ KINDS = {
     "csm": "rlhf_plugin_tts.csm.modality:CsmVoice",
 }
 """Model type -> its voice."""
+TITLES = {"parler_tts": "Parler-TTS", "dia": "Dia", "csm": "CSM"}
 
 
 def make_stream_voice(
@@ -78,7 +79,7 @@ def read_model_config(weights: Path, model: str, kind: str) -> dict[str, Any]:
     file = weights / "config.json"
     described: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
     if described.get("model_type") != kind:
-        raise ModelError(f"'{model}' is a {described.get('model_type')}, not a {kind}", fix=f"leave --like {kind} out")
+        raise ModelError(f"'{model}' is a {described.get('model_type')}, not {TITLES[kind]}", fix="another --like")
     return described
 
 
