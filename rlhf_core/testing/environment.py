@@ -88,6 +88,7 @@ def check_tool(
     config: ComponentConfig, ctx: BuildContext | None = None, *, arguments: Mapping[str, Any] | None = None
 ) -> None:
     """Check a tool: a schema and a description; text for an answer, the same every time; garbled text raises at most.
+    One with a state is reset before each call.
 
     Args:
         config: the tool's configuration.
@@ -130,6 +131,8 @@ def _example(schema: Mapping[str, Any]) -> Any:
 
 
 def _called(tool: Any, arguments: Mapping[str, Any]) -> Any:
+    if hasattr(tool, "reset"):
+        tool.reset()
     try:
         return tool.call(**arguments)
     except Exception as error:  # the policy reads it

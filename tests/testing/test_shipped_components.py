@@ -28,9 +28,15 @@ REQUIRED = {
     "check": "check.py",
     "parts": {"rules": {"reward": "programmatic"}},
     "of": "programmatic",
+    "tool": "calculator",
 }
 """Values of required settings."""
-NEEDS_A_SERVICE = {"rlhf-plugin-wandb/wandb", "rlhf-plugin-judge/judge", "rlhf-plugin-rubric/rubric"}
+NEEDS_A_SERVICE = {
+    "rlhf-plugin-wandb/wandb",
+    "rlhf-plugin-judge/judge",
+    "rlhf-plugin-rubric/rubric",
+    "rlhf-plugin-agents/web_search",
+}
 BY_CHANCE = {"rlhf-plugin-composite/random"}
 """Whose scores are not a matter of the completion, which is what they are for."""
 PASSED_IN = "rlhf-core/python"

@@ -123,6 +123,10 @@ def test_a_program_that_does_not_end_is_stopped_and_forgotten() -> None:
     with pytest.raises(ToolError, match=r"stopped after 0\.5 s"):
         cells.call("x = 2\nwhile True: pass")
     assert cells.call("print(x)") == "1"
+    with pytest.raises(ToolError, match="exit code 7"):
+        cells.call("import os\nos._exit(7)")
+    with pytest.raises(ToolError, match="an earlier cell ended the program"):
+        cells.call("print(x)")
 
 
 @pytest.mark.parametrize(
@@ -142,11 +146,14 @@ def test_where_an_answer_is(text: str, code: str) -> None:
 def test_tools_with_a_state_begin_afresh_with_each_episode(ctx: Any) -> None:
     from rlhf_core.api import Prompt, ToolCall
     from rlhf_core.sdk import component_of
+    from rlhf_core.testing import check_tool
 
     settings = {"tools": [{"name": "python_exec", "stateful": True}, "calculator"]}
     config = component_of(ctx.registry, "environment", "tools", settings)
     assert not config.stateless  # pyright: ignore[reportAttributeAccessIssue]
     assert component_of(ctx.registry, "environment", "tools", {"tools": ["python_exec"]}).stateless  # pyright: ignore
+    remembers = "try:\n    print(x)\nexcept NameError:\n    x = 1"
+    check_tool(config.tools[0], arguments={"code": remembers})  # pyright: ignore[reportAttributeAccessIssue]
     environment = config.build(ctx)
     prompt = Prompt("p", ({"role": "user", "content": "?"},))
     environment.reset(prompt, 0)

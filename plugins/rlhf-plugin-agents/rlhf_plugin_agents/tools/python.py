@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from threading import Lock
 
@@ -28,6 +29,8 @@ for number, text in enumerate(cells[:-1], start=1):
             run(number, text)
         except BaseException:
             pass
+sys.stdout.write(MARK)
+sys.stdout.flush()
 try:
     run(len(cells), cells[-1])
 except SystemExit:
@@ -38,6 +41,8 @@ except BaseException as error:
     sys.exit(1)
 """
 """Makes the state of earlier cells again, in silence, and runs the last one."""
+MARK = "\x00cell\x00"
+"""Stands before what the last cell prints; without it, an earlier one has ended the program."""
 
 
 class Programs:
@@ -105,10 +110,15 @@ class PythonExec:
             return said(self.programs.run(code), self.programs.timeout_s)
         cells = [*self._cells, code]
         limit_s = self.programs.timeout_s
-        ended = self.programs.run(CELLS.replace("CELL_TEXTS", json.dumps(cells)), limit_s + 2 * self._cells_s)
+        text = CELLS.replace("CELL_TEXTS", json.dumps(cells)).replace("MARK", repr(MARK))
+        ended = self.programs.run(text, limit_s + 2 * self._cells_s)
+        _, mark, printed = ended.stdout.partition(MARK)
+        if not mark and ended.why == "ended":
+            self.reset()
+            raise ToolError("an earlier cell ended the program; all cells are forgotten")
         if ended.why == "ended":
             self._cells, self._cells_s = cells, ended.own_s
-        return said(ended, limit_s)
+        return said(replace(ended, stdout=printed), limit_s)
 
 
 def said(ended: Ended, limit_s: float) -> str:

@@ -62,6 +62,11 @@ TEXTS = {
 COUNTS = {"town": 10, "person": 8, "company": 6, "bridge": 4}
 
 
+STEMS = [a + b for a in STARTS for b in MIDDLES]
+LAST = [stem + end for stem in STEMS for end in PERSON_ENDS]
+TOWNS = [stem + end for stem in STEMS for end in TOWN_ENDS]
+
+
 @dataclass(frozen=True, slots=True)
 class Thing:
     """One entity.
@@ -107,14 +112,12 @@ class World:
 
 
 def _names(kind: str, count: int, rng: random.Random) -> list[str]:
-    stems = [a + b for a in STARTS for b in MIDDLES]
     if kind == "person":
-        surnames = rng.sample([s + e for s in stems for e in PERSON_ENDS], count)
-        return [f"{first} {last}" for first, last in zip(rng.sample(FIRST, count), surnames)]
+        return [f"{first} {last}" for first, last in zip(rng.sample(FIRST, count), rng.sample(LAST, count))]
     if kind == "town":
-        return rng.sample([s + e for s in stems for e in TOWN_ENDS], count)
+        return rng.sample(TOWNS, count)
     last = {"company": TRADES, "bridge": ("Bridge",)}[kind]
-    return [f"{stem} {rng.choice(last)}" for stem in rng.sample(stems, count)]
+    return [f"{stem} {rng.choice(last)}" for stem in rng.sample(STEMS, count)]
 
 
 def _values(kind: str, rng: random.Random) -> dict[str, int]:
