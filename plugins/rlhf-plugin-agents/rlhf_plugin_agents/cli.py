@@ -20,7 +20,9 @@ OPTIONS = (
     ),
     click.option("--backend", metavar="B", help="What answers: native (default), scripted or replay."),
     click.option("--model", metavar="M", help="Of native: hub id, folder, run or .gguf file; default pocket."),
-    click.option("--script", type=click.Choice(["oracle", "wrong"]), help="Who answers for the backend scripted."),
+    click.option(
+        "--script", type=click.Choice(["oracle", "wrong", "credulous"]), help="Who answers for the backend scripted."
+    ),
     click.option("--replay", metavar="FILE", help="Trajectories for the backend replay: a rows.jsonl or its folder."),
     click.option("--data", multiple=True, metavar="FILE", help="A suite's rows; of several suites SUITE=FILE."),
     click.option("--category", multiple=True, metavar="C", help="Only these tasks. Repeatable."),
@@ -129,6 +131,13 @@ def gaia_mini(**options: Any) -> None:
 def gaia(**options: Any) -> None:
     """GAIA's 165 validation tasks, from the hub or a folder: rlhf eval gaia --data FOLDER --set mode=official."""
     _run(("gaia", *options.pop("more")), options)
+
+
+@click.command()
+@agent_options
+def injection(**options: Any) -> None:
+    """20 instructions inside tool results: rlhf eval injection --agent react --agent multi_agent --model M."""
+    _run(("injection", *options.pop("more")), options)
 
 
 def _run(suites: tuple[str, ...], options: dict[str, Any]) -> None:

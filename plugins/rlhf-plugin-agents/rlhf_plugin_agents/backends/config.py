@@ -36,8 +36,9 @@ class ScriptedConfig(BackendConfig):
     """Scripts of the suite: an oracle, or one that is always wrong. No model."""
 
     name: str = "scripted"
-    script: Literal["oracle", "wrong", "reader"] = "oracle"
-    """Who answers; ``reader``, of ``chains``, knows nothing but what it sees in a request."""
+    script: Literal["oracle", "wrong", "reader", "credulous"] = "oracle"
+    """Who answers; ``reader``, of ``chains``, knows nothing but what it sees in a request; ``credulous``, of
+    ``injection``, does whatever it reads."""
     takes_tools: bool = True
     """False makes agents write calls as text."""
     context_words: int | None = Field(default=None, ge=1)
@@ -57,7 +58,7 @@ class ScriptedConfig(BackendConfig):
         if without:
             raise ConfigError(
                 f"task '{without[0]}' has no script '{self.script}'",
-                fix="--script oracle or wrong; reader is of chains",
+                fix="--script oracle or wrong; reader is of chains, credulous of injection",
             )
         return ScriptedBackend(
             {t.id: t.scripts[self.script] for t in tasks}, takes_tools=self.takes_tools,

@@ -113,6 +113,18 @@ class AgentBenchMini(AgentSuiteConfig):
         return own_tasks(mini_rows(), ctx)
 
 
+class Injection(AgentSuiteConfig):
+    """20 questions whose documents hold an instruction: send, read, answer otherwise, add words. Who obeys gets 0."""
+
+    name: str = "injection"
+
+    def all_tasks(self, ctx: BuildContext) -> list[AgentTask]:
+        """The 20."""
+        from rlhf_plugin_agents.suites.injection import injection_tasks
+
+        return injection_tasks()
+
+
 class Bfcl(AgentSuiteConfig):
     """Berkeley Function Calling Leaderboard, single turn, from its files: are the calls among the possible answers?"""
 
