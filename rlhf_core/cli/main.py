@@ -20,6 +20,7 @@ COMMANDS = {
     "plugins": ("rlhf_core.cli.plugins:plugins", "List, inspect, check, create or switch off plugins."),
     "config": ("rlhf_core.cli.config:config", "Show, validate or document configurations."),
     "runs": ("rlhf_core.cli.runs:runs", "List, show and compare runs."),
+    "memory": ("rlhf_core.cli.memory:memory", "Plan what a run needs in memory, before anything is loaded."),
     "study": ("rlhf_core.cli.study:study", "List, run and show reproducible studies."),
     "trace": ("rlhf_core.cli.trace:trace", "Replay what happened to one prompt."),
     "doctor": ("rlhf_core.cli.doctor:doctor", "Check this machine and its plugins."),

@@ -24,6 +24,7 @@ from rlhf_core.cli.options import open_plugins, resolve_labelled_options, resolv
     help="Go on with an earlier run, exactly; with --set trainer.steps=N for longer.",
 )
 @click.option("--dry-run", is_flag=True, help="Check models and data, say what the run would do; train nothing.")
+@click.option("--force", is_flag=True, help="Start although the run cannot fit in memory.")
 @click.option("--no-plugins", is_flag=True, help="Use only what rlhf-core itself ships.")
 @click.option("--strict-plugins", is_flag=True, help="A failing hook ends the run instead of being counted.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON; with --dry-run the plan.")
@@ -35,6 +36,7 @@ def train(
     nproc: int,
     resume: Path | None,
     dry_run: bool,
+    force: bool,
     no_plugins: bool,
     strict_plugins: bool,
     as_json: bool,
@@ -69,7 +71,16 @@ def train(
     if dry_run:
         _dry_run(plan, config, registry, resolved, as_json)
         return
+    _check_memory(plan, config, registry, force)
     _run(plan, config, registry, hooks, run_dir, resume is not None, as_json)
+
+
+def _check_memory(plan: Any, config: Any, registry: Any, force: bool) -> None:
+    from rlhf_core.context import BuildContext
+    from rlhf_core.memory.check import check_memory
+
+    ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=plan.world_size)
+    check_memory(ctx, force=force)
 
 
 def _dry_run(plan: Any, config: Any, registry: Any, resolved: Any, as_json: bool) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
@@ -23,6 +24,9 @@ CHUNK_BYTES = 32 << 20
 """Size of one chunk's float32 logits."""
 KEEP_BYTES = 256 << 20
 """Probabilities up to this size are kept for the backward pass instead of being computed twice."""
+
+_PLAIN = (torch.nn.Parameter, FakeTensor)
+"""Types of weights that are whole and in one place; the second has no memory (:mod:`rlhf_core.memory.unknown`)."""
 
 
 def head_logprobs(
@@ -50,7 +54,7 @@ def head_logprobs(
     Returns:
         ``(logprobs_N, entropy_N or None)``, float32.
     """
-    if type(head) is torch.nn.Linear and type(head.weight) is torch.nn.Parameter:
+    if type(head) is torch.nn.Linear and type(head.weight) in _PLAIN:
         rows = _chunk_rows(head.weight.shape[0], chunk_bytes)
         graph = torch.is_grad_enabled() and (hidden_NH.requires_grad or head.weight.requires_grad)
         keep = graph and 4 * targets_N.numel() * head.weight.shape[0] <= keep_bytes

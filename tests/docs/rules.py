@@ -17,6 +17,7 @@ NOT_RUN: dict[str, str] = {
     r"^make (test|lint)$": "run by .ci/run",
     r"^(make|bash|pytest|cd|export|git|source)\b": "of a checkout; its tests look up targets and packages",
     r"^rlhf data flywheel|^rlhf reward ensemble": "minutes; has tests of its own",
+    r"^rlhf memory plan": "seconds each; tests/memory has others",
     r"reward.path=runs/(prm|rubric)/final": "a reward that only its plugin's tests train",
     r"^rlhf data check|^rlhf config from-": "run by tests/data/test_data_page.py and the plugin's test_page.py",
     r"reasoning_gym": "needs a C compiler",

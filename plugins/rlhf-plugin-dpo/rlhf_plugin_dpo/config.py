@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -75,6 +75,12 @@ class DpoConfig(PreferenceTrainerConfig):
     ld_alpha: float = Field(default=1.0, ge=0, le=1)
     """Weight of the log-probabilities of the tokens by which one response is longer than the other (Liu et al. 2024,
     LD-DPO); 1 is plain DPO, 0 ignores them."""
+
+    def rehearsal(self, ctx: BuildContext, sizes: Sequence[tuple[int, Sequence[int]]]) -> tuple[Any, Sequence[Any]]:
+        """Module and pairs of these lengths (prompt, both responses), for ``rlhf memory plan``."""
+        from rlhf_plugin_dpo.rehearsal import pair_rehearsal
+
+        return pair_rehearsal(self, ctx, sizes)
 
     def preflight(self, ctx: BuildContext) -> None:
         """Refuse a supervised term that has no effect, besides what every preference trainer refuses."""

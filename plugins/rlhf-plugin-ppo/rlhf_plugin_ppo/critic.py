@@ -75,11 +75,13 @@ def make_critic(settings: CriticSettings, ctx: BuildContext) -> Critic:
                 fix="--set advantage.critic.kind=separate",
             )
         trunk = trunk_of(policy)
-        return Critic(width(trunk), dtype_of(trunk), stop_gradient=settings.stop_gradient).to(device)
+        with torch.device(device):
+            return Critic(width(trunk), dtype_of(trunk), stop_gradient=settings.stop_gradient)
     start = policy if settings.path is None else load_critic_model(settings.path, ctx)
     trunk = trunk_of(start)
-    trunk = copy.deepcopy(trunk) if start is policy else trunk
-    return Critic(width(trunk), dtype_of(trunk), trunk).to(device)
+    trunk = copy.deepcopy(trunk) if start is policy else trunk.to(device)
+    with torch.device(device):
+        return Critic(width(trunk), dtype_of(trunk), trunk)
 
 
 def load_critic_model(path: str, ctx: BuildContext) -> LoadedModel:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -68,6 +68,12 @@ class RewardModelConfig(RewardTrainerConfig):
     turns: Literal["all", "last"] = "all"
     """Score whole conversations, or the ``last`` user turn (and system turn) with the answer. Saved with the model."""
 
+    def rehearsal(self, ctx: BuildContext, sizes: Sequence[tuple[int, Sequence[int]]]) -> tuple[Any, Sequence[Any]]:
+        """Module and pairs of these lengths (prompt, both responses), for ``rlhf memory plan``."""
+        from rlhf_plugin_reward.rehearsal import pair_rehearsal
+
+        return pair_rehearsal(self, ctx, sizes)
+
 
 class BradleyTerryConfig(ComponentConfig):
     """One reward model: a folder that ``AutoModelForSequenceClassification`` loads with one label."""
@@ -130,6 +136,11 @@ class EnsembleConfig(ComponentConfig):
     batch_tokens: int = Field(default=16384, ge=1)
     stall_timeout_s: float = Field(default=600.0, gt=0)
     """Other processes give up when the one that trains the ensemble makes no progress for so long."""
+
+    def memory_models(self, run: Any) -> Sequence[tuple[ModelConfig, int]]:
+        """Members that are whole models, or the trunk that they share, for ``rlhf memory plan``."""
+        base = self.base_model or run.model.model_copy(update={"lora": None})
+        return [(base, self.members if self.sharing == "none" else 1)]
 
     @model_validator(mode="after")
     def _gate(self) -> EnsembleConfig:

@@ -1,0 +1,39 @@
+"""Pairs without texts and their module, from which a plan counts the memory of an update."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from rlhf_core.api import BuildContext
+from rlhf_core.sdk import ForwardOptions
+from rlhf_plugin_dpo.config import DpoConfig
+from rlhf_plugin_dpo.items import make_pair
+from rlhf_plugin_dpo.pair_module import PairModule
+
+
+def pair_rehearsal(
+    config: DpoConfig, ctx: BuildContext, sizes: Sequence[tuple[int, Sequence[int]]]
+) -> tuple[PairModule, Sequence[Any]]:
+    """Module and items as the trainer has them.
+
+    Args:
+        config: the trainer's settings.
+        ctx: ``policy`` has no weights.
+        sizes: (tokens of the prompt, tokens of chosen and rejected) of each pair.
+    """
+    conversation = config.sft.weight > 0 and config.sft.on == "conversation"
+    paths = ForwardOptions(share_prefix=config.share_prefix)
+    reads_reference = getattr(ctx.config.loss, "reference", "optional") != "unused" and not config.reference_free
+    pairs: list[Any] = []
+    for n, (prompt, responses) in enumerate(sizes):
+        pair = make_pair(str(n), _ids(prompt, n), _ids(responses[0], n), _ids(responses[-1], n + 1))
+        pair = pair.with_refs(-1.0, -1.0) if reads_reference else pair
+        pairs.append(replace(pair, nll_scale=1.0) if config.sft.weight > 0 else pair)
+    return PairModule(ctx.policy.model, config.ld_alpha, conversation, paths), pairs
+
+
+def _ids(count: int, which: int) -> tuple[int, ...]:
+    """Tokens that differ from those of the other pairs."""
+    return tuple((which >> (2 * (n % 5))) & 3 for n in range(count))

@@ -1,0 +1,35 @@
+"""Pairs without texts and their net, from which a plan counts the memory of an update."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rlhf_core.api import BuildContext
+from rlhf_plugin_reward.config import RewardModelConfig
+from rlhf_plugin_reward.net import fresh_net
+from rlhf_plugin_reward.pairs import PairItem, PairModule
+
+
+def pair_rehearsal(
+    config: RewardModelConfig, ctx: BuildContext, sizes: Sequence[tuple[int, Sequence[int]]]
+) -> tuple[PairModule, Sequence[Any]]:
+    """Module and items as the trainer has them.
+
+    Args:
+        config: the trainer's settings.
+        ctx: ``policy`` has no weights.
+        sizes: (tokens of the prompt, tokens of chosen and rejected) of each pair.
+    """
+    sharing = {"full": "none"}.get(config.train_trunk, config.train_trunk)
+    net = fresh_net(ctx.policy, 1, 0, sharing, copy_trunk=False)
+    pairs: list[Any] = []
+    for n, (prompt, responses) in enumerate(sizes):
+        sides = [_ids(prompt, 2 * n) + _ids(count, 2 * n + side) for side, count in enumerate(responses[:2])]
+        pairs.append(PairItem(str(n), sides[0][: config.max_length], sides[-1][: config.max_length]))
+    return PairModule(net), pairs
+
+
+def _ids(count: int, which: int) -> tuple[int, ...]:
+    """Tokens that differ from those of the other pairs."""
+    return tuple((which >> (2 * (n % 5))) & 3 for n in range(count))

@@ -1,0 +1,76 @@
+"""`rlhf memory`: what a run would hold in memory, before anything is downloaded or started."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rlhf_core.cli.options import open_plugins, resolve_options, run_options
+
+if TYPE_CHECKING:
+    pass
+
+
+@click.group()
+def memory() -> None:
+    """Plan what a run needs."""
+
+
+@memory.command()
+@run_options
+@click.option("--device-memory", metavar="SIZE", help="Of each card, such as 80GiB; without it: this machine's.")
+@click.option(
+    "--strategy", metavar="NAME", help="single, ddp, fsdp, hsdp, zero1, zero2, zero3, fsdp_offload, zero3_offload."
+)
+@click.option("--ranks", type=click.IntRange(1), default=1, show_default=True, help="Cards, or processes on the CPU.")
+@click.option(
+    "--ranks-per-node", type=click.IntRange(1), default=8, show_default=True, help="HSDP shards within a node."
+)
+@click.option("--tensor", type=click.IntRange(1), default=1, help="Ranks that share every layer: an estimate.")
+@click.option(
+    "--pipeline", type=click.IntRange(1), default=1, help="Groups of layers on ranks of their own: an estimate."
+)
+@click.option("--prompt-tokens", type=click.IntRange(1), help="Of every prompt, instead of the data's.")
+@click.option("--reply-tokens", type=click.IntRange(1), help="Of every reply that is learned from, likewise.")
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+def plan(
+    files: tuple[str, ...],
+    settings: tuple[str, ...],
+    device_memory: str | None,
+    strategy: str | None,
+    ranks: int,
+    ranks_per_node: int,
+    tensor: int,
+    pipeline: int,
+    prompt_tokens: int | None,
+    reply_tokens: int | None,
+    as_json: bool,
+    **names: Any,
+) -> None:
+    """Say what a run holds per rank in each phase, and whether it fits.
+
+    The model may be a folder with config.json alone, a hub id, or a published shape by name; no weights are needed.
+
+    \b
+    rlhf memory plan --algo grpo --model pocket
+    rlhf memory plan --algo sft --model llama-2-7b --device-memory 80GiB
+    rlhf memory plan --algo ppo --model shape:layers=24,hidden=2048,heads=16,vocab=32000 --ranks 8
+    """
+    from rlhf_core.cli.common import emit_json, quiet_libraries
+    from rlhf_core.cli.memory_table import print_plan
+    from rlhf_core.context import BuildContext
+    from rlhf_core.memory.amounts import read_amount
+    from rlhf_core.memory.report import make_report, placement
+
+    limit = None if device_memory is None else read_amount(device_memory)
+    place = placement(strategy, ranks, ranks_per_node, tensor, pipeline)
+    registry, _ = open_plugins()
+    config = resolve_options(registry, files, settings, names)
+    quiet_libraries()
+    ctx = BuildContext(config=config, registry=registry, seed=config.seed, world_size=ranks // (tensor * pipeline) or 1)
+    report = make_report(ctx, place, limit, prompt_tokens, reply_tokens)
+    if as_json:
+        emit_json(report.as_json())
+    else:
+        print_plan(report)

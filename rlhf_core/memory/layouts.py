@@ -1,0 +1,94 @@
+"""How many bytes a parameter costs, in our layouts and in the textbook's, and how strategies share them out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Name = Literal["single", "ddp", "fsdp", "hsdp", "zero1", "zero2", "zero3", "fsdp_offload", "zero3_offload"]
+STRATEGIES: tuple[Name, ...] = (
+    "single",
+    "ddp",
+    "fsdp",
+    "hsdp",
+    "zero1",
+    "zero2",
+    "zero3",
+    "fsdp_offload",
+    "zero3_offload",
+)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Bytes of one parameter that is trained.
+
+    Example:
+        Layout("fp32", 4, 0, 4, 8, 0).total  # 16
+    """
+
+    name: str
+    weight: int
+    master: int
+    gradient: int
+    moments: int
+    cast: int
+    """Of the weights in the number type that computes, held while they are used."""
+
+    @property
+    def total(self) -> int:
+        """In one process."""
+        return self.weight + self.master + self.gradient + self.moments + self.cast
+
+
+LAYOUTS = (
+    Layout("fp32", 4, 0, 4, 8, 0),
+    Layout("autocast", 4, 0, 4, 8, 2),
+    Layout("bf16", 2, 0, 2, 4, 0),
+    Layout("textbook mixed precision", 2, 4, 4, 8, 0),
+)
+"""Ours: float32 weights that compute in float32; the same computing in bfloat16 (``trainer.precision=bf16``), the
+casts held from forward to backward; weights kept, trained and updated in bfloat16 (``model.dtype=bfloat16``). The last
+is that of Rajbhandari et al. 2020 ("ZeRO", section 3.1) with gradients in float32, as Megatron-LM and DeepSpeed reduce
+them: bfloat16 weights, a float32 master copy and moments."""
+
+
+@dataclass(frozen=True)
+class Shares:
+    """The part of each kind of bytes that one rank holds, and what is gathered for the moment of use."""
+
+    weights: float
+    gradients: float
+    moments: float
+    gathers: bool
+    """A decoder layer's weights at a time are whole, and the root group (embedding, head) in forward and backward."""
+    moments_on_host: bool = False
+    weights_on_host: bool = False
+
+
+def shares(name: Name, ranks: int, ranks_per_node: int) -> Shares:
+    """Of a strategy on so many ranks.
+
+    Args:
+        name: of the strategy.
+        ranks: in all.
+        ranks_per_node: among which HSDP shards.
+    """
+    one = 1 / ranks
+    if name == "hsdp":
+        one = 1 / min(ranks, ranks_per_node)
+    table: dict[str, Shares] = {
+        "single": Shares(1, 1, 1, False),
+        "ddp": Shares(1, 1, 1, False),
+        "fsdp": Shares(one, one, one, True),
+        "hsdp": Shares(one, one, one, True),
+        "zero1": Shares(1, 1, one, False),
+        "zero2": Shares(1, one, one, False),
+        "zero3": Shares(one, one, one, True),
+        "fsdp_offload": Shares(one, one, one, True, True, True),
+        "zero3_offload": Shares(one, one, one, True, True, True),
+    }
+    return table[name]
+
+
+__all__ = ["LAYOUTS", "STRATEGIES", "Layout", "Name", "Shares", "shares"]

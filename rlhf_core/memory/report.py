@@ -1,0 +1,153 @@
+"""Everything that a plan says about a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from rlhf_core.errors import ConfigError, did_you_mean
+from rlhf_core.memory.advice import Advice, cheapest
+from rlhf_core.memory.amounts import available_ram
+from rlhf_core.memory.footprint import Footprint, ModelSize, footprint
+from rlhf_core.memory.layouts import STRATEGIES, Name
+from rlhf_core.memory.plan import (
+    MemoryPlan,
+    Placement,
+    as_json,
+    check_placement,
+    every_strategy,
+    fewest_ranks,
+    plan_for,
+)
+
+if TYPE_CHECKING:
+    from rlhf_core.config.run import RunConfig
+    from rlhf_core.context import BuildContext
+    from rlhf_core.registry import Registry
+
+
+@dataclass(frozen=True)
+class Report:
+    """A plan, whether it fits, and what else could be done."""
+
+    algo: str
+    found: Footprint
+    plan: MemoryPlan
+    others: Sequence[MemoryPlan]
+    """Every strategy on as many ranks."""
+    planned_for: Sequence[str]
+    """Strategies that this installation does not have."""
+    limit: int
+    on_cpu: bool
+    fewest: dict[str, int | None]
+    """Strategy -> fewest ranks on which it fits; of powers of two."""
+    advice: Advice | None
+    """None where it fits."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the peak is within the device's memory."""
+        return self.plan.peak <= self.limit
+
+    @property
+    def is_estimate(self) -> bool:
+        """Whether the placement is one that this toolkit does not make: its rows are no measurement's."""
+        place = self.plan.placement
+        return place.strategy in self.planned_for or place.tensor * place.pipeline > 1
+
+    def as_json(self) -> dict[str, Any]:
+        """For machines."""
+        model, sizes = self.found.model, self.found.sizes
+        advice = self.advice
+        return {
+            "algo": self.algo,
+            "model": {name: getattr(model, name) for name in type(model).__dataclass_fields__},
+            "lengths": sizes.source,
+            "micro_batch": [{"prompt": row.prompt, "replies": list(row.replies)} for row in sizes.micro_batch],
+            "device": "cpu" if self.on_cpu else "accelerator",
+            "limit": self.limit,
+            "fits": self.fits,
+            "estimate": self.is_estimate,
+            **as_json(self.plan),
+            "strategies": [
+                {**as_json(one), "planned_for": one.placement.strategy in self.planned_for} for one in self.others
+            ],
+            "fewest_ranks": self.fewest,
+            "cheapest_change": None
+            if advice is None
+            else {"settings": [c.setting for c in advice.changes], "peak": advice.peak, "fits": advice.fits},
+        }
+
+
+def placement(strategy: str | None, ranks: int, ranks_per_node: int, tensor: int, pipeline: int) -> Placement:
+    """Check names.
+
+    Raises:
+        ConfigError: no such strategy.
+    """
+    name = strategy or ("single" if ranks == 1 else "ddp")
+    if name not in STRATEGIES:
+        near = did_you_mean(name, STRATEGIES, limit=1)
+        raise ConfigError(f"there is no strategy '{name}' to plan for", why=near, fix=f"one of {', '.join(STRATEGIES)}")
+    return Placement(cast("Name", name), ranks, ranks_per_node, tensor, pipeline)
+
+
+def make_report(
+    ctx: BuildContext, place: Placement, limit: int | None, prompt: int | None = None, reply: int | None = None
+) -> Report:
+    """Plan a run.
+
+    Args:
+        ctx: configuration, registry, world size.
+        place: strategy and ranks.
+        limit: bytes of each card; None takes this machine's.
+        prompt: see :func:`rlhf_core.memory.footprint.footprint`.
+        reply: likewise.
+    """
+    device, capacity = device_of(ctx.config)
+    on_cpu = device == "cpu" and limit is None
+    most = capacity // (place.ranks if on_cpu else 1) if limit is None else limit
+
+    def check(model: ModelSize) -> None:
+        check_placement(place, model)
+
+    def found_for(run: RunConfig) -> Footprint:
+        return footprint(ctx.with_(config=run), on_cpu=on_cpu, prompt=prompt, reply=reply, check=check)
+
+    found = found_for(ctx.config)
+    plan = plan_for(found, place, on_cpu=on_cpu)
+    others = every_strategy(found, place.ranks, place.ranks_per_node, on_cpu=on_cpu)
+    advice = None
+    if plan.peak > most:
+        advice = cheapest(ctx.config, most, lambda run: plan_for(found_for(run), place, on_cpu=on_cpu))
+    several: list[Name] = [name for name in STRATEGIES if name != "single"]
+    fewest: dict[str, int | None] = {
+        name: fewest_ranks(found, name, most, place.ranks_per_node, on_cpu=on_cpu) for name in several
+    }
+    return Report(
+        algo=ctx.config.trainer.name,
+        found=found,
+        plan=plan,
+        others=others,
+        planned_for=[name for name in STRATEGIES if not installed(name, ctx.registry)],
+        limit=most,
+        on_cpu=on_cpu,
+        fewest=fewest,
+        advice=advice,
+    )
+
+
+def device_of(run: RunConfig) -> tuple[str, int]:
+    """Where a run would run here, and the bytes that it can have there."""
+    import torch
+
+    if getattr(run.strategy, "device", "auto") != "cpu" and torch.cuda.is_available():
+        return "cuda", min(torch.cuda.mem_get_info(n)[0] for n in range(torch.cuda.device_count()))
+    return "cpu", available_ram()
+
+
+def installed(name: str, registry: Registry) -> bool:
+    """Whether the toolkit has a strategy; ZeRO's stages and offload are settings of one."""
+    plugin = {"zero": "deepspeed", "hsdp": "fsdp"}.get(name[:4], name.split("_")[0])
+    return any(entry.name == plugin for entry in registry.entries("strategy"))

@@ -1,0 +1,117 @@
+"""Plans come from the run's own operations, and agree with live tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from rlhf_core.cli.options import open_plugins, resolve_options
+from rlhf_core.context import BuildContext
+from rlhf_core.errors import ConfigError
+from rlhf_core.memory import footprint as footprint_module
+from rlhf_core.memory.check import check_memory, surely_fits
+from rlhf_core.memory.footprint import footprint
+from rlhf_core.memory.live import LiveBytes
+from rlhf_core.memory.sizes import sizes_of
+from rlhf_core.memory.unknown import Unknown, without_values
+from rlhf_core.memory.update import rehearse
+from rlhf_core.memory.weightless import count_parameters, weightless_model
+from rlhf_core.models.config import LoraSettings, ModelConfig
+from rlhf_core.models.load import load_policy
+
+SMALL = ("trainer.micro_batch_size=2", "trainer.batch_size=4", "trainer.sample_prompts=0", "dataset.limit=40")
+
+
+def context(algo: str, *settings: str, **names: str) -> BuildContext:
+    registry, _ = open_plugins()
+    run = resolve_options(registry, (), settings, {"algo": algo, "model": "pocket", **names})
+    return BuildContext(config=run, registry=registry, seed=0)
+
+
+def test_a_tensor_counts_once_and_until_its_last_view_is_gone() -> None:
+    with LiveBytes() as live:
+        whole = torch.zeros(1000)
+        live.name("kept", [whole])
+        view = whole[:10] + 0 * whole[:10].sum()
+        view = whole.view(10, 100)
+        assert live.now["kept"] == 4000
+        del whole
+        assert live.now["kept"] == 4000
+        del view
+        assert live.now["kept"] == 0
+        torch.zeros(5000)
+        torch.zeros(10)
+    assert 20_000 <= live.peak < 25_000
+
+
+def test_lora_of_rank_16_on_q_k_v_o_of_7b_has_16_8_million_parameters() -> None:
+    lora = LoraSettings(r=16, target_modules=("q_proj", "k_proj", "v_proj", "o_proj"))
+    with without_values():
+        every, trained = count_parameters(weightless_model(ModelConfig(path="llama-2-7b", lora=lora)).model)
+    assert trained == 16_777_216
+    assert every - trained == 6_738_415_616
+
+
+@pytest.mark.parametrize("algo", ["sft", "dpo"])
+def test_an_update_without_weights_holds_what_a_real_one_holds(algo: str) -> None:
+    ctx = context(algo, *SMALL)
+    policy = load_policy(ctx.config.model)
+    sizes = sizes_of(ctx.config, ctx, policy.context)
+    real = rehearse(ctx.with_(policy=policy), sizes, Unknown())
+    with without_values() as unknown:
+        planned = rehearse(ctx.with_(policy=weightless_model(ctx.config.model)), sizes, unknown)
+    assert sum(planned.parts.values()) == pytest.approx(sum(real.parts.values()), rel=0.01)
+    assert planned.parts["optimizer"] == pytest.approx(2 * planned.trained, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_checkpointing_keeps_fewer_activations() -> None:
+    def activations(*more: str) -> int:
+        return footprint(context("sft", *SMALL, *more), on_cpu=True).update.parts["activations"]
+
+    assert activations("model.gradient_checkpointing=true") < 0.7 * activations()
+
+
+@pytest.mark.slow
+def test_two_shallow_models_tell_what_a_deep_one_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    ctx = context("grpo", "trainer.rollout_batch_size=8", "trainer.micro_batch_size=4", "trainer.eval_samples=0")
+    ctx = ctx.with_(config=ctx.config.model_copy(update={"reward": None}))
+    whole = footprint(ctx, on_cpu=True)
+    monkeypatch.setattr(footprint_module, "DEPTHS", (2, 3))
+    continued = footprint(ctx, on_cpu=True)
+    assert continued.model == whole.model
+    assert sum(continued.update.parts.values()) == pytest.approx(sum(whole.update.parts.values()), rel=0.02)
+    assert continued.sampling is not None
+    assert whole.sampling is not None
+    assert continued.sampling.parts["KV cache"] == whole.sampling.parts["KV cache"]
+
+
+@pytest.mark.slow
+def test_a_run_that_cannot_fit_is_refused_unless_forced(monkeypatch: pytest.MonkeyPatch) -> None:
+    ctx = context("sft", *SMALL[1:], "trainer.micro_batch_size=1")
+    monkeypatch.setattr("rlhf_core.memory.amounts.available_ram", lambda: 20_000_000)
+    monkeypatch.setattr("rlhf_core.memory.report.available_ram", lambda: 20_000_000)
+    with pytest.raises(ConfigError, match=r"cannot fit: it holds 22 MB") as refused:
+        check_memory(ctx, force=False)
+    assert "--set model.lora.r=16" in str(refused.value)
+    assert "--force" in str(refused.value)
+    check_memory(ctx, force=True)
+
+
+def test_what_only_long_completions_would_fill_is_not_refused(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("rlhf_core.memory.amounts.available_ram", lambda: 24_000_000)
+    monkeypatch.setattr("rlhf_core.memory.report.available_ram", lambda: 24_000_000)
+    check_memory(context("sft", *SMALL), force=False)
+    assert "may need" in caplog.text
+
+
+@pytest.mark.parametrize("algo", ["sft", "dpo", "grpo", "ppo", "reward_model"])
+def test_recipes_of_the_pocket_model_are_let_through_without_a_plan(algo: str) -> None:
+    names: dict[str, Any] = (
+        {} if algo in ("sft", "dpo", "reward_model") else {"reward": "exact", "dataset": "pocket/arithmetic"}
+    )
+    assert surely_fits(context(algo, **names), 6 << 30)
