@@ -8,13 +8,12 @@ from typing import Any
 
 from rlhf_core.api import BuildContext
 from rlhf_core.sdk import ForwardOptions
-from rlhf_plugin_dpo.config import DpoConfig
 from rlhf_plugin_dpo.items import make_pair
 from rlhf_plugin_dpo.pair_module import PairModule
 
 
 def pair_rehearsal(
-    config: DpoConfig, ctx: BuildContext, sizes: Sequence[tuple[int, Sequence[int]]]
+    config: Any, ctx: BuildContext, sizes: Sequence[tuple[int, Sequence[int]]]
 ) -> tuple[PairModule, Sequence[Any]]:
     """Module and items as the trainer has them.
 

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlhf_core.api import BuildContext
-from rlhf_plugin_reward.config import RewardModelConfig
 from rlhf_plugin_reward.net import fresh_net
 from rlhf_plugin_reward.pairs import PairItem, PairModule
 
 
 def pair_rehearsal(
-    config: RewardModelConfig, ctx: BuildContext, sizes: Sequence[tuple[int, Sequence[int]]]
+    config: Any, ctx: BuildContext, sizes: Sequence[tuple[int, Sequence[int]]]
 ) -> tuple[PairModule, Sequence[Any]]:
     """Module and items as the trainer has them.
 
