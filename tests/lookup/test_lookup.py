@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from rlhf_core.cli.main import main
+from rlhf_core.config.load import validate
 from rlhf_core.lookup.config import LookupConfig, LookupDataConfig
 from rlhf_core.lookup.environment import Lookup
 from rlhf_core.lookup.questions import CALLS, draw_question
 from rlhf_core.lookup.source import LookupSource
 from rlhf_core.lookup.world import names_of, world
 from rlhf_core.messages import ToolCall
+from rlhf_core.registry import Registry
 from rlhf_core.testing import check_dataset, check_environment
 from rlhf_core.turns import ToolResult, TurnStatus
 from rlhf_core.types import Prompt, Sample
@@ -103,6 +105,15 @@ def test_an_environment_brings_model_data_and_settings_which_the_user_may_replac
     other = config("--dataset", "pocket/arithmetic", "--set", "trainer.sampling.max_tokens=99")
     assert other["dataset"]["sources"][0]["source"]["name"] == "pocket"
     assert other["trainer"]["sampling"]["max_tokens"] == 99
+
+
+@pytest.mark.parametrize(("algo", "rate"), [("grpo", 5e-4), ("ppo", 5e-4), ("sft", 1e-3)])
+def test_algorithms_have_settings_for_the_tool_user(algo: str, rate: float) -> None:
+    plays = {} if algo == "sft" else {"environment": "lookup"}
+    slots = {"trainer": algo, "model": {"path": "pocket-tools"}, "dataset": "lookup", **plays}
+    config = validate(Registry(disabled=()), slots)
+    assert config.trainer.optimizer.learning_rate == rate
+    assert getattr(config.trainer, "rollout_batch_size", 128) == 128
 
 
 def test_demonstrations_of_a_data_set_are_written_as_rows_that_training_reads(

@@ -81,7 +81,22 @@ class PpoConfig(OnlineTrainerConfig):
                 "kl": {"coefficient": 0.02},
             },
             "advantage": {"name": "gae", "critic": {"learning_rate": 1e-3}},
-        }
+        },
+        "pocket-tools": {
+            "trainer": {
+                "name": "ppo",
+                "steps": 60,
+                "rollout_batch_size": 128,
+                "train_batch_size": 64,
+                "epochs_per_rollout_batch": 2,
+                "micro_batch_size": 64,
+                "eval_every": 10,
+                "eval_samples": 200,
+                "optimizer": {"learning_rate": 5e-4},
+                "kl": {"coefficient": 0.02},
+            },
+            "advantage": {"name": "gae", "critic": {"learning_rate": 1e-3}},
+        },
     }
     group_size: int = Field(1, ge=1)
     epochs_per_rollout_batch: int = Field(4, ge=1)

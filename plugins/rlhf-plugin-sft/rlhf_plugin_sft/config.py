@@ -16,7 +16,8 @@ class SftConfig(PolicyTrainerConfig):
     feeds: ClassVar[str | None] = "labels"
     companions: ClassVar[Mapping[str, Any]] = {"dataset": "pocket/assistant", "loss": "cross_entropy"}
     recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "pocket": {"trainer": {"name": "sft", "optimizer": {"learning_rate": 2e-4}}}
+        "pocket": {"trainer": {"name": "sft", "optimizer": {"learning_rate": 2e-4}}},
+        "pocket-tools": {"trainer": {"name": "sft", "optimizer": {"learning_rate": 1e-3}}},
     }
     """At the rate of larger models the pocket model's held-out loss hardly moves in an epoch."""
     optimizer: OptimizerSettings = OptimizerSettings(learning_rate=2e-5, warmup_steps=10, schedule="cosine")
