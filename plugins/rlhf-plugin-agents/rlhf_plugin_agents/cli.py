@@ -18,14 +18,14 @@ OPTIONS = (
         metavar="A",
         help="Who plays; default react (of code_debug code_executor). Repeatable.",
     ),
-    click.option("--backend", metavar="B", help="What answers: native (default), scripted or replay."),
-    click.option("--model", metavar="M", help="Of native: hub id, folder, run or .gguf file; default pocket."),
+    click.option("--backend", metavar="B", help="native (default), openai, anthropic, scripted or replay."),
+    click.option("--model", metavar="M", help="Of native: hub id, folder, run or .gguf file; else the service's name."),
     click.option(
         "--script", type=click.Choice(["oracle", "wrong", "credulous"]), help="Who answers for the backend scripted."
     ),
     click.option("--replay", metavar="FILE", help="Trajectories for the backend replay: a rows.jsonl or its folder."),
     click.option("--data", multiple=True, metavar="FILE", help="A suite's rows; of several suites SUITE=FILE."),
-    click.option("--category", multiple=True, metavar="C", help="Only these tasks. Repeatable."),
+    click.option("--category", "--tier", "category", multiple=True, metavar="C", help="Only these. Repeatable."),
     click.option("--levels", metavar="N,N", help="Only tasks of these levels."),
     click.option("--max-per-category", type=click.IntRange(1), help="Only the first tasks of each category."),
     click.option("--trials", type=click.IntRange(1), help="Plays of each task, for pass^k."),

@@ -12,7 +12,7 @@ from rlhf_core.sdk import component_of, context_of, open_registry, parse_setting
 from rlhf_plugin_agents.backends.config import BackendConfig, backend_of
 from rlhf_plugin_agents.compare import compare
 from rlhf_plugin_agents.folder import AgentFolder
-from rlhf_plugin_agents.harness import Job, Say, evaluate
+from rlhf_plugin_agents.harness import Job, Say, carry_out, prepare
 from rlhf_plugin_agents.report import report
 from rlhf_plugin_agents.suites.config import AgentSuiteConfig
 
@@ -33,18 +33,26 @@ def evaluate_all(suites: Sequence[str], options: Mapping[str, Any], say: Say) ->
     settings = parse_settings(options["settings"])
     backend = _backend(options, dict(settings.pop("backend", None) or {}))
     jobs = [job for name in suites for job in _jobs(name, suites, options, settings, backend, ctx)]
-    for job in jobs:
-        job.suite.tasks(ctx)
     evaluations: list[dict[str, Any]] = []
-    published = [_published(job, options) for job in jobs]
-    for job, recording in zip(jobs, published):
-        out: Path | None = options["out"]
-        place = out if out is None or len(jobs) == 1 else out / f"{job.suite.name}-{job.agent.name}"
+    recordings = [_published(job, options) for job in jobs]
+    places = [_place(options["out"], job, len(jobs)) for job in jobs]
+    prepared = [None if r else prepare(job, ctx, place) for job, r, place in zip(jobs, recordings, places)]
+    if any(p is not None and p.todo for p in prepared) and (remark := backend.check(ctx)):
+        say(remark)
+    for job, recording, place, ready in zip(jobs, recordings, places, prepared):
         if len(jobs) > 1:
             say(f"{job.suite.name}, {job.agent.name}")
-        folder, result = recording(place) if recording else evaluate(job, ctx, place, options["workers"], say)
+        if recording is not None:
+            folder, result = recording(place)
+        else:
+            assert ready is not None
+            folder, result = carry_out(ready, ctx, options["workers"], say)
         evaluations.append({"suite": job.suite.name, "agent": job.agent.name, "folder": str(folder), **result})
     return {"evaluations": evaluations, "comparisons": _comparisons(evaluations)}
+
+
+def _place(out: Path | None, job: Job, jobs: int) -> Path | None:
+    return out if out is None or jobs == 1 else out / f"{job.suite.name}-{job.agent.name}"
 
 
 def _published(job: Job, options: Mapping[str, Any]) -> Callable[[Path | None], tuple[Path, dict[str, Any]]] | None:
@@ -75,14 +83,16 @@ def _published(job: Job, options: Mapping[str, Any]) -> Callable[[Path | None], 
 
 
 def _comparisons(evaluations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Each two agents on a suite, over all tasks and by category."""
     pairs = [(a, b) for a, b in combinations(evaluations, 2) if a["suite"] == b["suite"]]
-    return [
-        {
-            "suite": a["suite"], "first": a["agent"], "second": b["agent"],
-            **compare(*(list(read_jsonl(Path(e["folder"]) / "rows.jsonl")) for e in (a, b))),
-        }
-        for a, b in pairs
-    ]  # fmt: skip
+    found: list[dict[str, Any]] = []
+    for a, b in pairs:
+        first, second = (list(read_jsonl(Path(e["folder"]) / "rows.jsonl")) for e in (a, b))
+        by_category = {c: compare(*([r for r in rows if r["category"] == c] for rows in (first, second)))
+                       for c in a["categories"]}  # fmt: skip
+        names = {"suite": a["suite"], "first": a["agent"], "second": b["agent"]}
+        found.append({**names, **compare(first, second), "categories": by_category})
+    return found
 
 
 def _backend(options: Mapping[str, Any], settings: dict[str, Any]) -> BackendConfig:

@@ -54,6 +54,35 @@ class Job:
         }
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A job with its tasks and its folder, and what has no verdict there yet.
+
+    Example:
+        prepare(Job(AgentBenchMini(), ReactConfig(), ScriptedConfig()), ctx).todo
+    """
+
+    job: Job
+    tasks: Sequence[AgentTask]
+    folder: AgentFolder
+    todo: Sequence[tuple[AgentTask, int]]
+    """Tasks with their trials."""
+
+
+def prepare(job: Job, ctx: BuildContext, out: Path | None = None) -> Prepared:
+    """Read the tasks and the rows so far; nothing is written.
+
+    Raises:
+        UserError: the suite cannot be read, or the folder holds something else.
+    """
+    tasks = job.suite.tasks(ctx)
+    folder = AgentFolder(out, job.settings(tasks))
+    folder.check()
+    done = {(r["task"], r["trial"]) for r in folder.rows() if r["value"] is not None}
+    todo = [(t, trial) for t in tasks for trial in range(job.suite.trials) if (t.id, trial) not in done]
+    return Prepared(job, tasks, folder, todo)
+
+
 def evaluate(
     job: Job, ctx: BuildContext, out: Path | None = None, workers: int = 1, say: Say = lambda text: None
 ) -> tuple[Path, dict[str, Any]]:
@@ -72,16 +101,17 @@ def evaluate(
     Raises:
         UserError: something cannot work; before anything is played.
     """
-    tasks = job.suite.tasks(ctx)
-    folder = AgentFolder(out, job.settings(tasks))
-    folder.check()
-    done = {(r["task"], r["trial"]) for r in folder.rows() if r["value"] is not None}
-    todo = [(t, trial) for t in tasks for trial in range(job.suite.trials) if (t.id, trial) not in done]
-    if todo:
+    return carry_out(prepare(job, ctx, out), ctx, workers, say)
+
+
+def carry_out(prepared: Prepared, ctx: BuildContext, workers: int, say: Say) -> tuple[Path, dict[str, Any]]:
+    """As :func:`evaluate`, of a job that was prepared."""
+    job, tasks, folder = prepared.job, prepared.tasks, prepared.folder
+    if prepared.todo:
         backend = job.backend.make(tasks, ctx)
         try:
             check_form(backend, job.agent.calls, job.agent.name)
-            _play(job, todo, backend, folder, workers, say)
+            _play(job, prepared.todo, backend, folder, workers, say)
         finally:
             backend.close()
     place = {t.id: n for n, t in enumerate(tasks)}
@@ -106,6 +136,7 @@ def _play(
                     say(f"{count} of {len(futures)} tasks, {told - began:.0f} s")
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            getattr(backend, "interrupt", lambda: None)()  # plays under way end with their next request
             print(f"interrupted; the same command goes on with {folder.path}", file=sys.stderr)
             raise
 

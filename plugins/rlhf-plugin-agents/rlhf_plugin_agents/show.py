@@ -9,7 +9,7 @@ import click
 
 from rlhf_core.sdk import table
 
-COLUMNS = ("", "tasks", "right", "95 %", "answer", "process", "calls", "tokens", "USD", "s", "missing")
+COLUMNS = ("", "tasks", "right", "95 %", "answer", "process", "calls", "tokens", "USD", "s", "missing", "stopped by")
 
 
 def show(results: Mapping[str, Any]) -> None:
@@ -17,11 +17,8 @@ def show(results: Mapping[str, Any]) -> None:
     for one in results["evaluations"]:
         click.echo(f"\n{one['suite']}, {one['agent']}")
         parts = {"all": one, **one["categories"], **{f"level {k}": v for k, v in one.get("levels", {}).items()}}
-        table(COLUMNS, [_row(name, part) for name, part in parts.items()])
-        stops = ", ".join(f"{reason} {count}" for reason, count in one["stop_reasons"].items())
-        click.echo(f"stopped by: {stops}")
-        if "pass^k" in one:
-            click.echo("pass^k: " + ", ".join(f"{k}: {_number(v)}" for k, v in one["pass^k"].items()))
+        trials = tuple(f"pass^{k}" for k in one.get("pass^k", ()))
+        table((*COLUMNS, *trials), [_row(name, part) for name, part in parts.items()])
         if recording := one.get("recording"):
             click.echo(
                 f"{recording['same_reward']} of {recording['trajectories']} have the published reward; "
@@ -35,14 +32,17 @@ def show(results: Mapping[str, Any]) -> None:
         click.echo(f"rows and report: {one['folder']}")
     for pair in results["comparisons"]:
         click.echo(f"\n{pair['suite']}, {pair['second']} minus {pair['first']}: {_difference(pair)}")
+        for name, part in pair["categories"].items():
+            click.echo(f"  {name}: {_difference(part)}")
 
 
 def _difference(pair: Mapping[str, Any]) -> str:
     if not pair["tasks"]:
         return "no task that both have a verdict on"
-    d, m, w = pair["difference"], pair["mcnemar"], pair["wilcoxon_p"]
+    d, b, m, w = pair["difference"], pair["bootstrap"], pair["mcnemar"], pair["wilcoxon_p"]
     return (
-        f"{d['value']:+.3f} [{d['low']:+.3f}, {d['high']:+.3f}] on {pair['tasks']} tasks; McNemar {m['lost']} lost, "
+        f"{d['value']:+.3f} [{d['low']:+.3f}, {d['high']:+.3f}], bootstrap [{b['low']:+.3f}, {b['high']:+.3f}], on "
+        f"{pair['tasks']} tasks; McNemar {m['lost']} lost, "
         f"{m['gained']} gained, p {m['p']:.3g}; Wilcoxon p {'-' if w is None else format(w, '.3g')}"
     )
 
@@ -55,6 +55,8 @@ def _row(name: str, part: Mapping[str, Any]) -> list[str]:
         name, str(part["tasks"]), _number(right["value"]), between, _number(part["answer"]["value"]),
         _number(part["process"]), _number(part["calls"], 1), _number(tokens, 0), f"{part['cost_usd']:.4f}",
         _number(part["seconds"], 2), str(part["missing"]),
+        ", ".join(f"{reason} {count}" for reason, count in part["stop_reasons"].items()),
+        *(_number(v) for v in part.get("pass^k", {}).values()),
     ]  # fmt: skip
 
 

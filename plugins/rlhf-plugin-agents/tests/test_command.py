@@ -40,6 +40,7 @@ def test_oracle_by_category_with_statistics(evaluated: Any) -> None:
     assert react["rows"] == 72
     (pair,) = result["comparisons"]
     assert pair["difference"]["value"] == 0
+    assert {c: p["tasks"] for c, p in pair["categories"].items()} == dict.fromkeys(react["categories"], 12)
     assert pair["mcnemar"] == {"lost": 0, "gained": 0, "p": 1.0}
 
 
@@ -47,6 +48,14 @@ def test_chosen_tasks_and_the_wrong_script(evaluated: Any) -> None:
     words = ("--script", "wrong", "--category", "tool_use", "--category", "failure_recovery", "--max-per-category", "3")
     (one,) = evaluated("agentbench_mini", *words)["evaluations"]
     assert (one["tasks"], one["right"]["value"]) == (6, 0.0)
+
+
+def test_several_suites_and_tiers(evaluated: Any) -> None:
+    both = evaluated("agents", "agentbench_mini", "chains", "--backend", "scripted", "--max-per-category", "1")
+    assert [(e["suite"], e["tasks"]) for e in both["evaluations"]] == [("agentbench_mini", 3), ("chains", 4)]
+    assert not both["comparisons"]
+    (one,) = evaluated("chains", "--backend", "scripted", "--tier", "hops_2", "--levels", "2,4")["evaluations"]
+    assert one["tasks"] == 3
 
 
 def test_the_same_command_goes_on_and_plays_missing_tasks_again(evaluated: Any) -> None:
@@ -100,6 +109,13 @@ def test_refused_before_anything_is_played(words: list[str], message: str, rlhf:
     done = rlhf("eval", "agentbench_mini", *words)
     assert done.code == 2
     assert message in done.err
+    assert not list(Path().rglob("rows.jsonl"))
+
+
+def test_a_recording_of_another_version_is_refused(rlhf: Any) -> None:
+    Path("old.jsonl").write_text(json.dumps({"trajectory": {"version": 99}}) + "\n")
+    done = rlhf("eval", "agentbench_mini", "--replay", "old.jsonl")
+    assert (done.code, "a trajectory of version 99 cannot be read" in done.err) == (2, True)
     assert not list(Path().rglob("rows.jsonl"))
 
 

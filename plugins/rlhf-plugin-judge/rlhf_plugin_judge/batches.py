@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import anthropic
 
-from rlhf_core.api import JudgeReply, ScoreStatus
+from rlhf_core.api import ScoreStatus
 from rlhf_plugin_judge.background import together
 from rlhf_plugin_judge.prices import NANO
+from rlhf_plugin_judge.replies import ServiceReply, failed
 from rlhf_plugin_judge.retries import may_have_been_sent, retry_after, wait_before, worth_retrying
 
 if TYPE_CHECKING:
@@ -24,10 +25,10 @@ RETRIES = 8
 """The SDK's own, for what may be repeated without cost: asking how a batch is, and its results."""
 
 
-async def ask_batched(judge: AnthropicJudge, questions: Sequence[Question]) -> dict[str, JudgeReply]:
+async def ask_batched(judge: AnthropicJudge, questions: Sequence[Question]) -> dict[str, ServiceReply]:
     """Digest -> reply. Batches that an earlier process sent and that hold these questions are fetched first."""
     digests = {q.digest for q in questions}
-    replies_by_digest: dict[str, JudgeReply] = {}
+    replies_by_digest: dict[str, ServiceReply] = {}
     for ledger in (judge.ledger, *judge.earlier):
         for row in ledger.open_batches():
             if digests & set(row["digests"]):
@@ -41,7 +42,7 @@ async def ask_batched(judge: AnthropicJudge, questions: Sequence[Question]) -> d
     return replies_by_digest
 
 
-async def send(judge: AnthropicJudge, questions: Sequence[Question]) -> dict[str, JudgeReply]:
+async def send(judge: AnthropicJudge, questions: Sequence[Question]) -> dict[str, ServiceReply]:
     """Send one batch, of as many questions as the cap allows, and wait for it."""
     fits, name = list(questions), None
     while fits and (name := judge.ledger.reserve(sum(q.most for q in fits), f"batch of {len(fits)}")) is None:
@@ -55,7 +56,7 @@ async def send(judge: AnthropicJudge, questions: Sequence[Question]) -> dict[str
     except (anthropic.APIError, ValueError) as error:
         text, spent = judge.say(error), sum(q.most for q in fits)
         judge.ledger.settle(name, spent if may_have_been_sent(error) else 0, note=text[:200])
-        return refused | {q.digest: JudgeReply.failed(ScoreStatus.ERROR, text) for q in fits}
+        return refused | {q.digest: failed(ScoreStatus.ERROR, text) for q in fits}
     judge.ledger.note_batch(batch, name, [q.digest for q in fits])
     judge.counts["batches"] += 1
     return refused | await fetch(judge, judge.ledger, batch, name, [q.digest for q in fits])
@@ -89,37 +90,37 @@ async def create(judge: AnthropicJudge, questions: Sequence[Question]) -> str:
 
 async def fetch(
     judge: AnthropicJudge, ledger: Ledger, batch: str, name: str, digests: Sequence[str]
-) -> dict[str, JudgeReply]:
+) -> dict[str, ServiceReply]:
     """Wait for a batch, keep its answers, and write down in its ledger what it cost; {} if it is gone."""
     client = judge.client.with_options(max_retries=RETRIES)
     try:
         async with asyncio.timeout(judge.config.batch_deadline_s):
             while (await client.messages.batches.retrieve(batch)).processing_status != "ended":
                 await asyncio.sleep(judge.config.batch_poll_s)
-        replies: dict[str, JudgeReply] = {}
+        replies: dict[str, ServiceReply] = {}
         async for entry in await client.messages.batches.results(batch):
             replies[entry.custom_id] = one_result(judge, entry)
     except TimeoutError:
-        late = JudgeReply.failed(ScoreStatus.TIMEOUT, f"batch {batch} has not ended; ask again later to fetch it")
+        late = failed(ScoreStatus.TIMEOUT, f"batch {batch} has not ended; ask again later to fetch it")
         return dict.fromkeys(digests, late)
     except anthropic.NotFoundError:
         ledger.settle(name, ledger.amounts[name], batch=batch, note="gone; counted as spent")
         return {}
     except (anthropic.APIError, ValueError) as error:
-        return {d: JudgeReply.failed(ScoreStatus.ERROR, f"batch {batch}: {judge.say(error)}") for d in digests}
+        return {d: failed(ScoreStatus.ERROR, f"batch {batch}: {judge.say(error)}") for d in digests}
     for digest, reply in replies.items():
         judge.keep(digest, reply)
     spent = round(sum(r.cost_usd for r in replies.values()) * NANO)
     ledger.settle(name, spent, batch=batch, answers=len(replies))
-    missing = JudgeReply.failed(ScoreStatus.MISSING, f"batch {batch} has no result for it")
+    missing = failed(ScoreStatus.MISSING, f"batch {batch} has no result for it")
     return dict.fromkeys(digests, missing) | replies
 
 
-def one_result(judge: AnthropicJudge, entry: Any) -> JudgeReply:
+def one_result(judge: AnthropicJudge, entry: Any) -> ServiceReply:
     """One line of a batch's results."""
     result = entry.result
     if result.type == "succeeded":
-        return judge.reply_of(result.message)
+        return judge.read(result.message)[0]
     if result.type == "errored":
-        return JudgeReply.failed(ScoreStatus.ERROR, judge.say(ValueError(f"in a batch: {result.error.error.message}")))
-    return JudgeReply.failed(ScoreStatus.MISSING, f"the batch's request was {result.type}")
+        return failed(ScoreStatus.ERROR, judge.say(ValueError(f"in a batch: {result.error.error.message}")))
+    return failed(ScoreStatus.MISSING, f"the batch's request was {result.type}")

@@ -70,6 +70,8 @@ def agreement(
     sdk.quiet_libraries()
     judge = config.build(ctx)
     try:
+        if callable(listed := getattr(judge, "listed", None)):
+            listed()  # nobody there, or a key that is refused, is told before the first question
         result = {"judge": name, **pair_agreement(judge, pairs, text, asking)}
     finally:
         if callable(close := getattr(judge, "close", None)):

@@ -42,6 +42,11 @@ class Ledger:
         self.settled: set[str] = set()
         self.batches: dict[str, dict[str, Any]] = {}
         """Message batch -> its row."""
+        self._open: dict[str, set[str]] = {}
+        """Question -> its reservations that nobody has settled."""
+        self._lost: set[str] = set()
+        """Questions with an attempt that ended without an answer and may have been billed."""
+        self._mine: set[str] = set()
         self._seen, self._line, self._lock = 0, 0, threading.Lock()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,6 +65,7 @@ class Ledger:
             if self.total + nano > self.cap:
                 return None
             name = uuid.uuid4().hex
+            self._mine.add(name)
             self._write(file, {"op": "reserve", "id": name, "usd": nano / NANO, "what": purpose})
             return name
 
@@ -67,6 +73,16 @@ class Ledger:
         """Replace a reservation by what was spent; ``facts`` (tokens, what went wrong) are kept with it."""
         with self._locked() as file:
             self._write(file, {"op": "settle", "id": name, "usd": nano / NANO, **facts})
+
+    def unanswered(self, what: str, how: str) -> bool:
+        """Whether an attempt at a question may have been billed without an answer.
+
+        Args:
+            what: the question, as it was reserved for.
+            how: ``kill``: another process, killed or still at it, has it in flight; ``timeout``: it was cut off.
+        """
+        with self._locked():
+            return what in self._lost if how == "timeout" else bool(self._open.get(what, set()) - self._mine)
 
     def note_batch(self, batch: str, name: str, digests: list[str]) -> None:
         """Remember which message batch holds which questions, paid from which reservation."""
@@ -117,12 +133,24 @@ class Ledger:
             self.amounts[name] = amount
             if op == "settle":
                 self.settled.add(name)
+            self._note_question(str(row.get("what", "")), name, op == "settle", amount, "output" in row)
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(
                 "the judge's ledger is damaged: what was spent is not known",
                 where=f"{self.path}, line {self._line}",
                 fix="fix that line, or set judge.ledger to another file",
             ) from error
+
+    def _note_question(self, what: str, name: str, settled: bool, amount: int, answered: bool) -> None:
+        """Remember of a question whether an attempt that costs something is open, or ended without an answer."""
+        if not settled and amount:
+            self._open.setdefault(what, set()).add(name)
+        elif settled:
+            self._open.get(what, set()).discard(name)
+            if answered:
+                self._lost.discard(what)
+            elif amount and what:
+                self._lost.add(what)
 
 
 class Budget:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.api import message_text
 from rlhf_plugin_judge.answers import digest
 from rlhf_plugin_judge.prices import most, most_tokens
+from rlhf_plugin_judge.replies import ToolRequest
 from rlhf_plugin_judge.texts import clean
+from rlhf_plugin_judge.tool_blocks import TOOLS_ADD, definitions, turns_of
 
 if TYPE_CHECKING:
     from rlhf_core.api import JudgeRequest
@@ -27,6 +30,8 @@ class Question:
     """Nano-dollars."""
     too_long: bool = False
     """Its price is not known: longer prompts may cost more."""
+    tools: bool = False
+    """Calls of tools are an answer, too."""
 
     @property
     def batch_params(self) -> dict[str, Any]:
@@ -38,13 +43,12 @@ def question_of(request: JudgeRequest, config: AnthropicConfig) -> Question:
     """Write a request down for the service; system turns join the system text."""
     system_texts = [request.system, *(message_text(m) for m in request.messages if m["role"] == "system")]
     system = "\n\n".join(clean(text) for text in system_texts if text)
-    turns = [
-        {"role": "assistant" if m["role"] == "assistant" else "user", "content": clean(message_text(m))}
-        for m in request.messages
-        if m["role"] != "system"
-    ]
+    calling = isinstance(request, ToolRequest)
+    turns = turns_of(request.messages) if calling else texts_of(request)
     temperature = request.temperature if config.takes_temperature else None
     params: dict[str, Any] = {"model": config.model, "max_tokens": request.max_tokens, "messages": turns}
+    if calling:
+        params |= definitions(request.tools, request.messages)
     name = digest(
         {**params, "system": system, "temperature": temperature, "seed": request.seed, "service": config.address}
     )
@@ -52,7 +56,18 @@ def question_of(request: JudgeRequest, config: AnthropicConfig) -> Question:
         block: dict[str, Any] = {"type": "text", "text": system}
         params["system"] = [{**block, "cache_control": {"type": "ephemeral"}} if config.prompt_caching else block]
     share = config.batch_price if config.batches else 1.0
-    texts = [system, *(t["content"] for t in turns)]
+    texts = [system, *(t["content"] if isinstance(t["content"], str) else json.dumps(t["content"]) for t in turns)]
+    if "tools" in params:
+        texts += [json.dumps(params["tools"]), " " * TOOLS_ADD]
     limit, longest = most(config.price, texts, request.max_tokens, share), config.price.longest
     too_long = longest is not None and most_tokens(texts) > longest
-    return Question(name, params, temperature, limit, too_long)
+    return Question(name, params, temperature, limit, too_long, calling)
+
+
+def texts_of(request: JudgeRequest) -> list[dict[str, Any]]:
+    """The turns as texts."""
+    return [
+        {"role": "assistant" if m["role"] == "assistant" else "user", "content": clean(message_text(m))}
+        for m in request.messages
+        if m["role"] != "system"
+    ]

@@ -1,4 +1,7 @@
-"""When an attempt is made again, how long after, and whether it may have cost something."""
+"""When an attempt is made again, how long after, and whether it may have cost something.
+
+The client libraries of both services are generated from one template: their errors have the same names.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +10,34 @@ from email.utils import parsedate_to_datetime
 from time import time
 from typing import Any
 
-import anthropic
-
 GAVE_UP = "given up after {} attempts; last: {}"
 
 
 def worth_retrying(error: Exception) -> bool:
     """408, 409, 429, 5xx, broken connections, timeouts, and answers that cannot be read; not what stays refused."""
-    if isinstance(error, anthropic.APIStatusError):
-        return error.status_code in (408, 409, 429) or error.status_code >= 500
-    return isinstance(
-        error, (anthropic.APIConnectionError, anthropic.APIResponseValidationError, TimeoutError, ValueError)
-    )
+    if is_a(error, "APIStatusError"):
+        status = int(getattr(error, "status_code", 0))
+        return (status in (408, 409, 429) or status >= 500) and getattr(error, "code", None) != "insufficient_quota"
+    broken = is_a(error, "APIConnectionError") or is_a(error, "APIResponseValidationError")
+    return broken or isinstance(error, (TimeoutError, ValueError))
 
 
 def may_have_been_sent(error: Exception) -> bool:
     """Whether an attempt that failed may be billed: not what the service refused, nor what never reached it."""
-    if isinstance(error, anthropic.APIStatusError):
+    if is_a(error, "APIStatusError"):
         return False
     cause = type(error.__cause__).__name__
-    return not (isinstance(error, anthropic.APIConnectionError) and cause in ("ConnectError", "ConnectTimeout"))
+    return not (is_a(error, "APIConnectionError") and cause in ("ConnectError", "ConnectTimeout"))
+
+
+def is_a(error: Exception, name: str) -> bool:
+    """Whether an error is of the client library's class of that name."""
+    return any(c.__name__ == name for c in type(error).__mro__)
+
+
+def timed_out(error: Exception) -> bool:
+    """Whether the attempt's time was over."""
+    return isinstance(error, TimeoutError) or is_a(error, "APITimeoutError")
 
 
 def retry_after(error: Exception) -> float | None:

@@ -1,10 +1,12 @@
-"""A service on this machine that speaks the Messages API and its batches, with faults: for tests and rehearsals.
+"""A service on this machine with faults, for tests and rehearsals: the Messages API, its batches, chat completions.
 
     python -m rlhf_plugin_judge.stand_in --port 8123 --fault 429=0.1 --fault hang=0.01
     ANTHROPIC_API_KEY=any rlhf reward score --reward judge --set judge.base_url=http://127.0.0.1:8123 ...
+    rlhf eval agentbench_mini --backend openai --model any --set backend.base_url=http://127.0.0.1:8123/v1
 
-It answers any question with the same grade, verdict and winner, and counts what it would have billed: also for answers
-that it never delivered, which is the worst that a service can do.
+It answers any question with the same grade, verdict and winner (``--calls 2`` calls the first tool that is offered
+twice before), refuses conversations whose calls and results do not match, and counts what it would have billed: also
+for answers that it never delivered, which is the worst that a service can do.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ import argparse
 import hashlib
 import json
 import random
+import select
+import socket
 import threading
 import time
 from collections import Counter
@@ -22,9 +26,20 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from rlhf_plugin_judge.prices import Price, Tokens, cost
+from rlhf_plugin_judge.stand_in_tools import (
+    Wrote,
+    blocks_of,
+    calls_first,
+    completion,
+    error_body,
+    fault_of_chat,
+    fault_of_messages,
+    listed,
+    name_of,
+)
 
-Answer = Callable[[Mapping[str, Any]], str]
-FAULTS = ("429", "500", "529", "malformed", "prose", "hang", "drop")
+Answer = Callable[[Mapping[str, Any]], str | Wrote]
+FAULTS = ("429", "500", "529", "full", "malformed", "prose", "hang", "drop")
 PLAIN = '{"why": "as ever", "grade": 7, "verdict": true, "better": "tie"}'
 ERRORS = {"429": "rate_limit_error", "500": "api_error", "529": "overloaded_error"}
 
@@ -48,6 +63,8 @@ class Service:
         latency_s: before every answer.
         hang_s: a hanging request is held so long, then dropped.
         polls: how often a batch is asked for before it has ended.
+        models: what it lists.
+        tools: False refuses requests that offer tools.
     """
 
     answer: Answer = lambda body: PLAIN
@@ -58,6 +75,10 @@ class Service:
     latency_s: float = 0.0
     hang_s: float = 30.0
     polls: int = 1
+    models: Sequence[str] = ()
+    """What it lists."""
+    tools: bool = True
+    """False refuses requests that offer tools."""
     seen: Counter[str] = field(default_factory=Counter)
     """Arrivals, faults by name, answers, batches; ``billed_nano`` is the meter."""
     bodies: list[dict[str, Any]] = field(default_factory=list)
@@ -66,6 +87,8 @@ class Service:
     """Question -> how often it came."""
     answered: Counter[str] = field(default_factory=Counter)
     """Question -> how often an answer was delivered."""
+    billed: Counter[str] = field(default_factory=Counter)
+    """Question -> how often it was billed, delivered or not."""
     batches: dict[str, dict[str, Any]] = field(default_factory=dict)
     most_open: int = 0
     """Most requests held at once."""
@@ -75,7 +98,7 @@ class Service:
 
     def draw(self, body: Mapping[str, Any]) -> tuple[str, str]:
         """(Question, fault or ""), counted."""
-        name = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
+        name = name_of(body)
         with self._lock:
             self.arrivals[name] += 1
             dice = random.Random(f"{self.seed}/{name}/{self.arrivals[name]}").random()
@@ -87,11 +110,14 @@ class Service:
                 dice -= share
         return name, ""
 
-    def message(self, body: Mapping[str, Any], text: str, share: float = 1.0) -> dict[str, Any]:
-        """An answer as the API writes it, billed."""
+    def message(self, body: Mapping[str, Any], said: str | Wrote, share: float = 1.0) -> dict[str, Any]:
+        """An answer as the Messages API writes it, billed."""
+        wrote = said if isinstance(said, Wrote) else Wrote(said)
+        text = wrote.text + "".join(json.dumps([n, dict(a)]) for n, a in wrote.calls)
         system = "".join(b["text"] for b in body.get("system", []))
         cached = any("cache_control" in b for b in body.get("system", []))
         input_tokens = sum(len(str(m["content"])) for m in body["messages"]) // 4 + 10
+        input_tokens += len(json.dumps(body["tools"])) // 4 if body.get("tools") else 0
         with self._lock:
             cache_hit = cached and system in self._systems
             self._systems |= {system} if cached else set()
@@ -102,8 +128,7 @@ class Service:
                 size if cached and not cache_hit else 0,
                 size if cache_hit else 0,
             )
-            self.seen["billed_nano"] += cost(self.price, tokens, share)
-            self.seen["answers"] += 1
+            self._bill(body, tokens, share)
         usage = {
             "input_tokens": tokens.input,
             "output_tokens": tokens.output,
@@ -115,11 +140,27 @@ class Service:
             "type": "message",
             "role": "assistant",
             "model": body["model"],
-            "content": [{"type": "text", "text": text}] if text else [],
-            "stop_reason": "end_turn",
+            "content": blocks_of(wrote, self.seen["answers"]),
+            "stop_reason": "tool_use" if wrote.calls else "end_turn",
             "stop_sequence": None,
             "usage": usage,
         }
+
+    def completion(self, body: Mapping[str, Any], said: str | Wrote) -> dict[str, Any]:
+        """An answer as a chat completion, billed."""
+        wrote = said if isinstance(said, Wrote) else Wrote(said)
+        text = wrote.text + "".join(json.dumps([n, dict(a)]) for n, a in wrote.calls)
+        size = len(json.dumps([body["messages"], body.get("tools") or ()])) // 4 + 10
+        limit = body.get("max_tokens") or body.get("max_completion_tokens") or 10**6
+        tokens = Tokens(size, min(limit, len(text) // 4 + 1))
+        with self._lock:
+            self._bill(body, tokens)
+            return completion(body, wrote, self.seen["answers"], (tokens.input, tokens.output))
+
+    def _bill(self, body: Mapping[str, Any], tokens: Tokens, share: float = 1.0) -> None:
+        self.seen["billed_nano"] += cost(self.price, tokens, share)
+        self.seen["answers"] += 1
+        self.billed[name_of(body)] += 1
 
     def entered(self, step: int) -> None:
         """A request came (1) or went (-1)."""
@@ -141,7 +182,7 @@ class Handler(BaseHTTPRequestHandler):
         try:
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
             service.headers.append({k.lower(): v for k, v in self.headers.items()})
-            if not self.headers.get("x-api-key") and not self.headers.get("authorization"):
+            if not self.has_key():
                 self.error(401, "authentication_error", "a key is required")
             elif self.path == "/v1/messages/batches":
                 self.new_batch(body)
@@ -150,17 +191,31 @@ class Handler(BaseHTTPRequestHandler):
         finally:
             service.entered(-1)
 
+    def has_key(self) -> bool:
+        """Whether the request names a key, any key."""
+        return bool(self.headers.get("x-api-key") or self.headers.get("authorization"))
+
+    @property
+    def chat(self) -> bool:
+        """Whether chat completions are spoken."""
+        return self.path.endswith("/chat/completions")
+
     def new_message(self, body: dict[str, Any]) -> None:
         """Answer, or do worse."""
         service = self.server.service
         service.bodies.append(body)
-        if any(not m["content"] for m in body["messages"]):
-            return self.error(400, "invalid_request_error", "messages: text content blocks must be non-empty")
+        if body.get("tools") and not service.tools:
+            return self.error(400, "invalid_request_error", f"{body['model']} does not support tools")
+        if refused := fault_of_chat(body) if self.chat else fault_of_messages(body):
+            return self.error(400, "invalid_request_error", refused)
         name, fault = service.draw(body)
         time.sleep(service.latency_s)
         if fault in ERRORS:
             return self.error(int(fault), ERRORS[fault], f"a fault was asked for ({fault})")
-        message = service.message(body, "I would rather not say." if fault == "prose" else service.answer(body))
+        if fault == "full":
+            return self.error(400, "invalid_request_error", "prompt is too long: 200001 tokens > 200000 maximum")
+        said = "I would rather not say." if fault == "prose" else service.answer(body)
+        message = service.completion(body, said) if self.chat else service.message(body, said)
         if self.deliver(message, fault):
             with service._lock:
                 service.answered[name] += 1
@@ -185,20 +240,35 @@ class Handler(BaseHTTPRequestHandler):
             self.server.closing.wait(self.server.service.hang_s if fault == "hang" else 0)
             self.close_connection = True
             return False
+        if self.is_alone():
+            return False
         text = json.dumps(message)
         broken = fault == "malformed"
         return self.send(200, text[: len(text) // 2] if broken else text) and not broken
 
+    def is_alone(self) -> bool:
+        """Whether the client has gone away, as a killed process does."""
+        try:
+            readable = select.select([self.connection], [], [], 0)[0]
+            return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
+        except OSError:
+            return True
+
     def do_GET(self) -> None:
-        """How a batch is, or its results."""
+        """What it counts, its models, how a batch is, or its results."""
         service, parts = self.server.service, self.path.strip("/").split("/")
         if self.path == "/seen":
             batch = {
                 **service.seen,
                 "most_open": service.most_open,
                 "answered_twice": sum(n > 1 for n in service.answered.values()),
+                "billed_twice": sum(n > 1 for n in service.billed.values()),
             }
             self.send(200, json.dumps(batch))
+        elif not self.has_key():
+            self.error(401, "authentication_error", "a key is required")
+        elif self.path.partition("?")[0] == "/v1/models":
+            self.send(200, json.dumps(listed(service.models)))
         elif len(parts) < 4 or parts[3] not in service.batches:
             self.error(404, "not_found_error", f"no {self.path}")
         elif len(parts) == 5:
@@ -248,7 +318,7 @@ class Handler(BaseHTTPRequestHandler):
         """An error as the API writes it."""
         after = self.server.service.retry_after
         more = {"retry-after": str(after)} if status == 429 and after is not None else {}
-        self.send(status, json.dumps({"type": "error", "error": {"type": kind, "message": text}}), headers=more)
+        self.send(status, error_body(self.chat, status, kind, text), headers=more)
 
     def send(
         self, status: int, text: str, kind: str = "application/json", headers: Mapping[str, str] | None = None
@@ -308,12 +378,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--fault", action="append", default=[], metavar="NAME=SHARE", help=", ".join(FAULTS))
     parser.add_argument("--latency", type=float, default=0.0, metavar="SECONDS")
     parser.add_argument("--text", default=PLAIN, help="the answer to everything")
+    parser.add_argument("--calls", type=int, default=0, metavar="N", help="calls of the first tool before the answer")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)
     faults = {name: float(share) for name, _, share in (f.partition("=") for f in args.fault)}
     if unknown := set(faults) - set(FAULTS):
         parser.error(f"no fault {', '.join(sorted(unknown))}; there are {', '.join(FAULTS)}")
-    service = Service(lambda body: args.text, faults, args.seed, latency_s=args.latency)
+    service = Service(calls_first(args.calls, args.text), faults, args.seed, latency_s=args.latency)
     with StandIn(service, args.port) as server:
         print(f"{server.url}, what it counts: {server.url}/seen", flush=True)
         try:

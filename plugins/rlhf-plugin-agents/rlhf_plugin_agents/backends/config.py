@@ -23,6 +23,17 @@ class BackendConfig(Config):
         """What decides its replies, for the settings of an evaluation."""
         return self.model_dump(mode="json")
 
+    def check(self, ctx: BuildContext) -> str:
+        """Refuse what can only fail, before the first task of any suite is played.
+
+        Returns:
+            What a user should know, or "".
+
+        Raises:
+            UserError: it cannot work.
+        """
+        return ""
+
     def make(self, tasks: Sequence[AgentTask], ctx: BuildContext) -> Backend:
         """The backend, for these tasks.
 
@@ -106,7 +117,24 @@ class NativeConfig(BackendConfig):
 
 
 BACKENDS: dict[str, type[BackendConfig]] = {"scripted": ScriptedConfig, "replay": ReplayConfig, "native": NativeConfig}
-"""Name -> settings."""
+"""Name -> settings, of those that cost nothing."""
+PAID = {"anthropic": "AnthropicBackendConfig", "openai": "OpenAIBackendConfig"}
+"""Name -> settings in ``backends.paid_config``."""
+
+
+def known_backend(name: str) -> type[BackendConfig]:
+    """The settings' class of a backend.
+
+    Raises:
+        ConfigError: there is no such backend.
+    """
+    if name in PAID:
+        from rlhf_plugin_agents.backends import paid_config
+
+        return getattr(paid_config, PAID[name])
+    if name not in BACKENDS:
+        raise ConfigError(f"there is no backend '{name}'", fix=f"one of {', '.join((*BACKENDS, *PAID))}")
+    return BACKENDS[name]
 
 
 def backend_of(name: str, settings: dict[str, Any]) -> BackendConfig:
@@ -119,12 +147,11 @@ def backend_of(name: str, settings: dict[str, Any]) -> BackendConfig:
 
     from rlhf_core.sdk import explain_invalid
 
-    if name not in BACKENDS:
-        raise ConfigError(f"there is no backend '{name}'", fix=f"one of {', '.join(BACKENDS)}")
+    kind = known_backend(name)
     try:
-        return BACKENDS[name].model_validate({**settings, "name": name})
+        return kind.model_validate({**settings, "name": name})
     except ValidationError as error:
-        raise explain_invalid(error, BACKENDS[name], where=f"backend '{name}'") from error
+        raise explain_invalid(error, kind, where=f"backend '{name}'") from error
 
 
 def check_form(backend: Backend, form: str, agent: str) -> None:

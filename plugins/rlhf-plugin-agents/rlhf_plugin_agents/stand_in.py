@@ -1,0 +1,118 @@
+"""A service whose model is the oracle of a suite: rehearses a paid evaluation on this machine, faults included.
+
+    python -m rlhf_plugin_agents.stand_in agentbench_mini --port 8123 --fault 429=0.1 --fault hang=0.01
+    rlhf eval agentbench_mini --backend openai --model oracle --set backend.base_url=http://127.0.0.1:8123/v1
+
+It speaks the Messages API and chat completions as the judge plugin's stand-in does, and counts what it would have
+billed (``/seen``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rlhf_core.api import tool_spec
+from rlhf_plugin_agents.agents.multi_agent import KNOWN, SUBTASK
+from rlhf_plugin_agents.agents.plans import PLAN_RULES
+from rlhf_plugin_agents.backends.base import ModelRequest
+from rlhf_plugin_agents.suites.task import AgentTask
+from rlhf_plugin_judge.stand_in import FAULTS, Service, StandIn
+from rlhf_plugin_judge.stand_in_tools import Wrote
+
+Body = Mapping[str, Any]
+ROLES = (("State the one fact", "extractor"), ("Merge the new fact", "summarizer"))
+FINAL_ASKED = ("Now answer the first question", KNOWN)
+
+
+def oracle(tasks: Sequence[AgentTask]) -> Callable[[Body], Wrote]:
+    """What answers a request body as the tasks' oracle would; it finds the task by its first turn."""
+    scripts = {str(t.messages[-1]["content"]): t.scripts["oracle"] for t in tasks if "oracle" in t.scripts}
+
+    def answer(body: Body) -> Wrote:
+        messages = flat(body)
+        request = ModelRequest(messages, _offered(body), "native" if body.get("tools") else "none", role_of(messages))
+        if request.role == "executor":
+            return _executed(request)
+        asked = [str(m["content"]) for m in messages if m["role"] == "user"]
+        script = next((scripts[text] for text in asked if text in scripts), None)
+        script = script or (next(iter(scripts.values())) if request.role in dict(ROLES).values() else None)
+        if script is None:
+            return Wrote("I do not know this task.")
+        said = script(request)
+        calls = [(c["function"]["name"], c["function"]["arguments"]) for c in said.get("tool_calls") or ()]
+        return Wrote(str(said.get("content") or ""), calls)
+
+    return answer
+
+
+def flat(body: Body) -> list[dict[str, Any]]:
+    """The turns of either form as messages with one text each; results of tools have the role ``tool``."""
+    system = body.get("system") or ()
+    messages = [{"role": "system", "content": block["text"]} for block in system]
+    for m in body["messages"]:
+        if isinstance(m["content"], list):
+            for block in m["content"]:
+                if block["type"] == "text":
+                    messages.append({"role": m["role"], "content": block["text"]})
+                elif block["type"] == "tool_result":
+                    messages.append({"role": "tool", "content": block["content"]})
+        else:
+            messages.append({"role": m["role"], "content": m["content"] or ""})
+    return messages
+
+
+def role_of(messages: Sequence[Mapping[str, Any]]) -> str:
+    """Which part of an agent asks."""
+    system, last = (str(messages[i]["content"]) for i in (0, -1))
+    named = next((role for words, role in ROLES if system.startswith(words)), None)
+    if named:
+        return named
+    if last.startswith(FINAL_ASKED):
+        return "synthesizer"
+    if last.startswith(f"{SUBTASK} "):
+        return "executor"
+    plans = PLAN_RULES[:30] in system and messages[-1]["role"] == "user" and not last.startswith("Carry out step")
+    return "planner" if plans else "agent"
+
+
+def _executed(request: ModelRequest) -> Wrote:
+    """The call whose arguments the sub-task holds, as the oracle's plan put them there."""
+    text = str(request.messages[-1]["content"]).partition(": ")[2]
+    arguments, _ = json.JSONDecoder().raw_decode(text)
+    return Wrote("", [(request.tools[0]["function"]["name"], arguments)])
+
+
+def _offered(body: Body) -> tuple[Any, ...]:
+    functions = [t.get("function") or t for t in body.get("tools") or ()]
+    return tuple(tool_spec(f["name"], str(f.get("description") or "")) for f in functions)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Serve until interrupted."""
+    from rlhf_core.sdk import component_of, context_of, open_registry
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("suite", nargs="?", default="agentbench_mini")
+    parser.add_argument("--port", type=int, default=8123)
+    parser.add_argument("--fault", action="append", default=[], metavar="NAME=SHARE", help=", ".join(FAULTS))
+    parser.add_argument("--latency", type=float, default=0.0, metavar="SECONDS")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args(argv)
+    ctx = context_of(open_registry())
+    suite: Any = component_of(ctx.registry, "benchmark", args.suite)
+    faults = {name: float(share) for name, _, share in (f.partition("=") for f in args.fault)}
+    service = Service(oracle(suite.tasks(ctx)), faults, args.seed, latency_s=args.latency, models=("oracle",))
+    with StandIn(service, args.port) as server:
+        print(f"{server.url}, what it counts: {server.url}/seen", flush=True)
+        try:
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            print(json.dumps(dict(service.seen)))
+
+
+if __name__ == "__main__":
+    main()

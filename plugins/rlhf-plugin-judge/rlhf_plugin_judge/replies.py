@@ -1,0 +1,63 @@
+"""What a service wrote: a judge's reply that may hold calls of tools; and a request that offers tools."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlhf_core.api import JudgeReply, JudgeRequest, ScoreStatus, Tool
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRequest(JudgeRequest):
+    """A turn of a conversation whose assistant may call tools; its turns hold calls and results as this toolkit's do.
+
+    Example:
+        ToolRequest("task/1", ({"role": "user", "content": "2 + 2?"},), tools=(tool_spec("add", a="number"),))
+    """
+
+    tools: Sequence[Tool] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceReply(JudgeReply):
+    """A reply with what a service says besides its text."""
+
+    calls: Sequence[Mapping[str, str]] = ()
+    """``{"id", "name", "arguments"}``; arguments as the JSON text that came."""
+    stopped: str = ""
+    """Why the model stopped, in the service's word."""
+    paid_usd: float = 0.0
+    """What the answer cost when it was paid for; kept answers, which cost nothing now, too."""
+
+
+def kept_row(reply: ServiceReply, model: str, at: float) -> dict[str, Any]:
+    """A reply as it is kept."""
+    row: dict[str, Any] = {
+        "text": reply.text,
+        "model": model,
+        "input_tokens": reply.input_tokens,
+        "output_tokens": reply.output_tokens,
+        "cost_usd": reply.cost_usd,
+        "at": round(at, 3),
+    }
+    return row | ({"calls": [dict(c) for c in reply.calls], "stopped": reply.stopped} if reply.stopped else {})
+
+
+def kept_reply(row: Mapping[str, Any]) -> ServiceReply:
+    """A kept answer; it costs nothing now."""
+    return ServiceReply(
+        row["text"],
+        input_tokens=int(row.get("input_tokens", 0)),
+        output_tokens=int(row.get("output_tokens", 0)),
+        cached=True,
+        calls=tuple(row.get("calls", ())),
+        stopped=str(row.get("stopped", "")),
+        paid_usd=float(row.get("cost_usd", 0.0)),
+    )
+
+
+def failed(status: ScoreStatus, detail: str) -> ServiceReply:
+    """No answer."""
+    return ServiceReply(None, status, detail)
