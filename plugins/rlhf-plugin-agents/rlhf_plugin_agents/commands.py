@@ -13,6 +13,7 @@ from rlhf_plugin_agents.backends.config import BackendConfig, backend_of
 from rlhf_plugin_agents.compare import compare
 from rlhf_plugin_agents.folder import AgentFolder
 from rlhf_plugin_agents.harness import Job, Say, carry_out, prepare
+from rlhf_plugin_agents.page import write_page
 from rlhf_plugin_agents.report import report
 from rlhf_plugin_agents.suites.config import AgentSuiteConfig
 
@@ -77,6 +78,7 @@ def _published(job: Job, options: Mapping[str, Any]) -> Callable[[Path | None], 
             "examples": [{"task": r["task"], **d} for r in rows for d in r["differing"]][:10],
         }
         write_json(folder.path / "report.json", result)
+        write_page(folder.path, folder.settings, result, rows)
         return folder.path, result
 
     return judge

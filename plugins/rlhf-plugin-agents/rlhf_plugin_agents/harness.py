@@ -19,6 +19,7 @@ from rlhf_plugin_agents.agents.config import AgentConfig
 from rlhf_plugin_agents.backends.base import Backend
 from rlhf_plugin_agents.backends.config import BackendConfig, check_form
 from rlhf_plugin_agents.folder import AgentFolder
+from rlhf_plugin_agents.page import write_page
 from rlhf_plugin_agents.report import report
 from rlhf_plugin_agents.suites.config import AgentSuiteConfig
 from rlhf_plugin_agents.suites.task import AgentTask
@@ -115,8 +116,10 @@ def carry_out(prepared: Prepared, ctx: BuildContext, workers: int, say: Say) -> 
         finally:
             backend.close()
     place = {t.id: n for n, t in enumerate(tasks)}
-    result = report(sorted(folder.rows(), key=lambda r: (place[r["task"]], r["trial"])), job.suite.trials)
+    rows = sorted(folder.rows(), key=lambda r: (place[r["task"]], r["trial"]))
+    result = report(rows, job.suite.trials)
     write_json(folder.path / "report.json", result)
+    write_page(folder.path, folder.settings, result, rows)
     return folder.path, result
 
 

@@ -29,7 +29,7 @@ def show(results: Mapping[str, Any]) -> None:
                 click.echo(f"  {place}: {d['recorded']!r:.60} then, {d['result']!r:.60} now")
         if one["missing"]:
             click.echo(f"{one['missing']} without a verdict: the same command plays them again")
-        click.echo(f"rows and report: {one['folder']}")
+        click.echo(f"rows, report and transcripts (report.html): {one['folder']}")
     for pair in results["comparisons"]:
         click.echo(f"\n{pair['suite']}, {pair['second']} minus {pair['first']}: {_difference(pair)}")
         for name, part in pair["categories"].items():
