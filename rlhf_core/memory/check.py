@@ -11,7 +11,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.errors import ConfigError, RlhfError
+from rlhf_core.errors import ConfigError, ModelError
 from rlhf_core.launch.memory import readable
 
 if TYPE_CHECKING:
@@ -45,11 +45,12 @@ def check_memory(ctx: BuildContext, *, force: bool) -> None:
     device, capacity = device_of(ctx.config)
     limit = capacity // (ctx.world_size if device == "cpu" else 1)
     try:
-        _look(ctx, limit, on_cpu=device == "cpu", force=force)
-    except RlhfError:
-        raise
+        refusal = _refusal(ctx, limit, on_cpu=device == "cpu", force=force)
     except Exception as error:  # a plan is a help: a model that cannot be rehearsed may still train
         log.info("the memory of this run could not be planned: %s: %s", type(error).__name__, error)
+        return
+    if refusal is not None:
+        raise refusal
 
 
 def surely_fits(ctx: BuildContext, limit: int) -> bool:
@@ -69,7 +70,7 @@ def _activations(run: Any) -> int:
     from rlhf_core.models.sources import resolve_model
 
     file = Path(resolve_model(run.model.path).place) / "config.json"
-    shape = json.loads(file.read_text()) if file.is_file() else {}
+    shape: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
     layers, hidden, context = (int(shape.get(a) or shape.get(b) or c) for a, b, c in _SIZES)
     vocab, trainer = int(shape.get("vocab_size") or 256_000), run.trainer
     length, sequences = int(getattr(trainer, "max_length", context)), 2 * int(getattr(trainer, "micro_batch_size", 8))
@@ -91,7 +92,10 @@ def _file_bytes(path: str) -> int | None:
     """Of a local model's weights; None where they are not here. A quantised file is counted as float32."""
     from rlhf_core.models.sources import resolve_model
 
-    source = resolve_model(path)
+    try:
+        source = resolve_model(path)
+    except ModelError:  # a component's path need not be a model's
+        return None
     if not source.local:
         return None
     place = Path(source.place)
@@ -122,7 +126,8 @@ def _has_gpu(run: Any) -> bool:
     return "torch" in sys.modules and torch.cuda.is_available()
 
 
-def _look(ctx: BuildContext, limit: int, *, on_cpu: bool, force: bool) -> None:
+def _refusal(ctx: BuildContext, limit: int, *, on_cpu: bool, force: bool) -> ConfigError | None:
+    """The error for a run that cannot fit; one that may not fit is warned of."""
     from rlhf_core.memory.advice import cheapest
     from rlhf_core.memory.footprint import footprint
     from rlhf_core.memory.plan import Placement, plan_for
@@ -135,17 +140,17 @@ def _look(ctx: BuildContext, limit: int, *, on_cpu: bool, force: bool) -> None:
     plan = replan(ctx.config)
     where = "main memory are free" if on_cpu else "the device's memory are free"
     if plan.peak <= limit:
-        return
+        return None
     certain = certain_bytes(plan)
     if certain <= limit or force:
         log.warning(
             "this run may need %s (%s), and %s of %s; rlhf memory plan says for what",
             *(readable(plan.peak), plan.peak_phase, readable(limit), where),
         )
-        return
+        return None
     advice = cheapest(ctx.config, limit, replan)
     settings = " ".join(f"--set {change.setting}" for change in advice.changes)
-    raise ConfigError(
+    return ConfigError(
         f"this run cannot fit: it holds {readable(certain)} before any activation; {readable(limit)} of {where}",
         why=", ".join(f"{name} {readable(size)}" for name, size in plan.phases["update"].parts.items()),
         fix=(

@@ -132,6 +132,8 @@ def plan_for(found: Footprint, place: Placement, *, on_cpu: bool) -> MemoryPlan:
     if of.gathers:
         layer, root = model.layer / place.tensor, model.root / place.tensor
         in_update |= {"gathered units": 2.0 * layer, "root group": root, "communication": 2.0 * layer}
+    elif place.strategy == "ddp" and place.ranks > 1 and found.sizes.micro_batches > 1:
+        in_update["communication"] = trained  # gradients lie beside the buckets until the last micro-batch
     elif place.strategy in ("zero1", "zero2") and place.ranks > 1:
         in_update["communication"] = min(trained, 4.0 * BUCKET)
     in_step = {} if on_cpu else {"optimizer temporaries": trained * of.moments}

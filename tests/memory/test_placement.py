@@ -48,6 +48,8 @@ def test_one_process_holds_everything() -> None:
 def test_gradients_stay_in_the_buckets_of_ddp() -> None:
     assert "gradients" not in phases(Placement("single"))["rollout"]
     assert phases(Placement("ddp", 4))["rollout"]["gradients"] == 80 * MB
+    update = phases(Placement("ddp", 4), on_cpu=True)["update"]  # of several micro-batches: beside the buckets
+    assert (update["gradients"], update["communication"]) == (80 * MB, 80 * MB)
 
 
 def test_fsdp_shards_and_gathers_layers_and_root_group() -> None:

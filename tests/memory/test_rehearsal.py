@@ -9,7 +9,7 @@ import torch
 
 from rlhf_core.cli.options import open_plugins, resolve_options
 from rlhf_core.context import BuildContext
-from rlhf_core.errors import ConfigError
+from rlhf_core.errors import ConfigError, ModelError
 from rlhf_core.memory import footprint as footprint_module
 from rlhf_core.memory.check import check_memory, surely_fits
 from rlhf_core.memory.footprint import footprint
@@ -115,3 +115,12 @@ def test_recipes_of_the_pocket_model_are_let_through_without_a_plan(algo: str) -
         {} if algo in ("sft", "dpo", "reward_model") else {"reward": "exact", "dataset": "pocket/arithmetic"}
     )
     assert surely_fits(context(algo, **names), 6 << 30)
+
+
+def test_what_cannot_be_planned_is_let_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*args: Any, **kwargs: Any) -> Any:
+        raise ModelError("no rehearsal of this model")
+
+    monkeypatch.setattr("rlhf_core.memory.amounts.available_ram", lambda: 1 << 20)
+    monkeypatch.setattr("rlhf_core.memory.footprint.footprint", fails)
+    check_memory(context("sft", *SMALL), force=False)
