@@ -95,7 +95,7 @@ def trl_gradient(
         "advantages": torch.tensor(advantages),
         "num_items_in_batch": torch.tensor(sum(map(sum, masks))),
     }
-    trainer.current_gradient_accumulation_steps = 1
+    trainer.current_gradient_accumulation_steps = trainer.args.steps_per_generation  # the episodes are one window
     model = trainer.model.train()
     loss = trainer._compute_loss(model, inputs)
     loss.backward()
