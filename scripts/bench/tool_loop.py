@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import statistics
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -185,7 +187,8 @@ def measure(case: str, model: Path | str, runs: int, threads: int = THREADS) -> 
     """Compare the numbers, then the time."""
     with tempfile.TemporaryDirectory() as folder:
         prepared = with_template(as_folder(model), Path(folder) / "model")
-        numbers = same_numbers(CASES[case], prepared)
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as apart:  # its memory goes with it
+            numbers = apart.submit(same_numbers, CASES[case], prepared).result()
         timed = in_turns(case, prepared, Path(folder), runs, threads)
     return {
         "work": CASES[case].what,
