@@ -53,7 +53,8 @@ class GrpoConfig(OnlineTrainerConfig):
                 "micro_batch_size": 64,
                 "eval_every": 10,
                 "eval_samples": 200,
-                "optimizer": {"learning_rate": 5e-4, "warmup_steps": 2},
+                "optimizer": {"learning_rate": 3e-4, "warmup_steps": 2},
+                "kl": {"coefficient": 0.05},
             }
         },
     }
