@@ -82,11 +82,11 @@ def trained(arm: str, seed: int, folder: Path, jobs: int, settings: list[str]) -
     return folder / f"{arm}-{seed}"
 
 
-def listened(folder: Path, name: str, model: str, jobs: int) -> dict[str, Scores]:
+def listened(folder: Path, name: str, model: str, jobs: int, count: int) -> dict[str, Scores]:
     """Scores of the unseen sentences by every scorer, and of the catalogue's by those that cost little."""
     texts = [text for _, _, text in sentences()]
     return {
-        "unseen": heard(folder / f"{name}.json", model, UNSEEN, (*scorers(), "acoustic_proxy"), jobs),
+        "unseen": heard(folder / f"{name}.json", model, UNSEEN[:count], (*scorers(), "acoustic_proxy"), jobs),
         "catalogue": heard(folder / f"{name}-catalogue.json", model, texts, ("acoustic_proxy", "dnsmos"), jobs),
     }
 
@@ -129,18 +129,22 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=ARMS)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--sentences", type=int, default=len(UNSEEN), help="unseen ones that are measured")
     parser.add_argument("--set", dest="settings", action="append", default=[], help="a.b=c of every training")
     parser.add_argument("--record", type=Path)
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
-    start = listened(args.folder, "before", "pocket-voice", args.jobs)
-    greedy = heard(args.folder / "before-greedy.json", "pocket-voice", UNSEEN, scorers(), args.jobs, temperature=0.0)
+    unseen, count = slice(0, args.sentences), args.sentences
+    start = listened(args.folder, "before", "pocket-voice", args.jobs, count)
+    greedy = heard(
+        args.folder / "before-greedy.json", "pocket-voice", UNSEEN[unseen], scorers(), args.jobs, temperature=0.0
+    )
     after: dict[str, list[dict[str, Scores]]] = {}
     total, done, begun = len(args.seeds) * len(args.arms), 0, time.monotonic()
     for seed in args.seeds:
         for arm in args.arms:
             folder = trained(arm, seed, args.folder, args.jobs, args.settings)
-            after.setdefault(arm, []).append(listened(args.folder, f"{arm}-{seed}", str(folder), args.jobs))
+            after.setdefault(arm, []).append(listened(args.folder, f"{arm}-{seed}", str(folder), args.jobs, count))
             done += 1
             print(f"{done} of {total}: {arm}, seed {seed} ({(time.monotonic() - begun) / 60:.1f} min)", flush=True)
     kinds = [kind for _, kind, _ in sentences()]
@@ -149,7 +153,6 @@ def main() -> None:
         kind: {arm: gains(start["catalogue"], [one["catalogue"] for one in each], rows) for arm, each in after.items()}
         for kind, rows in places.items()
     }
-    unseen = slice(0, len(UNSEEN))
     result = {
         "before": {n: float(np.nanmean(np.array(start["unseen"][n], float))) for n in SHOWN if n in start["unseen"]},
         "before, greedy": {n: float(np.nanmean(np.array(greedy[n], float))) for n in SHOWN if n in greedy},
@@ -160,7 +163,7 @@ def main() -> None:
     print(show(result))
     if args.record:
         record = {"command": "python -m scripts.real.speech_training", "date": time.strftime("%Y-%m-%d")}
-        sizes = {"arms": args.arms, "seeds": args.seeds, "settings": args.settings}
+        sizes = {"arms": args.arms, "seeds": args.seeds, "sentences": count, "settings": args.settings}
         write_json(args.record, record | {"commit": commit(), "machine": machine(), **sizes, **result})
 
 
