@@ -5,9 +5,10 @@
 GRPO on pocket-voice, twice with the same seed and sizes: by ``acoustic_proxy`` alone, and by the composite of
 `rlhf tts train` with the proxy as a third part. In both, the monitor ``hacking`` compares the reward with DistillMOS,
 which nothing is trained on and which alone agreed with listeners (docs/speech.md), at its own rates of false alarms; it
-only warns. In 48 steps its test finds a scorer that loses one standard deviation of its clips evenly. Every step also records the proxy, DNSMOS P.808 and the phone error rate. At the end the first voice and
-both others say the validation sentences twice each; a scorer has fallen where the 95 % interval of its difference, over
-sentences, is for the worse alone. The same command goes on where it stopped. `--plot FILE` draws the curves. Needs
+only warns. In 48 steps its test finds a scorer that loses a bit more than one standard deviation of its clips evenly.
+Every step also records the proxy, DNSMOS P.808 and the phone error rate. At the end the first voice and both others
+say the validation sentences twice each; a scorer has fallen where the 95 % interval of its difference, over sentences,
+is for the worse alone. The same command goes on where it stopped. `--plot FILE` draws the curves. Needs
 ``pip install --no-deps distillmos``.
 """
 
