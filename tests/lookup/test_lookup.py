@@ -107,7 +107,7 @@ def test_an_environment_brings_model_data_and_settings_which_the_user_may_replac
     assert other["trainer"]["sampling"]["max_tokens"] == 99
 
 
-@pytest.mark.parametrize(("algo", "rate"), [("grpo", 5e-4), ("ppo", 5e-4), ("sft", 1e-3)])
+@pytest.mark.parametrize(("algo", "rate"), [("ppo", 5e-4), ("sft", 1e-3)])
 def test_algorithms_have_settings_for_the_tool_user(algo: str, rate: float) -> None:
     plays = {} if algo == "sft" else {"environment": "lookup"}
     slots = {"trainer": algo, "model": {"path": "pocket-tools"}, "dataset": "lookup", **plays}
