@@ -45,6 +45,8 @@ class ModelSize:
     """What is in no decoder layer: embedding, last norm, head."""
     context: int
     """Tokens."""
+    merged: int = 0
+    """Weights that adapters are added to, of which the final model gets new ones."""
 
 
 @dataclass(frozen=True)
@@ -187,6 +189,7 @@ def measure_model(config: ModelConfig, policy: Any) -> ModelSize:
         layer=layer,
         root=weights - inside,
         context=policy.context,
+        merged=tensor_bytes(m.base_layer.weight for m in policy.model.modules() if hasattr(m, "get_delta_weight")),
     )
 
 

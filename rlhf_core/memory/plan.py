@@ -141,7 +141,7 @@ def plan_for(found: Footprint, place: Placement, *, on_cpu: bool) -> MemoryPlan:
     if sampling is not None:
         in_rollout = {name: size / (split if name == "KV cache" else 1) for name, size in sampling.parts.items()}
         in_rollout |= {"gathered units": weights - held["weights"]} if of.gathers else {}
-    written = trained * 2 * of.moments if on_cpu else 0.0
+    written = max(trained * 2 * of.moments if on_cpu else 0.0, model.merged / split)
     gathered = {"gathered weights": weights - held["weights"]} if of.gathers and on_cpu else {}
     phases = {
         "load": _phase(held, {}, {}, of.weights_on_host, of.moments_on_host),

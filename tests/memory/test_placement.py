@@ -43,6 +43,9 @@ def test_one_process_holds_everything() -> None:
     assert single["rollout"]["KV cache"] == 40 * MB
     assert single["rollout"]["optimizer"] == 160 * MB
     assert single["checkpoint"]["copies to be written"] == 160 * MB
+    merging = replace(FOUND, model=replace(MODEL, merged=200 * MB))  # the final model of a run with adapters
+    parts = plan_for(merging, Placement("single"), on_cpu=True).phases["checkpoint"].parts
+    assert parts["copies to be written"] == 200 * MB
 
 
 def test_gradients_stay_in_the_buckets_of_ddp() -> None:
