@@ -150,12 +150,14 @@ def _scores(reward: Any, rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _sample(row: Row) -> Sample:
-    prompt = Prompt(row["id"], tuple(row["prompt"]), row["answer"], tools=tuple(row.get("tools", ())))
+    prompt = Prompt(row["id"], tuple(row["prompt"]), row.get("answer"), tools=tuple(row.get("tools", ())))
     turns = [
         Turn(tuple(t["span"]), t["role"], t["message"], t["score"], TurnStatus(t["status"]), t["seconds"])
         for t in row.get("turns", ())
     ]
-    return Sample(prompt, row["completion"], FinishReason(row["finish_reason"]), trajectory=tuple(turns))
+    return Sample(
+        prompt, row["completion"], FinishReason(row.get("finish_reason", FinishReason.EOS)), trajectory=tuple(turns)
+    )
 
 
 def _marks(judge: Any, rows: Sequence[Row]) -> list[dict[str, Any]]:

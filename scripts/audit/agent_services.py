@@ -6,7 +6,8 @@ The service is a stand-in on this machine whose model is the oracle of ``agentbe
 SDKs of Anthropic and OpenAI inside `rlhf eval agentbench_mini`, four agents on 36 tasks, a process of its own that is
 killed with SIGKILL twice while it works and started again with the same command. Arrivals meet 429, 500, 529, broken
 answers, dropped connections and hangs. The meter is the service's own: it bills an answer once it is made, also one
-that it never delivers, that is cut short, or whose reader has died, and it knows each question by the body that came.
+that it never delivers, that is cut short, or whose reader has died. It knows a question by the header ``x-question``:
+two tasks may ask the same words, and Anthropic's requests hold no seed that tells them apart.
 
 Three starts follow the kills: with a cap that does not leave room for everything; with one that does; and one that may
 repeat what may have been paid for already (a killed process's calls, and those that were cut off), which the starts

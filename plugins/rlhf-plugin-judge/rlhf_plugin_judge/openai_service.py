@@ -44,7 +44,7 @@ class OpenAIJudge(PaidService):
 
     async def send(self, question: Question) -> Any:
         """One completion."""
-        return await self.client.chat.completions.create(**question.params)
+        return await self.client.chat.completions.create(**question.params, extra_headers=question.headers)
 
     async def models(self) -> list[str]:
         """The server's models; asking costs nothing."""

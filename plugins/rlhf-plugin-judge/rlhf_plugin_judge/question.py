@@ -34,6 +34,11 @@ class Question:
     """Calls of tools are an answer, too."""
 
     @property
+    def headers(self) -> dict[str, str]:
+        """Tells questions of equal words apart in a service's own log: their seeds or tasks differ."""
+        return {"x-question": self.digest[:16]}
+
+    @property
     def batch_params(self) -> dict[str, Any]:
         """The same as one entry of a message batch."""
         return self.params if self.temperature is None else {**self.params, "temperature": self.temperature}

@@ -47,7 +47,7 @@ class AnthropicJudge(PaidService):
     async def send(self, question: Question) -> Any:
         """One message."""
         more = {} if question.temperature is None else {"temperature": question.temperature}
-        return await self.client.messages.create(**question.params, extra_body=more)
+        return await self.client.messages.create(**question.params, extra_body=more, extra_headers=question.headers)
 
     async def models(self) -> list[str]:
         """The service's models; asking costs nothing."""

@@ -88,13 +88,14 @@ class Service:
     answered: Counter[str] = field(default_factory=Counter)
     """Question -> how often an answer was delivered."""
     billed: Counter[str] = field(default_factory=Counter)
-    """Question -> how often it was billed, delivered or not."""
+    """Question, as its header ``x-question`` says or by its body, -> how often it was billed, delivered or not."""
     batches: dict[str, dict[str, Any]] = field(default_factory=dict)
     most_open: int = 0
     """Most requests held at once."""
     _open: int = 0
     _systems: set[str] = field(default_factory=set)
     _lock: Any = field(default_factory=threading.Lock)
+    _thread: Any = field(default_factory=threading.local)
 
     def draw(self, body: Mapping[str, Any]) -> tuple[str, str]:
         """(Question, fault or ""), counted."""
@@ -160,7 +161,7 @@ class Service:
     def _bill(self, body: Mapping[str, Any], tokens: Tokens, share: float = 1.0) -> None:
         self.seen["billed_nano"] += cost(self.price, tokens, share)
         self.seen["answers"] += 1
-        self.billed[name_of(body)] += 1
+        self.billed[getattr(self._thread, "question", "") or name_of(body)] += 1
 
     def entered(self, step: int) -> None:
         """A request came (1) or went (-1)."""
@@ -181,6 +182,7 @@ class Handler(BaseHTTPRequestHandler):
         service.entered(1)
         try:
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            service._thread.question = self.headers.get("x-question")
             service.headers.append({k.lower(): v for k, v in self.headers.items()})
             if not self.has_key():
                 self.error(401, "authentication_error", "a key is required")
