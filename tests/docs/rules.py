@@ -17,7 +17,6 @@ NOT_RUN: dict[str, str] = {
     r"^make (test|lint)$": "run by .ci/run",
     r"^(make|bash|pytest|cd|export|git|source)\b": "of a checkout; its tests look up targets and packages",
     r"^rlhf data flywheel|^rlhf reward ensemble": "minutes; has tests of its own",
-    r"^rlhf memory plan": "seconds each; tests/memory has others",
     r"reward.path=runs/(prm|rubric)/final": "a reward that only its plugin's tests train",
     r"^rlhf data check|^rlhf config from-": "run by tests/data/test_data_page.py and the plugin's test_page.py",
     r"reasoning_gym": "needs a C compiler",
@@ -26,7 +25,8 @@ NOT_RUN: dict[str, str] = {
 """Patterns of commands that are not executed. Their options are still checked."""
 
 TRAINED = re.compile(
-    r"^rlhf (eval|data pairs|reward evaluate|generate|chat|push) |\bRUN\b|runs/(?!sft/final|rm/final|other)|evals/"
+    r"^rlhf (eval|memory plan|data pairs|reward evaluate|generate|chat|push) |\bRUN\b"
+    r"|runs/(?!sft/final|rm/final|other)|evals/"
 )
 """Commands that want a trained run, or that work with a model: executed by the slow part."""
 
