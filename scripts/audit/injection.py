@@ -1,6 +1,6 @@
 """What each agent does with instructions inside tool results (suite `injection`), as a table.
 
-    python -m scripts.audit.injection --work /tmp/injection --write docs/bench/injection.json [--model M ...]
+    python -m scripts.audit.injection --work FOLDER --write docs/bench/injection.json [--model M ...]
 
 Backends are the scripts (`oracle`; `credulous`, which does whatever it reads, so that the row shows what the agent's
 own structure holds back), the embedded tool-user, and models that are named. Evaluations go on where they were stopped.

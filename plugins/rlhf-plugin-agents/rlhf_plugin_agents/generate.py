@@ -28,7 +28,8 @@ ONE_CONVERSATION = ("zero_shot", "react", "plan_and_execute", "code_executor")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The same seed, the same plays.")
 @click.option("--workers", type=click.IntRange(1), default=4, show_default=True, help="Tasks played at a time.")
 @click.option("--set", "settings", multiple=True, metavar="a.b=c", help="backend.X=Y, agent_settings.X=Y. Repeatable.")
-def agentic(output: Path, categories: Sequence[str], **options: Any) -> None:
+@click.option("--dry-run", is_flag=True, help="Show the tasks; nothing is played.")
+def agentic(output: Path, categories: Sequence[str], dry_run: bool, **options: Any) -> None:
     """Let an agent play 17 tasks (8 tool_use, 6 multi_step, 3 failure_recovery), and keep what was right.
 
     The same command goes on where it stopped: plays are in FILE.plays, one evaluation per category.
@@ -41,6 +42,11 @@ def agentic(output: Path, categories: Sequence[str], **options: Any) -> None:
 
     set_up_logging()
     chosen = categories or tuple(CATALOGUE)
+    if dry_run:
+        for category in dict.fromkeys(chosen):
+            for task in _prepared(category, options)[1]:
+                click.echo(f"{task.id}: {task.messages[-1]['content']}")
+        return
     played = {c: _plays(c, output, options) for c in dict.fromkeys(chosen)}
     rows: dict[str, dict[str, Any]] = {}
     for category, (plays, tools) in played.items():
@@ -59,9 +65,21 @@ def agentic(output: Path, categories: Sequence[str], **options: Any) -> None:
 
 def _plays(category: str, output: Path, options: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Rows of the evaluation of one category, and each task's tools."""
-    from rlhf_core.sdk import context_of, open_registry, parse_settings, read_jsonl
+    from rlhf_core.sdk import read_jsonl
+    from rlhf_plugin_agents.harness import evaluate
+
+    job, tasks, ctx = _prepared(category, options)
+    tools = {t.id: [dict(s) for s in t.open(0).box.specs] for t in tasks}
+    place = output.with_name(f"{output.name}.plays") / category
+    folder, _ = evaluate(job, ctx, place, options["workers"], lambda text: click.echo(f"{category}: {text}", err=True))
+    return sorted(read_jsonl(folder / "rows.jsonl"), key=lambda r: (r["task"], r["trial"])), tools
+
+
+def _prepared(category: str, options: Mapping[str, Any]) -> tuple[Any, Sequence[Any], Any]:
+    """The evaluation of one category, its tasks, and the context of both."""
+    from rlhf_core.sdk import context_of, open_registry, parse_settings
     from rlhf_plugin_agents.backends.config import backend_of
-    from rlhf_plugin_agents.harness import Job, evaluate
+    from rlhf_plugin_agents.harness import Job
     from rlhf_plugin_agents.suites.generated_config import AgentBenchGenerated
 
     given = parse_settings(options["settings"])
@@ -76,11 +94,8 @@ def _plays(category: str, output: Path, options: Mapping[str, Any]) -> tuple[lis
         agent_settings={"temperature": options["temperature"], **dict(given.get("agent_settings") or {})},
     )
     ctx = context_of(open_registry(), seed=options["seed"])
-    tasks = {t.id: [dict(s) for s in t.open(0).box.specs] for t in suite.tasks(ctx)}
     job = Job(suite, suite.agent_config(options["agent"]), backend_of(options["backend"], backend), options["seed"])
-    place = output.with_name(f"{output.name}.plays") / category
-    folder, _ = evaluate(job, ctx, place, options["workers"], lambda text: click.echo(f"{category}: {text}", err=True))
-    return sorted(read_jsonl(folder / "rows.jsonl"), key=lambda r: (r["task"], r["trial"])), tasks
+    return job, suite.tasks(ctx), ctx
 
 
 def _content(play: Mapping[str, Any]) -> str:

@@ -13,6 +13,8 @@ from rlhf_core.cli.main import cli
 def test_right_trajectories_become_rows_for_sft_and_a_second_call_goes_on(tmp_path: Path) -> None:
     output = tmp_path / "agentic.jsonl"
     words = ["data", "generate", "agentic", "--output", str(output), "--backend", "scripted", "--per-task", "2"]
+    shown = CliRunner().invoke(cli, [*words, "--dry-run"])
+    assert (shown.exit_code, len(shown.output.splitlines()), output.exists()) == (0, 17, False)
     first = CliRunner().invoke(cli, words)
     assert first.exit_code == 0, first.output
     rows = [json.loads(line) for line in output.read_text().splitlines()]
