@@ -48,6 +48,12 @@ def test_every_faulty_function_fails_and_every_repaired_one_passes() -> None:
         assert not faulty.broken, name
 
 
+def test_half_a_repair_of_the_subsequence_does_not_pass() -> None:
+    row = ROWS["hard/2"]
+    half = row["buggy"].replace("row[j + 1] = row[j]\n", "row[j + 1] = row[j] + 1\n")
+    assert not all(programs(SETTINGS).tests(half, row["tests"], [row["function"]]).passed)
+
+
 @pytest.mark.parametrize("agent", AGENTS)
 def test_oracle_and_always_wrong(agent: str, ctx: Any) -> None:
     suite = CodeDebug(max_per_category=None if agent == "code_executor" else 1)
@@ -115,6 +121,12 @@ def test_fresh_programs_know_nothing_of_each_other_and_cells_do() -> None:
     cells.reset()
     with pytest.raises(ToolError, match="NameError"):
         cells.call("x")
+
+
+def test_a_cell_may_hold_any_text() -> None:
+    cells = PythonExec(SETTINGS, stateful=True)
+    assert cells.call("MARKDOWN = CELL_TEXTS = '\U0001f9a6'\nprint(len(MARKDOWN))") == "1"
+    assert cells.call("print(MARKDOWN, CELL_TEXTS)") == "\U0001f9a6 \U0001f9a6"
 
 
 def test_a_program_that_does_not_end_is_stopped_and_forgotten() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
@@ -110,7 +109,7 @@ class PythonExec:
             return said(self.programs.run(code), self.programs.timeout_s)
         cells = [*self._cells, code]
         limit_s = self.programs.timeout_s
-        text = CELLS.replace("CELL_TEXTS", json.dumps(cells)).replace("MARK", repr(MARK))
+        text = CELLS.replace("MARK", ascii(MARK)).replace("CELL_TEXTS", ascii(cells))
         ended = self.programs.run(text, limit_s + 2 * self._cells_s)
         _, mark, printed = ended.stdout.partition(MARK)
         if not mark and ended.why == "ended":
