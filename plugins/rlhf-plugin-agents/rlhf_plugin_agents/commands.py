@@ -9,7 +9,8 @@ from typing import Any
 
 from rlhf_core.api import BuildContext, ConfigError
 from rlhf_core.sdk import component_of, context_of, open_registry, parse_settings, read_jsonl, write_json
-from rlhf_plugin_agents.backends.config import BackendConfig, backend_of
+from rlhf_plugin_agents.backends.config import BackendConfig
+from rlhf_plugin_agents.backends.known import backend_of
 from rlhf_plugin_agents.compare import compare
 from rlhf_plugin_agents.folder import AgentFolder
 from rlhf_plugin_agents.harness import Job, Say, carry_out, prepare

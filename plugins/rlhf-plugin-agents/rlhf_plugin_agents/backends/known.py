@@ -1,0 +1,45 @@
+"""Which backends there are, and the settings of each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlhf_core.api import ConfigError
+from rlhf_plugin_agents.backends.config import BackendConfig, NativeConfig, ReplayConfig, ScriptedConfig
+
+BACKENDS: dict[str, type[BackendConfig]] = {"scripted": ScriptedConfig, "replay": ReplayConfig, "native": NativeConfig}
+"""Name -> settings, of those that cost nothing."""
+PAID = {"anthropic": "AnthropicBackendConfig", "openai": "OpenAIBackendConfig"}
+"""Name -> settings in ``backends.paid_config``."""
+
+
+def known_backend(name: str) -> type[BackendConfig]:
+    """The settings' class of a backend.
+
+    Raises:
+        ConfigError: there is no such backend.
+    """
+    if name in PAID:
+        from rlhf_plugin_agents.backends import paid_config
+
+        return getattr(paid_config, PAID[name])
+    if name not in BACKENDS:
+        raise ConfigError(f"there is no backend '{name}'", fix=f"one of {', '.join((*BACKENDS, *PAID))}")
+    return BACKENDS[name]
+
+
+def backend_of(name: str, settings: dict[str, Any]) -> BackendConfig:
+    """A backend's settings.
+
+    Raises:
+        ConfigError: there is no such backend, or it has no such setting.
+    """
+    from pydantic import ValidationError
+
+    from rlhf_core.sdk import explain_invalid
+
+    kind = known_backend(name)
+    try:
+        return kind.model_validate({**settings, "name": name})
+    except ValidationError as error:
+        raise explain_invalid(error, kind, where=f"backend '{name}'") from error
