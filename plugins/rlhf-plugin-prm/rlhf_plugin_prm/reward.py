@@ -50,7 +50,8 @@ class StepReward:
 
     Of an episode the steps of all of the policy's turns are scored, each turn after what was said before it; ``end_1``
     is then a place in the step's own turn. A turn that only calls has none. An episode that ended without an answer
-    has one step more, of probability 0: an outcome model's only one.
+    has one step more, of probability 0: an outcome model's only one. One that was cut in a turn with calls has none,
+    whatever else that turn says.
 
     Args:
         net: with one head.
@@ -101,7 +102,7 @@ class StepReward:
             text, said = sample.trajectory[n].text, [turn.message for turn in sample.trajectory[:n]]
             if steps := split_steps(text, self.config.split):
                 queries.append(([*sample.prompt.messages, *said], text, steps, tools))
-        if last or not sample.trajectory:
+        if (last and (self.every_step or not _unanswered(sample))) or not sample.trajectory:
             queries.append((sample.before, sample.completion, last if self.every_step else last[-1:], tools))
         return queries
 
@@ -125,8 +126,12 @@ class StepReward:
         if failed:
             return Score.failed(ScoreStatus.ERROR, failed[0])
         right, ends = [float(p) for row in read for p in row], [float(step.end) for q in queries for step in q[2]]
-        unanswered = bool(sample.trajectory) and not sample.completion.strip()
+        unanswered = _unanswered(sample)
         if unanswered:
             right, ends = [*right, 0.0], [*ends, 0.0]
         parts = {f"step_{n}": p for n, p in enumerate(right, 1)} | {f"end_{n}": e for n, e in enumerate(ends, 1)}
         return Score(aggregate(np.array(right), self.config.aggregate), parts, detail=UNANSWERED if unanswered else "")
+
+
+def _unanswered(sample: Sample) -> bool:
+    return bool(sample.trajectory) and (sample.call is not None or not sample.completion.strip())

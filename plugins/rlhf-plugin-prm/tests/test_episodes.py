@@ -82,6 +82,9 @@ def test_all_turns_of_an_episode_are_scored_and_one_without_an_answer_is_not_rig
     cut = score(talking, RESULT, CALLING)
     assert (cut.value, cut.parts["step_3"], cut.detail) == (0.0, 0.0, "the episode ended without an answer")
     assert score(CALLING, every_step=False).value == 0.0
+    adding = {**CALLING, "content": "I will add."}
+    assert score(adding).parts == pytest.approx({"step_1": 0.9, "end_1": 11.0, "step_2": 0.0, "end_2": 0.0})
+    assert score(adding, every_step=False).parts == {"step_1": 0.0, "end_1": 0.0}
     read.clear()
     assert score(talking, RESULT, answer, every_step=False).value == pytest.approx(0.9)
     assert len(read) == 1, "an outcome model reads its last step alone"
