@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -183,9 +184,31 @@ def turns_of(record: RawRow) -> tuple[Turn, ...]:
 
 
 def environment_score(record: RawRow) -> Score | None:
-    """The environment's own score of an episode; None where the row has none."""
-    value, status = record.row.get("score"), record.row.get("status")
+    """The environment's own score of an episode; None where the row has none.
+
+    It is in ``score``, or in ``value`` as `rlhf eval episodes` writes it: there the turns' scores are added, and
+    ``parts`` has the outcome without them.
+
+    Raises:
+        DatasetError: the number is none, or not finite.
+    """
+    row, status = record.row, record.row.get("status")
     if status not in set(ScoreStatus):
         return None
+    column = "value" if row.get("score") is None else "score"
+    value, parts = row.get(column), row.get("parts")
+    if column == "value" and isinstance(parts, Mapping):
+        value = parts.get("outcome", value)
     kept = ScoreStatus(status)
-    return Score(value if kept is ScoreStatus.OK else None, {}, kept, str(record.row.get("detail") or ""))
+    if kept is not ScoreStatus.OK:
+        return Score.failed(kept, str(row.get("detail") or ""))
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise DatasetError(
+            f"column '{column}' holds no finite number",
+            where=record.where,
+            why=f"status is 'ok', got {value!r:.80}",
+            fix="write the environment's score there, or another status, such as missing",
+        )
+    return Score(float(value), {}, kept, str(row.get("detail") or ""))
