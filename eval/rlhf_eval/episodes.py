@@ -7,7 +7,7 @@ import json
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from rlhf_core.sdk import (
     context_of,
     json_values,
     load_sampler,
+    merge_settings,
     open_component,
     parse_settings,
     request_seed,
@@ -65,16 +66,19 @@ class EpisodesJob:
         """Held-out prompts, or all where none are held out, with the environment's tools.
 
         Raises:
-            DatasetError: there are none.
+            DatasetError: there are none, or the environment cannot play one.
         """
-        return self._rows(context_of(ctx.registry, seed=self.seed, dataset=self.dataset).datasets)
+        return self._rows(self._datasets(ctx))
+
+    def _datasets(self, ctx: BuildContext) -> Any:
+        return context_of(ctx.registry, seed=self.seed, dataset=self.dataset, environment=self.environment).datasets
 
     def _rows(self, datasets: Any) -> list[Prompt]:
         rows = (datasets.prompts("heldout") or datasets.prompts("train"))[: self.limit]
         if not rows:
             raise DatasetError("the data set has no prompts", fix="give one with at least one row")
-        offered = tuple(self.environment.offered())
-        return [replace(prompt, tools=prompt.tools or offered) for prompt in rows]  # one that brings its own keeps them
+        self.environment.check_prompts(rows, datasets.where)
+        return rows
 
     def settings(self, prompts: Sequence[Prompt]) -> dict[str, Any]:
         """Everything that decides the rows; a result folder belongs to one of these."""
@@ -91,7 +95,7 @@ class EpisodesJob:
 
     def seen_in_training(self, ctx: BuildContext) -> dict[str, Any]:
         """``{"rows": n, "warning": text}`` if the runs that the model comes from trained on these prompts."""
-        datasets = context_of(ctx.registry, seed=self.seed, dataset=self.dataset).datasets
+        datasets = self._datasets(ctx)
         count, warning = datasets.seen_in_training(self.model.path, [p.id for p in self._rows(datasets)])
         return {"rows": count, "warning": warning} if count else {}
 
@@ -129,7 +133,10 @@ def job_of(
             why="a reward must judge its episodes",
             fix="--reward NAME, for example --reward verifier",
         )
-    agent = {"name": "multi_turn", **beside.get("agent", {}), **given.get("agent", {})}
+    agent: dict[str, Any] = {"agent": "multi_turn"}
+    for layer in (beside, given):
+        agent = merge_settings(agent, {"agent": layer.get("agent", {})})
+    agent = dict(agent["agent"])
     data = {"name": dataset or beside.get("dataset") or "pocket/arithmetic", "heldout_fraction": 0.0}
     path = model or str(beside.get("model", {}).get("path", "pocket-tools"))
     resolve_model(path)
@@ -185,9 +192,14 @@ def _play(
     groups = [PromptGroup(prompt, formatter.encode_prompt(prompt), job.samples) for prompt in prompts]
     check_room(groups, policy.context)
     built = context_of(
-        ctx.registry, seed=job.seed, dataset=job.dataset, reward=job.reward, model=job.model, policy=policy
+        ctx.registry,
+        seed=job.seed,
+        dataset=job.dataset,
+        reward=job.reward,
+        model=job.model,
+        policy=policy,
+        environment=job.environment,
     )
-    built = built.with_(config=built.config.model_copy(update={"environment": job.environment}))
     job.reward.preflight(built)
     for selector in job.selectors:
         if selector.kind == "reward":  # one that cannot read calls is refused before anything is played

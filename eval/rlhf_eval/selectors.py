@@ -24,6 +24,7 @@ from rlhf_core.api import (
     Sample,
     Turn,
     TurnStatus,
+    message_text,
     model_place,
 )
 from rlhf_core.sdk import (
@@ -172,7 +173,9 @@ def _marks(judge: Any, rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _question(row: Row) -> str:
-    blocks = delimited(("response", row["completion"]), conversation=_sample(row).before)
+    sample = _sample(row)
+    response = sample.completion if sample.call is None else message_text(sample.call)
+    blocks = delimited(("response", response), conversation=sample.before)
     return f"{blocks}\n\nMark from 0 to 10:"
 
 

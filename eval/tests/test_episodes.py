@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_core.api import FinishReason, ModelConfig, Prompt, Rollout, Score, ScoreStatus, Turn
-from rlhf_core.sdk import load_policy
+from rlhf_core.api import DatasetError, FinishReason, ModelConfig, Prompt, Rollout, Score, ScoreStatus, Turn
+from rlhf_core.sdk import context_of, load_policy, open_registry
 from rlhf_eval import episodes
 from rlhf_eval.episodes import judged
 from rlhf_eval.selectors import _question, _sample
@@ -65,6 +66,26 @@ def test_what_cannot_work_is_exit_code_2(words: tuple[Any, ...], says: str, rlhf
     assert (ran.code, says in ran.err) == (2, True), ran.err
 
 
+def test_an_agent_of_another_name_gets_none_of_the_settings_that_go_with_the_environment() -> None:
+    ctx = context_of(open_registry())
+    own = episodes.job_of(ctx, "lookup", ["agent.max_turns=2"]).agent
+    assert (own.name, own.max_turns, own.max_turn_tokens) == ("multi_turn", 2, 40)
+    assert episodes.job_of(ctx, "lookup", ["agent.name=single_turn"]).agent.name == "single_turn"
+    assert episodes.job_of(ctx, "lookup", ["agent=single_turn"]).agent.name == "single_turn"
+
+
+def test_prompts_with_tools_that_nothing_answers_are_refused(tmp_path: Path) -> None:
+    file, fly = tmp_path / "p.jsonl", {"type": "function", "function": {"name": "fly", "parameters": {}}}
+    file.write_text("".join(json.dumps({"prompt": f"{n}?", **({"tools": [fly]} if n else {})}) + "\n" for n in (0, 1)))
+    ctx = context_of(open_registry())
+    job = episodes.job_of(ctx, "tools", reward="verifier", dataset=str(file))
+    with pytest.raises(DatasetError, match="offers the tool 'fly', which environment 'tools' does not have") as refused:
+        job.prompts(ctx)
+    assert "line 2" in str(refused.value.where)
+    (first,) = replace(job, limit=1).prompts(ctx)
+    assert [tool["function"]["name"] for tool in first.tools] == ["calculator"]
+
+
 def test_an_episode_that_its_environment_broke_has_no_score_and_selectors_see_the_whole_of_others() -> None:
     turns = (
         Turn((0, 1), "assistant", {"role": "assistant", "content": "", "tool_calls": [CALL]}),
@@ -86,6 +107,8 @@ def test_an_episode_that_its_environment_broke_has_no_score_and_selectors_see_th
     assert (bad["value"], bad["status"], bad["category"]) == (None, "timeout", "not judged")
     assert _sample(good) == rollout(None).sample(prompt)
     assert "42" in _question(good).split("It is 42.")[0], "a judge reads what the answer rests on"
+    cut = {**good, "turns": good["turns"][:1], "completion": ""}
+    assert '"name": "f"' in _question(cut), "of a cut episode the call is what it judges"
 
 
 def test_a_reward_model_that_cannot_read_calls_is_refused_before_anything_is_played(

@@ -58,6 +58,7 @@ def context_of(
     reward: ComponentConfig | None = None,
     model: ModelConfig | None = None,
     policy: LoadedModel | None = None,
+    environment: ComponentConfig | None = None,
 ) -> BuildContext:
     """What a component is built with where there is no run.
 
@@ -69,6 +70,7 @@ def context_of(
         reward: the reward that judges them, for its ``preflight``.
         model: the run's model in the configuration; None takes the default.
         policy: a loaded model, for components that need one.
+        environment: in which it plays; rows get its tools, and a data set may be that environment's own.
 
     Raises:
         ConfigError: the dataset section does not make sense.
@@ -83,7 +85,7 @@ def context_of(
     from rlhf_core.data.datasets import Datasets
     from rlhf_core.models.config import ModelConfig
 
-    config = RunConfig.model_construct(seed=seed, reward=reward, model=model or ModelConfig())
+    config = RunConfig.model_construct(seed=seed, reward=reward, model=model or ModelConfig(), environment=environment)
     ctx = BuildContext(config=config, registry=registry, seed=seed, policy=policy)
     if dataset is None:
         return ctx

@@ -58,7 +58,12 @@ class Stage:
         return cls(registry, environment, agent)
 
     def offer(self, prompts: Sequence[Prompt]) -> list[Prompt]:
-        """The prompts with the environment's tools; one that brings its own keeps them."""
+        """The prompts with the environment's tools; one that brings its own keeps them.
+
+        Raises:
+            DatasetError: the environment cannot play a prompt, such as one with tools that it does not have.
+        """
+        self.environment.check_prompts(prompts, lambda name: f"prompt '{name}'")
         return [replace(prompt, tools=prompt.tools or tuple(self.environment.offered())) for prompt in prompts]
 
     def play(

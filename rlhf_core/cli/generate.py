@@ -119,6 +119,7 @@ def generate(
     prompt_format = prompt_format or planned_format(model)
     tool_format = check_format(tool_format or planned_format(model, "tool_format"))
     stage = None if environment is None else Stage.chosen(environment, settings)
+    prompts = prompts if stage is None else stage.offer(prompts)
     quiet_libraries()
     use_matmul_backend("auto")
     config = ModelConfig(path=model, prompt_format=prompt_format, tool_format=tool_format)
@@ -134,7 +135,6 @@ def generate(
     if stage is None:
         rollouts = sample_completions(policy, prompts, sampling, n, seed, prompt_format)
     else:
-        prompts = stage.offer(prompts)
         rows = [row._replace(prompt=prompt) for row, prompt in zip(rows, prompts, strict=True)]
         rollouts = stage.play(policy, config, prompts, sampling, n, seed)
     formatter = Formatter(policy.tokenizer, prompt_format, tool_format)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rlhf_core.config.base import ComponentConfig
@@ -13,6 +13,7 @@ from rlhf_core.messages import Tool, tool_name
 
 if TYPE_CHECKING:
     from rlhf_core.context import BuildContext
+    from rlhf_core.types import Prompt
 
 ToolField = component("tool")
 
@@ -46,6 +47,9 @@ class EnvironmentConfig(ComponentConfig):
     def preflight(self, ctx: BuildContext) -> None:
         """Refuse tools that cannot be offered."""
         check_tools(self.offered(), self.name)
+
+    def check_prompts(self, prompts: Iterable[Prompt], where: Callable[[str], str]) -> None:
+        """Refuse prompts that cannot be played here; ``where`` says from which file and line an id is."""
 
 
 class ToolConfig(ComponentConfig):
@@ -129,12 +133,21 @@ class ToolsEnvironmentConfig(EnvironmentConfig):
             return
         from rlhf_core.data.datasets import Datasets
 
-        datasets, names = ctx.datasets or Datasets(config.dataset, ctx), {tool_name(tool) for tool in self.offered()}
-        for prompt in (p for split in ("train", "heldout") for p in datasets.prompts(split)):
+        datasets = ctx.datasets or Datasets(config.dataset, ctx)
+        self.check_prompts([p for split in ("train", "heldout") for p in datasets.prompts(split)], datasets.where)
+
+    def check_prompts(self, prompts: Iterable[Prompt], where: Callable[[str], str]) -> None:
+        """Refuse one that offers other tools.
+
+        Raises:
+            DatasetError: names the tool and the row.
+        """
+        names = {tool_name(tool) for tool in self.offered()}
+        for prompt in prompts:
             if other := [name for name in map(tool_name, prompt.tools) if name not in names]:
                 raise DatasetError(
                     f"a prompt offers the tool '{other[0]}', which environment '{self.name}' does not have",
-                    where=datasets.where(prompt.id),
+                    where=where(prompt.id),
                     why=f"a row's own tools are offered instead of the environment's: {', '.join(sorted(names))}",
                     fix="leave the row's tools out, or give the environment that tool (environment.tools, "
                     "environment.files)",

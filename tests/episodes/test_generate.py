@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,8 @@ from rlhf_core.cli.episodes import Stage
 from rlhf_core.cli.main import main
 from rlhf_core.data.completions import read_completions
 from rlhf_core.environments.functions import load_functions
-from rlhf_core.errors import ConfigError
-from rlhf_core.types import Score
+from rlhf_core.errors import ConfigError, DatasetError
+from rlhf_core.types import Prompt, Score
 
 FORMAT = """
 from rlhf_core.api import Taken, WrittenCall
@@ -62,6 +63,35 @@ def test_a_reward_sees_the_episodes_that_were_written_to_a_file(
     file.write_text(json.dumps(broken) + "\n")
     assert run(["reward", "score", "--reward", "environment", "--input", str(file)]) == 2
     assert "column 'turns' does not hold the turns of an episode" in capsys.readouterr().err
+
+
+def test_the_environments_score_is_found_in_the_rows_of_an_evaluation(tmp_path: Path) -> None:
+    turn = {"span": [0, 1], "role": "assistant", "message": {"role": "assistant", "content": "4"}, "score": 0.5}
+    row = {"prompt": [{"role": "user", "content": "?"}], "completion": "4", "turns": [turn], "status": "ok"}
+    file = tmp_path / "rows.jsonl"
+
+    def outcome(**columns: object) -> float | None:
+        file.write_text(json.dumps({**row, **columns}) + "\n")
+        score = read_completions(str(file)).samples[0].environment
+        return None if score is None else score.value
+
+    assert outcome(value=1, parts={}) == 1.0
+    assert outcome(value=1.5, parts={"outcome": 1.0, "turns": 0.5}) == 1.0, "turns are added by the reward"
+    assert outcome(value=0.0, score=0.25) == 0.25
+    assert outcome() is None
+    for wrong in (float("nan"), "much", True):
+        with pytest.raises(DatasetError, match="column 'score' holds no finite number") as refused:
+            outcome(score=wrong)
+        assert "line 1" in str(refused.value.where)
+
+
+def test_a_prompt_with_tools_that_nothing_answers_is_refused() -> None:
+    stage = Stage.chosen("tools")
+    fly = {"type": "function", "function": {"name": "fly", "parameters": {}}}
+    asked = Prompt("p", ({"role": "user", "content": "?"},))
+    assert stage.offer([asked])[0].tools[0]["function"]["name"] == "calculator"
+    with pytest.raises(DatasetError, match="offers the tool 'fly'"):
+        stage.offer([asked, replace(asked, tools=(fly,))])
 
 
 def test_an_episode_is_shown_turn_by_turn(always: Path, small_model: Path, capsys: pytest.CaptureFixture[str]) -> None:

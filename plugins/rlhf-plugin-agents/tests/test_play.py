@@ -13,6 +13,7 @@ import pytest
 from rlhf_core.api import ConfigError, FinishReason, ModelConfig, Prompt, PromptGroup, Rollout, SamplingParams
 from rlhf_core.sdk import Formatter, load_tokenizer
 from rlhf_core.testing import make_context
+from rlhf_eval.episodes import job_of
 from rlhf_plugin_agents.agents.base import FINAL
 from rlhf_plugin_agents.play import MultiAgentPlay, ReactPlay
 from rlhf_plugin_agents.suites.environment import AgentSuiteData, AgentSuiteEnvironment
@@ -102,5 +103,9 @@ def test_suites_are_environments_where_their_tasks_share_their_tools(ctx: Any) -
     train, held_out = source.rows("train"), source.rows("heldout")
     assert (len(train), len(held_out)) == (6, 2)
     assert not {r["id"] for r in train} & {r["id"] for r in held_out}
+    job = job_of(ctx, "agent_suite", ["environment.suite=chains", "environment.suite_settings={hops: [2], count: 8}"])
+    prompts = job.prompts(ctx)
+    assert [p.id.partition("/")[2] or p.id for p in prompts] == [row["id"] for row in held_out]
+    assert [t["function"]["name"] for t in prompts[0].tools] == ["documents"]
     with pytest.raises(ConfigError, match="no suite for agents"):
         AgentSuiteEnvironment(suite="gsm8k").offered()
