@@ -13,6 +13,18 @@ from tests.docs.blocks import ROOT
 WEIGHTS = ROOT / "rlhf_core" / "pocket" / "weights"
 POLICIES = ("my-model", "M", "MODEL", "trunk", "runs/sft/final")
 REWARD_MODELS = ("RM", "runs/rm/final", "runs/other_reward_model/final", "A/final", "B/final", "REWARD")
+CALLING = [
+    {"role": "user", "content": "What is the age of Nelo Gusil?"},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [
+            {"id": "1", "type": "function", "function": {"name": "search", "arguments": {"query": "age of Nelo Gusil"}}}
+        ],
+    },
+    {"role": "tool", "tool_call_id": "1", "name": "search", "content": "41"},
+    {"role": "assistant", "content": "The answer is 41."},
+]
 SUMS = [(a, b) for a in range(1, 9) for b in range(1, 9)]
 
 
@@ -118,6 +130,7 @@ def tables() -> dict[str, Iterable[dict[str, Any]]]:
             {"messages": [{"role": "user", "content": q}, {"role": "assistant", "content": text}]}
             for q, text in zip(ask, right)
         ],
+        "agentic.jsonl": [{"messages": CALLING}],
         "pairs.jsonl": [
             {"prompt": q, "chosen": c, "rejected": r, "answer": str(a + b)}
             for q, c, r, (a, b) in zip(ask, right, padded, SUMS)

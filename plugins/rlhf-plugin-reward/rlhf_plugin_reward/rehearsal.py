@@ -20,7 +20,7 @@ def pair_rehearsal(
         ctx: ``policy`` has no weights.
         sizes: (tokens of the prompt, tokens of chosen and rejected) of each pair.
     """
-    sharing = {"full": "none"}.get(config.train_trunk, config.train_trunk)
+    sharing = "none" if config.train_trunk == "full" else str(config.train_trunk)
     net = fresh_net(ctx.policy, 1, 0, sharing, copy_trunk=False)
     pairs: list[Any] = []
     for n, (prompt, responses) in enumerate(sizes):

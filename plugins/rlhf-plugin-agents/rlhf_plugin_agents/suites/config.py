@@ -29,9 +29,9 @@ class AgentSuiteConfig(ComponentConfig):
     """Only tasks of these; () is all."""
     levels: tuple[int, ...] = ()
     """Only tasks of these levels; () is all."""
-    max_per_category: int | None = Field(None, ge=1)
+    max_per_category: int | None = Field(default=None, ge=1)
     """Only the first tasks of each category."""
-    trials: int = Field(1, ge=1)
+    trials: int = Field(default=1, ge=1)
     """Plays of each task, for pass^k."""
 
     def all_tasks(self, ctx: BuildContext) -> list[AgentTask]:
