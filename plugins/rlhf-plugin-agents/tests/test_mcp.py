@@ -127,3 +127,16 @@ def test_a_server_that_ends_is_told_to_the_agent(script: Path) -> None:
     tools = ServerTools(settings.model_copy(update={"server": "no-such-command"}))
     with pytest.raises(ToolError, match="cannot be reached"):
         tools.answer("price", {"item": "tea"})
+
+
+@pytest.mark.parametrize(
+    ("server", "shown"),
+    [
+        ("https://me:pw@host/mcp?key=pw", "https://...@host/mcp?..."),
+        ("npx server --key pw", "npx ..."),
+        ("npx server --url https://host/?key=pw", "npx ..."),
+        ("import:m:s", "import:m:s"),
+    ],
+)
+def test_what_is_shown_of_a_server_holds_no_secret(server: str, shown: str) -> None:
+    assert McpServer(server=server).shown == shown

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from rlhf_plugin_judge.question import Question
 
 
+FIXED = ("model", "messages", "n", "tools", "stream", "max_tokens", "max_completion_tokens")
+"""Fields of a request that ``extra_body`` may not replace: the cap counts on them."""
+
+
 class OpenAIConfig(PaidConfig):
     """A model behind OpenAI's API or a server that speaks it (vLLM, llama.cpp, Ollama, ...), at ``base_url``.
 
@@ -85,6 +89,21 @@ class OpenAIConfig(PaidConfig):
         return price.model_copy(
             update={k: price.input for k in ("cache_read", "cache_write") if getattr(price, k) is None}
         )
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """As of all, and refuse further fields that the cap counts on.
+
+        Raises:
+            PluginError, ConfigError: see :meth:`PaidConfig.preflight`.
+        """
+        taken = sorted({*FIXED} & {*self.extra_body})
+        if taken:
+            raise ConfigError(
+                f"{self.what} '{self.name}': extra_body cannot set '{taken[0]}'",
+                why="it decides what is asked and what it may cost",
+                fix="use the settings model and limit_name, and leave the rest out",
+            )
+        super().preflight(ctx)
 
     def key(self) -> SecretStr:
         """The key; a private server may do without.

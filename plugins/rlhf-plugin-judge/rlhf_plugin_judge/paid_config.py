@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr
 
@@ -152,8 +153,14 @@ class PaidConfig(ComponentConfig):
 
         Raises:
             PluginError: the client library is missing.
-            ConfigError: no key, or no price.
+            ConfigError: no key, no price, or an address with a password.
         """
+        if "@" in urlsplit(self.address or "").netloc:
+            raise ConfigError(
+                f"{self.what} '{self.name}': the address of the service holds a user or a password",
+                why="addresses are written into the folders of runs and evaluations",
+                fix=f"leave them out, and export {self.key_variable}=...",
+            )
         if importlib.util.find_spec(self.package) is None:
             raise PluginError(
                 f"{self.what} '{self.name}' cannot be used: the package {self.package} is not installed",

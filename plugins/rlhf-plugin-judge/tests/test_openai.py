@@ -195,3 +195,15 @@ def test_a_full_quota_is_not_waited_for() -> None:
     response = httpx2.Response(429, request=httpx2.Request("POST", "http://x"))
     quota, rate = (openai.RateLimitError("?", response=response, body={"code": c}) for c in ("insufficient_quota", "x"))
     assert (worth_retrying(quota), worth_retrying(rate)) == (False, True)
+
+
+@pytest.mark.parametrize("field", ["model", "n", "max_completion_tokens"])
+def test_further_fields_cannot_exceed_the_cap(field: str) -> None:
+    with pytest.raises(ConfigError, match=f"extra_body cannot set '{field}'"):
+        OpenAIConfig(extra_body={field: 2}).preflight(make_context())
+
+
+def test_an_address_holds_no_password() -> None:
+    with pytest.raises(ConfigError, match="holds a user or a password") as refused:
+        OpenAIConfig(base_url="http://me:secret@host/v1").preflight(make_context())
+    assert "secret" not in str(refused.value)

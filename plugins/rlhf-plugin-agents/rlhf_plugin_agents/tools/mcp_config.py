@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from typing import Any, ClassVar
+from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
@@ -41,8 +42,15 @@ class McpServer(Config):
     @property
     def shown(self) -> str:
         """Its address for people, without what may be secret in it."""
-        head, at, tail = self.server.rpartition("@")
-        return f"{head.partition('://')[0]}://...@{tail}" if at and "://" in head else self.server
+        if self.server.startswith("import:"):
+            return self.server
+        scheme, found, rest = self.server.partition("://")
+        if found and " " not in scheme.strip():
+            address = urlsplit(self.server)
+            _, at, host = address.netloc.rpartition("@")
+            return f"{scheme}://{'...@' if at else ''}{host}{address.path}{'?...' if address.query else ''}"
+        command, *arguments = self.server.split(maxsplit=1)
+        return f"{command} ..." if arguments else command
 
     @property
     def secrets(self) -> tuple[str, ...]:
