@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -140,3 +141,31 @@ def test_a_server_that_ends_is_told_to_the_agent(script: Path) -> None:
 )
 def test_what_is_shown_of_a_server_holds_no_secret(server: str, shown: str) -> None:
     assert McpServer(server=server).shown == shown
+
+
+def test_a_list_that_does_not_end_is_refused(script: Path) -> None:
+    from types import SimpleNamespace
+
+    from rlhf_plugin_agents.tools.mcp import McpConnection
+
+    connection = McpConnection(McpServer(server=f"import:{script.stem}:server", timeout_s=2))
+
+    class Endless:
+        async def list_tools(self, **asked: Any) -> Any:
+            return SimpleNamespace(tools=[], next_cursor="again")
+
+    client, connection._client = connection._client, Endless()
+    with pytest.raises(ToolError, match="does not end"):
+        connection.tools()
+    connection._client = client
+    connection.close()
+
+
+@pytest.mark.slow
+def test_a_command_that_never_answers_is_ended(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    code = f"import os,time; open('{note}', 'w').write(str(os.getpid())); time.sleep(60)"
+    with pytest.raises(ConfigError, match="cannot be reached"):
+        McpServer(server=f'{sys.executable} -S -c "{code}"', connect_timeout_s=1).offered()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(note.read_text()), 0)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Coroutine, Iterable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -19,6 +20,13 @@ async def together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
     return [task.result() for task in tasks]
+
+
+async def _end_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 class Background:
@@ -39,11 +47,13 @@ class Background:
             raise
 
     def close(self) -> None:
-        """Stop the loop and its thread; idempotent."""
+        """Cancel what still runs, then stop the loop and its thread; idempotent."""
         with self._lock:
             loop, thread, self._loop = self._loop, self._thread, None
         if loop is None or thread is None or self._pid != os.getpid():
             return
+        with suppress(TimeoutError):  # else whoever waits in run() would wait for ever
+            asyncio.run_coroutine_threadsafe(_end_others(), loop).result(10)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(timeout=10)
         loop.close()

@@ -285,3 +285,30 @@ def test_a_judge_of_a_run_keeps_its_ledger_there(serve, config, requests, tmp_pa
     assert {r["pid"] for r in rows} == {os.getpid()}
     assert rows[-1]["output"] > 0
     assert Path(judge.ledger.path).parent == tmp_path
+
+
+def test_who_waits_is_released_when_the_service_closes() -> None:
+    import asyncio
+    import threading
+    from concurrent.futures import CancelledError
+
+    from rlhf_plugin_judge.background import Background
+
+    background, started, ended = Background(), threading.Event(), list[str]()
+
+    async def hang() -> None:
+        started.set()
+        await asyncio.sleep(60)
+
+    def wait() -> None:
+        try:
+            background.run(hang())
+        except CancelledError:
+            ended.append("released")
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    assert started.wait(5)
+    background.close()
+    waiting.join(2)
+    assert ended == ["released"]

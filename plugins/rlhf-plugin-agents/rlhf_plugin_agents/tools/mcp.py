@@ -9,6 +9,7 @@ import json
 import os
 import shlex
 import threading
+import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
@@ -71,13 +72,13 @@ class McpConnection:
             self._client = None
             self._ready.set()
 
-    def _wait(self, make: Callable[[Any], Coroutine[Any, Any, Any]], what: str) -> Any:
-        """What the server answers.
+    def _wait(self, make: Callable[[Any], Coroutine[Any, Any, Any]], what: str, seconds: float | None = None) -> Any:
+        """What the server answers, within ``timeout_s`` or less.
 
         Raises:
             ToolError: it failed or is late, in words for the agent.
         """
-        seconds = self.settings.timeout_s
+        seconds = self.settings.timeout_s if seconds is None else seconds
         if self._client is None:
             raise ToolError(f"the tool's server is gone: {_cause(self._failure)}")
         future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(make(self._client), seconds), self._loop)
@@ -100,14 +101,24 @@ class McpConnection:
         """
         found: list[Tool] = []
         cursor: str | None = None
+        seen: set[str] = set()
+        end = time.monotonic() + self.settings.timeout_s
         while True:
-            page = self._wait(lambda client, at=cursor: client.list_tools(cursor=at, cache_mode="refresh"), "the list")
+            left = end - time.monotonic()
+            if left <= 0:
+                raise ToolError(f"the list did not end in {self.settings.timeout_s:g} s")
+            page = self._wait(
+                lambda client, at=cursor: client.list_tools(cursor=at, cache_mode="refresh"), "the list", left
+            )
             for tool in page.tools:
                 function = {"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema}
                 found.append({"type": "function", "function": function})
             cursor = page.next_cursor
             if cursor is None:
                 break
+            if cursor in seen:
+                raise ToolError("the list of tools does not end: a page names an earlier one as its next")
+            seen.add(cursor)
         chosen = self.settings.only
         return [t for t in found if not chosen or t["function"]["name"] in chosen]
 
@@ -133,10 +144,19 @@ class McpConnection:
             return
         self._loop.call_soon_threadsafe(self._leave.set)
         with suppress(Exception, CancelledError):
-            self._serving.result(LEAVE_S)
-        self._serving.cancel()
+            self._serving.result(LEAVE_S if self._client is not None else 0)
+        with suppress(Exception, CancelledError):  # a task that is cancelled ends the server's process
+            asyncio.run_coroutine_threadsafe(_cancelled(self._loop), self._loop).result(LEAVE_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(LEAVE_S)
+
+
+async def _cancelled(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel all other tasks of a loop and wait for them."""
+    others = asyncio.all_tasks(loop) - {asyncio.current_task(loop)}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 def pin_of(tools: Sequence[Tool]) -> str:

@@ -44,7 +44,7 @@ class McpServer(Config):
         """Its address for people, without what may be secret in it."""
         if self.server.startswith("import:"):
             return self.server
-        scheme, found, rest = self.server.partition("://")
+        scheme, found, _ = self.server.partition("://")
         if found and " " not in scheme.strip():
             address = urlsplit(self.server)
             _, at, host = address.netloc.rpartition("@")
