@@ -75,24 +75,35 @@ def official_tasks(folder: Path, tools: Sequence[ToolConfig], ctx: BuildContext)
 
 def _metadata(folder: Path) -> tuple[Path, list[dict[str, Any]]]:
     for place in (folder / p for p in PLACES):
-        if (place / "metadata.jsonl").is_file():
-            lines = (place / "metadata.jsonl").read_text(encoding="utf-8").splitlines()
-            try:
-                return place, [json.loads(line) for line in lines if line.strip()]
-            except ValueError as error:
-                raise DatasetError(f"'{place / 'metadata.jsonl'}' is no file of JSON lines: {error}") from error
-        if (place / "metadata.parquet").is_file():
-            import pyarrow.parquet as parquet
-
-            return place, parquet.read_table(place / "metadata.parquet").to_pylist()
+        for name, read in (("metadata.jsonl", _lines), ("metadata.parquet", _table)):
+            if (place / name).is_file():
+                try:
+                    return place, read(place / name)
+                except (OSError, ValueError) as error:
+                    raise DatasetError(
+                        f"'{place / name}' cannot be read: {str(error).splitlines()[0]}",
+                        fix="download it whole: a pointer of git-LFS is not the file",
+                    ) from error
     raise DatasetError(
         f"suite 'gaia': there is no metadata.jsonl or metadata.parquet in '{folder}'",
         fix="--data FOLDER with the files of 2023/validation, or leave --data out to take them from the hub",
     )
 
 
-def _check(row: Mapping[str, Any], place: Path, number: int) -> None:
+def _lines(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+
+
+def _table(file: Path) -> list[dict[str, Any]]:
+    import pyarrow.parquet as parquet
+
+    return parquet.read_table(file).to_pylist()
+
+
+def _check(row: Any, place: Path, number: int) -> None:
     where = f"{place}, task {number}"
+    if not isinstance(row, Mapping):
+        raise DatasetError("a row is no task", where=where, why="it is no mapping")
     missing = [k for k in NEEDED if not str(row.get(k) or "").strip()]
     if missing:
         raise DatasetError(f"a task has no '{missing[0]}'", where=where)
@@ -154,19 +165,24 @@ def from_hub(name: str = HUB) -> Path:
     wanted: dict[str, Any] = {"repo_type": "dataset", "allow_patterns": ["2023/validation/*"]}
     fix = f"accept the conditions on https://huggingface.co/datasets/{name}, set HF_TOKEN, or --data FOLDER"
     try:
-        return Path(snapshot_download(name, local_files_only=True, **wanted))
+        local = Path(snapshot_download(name, local_files_only=True, **wanted))
     except LocalEntryNotFoundError:
-        if get_token() is None:
-            raise DatasetError(
-                f"'{name}' is gated, and there is no token",
-                why="it is no folder here, so it is the hub's data set of this name",
-                fix=fix,
-            ) from None
+        local = None
+    if get_token() is None:
+        if local is not None:
+            return local
+        raise DatasetError(
+            f"'{name}' is gated, and there is no token",
+            why="it is no folder here, so it is the hub's data set of this name",
+            fix=fix,
+        )
     try:
-        return Path(snapshot_download(name, **wanted))
+        return Path(snapshot_download(name, **wanted))  # completes a download that was broken off
     except (GatedRepoError, RepositoryNotFoundError) as error:
         raise DatasetError(
             f"'{name}' cannot be read with this token", why=str(error).splitlines()[0], fix=fix
         ) from error
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        if local is not None:
+            return local
         raise DatasetError(f"'{name}' cannot be downloaded: {error}", fix="try again, or --data FOLDER") from error

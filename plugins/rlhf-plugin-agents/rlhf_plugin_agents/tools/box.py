@@ -10,6 +10,7 @@ from jsonschema import Draft202012Validator
 
 from rlhf_core.api import BuildContext, Tool, ToolCall, ToolConfig, ToolError
 from rlhf_core.sdk import json_values
+from rlhf_plugin_agents.backends.base import BackendFault
 from rlhf_plugin_agents.trajectory import CallRecord
 
 Answer = Callable[[str, Mapping[str, Any]], str]
@@ -75,6 +76,8 @@ class ToolBox:
         except TaskDone as end:
             self.done = True
             return str(end), "ok"
+        except BackendFault:  # what no agent can help ends the task
+            raise
         except ToolError as error:
             return f"Error: {error}", "error"
         except Exception as error:

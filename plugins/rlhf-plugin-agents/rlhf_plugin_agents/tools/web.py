@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -10,8 +11,18 @@ from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 from rlhf_core.api import ToolError
+from rlhf_plugin_agents.backends.base import BackendFault
 
 URLS = {"brave": "https://api.search.brave.com/res/v1/web/search", "tavily": "https://api.tavily.com/search"}
+
+ENDS = (401, 402, 403, 429)
+"""Answers that no agent can do anything about: its task has no score then."""
+WAITS_S = (1.0, 2.0, 4.0)
+"""Seconds before a request is made again that was one too many."""
+
+
+class SearchEnds(ToolError, BackendFault):
+    """The key is refused, or nothing is left of the quota."""
 
 
 class WebSearch:
@@ -34,16 +45,31 @@ class WebSearch:
 
         Raises:
             ToolError: the service failed or gave no answer in time.
+            SearchEnds: the key is refused, or nothing is left of the quota.
         """
         try:
-            with urlopen(self._request(query), timeout=self.timeout_s) as answer:
-                pages = self._pages(json.load(answer))
+            pages = self._pages(self._asked(query))
         except HTTPError as error:
+            if error.code in ENDS:
+                raise SearchEnds(
+                    f"the search by {self.service} answered {error.code} {error.reason}: see to its key and its quota"
+                ) from error
             raise ToolError(f"the search answered {error.code} {error.reason}") from error
         except (URLError, TimeoutError, ValueError, KeyError, TypeError) as error:
             raise ToolError(f"the search gave no answer: {type(error).__name__}") from error
         lines = [f"[{i}] {p['title']} ({p['url']}): {p['text']}" for i, p in enumerate(pages, start=1)]
         return "\n".join(lines) or "No results."
+
+    def _asked(self, query: str) -> Any:
+        for wait_s in (*WAITS_S, None):
+            try:
+                with urlopen(self._request(query), timeout=self.timeout_s) as answer:
+                    return json.load(answer)
+            except HTTPError as error:
+                if error.code != 429 or wait_s is None:
+                    raise
+            time.sleep(wait_s)
+        return None
 
     def _request(self, query: str) -> Request:
         if self.service == "brave":

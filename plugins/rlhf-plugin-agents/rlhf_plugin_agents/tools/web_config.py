@@ -50,4 +50,4 @@ class WebSearchConfig(ToolConfig):
         from rlhf_plugin_agents.tools.web import WebSearch
 
         self.preflight(ctx)
-        return WebSearch(self.service, os.environ[KEYS[self.service]], self.results, self.timeout_s, self.url)
+        return WebSearch(self.service, os.environ[KEYS[self.service]].strip(), self.results, self.timeout_s, self.url)
