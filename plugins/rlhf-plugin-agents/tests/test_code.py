@@ -16,8 +16,9 @@ from rlhf_plugin_agents.harness import play_one
 from rlhf_plugin_agents.suites.code_config import CodeDebug
 from rlhf_plugin_agents.suites.code_debug import code_rows
 from rlhf_plugin_agents.tools.box import ToolBox
-from rlhf_plugin_agents.tools.python import PythonExec, programs
+from rlhf_plugin_agents.tools.python import MARK, PythonExec, programs
 from rlhf_plugin_code.config import SandboxSettings
+from rlhf_plugin_code.sandbox import Ended
 
 ROWS = {row["id"]: row for row in code_rows()}
 SETTINGS = SandboxSettings(timeout_s=10.0)
@@ -127,6 +128,23 @@ def test_a_cell_may_hold_any_text() -> None:
     cells = PythonExec(SETTINGS, stateful=True)
     assert cells.call("MARKDOWN = CELL_TEXTS = '\U0001f9a6'\nprint(len(MARKDOWN))") == "1"
     assert cells.call("print(MARKDOWN, CELL_TEXTS)") == "\U0001f9a6 \U0001f9a6"
+
+
+def test_cells_that_take_all_they_are_given_are_given_no_more_than_their_number() -> None:
+    limits: list[float] = []
+
+    class Greedy:
+        timeout_s = 10.0
+
+        def run(self, text: str, seconds: float) -> Ended:
+            limits.append(seconds)
+            return Ended("ended", 0, MARK, "", seconds, 0, seconds)
+
+    cells = PythonExec(SETTINGS, stateful=True)
+    cells.programs = Greedy()  # pyright: ignore[reportAttributeAccessIssue]
+    for _ in range(4):
+        cells.call("x")
+    assert limits == [10, 30, 50, 70]
 
 
 def test_a_program_that_does_not_end_is_stopped_and_forgotten() -> None:

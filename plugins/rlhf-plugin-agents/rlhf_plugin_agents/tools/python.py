@@ -116,7 +116,9 @@ class PythonExec:
             self.reset()
             raise ToolError("an earlier cell ended the program; all cells are forgotten")
         if ended.why == "ended":
-            self._cells, self._cells_s = cells, ended.own_s
+            took_s = max(ended.own_s - self._cells_s, 0.0)
+            # A cell that used the others' share counts as one limit, else the limit would double with each.
+            self._cells, self._cells_s = cells, self._cells_s + min(took_s, limit_s)
         return said(replace(ended, stdout=printed), limit_s)
 
 
