@@ -62,6 +62,8 @@ class Conversation:
         self.offered: Sequence[Tool] = ()
         self.pending: list[tuple[ToolResult, float]] = []
         """Results that the policy has not read yet."""
+        self.replies: list[ToolResult] = []
+        """Those of :meth:`respond`, which are the user's."""
         self.asked: tuple[Sequence[Message], Sequence[Tool]] = ((), ())
         self.events: SimpleQueue[Any] = SimpleQueue()
         self.answer: SimpleQueue[PolicyTurn | EpisodeOver] = SimpleQueue()
@@ -95,10 +97,11 @@ class Conversation:
             result, seconds = self._agent.answers.respond([(self.episode, text)], self._version)[0]
         if self.episode.ended:
             raise EpisodeOver(self.episode.ended)
-        if result is None or result.done:
+        if result is None:
             return None
         self.pending.append((result, seconds))
-        return result.content
+        self.replies.append(result)
+        return None if result.done else result.content
 
 
 class ProgramAgent:
@@ -207,8 +210,9 @@ class ProgramAgent:
             raise PluginError(f"agent '{self.config.name}' ended an episode without asking the policy anything")
         end = talk.episode.turns[-1].span[1]
         for result, seconds in talk.pending:
-            message = {"role": "tool", "content": result.content}
-            talk.episode.turns.append(Turn((end, end), "tool", message, result.score, result.status, seconds))
+            role = "user" if any(result is reply for reply in talk.replies) else "tool"
+            message = {"role": role, "content": result.content}
+            talk.episode.turns.append(Turn((end, end), role, message, result.score, result.status, seconds))
         talk.pending.clear()
 
     def _judged(self, episode: Episode, score: Score | None) -> Score | None:

@@ -42,7 +42,7 @@ def check_memory(ctx: BuildContext, *, force: bool) -> None:
         return
     from rlhf_core.memory.report import device_of
 
-    device, capacity = device_of(ctx.config)
+    device, capacity = device_of(ctx.config, ctx.world_size)
     limit = capacity // (ctx.world_size if device == "cpu" else 1)
     try:
         refusal = _refusal(ctx, limit, on_cpu=device == "cpu", force=force)

@@ -105,7 +105,7 @@ def make_report(
         prompt: see :func:`rlhf_core.memory.footprint.footprint`.
         reply: likewise.
     """
-    device, capacity = device_of(ctx.config)
+    device, capacity = device_of(ctx.config, place.ranks)
     on_cpu = device == "cpu" and limit is None
     most = capacity // (place.ranks if on_cpu else 1) if limit is None else limit
 
@@ -138,12 +138,15 @@ def make_report(
     )
 
 
-def device_of(run: RunConfig) -> tuple[str, int]:
-    """Where a run would run here, and the bytes that it can have there."""
+def device_of(run: RunConfig, ranks: int) -> tuple[str, int]:
+    """Where a run would run here, and the bytes that each of its processes can have there.
+
+    Other cards are not asked: that alone would take memory on each.
+    """
     import torch
 
     if getattr(run.strategy, "device", "auto") != "cpu" and torch.cuda.is_available():
-        return "cuda", min(torch.cuda.mem_get_info(n)[0] for n in range(torch.cuda.device_count()))
+        return "cuda", min(torch.cuda.mem_get_info(n)[0] for n in range(min(ranks, torch.cuda.device_count())))
     return "cpu", available_ram()
 
 

@@ -96,7 +96,9 @@ class Naughty:
     def reward(self, value): return ToolResult("paid", score=float(value))
 
 class Talker(Naughty):
-    def respond(self, text): return None if text == "Bye." else self.echo(text)
+    def respond(self, text):
+        if text == "Last.": return ToolResult("Thanks.", score=0.25, done=True)
+        return None if text == "Bye." else self.echo(text)
 
 class Effects:
     def __init__(self, config): self.config = config

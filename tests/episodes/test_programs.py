@@ -92,3 +92,16 @@ def test_an_error_of_a_program_ends_the_run_and_leaves_no_thread(stage: Stage) -
     with pytest.raises(ValueError, match="a bug of the program"):
         stage.play({"p": ["a", "b"], "q": ["a", "b", "c", "d"]})
     assert not [t for t in threading.enumerate() if "_play" in t.name]
+
+
+def test_the_last_word_of_the_environment_is_the_users_and_keeps_its_score(stage: Stage) -> None:
+    class Talks(EpisodeAgentConfig):
+        name: str = "talks"
+
+        def converse(self, talk: Conversation) -> str:
+            assert talk.respond(str(talk.ask(talk.prompt.messages).message["content"])) is None
+            return "answer"
+
+    stage.kind = Talks
+    (played,) = stage.play({"p": ["Last."]}, "talker")
+    assert [(t.role, t.text, t.score) for t in played.turns[1:]] == [("user", "Thanks.", 0.25)]
