@@ -13,11 +13,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rlhf_core.runs.atomic import write_text
+
 
 class Journal:
     """Answers of one process of a run.
 
-    Two files: the answers since the last checkpoint, and those before it back to the checkpoint before.
+    Two files: the answers since the last checkpoint, and those before it back to the checkpoint before. A resumed run
+    begins with one file of both.
 
     Args:
         folder: of the run; None keeps nothing.
@@ -30,9 +33,11 @@ class Journal:
         self._kept: dict[str, dict[str, Any]] = {}
         self._file: Any = None
         self._lock = threading.Lock()
-        for file in self._files() if self.folder is not None else ():
-            if file.is_file():
-                self._load(file)
+        files = [file for file in self._files() if file.is_file()] if self.folder is not None else []
+        for file in files:
+            self._load(file)
+        if files:
+            self._gather()
 
     def _files(self) -> tuple[Path, Path]:
         assert self.folder is not None
@@ -45,6 +50,15 @@ class Journal:
             except ValueError:  # the line that was being written when the process was killed
                 continue
             self._kept.setdefault(row["key"], {}).update(row)
+
+    def _gather(self) -> None:
+        """All that is kept becomes one current file, so that it outlives the next checkpoint.
+
+        The last process may have been killed after it began a checkpoint and before that was whole, or within a line.
+        """
+        previous, current = self._files()
+        write_text(current, "".join(json.dumps(row) + "\n" for row in self._kept.values()))
+        previous.unlink(missing_ok=True)
 
     def kept(self, key: str) -> Mapping[str, Any] | None:
         """What an earlier process wrote under a key: ``answer``, or only ``began`` if it was killed meanwhile."""

@@ -49,7 +49,8 @@ class Effects:
     def step(self, calls):
         self.count += len(calls)
         if self.file:
-            with open(self.file, "a") as file: file.write(f"{self.name} {self.count}\\n")
+            wrote = "|".join(call.arguments["text"] for call in calls)  # two calls of one place are two effects
+            with open(self.file, "a") as file: file.write(f"{self.name} {self.count} {wrote!r}\\n")
         return [f"{self.count}"] * len(calls)
     def score(self, sample): return float(self.count + len(sample.completion) % 7)
     def state_dict(self): return [self.name, self.count]
@@ -219,7 +220,11 @@ def audit(folder: Path, environment: str, staleness: int, kills: int, rng: rando
         twice += sum(max(0, n - max(1, usual[line])) for line, n in Counter(written).items())
         if clean:
             comparable += 1
-            equal += all(mine[key] == reference[key] for key in reference) and written == wanted
+            differ = [key for key in reference if mine[key] != reference[key]]
+            differ += [] if written == wanted else ["effects"]
+            equal += not differ
+            if differ:
+                print(f"{kind}: run {runs} differs in {', '.join(differ)}", file=sys.stderr, flush=True)
     return {
         "environment": environment,
         "max_staleness": staleness,

@@ -276,6 +276,23 @@ def test_a_call_that_was_under_way_is_not_made_again(naughty: Path, tokenizer: A
             agent.close()
 
 
+def test_the_journal_outlives_a_kill_within_a_checkpoint_and_another_one_after_it(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.answer("before", {"value": 1})
+    journal.checkpoint()  # killed here, before the checkpoint is whole, and within a line
+    journal.answer("ahead", {"value": 2})
+    journal.close()
+    with (tmp_path / "episodes" / "rank-0.jsonl").open("ab") as file:
+        file.write(b'{"key": "torn')
+    resumed = Journal(tmp_path)
+    assert [resumed.kept(key) is not None for key in ("before", "ahead")] == [True] * 2
+    resumed.answer("new", {"value": 3})
+    resumed.checkpoint()  # killed here as well
+    resumed.close()
+    later = Journal(tmp_path)
+    assert [later.kept(key) is not None for key in ("before", "ahead", "new")] == [True] * 3
+
+
 def test_the_journal_keeps_two_checkpoints_worth(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     for part in range(3):
