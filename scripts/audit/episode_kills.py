@@ -45,16 +45,16 @@ class PureConfig(EffectsConfig):
 
 class Effects:
     def __init__(self, config): self.file = config.file
-    def reset(self, prompt, seed): self.name, self.count = f"{prompt.id} {seed}", 0
+    def reset(self, prompt, seed): self.name, self.count, self.sum = f"{prompt.id} {seed}", 0, 0
     def step(self, calls):
-        self.count += len(calls)
+        wrote = "|".join(call.arguments["text"] for call in calls)  # two calls of one place are two effects
+        self.count, self.sum = self.count + len(calls), self.sum + sum(map(ord, wrote))
         if self.file:
-            wrote = "|".join(call.arguments["text"] for call in calls)  # two calls of one place are two effects
             with open(self.file, "a") as file: file.write(f"{self.name} {self.count} {wrote!r}\\n")
         return [f"{self.count}"] * len(calls)
-    def score(self, sample): return float(self.count + len(sample.completion) % 7)
-    def state_dict(self): return [self.name, self.count]
-    def load_state_dict(self, state): self.name, self.count = state
+    def score(self, sample): return float(self.sum % 7)
+    def state_dict(self): return [self.name, self.count, self.sum]
+    def load_state_dict(self, state): self.name, self.count, self.sum = state
 
 class Always:  # whatever a policy with random weights writes is a call
     def take(self, text): return Taken("", [WrittenCall(text, "note", {"text": text})])
@@ -196,6 +196,8 @@ def audit(folder: Path, environment: str, staleness: int, kills: int, rng: rando
     whole = folder / f"{kind}-whole"
     finish(arguments(folder, environment, staleness, whole), folder)
     reference, wanted = left_by(whole), effects(whole)
+    if not json.loads((whole / "summary.json").read_text())["updates"]:
+        raise SystemExit("the run without kills has not learned anything, so that its weights say nothing")
     count, during, runs, equal, comparable, twice = 0, 0, 0, 0, 0, 0
     episodes = sum(len(row["completions"]) for row in reference["trace"])
     while count < kills:
