@@ -13,6 +13,9 @@ from rlhf_core.registry import Registry
 
 NEEDS_A_MODEL = {
     "rlhf-core/multi_turn",
+    *(f"rlhf-plugin-agents/{n}" for n in ("react", "zero_shot", "scratchpad", "plan_and_execute", "multi_agent")),
+    "rlhf-plugin-agents/code_executor",
+    "rlhf-plugin-agents/agent_suite",
     "rlhf-plugin-reward/bradley_terry",
     "rlhf-plugin-reward/ensemble",
     "rlhf-plugin-rubric/rubric_model",
@@ -29,6 +32,7 @@ REQUIRED = {
     "parts": {"rules": {"reward": "programmatic"}},
     "of": "programmatic",
     "tool": "calculator",
+    "mcp": {"server": "import:somewhere:server"},
 }
 """Values of required settings."""
 NEEDS_A_SERVICE = {
@@ -36,6 +40,7 @@ NEEDS_A_SERVICE = {
     "rlhf-plugin-judge/judge",
     "rlhf-plugin-rubric/rubric",
     "rlhf-plugin-agents/web_search",
+    "rlhf-plugin-agents/mcp",
 }
 BY_CHANCE = {"rlhf-plugin-composite/random"}
 """Whose scores are not a matter of the completion, which is what they are for."""
