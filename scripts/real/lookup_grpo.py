@@ -11,7 +11,7 @@ unmasked   results of tools left in the loss, as if the policy had written them
 
 Held-out success is the share of right answers to 400 questions about people that no training question is about, one
 episode each at temperature 1. A run that is there is used again and one that was cut off goes on, so the same command
-finishes what is missing. Figures go to a JSON file after each run.
+finishes what is missing. Figures are added to a JSON file after each run.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ def main() -> None:
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="a.b=c", help="for every run")
     parser.add_argument("--record", type=Path, default=RECORD)
     args = parser.parse_args()
-    results: dict[str, dict[str, Any]] = {}
+    earlier = json.loads(args.record.read_text()) if args.record.is_file() else {}
+    results: dict[str, dict[str, Any]] = earlier.get("results", {})
     for seed in args.seeds:
         for arm in args.arms:
             run = train(args.runs / f"{arm}-{seed}", seed, arm, args.settings)
