@@ -43,6 +43,7 @@ SMALL: dict[str, list[str]] = {
     "rlhf eval code_debug": ["--max-per-category", "1"],
     "rlhf eval agentbench_generated": ["--max-per-category", "1"],
     "rlhf eval gaia_mini": ["--max-per-category", "1"],
+    "rlhf eval injection": ["--max-per-category", "1"],
     "rlhf eval episodes": ["--limit", "2"],
     "rlhf eval": ["--limit", "2", "--max-tokens", "4"],
     "rlhf reward evaluate": ["--limit", "16"],
