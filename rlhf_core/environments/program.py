@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from rlhf_core.context import BuildContext
     from rlhf_core.environments.agent_config import EpisodeAgentConfig
     from rlhf_core.protocols import RolloutEngine
+
+
+STOP_S = 10.0
+"""For all programs to end once they are told so; one that waits for something else is left behind."""
 
 
 class EpisodeOver(BaseException):
@@ -200,14 +205,17 @@ class ProgramAgent:
                 why=f"rules, tools and prompt are {len(ids)} tokens, and the policy reads {self.context}",
                 fix="fewer or shorter tools, or a model that reads more",
             )
-        episode.end("context_full" if len(ids) + 1 > self.context or anew else "length")
+        room = self.context - len(ids) - (0 if anew else len(episode.read))
+        episode.end("context_full" if room < 1 else "length")
         talk.answer.put(EpisodeOver(episode.ended))
         return False
 
     def _unread(self, talk: Conversation) -> None:
         """Results that nobody read count, too: they may have scores."""
         if talk.read is None:
-            raise PluginError(f"agent '{self.config.name}' ended an episode without asking the policy anything")
+            failure = talk.episode.failure
+            why = "" if failure is None else f", since its environment failed: {failure.detail}"
+            raise PluginError(f"agent '{self.config.name}' ended an episode without asking the policy anything{why}")
         end = talk.episode.turns[-1].span[1]
         for result, seconds in talk.pending:
             role = "user" if any(result is reply for reply in talk.replies) else "tool"
@@ -290,8 +298,9 @@ class _Programs:
             if talk.episode.process.pid:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(talk.episode.process.pid, signal.SIGKILL)
+        until = time.monotonic() + STOP_S
         for thread in self._threads:
-            thread.join()
+            thread.join(max(0.0, until - time.monotonic()))
 
 
 def _plain(message: Mapping[str, Any]) -> str:

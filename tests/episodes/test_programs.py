@@ -9,10 +9,20 @@ import pytest
 
 from rlhf_core.api import Conversation, EpisodeAgentConfig, Score, ToolCall
 from rlhf_core.episode_contract import check_episode
-from rlhf_core.errors import ConfigError
+from rlhf_core.errors import ConfigError, PluginError
 from rlhf_core.trainers.common.training_sample import TrainingSample
 
 from .conftest import Stage
+
+
+class First(EpisodeAgentConfig):
+    """Calls before it has asked the policy anything."""
+
+    name: str = "first"
+
+    def converse(self, talk: Conversation) -> str:
+        talk.call([ToolCall("do", {"what": "die", "argument": ""}, "made1")])
+        return "answer"
 
 
 class Planner(EpisodeAgentConfig):
@@ -70,7 +80,7 @@ def test_what_the_environment_pays_stands_with_the_turn_that_shows_it(stage: Sta
 def test_who_has_no_room_or_no_environment_ends(stage: Stage) -> None:
     stage.kind = Planner
     (short,) = stage.play({"p": ["I search.", "x", "y"]}, max_tokens=12)
-    assert short.info["ended"] in ("length", "context_full")
+    assert short.info["ended"] == "length"  # the budget, not what the policy can read at once
     (broken,) = stage.play({"p": ["I search.", "x", "y"]}, tool="segfault")
     assert broken.score is not None
     assert (broken.score.ok, broken.info["turns"]) == (False, 1)
@@ -105,3 +115,9 @@ def test_the_last_word_of_the_environment_is_the_users_and_keeps_its_score(stage
     stage.kind = Talks
     (played,) = stage.play({"p": ["Last."]}, "talker")
     assert [(t.role, t.text, t.score) for t in played.turns[1:]] == [("user", "Thanks.", 0.25)]
+
+
+def test_a_failure_before_the_first_question_is_named(stage: Stage) -> None:
+    stage.kind = First
+    with pytest.raises(PluginError, match=r"without asking the policy anything, since its environment failed: .+"):
+        stage.play({"p": ["x"]})
