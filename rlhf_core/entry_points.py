@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
+from typing import NamedTuple
 
 from rlhf_core import __version__
 from rlhf_core.disabled import normalise
@@ -44,24 +45,35 @@ class Entry:
         }
 
 
-def scan() -> Iterator[tuple[metadata.Distribution, metadata.EntryPoint]]:
+class Declared(NamedTuple):
+    """An entry point, and the normalised name and the version of the distribution that declares it."""
+
+    distribution: str
+    version: str
+    point: metadata.EntryPoint
+
+    def entry(self, kind: str) -> Entry:
+        """As a component of a kind."""
+        return Entry(kind, self.point.name, self.distribution, self.version, self.point.value, self.point)
+
+
+def scan() -> Iterator[Declared]:
     """Every entry point with its distribution, metadata only; a distribution found twice (editable) counts once."""
     seen: set[str] = set()
     for dist in metadata.distributions():
         text = dist.read_text("entry_points.txt")
-        if not text or "[rlhf" not in text or dist.name in seen:
+        if not text or "[rlhf" not in text:
             continue
-        seen.add(dist.name)
-        yield from ((dist, point) for point in dist.entry_points)
+        fields = dist.metadata  # parsed anew each time it is asked for
+        name, version = normalise(fields["Name"]), fields["Version"]
+        if name not in seen:
+            seen.add(name)
+            yield from (Declared(name, version, point) for point in dist.entry_points)
 
 
 def entries_of(group: str, kind: str) -> list[Entry]:
     """What distributions declare in a group that is no kind of component, sorted; nothing is imported."""
-    rows = [
-        Entry(kind, point.name, normalise(dist.name), dist.version, point.value, point)
-        for dist, point in scan()
-        if point.group == group
-    ]
+    rows = [declared.entry(kind) for declared in scan() if declared.point.group == group]
     return sorted(rows, key=lambda e: (e.name, e.distribution))
 
 
@@ -91,7 +103,7 @@ def required_distributions(distribution: str) -> list[str]:
 def is_qualified(kind: str, name: str) -> bool:
     """Whether ``name`` is ``distribution/name`` of an installed component."""
     group = f"rlhf.{kind}"
-    return any(f"{normalise(d.name)}/{p.name}" == name for d, p in scan() if p.group == group)
+    return any(f"{d.distribution}/{d.point.name}" == name for d in scan() if d.point.group == group)
 
 
 def check_core_range(entry: Entry) -> None:
@@ -121,9 +133,9 @@ def distribution_of(module: str, attribute: str) -> str:
     """
     package = module.partition(".")[0]
     near = ""
-    for dist, point in scan():
+    for distribution, version, point in scan():
         if point.value == f"{module}:{attribute}":
-            return f"{normalise(dist.name)} {dist.version}"
+            return f"{distribution} {version}"
         if not near and point.module.partition(".")[0] == package:
-            near = f"{normalise(dist.name)} {dist.version}"
+            near = f"{distribution} {version}"
     return near

@@ -39,12 +39,11 @@ class Registry:
     @cached_property
     def _by_kind(self) -> dict[str, list[Entry]]:
         entries: dict[str, list[Entry]] = {kind: [] for kind in KINDS}
-        for dist, point in scan():
-            kind = point.group.removeprefix("rlhf.")
-            if not point.group.startswith("rlhf.") or kind not in entries:
+        for declared in scan():
+            kind = declared.point.group.removeprefix("rlhf.")
+            if not declared.point.group.startswith("rlhf.") or kind not in entries:
                 continue
-            entry = Entry(kind, point.name, normalise(dist.name), dist.version, point.value, point)
-            if self._enabled(entry):
+            if self._enabled(entry := declared.entry(kind)):
                 entries[kind].append(entry)
         return {kind: sorted(rows, key=lambda e: (e.name, e.distribution)) for kind, rows in entries.items()}
 

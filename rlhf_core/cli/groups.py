@@ -93,16 +93,17 @@ class OpenGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the command list; a plugin's commands with their distribution. None is imported."""
         rows: list[tuple[str, str]] = []
-        for name in self.list_commands(ctx):
+        names = self.list_commands(ctx)
+        added = self._added() if set(names) - set(self._own(ctx)) else {}
+        for name in names:
             own_command = self.commands.get(name)
             short = own_command.get_short_help_str(LENGTH) if own_command else ""
-            rows.append((name, self.lazy[name][1] if name in self.lazy else short or self._summary(name)))
+            rows.append((name, self.lazy[name][1] if name in self.lazy else short or self._summary(name, added[name])))
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
-    def _summary(self, name: str) -> str:
+    def _summary(self, name: str, entries: list[Any]) -> str:
         """Of the command itself, from its source; else of the distributions that have commands below it."""
-        entries = self._added()[name]
         leaves = [e for e in entries if e.name == self._below(name)]
         text = description(leaves[0].value) if len(leaves) == 1 else ""
         return f"{text} ({leaves[0].distribution})" if text else summary_of(leaves or entries)
@@ -134,15 +135,11 @@ def command_entries(disabled: Collection[str] | None = None) -> list[Any]:
     Args:
         disabled: distributions that are left out; None takes the user's list.
     """
-    from rlhf_core.disabled import disabled_distributions, normalise
-    from rlhf_core.registry import Entry, scan
+    from rlhf_core.disabled import disabled_distributions
+    from rlhf_core.registry import scan
 
     off = set(disabled_distributions() if disabled is None else disabled)
-    entries = [
-        Entry("command", point.name, normalise(dist.name), dist.version, point.value, point)
-        for dist, point in scan()
-        if point.group == GROUP and normalise(dist.name) not in off
-    ]
+    entries = [d.entry("command") for d in scan() if d.point.group == GROUP and d.distribution not in off]
     return sorted(entries, key=lambda e: (e.name, e.distribution))
 
 

@@ -49,17 +49,17 @@ class KeyHints:
 
     def __call__(self, path: Sequence[str], value: Any) -> str:
         """A sentence for the key at the end of ``path``: its name here, or where such a key belongs; "" for neither."""
-        from rlhf_core.disabled import disabled_distributions, normalise
+        from rlhf_core.disabled import disabled_distributions
         from rlhf_core.entry_points import scan
 
         off, places = set(disabled_distributions()), KeyPlaces(self.registry, self.settings)(path, value)
-        for dist, point in scan():
-            if point.group != GROUP or normalise(dist.name) in off:
+        for distribution, _, point in scan():
+            if point.group != GROUP or distribution in off:
                 continue
             try:
                 hint = point.load()(path[-1], value, self.registry, self.chosen)
             except Exception as error:  # the unknown key is what the user has to hear of
-                log.debug("hints of %s failed: %s: %s", dist.name, type(error).__name__, error)
+                log.debug("hints of %s failed: %s: %s", distribution, type(error).__name__, error)
                 continue
             if hint and (len(path) > 1 or not places or keys_in(hint)):
                 return str(hint)  # one without a key says less than the place of our own key of that name

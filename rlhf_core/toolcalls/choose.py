@@ -18,7 +18,7 @@ log = logging.getLogger("rlhf.models")
 def installed() -> dict[str, Any]:
     """Name -> entry point of formats that distributions add; the core's own names are the core's."""
     disabled = set(map(normalise, disabled_distributions()))
-    points = {p.name: p for d, p in scan() if p.group == GROUP and normalise(d.name) not in disabled}
+    points = {p.name: p for name, _, p in scan() if p.group == GROUP and name not in disabled}
     return {name: point for name, point in sorted(points.items()) if name not in CORE}
 
 
