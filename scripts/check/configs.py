@@ -10,14 +10,11 @@ from scripts.check.files import repository_files
 
 
 def check(root: Path) -> list[str]:
-    """Return the message of every file that is refused."""
-    problems: list[str] = []
-    for file in repository_files(root):
-        if file.suffix not in {".yaml", ".yml"} or root / "configs" not in file.parents:
-            continue
-        command = [str(Path(sys.executable).with_name("rlhf")), "config", "validate", str(file)]
-        out = subprocess.run(command, capture_output=True, text=True, cwd=root, check=False)
-        if out.returncode:
-            said = (out.stderr or out.stdout).strip()
-            problems.append(f"{file.relative_to(root)}: exit code {out.returncode}: {said}")
-    return problems
+    """Return what is said of the files if any is refused."""
+    folder = root / "configs"
+    files = [str(f) for f in repository_files(root) if f.suffix in {".yaml", ".yml"} and folder in f.parents]
+    if not files:
+        return []
+    command = [str(Path(sys.executable).with_name("rlhf")), "config", "validate", *files]
+    out = subprocess.run(command, capture_output=True, text=True, cwd=root, check=False)
+    return [f"exit code {out.returncode}: {out.stdout}{out.stderr}".strip()] if out.returncode else []

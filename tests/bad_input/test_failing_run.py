@@ -88,7 +88,7 @@ def wait_for_step(run: Path, process: subprocess.Popen[str], deadline_s: float =
 
 def test_ctrl_c(rlhf: Rlhf, quick: tuple[str, ...], tmp_path: Path) -> None:
     run = tmp_path / "run"
-    command = [sys.executable, "-m", "rlhf_core.cli.main", *quick, "--set", "trainer.steps=30", "--run-dir", str(run)]
+    command = [sys.executable, "-m", "rlhf_core.cli.main", *quick, "--set", "trainer.steps=16", "--run-dir", str(run)]
     process = subprocess.Popen(
         command,
         stderr=subprocess.PIPE,
@@ -111,5 +111,5 @@ def test_ctrl_c(rlhf: Rlhf, quick: tuple[str, ...], tmp_path: Path) -> None:
     resumed = rlhf("train", "--resume", run, "--json")
     assert resumed.code == 0, resumed.err
     summary = json.loads(resumed.out)
-    assert (summary["status"], summary["steps"]) == ("completed", 30)
+    assert (summary["status"], summary["steps"]) == ("completed", 16)
     assert "score_error" not in summary["dropped"]

@@ -26,6 +26,7 @@ def test_all_together() -> None:
     assert matrix.distance(frozenset(matrix.OPTIONS) - {"ranks"}) < 1e-5
 
 
+@pytest.mark.slow
 def test_every_pair_with_two_ranks(tmp_path: Path) -> None:
     out = tmp_path / "distances.json"
     subprocess.run([*TORCHRUN, str(SCRIPT), str(out)], env=ENV, check=True, timeout=250)

@@ -25,7 +25,7 @@ NOT_RUN: dict[str, str] = {
 """Patterns of commands that are not executed. Their options are still checked."""
 
 TRAINED = re.compile(
-    r"^rlhf (eval|memory plan|data pairs|reward evaluate|generate|chat|push) |\bRUN\b"
+    r"^rlhf (eval|memory plan|tts|data pairs|reward evaluate|generate|chat|push) |\bRUN\b"
     r"|runs/(?!sft/final|rm/final|other)|evals/"
 )
 """Commands that want a trained run, or that work with a model: executed by the slow part."""
