@@ -63,9 +63,9 @@ def test_imports_for_type_checking_make_no_circle(tmp_path: Path) -> None:
     typing = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from rlhf_core.y import B\n"
     (core / "x.py").write_text(typing)
     (core / "y.py").write_text("def f():\n    from rlhf_core.x import A\n")
-    assert run("cycles", tmp_path).returncode == 0
+    assert run("cycles", root=tmp_path).returncode == 0
     (core / "x.py").write_text("from rlhf_core.y import B\n")
-    out = run("cycles", tmp_path)
+    out = run("cycles", root=tmp_path)
     assert "rlhf_core.x -> rlhf_core.y -> rlhf_core.x" in out.stdout
     assert out.stdout.count("->") == 2
 
