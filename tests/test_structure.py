@@ -76,7 +76,7 @@ def test_public_imports_and_declared_dependencies_pass(tmp_path: Path) -> None:
     (folder.parent / "pyproject.toml").write_text(PLUGIN)
     public = "from rlhf_core.api import Score\nfrom rlhf_core.sdk import load_policy\n"
     (folder / "x.py").write_text(public + "from rlhf_plugin_a.y import z\nimport torch\n")
-    assert run("imports", tmp_path).returncode == 0
+    assert run("imports", root=tmp_path).returncode == 0
 
 
 def test_what_both_loops_use_knows_neither() -> None:
