@@ -1,6 +1,7 @@
-"""tau-bench retail: gold actions of every task, and each with one action dropped or changed, judged.
+"""tau-bench: gold actions of every task, and each with one action dropped or changed, judged.
 
     python -m scripts.audit.tau_bench_gold --data FOLDER --published tau-bench --write docs/bench/tau_bench_gold.json
+    python -m scripts.audit.tau_bench_gold --domain airline --data tau-bench --published tau-bench
 
 Reward 1.0 is expected of the gold actions, and of a changed list only where the whole database ends the same, which is
 compared here row by row and not by the suite's digest. With ``--published`` (a checkout of sierra-research/tau-bench)
@@ -21,11 +22,12 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from rlhf_plugin_agents.suites.retail import RetailStore
-from rlhf_plugin_agents.suites.tau import database, read, reward
+from rlhf_plugin_agents.suites.tau import reward
+from rlhf_plugin_agents.suites.tau_files import database, open_store, read
+from rlhf_plugin_agents.suites.tau_store import Store
 
 Action = Mapping[str, Any]
-SPLITS = ("test", "dev", "train")
+SPLITS = {"retail": ("test", "dev", "train"), "airline": ("test",)}
 
 
 def changed(action: Action, others: Sequence[str], rng: random.Random) -> Action:
@@ -44,13 +46,14 @@ class Published:
 
     Args:
         root: a checkout.
+        domain: retail or airline.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, domain: str) -> None:
         sys.modules["tau_bench.envs.tool"] = base = types.ModuleType("tau_bench.envs.tool")
         base.Tool = object  # type: ignore[attr-defined]
         self.tools: dict[str, Callable[..., str]] = {}
-        for file in sorted((root / "tau_bench/envs/retail/tools").glob("[a-z]*.py")):
+        for file in sorted((root / "tau_bench/envs" / domain / "tools").glob("[a-z]*.py")):
             spec = importlib.util.spec_from_file_location(f"published_{file.stem}", file)
             assert spec is not None
             assert spec.loader is not None
@@ -72,17 +75,19 @@ class Judge:
 
     Args:
         folder: the domain's files.
+        domain: retail or airline.
         published: what results are compared with.
     """
 
-    def __init__(self, folder: Path, published: Published | None) -> None:
-        self.folder, self.published, self.differing = folder, published, list[dict[str, Any]]()
+    def __init__(self, folder: Path, domain: str, published: Published | None) -> None:
+        self.folder, self.domain = folder, domain
+        self.published, self.differing = published, list[dict[str, Any]]()
         self.compared = 0
 
-    def play(self, task: Mapping[str, Any], actions: Sequence[Action], check: bool) -> tuple[float, RetailStore]:
+    def play(self, task: Mapping[str, Any], actions: Sequence[Action], check: bool) -> tuple[float, Store]:
         """The reward of a list of actions, and the database after it."""
-        store = RetailStore(database(self.folder))
-        theirs = deepcopy(database(self.folder)) if self.published and check else None
+        store = open_store(self.folder, self.domain)
+        theirs = deepcopy(database(self.folder, self.domain)) if self.published and check else None
         for action in actions:
             result = store.call(action["name"], action["kwargs"])
             if theirs is not None and self.published is not None:
@@ -97,7 +102,7 @@ def study(folder: Path, split: str, judge: Judge, say: Callable[[str], None]) ->
     """Every task of a split."""
     counts: Counter[str] = Counter()
     unexpected: list[dict[str, Any]] = []
-    tasks = read(folder, f"retail_tasks_{split}.json")
+    tasks = read(folder, f"{judge.domain}_tasks_{split}.json")
     names = sorted({a["name"] for t in tasks for a in t["actions"]})
     for number, task in enumerate(tasks):
         value, gold = judge.play(task, task["actions"], check=True)
@@ -124,11 +129,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--published", type=Path)
-    parser.add_argument("--split", action="append", choices=SPLITS)
+    parser.add_argument("--domain", choices=list(SPLITS), default="retail")
+    parser.add_argument("--split", action="append", choices=SPLITS["retail"])
     parser.add_argument("--write", type=Path)
     args = parser.parse_args(argv)
-    judge = Judge(args.data, Published(args.published) if args.published else None)
-    splits = {s: study(args.data, s, judge, lambda t: print(t, file=sys.stderr)) for s in args.split or SPLITS}
+    judge = Judge(args.data, args.domain, Published(args.published, args.domain) if args.published else None)
+    splits = {
+        s: study(args.data, s, judge, lambda t: print(t, file=sys.stderr)) for s in args.split or SPLITS[args.domain]
+    }
     results = {
         "compared": judge.compared,
         "equal": judge.compared - len(judge.differing),

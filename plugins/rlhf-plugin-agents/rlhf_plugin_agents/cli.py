@@ -86,7 +86,13 @@ def bfcl(**options: Any) -> None:
 @click.command()
 @agent_options
 def tau_bench(**options: Any) -> None:
-    """tau-bench, retail: rlhf eval tau_bench --data FOLDER, or --replay FILE with published trajectories."""
+    """tau-bench, retail or airline.
+
+    \b
+    rlhf eval tau_bench --data FOLDER --model M
+    rlhf eval tau_bench --data FOLDER --model M --set user.backend=openai --set user.model=U
+    rlhf eval tau_bench --data FOLDER --replay FILE      # published trajectories
+    """
     _run(("tau_bench", *options.pop("more")), options)
 
 

@@ -39,7 +39,9 @@ def evaluate_all(suites: Sequence[str], options: Mapping[str, Any], say: Say) ->
     recordings = [_published(job, options) for job in jobs]
     places = [_place(options["out"], job, len(jobs)) for job in jobs]
     prepared = [None if r else prepare(job, ctx, place) for job, r, place in zip(jobs, recordings, places)]
-    if any(p is not None and p.todo for p in prepared) and (remark := backend.check(ctx)):
+    todo = [job for job, ready in zip(jobs, prepared) if ready is not None and ready.todo]
+    checks = [backend.check, *{job.suite.name: job.suite.check for job in todo}.values()] if todo else []
+    for remark in filter(None, [check(ctx) for check in checks]):
         say(remark)
     for job, recording, place, ready in zip(jobs, recordings, places, prepared):
         if len(jobs) > 1:
@@ -65,7 +67,7 @@ def _published(job: Job, options: Mapping[str, Any]) -> Callable[[Path | None], 
     suite, path = job.suite, Path(options["replay"] or "").expanduser()
     if not isinstance(suite, TauBench) or not is_published(path):
         return None
-    rows = replayed(path, folder_of(suite), suite.split)
+    rows = replayed(path, folder_of(suite), suite.split, suite.domain)
 
     def judge(out: Path | None) -> tuple[Path, dict[str, Any]]:
         folder = AgentFolder(out, job.settings([]))
@@ -76,7 +78,8 @@ def _published(job: Job, options: Mapping[str, Any]) -> Callable[[Path | None], 
             "trajectories": len(rows),
             "same_reward": agree,
             "differing_results": sum(len(r["differing"]) for r in rows),
-            "examples": [{"task": r["task"], **d} for r in rows for d in r["differing"]][:10],
+            "examples": [{"task": r["task"], "trial": r["trial"], **d} for r in rows for d in r["differing"]],
+            "other_task": sum(bool(r["other_task"]) for r in rows),
         }
         write_json(folder.path / "report.json", result)
         write_page(folder.path, folder.settings, result, rows)

@@ -6,7 +6,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +16,14 @@ from rlhf_core.api import BuildContext, Prompt
 from rlhf_core.sdk import json_values, request_seed, write_json
 from rlhf_plugin_agents.agents.base import Agent
 from rlhf_plugin_agents.agents.config import AgentConfig
-from rlhf_plugin_agents.backends.base import Backend
+from rlhf_plugin_agents.backends.base import Backend, BackendFault
 from rlhf_plugin_agents.backends.config import BackendConfig, check_form
 from rlhf_plugin_agents.folder import AgentFolder
 from rlhf_plugin_agents.page import write_page
 from rlhf_plugin_agents.report import report
 from rlhf_plugin_agents.suites.config import AgentSuiteConfig
 from rlhf_plugin_agents.suites.task import AgentTask
+from rlhf_plugin_agents.trajectory import AgentTrajectory
 
 Say = Callable[[str], None]
 ENDED = ("answer", "done")
@@ -148,11 +149,18 @@ def play_one(config: AgentConfig, backend: Backend, task: AgentTask, seed: int, 
     """One trial of one task, judged, as a row."""
     room = task.open(request_seed(seed, "agents", task.id, trial))
     agent: Agent = config.make(backend)
-    # Scripts and recordings are found by the prompt's id, the trials of a model differ by their seed.
-    trajectory = agent.run(
-        Prompt(task.id, tuple(task.messages)), room.box, seed=request_seed(seed, task.id, trial),
-        trial=trial, system=task.system, respond=room.respond,
-    )  # fmt: skip
+    try:
+        messages = task.messages if room.first is None else ({"role": "user", "content": room.first()},)
+        # Scripts and recordings are found by the prompt's id, the trials of a model differ by their seed.
+        trajectory = agent.run(
+            Prompt(task.id, tuple(messages)), room.box, seed=request_seed(seed, task.id, trial),
+            trial=trial, system=task.system, respond=room.respond,
+        )  # fmt: skip
+    except BackendFault as fault:  # of the user: what agents ask for themselves is caught in `run`
+        trajectory = AgentTrajectory(
+            task.id, config.name, backend.name, (), (), (), "", "backend_error", str(fault), trial=trial
+        )
+    user: Mapping[str, Any] = getattr(room.respond, "facts", dict[str, Any])()
     row: dict[str, Any] = {"task": task.id, "trial": trial, "category": task.category, "level": task.level}
     if trajectory.stop_reason == "backend_error":
         row |= {"value": None, "right": None, "process": None, "detail": trajectory.error}
@@ -169,7 +177,8 @@ def play_one(config: AgentConfig, backend: Backend, task: AgentTask, seed: int, 
         "requests": len(trajectory.turns),
         "prompt_tokens": trajectory.prompt_tokens,
         "completion_tokens": trajectory.completion_tokens,
-        "cost_usd": trajectory.cost_usd,
+        "cost_usd": trajectory.cost_usd + user.get("cost_usd", 0.0),
         "seconds": trajectory.seconds,
         "trajectory": trajectory.as_json(),
+        **({"user": json_values(user)} if user else {}),
     }

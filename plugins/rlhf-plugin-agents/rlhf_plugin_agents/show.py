@@ -24,8 +24,10 @@ def show(results: Mapping[str, Any]) -> None:
                 f"{recording['same_reward']} of {recording['trajectories']} have the published reward; "
                 f"{recording['differing_results']} results differ from the recording"
             )
+            if recording["other_task"]:
+                click.echo(f"{recording['other_task']} were recorded with other gold actions or outputs of their task")
             for d in recording["examples"]:
-                place = f"{d['task']}, call {d['call']} ({d['name']})"
+                place = f"{d['task']}, trial {d['trial']}, call {d['call']} ({d['name']})"
                 click.echo(f"  {place}: {d['recorded']!r:.60} then, {d['result']!r:.60} now")
         if one["missing"]:
             click.echo(f"{one['missing']} without a verdict: the same command plays them again")

@@ -13,7 +13,8 @@ from rlhf_plugin_agents.backends.config import ScriptedConfig
 from rlhf_plugin_agents.harness import play_one
 from rlhf_plugin_agents.suites.config import TauBench
 from rlhf_plugin_agents.suites.retail import RetailStore
-from rlhf_plugin_agents.suites.tau import database, read, reward, scripted_user, told
+from rlhf_plugin_agents.suites.tau import reward, scripted_user, told
+from rlhf_plugin_agents.suites.tau_files import database, read
 from rlhf_plugin_agents.suites.tau_replay import replayed
 from rlhf_plugin_agents.trajectory import AgentTrajectory, ModelTurn
 

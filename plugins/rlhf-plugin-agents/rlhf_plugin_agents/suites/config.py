@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from rlhf_core.api import BuildContext, ComponentConfig, ConfigError
 from rlhf_plugin_agents.agents.config import AGENTS, AgentConfig
+from rlhf_plugin_agents.suites.tau_user import ModelUserConfig, ModelUsers
 
 if TYPE_CHECKING:
     from rlhf_plugin_agents.suites.task import AgentTask
@@ -64,6 +65,17 @@ class AgentSuiteConfig(ComponentConfig):
         if self.max_per_category is None:
             return chosen
         return [t for c in dict.fromkeys(t.category for t in chosen) for t in _first(chosen, c, self.max_per_category)]
+
+    def check(self, ctx: BuildContext) -> str:
+        """Refuse what can only fail beside the agent's own backend, before the first task is played.
+
+        Returns:
+            What a user should know, or "".
+
+        Raises:
+            UserError: it cannot work.
+        """
+        return ""
 
     def agent_config(self, name: str | None = None) -> AgentConfig:
         """The settings of the agent that plays.
@@ -138,19 +150,36 @@ class Bfcl(AgentSuiteConfig):
 
 
 class TauBench(AgentSuiteConfig):
-    """tau-bench's retail domain, from its files: does the database end as the gold actions leave it?"""
+    """tau-bench, retail or airline, from its files: does the database end as the gold actions leave it?"""
 
     name: str = "tau_bench"
     agent_settings: dict[str, Any] = Field(default_factory=lambda: {"max_turns": 30, "max_calls": 40})
     """As for every suite; episodes are long here, and 30 is what tau-bench allows."""
     split: Literal["test", "dev", "train"] = "test"
-    """Which tasks."""
+    """Which tasks; airline has ``test`` alone."""
+    domain: Literal["retail", "airline"] | None = None
+    """None takes the one whose files are in the folder."""
+    user: ModelUserConfig | None = None
+    """A model as the user, ``user.backend=openai``, ``user.model=M``; None is the scripted one, who says yes."""
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without later settings that are not used, so that earlier evaluations go on."""
+        later = {k for k in ("domain", "user") if getattr(self, k) is None}
+        return {k: v for k, v in handler(self).items() if k not in later}
 
     def all_tasks(self, ctx: BuildContext) -> list[AgentTask]:
         """The tasks of the split."""
         from rlhf_plugin_agents.suites.tau import load
+        from rlhf_plugin_agents.suites.tau_files import domain_in
 
-        return load(folder_of(self), self.split)
+        folder = folder_of(self)
+        users = None if self.user is None else ModelUsers(self.user, ctx)
+        return load(folder, self.split, domain_in(folder, self.domain), users)
+
+    def check(self, ctx: BuildContext) -> str:
+        """As of a backend: the user's model, or its service, must be there."""
+        return "" if self.user is None else self.user.backend_config().check(ctx)
 
 
 class Chains(AgentSuiteConfig):

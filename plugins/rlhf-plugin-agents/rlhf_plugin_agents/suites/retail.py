@@ -6,57 +6,17 @@ results can be compared character by character.
 
 from __future__ import annotations
 
-import ast
-import copy
-import hashlib
-import json
-import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
-OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-}
+from rlhf_plugin_agents.suites.tau_store import Refused, Store
 
 
-class Refused(Exception):
-    """A function refuses; its message is the result."""
+class RetailStore(Store):
+    """Users, orders and products; changed by what is called."""
 
-
-class RetailStore:
-    """Users, orders and products; changed by what is called.
-
-    Args:
-        data: ``{"users", "orders", "products"}``; a row is copied before it is changed.
-    """
-
-    def __init__(self, data: Mapping[str, Any]) -> None:
-        self.data: dict[str, dict[str, Any]] = {table: dict(rows) for table, rows in data.items()}
-        self._copied: dict[tuple[str, str], str] = {}  # (table, row) -> the row as it was
-
-    @property
-    def digest(self) -> str:
-        """Of all rows that differ from what was given."""
-        now = {place: _text(self.data[place[0]][place[1]]) for place in sorted(self._copied)}
-        changed = [(*place, text) for place, text in now.items() if text != self._copied[place]]
-        return hashlib.sha256(json.dumps(changed).encode()).hexdigest()
-
-    def call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """The result of a function, as text; what fails is a text that begins with ``Error:``."""
-        function = FUNCTIONS.get(name)
-        if function is None:
-            return f"Unknown action {name}"
-        try:
-            result = function(self, **arguments)
-        except TypeError as error:  # wrong arguments: the published functions are methods `invoke` of a class each
-            return f"Error: {error}".replace(f"RetailStore.{name}()", f"{name.title().replace('_', '')}.invoke()")
-        except Exception as error:
-            return f"Error: {error}"
-        return result if isinstance(result, str) else json.dumps(result)
+    domain: ClassVar[str] = "retail"
+    tables: ClassVar[tuple[str, ...]] = ("users", "orders", "products")
 
     def find_user_id_by_email(self, email: str) -> str:
         """The user with an address."""
@@ -92,20 +52,6 @@ class RetailStore:
     def list_all_product_types(self) -> Any:
         """Name -> id of every product."""
         return dict(sorted((p["name"], p["product_id"]) for p in self.data["products"].values()))
-
-    def calculate(self, expression: str) -> str:
-        """Arithmetic, rounded to cents."""
-        if not all(c in "0123456789+-*/(). " for c in expression):
-            return "Error: invalid characters in expression"
-        return str(round(float(_value(ast.parse(expression.strip(), "<string>", "eval").body)), 2))
-
-    def think(self, thought: str) -> str:
-        """Nothing."""
-        return ""
-
-    def transfer_to_human_agents(self, summary: str) -> str:
-        """Nothing that the database shows."""
-        return "Transfer successful"
 
     def cancel_pending_order(self, order_id: str, reason: str) -> Any:
         """Cancel, and pay back."""
@@ -206,14 +152,6 @@ class RetailStore:
         )
         return order
 
-    def _one(self, table: str, name: str) -> Any:
-        if name not in self.data[table]:
-            raise Refused(f"{table[:-1]} not found")
-        if (table, name) not in self._copied:
-            row = copy.deepcopy(self.data[table][name])
-            self.data[table][name], self._copied[table, name] = row, _text(row)
-        return self.data[table][name]
-
     def _order(self, name: str, status: str, what: str) -> Any:
         order = self._one("orders", name)
         if order["status"] != status:
@@ -250,22 +188,7 @@ NAMES = (
 )
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {name: getattr(RetailStore, name) for name in NAMES.split()}
 """Name -> what answers it."""
-
-
-def _value(node: ast.expr) -> Any:
-    match node:
-        case ast.Constant(value=int() | float() as number):
-            return number
-        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=inner):
-            return -_value(inner) if isinstance(sign, ast.USub) else _value(inner)
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
-            return OPERATORS[type(op)](_value(left), _value(right))
-        case _:
-            raise ValueError("only numbers, + - * / // and brackets are allowed")
-
-
-def _text(row: Any) -> str:
-    return json.dumps(row, sort_keys=True)
+RetailStore.functions = FUNCTIONS
 
 
 def _address(address1: str, address2: str, city: str, state: str, country: str, zip: str) -> dict[str, str]:

@@ -35,6 +35,8 @@ class Room:
     box: ToolBox
     respond: Callable[[str], str | None] | None = None
     state: Any = None
+    first: Callable[[], str] | None = None
+    """What the user says first, where it is not the task's own message; raises ``BackendFault``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.api import DatasetError, ToolCall
-from rlhf_plugin_agents.suites.retail import RetailStore
-from rlhf_plugin_agents.suites.tau import arguments_of, database, read, reward
-from rlhf_plugin_agents.tools.box import ToolBox
+from rlhf_core.api import DatasetError
+from rlhf_plugin_agents.suites.tau import arguments_of, reward
+from rlhf_plugin_agents.suites.tau_files import domain_in, open_store, read
+from rlhf_plugin_agents.suites.tau_store import Store
 from rlhf_plugin_agents.trajectory import AgentTrajectory, CallRecord, ModelTurn
 
 NEEDED = ("task_id", "reward", "traj")
@@ -24,8 +24,14 @@ def is_published(path: Path) -> bool:
         return file.read(200).lstrip().startswith("[")
 
 
-def replayed(path: Path, folder: Path, split: str) -> list[dict[str, Any]]:
+def replayed(path: Path, folder: Path, split: str, domain: str | None = None) -> list[dict[str, Any]]:
     """A row per trajectory, as of an evaluation, with ``published`` (its reward) and ``differing`` (results).
+
+    Args:
+        path: the recording, one JSON list.
+        folder: of the domain's files.
+        split: whose tasks are meant.
+        domain: None takes the one whose files are in the folder.
 
     Raises:
         DatasetError: a trajectory has not the form, or its task does not exist.
@@ -34,7 +40,8 @@ def replayed(path: Path, folder: Path, split: str) -> list[dict[str, Any]]:
         rows = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise DatasetError(f"'{path}' is no JSON: {error}") from error
-    tasks, specs = read(folder, f"retail_tasks_{split}.json"), read(folder, "retail_tools.json")
+    domain = domain_in(folder, domain)
+    tasks = read(folder, f"{domain}_tasks_{split}.json")
     for number, row in enumerate(rows):
         missing = [k for k in NEEDED if not isinstance(row, Mapping) or k not in row]
         if missing:
@@ -43,35 +50,35 @@ def replayed(path: Path, folder: Path, split: str) -> list[dict[str, Any]]:
             raise DatasetError(
                 f"there is no task {row['task_id']}",
                 where=f"{path}, number {number}",
-                fix="--set split=train, dev or test",
+                fix="--set split=train, dev or test; --set domain=retail or airline",
             )
-    return [_one(row, tasks[row["task_id"]], folder, specs, split) for row in rows]
+    return [_one(row, tasks[row["task_id"]], folder, split, domain) for row in rows]
 
 
-def _one(
-    row: Mapping[str, Any], task: Mapping[str, Any], folder: Path, specs: Sequence[Any], split: str
-) -> dict[str, Any]:
-    store = RetailStore(database(folder))
-    box = ToolBox(specs, store.call, strict=False)
+def _one(row: Mapping[str, Any], task: Mapping[str, Any], folder: Path, split: str, domain: str) -> dict[str, Any]:
+    store = open_store(folder, domain)
     calls: list[CallRecord] = []
     said: list[str] = []
     differing: list[dict[str, Any]] = []
-    recorded = [m for m in row["traj"] if m["role"] == "tool"]
-    for message in (m for m in row["traj"] if m["role"] == "assistant"):
+    for message, told in _turns(row["traj"]):
         # tau-bench makes the first call of a turn, and leaves the others out.
         for call in (message.get("tool_calls") or ())[:1]:
-            record = box.call(ToolCall(call["function"]["name"], arguments_of(call), str(call.get("id") or "")))
+            record = _made(call, store)
             calls.append(record)
-            told = str(recorded[len(calls) - 1]["content"]) if len(calls) <= len(recorded) else None
             if told is not None and told != record.result:
-                differing.append({"call": len(calls), "name": record.name, "recorded": told, "result": record.result})
+                differing.append({"call": len(calls), "name": record.name, "arguments": record.arguments,
+                                  "recorded": told, "result": record.result})  # fmt: skip
         if not message.get("tool_calls"):
             said.append(str(message.get("content") or ""))
     value, detail = reward(task, folder, store, said)
+    if _cut_off(row):
+        value, detail = 0.0, "the conversation did not end, and only one that does is judged"
     published = float(row["reward"])
     notes = [detail, *(f"call {d['call']} ({d['name']}) answers otherwise than recorded" for d in differing)]
     if value != published:
         notes.append(f"the published reward is {published:g}")
+    if other := _other_task(row, task):
+        notes.append(f"it was recorded with other {other} of the task")
     name = f"{split}/{row['task_id']}"
     turns = tuple(ModelTurn("agent", "", m) for m in row["traj"] if m["role"] == "assistant")
     trajectory = AgentTrajectory(
@@ -79,9 +86,41 @@ def _one(
         stop_reason="done", trial=int(row.get("trial", 0)),
     )  # fmt: skip
     return {
-        "task": name, "trial": trajectory.trial, "category": "retail", "level": None,
+        "task": name, "trial": trajectory.trial, "category": domain, "level": None,
         "value": value, "right": value == 1.0, "process": None, "detail": "; ".join(filter(None, notes)),
-        "published": published, "differing": differing, "answer": trajectory.answer, "stop_reason": "done",
+        "published": published, "differing": differing, "other_task": other,
+        "answer": trajectory.answer, "stop_reason": "done",
         "calls": len(calls), "requests": len(turns), "prompt_tokens": 0, "completion_tokens": 0, "cost_usd": 0.0,
         "seconds": 0.0, "trajectory": trajectory.as_json(),
     }  # fmt: skip
+
+
+def _cut_off(row: Mapping[str, Any]) -> bool:
+    """Whether the recording says that it was never judged: the conversation had not ended at its limit of turns."""
+    info = row.get("info") or {}
+    return "reward_info" in info and info["reward_info"] is None
+
+
+def _turns(messages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], str | None]]:
+    """Turns of the agent, each with the result that follows it; None where the recording ends before it."""
+    for message, after in zip(messages, [*messages[1:], {}]):
+        if message["role"] == "assistant":
+            yield message, str(after["content"]) if after.get("role") == "tool" else None
+
+
+def _made(call: Mapping[str, Any], store: Store) -> CallRecord:
+    """The call made again, its result whole and as the published environment writes it."""
+    name = str(call["function"]["name"])
+    try:
+        arguments = arguments_of(call)
+    except ValueError as error:
+        return CallRecord(name, {}, f"Error: the arguments are no JSON: {error}", "error", str(call.get("id") or ""))
+    result = store.call(name, arguments)
+    failed = result.startswith(("Error:", "Unknown action"))
+    return CallRecord(name, arguments, result, "error" if failed else "ok", str(call.get("id") or ""))
+
+
+def _other_task(row: Mapping[str, Any], task: Mapping[str, Any]) -> str:
+    """What of the task was different when the recording was made, of what decides the reward."""
+    then = (row.get("info") or {}).get("task") or {}
+    return " and ".join(k for k in ("actions", "outputs") if k in then and then[k] != task[k])

@@ -1,0 +1,156 @@
+"""A model as the user of a conversation, asked as tau-bench asks its own (Yao et al. 2024, section 3)."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Mapping
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from rlhf_core.api import BuildContext, Config, ConfigError, Message, message_text
+from rlhf_core.sdk import request_seed
+from rlhf_plugin_agents.backends.base import BackendFault, ContextFull, ModelRequest
+
+if TYPE_CHECKING:
+    from rlhf_plugin_agents.backends.base import Backend
+    from rlhf_plugin_agents.backends.config import BackendConfig
+
+STOP = "###STOP###"
+GREETING = "Hi! How can I help you today?"
+RULES = """You are a user interacting with an agent.
+
+Instruction: {instruction}
+
+Rules:
+- Just generate one line at a time to simulate the user's message.
+- Do not give away all the instruction at once. Only provide the information that is necessary for the current step.
+- Do not hallucinate information that is not provided in the instruction. For example, if the agent asks for the order id but it is not mentioned in the instruction, do not make up an order id, just say you do not remember or have it.
+- If the instruction goal is satisified, generate '###STOP###' as a standalone message without anything else to end the conversation.
+- Do not repeat the exact instruction in the conversation. Instead, use your own words to convey the same information.
+- Try to make the conversation as natural as possible, and stick to the personalities in the instruction."""  # noqa: E501
+"""The published words (sierra-research/tau-bench 59a200c, MIT), misspelling included: figures depend on them."""
+
+
+class ModelUserConfig(Config):
+    """A model as the user: ``--set user.backend=openai --set user.model=M``."""
+
+    backend: str = "native"
+    """native, openai or anthropic."""
+    model: str | None = None
+    """Of the backend."""
+    settings: dict[str, Any] = Field(default_factory=dict)
+    """The backend's own, such as ``base_url`` or ``max_cost_usd``."""
+    temperature: float = Field(1.0, ge=0)
+    """tau-bench leaves it at the service's default, which is 1."""
+    max_tokens: int = Field(256, ge=1)
+    """Of a message."""
+
+    def backend_config(self) -> BackendConfig:
+        """The settings of the backend.
+
+        Raises:
+            ConfigError: it cannot be a user.
+        """
+        from rlhf_plugin_agents.backends.known import backend_of
+
+        if self.backend in ("scripted", "replay"):
+            raise ConfigError(
+                f"backend '{self.backend}' cannot be the user of tau_bench",
+                fix="leave user out, which is the scripted user, or user.backend=native, openai or anthropic",
+            )
+        given = dict(self.settings)
+        if self.model is not None:
+            given["model"] = {"path": self.model} if self.backend == "native" else self.model
+        return backend_of(self.backend, given)
+
+
+class ModelUsers:
+    """Makes the users of all tasks; the model is loaded, or the service connected, when the first one speaks.
+
+    Args:
+        config: which model.
+        ctx: has the registry.
+    """
+
+    def __init__(self, config: ModelUserConfig, ctx: BuildContext) -> None:
+        self.config, self.ctx = config, ctx
+        self._backend: Backend | None = None
+        self._lock = Lock()
+
+    def complete(self, request: ModelRequest) -> Any:
+        """One message of a user."""
+        with self._lock:
+            if self._backend is None:
+                self._backend = self.config.backend_config().make((), self.ctx)
+                atexit.register(self._backend.close)
+        return self._backend.complete(request)
+
+    def facts(self) -> Mapping[str, Any]:
+        """What decides the users' words, for the settings of an evaluation."""
+        return {**self.config.model_dump(mode="json"), "backend": self.config.backend_config().facts()}
+
+    def user(self, instruction: str, task: str, seed: int) -> ModelUser:
+        """The user of one play."""
+        return ModelUser(self, instruction, task, seed)
+
+
+class ModelUser:
+    """One conversation as its user sees it: the agent's words are the other side's.
+
+    Args:
+        users: answers for it.
+        instruction: what the user wants.
+        task: the play's task.
+        seed: of the play.
+    """
+
+    def __init__(self, users: ModelUsers, instruction: str, task: str, seed: int) -> None:
+        self.users, self.task, self.seed = users, task, seed
+        self.messages: list[Message] = [{"role": "system", "content": RULES.format(instruction=instruction)}]
+        self.cost_usd = 0.0
+        self.requests = self.prompt_tokens = self.completion_tokens = 0
+
+    def first(self) -> str:
+        """What it says first.
+
+        Raises:
+            BackendFault: the model did not answer.
+        """
+        return self._said(GREETING)
+
+    def __call__(self, text: str) -> str | None:
+        """What it answers; None ends the conversation.
+
+        Raises:
+            BackendFault: the model did not answer, or the conversation is longer than it reads.
+        """
+        said = self._said(text)
+        return None if STOP in said else said
+
+    def facts(self) -> Mapping[str, Any]:
+        """For the row of the play."""
+        return {
+            "requests": self.requests, "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens, "cost_usd": self.cost_usd, "messages": self.messages,
+        }  # fmt: skip
+
+    def _said(self, text: str) -> str:
+        self.messages.append({"role": "user", "content": text})
+        config = self.users.config
+        request = ModelRequest(
+            tuple(self.messages), role="user", key=self.task, seed=request_seed(self.seed, "user", self.requests),
+            max_tokens=config.max_tokens, temperature=config.temperature,
+        )  # fmt: skip
+        try:
+            reply = self.users.complete(request)
+        except (BackendFault, ContextFull) as fault:
+            raise BackendFault(f"the user of task '{self.task}': {fault}") from fault
+        self.requests += 1
+        self.prompt_tokens += reply.prompt_tokens
+        self.completion_tokens += reply.completion_tokens
+        self.cost_usd += reply.cost_usd
+        said = message_text(reply.message).strip()
+        self.messages.append({"role": "assistant", "content": said})
+        return said
