@@ -141,12 +141,18 @@ def mixed(folder: Path, name: str, seed: int, rows: int, plays: Sequence[Row] | 
     talk, rule = conversational(first, seed), synthetic(second, seed)
     pairs = [*talk, *rule, *agentic(third, seed)]
     shown = demonstrations(third, seed) if plays is None else drawn(plays, third, seed)
-    files = folder / f"{name}-{seed}-pairs.jsonl", folder / f"{name}-{seed}-demonstrations.jsonl"
+    stem = folder / stem_of(name, seed, rows, "lookup" if plays is None else "other")
+    files = stem.with_name(f"{stem.name}-pairs.jsonl"), stem.with_name(f"{stem.name}-demonstrations.jsonl")
     for file, content in zip(files, (pairs, [*spoken([*talk, *rule]), *shown])):
         random.Random(f"mixes/order/{seed}").shuffle(content)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("".join(json.dumps(row) + "\n" for row in content), encoding="utf-8")
     return files
+
+
+def stem_of(name: str, seed: int, rows: int, suite: str) -> str:
+    """Names the files and runs of a mix: those of other data are others."""
+    return f"{name}-{seed}-{rows}" + ("" if suite == "lookup" else "-other")
 
 
 def drawn(plays: Sequence[Row], count: int, seed: int) -> list[Row]:
@@ -182,17 +188,18 @@ def pair_scores(model: Path, rows: Sequence[Row]) -> dict[str, Any]:
 
 def one(name: str, seed: int, args: argparse.Namespace, plays: Sequence[Row] | None) -> dict[str, Any]:
     """A mix with a seed: both runs, both metrics; kept, and read again."""
-    kept = args.runs / f"{name}-{seed}.json"
-    asked = {"rows": args.rows, "suite": args.suite, "tasks": args.tasks, "model": args.model,
-             "reward_model": args.reward_model, "epochs": args.epochs, "pairs": args.pairs}  # fmt: skip
+    stem = stem_of(name, seed, args.rows, args.suite)
+    kept = args.runs / f"{stem}.json"
+    decide = ("rows", "suite", "tasks", "model", "reward_model", "epochs", "pairs", "rate")
+    asked = {k: v for k, v in vars(args).items() if k in decide}
     if kept.is_file() and (known := json.loads(kept.read_text()))["asked"] == asked:
         return known
     began = time.monotonic()
     pairs, shown = mixed(args.runs, name, seed, args.rows, plays)
-    judge = train(args.runs / f"{name}-{seed}-reward", settings(
+    judge = train(args.runs / f"{stem}-reward", settings(
         args.reward_model, pairs, seed, {"name": "reward_model", "optimizer": {"learning_rate": 5e-4}}, args.epochs
     ))  # fmt: skip
-    agent = train(args.runs / f"{name}-{seed}-agent", settings(
+    agent = train(args.runs / f"{stem}-agent", settings(
         args.model, shown, seed,
         {"name": "sft", "learn": "all", "optimizer": {"learning_rate": args.rate}}, args.epochs,
     ))  # fmt: skip
@@ -202,7 +209,7 @@ def one(name: str, seed: int, args: argparse.Namespace, plays: Sequence[Row] | N
         "counts": counts(MIXES[name], args.rows),
         "auc": pair_scores(judge.final, held_out),
         "agentic_auc": pair_scores(judge.final, agentic(min(200, args.pairs), 0, "heldout")),
-        "plays": SUITES[args.suite].play(str(agent.final), args.tasks, args.runs / f"{name}-{seed}-plays-{args.tasks}"),
+        "plays": SUITES[args.suite].play(str(agent.final), args.tasks, args.runs / f"{stem}-plays-{args.tasks}"),
     }
     trained = {"reward": judge.summary["seconds"], "agent": agent.summary["seconds"]}
     found |= {"seconds": trained, "minutes": round((time.monotonic() - began) / 60, 2)}

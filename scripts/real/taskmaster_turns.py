@@ -150,16 +150,17 @@ def configuration(model: str, seed: int, file: Path, wrong: float, epochs: float
     }  # fmt: skip
 
 
-def measured(folder: Path, model: str, seed: int, rows: Sequence[Row], args: argparse.Namespace) -> dict[str, Any]:
+def measured(runs: Path, model: str, seed: int, rows: Sequence[Row], args: argparse.Namespace) -> dict[str, Any]:
     """Train unless it is done, and score the held-out rows."""
     learned, held_out = split(rows, seed)
     learned = fewer(learned, None if model == "pocket-tools" else args.rows, seed)
     wrong = sum(not row["labels"][0] for row in learned) / len(learned)
-    file = write_rows(folder.parent / f"{folder.name}-train.jsonl", learned)
-    asked = write_rows(folder.parent / f"heldout-{seed}.jsonl", held_out)
+    folder = runs / f"{Path(model).stem}-{seed}-{len(learned)}of{len(rows)}"  # other rows are another run
+    file = write_rows(runs / f"{folder.name}-train.jsonl", learned)
+    asked = write_rows(runs / f"{folder.name}-heldout.jsonl", held_out)
     epochs = args.epochs if model == "pocket-tools" else 1.0
     run = train(folder, configuration(model, seed, file, wrong, epochs))
-    kept = folder.parent / f"{folder.name}-scores.json"
+    kept = runs / f"{folder.name}-scores.json"
     if not kept.is_file():
         began, found = time.perf_counter(), judge(str(run.final), str(asked))
         scores = {s.id.rpartition("/")[2]: float(p[-1]) for s, p in zip(found.solutions, found.right)}
@@ -223,7 +224,7 @@ def main() -> None:
         for reading, found in without_a_model(*split(rows, seed)).items():
             results.setdefault(reading, {})[str(seed)] = found
         print(f"{name}, seed {seed}", file=sys.stderr, flush=True)
-        results.setdefault(name, {})[str(seed)] = measured(args.runs / f"{name}-{seed}", model, seed, rows, args)
+        results.setdefault(name, {})[str(seed)] = measured(args.runs, model, seed, rows, args)
         record = {"command": "python -m scripts.real.taskmaster_turns", "date": time.strftime("%Y-%m-%d")}
         facts = {"epochs": args.epochs, "rows": len(rows), "dialogues": len({dialogue(r) for r in rows})}
         write_json(args.record, {**record, **facts, "commit": commit(), "machine": machine(), "results": results})

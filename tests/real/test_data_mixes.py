@@ -46,6 +46,7 @@ def test_files_of_a_mix_hold_its_share_of_plays(tmp_path: Path) -> None:
     judged = [json.loads(line) for line in pairs.read_text().splitlines()]
     assert sum("The answer is" in row["chosen"].splitlines()[-1] for row in judged) == 20
     assert (len(talks), len(judged)) == (40, 40)
+    assert study.mixed(tmp_path, "agentic_heavy", 0, 20, None)[0] != pairs, "other rows, another run"
     assert len(study.drawn(talks[:3], 8, 0)) == 8
 
 
@@ -86,7 +87,7 @@ def test_a_mix_is_trained_measured_and_not_made_twice(
     for _ in range(2):
         monkeypatch.setattr(sys, "argv", [str(w) for w in words])
         study.main()
-        made.add((runs / "conv_agentic-0-agent" / "summary.json").stat().st_mtime_ns)
+        made.add((runs / "conv_agentic-0-16-agent" / "summary.json").stat().st_mtime_ns)
     assert len(made) == 1
     found = json.loads(record.read_text())
     assert set(found["mixes"]) == {"conv_agentic"}

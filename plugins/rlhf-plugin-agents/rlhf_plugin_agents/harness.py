@@ -48,7 +48,7 @@ class Job:
         rows = [[t.id, t.system, [dict(m) for m in t.messages], t.judged_by] for t in tasks]
         asked = json.dumps(json_values(rows), sort_keys=True)
         return {
-            "suite": {**self.suite.model_dump(mode="json", exclude={"agent", "agent_settings", "path"})},
+            "suite": self.suite.facts(),
             "tasks": {"count": len(tasks), "hash": hashlib.sha256(asked.encode()).hexdigest()[:16]},
             "agent": self.agent.model_dump(mode="json"),
             "backend": self.backend.facts(),

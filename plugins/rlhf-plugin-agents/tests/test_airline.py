@@ -179,6 +179,22 @@ def test_a_recording_that_was_cut_off_has_no_reward(airline: Path, tmp_path: Pat
     assert "did not end" in found["detail"]
 
 
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([], "holds no trajectory"),
+        ([{"task_id": "0", "reward": 1, "traj": []}], "there is no task 0"),
+        ([{"task_id": 0, "reward": None, "traj": []}], "has not the published form"),
+        ([{"task_id": 0, "reward": 1, "traj": [{"content": "x"}]}], "has not the published form"),
+    ],
+)
+def test_a_recording_of_another_form_is_refused(rows: Any, message: str, airline: Path, tmp_path: Path) -> None:
+    path = tmp_path / "odd.json"
+    path.write_text(json.dumps(rows))
+    with pytest.raises(DatasetError, match=message):
+        replayed(path, airline, "test")
+
+
 def test_a_domain_without_files_or_a_split_is_refused(airline: Path, tmp_path: Path, ctx: Any) -> None:
     with pytest.raises(DatasetError, match=r"no 'airline_tools\.json'"):
         TauBench(path=str(tmp_path / "nothing"), domain="airline").tasks(ctx)
@@ -235,6 +251,15 @@ def test_a_user_that_fails_leaves_no_verdict(airline: Path, ctx: Any) -> None:
         )
         row = play_one(suite.agent_config("react"), backend, task, 0, 0)
         assert (row["value"], row["stop_reason"], row["detail"]) == (None, "backend_error", "the cap is reached")
+
+
+def test_a_cap_of_the_users_service_does_not_part_evaluations(airline: Path) -> None:
+    def facts(**settings: Any) -> Any:
+        user = {"backend": "openai", "model": "m", "settings": settings}
+        return TauBench.model_validate({"path": str(airline), "user": user}).facts()
+
+    assert facts(max_cost_usd=1) == facts(max_cost_usd=2)
+    assert facts(max_cost_usd=1) != facts(base_url="http://localhost:1/v1")
 
 
 def test_users_that_cannot_be_are_refused(airline: Path, ctx: Any) -> None:

@@ -77,6 +77,10 @@ class AgentSuiteConfig(ComponentConfig):
         """
         return ""
 
+    def facts(self) -> dict[str, Any]:
+        """What decides the rows beside the tasks, which are told by their content."""
+        return self.model_dump(mode="json", exclude={"agent", "agent_settings", "path"})
+
     def agent_config(self, name: str | None = None) -> AgentConfig:
         """The settings of the agent that plays.
 
@@ -176,6 +180,10 @@ class TauBench(AgentSuiteConfig):
         folder = folder_of(self)
         users = None if self.user is None else ModelUsers(self.user, ctx)
         return load(folder, self.split, domain_in(folder, self.domain), users)
+
+    def facts(self) -> dict[str, Any]:
+        """With the user's model as backends tell theirs."""
+        return super().facts() | ({} if self.user is None else {"user": self.user.facts()})
 
     def check(self, ctx: BuildContext) -> str:
         """As of a backend: the user's model, or its service, must be there."""

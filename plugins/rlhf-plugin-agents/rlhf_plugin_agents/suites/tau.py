@@ -80,7 +80,7 @@ def task_of(
             "wrong": Script(_other(row, domain), "I did something else.", plain=True),
         },
         system=read(folder, f"{domain}_wiki.md"),
-        judged_by=given if users is None else [*given, users.facts()],
+        judged_by=given,
     )
 
 

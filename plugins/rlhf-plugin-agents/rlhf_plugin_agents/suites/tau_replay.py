@@ -40,19 +40,29 @@ def replayed(path: Path, folder: Path, split: str, domain: str | None = None) ->
         rows = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise DatasetError(f"'{path}' is no JSON: {error}") from error
+    if not rows:
+        raise DatasetError(f"'{path}' holds no trajectory")
     domain = domain_in(folder, domain)
     tasks = read(folder, f"{domain}_tasks_{split}.json")
     for number, row in enumerate(rows):
         missing = [k for k in NEEDED if not isinstance(row, Mapping) or k not in row]
         if missing:
             raise DatasetError(f"a trajectory has no {missing[0]}", where=f"{path}, number {number}")
-        if not 0 <= row["task_id"] < len(tasks):
+        if not isinstance(row["task_id"], int) or not 0 <= row["task_id"] < len(tasks):
             raise DatasetError(
                 f"there is no task {row['task_id']}",
                 where=f"{path}, number {number}",
                 fix="--set split=train, dev or test; --set domain=retail or airline",
             )
-    return [_one(row, tasks[row["task_id"]], folder, split, domain) for row in rows]
+    found: list[dict[str, Any]] = []
+    for number, row in enumerate(rows):
+        try:
+            found.append(_one(row, tasks[row["task_id"]], folder, split, domain))
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise DatasetError(
+                "a trajectory has not the published form", where=f"{path}, number {number}", why=repr(error)
+            ) from error
+    return found
 
 
 def _one(row: Mapping[str, Any], task: Mapping[str, Any], folder: Path, split: str, domain: str) -> dict[str, Any]:

@@ -47,6 +47,11 @@ class ModelUserConfig(Config):
     max_tokens: int = Field(256, ge=1)
     """Of a message."""
 
+    def facts(self) -> dict[str, Any]:
+        """What decides its words; a spend cap does not."""
+        said = self.model_dump(mode="json", include={"temperature", "max_tokens"})
+        return {**said, "backend": self.backend_config().facts()}
+
     def backend_config(self) -> BackendConfig:
         """The settings of the backend.
 
@@ -86,10 +91,6 @@ class ModelUsers:
                 self._backend = self.config.backend_config().make((), self.ctx)
                 atexit.register(self._backend.close)
         return self._backend.complete(request)
-
-    def facts(self) -> Mapping[str, Any]:
-        """What decides the users' words, for the settings of an evaluation."""
-        return {**self.config.model_dump(mode="json"), "backend": self.config.backend_config().facts()}
 
     def user(self, instruction: str, task: str, seed: int) -> ModelUser:
         """The user of one play."""
