@@ -53,6 +53,9 @@ class EpisodeAgentConfig(EpisodeSettings):
     component: ClassVar[str] = "rlhf_core.environments.program:ProgramAgent.from_config"
     max_calls: ClassVar[int] = 1000
     """Most calls that a program makes at once."""
+    program_timeout_s: float | None = Field(600.0, gt=0)
+    """Seconds that a program may take for itself between two questions to policy or environment. One that takes longer
+    gets a missing score and is left behind, for a thread cannot be stopped. None waits for ever."""
 
     @property
     def most_turn_tokens(self) -> int | None:

@@ -7,9 +7,9 @@ import json
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Semaphore, Thread
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from rlhf_core.messages import Message, Tool, ToolCall, content_of
 from rlhf_core.models.prompt_format import Formatter
 from rlhf_core.runs.jsonl import json_values
 from rlhf_core.turns import POLICY, ToolResult, Turn, TurnStatus
-from rlhf_core.types import FinishReason, Prompt, PromptGroup, Rollout, SamplingParams, Score
+from rlhf_core.types import FinishReason, Prompt, PromptGroup, Rollout, SamplingParams, Score, ScoreStatus
 
 if TYPE_CHECKING:
     from rlhf_core.context import BuildContext
@@ -70,8 +70,15 @@ class Conversation:
         self.replies: list[ToolResult] = []
         """Those of :meth:`respond`, which are the user's."""
         self.asked: tuple[Sequence[Message], Sequence[Tool]] = ((), ())
+        self.since, self.calling = time.monotonic(), False
+        """When it went on by itself, and whether it waits for its environment, which has deadlines of its own."""
         self.events: SimpleQueue[Any] = SimpleQueue()
         self.answer: SimpleQueue[PolicyTurn | EpisodeOver] = SimpleQueue()
+
+    @property
+    def failed_unasked(self) -> bool:
+        """Its score is missing, and the policy wrote nothing; a row has a turn, so that one is sampled all the same."""
+        return self.read is None and self.episode.failure is not None
 
     def ask(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> PolicyTurn:
         """Sample the policy's next turn after these messages, which may be others than before.
@@ -83,30 +90,41 @@ class Conversation:
         self.asked = (messages, tools)
         self.events.put(self)
         answer = self.answer.get()
+        self.since = time.monotonic()
         if isinstance(answer, EpisodeOver):
             raise answer
         return answer
 
     def call(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
         """Make calls in the environment, and return their results in their order."""
-        with self._agent.asking:
-            answered = self._agent.answers.step([(self.episode, calls)], self._version)[0]
-        if self.episode.ended:
-            raise EpisodeOver(self.episode.ended)
+        with self._environment() as answers:
+            answered = answers.step([(self.episode, calls)], self._version)[0]
         self.pending += answered
         return [result for result, _ in answered]
 
     def respond(self, text: str) -> str | None:
         """What the environment says to a turn without calls; None where it says nothing, and the episode may end."""
-        with self._agent.asking:
-            result, seconds = self._agent.answers.respond([(self.episode, text)], self._version)[0]
-        if self.episode.ended:
-            raise EpisodeOver(self.episode.ended)
+        with self._environment() as answers:
+            result, seconds = answers.respond([(self.episode, text)], self._version)[0]
         if result is None:
             return None
         self.pending.append((result, seconds))
         self.replies.append(result)
         return None if result.done else result.content
+
+    @contextlib.contextmanager
+    def _environment(self) -> Iterator[Answers]:
+        """While it is asked; an episode that is over asks nothing, and goes no further."""
+        if self.episode.ended:
+            raise EpisodeOver(self.episode.ended)
+        self.calling = True
+        try:
+            with self._agent.asking:
+                yield self._agent.answers
+        finally:
+            self.since, self.calling = time.monotonic(), False
+        if self.episode.ended:
+            raise EpisodeOver(self.episode.ended)
 
 
 class ProgramAgent:
@@ -156,6 +174,7 @@ class ProgramAgent:
                     for episode in episodes:
                         if episode.ended:
                             turns.over(episode)
+                self._sample([talk for talk in talks if talk.failed_unasked], turns)
             for talk in talks:
                 self._unread(talk)
             rollouts = [episode.rollout(policy_version) for episode in episodes]
@@ -213,9 +232,7 @@ class ProgramAgent:
     def _unread(self, talk: Conversation) -> None:
         """Results that nobody read count, too: they may have scores."""
         if talk.read is None:
-            failure = talk.episode.failure
-            why = "" if failure is None else f", since its environment failed: {failure.detail}"
-            raise PluginError(f"agent '{self.config.name}' ended an episode without asking the policy anything{why}")
+            raise PluginError(f"agent '{self.config.name}' ended an episode without asking the policy anything")
         end = talk.episode.turns[-1].span[1]
         for result, seconds in talk.pending:
             role = "user" if any(result is reply for reply in talk.replies) else "tool"
@@ -248,6 +265,7 @@ class _Programs:
         self.config, self.talks = config, talks
         self._events: SimpleQueue[Conversation | tuple[Conversation, BaseException | None]] = SimpleQueue()
         self._open: set[int] = set()
+        self._left: set[int] = set()
         self._running = len(talks)
         self._place = {id(talk): n for n, talk in enumerate(talks)}
         self._threads = [Thread(target=self._play, args=(talk,), daemon=True) for talk in talks]
@@ -270,7 +288,13 @@ class _Programs:
         """
         asking: list[Conversation] = []
         while self._running:
-            event = self._events.get()
+            try:
+                event = self._events.get(timeout=self.config.program_timeout_s)
+            except Empty:
+                self._give_up(asking)
+                continue
+            if id(event[0] if isinstance(event, tuple) else event) in self._left:
+                continue
             self._running -= 1
             if isinstance(event, tuple):
                 self._open.discard(id(event[0]))
@@ -280,6 +304,21 @@ class _Programs:
                 asking.append(event)
         self._running = len(asking)
         return sorted(asking, key=lambda talk: self._place[id(talk)])
+
+    def _give_up(self, asking: Sequence[Conversation]) -> None:
+        """Leave behind the programs that have been at work for too long; Python cannot stop a thread."""
+        limit, now = self.config.program_timeout_s or 0.0, time.monotonic()
+        waiting = {id(talk) for talk in asking}
+        for talk in self.talks:
+            at_work = id(talk) in self._open - waiting and not (talk.calling or talk.episode.ended)
+            if at_work and now - talk.since >= limit:
+                why = f"agent '{self.config.name}' did nothing for {limit:g} s (agent.program_timeout_s)"
+                talk.episode.failure = Score.failed(ScoreStatus.TIMEOUT, why)
+                talk.episode.end("timeout")
+                talk.answer.put(EpisodeOver("timeout"))
+                self._left.add(id(talk))
+                self._open.discard(id(talk))
+                self._running -= 1
 
     def __enter__(self) -> _Programs:
         self._open = set(self._place)
@@ -299,8 +338,9 @@ class _Programs:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(talk.episode.process.pid, signal.SIGKILL)
         until = time.monotonic() + STOP_S
-        for thread in self._threads:
-            thread.join(max(0.0, until - time.monotonic()))
+        for talk, thread in zip(self.talks, self._threads):
+            if id(talk) not in self._left:
+                thread.join(max(0.0, until - time.monotonic()))
 
 
 def _plain(message: Mapping[str, Any]) -> str:

@@ -34,6 +34,7 @@ class Turns:
     def __init__(self, engine: RolloutEngine, sampling: SamplingParams, version: int, most: int | None) -> None:
         self.engine, self.sampling, self.version, self.most = engine, sampling, version, most
         self.stream: TurnStream | None = None
+        self._over: set[Episode] = set()
 
     def __enter__(self) -> Turns:
         opens = getattr(self.engine, "open_stream", None)
@@ -62,9 +63,10 @@ class Turns:
         return [(cast("Episode", episode), rollout) for episode, rollout in self.stream.take(steps)]
 
     def over(self, episode: Episode) -> None:
-        """The episode has ended: nothing of it is kept, and whoever shows progress hears of it."""
-        if self.stream is None:
+        """The episode has ended: nothing of it is kept, and whoever shows progress hears of it, once."""
+        if self.stream is None or episode in self._over:
             return
+        self._over.add(episode)
         self.stream.forget(episode)
         report = getattr(self.engine, "on_ended", None)
         if report is not None:

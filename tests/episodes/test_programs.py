@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 
-from rlhf_core.api import Conversation, EpisodeAgentConfig, Score, ToolCall
+from rlhf_core.api import Conversation, EpisodeAgentConfig, Score, ScoreStatus, ToolCall
 from rlhf_core.episode_contract import check_episode
 from rlhf_core.errors import ConfigError, PluginError
 from rlhf_core.trainers.common.training_sample import TrainingSample
@@ -97,8 +99,6 @@ def test_an_error_of_a_program_ends_the_run_and_leaves_no_thread(stage: Stage) -
             return super().converse(talk)
 
     stage.kind = Faulty
-    import threading
-
     with pytest.raises(ValueError, match="a bug of the program"):
         stage.play({"p": ["a", "b"], "q": ["a", "b", "c", "d"]})
     assert not [t for t in threading.enumerate() if "_play" in t.name]
@@ -117,7 +117,60 @@ def test_the_last_word_of_the_environment_is_the_users_and_keeps_its_score(stage
     assert [(t.role, t.text, t.score) for t in played.turns[1:]] == [("user", "Thanks.", 0.25)]
 
 
-def test_a_failure_before_the_first_question_is_named(stage: Stage) -> None:
-    stage.kind = First
-    with pytest.raises(PluginError, match=r"without asking the policy anything, since its environment failed: .+"):
+def test_an_environment_that_fails_before_the_first_question_is_a_missing_score(stage: Stage) -> None:
+    class Mixed(Planner):
+        def converse(self, talk: Conversation) -> str:
+            return First.converse(self, talk) if talk.prompt.id == "p" else super().converse(talk)  # pyright: ignore
+
+    stage.kind = Mixed
+    broken, played = stage.play({"p": ["x"], "q": ["I search.", "It is a.", "a"]}, tool="echo")
+    assert broken.score is not None
+    assert (broken.score.ok, broken.score.status, played.score) == (False, ScoreStatus.ERROR, Score(1.0))
+    assert [t.text for t in broken.turns] == ["x"]
+    check_episode(broken, 2000, "agent")
+
+
+def test_a_program_that_asks_nothing_is_named(stage: Stage) -> None:
+    class Silent(Planner):
+        def converse(self, talk: Conversation) -> str:
+            return "answer"
+
+    stage.kind = Silent
+    with pytest.raises(PluginError, match="'planner' ended an episode without asking the policy anything"):
         stage.play({"p": ["x"]})
+
+
+def test_a_program_that_does_nothing_for_too_long_is_a_missing_score(stage: Stage) -> None:
+    """Whether before its first question or after it; it gets no further, and the others play on."""
+    release, late = threading.Event(), list[str]()
+
+    class Hanging(Planner):
+        program_timeout_s: float | None = 0.3
+
+        def converse(self, talk: Conversation) -> str:
+            if talk.prompt.id == "p":
+                return super().converse(talk)
+            if talk.prompt.id == "r":
+                talk.ask(talk.prompt.messages)
+            release.wait(30)
+            try:
+                talk.call([ToolCall("do", {"what": "echo", "argument": "late"}, "made1")])
+            finally:
+                late.append(talk.episode.ended)
+            return "answer"
+
+    stage.kind = Hanging
+    began = time.monotonic()
+    played, unasked, asked = stage.play({"p": ["I search.", "It is a.", "a"], "q": ["x"], "r": ["y"]}, tool="echo")
+    assert played.score == Score(1.0)
+    for rollout in (unasked, asked):
+        assert rollout.score is not None
+        assert (rollout.score.status, rollout.info["ended"]) == (ScoreStatus.TIMEOUT, "timeout")
+        assert "'planner' did nothing for 0.3 s" in rollout.score.detail
+    assert time.monotonic() - began < 8, "nobody waits for it at the end either"
+    release.set()
+    for _ in range(100):
+        if len(late) == 2:
+            break
+        time.sleep(0.02)
+    assert late == ["timeout", "timeout"]
