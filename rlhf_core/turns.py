@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_core.frozen import frozen
-from rlhf_core.messages import content_of
+from rlhf_core.messages import Message, content_of
 
 POLICY = "assistant"
 """The role of what the policy wrote; every other role is what it read."""
@@ -83,6 +83,17 @@ def final_text(turns: Sequence[Turn]) -> str:
 def last_turn(turns: Sequence[Turn]) -> int:
     """Place of the policy's last turn; 0 if it has none."""
     return max((n for n, turn in enumerate(turns) if turn.role == POLICY), default=0)
+
+
+def conversation(messages: Sequence[Message], turns: Sequence[Turn]) -> tuple[Message, ...]:
+    """A prompt's messages and turns after them as one conversation.
+
+    An agent may open contexts of its own, each with rules. Those are no turns of one conversation: the latest stand
+    first, in the place of the prompt's own, which agents put into theirs.
+    """
+    whole = (*messages, *(turn.message for turn in turns))
+    rules = [turn.message for turn in turns if turn.role == "system"]
+    return (rules[-1], *(m for m in whole if m["role"] != "system")) if rules else whole
 
 
 def fault_in(count: int, mask: Sized | None, segments: Sequence[Segment], turns: Sequence[Turn]) -> str | None:

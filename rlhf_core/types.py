@@ -19,7 +19,7 @@ from rlhf_core.messages import Message as Message
 from rlhf_core.messages import Tool as Tool
 from rlhf_core.messages import ToolCall as ToolCall
 from rlhf_core.messages import message_text
-from rlhf_core.turns import Segment, Turn, fault_in, final_text, last_turn
+from rlhf_core.turns import Segment, Turn, conversation, fault_in, final_text, last_turn
 
 
 def _freeze(value: object, *fields: str) -> None:
@@ -161,8 +161,7 @@ class Rollout:
     """Number of optimizer updates the behaviour policy had seen."""
     finish_reason: FinishReason
     text: str
-    """What the policy wrote, decoded without special tokens, for rewards and people; never re-encoded. Of an episode of
-    several turns its last."""
+    """What the policy wrote, of an episode its last turn, decoded without special tokens; never re-encoded."""
     seed: int
     mask_T: npt.NDArray[np.bool_] | None = None
     """True where the policy chose the token (False for tool output in multi-turn); None means all True."""
@@ -253,7 +252,11 @@ class Sample:
     @property
     def before(self) -> tuple[Message, ...]:
         """What was said before the completion: the prompt and, in an episode, every turn before the policy's last."""
-        return (*self.prompt.messages, *(turn.message for turn in self.trajectory[: last_turn(self.trajectory)]))
+        return self.before_turn(last_turn(self.trajectory))
+
+    def before_turn(self, place: int) -> tuple[Message, ...]:
+        """What was said before a turn of the trajectory, as one conversation; the latest rules stand first."""
+        return conversation(self.prompt.messages, self.trajectory[:place])
 
     @property
     def call(self) -> Message | None:

@@ -99,9 +99,9 @@ class StepReward:
         queries: list[StepQuery] = []
         written = [n for n, turn in enumerate(sample.trajectory) if turn.role == "assistant"]
         for n in written[:-1] if self.every_step else ():
-            text, said = sample.trajectory[n].text, [turn.message for turn in sample.trajectory[:n]]
+            text = sample.trajectory[n].text
             if steps := split_steps(text, self.config.split):
-                queries.append(([*sample.prompt.messages, *said], text, steps, tools))
+                queries.append((sample.before_turn(n), text, steps, tools))
         if (last and (self.every_step or not _unanswered(sample))) or not sample.trajectory:
             queries.append((sample.before, sample.completion, last if self.every_step else last[-1:], tools))
         return queries

@@ -86,6 +86,12 @@ def test_all_turns_of_an_episode_are_scored_and_one_without_an_answer_is_not_rig
     assert score(adding).parts == pytest.approx({"step_1": 0.9, "end_1": 11.0, "step_2": 0.0, "end_2": 0.0})
     assert score(adding, every_step=False).parts == {"step_1": 0.0, "end_1": 0.0}
     read.clear()
+    rules = {"role": "system", "content": "Use the tools."}
+    score(rules, talking, RESULT, {**rules, "content": "Answer from the facts."}, answer)
+    places = [text.index(words) for (text, _), words in zip(read, ("Use the", "Answer from"))]
+    assert places[0] == places[1], "they stand first"
+    assert "Use the tools." not in read[1][0], "the rules that the policy read for this turn, and no others"
+    read.clear()
     assert score(talking, RESULT, answer, every_step=False).value == pytest.approx(0.9)
     assert len(read) == 1, "an outcome model reads its last step alone"
 

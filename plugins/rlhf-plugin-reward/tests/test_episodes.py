@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -45,6 +46,14 @@ def test_an_episode_is_read_as_its_conversation_was_trained() -> None:
     text = reader.formatter.tokenizer.decode(whole)
     assert all(part in text for part in ('"a": 2', "four it is", "It is 4.", '"name": "add"'))
     assert "<tool_call>" in reader.formatter.tokenizer.decode(cut)
+
+
+def test_an_agents_rules_stand_once_and_first() -> None:
+    """As the policy read them: `react` puts the prompt's own rules into its own."""
+    reader, own, rules = encoder(), *({"role": "system", "content": c} for c in ("Be brief.", "Be brief. Use tools."))
+    played = episode(rules, CALLING, RESULT, ANSWER)
+    played = replace(played, prompt=Prompt("p", (own, ASKED), tools=TOOLS))
+    assert reader.encode_sample(played) == reader.encode((rules, ASKED, CALLING, RESULT), "It is 4.", TOOLS)
 
 
 def test_the_last_turn_begins_with_the_users() -> None:
