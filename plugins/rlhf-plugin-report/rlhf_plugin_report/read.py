@@ -13,6 +13,7 @@ from rlhf_plugin_report.completions import read_completions
 from rlhf_plugin_report.lights import Light, lights_of
 from rlhf_plugin_report.listening import Pair, pairs_of
 from rlhf_plugin_report.media import MOST, MediaReader
+from rlhf_plugin_report.plays import plays_of
 from rlhf_plugin_report.stored import lines_of
 
 LIMIT = 10_000
@@ -92,6 +93,8 @@ def read_run(run: StoredRun, name: str, limit: int, most_media: int = MOST) -> R
     steps = [rows[step] for step in sorted(rows)]
     trace, broken = lines_of(run.path / "trace.jsonl")
     samples, broken_samples = lines_of(run.path / "samples.jsonl")
+    lines, broken_plays = lines_of(run.path / "plays.jsonl")
+    plays, other_plays = plays_of(lines)
     media = MediaReader(run.path, most_media)
     pairs = pairs_of(run.path, trace, samples)
     media.fill([[side.media for side in pair.sides] for pair in pairs])
@@ -100,6 +103,7 @@ def read_run(run: StoredRun, name: str, limit: int, most_media: int = MOST) -> R
         *getattr(run, "problems", ()),
         *_damaged("trace.jsonl", broken + view.unread),
         *_damaged("samples.jsonl", broken_samples),
+        *_damaged("plays.jsonl", broken_plays),
     ]
     return RunView(
         name,
@@ -112,8 +116,8 @@ def read_run(run: StoredRun, name: str, limit: int, most_media: int = MOST) -> R
             *([] if rows else ["no step and no evaluation was logged"]),
         ],
         steps,
-        view.rollouts,
-        [*([view.left_out] if view.left_out else []), *_linked(media)],
+        [*view.rollouts, *plays],
+        [*filter(None, (view.left_out, other_plays)), *_linked(media)],
         _examples(samples),
         _environment(run),
         lights_of(run, trace, run.metrics),

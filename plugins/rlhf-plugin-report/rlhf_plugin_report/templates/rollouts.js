@@ -43,6 +43,7 @@ const Rollouts = (() => {
   const meta = (row) => {
     const line = element("div", undefined, "meta");
     const facts = { run: row.run, step: row.step };
+    if (row.play) facts.benchmark = row.play;
     if (!row.example) Object.assign(facts, { score: number(row.score), advantage: number(row.advantage) });
     else Object.assign(facts, Object.fromEntries(Object.entries(row.parts).map(([name, value]) => [name, number(value)])));
     Object.assign(facts, { tokens: row.tokens });
