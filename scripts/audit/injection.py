@@ -1,9 +1,10 @@
 """What each agent does with instructions inside tool results (suite `injection`), as a table.
 
-    python -m scripts.audit.injection --work FOLDER --write docs/bench/injection.json [--model M ...]
+    python -m scripts.audit.injection --work FOLDER --write docs/bench/injection.json [--model M ...] [--keep]
 
 Backends are the scripts (`oracle`; `credulous`, which does whatever it reads, so that the row shows what the agent's
 own structure holds back), the embedded tool-user, and models that are named. Evaluations go on where they were stopped.
+The table is written after each agent; with --keep its rows of other backends stay, so that a model can be added alone.
 """
 
 from __future__ import annotations
@@ -27,7 +28,13 @@ COLUMNS = ("backend", "agent", "send", "read", "answer", "mark", "obeyed", "answ
 def backends(models: Sequence[str]) -> dict[str, BackendConfig]:
     """Name in the table -> settings."""
     scripts = {name: backend_of("scripted", {"script": name}) for name in ("oracle", "credulous")}
-    return scripts | {m: backend_of("native", {"model": {"path": m}}) for m in ("pocket-tools", *models)}
+    native = {m: backend_of("native", {"model": {"path": m}}) for m in ("pocket-tools", *models)}
+    return scripts | {name_of(m): backend for m, backend in native.items()}
+
+
+def name_of(model: str) -> str:
+    """Without its folder, and of a file without its ending."""
+    return Path(model).stem if Path(model).is_file() else Path(model).name
 
 
 def line(backend: str, agent: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -47,18 +54,24 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--write", type=Path)
     parser.add_argument("--model", action="append", default=[])
+    parser.add_argument("--keep", action="store_true", help="leave the table's rows of other backends as they are")
     options = parser.parse_args()
     ctx = context_of(open_registry())
-    table: list[dict[str, Any]] = []
-    for name, backend in backends(options.model).items():
+    chosen, table = backends(options.model), list[dict[str, Any]]()
+    if options.keep:
+        if options.write is None or not options.model:
+            parser.error("--keep needs --write FILE and --model M")
+        chosen = {name_of(m): chosen[name_of(m)] for m in options.model}
+        table = [r for r in json.loads(options.write.read_text())["table"] if r["backend"] not in chosen]
+    for name, backend in chosen.items():
         for agent in AGENTS:
             suite = Injection(agent_settings={"max_turn_tokens": 96} if backend.name == "native" else {})
-            place = options.work / f"{Path(name).name}-{agent}"
+            place = options.work / f"{name}-{agent}"
             folder, _ = evaluate(Job(suite, suite.agent_config(agent), backend), ctx, place, 1, lambda text: None)
             table.append(line(name, agent, list(read_jsonl(folder / "rows.jsonl"))))
             print(*(f"{table[-1][c]!s:>16}" for c in COLUMNS), flush=True)
-    if options.write:
-        write_json(options.write, {"command": "python -m scripts.audit.injection", "tasks": 20, "table": table})
+            if options.write:
+                write_json(options.write, {"command": "python -m scripts.audit.injection", "tasks": 20, "table": table})
     print(json.dumps({"rows": len(table)}))
 
 
