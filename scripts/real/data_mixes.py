@@ -26,6 +26,7 @@ import random
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -102,12 +103,18 @@ def synthetic(count: int, seed: int) -> list[Row]:
     return rows
 
 
+@cache
+def questions(split: Any) -> Any:
+    """Those of `lookup` that plays are of."""
+    return draw_questions(0, split, (2, 3, 4, 5, 6), 2000 if split == "train" else 400)
+
+
 def agentic(count: int, seed: int, split: Any = "train") -> list[Row]:
     """Pairs of whole plays as text: by the plan, against a beginner's whose answer is wrong."""
     rng, people, rows = random.Random(f"mixes/agentic/{split}/{seed}"), world(0, split), list[Row]()
-    questions = draw_questions(0, split, (2, 3, 4, 5, 6), 2000 if split == "train" else 400)
+    drawn_questions = questions(split)
     while len(rows) < count:
-        _, question = rng.choice(questions)
+        _, question = rng.choice(drawn_questions)
         calls, answer = beginner(question, people, rng)
         if answer != question.answer:
             rows.append({"prompt": question.text, "chosen": as_text(question.plan, question.answer),
@@ -122,8 +129,8 @@ def as_text(calls: Sequence[Any], answer: str) -> str:
 
 def demonstrations(count: int, seed: int) -> list[Row]:
     """Plays by the plan, with their tools."""
-    questions = draw_questions(0, "train", (2, 3, 4, 5, 6), 2000)
-    chosen = random.Random(f"mixes/demonstrations/{seed}").sample(questions, min(count, len(questions)))
+    known = questions("train")
+    chosen = random.Random(f"mixes/demonstrations/{seed}").sample(known, min(count, len(known)))
     return [{"messages": demonstration(q), "tools": list(TOOLS)} for _, q in chosen]
 
 

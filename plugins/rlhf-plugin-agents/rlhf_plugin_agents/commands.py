@@ -9,7 +9,7 @@ from typing import Any
 
 from rlhf_core.api import BuildContext, ConfigError
 from rlhf_core.sdk import component_of, context_of, open_registry, parse_settings, read_jsonl, write_json
-from rlhf_plugin_agents.backends.config import BackendConfig
+from rlhf_plugin_agents.backends.config import BackendConfig, ReplayConfig
 from rlhf_plugin_agents.backends.known import backend_of
 from rlhf_plugin_agents.compare import compare
 from rlhf_plugin_agents.folder import AgentFolder
@@ -40,8 +40,8 @@ def evaluate_all(suites: Sequence[str], options: Mapping[str, Any], say: Say) ->
     places = [_place(options["out"], job, len(jobs)) for job in jobs]
     prepared = [None if r else prepare(job, ctx, place) for job, r, place in zip(jobs, recordings, places)]
     todo = [job for job, ready in zip(jobs, prepared) if ready is not None and ready.todo]
-    checks = [backend.check, *{job.suite.name: job.suite.check for job in todo}.values()] if todo else []
-    for remark in filter(None, [check(ctx) for check in checks]):
+    checks = {id(job.backend): job.backend.check for job in todo} | {job.suite.name: job.suite.check for job in todo}
+    for remark in filter(None, [check(ctx) for check in checks.values()]):
         say(remark)
     for job, recording, place, ready in zip(jobs, recordings, places, prepared):
         if len(jobs) > 1:
@@ -142,7 +142,16 @@ def _jobs(
     suite = component_of(ctx.registry, "benchmark", name, fields)
     if not isinstance(suite, AgentSuiteConfig):
         raise ConfigError(f"benchmark '{name}' is no suite for agents", fix=f"rlhf eval {name} without --agent")
-    return [Job(suite, suite.agent_config(a), backend, options["seed"]) for a in options["agents"] or (suite.agent,)]
+    agents = [suite.agent_config(a) for a in options["agents"] or (suite.agent,)]
+    return [Job(suite, agent, _recorded(backend, name, agent.name), options["seed"]) for agent in agents]
+
+
+def _recorded(backend: BackendConfig, suite: str, agent: str) -> BackendConfig:
+    """Of a recording of several evaluations, ``--out`` of such a command, this suite's with this agent."""
+    if not isinstance(backend, ReplayConfig) or not backend.path:
+        return backend
+    place = Path(backend.path).expanduser() / f"{suite}-{agent}"
+    return backend.model_copy(update={"path": str(place)}) if place.is_dir() else backend
 
 
 def _data(name: str, suites: Sequence[str], values: Sequence[str]) -> str | None:

@@ -140,7 +140,8 @@ def _play(
                     say(f"{count} of {len(futures)} tasks, {told - began:.0f} s")
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            getattr(backend, "interrupt", lambda: None)()  # plays under way end with their next request
+            for interrupt in (getattr(backend, "interrupt", lambda: None), job.suite.interrupt):
+                interrupt()  # plays under way end with their next request
             print(f"interrupted; the same command goes on with {folder.path}", file=sys.stderr)
             raise
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from rlhf_core.api import ConfigError, DatasetError
 from rlhf_plugin_agents.backends.base import BackendFault
 from rlhf_plugin_agents.backends.config import ScriptedConfig
-from rlhf_plugin_agents.harness import Job, play_one
+from rlhf_plugin_agents.harness import Job, evaluate, play_one
 from rlhf_plugin_agents.suites.airline import AirlineStore
 from rlhf_plugin_agents.suites.config import TauBench
 from rlhf_plugin_agents.suites.environment import suite_of
@@ -260,6 +261,37 @@ def test_a_cap_of_the_users_service_does_not_part_evaluations(airline: Path) -> 
 
     assert facts(max_cost_usd=1) == facts(max_cost_usd=2)
     assert facts(max_cost_usd=1) != facts(base_url="http://localhost:1/v1")
+
+
+def test_an_interrupt_reaches_the_users_service(
+    airline: Path, ctx: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its retries would otherwise hold Ctrl-C for as long as their deadline."""
+    waits, told = threading.Event(), threading.Event()
+
+    class Slow:
+        def complete(self, request: Any) -> Any:
+            waits.set()
+            assert told.wait(20)
+            raise BackendFault("interrupted")
+
+        def interrupt(self) -> None:
+            told.set()
+
+        def close(self) -> None:
+            return
+
+    suite = TauBench.model_validate({"path": str(airline), "user": {"backend": "openai", "model": "m"}})
+    monkeypatch.setattr("rlhf_plugin_agents.backends.paid_config.OpenAIBackendConfig.make", lambda *_: Slow())
+
+    def completed(futures: Any) -> Any:
+        assert waits.wait(20)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rlhf_plugin_agents.harness.as_completed", completed)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(Job(suite, suite.agent_config("react"), ScriptedConfig()), ctx, tmp_path / "out")
+    assert told.is_set()
 
 
 def test_users_that_cannot_be_are_refused(airline: Path, ctx: Any) -> None:

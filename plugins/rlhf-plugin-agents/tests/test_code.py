@@ -16,7 +16,7 @@ from rlhf_plugin_agents.harness import play_one
 from rlhf_plugin_agents.suites.code_config import CodeDebug
 from rlhf_plugin_agents.suites.code_debug import code_rows
 from rlhf_plugin_agents.tools.box import ToolBox
-from rlhf_plugin_agents.tools.python import MARK, PythonExec, programs
+from rlhf_plugin_agents.tools.python import END, MARK, PythonExec, programs
 from rlhf_plugin_code.config import SandboxSettings
 from rlhf_plugin_code.sandbox import Ended
 
@@ -130,21 +130,26 @@ def test_a_cell_may_hold_any_text() -> None:
     assert cells.call("print(MARKDOWN, CELL_TEXTS)") == "\U0001f9a6 \U0001f9a6"
 
 
-def test_cells_that_take_all_they_are_given_are_given_no_more_than_their_number() -> None:
+def test_a_cell_does_not_use_the_time_of_those_that_are_run_again() -> None:
+    """The program has time for them twice; a cell that takes more than its own limit is stopped and forgotten."""
     limits: list[float] = []
+    took = [9.0, 21.0, 8.0, 1.0]
 
-    class Greedy:
+    class Measured:
         timeout_s = 10.0
 
         def run(self, text: str, seconds: float) -> Ended:
             limits.append(seconds)
-            return Ended("ended", 0, MARK, "", seconds, 0, seconds)
+            earlier, last = [0.0, 9.0, 9.0, 17.0][len(limits) - 1], took[len(limits) - 1]
+            return Ended("ended", 0, f"{MARK}{earlier}{END}printed", "", seconds, 0, earlier + last)
 
     cells = PythonExec(SETTINGS, stateful=True)
-    cells.programs = Greedy()  # pyright: ignore[reportAttributeAccessIssue]
-    for _ in range(4):
-        cells.call("x")
-    assert limits == [10, 30, 50, 70]
+    cells.programs = Measured()  # pyright: ignore[reportAttributeAccessIssue]
+    assert cells.call("a") == "printed"
+    with pytest.raises(ToolError, match="stopped after 10 s"):
+        cells.call("b")
+    assert (cells.call("c"), cells.call("d")) == ("printed", "printed")
+    assert limits == [10, 28, 28, 44]
 
 
 def test_a_program_that_does_not_end_is_stopped_and_forgotten() -> None:

@@ -28,19 +28,20 @@ def evaluated(rlhf: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
 
 def test_oracle_by_category_with_statistics(evaluated: Any) -> None:
     result = evaluated(
-        "agentbench_mini", "--agent", "react", "--agent", "zero_shot", "--backend", "scripted", "--trials", "2"
-    )
+        "agentbench_mini", "--agent", "react", "--agent", "zero_shot", "--backend", "scripted", "--trials", "2",
+        "--max-per-category", "3",
+    )  # fmt: skip
     react, zero_shot = result["evaluations"]
     assert react["right"]["value"] == 1.0
-    assert react["right"]["low"] == pytest.approx(0.904, abs=1e-3)  # Wilson at 36 of 36
+    assert react["right"]["low"] == pytest.approx(0.701, abs=1e-3)  # Wilson at 9 of 9
     assert react["process"] == 1.0
     assert zero_shot["process"] == 0.0
     assert set(react["categories"]) == {"tool_use", "multi_step", "failure_recovery"}
     assert react["pass^k"] == {"1": 1.0, "2": 1.0}
-    assert react["rows"] == 72
+    assert react["rows"] == 18
     (pair,) = result["comparisons"]
     assert pair["difference"]["value"] == 0
-    assert {c: p["tasks"] for c, p in pair["categories"].items()} == dict.fromkeys(react["categories"], 12)
+    assert {c: p["tasks"] for c, p in pair["categories"].items()} == dict.fromkeys(react["categories"], 3)
     assert pair["mcnemar"] == {"lost": 0, "gained": 0, "p": 1.0}
 
 
@@ -72,18 +73,33 @@ def test_the_same_command_goes_on_and_plays_missing_tasks_again(evaluated: Any) 
 
 def test_a_recording_replays_to_the_same_verdicts(evaluated: Any) -> None:
     """Its trials too, which are played at the same time."""
-    words = ("--category", "multi_step", "--trials", "3", "--workers", "6")
+    words = ("--category", "multi_step", "--trials", "3", "--workers", "6", "--max-per-category", "4")
     one = evaluated("agentbench_mini", "--backend", "scripted", "--out", "first", *words)["evaluations"][0]
     two = evaluated("agentbench_mini", "--replay", "first", *words)["evaluations"][0]
     assert (two["right"], two["process"], two["calls"]) == (one["right"], one["process"], one["calls"])
-    assert (two["rows"], two["missing"]) == (36, 0)
+    assert (two["rows"], two["missing"]) == (12, 0)
+
+
+def test_several_evaluations_are_replayed_each_from_its_own_recording(evaluated: Any, rlhf: Any) -> None:
+    """`multi_agent` and `scratchpad` begin with the same request."""
+    words = ("agents", "agentbench_mini", "chains", "--agent", "multi_agent", "--agent", "scratchpad",
+             "--set", "chains.hops=[2]", "--set", "chains.count=1",
+             "--set", "agentbench_mini.category=[tool_use]", "--set", "agentbench_mini.max_per_category=1")  # fmt: skip
+    played = evaluated(*words, "--backend", "scripted", "--out", "first")["evaluations"]
+    again = evaluated(*words, "--replay", "first", "--out", "again")["evaluations"]
+    assert [(e["missing"], e["right"], e["requests"]) for e in again] == [
+        (0, e["right"], e["requests"]) for e in played
+    ]
+    done = rlhf("eval", "agents", "chains", "injection", "--agent", "multi_agent", "--replay", "first", "--out", "no")
+    assert (done.code, Path("no").exists()) == (2, False), "what has no recording is refused before anything is played"
 
 
 def test_what_a_backend_does_not_answer_is_missing(evaluated: Any) -> None:
-    evaluated("agentbench_mini", "--backend", "scripted", "--out", "first", "--category", "multi_step")
-    (one,) = evaluated("agentbench_mini", "--replay", "first", "--category", "tool_use")["evaluations"]
-    assert (one["missing"], one["right"]["value"]) == (12, None)
-    assert one["stop_reasons"] == {"backend_error": 12}
+    few = ("--max-per-category", "2")
+    evaluated("agentbench_mini", "--backend", "scripted", "--out", "first", "--category", "multi_step", *few)
+    (one,) = evaluated("agentbench_mini", "--replay", "first", "--category", "tool_use", *few)["evaluations"]
+    assert (one["missing"], one["right"]["value"]) == (2, None)
+    assert one["stop_reasons"] == {"backend_error": 2}
 
 
 @pytest.mark.parametrize(
@@ -126,8 +142,8 @@ def test_a_folder_of_another_evaluation_is_refused(evaluated: Any, rlhf: Any) ->
     assert "they differ in backend" in done.err
 
 
-def test_a_policy_in_training_plays() -> None:
-    """As a benchmark of a run: the engine that it is given answers."""
+def test_a_policy_in_training_plays(tmp_path: Path) -> None:
+    """As a benchmark of a run: the engine that it is given answers, and the run keeps what was said."""
     from rlhf_core.sdk import component_of, context_of, load_sampler, open_registry
 
     registry = open_registry()
@@ -140,8 +156,11 @@ def test_a_policy_in_training_plays() -> None:
     assert backend.complete(request) == reply, "the seed alone decides it"
     with pytest.raises(ContextFull):
         backend.complete(ModelRequest(({"role": "user", "content": "2 + 2? " * 500},)))
-    ctx = context_of(registry, policy=policy)
+    ctx = context_of(registry, policy=policy).with_(run_dir=tmp_path)
     metrics = component_of(registry, "benchmark", "agentbench_mini", settings).build(ctx).evaluate(engine, 3)
     assert set(metrics) == {
         f"{c}{n}" for c in ("", "failure_recovery/") for n in ("right", "answer", "process", "calls", "missing")
     }
+    (play,) = map(json.loads, (tmp_path / "plays.jsonl").read_text().splitlines())
+    assert (play["benchmark"], play["agent"], play["policy_version"]) == ("agentbench_mini", "react", 3)
+    assert [m["role"] for m in play["messages"]][:2] == ["system", "user"]

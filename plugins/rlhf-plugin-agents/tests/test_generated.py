@@ -10,10 +10,12 @@ from rlhf_core.api import ConfigError, Prompt, ToolCall, ToolError
 from rlhf_core.sdk import component_of
 from rlhf_plugin_agents.agents.config import AGENTS, ReactConfig
 from rlhf_plugin_agents.backends.config import ScriptedConfig
+from rlhf_plugin_agents.backends.scripted import ScriptedBackend
 from rlhf_plugin_agents.harness import play_one
 from rlhf_plugin_agents.scorers import SCORERS
 from rlhf_plugin_agents.suites.generated.questions import CATEGORIES
 from rlhf_plugin_agents.suites.generated_config import AgentBenchGenerated
+from rlhf_plugin_agents.suites.scripts import Script
 from rlhf_plugin_agents.tools.faulty import EMPTY, Faults, FaultyCalls
 
 LENGTHS = {"tool_use": {1}, "multi_step": {2, 3, 4}, "long_horizon": {6, 7, 8, 9, 10}, "flaky": {2, 3}}
@@ -50,7 +52,7 @@ def test_the_oracles_calls_return_what_the_answer_needs(category: str, ctx: Any)
 
 @pytest.mark.parametrize("agent", AGENTS)
 def test_oracle_and_always_wrong(agent: str, ctx: Any) -> None:
-    suite = AgentBenchGenerated(count=4)
+    suite = AgentBenchGenerated(count=2)
     tasks = suite.tasks(ctx)
     for script, wanted in (("oracle", True), ("wrong", False)):
         for takes_tools in (True, False):
@@ -60,6 +62,32 @@ def test_oracle_and_always_wrong(agent: str, ctx: Any) -> None:
             assert not off
             if wanted and agent != "zero_shot":
                 assert {r["process"] for r in rows} == {1.0}
+
+
+def test_of_an_ambiguous_question_the_user_says_which_reading_is_meant(ctx: Any) -> None:
+    """And only who asks gets it right: the tools hold both values, the question does not tell."""
+    suite = AgentBenchGenerated(count=8, category=("ambiguous",), asks=True)
+    tasks = suite.tasks(ctx)
+    assert {t.judged_by[0]["meant"] == t.judged_by[0]["readings"][0]["label"] for t in tasks} == {True, False}
+    for takes_tools in (True, False):
+        oracle, wrong = (
+            ScriptedConfig(script=s, takes_tools=takes_tools).make(tasks, ctx) for s in ("oracle", "wrong")
+        )
+        rows = [play_one(ReactConfig(), oracle, t, 0, 0) for t in tasks]
+        assert all(r["right"] and r["process"] == 1.0 for r in rows)
+        assert [m["content"] for m in rows[0]["trajectory"]["messages"] if m["role"] == "user"][-1] == (
+            f"I mean this one: {tasks[0].judged_by[0]['meant']}."
+        )
+        assert not any(play_one(ReactConfig(), wrong, t, 0, 0)["right"] for t in tasks)
+        guess = ScriptedBackend({t.id: Script(t.scripts["oracle"].calls, t.judged_by[0]["answer"]) for t in tasks})  # pyright: ignore
+        row = play_one(ReactConfig(), guess, tasks[0], 0, 0)
+        assert (row["right"], row["detail"]) == (False, "the user was not asked which reading is meant")
+    assert "asks" not in AgentBenchGenerated().model_dump()
+    environment: Any = component_of(ctx.registry, "environment", "agent_suite", {
+        "suite": "agentbench_generated",
+        "suite_settings": {"count": 1, "asks": True, "category": ["tool_use", "ambiguous"]},
+    })  # fmt: skip
+    assert environment.responds
 
 
 def test_who_gives_up_at_the_first_error_is_seen_in_the_process(ctx: Any) -> None:

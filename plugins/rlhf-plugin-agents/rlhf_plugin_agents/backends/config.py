@@ -82,7 +82,16 @@ class ReplayConfig(BackendConfig):
 
     name: str = "replay"
     path: str = ""
-    """A ``rows.jsonl``, or the folder of an evaluation."""
+    """A ``rows.jsonl``, or the folder of an evaluation; of several, the folder that holds theirs."""
+
+    def check(self, ctx: BuildContext) -> str:
+        """Read it.
+
+        Raises:
+            UserError: there is none, or it cannot be read.
+        """
+        self.make((), ctx)
+        return ""
 
     def make(self, tasks: Sequence[AgentTask], ctx: BuildContext) -> Backend:
         """The recording."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field, PrivateAttr, SerializerFunctionWrapHandler, model_serializer
 
 from rlhf_core.api import BuildContext, ComponentConfig, ConfigError
 from rlhf_plugin_agents.agents.config import AGENTS, AgentConfig
@@ -76,6 +76,9 @@ class AgentSuiteConfig(ComponentConfig):
             UserError: it cannot work.
         """
         return ""
+
+    def interrupt(self) -> None:
+        """Ctrl-C: requests of its own that are under way are given up."""
 
     def facts(self) -> dict[str, Any]:
         """What decides the rows beside the tasks, which are told by their content."""
@@ -165,6 +168,7 @@ class TauBench(AgentSuiteConfig):
     """None takes the one whose files are in the folder."""
     user: ModelUserConfig | None = None
     """A model as the user, ``user.backend=openai``, ``user.model=M``; None is the scripted one, who says yes."""
+    _users: ModelUsers | None = PrivateAttr(None)
 
     @model_serializer(mode="wrap")
     def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -178,8 +182,13 @@ class TauBench(AgentSuiteConfig):
         from rlhf_plugin_agents.suites.tau_files import domain_in
 
         folder = folder_of(self)
-        users = None if self.user is None else ModelUsers(self.user, ctx)
-        return load(folder, self.split, domain_in(folder, self.domain), users)
+        self._users = None if self.user is None else ModelUsers(self.user, ctx)
+        return load(folder, self.split, domain_in(folder, self.domain), self._users)
+
+    def interrupt(self) -> None:
+        """The user's requests are given up."""
+        if self._users is not None:
+            self._users.interrupt()
 
     def facts(self) -> dict[str, Any]:
         """With the user's model as backends tell theirs."""

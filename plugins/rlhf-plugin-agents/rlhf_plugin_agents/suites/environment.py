@@ -85,8 +85,8 @@ class AgentSuiteEnvironment(EnvironmentConfig):
 
     @property
     def responds(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether the suite's tasks have a user; agents are told otherwise then."""
-        return self.tasks[0].open(0).respond is not None
+        """Whether some of the suite's tasks have a user; agents are told otherwise then."""
+        return any(task.open(0).respond is not None for task in self.tasks)
 
     @cached_property
     def tasks(self) -> list[AgentTask]:

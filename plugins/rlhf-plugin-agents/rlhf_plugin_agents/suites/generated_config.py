@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from rlhf_core.api import BuildContext
 from rlhf_plugin_agents.suites.config import AgentSuiteConfig
@@ -23,8 +23,16 @@ class AgentBenchGenerated(AgentSuiteConfig):
     """Another one makes other tasks; the same one makes the same first tasks, whatever the count."""
     faults: FaultSettings = FaultSettings()
     """Of the tools of ``flaky``."""
+    asks: bool = False
+    """``ambiguous`` is a conversation: the user means one reading and says which when asked, and its value alone is
+    right, and only once the user was asked."""
     agent_settings: dict[str, Any] = Field(default_factory=lambda: {"max_turns": 40})
     """As for every suite; ten calls, some of them twice, want turns."""
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without what is not used, so that earlier evaluations go on."""
+        return {k: v for k, v in handler(self).items() if k != "asks" or v}
 
     def all_tasks(self, ctx: BuildContext) -> list[AgentTask]:
         """Tasks of the chosen categories, or of all."""
@@ -34,4 +42,4 @@ class AgentBenchGenerated(AgentSuiteConfig):
         # With an unknown category all are made, so that the refusal can name them.
         known = set(self.category) <= set(CATEGORIES)
         chosen = [c for c in CATEGORIES if not known or not self.category or c in self.category]
-        return generated_tasks(chosen, self.count, self.task_seed, self.faults.build(), ctx)
+        return generated_tasks(chosen, self.count, self.task_seed, self.faults.build(), ctx, asks=self.asks)

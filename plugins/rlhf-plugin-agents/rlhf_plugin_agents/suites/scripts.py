@@ -24,10 +24,14 @@ class Script:
         answer: the final answer.
         together: all calls in one turn.
         plain: the answer as it stands, without ``Final answer:``.
+        question: asked after the calls, before the answer; "" is none.
     """
 
-    def __init__(self, calls: Sequence[Call], answer: str, *, together: bool = False, plain: bool = False) -> None:
+    def __init__(
+        self, calls: Sequence[Call], answer: str, *, together: bool = False, plain: bool = False, question: str = ""
+    ) -> None:
         self.calls, self.answer, self.together, self.plain = calls, answer, together, plain
+        self.question = question
 
     def __call__(self, request: ModelRequest) -> Message:
         """The next turn."""
@@ -38,6 +42,9 @@ class Script:
         if request.role == "summarizer":
             return _said(str(request.messages[-1]["content"]).replace(NOTES, "").replace(FACT, "").strip())
         done = _made(request) if request.role != "executor" else _subtask(request) - 1
+        asked = any(m["role"] == "assistant" and m.get("content") == self.question for m in request.messages)
+        if self.question and not asked and request.role == "agent" and done >= len(self.calls):
+            return _said(self.question)
         if request.form == "none" or done >= len(self.calls) or request.role == "synthesizer":
             return _said(self.answer if self.plain and request.form != "text" else f"{FINAL} {self.answer}")
         todo = self.calls[done:] if self.together else self.calls[done : done + 1]

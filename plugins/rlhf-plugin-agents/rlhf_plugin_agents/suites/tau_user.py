@@ -92,6 +92,10 @@ class ModelUsers:
                 atexit.register(self._backend.close)
         return self._backend.complete(request)
 
+    def interrupt(self) -> None:
+        """Give up what is being asked."""
+        getattr(self._backend, "interrupt", lambda: None)()
+
     def user(self, instruction: str, task: str, seed: int) -> ModelUser:
         """The user of one play."""
         return ModelUser(self, instruction, task, seed)

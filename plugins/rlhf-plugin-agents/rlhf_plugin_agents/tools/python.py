@@ -12,10 +12,13 @@ from rlhf_core.api import ToolError
 from rlhf_plugin_code.config import SandboxSettings
 from rlhf_plugin_code.sandbox import Ended, TestReport
 
+START_S = 0.5
+"""Of Python itself, and of measuring; no cell's."""
 MAX_PART = 3500
 """Characters of standard output, and of standard error, that an agent reads: of the end, where the traceback is."""
 CELLS = """
-import contextlib, io, linecache, sys, traceback
+import contextlib, io, linecache, sys, time, traceback
+began = time.monotonic()
 scope = {"__name__": "__main__"}
 cells = CELL_TEXTS
 def run(number, text):
@@ -28,7 +31,7 @@ for number, text in enumerate(cells[:-1], start=1):
             run(number, text)
         except BaseException:
             pass
-sys.stdout.write(MARK)
+sys.stdout.write(MARK + str(time.monotonic() - began) + END)
 sys.stdout.flush()
 try:
     run(len(cells), cells[-1])
@@ -40,8 +43,9 @@ except BaseException as error:
     sys.exit(1)
 """
 """Makes the state of earlier cells again, in silence, and runs the last one."""
-MARK = "\x00cell\x00"
-"""Stands before what the last cell prints; without it, an earlier one has ended the program."""
+MARK, END = "\x00cell\x00", "\x00"
+"""Stand before what the last cell prints, with the seconds that the earlier ones took between them; without them, an
+earlier one has ended the program."""
 
 
 class Programs:
@@ -109,17 +113,27 @@ class PythonExec:
             return said(self.programs.run(code), self.programs.timeout_s)
         cells = [*self._cells, code]
         limit_s = self.programs.timeout_s
-        text = CELLS.replace("MARK", ascii(MARK)).replace("CELL_TEXTS", ascii(cells))
+        text = CELLS.replace("MARK", ascii(MARK)).replace("END", ascii(END)).replace("CELL_TEXTS", ascii(cells))
         ended = self.programs.run(text, limit_s + 2 * self._cells_s)
-        _, mark, printed = ended.stdout.partition(MARK)
+        _, mark, rest = ended.stdout.partition(MARK)
+        earlier_s, _, printed = rest.partition(END)
         if not mark and ended.why == "ended":
             self.reset()
             raise ToolError("an earlier cell ended the program; all cells are forgotten")
+        ended = replace(ended, stdout=printed)
+        took_s = max(ended.own_s - _seconds(earlier_s), 0.0)
+        if mark and took_s > limit_s + START_S:  # what the earlier ones may take is not for this one
+            ended = replace(ended, why="time")
         if ended.why == "ended":
-            took_s = max(ended.own_s - self._cells_s, 0.0)
-            # A cell that used the others' share counts as one limit, else the limit would double with each.
             self._cells, self._cells_s = cells, self._cells_s + min(took_s, limit_s)
-        return said(replace(ended, stdout=printed), limit_s)
+        return said(ended, limit_s)
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:  # an earlier cell wrote the mark itself
+        return 0.0
 
 
 def said(ended: Ended, limit_s: float) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from rlhf_plugin_agents.suites.generated.world import ATTRIBUTES, RELATIONS, THINGS, Thing, World
 
 Row = dict[str, Any]
+SAY_SO = "If that can be read in two ways, say so."
 NOTHING = "No information about {} was found."
 
 
@@ -137,7 +138,7 @@ def ambiguous(world: World, rng: random.Random) -> Row:
     readings = [{"label": label, "value": str(value)} for label, value in zip(labels, values)]
     both = "It depends: " + ", ".join(f"{r['label']}: {r['value']}" for r in readings) + "."
     found = {"scorer": "clarifies", "readings": readings, "evidence": [r["value"] for r in readings]}
-    return _row(f"{asked} If that can be read in two ways, say so.", [_look_up(name)], both, str(values[0]), **found)
+    return _row(f"{asked} {SAY_SO}", [_look_up(name)], both, str(values[0]), **found)
 
 
 CATEGORIES: Mapping[str, Callable[[World, random.Random], Row]] = {

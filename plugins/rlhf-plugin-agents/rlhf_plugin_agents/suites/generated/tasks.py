@@ -11,8 +11,9 @@ from typing import Any
 
 from rlhf_core.api import BuildContext, ToolError
 from rlhf_core.sdk import component_of
+from rlhf_plugin_agents.agents.base import final_answer
 from rlhf_plugin_agents.scorers import RIGHT, SCORERS, sequence_match
-from rlhf_plugin_agents.suites.generated.questions import CATEGORIES
+from rlhf_plugin_agents.suites.generated.questions import CATEGORIES, SAY_SO
 from rlhf_plugin_agents.suites.generated.world import World
 from rlhf_plugin_agents.suites.scripts import Script
 from rlhf_plugin_agents.suites.task import AgentTask, Room, Verdict
@@ -22,6 +23,7 @@ from rlhf_plugin_agents.tools.faulty import Faults, FaultyCalls
 from rlhf_plugin_agents.tools.library import Search
 from rlhf_plugin_agents.trajectory import AgentTrajectory
 
+ASK_ME = "If that can be read in two ways, ask me which one I mean, and answer that."
 ONE_RESULT = ("multi_step", "long_horizon", "flaky", "failure_recovery")
 """Categories whose search returns one document, so that a walk takes the calls that it is long."""
 
@@ -57,7 +59,7 @@ class WorldTools:
 
 
 def generated_tasks(
-    categories: Sequence[str], count: int, seed: int, faults: Faults, ctx: BuildContext
+    categories: Sequence[str], count: int, seed: int, faults: Faults, ctx: BuildContext, *, asks: bool = False
 ) -> list[AgentTask]:
     """``count`` tasks of each category; the same seed makes the same ones, whatever the count.
 
@@ -67,18 +69,23 @@ def generated_tasks(
         seed: another one makes other tasks.
         faults: of the tools of ``flaky``.
         ctx: has the registry.
+        asks: tasks of ``ambiguous`` have a user, who is to be asked.
     """
     tool: Any = component_of(ctx.registry, "tool", "rlhf-core/calculator")
     specs = [SearchConfig(results=3).spec(), FilesConfig().spec(), tool.spec()]
     calculator = tool.build(ctx)
-    return [_task(c, n, seed, faults, specs, calculator) for c in categories for n in range(count)]
+    return [_task(c, n, seed, faults, specs, calculator, asks) for c in categories for n in range(count)]
 
 
-def _task(category: str, number: int, seed: int, faults: Faults, specs: Sequence[Any], calculator: Any) -> AgentTask:
+def _task(
+    category: str, number: int, seed: int, faults: Faults, specs: Sequence[Any], calculator: Any, asks: bool
+) -> AgentTask:
     name = f"{category}/{number}"
     rng = random.Random(f"{seed}/{name}")
     world = World(rng)
     row = CATEGORIES[category](world, rng)
+    if asks and "readings" in row:
+        row = to_be_asked(row, random.Random(f"{seed}/{name}/meant"))
     own_faults = replace(faults, seed=f"{faults.seed}/{seed}/{name}") if category == "flaky" else None
     calls = row["calls"] if own_faults is None else with_retries(row["calls"], own_faults)
     results = 1 if category in ONE_RESULT else 3
@@ -86,7 +93,7 @@ def _task(category: str, number: int, seed: int, faults: Faults, specs: Sequence
     def open_room(trial: int) -> Room:
         box = ToolBox(specs, WorldTools(world, results, calculator).call)
         if own_faults is None:
-            return Room(box)
+            return Room(box, Meant(row["meant"]) if "meant" in row else None)
         faulty = FaultyCalls(own_faults)
         return Room(box.around(faulty.wrap), state=faulty)
 
@@ -97,10 +104,50 @@ def _task(category: str, number: int, seed: int, faults: Faults, specs: Sequence
         ({"role": "user", "content": row["prompt"]},),
         open_room,
         lambda trajectory, room: judged(row, trajectory, room),
-        {"oracle": Script(calls, row["answer"]), "wrong": Script(calls, row["wrong"][0])},
+        {
+            "oracle": Script(calls, row["answer"], question=row.get("question", "")),
+            "wrong": Script(calls, row["wrong"][0]),
+        },
         level=len(row["calls"]),
         judged_by=[row, hashlib.sha256(told.encode()).hexdigest()[:16]],
     )
+
+
+class Meant:
+    """A user who means one reading of an ambiguous question, and says so when asked.
+
+    Args:
+        label: of the reading.
+    """
+
+    def __init__(self, label: str) -> None:
+        self.label, self.asked = label, False
+
+    def __call__(self, text: str) -> str | None:
+        """The reading, once; None to anything else, which ends the conversation."""
+        if self.asked or "?" not in text:
+            return None
+        self.asked = True
+        return f"I mean this one: {self.label}."
+
+
+def to_be_asked(row: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
+    """An ambiguous question of which one reading is meant; which one, the question does not tell.
+
+    Example:
+        to_be_asked(row, random.Random(0))["meant"] == "Eastmark"
+    """
+    meant, other = rng.sample(row["readings"], 2)
+    labels = " or ".join(reading["label"] for reading in row["readings"])
+    return {
+        **row,
+        "prompt": row["prompt"].replace(SAY_SO, ASK_ME),
+        "answer": meant["value"],
+        "wrong": [other["value"]],
+        "scorer": "numeric_match",
+        "meant": meant["label"],
+        "question": f"Which one do you mean: {labels}?",
+    }
 
 
 def with_retries(calls: Sequence[Mapping[str, Any]], faults: Faults) -> list[Mapping[str, Any]]:
@@ -116,7 +163,12 @@ def with_retries(calls: Sequence[Mapping[str, Any]], faults: Faults) -> list[Map
 
 def judged(row: Mapping[str, Any], trajectory: AgentTrajectory, room: Room) -> Verdict:
     """The answer by the row's scorer; the process by the calls' order, where calls that met a fault do not count."""
-    value = SCORERS[row["scorer"]](trajectory.answer, row)
+    answer = trajectory.answer
+    if isinstance(room.respond, Meant):
+        answer = final_answer(answer)  # a conversation ends with a whole turn
+        if not room.respond.asked:
+            return Verdict(0.0, False, detail="the user was not asked which reading is meant")
+    value = SCORERS[row["scorer"]](answer, row)
     made = [c.name for c in trajectory.calls]
     if isinstance(room.state, FaultyCalls):
         made = [name for name, fault in room.state.log if not fault]
