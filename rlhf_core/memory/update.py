@@ -51,6 +51,7 @@ def rehearse(ctx: BuildContext, sizes: Sizes, unknown: Unknown) -> Update:
     module, samples, loss, critic, rate = _parts(ctx, sizes)
     unknown.rows = sum(sum(row.replies) for row in sizes.micro_batch)
     learner = Learner(module, loss, ctx.strategy, trainer, 10, critic, rate, lambda items: [list(range(len(items)))])
+    optimizer: Any = getattr(learner.optimizer, "inner", None)  # torch's: the strategy is a local one
     trained = [p for p in module.parameters() if p.requires_grad]
     with LiveBytes() as live:
         live.name("weights", [*module.parameters(), *module.buffers()])
@@ -62,12 +63,12 @@ def rehearse(ctx: BuildContext, sizes: Sizes, unknown: Unknown) -> Update:
             live.name("gradients", [parameter.grad])
         live.begin()
         before = live.total
-        learner.optimizer.step()
-        moments = [t for state in learner.optimizer.state.values() for t in state.values()]
+        optimizer.step()
+        moments = [t for state in optimizer.state.values() for t in state.values()]
         live.name("optimizer", moments)
         step = live.peak - before - tensor_bytes(moments)
         if sizes.micro_batches == 1:
-            learner.optimizer.zero_grad(set_to_none=True)  # else those of the micro-batches before are there
+            optimizer.zero_grad(set_to_none=True)  # else those of the micro-batches before are there
         live.begin()
         learner.update_sums(samples)
     for hook in hooks:

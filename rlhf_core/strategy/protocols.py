@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 if TYPE_CHECKING:
     import torch
 
+    from rlhf_core.strategy.optimizer import NormPart, OptimizerPlan
+
 
 class Collectives(Protocol):
     """Which rank this is, and exchanges between ranks. Every rank makes the same calls in the same order."""
@@ -123,6 +125,54 @@ class ShardedForward(Protocol):
 
         All ranks enter and leave it together, and call what it yields equally often. The policy's head runs on chunks
         of tokens: a strategy that shards it by itself must keep it whole from its first call to the end of the forward.
+        """
+        ...
+
+
+class RunOptimizer(Protocol):
+    """The optimizer of one prepared module. All ranks make the same calls."""
+
+    def set_rates(self, factor: float, critic_factor: float) -> None:
+        """Set the learning rates of the next step: those of the plan's groups times a factor."""
+        ...
+
+    def step(self, parts: Sequence[NormPart], max_norm: float) -> dict[str, float]:
+        """Clip the gradient of each part to ``max_norm``, make a step, and drop the gradients.
+
+        Returns:
+            Norms over all ranks before clipping, by the parts' metrics. If one is not finite, nothing was changed:
+            neither weights nor moments.
+        """
+        ...
+
+    def discard(self) -> None:
+        """Drop the gradients without a step."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's state (see :attr:`OptimizerSharding.sharded`)."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore it."""
+        ...
+
+
+@runtime_checkable
+class OptimizerOwner(Protocol):
+    """Optional for a strategy: it makes the optimizer itself, when it shards the module.
+
+    For one after whose preparation parameters are empty, flat or stepped elsewhere (ZeRO-3). Of any other the core
+    steps torch's AdamW over the prepared parameters, and clips with :meth:`GradientSync.clip_grad_norm`.
+    """
+
+    def prepare_training(
+        self, module: torch.nn.Module, plan: OptimizerPlan
+    ) -> tuple[torch.nn.Module, RunOptimizer]:
+        """Shard the module, and make the optimizer of the plan's groups.
+
+        Raises:
+            UserError: it cannot keep a promise of :class:`RunOptimizer` (a clip of the critic's own, say).
         """
         ...
 

@@ -23,8 +23,11 @@ from rlhf_core.protocols import Loss, Strategy
 from rlhf_core.rollout.drift import DRIFT_SPREAD
 from rlhf_core.runs.work import Advance
 from rlhf_core.strategy.no_grad_forward import NoGradForward
-from rlhf_core.trainers.common.config import LoopSettings, OptimizerSettings
+from rlhf_core.strategy.optimizer import NormPart, optimizer_of
+from rlhf_core.strategy.protocols import RunOptimizer
+from rlhf_core.trainers.common.config import LoopSettings
 from rlhf_core.trainers.common.micro_batches import MicroBatcher, micro_batches_of_size
+from rlhf_core.trainers.common.optimizer import lr_factor, plan_optimizer
 
 Sums = defaultdict[str, float]
 """Metric -> sum over micro-batches."""
@@ -51,7 +54,7 @@ class Sample(Protocol):
 
 
 class Learner:
-    """Owns the optimizer and makes updates.
+    """Makes updates with the optimizer that the strategy made.
 
     Args:
         module: prepared by the strategy; ``module(samples)`` returns the batch that the loss consumes.
@@ -63,6 +66,8 @@ class Learner:
         critic: part of the module that is no part of the policy ``module.model``; its gradient is clipped apart.
         critic_rate: its learning rate; None takes the optimizer's.
         micro_batcher: makes micro-batches; None takes ``settings.micro_batch_size`` samples each, in order.
+        optimizer: made with the module by :func:`rlhf_core.trainers.common.optimizer.prepare_to_learn`; None makes it
+            here, which a strategy that has to make it while sharding refuses.
     """
 
     def __init__(
@@ -76,6 +81,7 @@ class Learner:
         critic_rate: float | None = None,
         micro_batcher: MicroBatcher | None = None,
         critic_updates: int = 0,
+        optimizer: RunOptimizer | None = None,
     ) -> None:
         self.module, self.loss, self.strategy, self.settings = module, loss, strategy, settings
         self.critic, self._constant_length = critic, settings.constant_length
@@ -84,7 +90,9 @@ class Learner:
         self.micro_batcher = micro_batcher or micro_batches_of_size(settings.micro_batch_size)
         self.critic_only_updates = 0
         """Updates so far in which only the critic learned; the policy's schedule begins after them."""
-        self.optimizer = make_optimizer(module, settings.optimizer, critic, critic_rate)
+        self.optimizer = optimizer or optimizer_of(
+            strategy, module, plan_optimizer(strategy.unwrap(module), settings.optimizer, critic, critic_rate)
+        )
         self._factor = lr_factor(settings.optimizer, total_updates - critic_updates)
         self._critic_factor = lr_factor(settings.optimizer, total_updates)
         self.version = 0
@@ -129,32 +137,24 @@ class Learner:
         if present == 0:
             return {"updates_skipped": (1.0, 1.0), "train/tokens": (tokens, 1.0)}
         factor = 0.0 if critic_only else self._factor(self.version - self.critic_only_updates)
-        rate = set_learning_rate(self.optimizer, self.settings.optimizer, factor, self._critic_factor(self.version))
+        self.optimizer.set_rates(factor, self._critic_factor(self.version))
         sums = self._accumulate(samples, tokens, sequences, observe)
-        norms = self._clip(critic_only)
+        norms = self.optimizer.step(self._parts(critic_only), self.settings.optimizer.max_grad_norm)
         for name, norm in norms.items():
             if not math.isfinite(norm):
-                self.optimizer.zero_grad(set_to_none=True)
                 raise diverged(f"{name.replace('grad_norm', 'gradient norm').replace('_', ' ')} is {norm}", samples)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
         self.version += 1
         self.critic_only_updates += critic_only
+        rate = self.settings.optimizer.learning_rate * factor
         core = {"learning_rate": (rate, 1.0), "train/tokens": (tokens, 1.0)}
         return {**self._over_ranks(sums), **{k: (v, 1.0) for k, v in norms.items()}, **core}
 
-    def _clip(self, critic_only: bool) -> dict[str, float]:
-        """Clip the gradient, that of a critic apart from the policy's; return the norms as they were."""
-        limit = self.settings.optimizer.max_grad_norm
+    def _parts(self, critic_only: bool) -> list[NormPart]:
+        """What is clipped by itself: a critic apart from the policy."""
         if self.critic is None:
-            return {"grad_norm": self.strategy.clip_grad_norm(self.module, limit)}
+            return [NormPart("grad_norm", self.module)]
         policy = self.strategy.unwrap(self.module).get_submodule("model")
-        norms = {"critic_grad_norm": self.strategy.clip_grad_norm(self.critic, limit)}
-        if not critic_only:
-            return {"grad_norm": self.strategy.clip_grad_norm(policy, limit), **norms}
-        for parameter in policy.parameters():
-            parameter.grad = None
-        return norms
+        return [NormPart("grad_norm", policy, learns=not critic_only), NormPart("critic_grad_norm", self.critic)]
 
     def _accumulate(
         self, samples: Sequence[Any], tokens: float, sequences: float, observe: Observe | None
@@ -196,7 +196,7 @@ class Learner:
         value = self.reduce(out.loss, batch, tokens, sequences)
         number = float(value.detach())
         if not math.isfinite(number):
-            self.optimizer.zero_grad(set_to_none=True)
+            self.optimizer.discard()
             raise diverged(f"loss is {number}: {label_of(self.loss, 'loss')}", micro)
         self.strategy.backward(value)
         add(sums, weights, {"loss": (number, 0.0), **core_metrics(batch), **out.metrics})
@@ -254,14 +254,14 @@ class Learner:
     def state_dict(self) -> dict[str, Any]:
         """Optimizer, schedule position and policy version."""
         return {
-            "optimizer": self.strategy.optimizer_state(self.module, self.optimizer),
+            "optimizer": self.optimizer.state_dict(),
             "version": self.version,
             "critic_only_updates": self.critic_only_updates,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore them."""
-        self.strategy.load_optimizer_state(self.module, self.optimizer, state["optimizer"])
+        self.optimizer.load_state_dict(state["optimizer"])
         self.version, self.critic_only_updates = state["version"], state["critic_only_updates"]
 
 
@@ -314,54 +314,3 @@ def diverged(what: str, samples: Sequence[Any]) -> TrainingDiverged:
         why="no update was made; the last complete checkpoint is kept",
         fix="lower trainer.optimizer.learning_rate, add warm-up, or look at these rows in trace.jsonl",
     )
-
-
-def make_optimizer(
-    module: torch.nn.Module,
-    settings: OptimizerSettings,
-    critic: torch.nn.Module | None = None,
-    critic_rate: float | None = None,
-) -> torch.optim.AdamW:
-    """AdamW over the trainable parameters; weight decay only on matrices, as usual.
-
-    A critic, a part of the module, learns with ``critic_rate`` if one is given, and on a schedule of its own.
-    """
-    of_critic = set() if critic is None else set(critic.parameters())
-    groups: list[dict[str, Any]] = []
-    for rate, is_critic in ((settings.learning_rate, False), (critic_rate or settings.learning_rate, True)):
-        trained = [p for p in module.parameters() if p.requires_grad and (p in of_critic) is is_critic]
-        extra = {"base_lr": rate, "apart": is_critic}  # saved with the optimizer's state
-        groups += [
-            {"params": [p for p in trained if p.ndim >= 2], "weight_decay": settings.weight_decay, **extra},
-            {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0, **extra},
-        ]
-    return torch.optim.AdamW(
-        [g for g in groups if g["params"]], lr=settings.learning_rate, betas=settings.betas, eps=settings.eps
-    )
-
-
-def lr_factor(settings: OptimizerSettings, total: int) -> Callable[[int], float]:
-    """Return update number (from 0) -> factor on the learning rate.
-
-    The first update already has a rate above 0: ``(n + 1) / warmup_steps``.
-    """
-
-    def factor(n: int) -> float:
-        if n < settings.warmup_steps:
-            return (n + 1) / settings.warmup_steps
-        if settings.schedule == "constant":
-            return 1.0
-        left = max(1, total - settings.warmup_steps)
-        done = min(1.0, (n - settings.warmup_steps) / left)
-        return 1.0 - done if settings.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
-
-    return factor
-
-
-def set_learning_rate(
-    optimizer: torch.optim.Optimizer, settings: OptimizerSettings, factor: float, critic_factor: float = 1.0
-) -> float:
-    """Set the learning rates of the next update, and return the policy's; a critic has its own factor."""
-    for group in optimizer.param_groups:
-        group["lr"] = group["base_lr"] * (critic_factor if group["apart"] else factor)
-    return settings.learning_rate * factor

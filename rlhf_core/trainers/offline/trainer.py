@@ -22,6 +22,7 @@ from rlhf_core.runs.checkpoint_manager import Checkpoint
 from rlhf_core.runs.component_set import register_sources
 from rlhf_core.runs.jsonl import read_jsonl
 from rlhf_core.trainers.common.learner import Learner
+from rlhf_core.trainers.common.optimizer import prepare_to_learn
 from rlhf_core.trainers.common.run_loop import LoopSchedule, run_loop
 from rlhf_core.trainers.offline.config import OfflineTrainerConfig, PolicyTrainerConfig
 from rlhf_core.trainers.offline.policy_samples import PolicySamples, PolicyTask
@@ -110,8 +111,8 @@ class OfflineTrainer:
         if checkpoint is not None:
             check_fingerprint("dataset", checkpoint.state["data"], self.data)
             self.task.load_model(checkpoint.model)
-        module = self.strategy.prepare(self.task.module)
-        self.learner = Learner(module, self.loss(), self.strategy, self.config, self.steps)
+        module, optimizer = prepare_to_learn(self.strategy, self.task.module, self.config.optimizer)
+        self.learner = Learner(module, self.loss(), self.strategy, self.config, self.steps, optimizer=optimizer)
         if checkpoint is None:
             self.before = self.evaluate(0)
             return 0

@@ -24,6 +24,7 @@ from rlhf_core.strategy.group import new_group
 from rlhf_core.trainers.common.generation import RolloutGenerator
 from rlhf_core.trainers.common.learner import Learner
 from rlhf_core.trainers.common.micro_batches import PolicyMicroBatcher
+from rlhf_core.trainers.common.optimizer import prepare_to_learn
 from rlhf_core.trainers.common.policy_evaluator import PolicyEvaluator
 from rlhf_core.trainers.common.policy_module import PolicyModule
 from rlhf_core.trainers.common.rewards import RewardManager
@@ -85,15 +86,24 @@ def build_online(
     weights = PolicyWeights(inputs.policy, module.critic, inputs.reference if config.kl.sync_every else None)
     if checkpoint is not None:
         weights.load(checkpoint)
-    prepared = strategy.prepare(module)
+    critic_rate = critic.learning_rate if critic else None
+    prepared, optimizer = prepare_to_learn(strategy, module, config.optimizer, module.critic, critic_rate)
     whole_weights = partial(strategy.gathered, prepared)
     width = int(base_model(model).config.get_text_config().hidden_size)
     micro_batcher = PolicyMicroBatcher(module, config.micro_batch_size, config.micro_batch_tokens, width)
     warmup_steps = critic.warmup_steps if critic else 0
-    critic_rate = critic.learning_rate if critic else None
     updates, each = config.steps * config.updates_per_step, config.updates_per_step
     learner = Learner(
-        prepared, loss, strategy, config, updates, module.critic, critic_rate, micro_batcher, warmup_steps * each
+        prepared,
+        loss,
+        strategy,
+        config,
+        updates,
+        module.critic,
+        critic_rate,
+        micro_batcher,
+        warmup_steps * each,
+        optimizer,
     )
     evaluator = build_evaluator(config, ctx, inputs, generator, rewards, whole_weights)
     session.counts.update({} if checkpoint else inputs.datasets.counts)
@@ -160,9 +170,9 @@ def build_rollout_training(
     weights = PolicyWeights(inputs.policy, None, inputs.reference if config.kl.sync_every else None)
     if checkpoint is not None:
         weights.load(checkpoint)
-    prepared = strategy.prepare(module)
+    prepared, optimizer = prepare_to_learn(strategy, module, config.optimizer)
     whole_weights = partial(strategy.gathered, prepared)
-    learner = Learner(prepared, loss, strategy, config, total_updates)
+    learner = Learner(prepared, loss, strategy, config, total_updates, optimizer=optimizer)
     evaluator = build_evaluator(config, ctx, inputs, generator, rewards, whole_weights)
     session.counts.update({} if checkpoint else inputs.datasets.counts)
     settings = collector_settings(config, inputs)

@@ -1,0 +1,72 @@
+"""The optimizer's settings as a plan: which parameters learn alike, and how fast at each update."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from rlhf_core.protocols import Strategy
+from rlhf_core.strategy.optimizer import OptimizerGroup, OptimizerPlan, prepare_training
+from rlhf_core.strategy.protocols import RunOptimizer
+from rlhf_core.trainers.common.config import OptimizerSettings
+
+
+def plan_optimizer(
+    module: torch.nn.Module,
+    settings: OptimizerSettings,
+    critic: torch.nn.Module | None = None,
+    critic_rate: float | None = None,
+) -> OptimizerPlan:
+    """AdamW over the trainable parameters; weight decay only on matrices, as usual.
+
+    A critic, a part of the module, learns with ``critic_rate`` if one is given, and on a schedule of its own.
+
+    Args:
+        module: its parameters have their own shapes: before a strategy shards it, unless that keeps them.
+        settings: of the optimizer.
+        critic: part of the module.
+        critic_rate: None takes the optimizer's.
+    """
+    of_critic = set() if critic is None else set(critic.parameters())
+    groups: list[OptimizerGroup] = []
+    for rate, is_critic in ((settings.learning_rate, False), (critic_rate or settings.learning_rate, True)):
+        trained = [(n, p) for n, p in module.named_parameters() if p.requires_grad and (p in of_critic) is is_critic]
+        matrices = tuple(n for n, p in trained if p.ndim >= 2)
+        others = tuple(n for n, p in trained if p.ndim < 2)
+        groups += [
+            OptimizerGroup(names, rate, decay, is_critic)
+            for names, decay in ((matrices, settings.weight_decay), (others, 0.0))
+            if names
+        ]
+    return OptimizerPlan(tuple(groups), settings.learning_rate, settings.betas, settings.eps)
+
+
+def prepare_to_learn(
+    strategy: Strategy,
+    module: torch.nn.Module,
+    settings: OptimizerSettings,
+    critic: torch.nn.Module | None = None,
+    critic_rate: float | None = None,
+) -> tuple[torch.nn.Module, RunOptimizer]:
+    """Let the strategy prepare a module and make its optimizer; arguments as of :func:`plan_optimizer`."""
+    return prepare_training(strategy, module, plan_optimizer(module, settings, critic, critic_rate))
+
+
+def lr_factor(settings: OptimizerSettings, total: int) -> Callable[[int], float]:
+    """Return update number (from 0) -> factor on the learning rate.
+
+    The first update already has a rate above 0: ``(n + 1) / warmup_steps``.
+    """
+
+    def factor(n: int) -> float:
+        if n < settings.warmup_steps:
+            return (n + 1) / settings.warmup_steps
+        if settings.schedule == "constant":
+            return 1.0
+        left = max(1, total - settings.warmup_steps)
+        done = min(1.0, (n - settings.warmup_steps) / left)
+        return 1.0 - done if settings.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
+
+    return factor
