@@ -1,0 +1,1 @@
+"""Strategy that shards weights, gradients and moments by torch's FSDP2."""

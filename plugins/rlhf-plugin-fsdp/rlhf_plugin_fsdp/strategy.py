@@ -1,0 +1,200 @@
+"""Ranks of the core's own strategy, modules of torch's FSDP2."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from rlhf_core.api import BuildContext
+from rlhf_plugin_fsdp.units import decoder_layers
+
+if TYPE_CHECKING:
+    from rlhf_plugin_fsdp.config import FsdpConfig
+
+
+class Fsdp:
+    """Every rank holds a part of each weight, of its gradient and of its moments.
+
+    Args:
+        config: how they are divided.
+        ranks: the core's strategy for as many ranks: exchanges, deadlines, who is where.
+    """
+
+    sharded = True
+
+    def __init__(self, config: FsdpConfig, ranks: Any) -> None:
+        self.config, self.ranks = config, ranks
+        self.rank, self.world_size, self.device = ranks.rank, ranks.world_size, ranks.device
+        self.peers = ranks.peers
+        self._own_group = not dist.is_initialized()
+        if self._own_group:  # one process has no launcher's store
+            backend = "nccl" if self.device.type == "cuda" else "gloo"
+            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        size = config.shard_size or self.world_size
+        self.replicas = self.world_size // size
+        """Copies of every weight."""
+        shape, names = ((size,), ("shard",)) if self.replicas == 1 else ((self.replicas, size), ("replicate", "shard"))
+        self.mesh = init_device_mesh(self.device.type, shape, mesh_dim_names=names)
+
+    @classmethod
+    def from_config(cls, config: FsdpConfig, ctx: BuildContext) -> Fsdp:
+        """The strategy of this process."""
+        ddp = ctx.registry.load("strategy", "ddp").model_validate(
+            {"timeout_s": config.timeout_s, "device": config.device}
+        )
+        return cls(config, ddp.build(ctx))
+
+    def prepare(self, module: torch.nn.Module) -> torch.nn.Module:
+        """Shard every decoder layer by itself, the rest with the module."""
+        config = self.config
+        offload = CPUOffloadPolicy() if config.offload else OffloadPolicy()
+        reduce = getattr(torch, config.reduce_dtype)
+        param = None if config.param_dtype == "float32" else getattr(torch, config.param_dtype)
+        # autocast casts what a layer is given; its residual stream stays as it is
+        inside = MixedPrecisionPolicy(param_dtype=param, reduce_dtype=reduce, cast_forward_inputs=False)
+        outside = MixedPrecisionPolicy(reduce_dtype=reduce, cast_forward_inputs=False)
+        for layer in decoder_layers(module):
+            fully_shard(
+                layer,
+                mesh=self.mesh,
+                mp_policy=inside,
+                offload_policy=offload,
+                reshard_after_forward=config.reshard_after_forward,
+            )
+        return fully_shard(module, mesh=self.mesh, mp_policy=outside, offload_policy=offload)  # pyright: ignore
+
+    def prepare_frozen(self, module: torch.nn.Module) -> torch.nn.Module:
+        """As :meth:`prepare`, so that the shards of a reference lie as the policy's."""
+        return self.prepare(module)
+
+    def unwrap(self, module: torch.nn.Module) -> torch.nn.Module:
+        """FSDP2 wraps nothing."""
+        return module
+
+    @contextlib.contextmanager
+    def sharded_forward(self, module: torch.nn.Module) -> Iterator[torch.nn.Module]:
+        """Layers are gathered one by one, and the root once for all forwards."""
+        initialise(module)
+        try:
+            yield module
+        finally:
+            _units(module)[0].reshard()
+
+    @contextlib.contextmanager
+    def gathered(self, module: torch.nn.Module) -> Iterator[None]:
+        """Every unit whole until the end, whatever is called and how often."""
+        initialise(module)
+        units = _units(module)
+        layers = [unit for unit in units if unit is not module]
+        for layer in layers:
+            layer.set_reshard_after_forward(False, recurse=False)
+        for unit in units:
+            unit.unshard()
+        try:
+            yield
+        finally:
+            for unit in units:
+                unit.reshard()
+            for layer in layers:
+                layer.set_reshard_after_forward(self.config.reshard_after_forward, recurse=False)
+
+    @contextlib.contextmanager
+    def accumulate(self, module: torch.nn.Module, last: bool) -> Iterator[None]:
+        """Gradients are added over ranks after every micro-batch, or after the last alone."""
+        module.set_requires_gradient_sync(last or self.config.sync_every_micro_batch)  # pyright: ignore
+        yield
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """FSDP averages over ranks, as DDP does; the core's strategy scales the loss up."""
+        self.ranks.backward(loss)
+
+    def clip_grad_norm(self, module: torch.nn.Module, max_norm: float) -> float:
+        """Clip the norm over all ranks' shards; returns the norm before clipping.
+
+        The squares are added here, not by DTensor: shards of an offloaded model lie where no collective runs.
+        """
+        shards = [_local(p.grad) for p in module.parameters() if p.grad is not None]
+        squares = sum(float(torch.linalg.vector_norm(g, dtype=torch.float64)) ** 2 for g in shards)
+        norm = math.sqrt(self.ranks.sum_over_ranks([squares])[0] / self.replicas)
+        if math.isfinite(norm) and norm > max_norm:
+            torch._foreach_mul_(shards, max_norm / (norm + 1e-6))
+        return norm
+
+    def full_state(self, module: torch.nn.Module) -> dict[str, torch.Tensor]:
+        """Whole weights on rank 0, in the host's memory; other ranks hold one at a time, and return none."""
+        whole: dict[str, torch.Tensor] = {}
+        for name, value in module.state_dict().items():
+            tensor = value.to(self.device).full_tensor() if isinstance(value, DTensor) else value
+            if self.rank == 0:
+                whole[name] = tensor.detach().cpu()
+        return whole
+
+    def optimizer_state(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """This rank's parts of the moments."""
+        state = optimizer.state_dict()
+        rows = {i: {k: _local(v) for k, v in row.items()} for i, row in state["state"].items()}
+        return {**state, "state": rows}
+
+    def load_optimizer_state(
+        self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]
+    ) -> None:
+        """Restore them on as many ranks."""
+        parameters: list[Any] = [p for group in optimizer.param_groups for p in group["params"]]
+
+        def whole(value: Any, like: Any) -> Any:
+            if not isinstance(value, torch.Tensor) or value.ndim == 0:
+                return value
+            return DTensor.from_local(
+                value, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+            )
+
+        rows = {i: {k: whole(v, parameters[i]) for k, v in row.items()} for i, row in state["state"].items()}
+        optimizer.load_state_dict({**state, "state": rows})
+
+    def sum_over_ranks(self, values: Sequence[float]) -> list[float]:
+        """Add each value over ranks."""
+        return self.ranks.sum_over_ranks(values)
+
+    def max_over_ranks(self, value: int) -> int:
+        """Largest value over ranks."""
+        return self.ranks.max_over_ranks(value)
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        """Every rank's plain value, in rank order."""
+        return self.ranks.gather_objects(value)
+
+    def barrier(self, what: str) -> None:
+        """Wait for all ranks."""
+        self.ranks.barrier(what)
+
+    def new_group(self, timeout_s: float) -> Any:
+        """Collectives of the same ranks for a second thread."""
+        return self.ranks.new_group(timeout_s)
+
+    def close(self) -> None:
+        """Leave the process group."""
+        self.ranks.close()
+        if self._own_group:
+            dist.destroy_process_group()
+
+
+def initialise(module: torch.nn.Module) -> None:
+    """Let this module be the root of its units; a layer called first (when sampling, say) would take itself for it."""
+    fully_shard.state(module)._lazy_init()  # type: ignore[attr-defined]  # pyright: ignore
+
+
+def _units(module: torch.nn.Module) -> list[FSDPModule]:
+    """The root, then its layers."""
+    return [part for part in module.modules() if isinstance(part, FSDPModule)]
+
+
+def _local(value: Any) -> Any:
+    return value.to_local() if isinstance(value, DTensor) else value
