@@ -19,6 +19,7 @@ from rlhf_core.strategy.protocols import (
     OptimizerSharding,
     RunOptimizer,
     ShardedForward,
+    ShardedLoading,
     Strategy,
 )
 from rlhf_core.turns import ToolResult
@@ -352,6 +353,7 @@ __all__ = [
     "RolloutEngine",
     "RunOptimizer",
     "ShardedForward",
+    "ShardedLoading",
     "Stateful",
     "Strategy",
     "StreamingEngine",

@@ -22,6 +22,8 @@ _known: weakref.WeakKeyDictionary[torch.nn.Module, bool] = weakref.WeakKeyDictio
 def has_linear_head(model: torch.nn.Module) -> bool:
     """Whether ``head(trunk(ids))`` are the model's logits; the first call per model runs two short forwards."""
     base = base_model(model)
+    if base not in _known and next(base.parameters()).is_meta:
+        return take_apart(model) is not None  # without weights there is nothing to try; the first forward does
     if base not in _known:
         with torch.no_grad(), quiet(model):
             _known[base] = _split_agrees(model)

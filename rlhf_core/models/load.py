@@ -41,10 +41,15 @@ class LoadedModel:
     """Prompt + completion tokens that the model (or ``model.max_context``) allows."""
 
 
-def load_policy(config: ModelConfig) -> LoadedModel:
+def load_policy(config: ModelConfig, *, weights: bool = True) -> LoadedModel:
     """Load model and tokenizer on the CPU, with adapters if the config asks for them.
 
     The model is in eval mode and stays there: dropout would make sampled and trained logprobs mean different things.
+
+    Args:
+        config: which model.
+        weights: False leaves them on disk, if they lie there as the model has them, until
+            :func:`rlhf_core.models.slices.read_weights`; adapters have theirs.
 
     Raises:
         ModelError: not found, incomplete (the missing file is named), unreadable, without a tokenizer, or the hub
@@ -52,7 +57,8 @@ def load_policy(config: ModelConfig) -> LoadedModel:
     """
     source = resolve_model(config.path)
     tokenizer = load_tokenizer(config)
-    model = _load_model(config, source)
+    model = None if weights else _without_weights(config, source)
+    model = _load_model(config, source) if model is None else model
     check_vocabulary(model, tokenizer, config.path)
     context = context_length(model, config)
     if config.gradient_checkpointing:
@@ -60,7 +66,11 @@ def load_policy(config: ModelConfig) -> LoadedModel:
     if config.lora is not None:
         from rlhf_core.models.lora import add_lora
 
-        model = add_lora(model, config.lora)
+        from rlhf_core.models.slices import ValuesForAdapters
+
+        with ValuesForAdapters(model):
+            adapted = add_lora(model, config.lora)
+        model = adapted
         model.trained_from = (str(Path(config.path).expanduser()), source.revision or config.revision)
     model.eval()
     if config.gradient_checkpointing:
@@ -123,6 +133,23 @@ def _load_model(config: ModelConfig, source: Source) -> Any:
     _check_weights(found, config.path)
     clear_quantization_config(model)
     return model if source.adapter is None else _with_adapter(model, source.adapter)
+
+
+def _without_weights(config: ModelConfig, source: Source) -> Any:
+    """The model with its weights left on disk; None where they cannot be read one by one."""
+    from transformers import AutoModelForCausalLM
+
+    from rlhf_core.models.slices import build_without_weights
+
+    if not source.local or source.gguf or source.adapter is not None:
+        return None
+    try:
+        model = build_without_weights(config, AutoModelForCausalLM, Path(source.place), load_options(config, source))
+    except Exception as error:
+        raise explain_failure(error, config, source, "model") from error
+    if model is not None:
+        check_generates(model, config.path)
+    return model
 
 
 def _with_adapter(model: Any, adapter: str) -> Any:

@@ -93,4 +93,9 @@ class Reference:
                 why=f"they differ in {sorted(state.keys() ^ wanted)[:3]}",
                 fix="resume with the model it was made with",
             )
+        from rlhf_core.models.slices import has_no_weights, remember, stored_in
+
+        if has_no_weights(self.model):
+            remember(self.model, stored_in([file]))
+            return
         self.model.load_state_dict(state, strict=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,16 +99,24 @@ def load_weights(model: Any, folder: Path) -> None:
 
         set_peft_model_state_dict(model, load_file(str(folder / "adapter_model.safetensors")))
         return
+    from rlhf_core.models.slices import has_no_weights, remember, stored_in
+
+    if has_no_weights(model):
+        _check_fit(folder, remember(model, stored_in(sorted(folder.glob("model*.safetensors")))), [])
+        return
     state: dict[str, Any] = {}
     for shard in sorted(folder.glob("model*.safetensors")):  # a modality keeps files of its own beside them
         state |= load_file(str(shard))
     result = model.load_state_dict(state, strict=False)
     tied = set(getattr(model, "all_tied_weights_keys", None) or getattr(model, "_tied_weights_keys", None) or ())
-    missing = [k for k in result.missing_keys if k not in tied]
-    if missing or result.unexpected_keys:
+    _check_fit(folder, [k for k in result.missing_keys if k not in tied], result.unexpected_keys)
+
+
+def _check_fit(folder: Path, missing: Sequence[str], unexpected: Sequence[str]) -> None:
+    if missing or unexpected:
         raise ModelError(
             f"checkpoint '{folder}' does not fit the model",
-            why=f"missing {missing[:3]}, unexpected {list(result.unexpected_keys)[:3]}",
+            why=f"missing {missing[:3]}, unexpected {list(unexpected)[:3]}",
             fix="resume with the model it was made with",
         )
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from rlhf_core.protocols import ShardedForward, Strategy
+from rlhf_core.models.slices import read_weights
+from rlhf_core.protocols import ShardedForward, ShardedLoading, Strategy
 
 if TYPE_CHECKING:
     from rlhf_core.trainers.common.micro_batches import MicroBatcher
@@ -37,6 +38,8 @@ class NoGradForward:
         self._sharding = strategy if isinstance(strategy, ShardedForward) else None
         prepares = frozen and self._sharding is not None
         self.module = self._sharding.prepare_frozen(module) if prepares and self._sharding else module
+        if prepares and isinstance(strategy, ShardedLoading):
+            read_weights(self.module, strategy.weights_device)
 
     def rows(
         self,

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rlhf_core.errors import PluginError
-from rlhf_core.strategy.protocols import OptimizerOwner
+from rlhf_core.models.slices import read_weights
+from rlhf_core.strategy.protocols import OptimizerOwner, ShardedLoading
 
 if TYPE_CHECKING:
     from rlhf_core.strategy.protocols import RunOptimizer, Strategy
@@ -144,6 +145,8 @@ def prepare_training(
     if isinstance(strategy, OptimizerOwner):
         return strategy.prepare_training(module, plan)
     prepared = strategy.prepare(module)
+    if isinstance(strategy, ShardedLoading):
+        read_weights(prepared, strategy.weights_device)
     return prepared, TorchOptimizer(strategy, prepared, plan)
 
 

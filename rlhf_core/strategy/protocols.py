@@ -159,6 +159,18 @@ class RunOptimizer(Protocol):
 
 
 @runtime_checkable
+class ShardedLoading(Protocol):
+    """Optional for a strategy: it prepares modules whose parameters have no memory yet (the meta device).
+
+    Each rank then reads its part of every weight (:func:`rlhf_core.models.slices.read_weights`), and no rank ever holds
+    the model whole. It must be a :class:`ShardedForward` too. ``prepare`` must call nothing that needs values.
+    """
+
+    weights_device: torch.device
+    """Of the weights between uses; not :attr:`ModelSharding.device` where they are offloaded."""
+
+
+@runtime_checkable
 class OptimizerOwner(Protocol):
     """Optional for a strategy: it makes the optimizer itself, when it shards the module.
 

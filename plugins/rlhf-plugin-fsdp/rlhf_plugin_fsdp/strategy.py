@@ -34,6 +34,7 @@ class Fsdp:
         self.config, self.ranks = config, ranks
         self.rank, self.world_size, self.device = ranks.rank, ranks.world_size, ranks.device
         self.peers = ranks.peers
+        self.weights_device = torch.device("cpu") if config.offload else self.device
         self._own_group = not dist.is_initialized()
         if self._own_group:  # one process has no launcher's store
             backend = "nccl" if self.device.type == "cuda" else "gloo"

@@ -68,6 +68,8 @@ def make_critic(settings: CriticSettings, ctx: BuildContext) -> Critic:
     """
     policy: LoadedModel = ctx.policy
     device = next(policy.model.parameters()).device
+    if device.type == "meta":  # its weights are read once it is sharded; a head starts at zero, here
+        device = torch.device("cpu")
     if settings.kind == "shared":
         if not has_linear_head(policy.model):
             raise ModelError(

@@ -18,6 +18,7 @@ from rlhf_core.contracts import check_advantages, check_returns
 from rlhf_core.frozen import frozen
 from rlhf_core.functional.kl import kl_value
 from rlhf_core.models.reference import Reference
+from rlhf_core.models.slices import has_no_weights
 from rlhf_core.policy.structure import structure
 from rlhf_core.protocols import ShardedForward, Strategy
 from rlhf_core.rollout_batch import RolloutBatch
@@ -49,7 +50,7 @@ class ReferencePolicy:
         self.reference, self.policy, self.trained, self.strategy = reference, policy, trained, strategy
         self.sync_every = sync_every
         self._sharded = isinstance(strategy, ShardedForward)
-        if self._sharded and not reference.adapter:
+        if self._sharded and not reference.adapter and not has_no_weights(reference.model):
             structure(reference.model)  # tries a few forwards on the model, while it is whole
         module = trained if reference.adapter else PolicyModule(reference.model)
         self._no_grad = NoGradForward(strategy, module, frozen=not reference.adapter)

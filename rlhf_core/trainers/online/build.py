@@ -14,13 +14,16 @@ from rlhf_core.component_calls import label_of, remember_label
 from rlhf_core.context import BuildContext
 from rlhf_core.loss_contract import CheckedLoss
 from rlhf_core.loss_terms import EntropyBonus, ImportanceCorrection, KLTerm
+from rlhf_core.models.slices import read_weights
 from rlhf_core.models.sampler_policy import SamplerPolicy, trained_names
 from rlhf_core.policy.forward_check import ForwardCheck
+from rlhf_core.policy.forward_options import ForwardOptions, allowed
 from rlhf_core.policy.structure import base_model
-from rlhf_core.protocols import CriticAdvantage, Loss, RolloutEngine, Strategy
+from rlhf_core.protocols import CriticAdvantage, Loss, RolloutEngine, ShardedLoading, Strategy
 from rlhf_core.rollout.weight_sync import WeightSync, keeps_own_weights
 from rlhf_core.runs.checkpoint_manager import Checkpoint
 from rlhf_core.strategy.group import new_group
+from rlhf_core.strategy.no_grad_forward import NoGradForward
 from rlhf_core.trainers.common.generation import RolloutGenerator
 from rlhf_core.trainers.common.learner import Learner
 from rlhf_core.trainers.common.micro_batches import PolicyMicroBatcher
@@ -86,8 +89,12 @@ def build_online(
     weights = PolicyWeights(inputs.policy, module.critic, inputs.reference if config.kl.sync_every else None)
     if checkpoint is not None:
         weights.load(checkpoint)
+    if sampler is not None:
+        read_weights(sampler.model, strategy.device)
     critic_rate = critic.learning_rate if critic else None
     prepared, optimizer = prepare_to_learn(strategy, module, config.optimizer, module.critic, critic_rate)
+    if isinstance(strategy, ShardedLoading):
+        module.options = _allowed(config, strategy, prepared)
     whole_weights = partial(strategy.gathered, prepared)
     width = int(base_model(model).config.get_text_config().hidden_size)
     micro_batcher = PolicyMicroBatcher(module, config.micro_batch_size, config.micro_batch_tokens, width)
@@ -124,6 +131,17 @@ def build_online(
         ),
         critic_warmup_steps=warmup_steps,
     )
+
+
+def _allowed(config: OnlineTrainerConfig, strategy: Strategy, prepared: torch.nn.Module) -> ForwardOptions:
+    """What the settings want and the model allows, tried on shards by all ranks together."""
+    required = config.packing == "on"
+
+    def tried(module: Any, _: Sequence[Any]) -> list[ForwardOptions]:
+        return [allowed(module.model, module.options, packing_required=required)]
+
+    no_grad = NoGradForward(strategy, prepared)
+    return no_grad.rows([None], lambda samples: [[0]], tried)[0]
 
 
 @dataclass(frozen=True)

@@ -43,4 +43,9 @@ def load_critic(critic: torch.nn.Module, folder: Path) -> None:
             why=f"they differ in {sorted(state.keys() ^ wanted)[:3]}",
             fix="resume with the settings it was made with",
         )
+    from rlhf_core.models.slices import has_no_weights, remember, stored_in
+
+    if has_no_weights(critic):
+        remember(critic, stored_in([file]))
+        return
     critic.load_state_dict(state, strict=False)

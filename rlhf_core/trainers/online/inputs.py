@@ -17,7 +17,9 @@ from rlhf_core.models.load import LoadedModel, load_policy
 from rlhf_core.models.precision import set_precision
 from rlhf_core.models.prompt_format import Formatter, end_ids, template_warning
 from rlhf_core.models.reference import Reference
+from rlhf_core.models.slices import has_no_weights
 from rlhf_core.policy.forward_options import ForwardOptions, allowed
+from rlhf_core.protocols import ShardedLoading
 from rlhf_core.runs.checkpoint import seed_everything
 from rlhf_core.runs.component_set import register_sources
 from rlhf_core.trainers.online.config import RolloutTrainerConfig
@@ -35,7 +37,7 @@ class OnlineInputs:
     policy: LoadedModel
     reference: Reference | None
     options: ForwardOptions
-    """Of the policy's forward: what the settings want and the model allows."""
+    """Of the policy's forward: what the settings want and the model allows; of one without weights yet, what they want."""
     prompts: PromptLoader
     held: Sequence[Prompt]
     """Held-out prompts, sources in turn."""
@@ -58,7 +60,7 @@ def load_online_inputs(config: RolloutTrainerConfig, ctx: BuildContext, *, wants
     datasets = Datasets(ctx.config.dataset, ctx)
     register_sources(datasets, ctx)
     train, held = _split_prompts(datasets, ctx)
-    policy = load_policy(ctx.config.model)
+    policy = load_policy(ctx.config.model, weights=not isinstance(ctx.strategy, ShardedLoading))
     formatter = Formatter(policy.tokenizer, ctx.config.model.prompt_format, ctx.config.model.tool_format)
     if warning := template_warning(formatter, end_ids(policy.model, policy.tokenizer)):
         log.warning("%s", warning)
@@ -66,11 +68,13 @@ def load_online_inputs(config: RolloutTrainerConfig, ctx: BuildContext, *, wants
     encode = formatter.encode_prompt
     train = _fitting(train, encode, config, datasets, policy, "sampling")
     held = _fitting(held, encode, config, datasets, policy, "eval_sampling")
-    policy.model.to(ctx.strategy.device)
+    later = has_no_weights(policy.model)
+    if not later:
+        policy.model.to(ctx.strategy.device)
     set_precision(policy.model, config.precision)
     reference = Reference.of(policy.model) if wants_reference else None
     wanted = ForwardOptions(config.share_prefix, config.packing != "off", config.chunked_head)
-    options = allowed(policy.model, wanted, packing_required=config.packing == "on")
+    options = wanted if later else allowed(policy.model, wanted, packing_required=config.packing == "on")
     order = _prompt_order(train, datasets, ctx.seed)
     order.require(config.prompts_per_step)
     return OnlineInputs(

@@ -1,0 +1,210 @@
+"""Models without weights: built without memory, sharded, and only then read, by each rank the rows that it holds.
+
+Every module of such a model keeps, for each of its own parameters, where the value lies. A deep copy (a reference, a
+critic) costs nothing and knows it too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlhf_core.errors import ModelError
+
+log = logging.getLogger("rlhf.models")
+STORED = "_rlhf_stored"
+"""Attribute of a module: parameter's name -> :class:`Stored`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A tensor in a safetensors file.
+
+    Example:
+        Stored("/models/smol/model.safetensors", "model.embed_tokens.weight")
+    """
+
+    file: str
+    name: str
+
+    def read(self, rows: tuple[slice, ...]) -> torch.Tensor:
+        """A part of it; nothing else of the file is read."""
+        from safetensors import safe_open
+
+        with safe_open(self.file, "pt") as tensors:
+            return tensors.get_slice(self.name)[rows] if rows else tensors.get_tensor(self.name)
+
+
+def has_no_weights(module: torch.nn.Module) -> bool:
+    """Whether parameters of a module are still to be read."""
+    return any(p.is_meta for p in module.parameters())
+
+
+def stored_in(files: Iterable[Path]) -> dict[str, Stored]:
+    """Every tensor of some safetensors files, by name."""
+    from safetensors import safe_open
+
+    found: dict[str, Stored] = {}
+    for file in files:
+        with safe_open(str(file), "pt") as tensors:
+            found |= {name: Stored(str(file), name) for name in tensors.keys()}  # noqa: SIM118
+    return found
+
+
+def remember(module: torch.nn.Module, stored: Mapping[str, Stored]) -> list[str]:
+    """Note where the parameters of a model without weights lie; persistent buffers are read now.
+
+    Args:
+        module: its parameters on the meta device are noted, those that have values get them.
+        stored: by the module's names; others are left alone.
+
+    Returns:
+        Names of parameters without a place, tied ones not counted.
+    """
+    placed: set[int] = set()
+    for owner_name, owner in module.named_modules():
+        for leaf, parameter in owner.named_parameters(recurse=False):
+            name = f"{owner_name}.{leaf}".removeprefix(".")
+            if name not in stored:
+                continue
+            placed.add(id(parameter))
+            if parameter.is_meta:
+                owner.__dict__.setdefault(STORED, {})[leaf] = stored[name]
+            else:
+                with torch.no_grad():
+                    parameter.copy_(stored[name].read(()))
+        for leaf, buffer in owner.named_buffers(recurse=False):
+            name = f"{owner_name}.{leaf}".removeprefix(".")
+            if name in stored:
+                buffer.copy_(stored[name].read(()))
+    return [n for n, p in module.named_parameters() if p.is_meta and id(p) not in placed]
+
+
+@torch.no_grad()
+def read_weights(module: torch.nn.Module, device: torch.device) -> None:
+    """Give every parameter without memory its tensor, and read what this rank holds of it.
+
+    Args:
+        module: prepared by a strategy; a parameter that is divided among ranks is a ``DTensor``. One that has weights is
+            left as it is.
+        device: of the weights.
+
+    Raises:
+        ModelError: a parameter's value is nowhere.
+    """
+    if not has_no_weights(module):
+        return
+    new: dict[int, torch.nn.Parameter] = {}
+    old: list[torch.nn.Parameter] = []  # kept, so that no id is used twice
+    values: dict[int, Stored] = {}
+    places: list[tuple[torch.nn.Module, str, torch.nn.Parameter]] = []
+    for owner in module.modules():
+        for leaf, parameter in owner._parameters.items():
+            if parameter is None or not parameter.is_meta:
+                continue
+            places.append((owner, leaf, parameter))
+            if leaf in owner.__dict__.get(STORED, {}):
+                values[id(parameter)] = owner.__dict__[STORED][leaf]
+    for owner, leaf, parameter in places:
+        if id(parameter) not in values:
+            raise ModelError(
+                f"no file holds the weight '{leaf}' of a {type(owner).__name__}",
+                why="it was made without memory, and nothing says what it is",
+                fix="use a strategy that loads the model whole, such as ddp, and report this",
+            )
+        if id(parameter) not in new:
+            tensor = torch.empty_like(parameter, device=device)
+            local, rows = _local_part(tensor)
+            if local.numel():
+                local.copy_(values[id(parameter)].read(rows))
+            new[id(parameter)] = torch.nn.Parameter(tensor, parameter.requires_grad)
+            old.append(parameter)
+        owner._parameters[leaf] = new[id(parameter)]
+    module._apply(lambda tensor: tensor)  # a strategy's modules look at their parameters again
+
+
+def _local_part(tensor: torch.Tensor) -> tuple[torch.Tensor, tuple[slice, ...]]:
+    """What this rank holds, and which part of the whole that is."""
+    from torch.distributed.tensor import DTensor
+
+    if not isinstance(tensor, DTensor):
+        return tensor, ()
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    shape, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    return tensor.to_local(), tuple(slice(o, o + n) for o, n in zip(offset, shape, strict=True))
+
+
+def build_without_weights(config: Any, model_class: Any, place: Path, options: Mapping[str, Any]) -> Any:
+    """A transformers model whose parameters have no memory and know their files; None where a folder's files do not
+    hold the parameters one by one under the model's names.
+
+    Args:
+        config: of the model (:class:`rlhf_core.models.config.ModelConfig`).
+        model_class: the Auto class.
+        place: folder with ``config.json`` and safetensors.
+        options: of ``from_pretrained``.
+    """
+    from accelerate import init_empty_weights
+    from transformers import AutoConfig, GenerationConfig
+
+    from rlhf_core.models.load import torch_dtype
+    from rlhf_core.runs.checkpoint import preserved_rng
+
+    described: Any = AutoConfig.from_pretrained(str(place), **options)
+    if getattr(described, "quantization_config", None) is not None:
+        return None
+    with preserved_rng(), init_empty_weights(include_buffers=False):
+        model: Any = model_class.from_config(
+            described,
+            dtype=torch_dtype(config.dtype),
+            attn_implementation=config.attention,
+            trust_remote_code=config.trust_remote_code,
+        )
+    model.tie_weights()  # making a parameter without memory unties it
+    stored = stored_in(sorted(place.glob("model*.safetensors")))
+    missing = remember(model, stored)
+    if missing:
+        log.info("the model is loaded whole on every rank: its files do not hold %s by that name", missing[0])
+        return None
+    if (place / "generation_config.json").is_file():
+        model.generation_config = GenerationConfig.from_pretrained(str(place))
+    model.name_or_path = str(place)
+    return model.eval()
+
+
+class ValuesForAdapters:
+    """While adapters are made, parameters without memory look as if they had values, so that adapters get theirs.
+
+    Adapters are placed where the layer's weight is. Each weight is one number meanwhile, seen at every place.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model = model
+        self._stand_ins: dict[int, tuple[torch.nn.Parameter, torch.nn.Parameter]] = {}
+
+    def __enter__(self) -> None:
+        """Put the numbers there."""
+        by_meta: dict[int, torch.nn.Parameter] = {}
+        for owner in self.model.modules():
+            for leaf, parameter in list(owner._parameters.items()):
+                if parameter is None or not parameter.is_meta:
+                    continue
+                if id(parameter) not in by_meta:
+                    one = torch.zeros((), dtype=parameter.dtype).expand(parameter.shape)
+                    by_meta[id(parameter)] = torch.nn.Parameter(one, parameter.requires_grad)
+                    self._stand_ins[id(by_meta[id(parameter)])] = (by_meta[id(parameter)], parameter)
+                owner._parameters[leaf] = by_meta[id(parameter)]
+
+    def __exit__(self, *_: object) -> None:
+        """Take them away; what became of ``requires_grad`` stays."""
+        for owner in self.model.modules():
+            for leaf, parameter in list(owner._parameters.items()):
+                if parameter is not None and id(parameter) in self._stand_ins:
+                    stand_in, real = self._stand_ins[id(parameter)]
+                    owner._parameters[leaf] = real.requires_grad_(stand_in.requires_grad)

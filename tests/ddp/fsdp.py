@@ -1,0 +1,143 @@
+"""FSDP against one process, inside one pair of ranks: run by torchrun, rank 0 writes what it found.
+
+Gradients under every pair of optimisations; logprobs, values and losses on shards before and after an update; a policy
+whose weights each rank reads by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlhf_core.models.config import LoraSettings, ModelConfig
+from rlhf_core.models.load import load_policy
+from rlhf_core.models.reference import Reference
+from rlhf_core.strategy.accelerated import AcceleratedStrategy
+from rlhf_core.strategy.local import LocalStrategy
+from rlhf_core.trainers.common.learner import Learner
+from rlhf_core.trainers.common.micro_batches import micro_batches_of_size
+from rlhf_core.trainers.common.optimizer import prepare_to_learn
+from rlhf_core.trainers.common.policy_module import PolicyModule
+from rlhf_core.trainers.online.advantages import ReferencePolicy
+from rlhf_core.trainers.online.config import OnlineTrainerConfig
+from rlhf_plugin_fsdp.config import FsdpConfig
+from rlhf_plugin_fsdp.strategy import Fsdp
+from rlhf_plugin_grpo.loss import GrpoClip
+from rlhf_plugin_ppo.config import CriticSettings
+from rlhf_plugin_ppo.critic import make_critic
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from matrix import PAIRS, gradient, items, plain
+from sharded_forward import numbers
+
+CONFIG = OnlineTrainerConfig(name="t", optimizer={"eps": 1e-3, "learning_rate": 1e-3, "weight_decay": 0.1})  # pyright: ignore
+
+
+def whole(value: Any) -> torch.Tensor:
+    """A tensor that ranks hold parts of."""
+    return value.full_tensor() if hasattr(value, "full_tensor") else value
+
+
+def strategy_of(ranks: AcceleratedStrategy, **settings: Any) -> Fsdp:
+    """As a run makes it, around ranks that are there."""
+    return Fsdp(FsdpConfig(**settings), ranks)
+
+
+def gradients(ranks: AcceleratedStrategy) -> dict[str, float]:
+    """Distance from one process, of every pair with two ranks in it and of other layouts."""
+    far: dict[str, float] = {}
+    layouts = [(pair, {}) for pair in PAIRS if "ranks" in pair]
+    layouts += [
+        (frozenset({"accumulation", "ranks"}), {"shard_size": 1}),
+        (frozenset({"accumulation", "ranks"}), {"sync_every_micro_batch": False, "reshard_after_forward": False}),
+    ]
+    for pair, settings in layouts:
+        got = {k: whole(v) for k, v in gradient(pair, strategy=strategy_of(ranks, **settings)).items()}
+        want = plain("lora" in pair)
+        assert got.keys() == want.keys()
+        name = "+".join([*sorted(pair), *settings])
+        far[name] = max(float((got[k] - want[k]).abs().max()) for k in want)
+    return far
+
+
+def forwards(ranks: AcceleratedStrategy) -> dict[str, float]:
+    """Numbers of forwards without gradient around an update, shares of five and two samples and of seven and none."""
+    far, rows = {}, items()
+    for kind, first in (("shared", 5), ("separate", 7)):
+        want = numbers(LocalStrategy(), kind, rows)
+        got = numbers(strategy_of(ranks), kind, rows[:first] if ranks.rank == 0 else rows[first:])
+        for name, local in got.items():
+            if name == "saved" and ranks.rank:
+                continue
+            every = local if name == "saved" or name.endswith("loss") else None
+            flat = every or [row for rank in ranks.gather_objects(local) for row in rank]
+            one, two = (np.concatenate([np.ravel(r) for r in x]) for x in (want[name], flat))
+            far[f"{kind}/{name}"] = float(np.abs(one - two).max())
+    return far
+
+
+def trained(strategy: Any, share: list[Any], lora: bool, weights: bool) -> dict[str, Any]:
+    """Policy, critic and reference of a small PPO-like run: what they are before and after three updates."""
+    torch.manual_seed(7)
+    settings = LoraSettings(r=4) if lora else None
+    loaded = load_policy(ModelConfig(path="pocket", lora=settings), weights=weights)
+    reference = Reference.of(loaded.model)
+    module = PolicyModule(loaded.model, 0.8)
+    module.critic = make_critic(CriticSettings(kind="separate"), SimpleNamespace(policy=loaded))  # pyright: ignore
+    prepared, optimizer = prepare_to_learn(strategy, module, CONFIG.optimizer, module.critic, 3e-4)
+    loss = GrpoClip(0.2, 0.2)
+    learner = Learner(prepared, loss, strategy, CONFIG, 10, module.critic, 3e-4, optimizer=optimizer)
+    policy = ReferencePolicy(reference, loaded.model, prepared, strategy, 0)
+    before = {k: v.clone() for k, v in strategy.full_state(module).items()}
+    held = sum((p.to_local() if hasattr(p, "to_local") else p).numel() for p in module.parameters())
+    for _ in range(3):
+        learner.update(share)
+    logprobs = policy.logprobs(share, module, micro_batches_of_size(2))
+    state = optimizer.state_dict()
+    optimizer.load_state_dict(state)
+    learner.update(share)
+    return {"before": before, "held": held, "after": strategy.full_state(module), "reference": logprobs}
+
+
+def loading(ranks: AcceleratedStrategy) -> dict[str, float]:
+    """A policy that each rank reads its part of, against one that is loaded whole in one process."""
+    found: dict[str, float] = {}
+    rows = items()
+    share = rows[:5] if ranks.rank == 0 else rows[5:]
+    for lora in (False, True):
+        want = trained(LocalStrategy(), rows, lora, weights=True)
+        got = trained(strategy_of(ranks), share, lora, weights=False)
+        logprobs = [row for rank in ranks.gather_objects(got["reference"]) for row in rank]
+        name = "lora" if lora else "full"
+        apart = [np.abs(a - b).max() for a, b in zip(want["reference"], logprobs, strict=True)]
+        found[f"{name}/reference"] = float(max(apart))
+        found[f"{name}/held"] = got["held"] / want["held"]
+        if ranks.rank == 0:
+            assert got["before"].keys() == want["before"].keys()
+            found[f"{name}/loaded unlike"] = sum(not torch.equal(want["before"][k], v) for k, v in got["before"].items())
+            moved = [(want["after"][k] - want["before"][k]).abs().max() for k in want["before"]]
+            found[f"{name}/moved"] = float(max(moved))
+            gaps = [(want["after"][k] - v).abs().max() for k, v in got["after"].items()]
+            found[f"{name}/after"] = float(max(gaps))
+    return found
+
+
+def main(out: str) -> None:
+    """All of it."""
+    ranks = AcceleratedStrategy(int(os.environ["WORLD_SIZE"]), "cpu", 60)
+    found = {"gradients": gradients(ranks), "forwards": forwards(ranks), "loading": loading(ranks)}
+    if ranks.rank == 0:
+        Path(out).write_text(json.dumps(found, indent=1))
+    ranks.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

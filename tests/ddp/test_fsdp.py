@@ -1,0 +1,33 @@
+"""rlhf-plugin-fsdp on two ranks equals one process: gradients, forwards on shards, weights read by slices."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent / "fsdp.py"
+
+
+@pytest.mark.slow
+def test_shards_equal_one_process(tmp_path: Path) -> None:
+    out = tmp_path / "found.json"
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
+    done = subprocess.run(
+        [*command, str(SCRIPT), str(out)], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = json.loads(out.read_text())
+    assert len(found["gradients"]) >= 9
+    assert max(found["gradients"].values()) < 1e-5
+    assert max(found["forwards"].values()) < 2e-5
+    for kind in ("full", "lora"):
+        numbers = {k.partition("/")[2]: v for k, v in found["loading"].items() if k.startswith(f"{kind}/")}
+        assert numbers["loaded unlike"] == 0, "bit for bit what one process loads"
+        assert numbers["reference"] < 1e-5
+        assert numbers["held"] < 0.55
+        assert numbers["moved"] > 1e-4
+        assert numbers["after"] < 1e-5
