@@ -141,8 +141,8 @@ def _local_part(tensor: torch.Tensor) -> tuple[torch.Tensor, tuple[slice, ...]]:
 
 
 def build_without_weights(config: Any, model_class: Any, place: Path, options: Mapping[str, Any]) -> Any:
-    """A transformers model whose parameters have no memory and know their files; None where a folder's files do not
-    hold the parameters one by one under the model's names.
+    """A transformers model whose parameters have no memory and know their files; None where the files do not hold
+    the parameters one by one under the model's names, or where values decide how the model is run (recurrent layers).
 
     Args:
         config: of the model (:class:`rlhf_core.models.config.ModelConfig`).
@@ -153,6 +153,8 @@ def build_without_weights(config: Any, model_class: Any, place: Path, options: M
     from accelerate import init_empty_weights
     from transformers import AutoConfig, GenerationConfig
 
+    from rlhf_core.kernels.kv_cache import keys_and_values_only, make_cache
+    from rlhf_core.kernels.trunk_and_head import take_apart
     from rlhf_core.models.load import torch_dtype
     from rlhf_core.runs.checkpoint import preserved_rng
 
@@ -169,6 +171,9 @@ def build_without_weights(config: Any, model_class: Any, place: Path, options: M
     model.tie_weights()  # making a parameter without memory unties it
     stored = stored_in(sorted(place.glob("model*.safetensors")))
     missing = remember(model, stored)
+    parts = take_apart(model)
+    if parts is None or not keys_and_values_only(make_cache(parts.trunk.config)):
+        return None  # such a model is tried with its weights before the engine is built
     if missing:
         log.info("the model is loaded whole on every rank: its files do not hold %s by that name", missing[0])
         return None

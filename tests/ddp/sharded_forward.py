@@ -141,9 +141,10 @@ def numbers(strategy: Any, critic_kind: str, samples: Sequence[TrainingSample]) 
         (Path(folder) / "model").mkdir()
         write = made["weights"].writer(strategy)
         full = strategy.full_state(made["weights"].policy.model)
-        write(Path(folder) / "model", full)
-        saved = load_file(str(Path(folder) / FILE))
-        found["saved"] = [saved[k].double().numpy() for k in sorted(saved)]
+        if strategy.rank == 0:
+            write(Path(folder) / "model", full)
+            saved = load_file(str(Path(folder) / FILE))
+            found["saved"] = [saved[k].double().numpy() for k in sorted(saved)]
     return found
 
 
@@ -154,7 +155,7 @@ def main(out: str) -> None:
     for kind, first in (("shared", 5), ("separate", 7)):
         want = numbers(LocalStrategy(), kind, rows)
         got = numbers(strategy, kind, rows[:first] if strategy.rank == 0 else rows[first:])
-        for name, local in got.items():
+        for name, local in got.items():  # rank 0 alone has what is saved, last of all
             every = local if name == "saved" or name.endswith("loss") else None
             flat = every or [row for rank in strategy.gather_objects(local) for row in rank]
             one, two = (np.concatenate([np.ravel(r) for r in x]) for x in (want[name], flat))

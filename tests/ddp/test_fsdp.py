@@ -15,7 +15,7 @@ SCRIPT = Path(__file__).parent / "fsdp.py"
 @pytest.mark.slow
 def test_shards_equal_one_process(tmp_path: Path) -> None:
     out = tmp_path / "found.json"
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     done = subprocess.run(
         [*command, str(SCRIPT), str(out)], capture_output=True, text=True, timeout=300, check=False
     )

@@ -1,0 +1,48 @@
+"""The strategy on one process, and what its settings cannot be. Two ranks: tests/ddp/test_fsdp.py."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from rlhf_core.api import ConfigError, ModelConfig
+from rlhf_core.sdk import load_policy
+from rlhf_core.testing import check_strategy
+from rlhf_plugin_fsdp.config import FsdpConfig
+from rlhf_plugin_fsdp.units import decoder_layers
+
+
+def context(world_size: int = 2, precision: str = "fp32") -> Any:
+    trainer = SimpleNamespace(precision=precision)
+    return SimpleNamespace(world_size=world_size, config=SimpleNamespace(trainer=trainer))
+
+
+def test_it_keeps_the_contract_on_one_process() -> None:
+    check_strategy(FsdpConfig(device="cpu"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "ranks", "said"),
+    [
+        ({"shard_size": 3}, 4, "does not divide 4 ranks"),
+        ({"param_dtype": "bfloat16"}, 2, "trainer.precision fp32"),
+        ({"offload": True, "device": "cpu"}, 2, "offload without CUDA"),
+    ],
+)
+def test_layouts_that_cannot_be_are_refused(settings: dict[str, Any], ranks: int, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        FsdpConfig(**settings).preflight(context(ranks))
+
+
+def test_bf16_weights_go_with_bf16_precision() -> None:
+    FsdpConfig(param_dtype="bfloat16", shard_size=2).preflight(context(4, "bf16"))
+
+
+def test_every_decoder_layer_is_a_unit_and_the_head_is_none() -> None:
+    model = load_policy(ModelConfig()).model
+    layers = decoder_layers(torch.nn.ModuleDict({"model": model}))
+    assert len(layers) == len(model.model.layers)
+    assert all(type(layer) is type(model.model.layers[0]) for layer in layers)
