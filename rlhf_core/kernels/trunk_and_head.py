@@ -54,6 +54,21 @@ def checkpointing(model: torch.nn.Module) -> bool:
     return any(getattr(m, "gradient_checkpointing", False) and m.training for m in base_model(model).modules())
 
 
+def call_trunk_once(module: torch.nn.Module) -> None:
+    """From now on every forward of the language models in a module calls their layers once, whatever the samples.
+
+    On shards each call of a layer is a collective, and whether a prompt is shared differs between ranks.
+    """
+    for part in module.modules():
+        if hasattr(part, "get_output_embeddings"):
+            part.__dict__["_rlhf_one_call"] = True
+
+
+def trunk_called_once(model: torch.nn.Module) -> bool:
+    """Whether :func:`call_trunk_once` was said of it."""
+    return "_rlhf_one_call" in base_model(model).__dict__
+
+
 @contextmanager
 def quiet(model: torch.nn.Module) -> Iterator[None]:
     """Eval mode inside, every module's own mode restored after."""

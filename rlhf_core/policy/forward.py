@@ -22,7 +22,13 @@ from rlhf_core.kernels.packing import packed_hidden
 from rlhf_core.kernels.padded import Ids, pad_rows, padded_hidden, padded_logits
 from rlhf_core.kernels.prefix_sharing import distinct, shared_hidden
 from rlhf_core.kernels.rotary import check_length
-from rlhf_core.kernels.trunk_and_head import TrunkAndHead, checkpointing, take_apart, trunk_and_head
+from rlhf_core.kernels.trunk_and_head import (
+    TrunkAndHead,
+    checkpointing,
+    take_apart,
+    trunk_and_head,
+    trunk_called_once,
+)
 from rlhf_core.policy.structure import structure
 
 Masks = Sequence[Sequence[bool] | None]
@@ -155,7 +161,7 @@ def completion_hidden(
     if packed and structure(model).pack:
         return packed_hidden(model, prompts, completions, shared_prefix)
     repeats = len(distinct(prompts)[0]) < len(prompts)
-    if shared_prefix and repeats and structure(model).share and not checkpointing(model):
+    if shared_prefix and repeats and structure(model).share and not (checkpointing(model) or trunk_called_once(model)):
         return shared_hidden(model, prompts, completions)
     return padded_hidden(model, prompts, completions)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
+from rlhf_core.kernels.trunk_and_head import call_trunk_once
 from rlhf_core.models.slices import read_weights
 from rlhf_core.protocols import ShardedForward, ShardedLoading, Strategy
 
@@ -36,6 +37,8 @@ class NoGradForward:
     def __init__(self, strategy: Strategy, module: torch.nn.Module, *, frozen: bool = False) -> None:
         self.strategy, self.frozen = strategy, frozen
         self._sharding = strategy if isinstance(strategy, ShardedForward) else None
+        if self._sharding is not None:
+            call_trunk_once(module)
         prepares = frozen and self._sharding is not None
         self.module = self._sharding.prepare_frozen(module) if prepares and self._sharding else module
         if prepares and isinstance(strategy, ShardedLoading):
