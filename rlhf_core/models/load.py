@@ -65,7 +65,6 @@ def load_policy(config: ModelConfig, *, weights: bool = True) -> LoadedModel:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if config.lora is not None:
         from rlhf_core.models.lora import add_lora
-
         from rlhf_core.models.slices import ValuesForAdapters
 
         with ValuesForAdapters(model):

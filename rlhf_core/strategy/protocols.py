@@ -178,9 +178,7 @@ class OptimizerOwner(Protocol):
     steps torch's AdamW over the prepared parameters, and clips with :meth:`GradientSync.clip_grad_norm`.
     """
 
-    def prepare_training(
-        self, module: torch.nn.Module, plan: OptimizerPlan
-    ) -> tuple[torch.nn.Module, RunOptimizer]:
+    def prepare_training(self, module: torch.nn.Module, plan: OptimizerPlan) -> tuple[torch.nn.Module, RunOptimizer]:
         """Shard the module, and make the optimizer of the plan's groups.
 
         Raises:

@@ -122,7 +122,9 @@ def loading(ranks: AcceleratedStrategy) -> dict[str, float]:
         found[f"{name}/held"] = got["held"] / want["held"]
         if ranks.rank == 0:
             assert got["before"].keys() == want["before"].keys()
-            found[f"{name}/loaded unlike"] = sum(not torch.equal(want["before"][k], v) for k, v in got["before"].items())
+            found[f"{name}/loaded unlike"] = sum(
+                not torch.equal(want["before"][k], v) for k, v in got["before"].items()
+            )
             moved = [(want["after"][k] - want["before"][k]).abs().max() for k in want["before"]]
             found[f"{name}/moved"] = float(max(moved))
             gaps = [(want["after"][k] - v).abs().max() for k, v in got["after"].items()]

@@ -14,8 +14,8 @@ from rlhf_core.component_calls import label_of, remember_label
 from rlhf_core.context import BuildContext
 from rlhf_core.loss_contract import CheckedLoss
 from rlhf_core.loss_terms import EntropyBonus, ImportanceCorrection, KLTerm
-from rlhf_core.models.slices import read_weights
 from rlhf_core.models.sampler_policy import SamplerPolicy, trained_names
+from rlhf_core.models.slices import read_weights
 from rlhf_core.policy.forward_check import ForwardCheck
 from rlhf_core.policy.forward_options import ForwardOptions, allowed
 from rlhf_core.policy.structure import base_model

@@ -37,7 +37,7 @@ class OnlineInputs:
     policy: LoadedModel
     reference: Reference | None
     options: ForwardOptions
-    """Of the policy's forward: what the settings want and the model allows; of one without weights yet, what they want."""
+    """Of the policy's forward: what the settings want and, once it has weights, what the model allows."""
     prompts: PromptLoader
     held: Sequence[Prompt]
     """Held-out prompts, sources in turn."""
