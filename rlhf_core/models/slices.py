@@ -90,7 +90,7 @@ def read_weights(module: torch.nn.Module, device: torch.device) -> None:
     """Give every parameter without memory its tensor, and read what this rank holds of it.
 
     Args:
-        module: prepared by a strategy; a parameter that is divided among ranks is a ``DTensor``. One that has weights is
+        module: prepared by a strategy; a parameter that is divided among ranks is a ``DTensor``. One with weights is
             left as it is.
         device: of the weights.
 
