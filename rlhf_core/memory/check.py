@@ -16,7 +16,7 @@ from rlhf_core.launch.memory import readable
 
 if TYPE_CHECKING:
     from rlhf_core.context import BuildContext
-    from rlhf_core.memory.plan import MemoryPlan
+    from rlhf_core.memory.plan import MemoryPlan, Placement
 
 log = logging.getLogger("rlhf")
 PARTS = 16
@@ -130,9 +130,9 @@ def _refusal(ctx: BuildContext, limit: int, *, on_cpu: bool, force: bool) -> Con
     """The error for a run that cannot fit; one that may not fit is warned of."""
     from rlhf_core.memory.advice import cheapest
     from rlhf_core.memory.footprint import footprint
-    from rlhf_core.memory.plan import Placement, plan_for
+    from rlhf_core.memory.plan import plan_for
 
-    place = Placement("single") if ctx.world_size == 1 else Placement("ddp", ctx.world_size)
+    place = placement_of(ctx)
 
     def replan(run: Any) -> MemoryPlan:
         return plan_for(footprint(ctx.with_(config=run), on_cpu=on_cpu), place, on_cpu=on_cpu)
@@ -162,10 +162,24 @@ def _refusal(ctx: BuildContext, limit: int, *, on_cpu: bool, force: bool) -> Con
     )
 
 
+def placement_of(ctx: BuildContext) -> Placement:
+    """How the run's strategy shares the bytes out, if it is one of those that are planned; whole ranks if not."""
+    from rlhf_core.memory.layouts import STRATEGIES
+    from rlhf_core.memory.plan import Placement
+
+    chosen = ctx.config.strategy
+    if ctx.world_size == 1 or chosen is None:
+        return Placement("single") if ctx.world_size == 1 else Placement("ddp", ctx.world_size)
+    size = getattr(chosen, "shard_size", None)
+    name = "hsdp" if size else f"{chosen.name}_offload" if getattr(chosen, "offload", False) else chosen.name
+    known = next((one for one in STRATEGIES if one == name and one != "single"), "ddp")
+    return Placement(known, ctx.world_size, size or ctx.world_size)
+
+
 def certain_bytes(plan: MemoryPlan) -> int:
     """What is held in an update whatever the data: weights, copies, gradients and moments."""
     sure = ("weights", "reference", "critic", "rewards", "sampler copy", "gradients", "optimizer")
     return sum(plan.phases["update"].parts.get(name, 0) for name in sure)
 
 
-__all__ = ["certain_bytes", "check_memory", "surely_fits"]
+__all__ = ["certain_bytes", "check_memory", "placement_of", "surely_fits"]

@@ -14,7 +14,7 @@ from typing import Any
 from rlhf_core.errors import ModelError
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.hub import hub_reachable
-from rlhf_core.models.modality import attach_modality
+from rlhf_core.models.modality import MODALITY_FILE, attach_modality
 from rlhf_core.models.places import FORMS, near_names
 from rlhf_core.models.sources import TOKENIZER_FILES, Source, check_folder, resolve_model
 from rlhf_core.runs.manifest import verify_files
@@ -128,7 +128,7 @@ def _load_model(config: ModelConfig, source: Source) -> Any:
         raise explain_failure(error, config, source, "model") from error
     model, found = loaded
     check_generates(model, config.path)
-    _check_causal(model, config.path)
+    check_causal(model, config.path)
     _check_weights(found, config.path)
     clear_quantization_config(model)
     return model if source.adapter is None else _with_adapter(model, source.adapter)
@@ -140,10 +140,11 @@ def _without_weights(config: ModelConfig, source: Source) -> Any:
 
     from rlhf_core.models.slices import build_without_weights
 
-    if not source.local or source.gguf or source.adapter is not None:
+    place = Path(source.place)
+    if not source.local or source.gguf or source.adapter is not None or (place / MODALITY_FILE).is_file():
         return None
     try:
-        model = build_without_weights(config, AutoModelForCausalLM, Path(source.place), load_options(config, source))
+        model = build_without_weights(config, AutoModelForCausalLM, place, load_options(config, source))
     except Exception as error:
         raise explain_failure(error, config, source, "model") from error
     if model is not None:
@@ -191,8 +192,16 @@ def _check_weights(found: Mapping[str, Any], path: str) -> None:
         )
 
 
-def _check_causal(model: Any, path: str) -> None:
-    """transformers loads an encoder as a causal model too, and only logs that it is none."""
+def check_causal(model: Any, path: str) -> None:
+    """transformers loads an encoder as a causal model too, and only logs that it is none.
+
+    Args:
+        model: with its weights.
+        path: as the user wrote it.
+
+    Raises:
+        ModelError: it is an encoder.
+    """
     from rlhf_core.kernels.token_by_token import looks_ahead
 
     if looks_ahead(model):

@@ -161,7 +161,7 @@ def completion_hidden(
     if packed and structure(model).pack:
         return packed_hidden(model, prompts, completions, shared_prefix)
     repeats = len(distinct(prompts)[0]) < len(prompts)
-    if shared_prefix and repeats and structure(model).share and not (checkpointing(model) or trunk_called_once(model)):
+    if shared_prefix and repeats and not (checkpointing(model) or trunk_called_once(model)) and structure(model).share:
         return shared_hidden(model, prompts, completions)
     return padded_hidden(model, prompts, completions)
 

@@ -1,12 +1,14 @@
-"""A sharded strategy from outside trains, saves and resumes; no trainer knows it."""
+"""A sharded strategy from outside, and FSDP, train, save and resume; no trainer knows either."""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,52 +43,68 @@ GRPO = [
 ]
 
 
-Train = Callable[..., None]
+OFFLINE = [
+    "--set",
+    "trainer.max_steps=3",
+    "--set",
+    "trainer.batch_size=8",
+    "--set",
+    "dataset.heldout_by=place",
+    *COMMON,
+]
+STRATEGIES = ("acme_sharded", "fsdp")
+Train = Callable[..., Path]
 
 
-@pytest.fixture
-def train(tmp_path: Path) -> Train:
-    """Runs `rlhf train` on two processes where the distribution acme-sharded is installed."""
-    info = tmp_path / "acme_sharded-1.0.dist-info"
+@pytest.fixture(scope="module")
+def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
+    """Runs `rlhf train` where the distribution acme-sharded is installed, each set of arguments once; returns the run."""
+    place = tmp_path_factory.mktemp("sharded")
+    info = place / "acme_sharded-1.0.dist-info"
     info.mkdir()
-    shutil.copy(CODE, tmp_path)
+    shutil.copy(CODE, place)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-sharded\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[rlhf.strategy]\nacme_sharded = acme_sharded:ShardedConfig\n")
+    env = {**os.environ, "PYTHONPATH": str(place), "OMP_NUM_THREADS": "1", "RLHF_HOME": str(place / "home")}
 
-    def run(*args: str) -> None:
-        env = {**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1", "RLHF_HOME": str(tmp_path / "home")}
-        done = subprocess.run(
-            [sys.executable, "-m", "rlhf_core.cli.main", "train", *args],
-            env=env,
-            text=True,
-            capture_output=True,
-            timeout=240,
-            check=False,
-        )
+    @functools.cache
+    def run(*args: str) -> Path:
+        folder = place / f"run-{uuid.uuid4().hex}"
+        where = [] if "--resume" in args else ["--run-dir", str(folder)]
+        command = [sys.executable, "-m", "rlhf_core.cli.main", "train", *args, *where]
+        done = subprocess.run(command, env=env, text=True, capture_output=True, timeout=240, check=False)
         assert done.returncode == 0, done.stderr
+        return folder
 
     return run
+
+
+def on_two_ranks(strategy: str) -> list[str]:
+    return ["--nproc", "2", "--set", f"strategy={strategy}"]
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
     return load_file(str(run / "final" / "model.safetensors"))
 
 
-@pytest.mark.slow
-def test_grpo_equals_one_process_and_resumes(train: Train, tmp_path: Path) -> None:
-    one, two, again = tmp_path / "one", tmp_path / "two", tmp_path / "again"
-    train(*GRPO, "--run-dir", str(one))
-    train(*GRPO, "--nproc", "2", "--set", "strategy=acme_sharded", "--run-dir", str(two))
-    first = json.loads((two / "plan.json").read_text())
-    assert first["config"]["strategy"]["name"] == "acme_sharded"
+def distance(one: Path, two: Path) -> float:
     a, b = weights(one), weights(two)
     assert a.keys() == b.keys()
-    assert max(float((a[k] - b[k]).abs().max()) for k in a) < 1e-4
+    return max(float((a[k] - b[k]).abs().max()) for k in a)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_grpo_equals_one_process_and_resumes(train: Train, tmp_path: Path, strategy: str) -> None:
+    one, two, again = train(*GRPO), train(*GRPO, *on_two_ranks(strategy)), tmp_path / "again"
+    first = json.loads((two / "plan.json").read_text())
+    assert first["config"]["strategy"]["name"] == strategy
+    assert distance(one, two) < 1e-4
     texts = [[json.loads(line)["completion"] for line in (run / "samples.jsonl").open()] for run in (one, two)]
     assert texts[0] == texts[1]
     saved = two / "checkpoints" / "step-000002"
     shards = [load_file(str(saved / f"shard-{rank}.safetensors")) for rank in range(2)]
-    whole = sum(t.numel() for t in a.values())
+    whole = sum(t.numel() for t in weights(two).values())
     for shard in shards:
         held = sum(t.numel() for t in shard.values() if t.numel() > 1)
         assert held < 1.5 * whole, "half of the two moments of every weight"
@@ -103,20 +121,34 @@ def test_grpo_equals_one_process_and_resumes(train: Train, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_adapters_of_a_sharded_policy_are_merged_whole(train: Train, tmp_path: Path) -> None:
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_adapters_of_a_sharded_policy_are_merged_whole(train: Train, strategy: str) -> None:
     lora = ["--set", "model.lora.r=4", "--set", "trainer.steps=2"]
-    one, two = tmp_path / "one", tmp_path / "two"
-    train(*GRPO, *lora, "--run-dir", str(one))
-    train(*GRPO, *lora, "--nproc", "2", "--set", "strategy=acme_sharded", "--run-dir", str(two))
-    a, b = weights(one), weights(two)
-    assert a.keys() == b.keys()
-    assert max(float((a[k] - b[k]).abs().max()) for k in a) < 1e-4
+    assert distance(train(*GRPO, *lora), train(*GRPO, *lora, *on_two_ranks(strategy))) < 1e-4
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algo", ["sft", "reward_model"])
-def test_offline_equals_one_process(train: Train, tmp_path: Path, algo: str) -> None:
-    data = tmp_path / "data.jsonl"
+@pytest.mark.parametrize(
+    ("algo", "strategy"),
+    [
+        ("sft", "acme_sharded"),
+        ("reward_model", "acme_sharded"),
+        ("sft", "fsdp"),
+        ("reward_model", "fsdp"),
+        ("dpo", "fsdp"),
+    ],
+)
+def test_offline_equals_one_process(train: Train, pairs: Path, algo: str, strategy: str) -> None:
+    common = ["--algo", algo, "--dataset", str(pairs), *OFFLINE]
+    one, two = train(*common), train(*common, *on_two_ranks(strategy))
+    assert distance(one, two) < 1e-4
+    after = [json.loads((run / "summary.json").read_text())["evaluation_after"]["eval/loss"] for run in (one, two)]
+    assert after[0] == pytest.approx(after[1], rel=1e-3)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    data = tmp_path_factory.mktemp("data") / "pairs.jsonl"
     rows = [
         {
             "prompt": f"What is the code of {n}?",
@@ -127,23 +159,4 @@ def test_offline_equals_one_process(train: Train, tmp_path: Path, algo: str) -> 
         for n in ("Ann", "Bob", "Cleo", "Dan", "Eve")
     ] * 8
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    common = [
-        "--algo",
-        algo,
-        "--dataset",
-        str(data),
-        "--set",
-        "trainer.max_steps=3",
-        "--set",
-        "trainer.batch_size=8",
-        "--set",
-        "dataset.heldout_by=place",
-        *COMMON,
-    ]
-    one, two = tmp_path / "one", tmp_path / "two"
-    train(*common, "--run-dir", str(one))
-    train(*common, "--nproc", "2", "--set", "strategy=acme_sharded", "--run-dir", str(two))
-    a, b = weights(one), weights(two)
-    assert max(float((a[k] - b[k]).abs().max()) for k in a) < 1e-4
-    after = [json.loads((run / "summary.json").read_text())["evaluation_after"]["eval/loss"] for run in (one, two)]
-    assert after[0] == pytest.approx(after[1], rel=1e-3)
+    return data

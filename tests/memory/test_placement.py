@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from rlhf_core.errors import ConfigError
+from rlhf_core.memory.check import placement_of
 from rlhf_core.memory.footprint import Footprint, ModelSize
 from rlhf_core.memory.layouts import LAYOUTS
 from rlhf_core.memory.plan import Placement, fewest_ranks, plan_for
@@ -110,3 +113,21 @@ def test_fewest_cards_that_fit() -> None:
 
 def test_bytes_of_a_parameter_in_each_layout() -> None:
     assert [layout.total for layout in LAYOUTS] == [16, 18, 8, 18]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "settings", "place"),
+    [
+        (1, {"name": "fsdp"}, Placement("single")),
+        (4, {"name": "ddp"}, Placement("ddp", 4, 4)),
+        (4, {"name": "fsdp"}, Placement("fsdp", 4, 4)),
+        (4, {"name": "fsdp", "shard_size": 2}, Placement("hsdp", 4, 2)),
+        (4, {"name": "fsdp", "shard_size": None, "offload": True}, Placement("fsdp_offload", 4, 4)),
+        (4, {"name": "auto"}, Placement("ddp", 4, 4)),
+        (4, {"name": "of_a_plugin"}, Placement("ddp", 4, 4)),
+    ],
+)
+def test_a_run_is_planned_for_its_own_strategy(ranks: int, settings: dict[str, Any], place: Placement) -> None:
+    run = SimpleNamespace(strategy=SimpleNamespace(**settings))
+    ctx: Any = SimpleNamespace(world_size=ranks, config=run)
+    assert placement_of(ctx) == place

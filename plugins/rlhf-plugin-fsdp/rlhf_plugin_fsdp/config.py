@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from rlhf_core.api import BuildContext, ComponentConfig, ConfigError
+from rlhf_plugin_fsdp.tested import check_run
 
 if TYPE_CHECKING:
     from rlhf_plugin_fsdp.strategy import Fsdp
@@ -36,7 +37,8 @@ class FsdpConfig(ComponentConfig):
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
     def preflight(self, ctx: BuildContext) -> None:
-        """Refuse what cannot be laid out on these ranks."""
+        """Refuse what cannot be laid out on these ranks, and runs that shards were not compared for."""
+        check_run(ctx.config)
         if self.shard_size is not None and ctx.world_size % self.shard_size:
             raise ConfigError(
                 f"strategy.shard_size {self.shard_size} does not divide {ctx.world_size} ranks",

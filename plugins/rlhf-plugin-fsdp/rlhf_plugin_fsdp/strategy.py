@@ -123,7 +123,8 @@ class Fsdp:
         The squares are added here, not by DTensor: shards of an offloaded model lie where no collective runs.
         """
         shards = [_local(p.grad) for p in module.parameters() if p.grad is not None]
-        squares = sum(float(torch.linalg.vector_norm(g, dtype=torch.float64)) ** 2 for g in shards)
+        norms = [torch.linalg.vector_norm(g, dtype=torch.float64) for g in shards]
+        squares = float(torch.stack(norms).square().sum()) if norms else 0.0
         norm = math.sqrt(self.ranks.sum_over_ranks([squares])[0] / self.replicas)
         if math.isfinite(norm) and norm > max_norm:
             torch._foreach_mul_(shards, max_norm / (norm + 1e-6))

@@ -8,16 +8,25 @@ from typing import Any
 import pytest
 import torch
 
-from rlhf_core.api import ConfigError, ModelConfig
+from rlhf_core.api import ConfigError, ModelConfig, OnlineTrainerConfig
 from rlhf_core.sdk import load_policy
 from rlhf_core.testing import check_strategy
+from rlhf_plugin_dpo.config import DpoConfig
+from rlhf_plugin_dpo.iterative_config import IterativeDpoConfig
+from rlhf_plugin_dpo.unpaired_config import KtoConfig
 from rlhf_plugin_fsdp.config import FsdpConfig
 from rlhf_plugin_fsdp.units import decoder_layers
+from rlhf_plugin_ppo.config import PpoConfig
+from rlhf_plugin_prm.config import PrmConfig
+from rlhf_plugin_reward.config import RewardModelConfig
+from rlhf_plugin_sft.config import SftConfig
+
+LORA: Any = {"r": 4}
 
 
-def context(world_size: int = 2, precision: str = "fp32") -> Any:
-    trainer = SimpleNamespace(precision=precision)
-    return SimpleNamespace(world_size=world_size, config=SimpleNamespace(trainer=trainer))
+def context(world_size: int = 2, trainer: Any = None, lora: Any = None) -> Any:
+    run = SimpleNamespace(trainer=trainer or OnlineTrainerConfig(name="grpo"), model=SimpleNamespace(lora=lora))
+    return SimpleNamespace(world_size=world_size, config=run)
 
 
 def test_it_keeps_the_contract_on_one_process() -> None:
@@ -38,7 +47,30 @@ def test_layouts_that_cannot_be_are_refused(settings: dict[str, Any], ranks: int
 
 
 def test_bf16_weights_go_with_bf16_precision() -> None:
-    FsdpConfig(param_dtype="bfloat16", shard_size=2).preflight(context(4, "bf16"))
+    FsdpConfig(param_dtype="bfloat16", shard_size=2).preflight(
+        context(4, OnlineTrainerConfig(name="grpo", precision="bf16"))
+    )
+
+
+@pytest.mark.parametrize(
+    ("trainer", "lora", "said"),
+    [
+        (KtoConfig(), None, "does not train kto"),
+        (IterativeDpoConfig(), None, "does not train iterative_dpo"),
+        (PrmConfig(), None, "does not train prm"),
+        (RewardModelConfig(train_trunk="lora"), None, "train_trunk=lora"),
+        (RewardModelConfig(train_trunk="frozen"), None, "train_trunk=frozen"),
+        (RewardModelConfig(), ModelConfig(lora=LORA).lora, "with model.lora"),
+    ],
+)
+def test_runs_that_were_not_compared_are_refused(trainer: Any, lora: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        FsdpConfig().preflight(context(2, trainer, lora))
+
+
+@pytest.mark.parametrize("trainer", [SftConfig(), DpoConfig(), RewardModelConfig(), PpoConfig()])
+def test_runs_that_were_compared_are_not(trainer: Any) -> None:
+    FsdpConfig().preflight(context(2, trainer))
 
 
 def test_every_decoder_layer_is_a_unit_and_the_head_is_none() -> None:

@@ -15,15 +15,13 @@ from rlhf_core.context import BuildContext
 from rlhf_core.loss_contract import CheckedLoss
 from rlhf_core.loss_terms import EntropyBonus, ImportanceCorrection, KLTerm
 from rlhf_core.models.sampler_policy import SamplerPolicy, trained_names
-from rlhf_core.models.slices import read_weights
+from rlhf_core.models.slices import has_no_weights, read_weights
 from rlhf_core.policy.forward_check import ForwardCheck
-from rlhf_core.policy.forward_options import ForwardOptions, allowed
 from rlhf_core.policy.structure import base_model
-from rlhf_core.protocols import CriticAdvantage, Loss, RolloutEngine, ShardedLoading, Strategy
+from rlhf_core.protocols import CriticAdvantage, Loss, RolloutEngine, Strategy
 from rlhf_core.rollout.weight_sync import WeightSync, keeps_own_weights
 from rlhf_core.runs.checkpoint_manager import Checkpoint
 from rlhf_core.strategy.group import new_group
-from rlhf_core.strategy.no_grad_forward import NoGradForward
 from rlhf_core.trainers.common.generation import RolloutGenerator
 from rlhf_core.trainers.common.learner import Learner
 from rlhf_core.trainers.common.micro_batches import PolicyMicroBatcher
@@ -38,6 +36,7 @@ from rlhf_core.trainers.online.config import OnlineTrainerConfig, RolloutTrainer
 from rlhf_core.trainers.online.inputs import OnlineInputs
 from rlhf_core.trainers.online.rollout_worker import RolloutWorker
 from rlhf_core.trainers.online.scheduler import RolloutBuffer, RolloutScheduler
+from rlhf_core.trainers.online.sharded_trial import tried_options
 from rlhf_core.trainers.online.update import UpdateStep
 from rlhf_core.verifiers.config import VerifierRewardConfig
 from rlhf_core.verifiers.reward_workers import RewardWorkers
@@ -91,10 +90,10 @@ def build_online(
         weights.load(checkpoint)
     if sampler is not None:
         read_weights(sampler.model, strategy.device)
-    critic_rate = critic.learning_rate if critic else None
+    critic_rate, untried = critic.learning_rate if critic else None, has_no_weights(model)
     prepared, optimizer = prepare_to_learn(strategy, module, config.optimizer, module.critic, critic_rate)
-    if isinstance(strategy, ShardedLoading):
-        module.options = _allowed(config, strategy, prepared)
+    if untried:
+        module.options = tried_options(config, strategy, prepared, inputs.policy.source)
     whole_weights = partial(strategy.gathered, prepared)
     width = int(base_model(model).config.get_text_config().hidden_size)
     micro_batcher = PolicyMicroBatcher(module, config.micro_batch_size, config.micro_batch_tokens, width)
@@ -131,17 +130,6 @@ def build_online(
         ),
         critic_warmup_steps=warmup_steps,
     )
-
-
-def _allowed(config: OnlineTrainerConfig, strategy: Strategy, prepared: torch.nn.Module) -> ForwardOptions:
-    """What the settings want and the model allows, tried on shards by all ranks together."""
-    required = config.packing == "on"
-
-    def tried(module: Any, _: Sequence[Any]) -> list[ForwardOptions]:
-        return [allowed(module.model, module.options, packing_required=required)]
-
-    no_grad = NoGradForward(strategy, prepared)
-    return no_grad.rows([None], lambda samples: [[0]], tried)[0]
 
 
 @dataclass(frozen=True)

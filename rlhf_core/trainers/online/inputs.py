@@ -22,7 +22,7 @@ from rlhf_core.policy.forward_options import ForwardOptions, allowed
 from rlhf_core.protocols import ShardedLoading
 from rlhf_core.runs.checkpoint import seed_everything
 from rlhf_core.runs.component_set import register_sources
-from rlhf_core.trainers.online.config import RolloutTrainerConfig
+from rlhf_core.trainers.online.config import OnlineTrainerConfig, RolloutTrainerConfig
 from rlhf_core.trainers.online.prompts import PromptLoader
 from rlhf_core.types import Prompt
 
@@ -60,7 +60,8 @@ def load_online_inputs(config: RolloutTrainerConfig, ctx: BuildContext, *, wants
     datasets = Datasets(ctx.config.dataset, ctx)
     register_sources(datasets, ctx)
     train, held = _split_prompts(datasets, ctx)
-    policy = load_policy(ctx.config.model, weights=not isinstance(ctx.strategy, ShardedLoading))
+    tried_later = isinstance(ctx.strategy, ShardedLoading) and isinstance(config, OnlineTrainerConfig)
+    policy = load_policy(ctx.config.model, weights=not tried_later)  # other trainers try the model before they shard it
     formatter = Formatter(policy.tokenizer, ctx.config.model.prompt_format, ctx.config.model.tool_format)
     if warning := template_warning(formatter, end_ids(policy.model, policy.tokenizer)):
         log.warning("%s", warning)
