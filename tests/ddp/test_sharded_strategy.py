@@ -58,7 +58,7 @@ Train = Callable[..., Path]
 
 @pytest.fixture(scope="module")
 def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
-    """Runs `rlhf train` where the distribution acme-sharded is installed, each set of arguments once; returns the run."""
+    """Runs `rlhf train` once for each set of arguments, where the distribution acme-sharded is installed."""
     place = tmp_path_factory.mktemp("sharded")
     info = place / "acme_sharded-1.0.dist-info"
     info.mkdir()
@@ -130,13 +130,7 @@ def test_adapters_of_a_sharded_policy_are_merged_whole(train: Train, strategy: s
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("algo", "strategy"),
-    [
-        ("sft", "acme_sharded"),
-        ("reward_model", "acme_sharded"),
-        ("sft", "fsdp"),
-        ("reward_model", "fsdp"),
-        ("dpo", "fsdp"),
-    ],
+    [*((algo, strategy) for algo in ("sft", "reward_model") for strategy in STRATEGIES), ("dpo", "fsdp")],
 )
 def test_offline_equals_one_process(train: Train, pairs: Path, algo: str, strategy: str) -> None:
     common = ["--algo", algo, "--dataset", str(pairs), *OFFLINE]
