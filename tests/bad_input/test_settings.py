@@ -175,6 +175,7 @@ def test_no_algorithm(refused: Refused) -> None:
     [
         (("--set", "trainer.rollout_batch_size=8"), "1 prompts per step cannot be shared by 2 processes"),
         (("--set", "strategy=single"), "strategy 'single' cannot run on 2 processes"),
+        (("--set", "strategy=fsdp", "--set", "strategy.shard_size=3"), "strategy.shard_size 3 does not divide 2 ranks"),
         (("--loss", "grpo_clop"), "did you mean 'grpo_clip'"),
     ],
 )

@@ -86,8 +86,9 @@ class Fsdp:
         initialise(module)
         try:
             yield module
-        finally:
-            _units(module)[0].reshard()
+        finally:  # layers too: those that wait for a backward would keep these weights though the shards change
+            for unit in _units(module):
+                unit.reshard()
 
     @contextlib.contextmanager
     def gathered(self, module: torch.nn.Module) -> Iterator[None]:

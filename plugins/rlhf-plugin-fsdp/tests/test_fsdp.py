@@ -7,14 +7,17 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.tensor import DTensor
 
 from rlhf_core.api import ConfigError, ModelConfig, OnlineTrainerConfig
 from rlhf_core.sdk import load_policy
+from rlhf_core.strategy.accelerated import AcceleratedStrategy
 from rlhf_core.testing import check_strategy
 from rlhf_plugin_dpo.config import DpoConfig
 from rlhf_plugin_dpo.iterative_config import IterativeDpoConfig
 from rlhf_plugin_dpo.unpaired_config import KtoConfig
 from rlhf_plugin_fsdp.config import FsdpConfig
+from rlhf_plugin_fsdp.strategy import Fsdp
 from rlhf_plugin_fsdp.units import decoder_layers
 from rlhf_plugin_ppo.config import PpoConfig
 from rlhf_plugin_prm.config import PrmConfig
@@ -31,6 +34,19 @@ def context(world_size: int = 2, trainer: Any = None, lora: Any = None) -> Any:
 
 def test_it_keeps_the_contract_on_one_process() -> None:
     check_strategy(FsdpConfig(device="cpu"))
+
+
+@torch.no_grad()
+def test_after_a_forward_all_is_shards_again() -> None:
+    strategy = Fsdp(FsdpConfig(device="cpu", reshard_after_forward=False), AcceleratedStrategy(1, "cpu"))
+    try:
+        module = strategy.prepare_frozen(load_policy(ModelConfig()).model)
+        with strategy.sharded_forward(module) as prepared:
+            prepared(input_ids=torch.tensor([[1, 2, 3]]))
+            assert not all(isinstance(p, DTensor) for p in module.parameters())
+        assert all(isinstance(p, DTensor) for p in module.parameters()), "a reference is synced shard by shard"
+    finally:
+        strategy.close()
 
 
 @pytest.mark.parametrize(
