@@ -6,6 +6,7 @@ critic) costs nothing and knows it too.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -169,8 +170,9 @@ def build_without_weights(config: Any, model_class: Any, place: Path, options: M
             trust_remote_code=config.trust_remote_code,
         )
     model.tie_weights()  # making a parameter without memory unties it
-    stored = stored_in(sorted(place.glob("model*.safetensors")))
-    missing = remember(model, stored)
+    if _is_converted(model):
+        return None
+    missing = remember(model, stored_in(weight_files(place)))
     parts = take_apart(model)
     if parts is None or not keys_and_values_only(make_cache(parts.trunk.config)):
         return None  # such a model is tried with its weights before the engine is built
@@ -181,6 +183,25 @@ def build_without_weights(config: Any, model_class: Any, place: Path, options: M
         model.generation_config = GenerationConfig.from_pretrained(str(place))
     model.name_or_path = str(place)
     return model.eval()
+
+
+def weight_files(place: Path) -> list[Path]:
+    """The files that transformers reads in a model's folder, and none of those beside them."""
+    whole, index = place / "model.safetensors", place / "model.safetensors.index.json"
+    if whole.is_file():
+        return [whole]
+    if not index.is_file():
+        return []
+    return sorted({place / name for name in json.loads(index.read_text())["weight_map"].values()})
+
+
+def _is_converted(model: Any) -> bool:
+    """Whether transformers computes weights of such a model from those in its files, which may have the same names."""
+    try:
+        from transformers.conversion_mapping import get_model_conversion_mapping
+    except ImportError:  # before such mappings
+        return False
+    return bool(get_model_conversion_mapping(model, add_legacy=False))
 
 
 class ValuesForAdapters:

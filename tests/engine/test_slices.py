@@ -1,0 +1,75 @@
+"""A model that is built without weights and read afterwards is the model that is loaded whole."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from rlhf_core.errors import ModelError
+from rlhf_core.models.config import LoraSettings, ModelConfig
+from rlhf_core.models.load import load_policy
+from rlhf_core.models.save import load_weights, save_model
+from rlhf_core.models.slices import has_no_weights, read_weights, stored_in, weight_files
+
+CPU = torch.device("cpu")
+
+
+def state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {**model.state_dict(), **{f"buffer {k}": v for k, v in model.named_buffers()}}
+
+
+def assert_equal(one: torch.nn.Module, two: torch.nn.Module) -> None:
+    a, b = state(one), state(two)
+    assert a.keys() == b.keys()
+    assert all(torch.equal(a[k], b[k]) for k in a)
+
+
+@pytest.mark.parametrize("lora", [None, LoraSettings(r=2)])
+def test_weights_are_those_of_whole_loading(lora: LoraSettings | None) -> None:
+    config = ModelConfig(path="pocket", lora=lora)
+    torch.manual_seed(3)
+    whole = load_policy(config).model
+    torch.manual_seed(3)
+    later = load_policy(config, weights=False).model
+    assert has_no_weights(later)
+    reference = copy.deepcopy(later)
+    for model in (later, reference):
+        read_weights(model, CPU)
+        assert not has_no_weights(model)
+        assert_equal(whole, model)
+        assert [p.requires_grad for p in whole.parameters()] == [p.requires_grad for p in model.parameters()]
+
+
+def test_a_checkpoint_is_read_in_place_of_the_model(tmp_path: Path) -> None:
+    loaded = load_policy(ModelConfig(path="pocket"))
+    with torch.no_grad():
+        for parameter in loaded.model.parameters():
+            parameter.mul_(0.5)
+    save_model(loaded.model, loaded.tokenizer, tmp_path)
+    later = load_policy(ModelConfig(path="pocket"), weights=False).model
+    load_weights(later, tmp_path)
+    read_weights(later, CPU)
+    assert_equal(loaded.model, later)
+
+
+def test_files_beside_the_models_own_are_not_read(tmp_path: Path) -> None:
+    loaded = load_policy(ModelConfig(path="pocket"))
+    save_model(loaded.model, loaded.tokenizer, tmp_path)
+    file = tmp_path / "model.safetensors"
+    save_file({k: v * 2 for k, v in load_file(str(file)).items()}, str(tmp_path / "model_other.safetensors"))
+    assert weight_files(tmp_path) == [file]
+    later = load_policy(ModelConfig(path=str(tmp_path)), weights=False).model
+    read_weights(later, CPU)
+    assert_equal(loaded.model, later)
+    assert {stored.file for stored in stored_in(weight_files(tmp_path)).values()} == {str(file)}
+
+
+def test_a_weight_that_is_nowhere_is_named() -> None:
+    with torch.device("meta"):
+        layer = torch.nn.Linear(2, 2)
+    with pytest.raises(ModelError, match="no file holds the weight 'weight' of a Linear"):
+        read_weights(layer, CPU)
