@@ -94,3 +94,12 @@ def test_every_decoder_layer_is_a_unit_and_the_head_is_none() -> None:
     layers = decoder_layers(torch.nn.ModuleDict({"model": model}))
     assert len(layers) == len(model.model.layers)
     assert all(type(layer) is type(model.model.layers[0]) for layer in layers)
+
+
+def test_what_shares_a_weight_is_no_unit() -> None:
+    model = load_policy(ModelConfig()).model
+    first, *rest = decoder_layers(model)
+    model.lm_head.extra = first.mlp.up_proj.weight
+    assert decoder_layers(model) == rest
+    model._no_split_modules = [*model._no_split_modules, type(model.model.embed_tokens).__name__]
+    assert decoder_layers(model) == rest, "an embedding is in no list"

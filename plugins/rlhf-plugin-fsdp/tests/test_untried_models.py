@@ -1,0 +1,58 @@
+"""A model without weights is tried on its shards; what whole loading refuses or treats otherwise is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import BertConfig, BertLMHeadModel, GraniteConfig, GraniteForCausalLM
+
+from rlhf_core.api import ModelConfig, ModelError, OnlineTrainerConfig
+from rlhf_core.models.load import load_policy
+from rlhf_core.policy.forward_options import ALL
+from rlhf_core.sdk import PolicyModule
+from rlhf_core.strategy.accelerated import AcceleratedStrategy
+from rlhf_core.trainers.common.optimizer import prepare_to_learn
+from rlhf_core.trainers.online.sharded_trial import tried_options
+from rlhf_plugin_fsdp.config import FsdpConfig
+from rlhf_plugin_fsdp.strategy import Fsdp
+
+SIZES: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+CONFIG = OnlineTrainerConfig(name="t")
+
+
+@pytest.fixture
+def strategy() -> Iterator[Fsdp]:
+    made = Fsdp(FsdpConfig(device="cpu"), AcceleratedStrategy(1, "cpu"))
+    yield made
+    made.close()
+
+
+def options_of(strategy: Fsdp, path: str) -> Any:
+    module = PolicyModule(load_policy(ModelConfig(path=path), weights=False).model, 1.0, ALL)
+    assert next(module.parameters()).is_meta
+    prepared, _ = prepare_to_learn(strategy, module, CONFIG.optimizer)
+    return tried_options(CONFIG, strategy, prepared, path)
+
+
+def test_the_pocket_model_is_packed(strategy: Fsdp) -> None:
+    assert options_of(strategy, "pocket") == ALL
+
+
+def bert(vocabulary: int) -> Any:
+    return BertLMHeadModel(BertConfig(vocab_size=vocabulary, **SIZES))
+
+
+def granite(vocabulary: int) -> Any:
+    return GraniteForCausalLM(GraniteConfig(vocab_size=vocabulary, logits_scaling=4.0, **SIZES))
+
+
+@pytest.mark.parametrize(("make", "said"), [(bert, "an encoder"), (granite, "cannot be trained on shards")])
+def test_what_only_weights_show_is_refused(tmp_path: Path, strategy: Fsdp, make: Any, said: str) -> None:
+    tokenizer = load_policy(ModelConfig(path="pocket")).tokenizer
+    make(len(tokenizer)).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=said):
+        options_of(strategy, str(tmp_path))
