@@ -164,7 +164,7 @@ def _refusal(ctx: BuildContext, limit: int, *, on_cpu: bool, force: bool) -> Con
 
 def placement_of(ctx: BuildContext) -> Placement:
     """How the run's strategy shares the bytes out, if it is one of those that are planned; whole ranks if not."""
-    from rlhf_core.memory.layouts import STRATEGIES
+    from rlhf_core.memory.layouts import STRATEGIES, Name
     from rlhf_core.memory.plan import Placement
 
     chosen = ctx.config.strategy
@@ -172,7 +172,7 @@ def placement_of(ctx: BuildContext) -> Placement:
         return Placement("single") if ctx.world_size == 1 else Placement("ddp", ctx.world_size)
     size = getattr(chosen, "shard_size", None)
     name = "hsdp" if size else f"{chosen.name}_offload" if getattr(chosen, "offload", False) else chosen.name
-    known = next((one for one in STRATEGIES if one == name and one != "single"), "ddp")
+    known: Name = next((one for one in STRATEGIES if one == name and one != "single"), "ddp")
     return Placement(known, ctx.world_size, size or ctx.world_size)
 
 

@@ -233,4 +233,5 @@ class ValuesForAdapters:
             for leaf, parameter in list(owner._parameters.items()):
                 if parameter is not None and id(parameter) in self._stand_ins:
                     stand_in, real = self._stand_ins[id(parameter)]
-                    owner._parameters[leaf] = real.requires_grad_(stand_in.requires_grad)
+                    real.requires_grad = stand_in.requires_grad
+                    owner._parameters[leaf] = real
