@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rlhf_core.errors import ConfigError, ModelError
 from rlhf_core.launch.memory import readable
 
 if TYPE_CHECKING:
     from rlhf_core.context import BuildContext
+    from rlhf_core.memory.layouts import Name
     from rlhf_core.memory.plan import MemoryPlan, Placement
 
 log = logging.getLogger("rlhf")
@@ -164,7 +165,7 @@ def _refusal(ctx: BuildContext, limit: int, *, on_cpu: bool, force: bool) -> Con
 
 def placement_of(ctx: BuildContext) -> Placement:
     """How the run's strategy shares the bytes out, if it is one of those that are planned; whole ranks if not."""
-    from rlhf_core.memory.layouts import STRATEGIES, Name
+    from rlhf_core.memory.layouts import STRATEGIES
     from rlhf_core.memory.plan import Placement
 
     chosen = ctx.config.strategy
@@ -172,8 +173,8 @@ def placement_of(ctx: BuildContext) -> Placement:
         return Placement("single") if ctx.world_size == 1 else Placement("ddp", ctx.world_size)
     size = getattr(chosen, "shard_size", None)
     name = "hsdp" if size else f"{chosen.name}_offload" if getattr(chosen, "offload", False) else chosen.name
-    known: Name = next((one for one in STRATEGIES if one == name and one != "single"), "ddp")
-    return Placement(known, ctx.world_size, size or ctx.world_size)
+    known = name if name in STRATEGIES and name != "single" else "ddp"
+    return Placement(cast("Name", known), ctx.world_size, size or ctx.world_size)
 
 
 def certain_bytes(plan: MemoryPlan) -> int:

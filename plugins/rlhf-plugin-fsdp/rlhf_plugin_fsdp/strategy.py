@@ -38,7 +38,7 @@ class Fsdp:
         self._own_group = not dist.is_initialized()
         if self._own_group:  # one process has no launcher's store
             backend = "nccl" if self.device.type == "cuda" else "gloo"
-            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)  # pyright: ignore[reportPrivateImportUsage]
         size = config.shard_size or self.world_size
         self.replicas = self.world_size // size
         """Copies of every weight."""
@@ -128,14 +128,14 @@ class Fsdp:
         squares = float(torch.stack(norms).square().sum()) if norms else 0.0
         norm = math.sqrt(self.ranks.sum_over_ranks([squares])[0] / self.replicas)
         if math.isfinite(norm) and norm > max_norm:
-            torch._foreach_mul_(shards, max_norm / (norm + 1e-6))
+            torch._foreach_mul_(shards, max_norm / (norm + 1e-6))  # pyright: ignore[reportPrivateImportUsage]
         return norm
 
     def full_state(self, module: torch.nn.Module) -> dict[str, torch.Tensor]:
         """Whole weights on rank 0, in the host's memory; other ranks hold one at a time, and return none."""
         whole: dict[str, torch.Tensor] = {}
         for name, value in module.state_dict().items():
-            tensor = value.to(self.device).full_tensor() if isinstance(value, DTensor) else value
+            tensor = _whole(value, self.device)
             if self.rank == 0:
                 whole[name] = tensor.detach().cpu()
         return whole
@@ -197,6 +197,11 @@ def initialise(module: torch.nn.Module) -> None:
 def _units(module: torch.nn.Module) -> list[FSDPModule]:
     """The root, then its layers."""
     return [part for part in module.modules() if isinstance(part, FSDPModule)]
+
+
+def _whole(value: Any, device: torch.device) -> torch.Tensor:
+    moved: Any = value.to(device) if isinstance(value, DTensor) else value
+    return moved.full_tensor() if isinstance(value, DTensor) else moved
 
 
 def _local(value: Any) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rlhf_core.context import BuildContext
 from rlhf_core.data.curriculum import apply_curriculum
@@ -61,7 +60,7 @@ def load_online_inputs(config: RolloutTrainerConfig, ctx: BuildContext, *, wants
     datasets = Datasets(ctx.config.dataset, ctx)
     register_sources(datasets, ctx)
     train, held = _split_prompts(datasets, ctx)
-    strategy: Any = ctx.strategy
+    strategy, device = ctx.strategy, ctx.strategy.device
     tried_later = isinstance(strategy, ShardedLoading) and isinstance(config, OnlineTrainerConfig)
     policy = load_policy(ctx.config.model, weights=not tried_later)  # other trainers try the model before they shard it
     formatter = Formatter(policy.tokenizer, ctx.config.model.prompt_format, ctx.config.model.tool_format)
@@ -73,7 +72,7 @@ def load_online_inputs(config: RolloutTrainerConfig, ctx: BuildContext, *, wants
     held = _fitting(held, encode, config, datasets, policy, "eval_sampling")
     later = has_no_weights(policy.model)
     if not later:
-        policy.model.to(strategy.device)
+        policy.model.to(device)
     set_precision(policy.model, config.precision)
     reference = Reference.of(policy.model) if wants_reference else None
     wanted = ForwardOptions(config.share_prefix, config.packing != "off", config.chunked_head)
