@@ -156,7 +156,6 @@ def build_without_weights(config: Any, model_class: Any, place: Path, options: M
 
     from rlhf_core.kernels.kv_cache import keys_and_values_only, make_cache
     from rlhf_core.kernels.trunk_and_head import take_apart
-    from rlhf_core.models.load import torch_dtype
     from rlhf_core.runs.checkpoint import preserved_rng
 
     described: Any = AutoConfig.from_pretrained(str(place), **options)
@@ -165,7 +164,7 @@ def build_without_weights(config: Any, model_class: Any, place: Path, options: M
     with preserved_rng(), init_empty_weights(include_buffers=False):
         model: Any = model_class.from_config(
             described,
-            dtype=torch_dtype(config.dtype),
+            dtype=getattr(torch, config.dtype),
             attn_implementation=config.attention,
             trust_remote_code=config.trust_remote_code,
         )

@@ -28,7 +28,7 @@ GRPO = [
     "--set",
     "trainer.kl.coefficient=0",  # groups of equal scores teach nothing: no step of Adam along rounding alone
     "--set",
-    "trainer.steps=3",
+    "trainer.steps=2",
     "--set",
     "trainer.rollout_batch_size=16",
     "--set",
@@ -102,14 +102,14 @@ def test_grpo_equals_one_process_and_resumes(train: Train, tmp_path: Path, strat
     assert distance(one, two) < 1e-4
     texts = [[json.loads(line)["completion"] for line in (run / "samples.jsonl").open()] for run in (one, two)]
     assert texts[0] == texts[1]
-    saved = two / "checkpoints" / "step-000002"
+    saved = two / "checkpoints" / "step-000001"
     shards = [load_file(str(saved / f"shard-{rank}.safetensors")) for rank in range(2)]
     whole = sum(t.numel() for t in weights(two).values())
     for shard in shards:
         held = sum(t.numel() for t in shard.values() if t.numel() > 1)
         assert held < 1.5 * whole, "half of the two moments of every weight"
     shutil.copytree(two, again)
-    shutil.rmtree(again / "checkpoints" / "step-000003")
+    shutil.rmtree(again / "checkpoints" / "step-000002")
     (again / "summary.json").unlink()
     train("--resume", str(again))
     assert all(torch.equal(weights(two)[k], v) for k, v in weights(again).items())
@@ -121,16 +121,15 @@ def test_grpo_equals_one_process_and_resumes(train: Train, tmp_path: Path, strat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_adapters_of_a_sharded_policy_are_merged_whole(train: Train, strategy: str) -> None:
-    lora = ["--set", "model.lora.r=4", "--set", "trainer.steps=2"]
-    assert distance(train(*GRPO, *lora), train(*GRPO, *lora, *on_two_ranks(strategy))) < 1e-4
+def test_adapters_of_a_sharded_policy_are_merged_whole(train: Train) -> None:
+    lora = ["--set", "model.lora.r=4"]
+    assert distance(train(*GRPO, *lora), train(*GRPO, *lora, *on_two_ranks("acme_sharded"))) < 1e-4
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("algo", "strategy"),
-    [*((algo, strategy) for algo in ("sft", "reward_model") for strategy in STRATEGIES), ("dpo", "fsdp")],
+    [("sft", "acme_sharded"), ("sft", "fsdp"), ("reward_model", "fsdp"), ("dpo", "fsdp")],
 )
 def test_offline_equals_one_process(train: Train, pairs: Path, algo: str, strategy: str) -> None:
     common = ["--algo", algo, "--dataset", str(pairs), *OFFLINE]
