@@ -197,6 +197,7 @@ class ProgramAgent:
             episode.wrote(rollout, turn.message)
             episode.calls += len(turn.calls)
             talk.read, talk.offered = [*map(_plain, messages), _plain(turn.message)], tools
+            talk.since = time.monotonic()
             talk.answer.put(PolicyTurn(turn.message, turn.calls, fed, len(rollout.completion_ids)))
 
     def _told(self, talk: Conversation) -> bool:
@@ -310,12 +311,13 @@ class _Programs:
         limit, now = self.config.program_timeout_s or 0.0, time.monotonic()
         waiting = {id(talk) for talk in asking}
         for talk in self.talks:
-            at_work = id(talk) in self._open - waiting and not (talk.calling or talk.episode.ended)
+            at_work = id(talk) in self._open - waiting and not talk.calling
             if at_work and now - talk.since >= limit:
-                why = f"agent '{self.config.name}' did nothing for {limit:g} s (agent.program_timeout_s)"
-                talk.episode.failure = Score.failed(ScoreStatus.TIMEOUT, why)
-                talk.episode.end("timeout")
-                talk.answer.put(EpisodeOver("timeout"))
+                if not talk.episode.ended:
+                    why = f"agent '{self.config.name}' did nothing for {limit:g} s (agent.program_timeout_s)"
+                    talk.episode.failure = Score.failed(ScoreStatus.TIMEOUT, why)
+                    talk.episode.end("timeout")
+                talk.answer.put(EpisodeOver(talk.episode.ended))
                 self._left.add(id(talk))
                 self._open.discard(id(talk))
                 self._running -= 1

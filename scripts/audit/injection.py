@@ -57,10 +57,13 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true", help="leave the table's rows of other backends as they are")
     options = parser.parse_args()
     ctx = context_of(open_registry())
+    names = [name_of(m) for m in dict.fromkeys(["pocket-tools", *options.model])]
+    if len(set(names)) < len(names):
+        parser.error(f"two models have the same name: {', '.join(names)}")
     chosen, table = backends(options.model), list[dict[str, Any]]()
     if options.keep:
-        if options.write is None or not options.model:
-            parser.error("--keep needs --write FILE and --model M")
+        if options.write is None or not options.model or not options.write.is_file():
+            parser.error("--keep needs --write FILE, of a table that is there, and --model M")
         chosen = {name_of(m): chosen[name_of(m)] for m in options.model}
         table = [r for r in json.loads(options.write.read_text())["table"] if r["backend"] not in chosen]
     for name, backend in chosen.items():

@@ -39,6 +39,8 @@ def auc_interval(
         ``auc``, ``low``, ``high``, and how many rows, wrong rows and groups there are.
     """
     values, truth = np.asarray(scores, float), np.asarray(labels, bool)
+    if not 0 < truth.sum() < len(truth):
+        raise SystemExit("the held-out rows are all right or all wrong: take more rows (--limit)")
     _, group_of = np.unique(np.asarray(groups), return_inverse=True)
     members = [np.flatnonzero(group_of == g) for g in range(int(group_of.max()) + 1)]
     rng, found = np.random.default_rng(seed), list[float]()

@@ -116,11 +116,16 @@ def suite_named(name: str, agent: str, args: argparse.Namespace, ctx: Any) -> Ag
     return suite
 
 
+def short_of(model: str) -> str:
+    """Its name in the tables: without its folder, and of a file without its ending."""
+    return Path(model).stem if model.endswith(".gguf") else Path(model).name
+
+
 def played(model: str, name: str, agent: str, args: argparse.Namespace) -> Played:
     """Play what has no verdict yet; what cannot be played at all says why."""
     ctx = context_of(open_registry())
     suite = suite_named(name, agent, args, ctx)
-    short = Path(model).stem if model.endswith(".gguf") else Path(model).name
+    short = short_of(model)
     if suite is None:
         return Played(short, name, agent, (), "its files are not there")
     job = Job(suite, suite.agent_config(agent), backend_of("native", {"model": {"path": model}}))
@@ -217,6 +222,8 @@ def main() -> None:
     gguf = os.environ.get("RLHF_SMOLLM2_GGUF")
     named: list[str] = ["pocket-tools", *([gguf] if gguf else []), *args.models]
     models = dict.fromkeys(named)
+    if len({short_of(m) for m in models}) < len(models):
+        parser.error(f"two models have the same name: {', '.join(map(short_of, models))}")
     everything: list[Played] = []
     for model in models:
         for suite in args.suites:

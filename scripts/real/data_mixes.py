@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_core.api import Prompt, Sample
+from rlhf_core.api import Prompt, RlhfError, Sample
 from rlhf_core.functional import wilson
 from rlhf_core.lookup.demonstrations import TOOLS, demonstration
 from rlhf_core.lookup.source import draw_questions
@@ -78,8 +78,8 @@ def counts(mix: tuple[int, int, int], rows: int) -> tuple[int, int, int]:
         >>> counts((34, 33, 33), 10)
         (4, 3, 3)
     """
-    first, second = round(rows * mix[0] / 100), round(rows * mix[1] / 100)
-    first = min(first, rows) if mix[2] or mix[1] else rows
+    first = round(rows * mix[0] / 100) if mix[1] or mix[2] else rows
+    second = round(rows * mix[1] / 100) if mix[2] else rows - first
     return first, second, rows - first - second
 
 
@@ -181,11 +181,14 @@ def settings(model: str, file: Path, seed: int, trainer: Mapping[str, Any], epoc
 def pair_scores(model: Path, rows: Sequence[Row]) -> dict[str, Any]:
     """AUC of chosen against rejected with its interval over questions, and the share of pairs in the right order."""
     reward = SingleReward.load(BradleyTerryConfig(path=str(model)), "cpu")
-    sides = {
-        side: [float(s.value or 0.0) for s in reward.score(
+    sides: dict[str, list[float]] = {}
+    for side in ("chosen", "rejected"):
+        scored = reward.score(
             [Sample(Prompt(str(i), ({"role": "user", "content": r["prompt"]},)), r[side]) for i, r in enumerate(rows)]
-        )] for side in ("chosen", "rejected")
-    }  # fmt: skip
+        )
+        if bad := next((s for s in scored if not s.ok), None):
+            raise RlhfError(f"'{model}' has no score of a pair's {side} side", why=bad.detail)
+        sides[side] = [float(s.value) for s in scored]
     groups = [row["prompt"] for row in rows] * 2
     labels = [True] * len(rows) + [False] * len(rows)
     found = auc_interval([*sides["chosen"], *sides["rejected"]], labels, groups, draws=500)
@@ -236,7 +239,9 @@ def start(args: argparse.Namespace) -> dict[str, Any]:
 def accuracy(plays: Sequence[Mapping[str, Any]]) -> float:
     """Share of right answers, of those with a verdict."""
     judged = [p for p in plays if p["value"] is not None]
-    return sum(bool(p["right"]) for p in judged) / max(1, len(judged))
+    if not judged:
+        raise RlhfError("no play has a verdict")
+    return sum(bool(p["right"]) for p in judged) / len(judged)
 
 
 def summary(results: Mapping[str, Mapping[str, Mapping[str, Any]]], before: Mapping[str, Any]) -> dict[str, Any]:
@@ -250,7 +255,7 @@ def summary(results: Mapping[str, Mapping[str, Mapping[str, Any]]], before: Mapp
             "auc": ends([v[0] for v in values]),
             "agentic_auc": ends([s["agentic_auc"]["auc"] for s in seeds.values()]),
             "accuracy": ends([v[1] for v in values]),
-            "accuracy_interval": wilson(right, max(1, len(pooled))),
+            "accuracy_interval": wilson(right, max(1, len({p["task"] for p in pooled}))),  # seeds share their tasks
             "minutes": ends([s["minutes"] for s in seeds.values()]),
         }
     against = {}

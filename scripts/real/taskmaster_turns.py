@@ -155,6 +155,8 @@ def measured(runs: Path, model: str, seed: int, rows: Sequence[Row], args: argpa
     learned, held_out = split(rows, seed)
     learned = fewer(learned, None if model == "pocket-tools" else args.rows, seed)
     wrong = sum(not row["labels"][0] for row in learned) / len(learned)
+    if not 0 < wrong < 1:
+        raise SystemExit("the training rows are all right or all wrong: take more rows (--limit)")
     folder = runs / f"{Path(model).stem}-{seed}-{len(learned)}of{len(rows)}"  # other rows are another run
     file = write_rows(runs / f"{folder.name}-train.jsonl", learned)
     asked = write_rows(runs / f"{folder.name}-heldout.jsonl", held_out)
@@ -171,7 +173,7 @@ def measured(runs: Path, model: str, seed: int, rows: Sequence[Row], args: argpa
     calls = [row["steps"][0].startswith("CALL") for row in judged]
     values = [known["scores"][row["id"]] for row in judged]
     return {
-        "train_rows": len(learned), "train_wrong": round(wrong, 4), "unscored": known["unscored"],
+        "train_rows": len(learned), "epochs": epochs, "train_wrong": round(wrong, 4), "unscored": known["unscored"],
         **auc_interval(values, labels, groups), "of": of_kinds(values, labels, groups, calls),
         "minutes": round((float(run.summary["seconds"]) + known["seconds"]) / 60, 2),
     }  # fmt: skip

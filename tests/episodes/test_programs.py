@@ -145,7 +145,7 @@ def test_a_program_that_does_nothing_for_too_long_is_a_missing_score(stage: Stag
     release, late = threading.Event(), list[str]()
 
     class Hanging(Planner):
-        program_timeout_s: float | None = 0.3
+        program_timeout_s: float | None = 1.0
 
         def converse(self, talk: Conversation) -> str:
             if talk.prompt.id == "p":
@@ -166,10 +166,10 @@ def test_a_program_that_does_nothing_for_too_long_is_a_missing_score(stage: Stag
     for rollout in (unasked, asked):
         assert rollout.score is not None
         assert (rollout.score.status, rollout.info["ended"]) == (ScoreStatus.TIMEOUT, "timeout")
-        assert "'planner' did nothing for 0.3 s" in rollout.score.detail
-    assert time.monotonic() - began < 8, "nobody waits for it at the end either"
+        assert "'planner' did nothing for 1 s" in rollout.score.detail
+    assert time.monotonic() - began < 25, "nobody waits for it at the end either"
     release.set()
-    for _ in range(100):
+    for _ in range(1000):
         if len(late) == 2:
             break
         time.sleep(0.02)

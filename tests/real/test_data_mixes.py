@@ -18,10 +18,12 @@ def test_every_mix_has_the_same_number_of_rows() -> None:
     assert set(study.MIXES) == set(study.PUBLISHED)
     for mix in study.MIXES.values():
         assert sum(mix) == 100
-        for rows in (7, 100, 1000):
+        for rows in (7, 100, 999, 1000, 1001):
             parts = study.counts(mix, rows)
             assert sum(parts) == rows
-            assert all((part == 0) == (share == 0) for part, share in zip(parts, mix) if rows >= 100)
+            assert min(parts) >= 0
+            assert all(part == 0 for part, share in zip(parts, mix) if share == 0)
+            assert all(part > 0 for part, share in zip(parts, mix) if share and rows >= 100)
 
 
 def test_pairs_are_what_they_are_called() -> None:

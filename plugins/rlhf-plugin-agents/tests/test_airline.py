@@ -187,8 +187,13 @@ def test_a_recording_that_was_cut_off_has_no_reward(airline: Path, tmp_path: Pat
         ([{"task_id": "0", "reward": 1, "traj": []}], "there is no task 0"),
         ([{"task_id": 0, "reward": None, "traj": []}], "has not the published form"),
         ([{"task_id": 0, "reward": 1, "traj": [{"content": "x"}]}], "has not the published form"),
+        (
+            [{"task_id": 0, "reward": 1, "traj": [{"role": "assistant", "tool_calls": [
+                {"id": "a", "function": {"name": "get_order_details", "arguments": "{}"}}]}]}],
+            "'get_order_details' is a function of retail, not of airline",
+        ),
     ],
-)
+)  # fmt: skip
 def test_a_recording_of_another_form_is_refused(rows: Any, message: str, airline: Path, tmp_path: Path) -> None:
     path = tmp_path / "odd.json"
     path.write_text(json.dumps(rows))
@@ -292,6 +297,9 @@ def test_an_interrupt_reaches_the_users_service(
     with pytest.raises(KeyboardInterrupt):
         evaluate(Job(suite, suite.agent_config("react"), ScriptedConfig()), ctx, tmp_path / "out")
     assert told.is_set()
+    users = suite._users
+    suite.all_tasks(ctx)  # as for the next agent of a command
+    assert users is suite._users
 
 
 def test_users_that_cannot_be_are_refused(airline: Path, ctx: Any) -> None:

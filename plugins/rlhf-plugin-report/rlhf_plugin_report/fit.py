@@ -86,7 +86,7 @@ def _thinned_completions(run: RunView, share: float) -> RunView:
         return run
     note = (
         f"{len(kept)} of {len(rows)} completions are on this page, evenly over the trace: with all, it would be larger "
-        f"than {MOST_BYTES / 1e6:g} MB. All are in trace.jsonl"
+        f"than {MOST_BYTES / 1e6:g} MB. All are in trace.jsonl and plays.jsonl"
     )
     return replace(run, rollouts=kept, notes=[*run.notes, note])
 

@@ -182,7 +182,8 @@ class TauBench(AgentSuiteConfig):
         from rlhf_plugin_agents.suites.tau_files import domain_in
 
         folder = folder_of(self)
-        self._users = None if self.user is None else ModelUsers(self.user, ctx)
+        if self.user is not None and self._users is None:  # one for every agent of a command
+            self._users = ModelUsers(self.user, ctx)
         return load(folder, self.split, domain_in(folder, self.domain), self._users)
 
     def interrupt(self) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.api import DatasetError
+from rlhf_core.api import DatasetError, UserError
 from rlhf_plugin_agents.suites.tau import arguments_of, reward
-from rlhf_plugin_agents.suites.tau_files import domain_in, open_store, read
+from rlhf_plugin_agents.suites.tau_files import STORES, domain_in, open_store, read
 from rlhf_plugin_agents.suites.tau_store import Store
 from rlhf_plugin_agents.trajectory import AgentTrajectory, CallRecord, ModelTurn
 
@@ -58,6 +58,8 @@ def replayed(path: Path, folder: Path, split: str, domain: str | None = None) ->
     for number, row in enumerate(rows):
         try:
             found.append(_one(row, tasks[row["task_id"]], folder, split, domain))
+        except UserError:
+            raise
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise DatasetError(
                 "a trajectory has not the published form", where=f"{path}, number {number}", why=repr(error)
@@ -80,6 +82,9 @@ def _one(row: Mapping[str, Any], task: Mapping[str, Any], folder: Path, split: s
                                   "recorded": told, "result": record.result})  # fmt: skip
         if not message.get("tool_calls"):
             said.append(str(message.get("content") or ""))
+    for name in (c.name for c in calls if c.name not in store.functions):
+        if other := next((d for d, s in STORES.items() if name in s.functions), ""):
+            raise DatasetError(f"'{name}' is a function of {other}, not of {domain}", fix=f"--set domain={other}")
     value, detail = reward(task, folder, store, said)
     if _cut_off(row):
         value, detail = 0.0, "the conversation did not end, and only one that does is judged"

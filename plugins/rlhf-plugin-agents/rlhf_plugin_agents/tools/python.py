@@ -125,7 +125,8 @@ class PythonExec:
         if mark and took_s > limit_s + START_S:  # what the earlier ones may take is not for this one
             ended = replace(ended, why="time")
         if ended.why == "ended":
-            self._cells, self._cells_s = cells, self._cells_s + min(took_s, limit_s)
+            # Its own time, waiting for a processor left out: what the next call needs to run these cells again.
+            self._cells, self._cells_s = cells, min(ended.own_s, self._cells_s + limit_s)
         return said(ended, limit_s)
 
 
