@@ -172,7 +172,7 @@ def placement_of(ctx: BuildContext) -> Placement:
     if ctx.world_size == 1 or chosen is None:
         return Placement("single") if ctx.world_size == 1 else Placement("ddp", ctx.world_size)
     size = getattr(chosen, "shard_size", None)
-    name = "hsdp" if size else f"{chosen.name}_offload" if getattr(chosen, "offload", False) else chosen.name
+    name = f"{chosen.name}_offload" if getattr(chosen, "offload", False) else "hsdp" if size else chosen.name
     known = name if name in STRATEGIES and name != "single" else "ddp"
     return Placement(cast("Name", known), ctx.world_size, size or ctx.world_size)
 

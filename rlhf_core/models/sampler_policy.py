@@ -21,17 +21,17 @@ class SamplerPolicy:
         self.model = copy.deepcopy(policy, shared)
         """To be sampled from. Trained weights stay marked as such, for autocast keeps casts of no others."""
         self.model.eval()
-        self._trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
-        self.names = list(self._trained)
+        self.names = trained_names(self.model)
         """Of the weights that are trained."""
 
     def load(self, weights: Mapping[str, Any]) -> None:
         """Let the copy be the version of a :func:`snapshot`."""
         import torch
 
+        parameters = dict(self.model.named_parameters())  # those of a model without weights are replaced
         with torch.no_grad():
-            for name, parameter in self._trained.items():
-                parameter.copy_(weights[name])
+            for name in self.names:
+                parameters[name].copy_(weights[name])
 
 
 def trained_names(policy: Any) -> list[str]:

@@ -67,13 +67,13 @@ def remember(module: torch.nn.Module, stored: Mapping[str, Stored]) -> list[str]
     Returns:
         Names of parameters without a place, tied ones not counted.
     """
-    placed: set[int] = set()
+    placed: dict[int, Stored] = {}
     for owner_name, owner in module.named_modules():
         for leaf, parameter in owner.named_parameters(recurse=False):
             name = f"{owner_name}.{leaf}".removeprefix(".")
             if name not in stored:
                 continue
-            placed.add(id(parameter))
+            placed[id(parameter)] = stored[name]
             if parameter.is_meta:
                 owner.__dict__.setdefault(STORED, {})[leaf] = stored[name]
             else:
@@ -83,6 +83,10 @@ def remember(module: torch.nn.Module, stored: Mapping[str, Stored]) -> list[str]
             name = f"{owner_name}.{leaf}".removeprefix(".")
             if name in stored:
                 buffer.copy_(stored[name].read(()))
+    for owner in module.modules():  # a tied parameter that is stored under one of its names has this place in all
+        known: dict[str, Stored] = owner.__dict__.get(STORED, {})
+        for leaf in known:
+            known[leaf] = placed.get(id(owner._parameters[leaf]), known[leaf])
     return [n for n, p in module.named_parameters() if p.is_meta and id(p) not in placed]
 
 

@@ -85,7 +85,8 @@ class AcceleratedStrategy:
         return self.accelerator.prepare_model(module)
 
     def unwrap(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Return the module under DDP."""
+        """Return the module under DDP, and under what compiles it."""
+        module = getattr(module, "_orig_mod", module)
         return module.module if isinstance(module, torch.nn.parallel.DistributedDataParallel) else module
 
     def gathered(self, module: torch.nn.Module) -> contextlib.AbstractContextManager[None]:

@@ -134,7 +134,7 @@ def loading(ranks: AcceleratedStrategy) -> dict[str, float]:
 
 def main(out: str) -> None:
     """All of it."""
-    ranks = AcceleratedStrategy(int(os.environ["WORLD_SIZE"]), "cpu", 60)
+    ranks = AcceleratedStrategy(int(os.environ["WORLD_SIZE"]), "cpu", 200)
     found = {"gradients": gradients(ranks), "forwards": forwards(ranks), "loading": loading(ranks)}
     if ranks.rank == 0:
         Path(out).write_text(json.dumps(found, indent=1))

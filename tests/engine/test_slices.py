@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from rlhf_core.errors import ModelError
 from rlhf_core.models.config import LoraSettings, ModelConfig
 from rlhf_core.models.load import load_policy
+from rlhf_core.models.sampler_policy import SamplerPolicy, snapshot
 from rlhf_core.models.save import load_weights, save_model
 from rlhf_core.models.slices import has_no_weights, read_weights, stored_in, weight_files
 
@@ -73,3 +74,36 @@ def test_a_weight_that_is_nowhere_is_named() -> None:
         layer = torch.nn.Linear(2, 2)
     with pytest.raises(ModelError, match="no file holds the weight 'weight' of a Linear"):
         read_weights(layer, CPU)
+
+
+def test_tied_weights_that_the_model_stores_twice_are_read_from_the_checkpoint(tmp_path: Path) -> None:
+    loaded = load_policy(ModelConfig(path="pocket"))
+    for folder in ("model", "checkpoint"):
+        save_model(loaded.model, loaded.tokenizer, tmp_path / folder)
+        with torch.no_grad():
+            for parameter in loaded.model.parameters():
+                parameter.mul_(0.5)
+    file = tmp_path / "model" / "model.safetensors"
+    stored = load_file(str(file))
+    missing = set(loaded.model.state_dict()) - set(stored)
+    assert missing, "the embedded model's head is its embedding"
+    embedding = loaded.model.get_input_embeddings().weight
+    (tied,) = (k for k in stored if stored[k].shape == embedding.shape)
+    save_file({**stored, **{name: stored[tied].clone() for name in missing}}, str(file), metadata={"format": "pt"})
+    later = load_policy(ModelConfig(path=str(tmp_path / "model")), weights=False).model
+    load_weights(later, tmp_path / "checkpoint")
+    read_weights(later, CPU)
+    assert_equal(load_policy(ModelConfig(path=str(tmp_path / "checkpoint"))).model, later)
+
+
+@pytest.mark.parametrize("lora", [None, LoraSettings(r=2)])
+def test_a_sampler_of_a_model_without_weights_takes_new_versions(lora: LoraSettings | None) -> None:
+    later = load_policy(ModelConfig(path="pocket", lora=lora), weights=False).model
+    sampler = SamplerPolicy(later)
+    for model in (later, sampler.model):
+        read_weights(model, CPU)
+    version = {name: torch.full_like(tensor, 9.0) for name, tensor in snapshot(later, sampler.names).items()}
+    sampler.load(version)
+    assert version
+    held = dict(sampler.model.named_parameters())
+    assert all(torch.equal(held[name], tensor) for name, tensor in version.items())

@@ -127,7 +127,7 @@ class Fsdp:
         norms = [torch.linalg.vector_norm(g, dtype=torch.float64) for g in shards]
         squares = float(torch.stack(norms).square().sum()) if norms else 0.0
         norm = math.sqrt(self.ranks.sum_over_ranks([squares])[0] / self.replicas)
-        if math.isfinite(norm) and norm > max_norm:
+        if shards and math.isfinite(norm) and norm > max_norm:
             torch._foreach_mul_(shards, max_norm / (norm + 1e-6))  # pyright: ignore[reportPrivateImportUsage]
         return norm
 

@@ -88,8 +88,9 @@ def build_online(
     weights = PolicyWeights(inputs.policy, module.critic, inputs.reference if config.kl.sync_every else None)
     if checkpoint is not None:
         weights.load(checkpoint)
-    if sampler is not None:
+    if sampler is not None and has_no_weights(sampler.model):
         read_weights(sampler.model, strategy.device)
+        sampler.model.to(strategy.device)  # adapters and buffers, which have values
     critic_rate, untried = critic.learning_rate if critic else None, has_no_weights(model)
     prepared, optimizer = prepare_to_learn(strategy, module, config.optimizer, module.critic, critic_rate)
     if untried:
