@@ -42,6 +42,7 @@ def check_rollout(config: ComponentConfig, ctx: BuildContext | None = None) -> N
     generate = left_alone(config, engine.generate, "generate()", "requests")
     try:
         requests = make_requests(ctx.policy.tokenizer)
+        publish(engine, ctx.policy.model)
         require(list(generate([], SAMPLING, 0)) == [], config, "no requests, no rollouts", "something else came")
         whole = list(generate(requests, SAMPLING, 7))
         check_answers(config, requests, whole)
@@ -52,6 +53,12 @@ def check_rollout(config: ComponentConfig, ctx: BuildContext | None = None) -> N
     finally:
         for _ in range(2 if callable(getattr(engine, "close", None)) else 0):
             engine.close()
+
+
+def publish(engine: Any, model: Any) -> None:
+    """Give an engine that holds weights of its own the policy's, as the version that is asked for."""
+    if callable(getattr(engine, "update_weights", None)) and isinstance(model, torch.nn.Module):
+        engine.update_weights(7, {n: p.detach() for n, p in model.named_parameters() if p.requires_grad})
 
 
 def make_requests(tokenizer: Any) -> list[RolloutRequest]:

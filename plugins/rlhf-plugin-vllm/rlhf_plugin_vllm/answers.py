@@ -1,0 +1,110 @@
+"""From requests to what vLLM's ``/inference/v1/generate`` takes, and from its answers to rollouts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlhf_core.api import FinishReason, RlhfError, Rollout, RolloutRequest, SamplingParams
+
+PATH = "/inference/v1/generate"
+
+
+def body_of(
+    request: RolloutRequest, sampling: SamplingParams, ends: Sequence[int], model: str | None
+) -> dict[str, Any]:
+    """One completion, token ids in and out.
+
+    Args:
+        request: its prompt, seed and limit.
+        sampling: how it is drawn.
+        ends: token ids that end it.
+        model: name of the adapter; None asks the model itself.
+    """
+    limit = min(sampling.max_tokens, request.max_tokens or sampling.max_tokens)
+    stop = [text for text in sampling.stop if text]
+    params: dict[str, Any] = {
+        "max_tokens": limit,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
+        "seed": request.seed,
+        "logprobs": 0,
+        "stop_token_ids": list(ends),
+        "skip_special_tokens": False,
+        "detokenize": bool(stop),
+    }
+    if stop:
+        params |= {"stop": stop, "include_stop_str_in_output": True}
+    body = {"token_ids": list(request.prompt_ids), "sampling_params": params}
+    return body if model is None else {**body, "model": model}
+
+
+def versions_of(answer: Any) -> set[str]:
+    """What the server calls the weights that sampled an answer's tokens; empty where it does not say."""
+    try:
+        return {str(span["version"]) for span in answer["choices"][0]["weight_versions"] or []}
+    except (KeyError, IndexError, TypeError):
+        return set()
+
+
+def rollout_of(
+    answer: Mapping[str, Any],
+    request: RolloutRequest,
+    version: int,
+    ends: Sequence[int],
+    tokenizer: Any,
+    url: str,
+) -> Rollout:
+    """The rollout that an answer stands for.
+
+    Args:
+        answer: of a server.
+        request: that it answers.
+        version: of the policy that sampled it.
+        ends: token ids that end a completion.
+        tokenizer: decodes.
+        url: the server's, for messages.
+
+    Raises:
+        RlhfError: what came is no completion.
+    """
+    where = f"{request.prompt_id}#{request.group_index}, vLLM at {url}"
+    try:
+        choice = answer["choices"][0]
+        ids = tuple(int(i) for i in choice["token_ids"])
+        rows = choice["logprobs"]["content"]
+        logprobs_T = np.array([row["logprob"] for row in rows], np.float32)
+        named = [int(row["token_id"]) for row in rows]
+        finish = choice["finish_reason"]
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise RlhfError(
+            "a vLLM server answered what is no completion", where=where, why=f"{error!r} in {answer!r:.300}"
+        ) from error
+    if finish not in ("stop", "length") or named != list(ids) or not ids:
+        raise RlhfError(
+            f"a vLLM server ended a completion with '{finish}', {len(ids)} tokens and logprobs of {len(named)}",
+            where=where,
+        )
+    ended = ids[-1] in ends
+    reason = FinishReason.LENGTH if finish == "length" else FinishReason.EOS if ended else FinishReason.STOP
+    if reason is FinishReason.STOP and not isinstance(choice.get("stop_reason"), str):
+        raise RlhfError(
+            f"a vLLM server ended a completion at token {ids[-1]}, which ends none of the policy's ({list(ends)})",
+            where=where,
+            fix="let the generation_config.json of both name the same end tokens",
+        )
+    return Rollout(
+        prompt_id=request.prompt_id,
+        group_index=request.group_index,
+        prompt_ids=request.prompt_ids,
+        completion_ids=ids,
+        logprobs_T=logprobs_T,
+        policy_version=version,
+        finish_reason=reason,
+        text=tokenizer.decode(list(ids), skip_special_tokens=True),
+        seed=request.seed,
+    )

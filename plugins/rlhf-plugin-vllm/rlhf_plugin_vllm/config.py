@@ -1,0 +1,86 @@
+"""The engine's settings; importing this imports neither torch nor an HTTP client."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import Field, field_validator, model_validator
+
+from rlhf_core.api import BuildContext, ComponentConfig, ConfigError
+
+TESTED = ("0.32.0",)
+"""Versions of vLLM that the tests were run with."""
+EXTENSION = "rlhf_plugin_vllm.worker.Extension"
+
+
+class VllmConfig(ComponentConfig):
+    """Samples with vLLM servers, given by address or started by the run, which are sent the weights of each version."""
+
+    name: str = "vllm"
+    component: ClassVar[str] = "rlhf_plugin_vllm.engine:VllmEngine.from_config"
+
+    urls: tuple[str, ...] = ()
+    """Addresses of running servers, such as ``http://127.0.0.1:8000``; each is one replica. Several ranks take them in
+    turn, and each needs one of its own at least. None are given: the run starts ``replicas`` servers."""
+    replicas: int = Field(1, ge=1)
+    """Servers that each rank starts, on ports of this machine that are free then."""
+    python: str | None = None
+    """Interpreter of an environment with vLLM, which starts servers; vLLM is not installed beside the toolkit."""
+    arguments: tuple[str, ...] = ()
+    """Further options of servers that are started, as on vLLM's command line: ``["--tensor-parallel-size=2"]``."""
+    environment: dict[str, str] = Field(default_factory=dict)
+    """Environment variables of servers that are started: ``{"CUDA_VISIBLE_DEVICES": "1"}``."""
+    start_s: float = Field(600.0, gt=0)
+    """Seconds until a started server answers."""
+    request_s: float = Field(600.0, gt=0)
+    """Seconds for one completion; a replica that takes longer is taken out, and its requests go to others."""
+    update_s: float = Field(600.0, gt=0)
+    """Seconds for a replica to take a version of the weights."""
+    retries: int = Field(3, ge=0)
+    """How often in all replicas that were taken out are tried again; servers of the run are started anew."""
+    max_concurrent: int = Field(128, ge=1)
+    """Most completions that one replica is asked for at once."""
+    sync_dir: Path | None = None
+    """Folder in which weights are written for the servers, which read them there; it must be the same folder for both.
+    None takes a temporary one, where all servers are on this machine."""
+    canary_tolerance: float | None = Field(None, gt=0)
+    """After each version of the weights the servers' logprobs of four completions are compared with the trainer's; more
+    than so many nats (the largest difference of a token) stop the run. None takes 0.001 where both compute in float32,
+    else 0.3."""
+    allow_untested: bool = False
+    """Use a version of vLLM that the tests were not run with."""
+
+    @field_validator("urls")
+    @classmethod
+    def _addresses(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+        cleaned = tuple(url.rstrip("/") for url in urls)
+        for url in cleaned:
+            if not url.startswith(("http://", "https://")):
+                raise ConfigError(
+                    f"rollout.urls: '{url}' is no address",
+                    fix="write it with its protocol and port: http://127.0.0.1:8000",
+                )
+        if len(set(cleaned)) < len(cleaned):
+            raise ConfigError("rollout.urls names a server twice", fix="give each server once")
+        return cleaned
+
+    @model_validator(mode="after")
+    def _one_source(self) -> VllmConfig:
+        if self.urls and self.python:
+            raise ConfigError(
+                "rollout.urls and rollout.python are both given",
+                why="servers are either running already or started by the run",
+                fix="leave one of them out",
+            )
+        return self
+
+    def preflight(self, ctx: BuildContext) -> None:
+        """Ask the servers what they are, before a model is loaded.
+
+        Raises:
+            UserError: one does not answer, or cannot be trained with.
+        """
+        from rlhf_plugin_vllm.checks import check_before_loading
+
+        check_before_loading(self, ctx)

@@ -1,0 +1,91 @@
+"""From settings to replicas that are known to serve the run's model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core.api import BuildContext, ModelError
+from rlhf_core.sdk import base_model, save_model
+from rlhf_plugin_vllm.checks import check_folder, check_model, check_server, check_tokenizer, facts_of
+from rlhf_plugin_vllm.client import Client, ServerGone
+from rlhf_plugin_vllm.replica import Replica
+from rlhf_plugin_vllm.server import ServerProcess, free_port, server_command, server_environment
+
+if TYPE_CHECKING:
+    from rlhf_plugin_vllm.config import VllmConfig
+    from rlhf_plugin_vllm.engine import VllmEngine
+    from rlhf_plugin_vllm.weight_files import WeightFiles
+
+
+def connect(config: VllmConfig, ctx: BuildContext, files: WeightFiles, engine: VllmEngine) -> list[Replica]:
+    """This rank's replicas.
+
+    Raises:
+        UserError: one of them cannot be trained with, or does not start.
+    """
+    if config.urls:
+        urls = config.urls[ctx.rank :: ctx.world_size]
+        replicas = [Replica(Client(url, config.max_concurrent + 2), config) for url in urls]
+    else:
+        replicas = _start(config, ctx, files, engine)
+    try:
+        for replica in replicas:
+            _check(replica, config, ctx, files, engine)
+    except BaseException:
+        for replica in replicas:
+            replica.close()
+        raise
+    return replicas
+
+
+def _check(replica: Replica, config: VllmConfig, ctx: BuildContext, files: WeightFiles, engine: VllmEngine) -> None:
+    facts = facts_of(replica.client, config, str(files.folder))
+    check_server(facts, replica.url, files.rank)
+    check_folder(facts, files.token, files.folder, replica.url)
+    check_model(facts, replica.url, base_model(ctx.policy.model).config, engine.context)
+    check_tokenizer(replica.client, ctx.policy.tokenizer)
+    replica.dtype = facts["dtype"]
+
+
+def _start(config: VllmConfig, ctx: BuildContext, files: WeightFiles, engine: VllmEngine) -> list[Replica]:
+    """Start the run's own servers, all at once."""
+    assert config.python is not None
+    folder = files.folder / "model"
+    save_base(ctx.policy, folder)
+    command = server_command(config.python, folder, engine.dtype, engine.context, files.rank, config.arguments)
+    environment = {**server_environment(files.folder), **config.environment}
+    processes = [
+        ServerProcess(command, environment, free_port(), files.folder / f"server-{n}.log", config.start_s)
+        for n in range(config.replicas)
+    ]
+    replicas = [Replica(Client(p.url, config.max_concurrent + 2), config, p) for p in processes]
+    try:
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.wait()
+    except ServerGone as error:
+        _close(replicas)
+        raise ModelError(
+            "a vLLM server could not be started", why=str(error), fix="rollout.arguments are passed to it"
+        ) from error
+    except BaseException:
+        _close(replicas)
+        raise
+    return replicas
+
+
+def save_base(policy: Any, folder: Path) -> None:
+    """The model that servers start with; of one with adapters what the adapters change, without them."""
+    model = base_model(policy.model)
+    state = {
+        name.replace(".base_layer.", "."): tensor for name, tensor in model.state_dict().items() if ".lora_" not in name
+    }
+    save_model(model, policy.tokenizer, folder, state)
+
+
+def _close(replicas: Sequence[Replica]) -> None:
+    for replica in replicas:
+        replica.close()

@@ -1,0 +1,170 @@
+"""The engine: requests to replicas, weights to replicas, and nothing from the policy object but its tokenizer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rlhf_core.api import BuildContext, ModelError, RlhfError, Rollout, RolloutRequest, SamplingParams
+from rlhf_core.sdk import NativeEngine, base_model
+from rlhf_plugin_vllm.answers import body_of, rollout_of
+from rlhf_plugin_vllm.canary import Canary, tolerance_of
+from rlhf_plugin_vllm.checks import check_sampling
+from rlhf_plugin_vllm.fleet import Fleet
+from rlhf_plugin_vllm.replica import Replica, adapter_name
+from rlhf_plugin_vllm.weight_files import Published, WeightFiles
+
+if TYPE_CHECKING:
+    from rlhf_plugin_vllm.config import VllmConfig
+
+
+class VllmEngine:
+    """Samples with vLLM servers that are sent the policy's weights.
+
+    Args:
+        policy: ``LoadedModel``, before a strategy wraps it.
+        files: writes the weights.
+        temperature: of the run's sampling, which the canary takes.
+        tolerance: of the canary; None takes what is rounding for the number types.
+        report: gets what syncs took.
+    """
+
+    def __init__(
+        self,
+        policy: Any,
+        files: WeightFiles,
+        temperature: float = 1.0,
+        tolerance: float | None = None,
+        report: dict[str, Any] | None = None,
+    ) -> None:
+        native = NativeEngine(policy.model, policy.tokenizer, policy.context)
+        if native.modality is not None:
+            raise ModelError(
+                "a policy whose tokens are not text cannot be sampled with vLLM", fix="--set rollout=native"
+            )
+        self.check_request, self.context, self.ends = native.check, native.context, native.ends
+        self.tokenizer, self.files, self.tolerance = policy.tokenizer, files, tolerance
+        self.dtype = str(next(base_model(policy.model).parameters()).dtype).removeprefix("torch.")
+        self.canary = Canary(policy, native.context, temperature)
+        self.fleet: Fleet | None = None
+        self.on_ended: Callable[[int], None] | None = None
+        """Told how many more completions have ended."""
+        self._tensors: Mapping[str, torch.Tensor] = {}
+        self._syncs = 0
+        self._report = {} if report is None else report
+        self._report["vllm"] = {"syncs": 0, "sync_seconds": 0.0, "sync_bytes": 0, "canary_largest": 0.0}
+
+    @classmethod
+    def from_config(cls, config: VllmConfig, ctx: BuildContext) -> VllmEngine:
+        """An engine over the configured servers, which are checked, or started.
+
+        Raises:
+            UserError: one of them cannot be trained with.
+        """
+        from rlhf_plugin_vllm.connect import connect
+
+        sampling = getattr(getattr(ctx.config, "trainer", None), "sampling", None)
+        files = WeightFiles(ctx.policy.model, config.sync_dir)
+        engine = cls(
+            ctx.policy, files, 1.0 if sampling is None else sampling.temperature, config.canary_tolerance, ctx.report
+        )
+        try:
+            replicas = connect(config, ctx, files, engine)
+        except BaseException:
+            files.close()
+            raise
+        engine.fleet = Fleet(replicas, engine.check_replica, config.retries, config.max_concurrent)
+        return engine
+
+    def update_weights(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Send a version of the weights to all servers, and compare their logprobs with the trainer's.
+
+        Raises:
+            ModelError: the first version's logprobs differ: the servers' model is another.
+            RlhfError: a later version's do, or no server took it.
+        """
+        assert self.fleet is not None
+        start = time.monotonic()
+        published = self.files.write(version, tensors)
+        self._tensors = tensors
+        try:
+            self.fleet.publish(published)
+        finally:
+            self._tensors = {}
+        self.files.keep(published)
+        self._syncs += 1
+        row = self._report["vllm"]
+        row["syncs"], row["sync_bytes"] = self._syncs, published.size
+        row["sync_seconds"] = round(row["sync_seconds"] + time.monotonic() - start, 3)
+
+    def check_replica(self, replica: Replica, published: Published) -> None:
+        """The canary.
+
+        Raises:
+            ServerGone: it does not answer.
+            RlhfError: its logprobs are not those of the weights that it was sent.
+        """
+        bodies = [self._body(r, self.canary.sampling, published) for r in self.canary.requests]
+        answers = [replica.ask(body, published) for body in bodies]
+        rollouts = [
+            self._rollout(answer, request, published, replica.url)
+            for answer, request in zip(answers, self.canary.requests)
+        ]
+        gap = self.canary.gap(self._weights_of(published), rollouts)
+        limit = tolerance_of(self.tolerance, self.dtype, replica.dtype)
+        row = self._report["vllm"]
+        row["canary_largest"] = max(row["canary_largest"], gap)
+        if not gap <= limit:
+            kind = ModelError if self._syncs == 0 else RlhfError
+            raise kind(
+                f"vLLM at {replica.url} has other weights than version {published.version}, which it was sent: its "
+                f"logprobs are up to {gap:.2g} nats from the trainer's, at most {limit:g} is rounding",
+                why="the weights did not all arrive, or the server's model is another"
+                if self._syncs
+                else "the server serves other base weights or computes in another number type",
+                fix="serve the run's model, in model.dtype; --set rollout.canary_tolerance=X allows for more",
+            )
+
+    def generate(
+        self, requests: Sequence[RolloutRequest], sampling: SamplingParams, policy_version: int
+    ) -> list[Rollout]:
+        """Sample one completion per request, in order.
+
+        Raises:
+            ConfigError: a prompt does not fit, or the sampling means another thing in vLLM.
+            RlhfError: no server is left, or other weights than ``policy_version`` answered.
+        """
+        check_sampling(sampling, "trainer.sampling")
+        for request in requests:
+            self.check_request(request, sampling)
+        if not requests:
+            return []
+        published = self.files.current
+        if published is None or published.version != policy_version or self.fleet is None:
+            has = "none" if published is None else f"version {published.version}"
+            raise RlhfError(
+                f"the vLLM servers were asked for version {policy_version} of the policy and sent {has}",
+                fix="call update_weights before generate, as WeightSync does",
+            )
+        bodies = [self._body(request, sampling, published) for request in requests]
+        answers = self.fleet.ask_all(bodies, published, self.on_ended)
+        return [self._rollout(answer, request, published, url) for (answer, url), request in zip(answers, requests)]
+
+    def _weights_of(self, published: Published) -> Mapping[str, torch.Tensor]:
+        """Those being sent, or read back for a server that comes back later."""
+        return self._tensors or self.files.read(published)
+
+    def _body(self, request: RolloutRequest, sampling: SamplingParams, published: Published) -> dict[str, Any]:
+        return body_of(request, sampling, self.ends, adapter_name(published) if published.adapter else None)
+
+    def _rollout(self, answer: Any, request: RolloutRequest, published: Published, url: str) -> Rollout:
+        return rollout_of(answer, request, published.version, self.ends, self.tokenizer, url)
+
+    def close(self) -> None:
+        """Let servers by address go, end those of the run, remove the files; idempotent."""
+        if self.fleet is not None:
+            self.fleet.close()
+        self.files.close()

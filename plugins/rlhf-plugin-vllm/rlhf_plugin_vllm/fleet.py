@@ -1,0 +1,168 @@
+"""All replicas of a rank: who answers what, who is taken out, and who comes back."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any
+
+from rlhf_core.api import RlhfError
+from rlhf_plugin_vllm.client import ServerGone
+from rlhf_plugin_vllm.replica import Replica
+from rlhf_plugin_vllm.weight_files import Published
+
+log = logging.getLogger("rlhf.vllm")
+Check = Callable[[Replica, Published], None]
+"""Compares what a replica serves with a version of the weights; raises ``RlhfError`` if it is another."""
+
+
+class Fleet:
+    """Replicas that have the same weights.
+
+    Which of them answers a request is decided by its place in the batch and by who is there, never by who is free. As
+    the seed alone decides a completion, one that goes elsewhere is the same there.
+
+    Args:
+        replicas: at least one.
+        check: the canary.
+        retries: how often in all replicas are brought back.
+        per_replica: most requests at once.
+    """
+
+    def __init__(self, replicas: Sequence[Replica], check: Check, retries: int, per_replica: int) -> None:
+        self.replicas, self.check, self.per_replica = list(replicas), check, per_replica
+        self.retries_left = retries
+        self.counts = {"taken_out": 0, "brought_back": 0}
+
+    @property
+    def live(self) -> list[Replica]:
+        """Those that serve."""
+        return [r for r in self.replicas if not r.out]
+
+    def publish(self, published: Published) -> None:
+        """Give all replicas a version; those that were taken out are tried again.
+
+        Raises:
+            RlhfError: none took it, or one serves other weights than it was given.
+        """
+        self._each(self.live, lambda replica: self._bring(replica, published))
+        self._bring_back(published)
+        if not self.live:
+            raise self._none_left()
+
+    def ask_all(
+        self, bodies: Sequence[Mapping[str, Any]], published: Published, ended: Callable[[int], None] | None = None
+    ) -> list[tuple[Any, str]]:
+        """The answers to requests, in order, each with the address that it came from.
+
+        Args:
+            bodies: of the requests.
+            published: the version that is served; brought to replicas that come back.
+            ended: told how many more have been answered.
+
+        Raises:
+            RlhfError: a request is refused, or no replica is left.
+        """
+        answers: dict[int, tuple[Any, str]] = {}
+        while open_places := [n for n in range(len(bodies)) if n not in answers]:
+            if not self.live:
+                self._bring_back(published)
+            live = self.live
+            if not live:
+                raise self._none_left()
+            self._ask(open_places, bodies, published, live, answers, ended)
+        return [answers[n] for n in range(len(bodies))]
+
+    def _ask(
+        self,
+        places: Sequence[int],
+        bodies: Sequence[Mapping[str, Any]],
+        published: Published,
+        live: Sequence[Replica],
+        answers: dict[int, tuple[Any, str]],
+        ended: Callable[[int], None] | None,
+    ) -> None:
+        """One round: what a replica that falls out owes stays open."""
+        pools = [ThreadPoolExecutor(self.per_replica, thread_name_prefix="vllm") for _ in live]
+        futures: dict[Future[Any], tuple[int, Replica]] = {}
+        whole = False
+        try:
+            for n in places:
+                replica = live[n % len(live)]
+                futures[pools[n % len(live)].submit(replica.ask, bodies[n], published)] = (n, replica)
+            waiting = set(futures)
+            while waiting:
+                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                came = 0
+                for future in done:
+                    n, replica = futures[future]
+                    try:
+                        answers[n] = (future.result(), replica.url)
+                        came += 1
+                    except ServerGone as error:
+                        self._take_out(replica, str(error))
+                if came and ended is not None:
+                    ended(came)
+            whole = True
+        finally:
+            for pool in pools:
+                pool.shutdown(wait=False, cancel_futures=True)
+            if not whole:  # interrupted: nobody waits for the rest
+                for replica in live:
+                    replica.client.reopen()
+
+    def _bring(self, replica: Replica, published: Published) -> None:
+        """Weights, then the canary; a replica that fails to take them is taken out."""
+        try:
+            replica.take(published)
+            self.check(replica, published)
+        except ServerGone as error:
+            self._take_out(replica, str(error))
+
+    def _bring_back(self, published: Published) -> None:
+        """Try the replicas that are out, as long as there are retries."""
+        for replica in [r for r in self.replicas if r.out]:
+            if self.retries_left <= 0:
+                return
+            self.retries_left -= 1
+            try:
+                replica.start_again()
+            except ServerGone as error:
+                self._take_out(replica, str(error))
+                continue
+            self._bring(replica, published)
+            if not replica.out:
+                self.counts["brought_back"] += 1
+                log.warning("vLLM at %s is back, with version %d", replica.url, published.version)
+
+    def _take_out(self, replica: Replica, reason: str) -> None:
+        if not replica.out:
+            self.counts["taken_out"] += 1
+            left = len(self.live) - 1
+            log.warning("vLLM at %s is taken out (%d left): %s", replica.url, left, reason)
+        replica.take_out(reason)
+
+    def _none_left(self) -> RlhfError:
+        rows = "\n".join(f"{r.url}: {r.out}" for r in self.replicas)
+        return RlhfError(
+            "no vLLM server is left",
+            why=rows,
+            fix="start the servers again, and go on from the last checkpoint with rlhf train --resume; "
+            f"--set rollout.retries=N tries more often (now {self.retries_left} are left)",
+        )
+
+    def _each(self, replicas: Sequence[Replica], work: Callable[[Replica], None]) -> None:
+        """The same for several replicas at a time; the first error is raised when all have ended."""
+        if len(replicas) == 1:
+            work(replicas[0])
+            return
+        with ThreadPoolExecutor(max(1, len(replicas)), thread_name_prefix="vllm-update") as pool:
+            futures = [pool.submit(work, replica) for replica in replicas]
+        for future in futures:
+            future.result()
+
+    def close(self) -> None:
+        """Let all go."""
+        for replica in self.replicas:
+            replica.close()

@@ -1,0 +1,147 @@
+"""Starts a vLLM server of the run's own, and ends it with the run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rlhf_core.api import ConfigError
+from rlhf_plugin_vllm import supervise, worker
+from rlhf_plugin_vllm.client import Client, Refused, ServerGone
+from rlhf_plugin_vllm.config import EXTENSION
+
+TAIL = 15
+"""Lines of a server's output that an error shows."""
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""What vLLM takes for ``--max-lora-rank``."""
+
+
+class ServerProcess:
+    """A server and its output; restarted on the same port.
+
+    Args:
+        command: what runs, without the port.
+        environment: variables besides this process's own.
+        port: of 127.0.0.1.
+        log: file of its output.
+        start_s: seconds until it answers.
+    """
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], port: int, log: Path, start_s: float
+    ) -> None:
+        self.command, self.environment = [*command, "--port", str(port)], dict(environment)
+        self.url, self.log, self.start_s = f"http://127.0.0.1:{port}", log, start_s
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it; :meth:`wait` waits until it answers."""
+        with self.log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, supervise.__file__, str(os.getpid()), *self.command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **self.environment},
+                start_new_session=True,
+            )
+
+    def wait(self) -> None:
+        """Wait until it answers.
+
+        Raises:
+            ServerGone: it ended, or is late; with the end of its output.
+        """
+        assert self._process is not None
+        ends, client = time.monotonic() + self.start_s, Client(self.url)
+        try:
+            while time.monotonic() < ends:
+                if self._process.poll() is not None:
+                    raise ServerGone(f"it ended while it started:\n{self.tail()}")
+                with contextlib.suppress(ServerGone, Refused):
+                    client.get("/health", seconds=5.0)
+                    return
+                time.sleep(0.5)
+        finally:
+            client.close()
+        self.stop()
+        raise ServerGone(f"it did not answer within {self.start_s:g} s:\n{self.tail()}")
+
+    def restart(self) -> None:
+        """End what is left of it, and start it anew.
+
+        Raises:
+            ServerGone: it does not start.
+        """
+        self.stop()
+        self.start()
+        self.wait()
+
+    def stop(self) -> None:
+        """End it and everything that it started; idempotent."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(3 * supervise.GRACE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+    def tail(self) -> str:
+        """The end of its output."""
+        text = self.log.read_text(errors="replace") if self.log.is_file() else ""
+        return "\n".join(text.splitlines()[-TAIL:])
+
+
+def server_command(python: str, folder: Path, dtype: str, context: int, rank: int, more: Sequence[str]) -> list[str]:
+    """What starts a server that can be trained with.
+
+    Args:
+        python: of an environment with vLLM.
+        folder: of the model it starts with.
+        dtype: what it computes in.
+        context: prompt and completion tokens that fit.
+        rank: of adapters; 0 for none.
+        more: further options.
+    """
+    command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--host", "127.0.0.1"]
+    command += ["--dtype", dtype, "--max-model-len", str(context), "--logprobs-mode", "processed_logprobs"]
+    command += ["--worker-extension-cls", EXTENSION]
+    if rank:
+        fitting = next((r for r in RANKS if r >= rank), None)
+        if fitting is None:
+            raise ConfigError(f"model.lora.r {rank} is more than vLLM takes ({RANKS[-1]})", fix="lower model.lora.r")
+        command += ["--enable-lora", "--max-lora-rank", str(fitting)]
+    return [*command, *more]
+
+
+def server_environment(folder: Path) -> dict[str, str]:
+    """Variables of a server, among them the way to the extension alone: the toolkit's other packages stay away."""
+    place = folder / "extension" / "rlhf_plugin_vllm"
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "__init__.py").write_text("")
+    shutil.copy(worker.__file__, place / "worker.py")
+    paths = [str(place.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {
+        "PYTHONPATH": os.pathsep.join(paths),
+        "VLLM_SERVER_DEV_MODE": "1",
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+    }
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens at now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,111 @@
+"""What runs inside vLLM (``--worker-extension-cls rlhf_plugin_vllm.worker.Extension``); needs nothing but vLLM.
+
+vLLM mixes the class into its worker, so ``self`` is the worker. Every name begins with ``rlhf_``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+PROTOCOL = 1
+"""Of the calls below; the trainer refuses another."""
+SHAPE = (
+    "model_type",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "vocab_size",
+    "tie_word_embeddings",
+)
+"""What two models must share for the weights of one to be the other's, as their configurations call it."""
+
+
+class Extension:
+    """Reads weights from files, and makes sure that all of them arrive where logits come from."""
+
+    rlhf_failed = ""
+    """The file of a load that failed half-way: a mixture of versions is in place."""
+
+    def rlhf_hello(self: Any, folder: str) -> dict[str, Any]:
+        """What the trainer wants to know before it trains.
+
+        Args:
+            folder: where weights will lie; ``token`` in it shows that it is the trainer's.
+        """
+        file, model, lora = Path(folder) / "token", self.model_config, self.lora_config
+        settings = model.hf_config.get_text_config()
+        return {
+            "protocol": PROTOCOL,
+            "token": file.read_text() if folder and file.is_file() else "",
+            "failed": self.rlhf_failed,
+            "model": str(model.model),
+            "shape": {name: getattr(settings, name, None) for name in SHAPE},
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "context": int(model.max_model_len),
+            "logprobs_mode": str(getattr(model.logprobs_mode, "value", model.logprobs_mode)),
+            "lora_rank": 0 if lora is None else int(lora.max_lora_rank),
+        }
+
+    def rlhf_load(self: Any, file: str, digest: str) -> dict[str, Any]:
+        """Take all weights from a safetensors file, under the names of the model's own checkpoint.
+
+        The file is checked whole before a weight is changed. What fails after that leaves a mixture of versions.
+
+        Args:
+            file: readable here.
+            digest: SHA-256 of its bytes, in hex.
+        """
+        from safetensors.torch import load
+
+        data = Path(file).read_bytes()
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise RuntimeError(f"{file} is not the file that the trainer wrote")
+        state = load(data)
+        model = self.model_runner.get_model()
+        parameters = {name for name, _ in model.named_parameters()}
+        self.rlhf_failed = file
+        missing = sorted(parameters - _reload(self, model, state))
+        if missing:
+            raise RuntimeError(f"the file lacks the weights of {missing[:5]} ({len(missing)} in all)")
+        repacked = _repack_heads(model)
+        self.rlhf_failed = ""
+        return {"bytes": len(data), "tensors": len(state), "heads": repacked}
+
+
+def _reload(worker: Any, model: Any, state: dict[str, Any]) -> set[str]:
+    """vLLM's own reload; returns the names of the parameters that it wrote, which vLLM itself only logs."""
+    written: set[str] = set()
+    load_weights = model.load_weights
+
+    def noting(weights: Any) -> Any:
+        names = load_weights(weights)
+        written.update(names or ())
+        return names
+
+    model.load_weights = noting
+    try:
+        worker.reload_weights(weights_iterator=iter(state.items()))
+    finally:
+        del model.load_weights
+    return written
+
+
+def _repack_heads(model: Any) -> int:
+    """Let output heads compute with the weights that they have now.
+
+    vLLM's reload processes a layer only if the checkpoint has weights for it. A head that shares the embedding's has
+    none, and where weights are packed into another layout for the processor it keeps the ones packed before (vLLM
+    0.32.0 on CPUs: 200 OK, equal checksums, and logprobs that are 0.3 nats wrong).
+    """
+    from vllm.model_executor.layers.vocab_parallel_embedding import (  # pyright: ignore[reportMissingImports]
+        ParallelLMHead,
+    )
+
+    heads = [module for module in model.modules() if isinstance(module, ParallelLMHead)]
+    for head in heads:
+        head.quant_method.process_weights_after_loading(head)
+    return len(heads)

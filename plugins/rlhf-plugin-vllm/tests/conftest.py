@@ -1,0 +1,65 @@
+"""Engines over stand-in servers."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_core.api import BuildContext
+from rlhf_core.testing import policy_context
+from rlhf_plugin_vllm.config import VllmConfig
+from rlhf_plugin_vllm.engine import VllmEngine
+
+_spec = importlib.util.spec_from_file_location("stand_in", Path(__file__).with_name("stand_in.py"))
+assert _spec is not None
+assert _spec.loader is not None
+_module = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_module)
+StandIn: Any = _module.StandIn
+
+
+@pytest.fixture
+def ctx() -> BuildContext:
+    return policy_context()
+
+
+@pytest.fixture
+def serve(ctx: BuildContext) -> Iterator[Callable[..., Any]]:
+    """Starts stand-in servers."""
+    started: list[Any] = []
+
+    def start(policy: Any = None, **options: Any) -> Any:
+        started.append(StandIn(policy or ctx.policy, **options))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.close()
+
+
+@pytest.fixture
+def engine_of(ctx: BuildContext) -> Iterator[Callable[..., VllmEngine]]:
+    """An engine over servers, with the policy's weights as version 0."""
+    built: list[VllmEngine] = []
+
+    def build(*servers: Any, context: BuildContext | None = None, sync: bool = True, **settings: Any) -> VllmEngine:
+        chosen = context or ctx
+        config = VllmConfig(urls=tuple(s.url for s in servers), **settings)
+        engine = VllmEngine.from_config(config, chosen)
+        built.append(engine)
+        if sync:
+            engine.update_weights(0, weights_of(chosen.policy.model))
+        return engine
+
+    yield build
+    for engine in built:
+        engine.close()
+
+
+def weights_of(model: Any) -> dict[str, Any]:
+    """As the core hands them over."""
+    return {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}

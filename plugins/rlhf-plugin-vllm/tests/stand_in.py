@@ -1,0 +1,167 @@
+"""A server that speaks the calls that the engine makes of vLLM, with the native engine behind them, and has faults."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load
+
+from rlhf_core.api import FinishReason, RolloutRequest, SamplingParams
+from rlhf_core.sdk import NativeEngine, base_model
+from rlhf_plugin_vllm.worker import PROTOCOL, SHAPE
+
+
+class StandIn:
+    """One server over a copy of a policy.
+
+    Args:
+        policy: ``LoadedModel``.
+        port: 0 takes a free one.
+        facts: what it says of itself instead.
+    """
+
+    def __init__(self, policy: Any, port: int = 0, version: str = "0.32.0", **facts: Any) -> None:
+        self.model = copy.deepcopy(policy.model)
+        self.tokenizer, self.version = policy.tokenizer, version
+        self.engine = NativeEngine(self.model, policy.tokenizer, policy.context)
+        settings = base_model(self.model).config.get_text_config()
+        self.facts = {
+            "protocol": PROTOCOL,
+            "failed": "",
+            "model": "stand-in",
+            "shape": {name: getattr(settings, name, None) for name in SHAPE},
+            "dtype": "float32",
+            "context": policy.context,
+            "logprobs_mode": "processed_logprobs",
+            "lora_rank": 0,
+            **facts,
+        }
+        self.weights, self.paused, self.adapter = "default", False, None
+        self.calls: list[str] = []
+        self.fault: Callable[[str, Any], Any] | None = None
+        """Called with path and body; what it returns that is not None is the answer, an int a status."""
+        self.shift = 0.0
+        """Added to every logprob."""
+        self._lock = threading.Lock()
+        stand_in = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                self._do(None)
+
+            def do_POST(self) -> None:
+                length = int(self.headers.get("content-length", 0))
+                self._do(json.loads(self.rfile.read(length) or b"null"))
+
+            def _do(self, body: Any) -> None:
+                path = self.path.split("?")[0]
+                try:
+                    answer = stand_in.answer(path, body)
+                except Exception as error:
+                    answer = (500, {"error": repr(error)})
+                status, value = answer if isinstance(answer, tuple) else (200, answer)
+                data = json.dumps(value).encode()
+                try:
+                    self.send_response(status)
+                    self.send_header("content-type", "application/json")
+                    self.send_header("content-length", str(len(data)))
+                    self.end_headers()
+                    self.wfile.write(data)
+                except OSError:
+                    pass  # the client is gone
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def answer(self, path: str, body: Any) -> Any:
+        self.calls.append(path if path != "/collective_rpc" else body["method"])
+        if self.fault is not None and (value := self.fault(path, body)) is not None:
+            return (value, {"error": "a fault of the test"}) if isinstance(value, int) else value
+        if path == "/version":
+            return {"version": self.version}
+        if path == "/collective_rpc":
+            return {"results": [getattr(self, body["method"])(*body["args"])]}
+        if path == "/tokenize":
+            return {"tokens": self.tokenizer.encode(body["prompt"], add_special_tokens=False)}
+        if path == "/update_weight_version":
+            self.weights = body["new_version"]
+        if path == "/pause":
+            self.paused = True
+        if path == "/resume":
+            self.paused = False
+        if path == "/v1/load_lora_adapter":
+            folder = Path(body["lora_path"])
+            assert json.loads((folder / "adapter_config.json").read_text())["r"] <= self.facts["lora_rank"]
+            state = load((folder / "adapter_model.safetensors").read_bytes())
+            self._put({n.replace(".weight", ".default.weight"): t for n, t in state.items()})
+            self.adapter = body["lora_name"]
+        if path == "/inference/v1/generate":
+            return self._generate(body)
+        return {}
+
+    def rlhf_hello(self, folder: str) -> Any:
+        file = Path(folder) / "token"
+        return {**self.facts, "token": file.read_text() if folder and file.is_file() else ""}
+
+    def rlhf_load(self, file: str, digest: str) -> Any:
+        data = Path(file).read_bytes()
+        assert hashlib.sha256(data).hexdigest() == digest
+        self._put(load(data))
+        return {"bytes": len(data)}
+
+    def _put(self, state: dict[str, torch.Tensor]) -> None:
+        with self._lock:
+            result = self.model.load_state_dict(state, strict=False)
+        assert not result.unexpected_keys, result
+
+    def _generate(self, body: Any) -> Any:
+        while self.paused:
+            time.sleep(0.01)
+        if body.get("model", self.adapter) != self.adapter:
+            return 404, {"error": f"{body['model']} is not {self.adapter}"}
+        params = body["sampling_params"]
+        assert params["logprobs"] == 0
+        assert set(params["stop_token_ids"]) == set(self.engine.ends)
+        sampling = SamplingParams(
+            max_tokens=params["max_tokens"],
+            temperature=params["temperature"],
+            top_p=params["top_p"],
+            top_k=params["top_k"],
+            min_p=params["min_p"],
+            stop=tuple(params.get("stop", ())),
+        )
+        request = RolloutRequest("stand-in", tuple(body["token_ids"]), 0, params["seed"])
+        with self._lock:
+            rollout = self.engine.generate([request], sampling, 0)[0]
+        rows = [
+            {"token_id": i, "logprob": float(p) + self.shift}
+            for i, p in zip(rollout.completion_ids, rollout.logprobs_T)
+        ]
+        choice = {
+            "token_ids": list(rollout.completion_ids),
+            "logprobs": {"content": rows},
+            "finish_reason": "length" if rollout.finish_reason is FinishReason.LENGTH else "stop",
+            "stop_reason": "" if rollout.finish_reason is FinishReason.STOP else None,
+            "weight_versions": [{"version": self.weights, "start": 0, "end": len(rows)}],
+        }
+        return {"choices": [choice], "model": body.get("model", "stand-in")}

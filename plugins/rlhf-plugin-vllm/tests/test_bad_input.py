@@ -1,0 +1,128 @@
+"""Servers and settings that a run could not be right with: exit code 2, before training."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rlhf_core.api import BuildContext, ConfigError, ModelConfig, SamplingSettings, UserError
+from rlhf_plugin_vllm.config import VllmConfig
+from rlhf_plugin_vllm.server import free_port
+
+
+def plan(world_size: int = 1, lora: dict[str, Any] | None = None, **sampling: Any) -> Any:
+    trainer = SimpleNamespace(sampling=SamplingSettings(**sampling))
+    config = SimpleNamespace(trainer=trainer, model=ModelConfig.model_validate({"lora": lora}))
+    return SimpleNamespace(config=config, world_size=world_size, rank=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "settings", "words"),
+    [
+        ({"version": "0.9.1"}, {}, "vLLM 0.9.1 is not one that this engine was tested with"),
+        ({"logprobs_mode": "raw_logprobs"}, {}, "--logprobs-mode processed_logprobs"),
+        ({"protocol": 0}, {}, "another version of the extension"),
+        ({}, {"lora": {"r": 8}}, "takes no adapters"),
+        ({"lora_rank": 4}, {"lora": {"r": 8}}, "adapters up to rank 4"),
+        ({}, {"world_size": 2}, "1 vLLM servers for 2 ranks"),
+        ({}, {"min_tokens": 3}, "min_tokens"),
+    ],
+)
+def test_a_server_is_refused_before_a_model_is_loaded(
+    serve: Callable[..., Any], options: Any, settings: Any, words: str
+) -> None:
+    with pytest.raises(UserError, match=words) as caught:
+        VllmConfig(urls=(serve(**options).url,)).preflight(plan(**settings))
+    assert caught.value.exit_code == 2
+
+
+def test_an_untested_version_may_be_allowed(serve: Callable[..., Any]) -> None:
+    VllmConfig(urls=(serve(version="0.9.1").url,), allow_untested=True).preflight(plan())
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [(404, "takes no weights"), (500, "without the extension")],
+)
+def test_a_server_without_the_extension_is_told_how_to_start(
+    serve: Callable[..., Any], status: int, words: str
+) -> None:
+    server = serve()
+    server.fault = lambda path, body: status if path == "/collective_rpc" else None
+    with pytest.raises(ConfigError, match=words) as caught:
+        VllmConfig(urls=(server.url,)).preflight(plan())
+    assert "VLLM_SERVER_DEV_MODE=1" in caught.value.fix
+
+
+def test_a_dead_address_and_what_is_no_vllm_are_named(serve: Callable[..., Any]) -> None:
+    dead = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(ConfigError, match=f"no vLLM answers at {dead}"):
+        VllmConfig(urls=(dead,)).preflight(plan())
+    server = serve()
+    server.fault = lambda path, body: {"hello": "world"}
+    with pytest.raises(ConfigError, match="is no vLLM"):
+        VllmConfig(urls=(server.url,)).preflight(plan())
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, "no vLLM server is named"),
+        ({"python": "/no/such/python"}, "cannot be run"),
+        ({"python": sys.executable}, "has no vLLM"),
+        ({"urls": ("http://10.0.0.9:8000",)}, "rollout.sync_dir"),
+    ],
+)
+def test_settings_without_servers_are_refused(settings: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        VllmConfig(**settings).preflight(plan())
+
+
+def test_addresses_are_checked_when_they_are_read() -> None:
+    for urls, words in ((("127.0.0.1:8000",), "no address"), (("http://a:1/", "http://a:1"), "twice")):
+        with pytest.raises(ValueError, match=words):
+            VllmConfig(urls=urls)
+    with pytest.raises(ValueError, match="both given"):
+        VllmConfig(urls=("http://a:1",), python="python")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"context": 100}, "takes 100 tokens, and the policy 256"),
+        ({"shape": {"hidden_size": 4096}}, "hidden_size 4096 instead of 160"),
+    ],
+)
+def test_a_server_of_another_model_is_refused(
+    serve: Callable[..., Any], engine_of: Callable[..., Any], options: Any, words: str
+) -> None:
+    with pytest.raises(UserError, match=words) as caught:
+        engine_of(serve(**options))
+    assert caught.value.exit_code == 2
+
+
+def test_another_tokenizer_or_another_folder_is_refused(
+    ctx: BuildContext, serve: Callable[..., Any], engine_of: Callable[..., Any]
+) -> None:
+    server = serve()
+    server.fault = lambda path, body: {"tokens": [1, 2, 3]} if path == "/tokenize" else None
+    with pytest.raises(UserError, match="another tokenizer"):
+        engine_of(server)
+    blind = serve()
+    hello = blind.rlhf_hello
+    blind.rlhf_hello = lambda folder: hello("")
+    with pytest.raises(UserError, match="does not see"):
+        engine_of(blind)
+
+
+def test_a_policy_that_is_not_text_is_refused(
+    ctx: BuildContext, serve: Callable[..., Any], engine_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlhf_core.rollout.native.modality_of", lambda _: object())
+    with pytest.raises(UserError, match="not text"):
+        engine_of(serve(), context=replace(ctx))

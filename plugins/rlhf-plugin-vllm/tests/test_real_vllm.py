@@ -1,0 +1,153 @@
+"""The real vLLM, started by the engine from the environment of RLHF_VLLM_PYTHON."""
+
+from __future__ import annotations
+
+import copy
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rlhf_core.api import BuildContext, RlhfError, RolloutRequest, SamplingParams
+from rlhf_core.sdk import NativeEngine
+from rlhf_core.testing import policy_context
+from rlhf_plugin_vllm.config import VllmConfig
+from rlhf_plugin_vllm.connect import save_base
+from rlhf_plugin_vllm.engine import VllmEngine
+
+PYTHON = os.environ.get("RLHF_VLLM_PYTHON", "")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(not PYTHON, reason="RLHF_VLLM_PYTHON names no interpreter of an environment with vLLM"),
+]
+SAMPLING = SamplingParams(max_tokens=24, temperature=0.7)
+SERVER: dict[str, Any] = {
+    "python": PYTHON,
+    "arguments": ["--enforce-eager", "--max-num-seqs=32"],
+    "environment": {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"},
+}
+
+
+def requests_of(ctx: BuildContext, prompts: int = 6, seeds: int = 4) -> list[RolloutRequest]:
+    encode = ctx.policy.tokenizer.encode
+    texts = [f"What is {n} + {2 * n}?" + " Say why." * (n % 3) for n in range(prompts)]
+    return [
+        RolloutRequest(f"p{n}", tuple(encode(t)), s, 100 * n + s) for n, t in enumerate(texts) for s in range(seeds)
+    ]
+
+
+@pytest.fixture(scope="module")
+def ctx() -> BuildContext:
+    return policy_context()
+
+
+@pytest.fixture(scope="module")
+def engine(ctx: BuildContext) -> Iterator[VllmEngine]:
+    built = VllmEngine.from_config(VllmConfig(**SERVER), ctx)
+    yield built
+    built.close()
+
+
+def moved(ctx: BuildContext, seed: int) -> Any:
+    """The policy with every weight moved by about 3 %, the embedding included."""
+    model, draw = copy.deepcopy(ctx.policy.model), torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1 + 0.03 * torch.randn(parameter.shape, generator=draw))
+    return model
+
+
+def trainer_gap(model: Any, rollouts: Any, temperature: float) -> float:
+    """Largest difference of a logprob from the forward of transformers."""
+    gaps = []
+    for r in rollouts:
+        ids = torch.tensor([[*r.prompt_ids, *r.completion_ids]])
+        with torch.inference_mode():
+            logits_TV = model(ids).logits[0, len(r.prompt_ids) - 1 : -1] / temperature
+        own_T = torch.log_softmax(logits_TV, -1).gather(-1, ids[0, len(r.prompt_ids) :, None])[:, 0]
+        gaps.append(float((own_T - torch.tensor(r.logprobs_T)).abs().max()))
+    return max(gaps)
+
+
+def test_logprobs_are_the_trainers_and_a_seed_is_the_same_alone_and_in_company(
+    ctx: BuildContext, engine: VllmEngine
+) -> None:
+    engine.update_weights(0, dict(ctx.policy.model.named_parameters()))
+    requests = requests_of(ctx)
+    whole = engine.generate(requests, SAMPLING, 0)
+    assert trainer_gap(ctx.policy.model, whole, 0.7) < 1e-4
+    for n in range(0, len(requests), 5):
+        alone = engine.generate([requests[n]], SAMPLING, 0)[0]
+        assert alone.completion_ids == whole[n].completion_ids
+    assert [r.completion_ids for r in engine.generate(requests, SAMPLING, 0)] == [r.completion_ids for r in whole]
+    greedy = SamplingParams(max_tokens=24, temperature=0.0)
+    native = NativeEngine(ctx.policy.model, ctx.policy.tokenizer, ctx.policy.context)
+    for got, want in zip(engine.generate(requests[::4], greedy, 0), native.generate(requests[::4], greedy, 0)):
+        assert (got.completion_ids, got.finish_reason, got.text) == (want.completion_ids, want.finish_reason, want.text)
+
+
+def test_every_version_arrives_whole(ctx: BuildContext, engine: VllmEngine) -> None:
+    for version in (1, 2):
+        model = moved(ctx, version)
+        engine.update_weights(version, dict(model.named_parameters()))
+        rollouts = engine.generate(requests_of(ctx, 3, 2), SAMPLING, version)
+        assert {r.policy_version for r in rollouts} == {version}
+        assert trainer_gap(model, rollouts, 0.7) < 1e-4
+    assert engine._report["vllm"]["canary_largest"] < 1e-4
+
+
+def test_vllms_own_reload_keeps_a_tied_head_and_the_canary_sees_it(
+    ctx: BuildContext, engine: VllmEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = moved(ctx, 7)
+    weights = dict(model.named_parameters())
+    save_base(type(ctx.policy)(model, ctx.policy.tokenizer, "x", ctx.policy.context), tmp_path)
+
+    def plain_reload(method: str, *_: str, seconds: float) -> list[Any]:
+        body = {"method": "reload_weights", "kwargs": {"weights_path": str(tmp_path)}}
+        return engine.fleet.replicas[0].client.post("/collective_rpc", body, seconds) or []  # type: ignore[union-attr]
+
+    assert engine.fleet is not None
+    monkeypatch.setattr(engine.fleet.replicas[0].client, "rpc", plain_reload)
+    with pytest.raises(RlhfError, match="has other weights than version 9"):
+        engine.update_weights(9, weights)
+    monkeypatch.undo()
+    engine.update_weights(10, weights)
+
+
+def test_a_killed_server_is_started_again_and_serves_the_same(ctx: BuildContext, engine: VllmEngine) -> None:
+    engine.update_weights(11, dict(moved(ctx, 3).named_parameters()))
+    requests = requests_of(ctx, 2, 2)
+    undisturbed = [r.completion_ids for r in engine.generate(requests, SAMPLING, 11)]
+    assert engine.fleet is not None
+    process: Any = engine.fleet.replicas[0].process
+    os.kill(process._process.pid, signal.SIGTERM)
+    process._process.wait(60)
+    assert [r.completion_ids for r in engine.generate(requests, SAMPLING, 11)] == undisturbed
+    assert engine.fleet.counts["brought_back"] == 1
+
+
+@pytest.mark.parametrize("lora", [[], ["--set", "model.lora.r=4"]], ids=["full", "lora"])
+def test_grpo_trains_with_it_and_leaves_nothing_running(tmp_path: Path, lora: list[str]) -> None:
+    words = ["--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", *lora]
+    settings = ["rollout.name=vllm", "trainer.steps=2", "trainer.eval_samples=2", "trainer.group_size=4", "threads=1"]
+    settings += ["trainer.rollout_batch_size=8", "trainer.sampling.temperature=0.7", f"rollout.python={PYTHON}"]
+    settings += [f"rollout.arguments={SERVER['arguments']}".replace("'", '"')]
+    settings += [f"rollout.environment.{name}='{value}'" for name, value in SERVER["environment"].items()]
+    words += [word for setting in settings for word in ("--set", setting)]
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "rlhf_core.cli.main", "train", *words, "--run-dir", str(run)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=800)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "summary.json" in {p.name for p in run.iterdir()}
+    time.sleep(1)
+    left = subprocess.run(["pgrep", "-f", "rlhf-vllm-"], capture_output=True, text=True).stdout.split()
+    assert not left

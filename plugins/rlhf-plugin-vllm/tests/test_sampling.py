@@ -1,0 +1,101 @@
+"""Completions by way of servers are those that the native engine samples, seed by seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlhf_core.api import BuildContext, ConfigError, RlhfError, RolloutRequest, SamplingParams
+from rlhf_core.sdk import NativeEngine
+from rlhf_core.testing import check_rollout
+from rlhf_plugin_vllm.config import VllmConfig
+
+SAMPLING = SamplingParams(max_tokens=10, temperature=0.7, top_k=50)
+
+
+def requests_of(ctx: BuildContext, count: int = 6) -> list[RolloutRequest]:
+    encode = ctx.policy.tokenizer.encode
+    return [RolloutRequest(f"p{n}", tuple(encode(f"What is {n} + {n}?")), n, 70 + n) for n in range(count)]
+
+
+def test_the_engine_conforms(serve: Callable[..., Any]) -> None:
+    check_rollout(VllmConfig(urls=(serve().url, serve().url)))
+
+
+def test_completions_are_the_native_engines_in_order(
+    ctx: BuildContext, serve: Callable[..., Any], engine_of: Callable[..., Any]
+) -> None:
+    servers, ended = [serve(), serve()], []
+    engine = engine_of(*servers)
+    engine.on_ended = ended.append
+    requests = [*requests_of(ctx), replace(requests_of(ctx, 1)[0], max_tokens=2)]
+    sampling = replace(SAMPLING, stop=(" is",))
+    rollouts = engine.generate(requests, sampling, 0)
+    native = NativeEngine(ctx.policy.model, ctx.policy.tokenizer, ctx.policy.context)
+    for got, want in zip(rollouts, native.generate(requests, sampling, 0), strict=True):
+        assert (got.completion_ids, got.finish_reason, got.text, got.seed, got.prompt_id) == (
+            want.completion_ids,
+            want.finish_reason,
+            want.text,
+            want.seed,
+            want.prompt_id,
+        )
+        np.testing.assert_allclose(got.logprobs_T, want.logprobs_T, atol=1e-5)
+    assert sum(ended) == len(requests)
+    shares = [sum(path.endswith("generate") for path in s.calls) - 4 for s in servers]
+    assert shares == [4, 3], "the place in the batch decides who answers"
+
+
+def test_sampling_that_means_something_else_there_is_refused(
+    ctx: BuildContext, serve: Callable[..., Any], engine_of: Callable[..., Any]
+) -> None:
+    engine = engine_of(serve())
+    for params in (
+        SamplingParams(min_tokens=2),
+        SamplingParams(min_p=0.1, top_p=0.9),
+        SamplingParams(temperature=0.001),
+    ):
+        with pytest.raises(ConfigError, match="cannot be used with vLLM"):
+            engine.generate(requests_of(ctx), params, 0)
+    with pytest.raises(ConfigError, match="max_tokens"):
+        engine.generate(requests_of(ctx), SamplingParams(max_tokens=4000), 0)
+
+
+def test_a_completion_of_other_weights_is_refused(
+    ctx: BuildContext, serve: Callable[..., Any], engine_of: Callable[..., Any]
+) -> None:
+    server = serve()
+    engine = engine_of(server, retries=0)
+    server.weights = "somebody:3"
+    with pytest.raises(RlhfError, match="sampled from 'somebody:3' instead of version 0"):
+        engine.generate(requests_of(ctx), SAMPLING, 0)
+    with pytest.raises(RlhfError, match="asked for version 1 of the policy and sent version 0"):
+        engine.generate(requests_of(ctx), SAMPLING, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"token_ids": []}, "0 tokens"),
+        ({"finish_reason": "abort"}, "abort"),
+        ({"logprobs": None}, "no completion"),
+        (
+            {"finish_reason": "stop", "token_ids": [9], "logprobs": {"content": [{"token_id": 9, "logprob": -1.0}]}},
+            "ends",
+        ),
+    ],
+)
+def test_answers_that_are_no_completion_are_refused(
+    ctx: BuildContext, serve: Callable[..., Any], engine_of: Callable[..., Any], change: Any, words: str
+) -> None:
+    server = serve()
+    engine = engine_of(server)
+    whole = server.answer("/inference/v1/generate", engine._body(requests_of(ctx)[0], SAMPLING, engine.files.current))
+    whole["choices"][0] |= {"stop_reason": None, **change}
+    server.fault = lambda path, body: whole if path.endswith("generate") else None
+    with pytest.raises(RlhfError, match=words):
+        engine.generate(requests_of(ctx, 1), SAMPLING, 0)

@@ -1,0 +1,121 @@
+"""Weights reach the servers, and the canary sees when they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+
+from rlhf_core.api import BuildContext, ModelError, RlhfError, RolloutRequest, SamplingParams
+from rlhf_core.sdk import LoadedModel, NativeEngine
+from rlhf_core.testing import policy_context
+from rlhf_plugin_vllm.connect import save_base
+from rlhf_plugin_vllm.engine import VllmEngine
+
+GREEDY = SamplingParams(max_tokens=6, temperature=0.0)
+
+
+def weights_of(model: Any, scale: float = 1.0) -> dict[str, Any]:
+    return {n: p.detach().clone() * scale for n, p in model.named_parameters() if p.requires_grad}
+
+
+def request_of(ctx: BuildContext) -> list[RolloutRequest]:
+    return [RolloutRequest("p", tuple(ctx.policy.tokenizer.encode("What is 4 + 4?")), 0, 5)]
+
+
+def test_a_version_reaches_every_server_and_its_file_goes(
+    ctx: BuildContext, serve: Callable[..., Any], engine_of: Callable[..., VllmEngine]
+) -> None:
+    servers = [serve(), serve()]
+    engine = engine_of(*servers)
+    first = engine.files.current
+    changed = weights_of(ctx.policy.model, 1.5)
+    engine.update_weights(3, changed)
+    for server in servers:
+        assert torch.equal(dict(server.model.named_parameters())["model.norm.weight"], changed["model.norm.weight"])
+        order = [c for c in server.calls if not c.endswith("generate")][-6:]
+        assert order == [
+            "/pause",
+            "/update_weight_version",
+            "rlhf_load",
+            "/reset_prefix_cache",
+            "/update_weight_version",
+            "/resume",
+        ]
+    assert first is not None
+    assert not first.path.exists()
+    assert engine.generate(request_of(ctx), GREEDY, 3)[0].policy_version == 3
+    assert engine._report["vllm"]["syncs"] == 2
+    folder = engine.files.folder
+    engine.close()
+    assert not folder.exists()
+
+
+def test_the_canary_stops_a_run_whose_weights_did_not_arrive(
+    ctx: BuildContext, serve: Callable[..., Any], engine_of: Callable[..., VllmEngine]
+) -> None:
+    server = serve()
+    engine = engine_of(server)
+    server.fault = lambda path, body: {"results": []} if path == "/collective_rpc" else None
+    with pytest.raises(RlhfError, match="has other weights than version 1") as caught:
+        engine.update_weights(1, weights_of(ctx.policy.model, 1.1))
+    assert caught.value.exit_code == 1
+
+
+def test_the_canary_compares_with_the_weights_that_were_sent_not_with_the_policy(
+    serve: Callable[..., Any], engine_of: Callable[..., VllmEngine]
+) -> None:
+    ctx = policy_context()
+    engine = engine_of(serve())
+    sent = weights_of(ctx.policy.model, 1.2)
+    engine.update_weights(1, sent)
+    assert 0 < engine._report["vllm"]["canary_largest"] < 1e-4
+    assert not any(p.device.type != "meta" for p in engine.canary.model.parameters()), "no copy of trained weights"
+
+
+def lora_policy(policy: LoadedModel, rank: int = 4) -> LoadedModel:
+    import copy
+
+    model = get_peft_model(copy.deepcopy(policy.model), LoraConfig(r=rank, target_modules=["q_proj", "v_proj"]))
+    return LoadedModel(model, policy.tokenizer, policy.source, policy.context)
+
+
+def test_under_lora_only_the_adapter_is_sent(
+    ctx: BuildContext, serve: Callable[..., Any], engine_of: Callable[..., VllmEngine]
+) -> None:
+    policy = lora_policy(ctx.policy)
+    server = serve(policy, lora_rank=8)
+    engine = engine_of(server, context=ctx.with_(policy=policy))
+    changed = {n: t + 0.1 for n, t in weights_of(policy.model).items()}
+    engine.update_weights(1, changed)
+    weights = sum(t.numel() * t.element_size() for t in changed.values())
+    assert weights <= engine._report["vllm"]["sync_bytes"] < weights + 8192
+    assert {"/v1/load_lora_adapter", "/v1/unload_lora_adapter"} <= set(server.calls)
+    assert "rlhf_load" not in server.calls
+    native = NativeEngine(server.model, policy.tokenizer, policy.context)
+    got = engine.generate(request_of(ctx), GREEDY, 1)[0]
+    assert got.completion_ids == native.generate(request_of(ctx), GREEDY, 1)[0].completion_ids
+
+
+def test_a_server_with_other_base_weights_is_bad_input_under_lora(
+    ctx: BuildContext, serve: Callable[..., Any], engine_of: Callable[..., VllmEngine]
+) -> None:
+    policy = lora_policy(ctx.policy)
+    server = serve(policy, lora_rank=8)
+    with torch.no_grad():
+        server.model.get_base_model().model.norm.weight.mul_(1.3)
+    with pytest.raises(ModelError, match="other base weights") as caught:
+        engine_of(server, context=ctx.with_(policy=policy))
+    assert caught.value.exit_code == 2
+
+
+def test_servers_start_with_the_base_model_without_adapters(ctx: BuildContext, tmp_path: Any) -> None:
+    from transformers import AutoModelForCausalLM
+
+    save_base(lora_policy(ctx.policy), tmp_path)
+    saved = AutoModelForCausalLM.from_pretrained(tmp_path)
+    own = dict(ctx.policy.model.named_parameters())
+    assert all(torch.equal(tensor, own[name]) for name, tensor in saved.named_parameters())
