@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rlhf_core.api import BuildContext, ConfigError, ModelError, SamplingParams
+from rlhf_plugin_vllm.answers import PATH
 from rlhf_plugin_vllm.client import Client, Refused, ServerGone
 from rlhf_plugin_vllm.config import EXTENSION, TESTED, VllmConfig
 from rlhf_plugin_vllm.worker import PROTOCOL, SHAPE
@@ -18,6 +19,8 @@ LEAST_TEMPERATURE = 0.01
 """vLLM silently raises a lower temperature to this."""
 TEXTS = ("Why is the sky blue?", " 12 + 7 = 19\n\tdone", "naïve façade — 東京 🙂", "def f(x):\n    return x ** 2\n")
 """What tokenizers are compared on."""
+PROBE = {"token_ids": [0], "sampling_params": {"max_tokens": 1, "detokenize": False}}
+"""The least that can be asked for."""
 
 
 def check_before_loading(config: VllmConfig, ctx: BuildContext) -> None:
@@ -134,14 +137,16 @@ def facts_of(client: Client, config: VllmConfig, folder: str = "") -> Mapping[st
         version = str(client.get("/version")["version"])
         check_version(version, client.url, config)
         facts = client.rpc("rlhf_hello", folder, seconds=60.0)
+        if not client.get("/is_paused")["is_paused"]:  # after a failed update it is, until it has weights again
+            client.post(PATH, PROBE, 60.0)
     except Refused as error:
         raise ConfigError(
-            f"the server at {client.url} takes no weights",
-            why=error.why or str(error),
+            f"the vLLM at {client.url} cannot be trained with",
+            why=f"{error}: {error.why}",
             fix=start_it_so(),
         ) from error
     except ServerGone as error:
-        if "/collective_rpc answered 500" in str(error):
+        if "/collective_rpc answered 5" in str(error):
             raise ConfigError(
                 f"the vLLM at {client.url} was started without the extension that takes weights",
                 why=str(error)[:300],
@@ -231,7 +236,7 @@ def start_it_so() -> str:
     """How a server by address is to be started."""
     return (
         "pip install --no-deps rlhf-plugin-vllm in its environment; then VLLM_SERVER_DEV_MODE=1 vllm serve MODEL "
-        f"--logprobs-mode processed_logprobs --worker-extension-cls {EXTENSION}"
+        f"--enable-scale-out --logprobs-mode processed_logprobs --worker-extension-cls {EXTENSION}"
     )
 
 

@@ -15,6 +15,8 @@ from rlhf_core.api import RlhfError
 KEY = "VLLM_API_KEY"
 """Environment variable with the key of servers that want one."""
 CONNECT_S = 10.0
+IDLE_S = 2.0
+"""After so long an idle connection is not used again: the server closes it after 5 seconds, maybe at that moment."""
 
 
 class ServerGone(Exception):
@@ -47,7 +49,7 @@ class Client:
         return httpx.Client(
             base_url=self.url,
             headers={"Authorization": f"Bearer {key}"} if key else {},
-            limits=httpx.Limits(max_connections=self._connections),
+            limits=httpx.Limits(max_connections=self._connections, keepalive_expiry=IDLE_S),
             trust_env=False,
         )
 

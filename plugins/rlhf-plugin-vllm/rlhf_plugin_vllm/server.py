@@ -116,7 +116,7 @@ def server_command(python: str, folder: Path, dtype: str, context: int, rank: in
     """
     command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--host", "127.0.0.1"]
     command += ["--dtype", dtype, "--max-model-len", str(context), "--logprobs-mode", "processed_logprobs"]
-    command += ["--worker-extension-cls", EXTENSION]
+    command += ["--worker-extension-cls", EXTENSION, "--enable-scale-out"]
     if rank:
         fitting = next((r for r in RANKS if r >= rank), None)
         if fitting is None:

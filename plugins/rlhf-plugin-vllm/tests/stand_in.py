@@ -99,6 +99,8 @@ class StandIn:
             return (value, {"error": "a fault of the test"}) if isinstance(value, int) else value
         if path == "/version":
             return {"version": self.version}
+        if path == "/is_paused":
+            return {"is_paused": self.paused}
         if path == "/collective_rpc":
             return {"results": [getattr(self, body["method"])(*body["args"])]}
         if path == "/tokenize":
@@ -140,6 +142,8 @@ class StandIn:
         if body.get("model", self.adapter) != self.adapter:
             return 404, {"error": f"{body['model']} is not {self.adapter}"}
         params = body["sampling_params"]
+        if "logprobs" not in params:  # asked whether it may be asked
+            return {"choices": []}
         assert params["logprobs"] == 0
         assert set(params["stop_token_ids"]) == set(self.engine.ends)
         sampling = SamplingParams(

@@ -46,14 +46,18 @@ def test_an_untested_version_may_be_allowed(serve: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "words"),
-    [(404, "takes no weights"), (500, "without the extension")],
+    ("where", "status", "words"),
+    [
+        ("/collective_rpc", 404, "cannot be trained with"),
+        ("/collective_rpc", 500, "without the extension"),
+        ("/inference/v1/generate", 403, "cannot be trained with"),
+    ],
 )
-def test_a_server_without_the_extension_is_told_how_to_start(
-    serve: Callable[..., Any], status: int, words: str
+def test_a_server_without_what_is_needed_is_told_how_to_start(
+    serve: Callable[..., Any], where: str, status: int, words: str
 ) -> None:
     server = serve()
-    server.fault = lambda path, body: status if path == "/collective_rpc" else None
+    server.fault = lambda path, body: status if path == where else None
     with pytest.raises(ConfigError, match=words) as caught:
         VllmConfig(urls=(server.url,)).preflight(plan())
     assert "VLLM_SERVER_DEV_MODE=1" in caught.value.fix
