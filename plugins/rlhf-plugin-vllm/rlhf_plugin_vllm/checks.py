@@ -5,14 +5,19 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from rlhf_core.api import BuildContext, ConfigError, ModelError, SamplingParams
 from rlhf_plugin_vllm.answers import PATH
 from rlhf_plugin_vllm.client import Client, Refused, ServerGone
-from rlhf_plugin_vllm.config import EXTENSION, TESTED, VllmConfig
-from rlhf_plugin_vllm.worker import PROTOCOL, SHAPE
+from rlhf_plugin_vllm.worker import EXTENSION, PROTOCOL, SHAPE
+
+if TYPE_CHECKING:
+    from rlhf_plugin_vllm.config import VllmConfig
+
+TESTED = ("0.32.0",)
+"""Versions of vLLM that the tests were run with."""
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 LEAST_TEMPERATURE = 0.01

@@ -9,10 +9,6 @@ from pydantic import Field, field_validator, model_validator
 
 from rlhf_core.api import BuildContext, ComponentConfig, ConfigError
 
-TESTED = ("0.32.0",)
-"""Versions of vLLM that the tests were run with."""
-EXTENSION = "rlhf_plugin_vllm.worker.Extension"
-
 
 class VllmConfig(ComponentConfig):
     """Samples with vLLM servers, given by address or started by the run, which are sent the weights of each version."""

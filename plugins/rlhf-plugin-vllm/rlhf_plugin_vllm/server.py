@@ -16,7 +16,7 @@ from pathlib import Path
 from rlhf_core.api import ConfigError
 from rlhf_plugin_vllm import supervise, worker
 from rlhf_plugin_vllm.client import Client, Refused, ServerGone
-from rlhf_plugin_vllm.config import EXTENSION
+from rlhf_plugin_vllm.worker import EXTENSION
 
 TAIL = 15
 """Lines of a server's output that an error shows."""

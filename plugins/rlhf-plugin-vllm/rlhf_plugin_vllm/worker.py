@@ -9,6 +9,8 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+EXTENSION = "rlhf_plugin_vllm.worker.Extension"
+"""What ``--worker-extension-cls`` is given."""
 PROTOCOL = 1
 """Of the calls below; the trainer refuses another."""
 SHAPE = (

@@ -32,7 +32,12 @@ SAMPLING = SamplingParams(max_tokens=24, temperature=0.7)
 SERVER: dict[str, Any] = {
     "python": PYTHON,
     "arguments": ["--enforce-eager", "--max-num-seqs=32"],
-    "environment": {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"},
+    "environment": {
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": "1",
+        "TORCH_COMPILE_DISABLE": "1",
+    },
 }
 
 
