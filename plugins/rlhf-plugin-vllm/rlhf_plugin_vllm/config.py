@@ -14,7 +14,7 @@ class VllmConfig(ComponentConfig):
     """Samples with vLLM servers, given by address or started by the run, which are sent the weights of each version."""
 
     name: str = "vllm"
-    component: ClassVar[str] = "rlhf_plugin_vllm.engine:VllmEngine.from_config"
+    component: ClassVar[str] = "rlhf_plugin_vllm.engine:VllmEngine"
 
     urls: tuple[str, ...] = ()
     """Addresses of running servers, such as ``http://127.0.0.1:8000``; each is one replica. Several ranks take them in

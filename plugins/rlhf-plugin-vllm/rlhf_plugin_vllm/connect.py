@@ -15,12 +15,18 @@ from rlhf_plugin_vllm.server import ServerProcess, free_port, server_command, se
 
 if TYPE_CHECKING:
     from rlhf_plugin_vllm.config import VllmConfig
-    from rlhf_plugin_vllm.engine import VllmEngine
     from rlhf_plugin_vllm.weight_files import WeightFiles
 
 
-def connect(config: VllmConfig, ctx: BuildContext, files: WeightFiles, engine: VllmEngine) -> list[Replica]:
+def connect(config: VllmConfig, ctx: BuildContext, files: WeightFiles, dtype: str, context: int) -> list[Replica]:
     """This rank's replicas.
+
+    Args:
+        config: the settings.
+        ctx: ``policy`` is set.
+        files: what weights are handed over in.
+        dtype: what the policy's weights are kept in.
+        context: prompt and completion tokens that fit.
 
     Raises:
         UserError: one of them cannot be trained with, or does not start.
@@ -29,10 +35,10 @@ def connect(config: VllmConfig, ctx: BuildContext, files: WeightFiles, engine: V
         urls = config.urls[ctx.rank :: ctx.world_size]
         replicas = [Replica(Client(url, config.max_concurrent + 2), config) for url in urls]
     else:
-        replicas = _start(config, ctx, files, engine)
+        replicas = _start(config, ctx, files, dtype, context)
     try:
         for replica in replicas:
-            _check(replica, config, ctx, files, engine)
+            _check(replica, config, ctx, files, context)
     except BaseException:
         for replica in replicas:
             replica.close()
@@ -40,21 +46,21 @@ def connect(config: VllmConfig, ctx: BuildContext, files: WeightFiles, engine: V
     return replicas
 
 
-def _check(replica: Replica, config: VllmConfig, ctx: BuildContext, files: WeightFiles, engine: VllmEngine) -> None:
+def _check(replica: Replica, config: VllmConfig, ctx: BuildContext, files: WeightFiles, context: int) -> None:
     facts = facts_of(replica.client, config, str(files.folder))
     check_server(facts, replica.url, files.rank)
     check_folder(facts, files.token, files.folder, replica.url)
-    check_model(facts, replica.url, base_model(ctx.policy.model).config, engine.context)
+    check_model(facts, replica.url, base_model(ctx.policy.model).config, context)
     check_tokenizer(replica.client, ctx.policy.tokenizer)
     replica.dtype = facts["dtype"]
 
 
-def _start(config: VllmConfig, ctx: BuildContext, files: WeightFiles, engine: VllmEngine) -> list[Replica]:
+def _start(config: VllmConfig, ctx: BuildContext, files: WeightFiles, dtype: str, context: int) -> list[Replica]:
     """Start the run's own servers, all at once."""
     assert config.python is not None
     folder = files.folder / "model"
     save_base(ctx.policy, folder)
-    command = server_command(config.python, folder, engine.dtype, engine.context, files.rank, config.arguments)
+    command = server_command(config.python, folder, dtype, context, files.rank, config.arguments)
     environment = {**server_environment(files.folder), **config.environment}
     processes = [
         ServerProcess(command, environment, free_port(), files.folder / f"server-{n}.log", config.start_s)

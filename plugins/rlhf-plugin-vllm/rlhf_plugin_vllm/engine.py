@@ -13,6 +13,7 @@ from rlhf_core.sdk import NativeEngine, base_model
 from rlhf_plugin_vllm.answers import body_of, rollout_of
 from rlhf_plugin_vllm.canary import Canary, tolerance_of
 from rlhf_plugin_vllm.checks import check_sampling
+from rlhf_plugin_vllm.connect import connect
 from rlhf_plugin_vllm.fleet import Fleet
 from rlhf_plugin_vllm.replica import Replica, adapter_name
 from rlhf_plugin_vllm.weight_files import Published, WeightFiles
@@ -25,59 +26,38 @@ class VllmEngine:
     """Samples with vLLM servers that are sent the policy's weights.
 
     Args:
-        policy: ``LoadedModel``, before a strategy wraps it.
-        files: writes the weights.
-        temperature: of the run's sampling, which the canary takes.
-        tolerance: of the canary; None takes what is rounding for the number types.
-        report: gets what syncs took.
+        config: the settings.
+        ctx: ``policy`` is set, and no strategy has wrapped it.
+
+    Raises:
+        UserError: a server cannot be trained with.
     """
 
-    def __init__(
-        self,
-        policy: Any,
-        files: WeightFiles,
-        temperature: float = 1.0,
-        tolerance: float | None = None,
-        report: dict[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, config: VllmConfig, ctx: BuildContext) -> None:
+        policy = ctx.policy
         native = NativeEngine(policy.model, policy.tokenizer, policy.context)
         if native.modality is not None:
             raise ModelError(
                 "a policy whose tokens are not text cannot be sampled with vLLM", fix="--set rollout=native"
             )
         self.check_request, self.context, self.ends = native.check, native.context, native.ends
-        self.tokenizer, self.files, self.tolerance = policy.tokenizer, files, tolerance
+        self.tokenizer, self.tolerance = policy.tokenizer, config.canary_tolerance
         self.dtype = str(next(base_model(policy.model).parameters()).dtype).removeprefix("torch.")
-        self.canary = Canary(policy, native.context, temperature)
-        self.fleet: Fleet | None = None
+        sampling = getattr(getattr(ctx.config, "trainer", None), "sampling", None)
+        self.canary = Canary(policy, native.context, 1.0 if sampling is None else sampling.temperature)
         self.on_ended: Callable[[int], None] | None = None
         """Told how many more completions have ended."""
         self._tensors: Mapping[str, torch.Tensor] = {}
         self._syncs = 0
-        self._report = {} if report is None else report
+        self._report = ctx.report
         self._report["vllm"] = {"syncs": 0, "sync_seconds": 0.0, "sync_bytes": 0, "canary_largest": 0.0}
-
-    @classmethod
-    def from_config(cls, config: VllmConfig, ctx: BuildContext) -> VllmEngine:
-        """An engine over the configured servers, which are checked, or started.
-
-        Raises:
-            UserError: one of them cannot be trained with.
-        """
-        from rlhf_plugin_vllm.connect import connect
-
-        sampling = getattr(getattr(ctx.config, "trainer", None), "sampling", None)
-        files = WeightFiles(ctx.policy.model, config.sync_dir)
-        engine = cls(
-            ctx.policy, files, 1.0 if sampling is None else sampling.temperature, config.canary_tolerance, ctx.report
-        )
+        self.files = WeightFiles(policy.model, config.sync_dir)
         try:
-            replicas = connect(config, ctx, files, engine)
+            replicas = connect(config, ctx, self.files, self.dtype, self.context)
         except BaseException:
-            files.close()
+            self.files.close()
             raise
-        engine.fleet = Fleet(replicas, engine.check_replica, config.retries, config.max_concurrent)
-        return engine
+        self.fleet = Fleet(replicas, self.check_replica, config.retries, config.max_concurrent)
 
     def update_weights(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
         """Send a version of the weights to all servers, and compare their logprobs with the trainer's.
@@ -86,7 +66,6 @@ class VllmEngine:
             ModelError: the first version's logprobs differ: the servers' model is another.
             RlhfError: a later version's do, or no server took it.
         """
-        assert self.fleet is not None
         start = time.monotonic()
         published = self.files.write(version, tensors)
         self._tensors = tensors
@@ -143,7 +122,7 @@ class VllmEngine:
         if not requests:
             return []
         published = self.files.current
-        if published is None or published.version != policy_version or self.fleet is None:
+        if published is None or published.version != policy_version:
             has = "none" if published is None else f"version {published.version}"
             raise RlhfError(
                 f"the vLLM servers were asked for version {policy_version} of the policy and sent {has}",
@@ -165,6 +144,5 @@ class VllmEngine:
 
     def close(self) -> None:
         """Let servers by address go, end those of the run, remove the files; idempotent."""
-        if self.fleet is not None:
-            self.fleet.close()
+        self.fleet.close()
         self.files.close()

@@ -52,7 +52,12 @@ class Replica:
         """
         if self.out:
             raise ServerGone(self.out)
-        answer = self.client.post(PATH, body, self.config.request_s)
+        try:
+            answer = self.client.post(PATH, body, self.config.request_s)
+        except Refused as error:
+            if error.status == 404:  # it does not know the adapter: it was started again
+                raise ServerGone(f"{error}: {error.why}") from error
+            raise
         versions = versions_of(answer)
         if versions != {published.label}:
             names = ", ".join(sorted(versions)) or "nothing"
@@ -85,7 +90,7 @@ class Replica:
     def _take_adapter(self, published: Published) -> None:
         """The new adapter beside the old one, then without it."""
         name = adapter_name(published)
-        body = {"lora_name": name, "lora_path": str(published.path)}
+        body = {"lora_name": name, "lora_path": str(published.path), "load_inplace": True}
         self.client.post("/v1/load_lora_adapter", body, self.config.update_s)
         if self._adapter is not None and self._adapter != name:
             self.client.post("/v1/unload_lora_adapter", {"lora_name": self._adapter}, self.config.update_s)

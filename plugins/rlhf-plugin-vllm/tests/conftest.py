@@ -49,7 +49,7 @@ def engine_of(ctx: BuildContext) -> Iterator[Callable[..., VllmEngine]]:
     def build(*servers: Any, context: BuildContext | None = None, sync: bool = True, **settings: Any) -> VllmEngine:
         chosen = context or ctx
         config = VllmConfig(urls=tuple(s.url for s in servers), **settings)
-        engine = VllmEngine.from_config(config, chosen)
+        engine = VllmEngine(config, chosen)
         built.append(engine)
         if sync:
             engine.update_weights(0, weights_of(chosen.policy.model))

@@ -56,7 +56,7 @@ def ctx() -> BuildContext:
 
 @pytest.fixture(scope="module")
 def engine(ctx: BuildContext) -> Iterator[VllmEngine]:
-    built = VllmEngine.from_config(VllmConfig(**SERVER), ctx)
+    built = VllmEngine(VllmConfig(**SERVER), ctx)
     yield built
     built.close()
 
@@ -118,9 +118,8 @@ def test_vllms_own_reload_keeps_a_tied_head_and_the_canary_sees_it(
 
     def plain_reload(method: str, *_: str, seconds: float) -> list[Any]:
         body = {"method": "reload_weights", "kwargs": {"weights_path": str(tmp_path)}}
-        return engine.fleet.replicas[0].client.post("/collective_rpc", body, seconds) or []  # type: ignore[union-attr]
+        return engine.fleet.replicas[0].client.post("/collective_rpc", body, seconds) or []
 
-    assert engine.fleet is not None
     monkeypatch.setattr(engine.fleet.replicas[0].client, "rpc", plain_reload)
     with pytest.raises(RlhfError, match="has other weights than version 9"):
         engine.update_weights(9, weights)
@@ -132,7 +131,6 @@ def test_a_killed_server_is_started_again_and_serves_the_same(ctx: BuildContext,
     engine.update_weights(11, dict(moved(ctx, 3).named_parameters()))
     requests = requests_of(ctx, 2, 2)
     undisturbed = [r.completion_ids for r in engine.generate(requests, SAMPLING, 11)]
-    assert engine.fleet is not None
     process: Any = engine.fleet.replicas[0].process
     os.kill(process._process.pid, signal.SIGTERM)
     process._process.wait(60)

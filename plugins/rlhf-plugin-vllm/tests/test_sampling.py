@@ -22,6 +22,12 @@ def requests_of(ctx: BuildContext, count: int = 6) -> list[RolloutRequest]:
     return [RolloutRequest(f"p{n}", tuple(encode(f"What is {n} + {n}?")), n, 70 + n) for n in range(count)]
 
 
+def test_runs_that_sample_ahead_keep_no_copy_of_the_policy_for_it() -> None:
+    from rlhf_core.rollout.weight_sync import keeps_own_weights
+
+    assert keeps_own_weights(VllmConfig(urls=("http://127.0.0.1:1",)))
+
+
 def test_the_engine_conforms(serve: Callable[..., Any]) -> None:
     check_rollout(VllmConfig(urls=(serve().url, serve().url)))
 
