@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlhf_core.api import BuildContext, ModelError, RlhfError, Rollout, RolloutRequest, SamplingParams
+from rlhf_core.api import (
+    BuildContext,
+    ConfigError,
+    ModelError,
+    RlhfError,
+    Rollout,
+    RolloutRequest,
+    SamplingParams,
+    UserError,
+)
 from rlhf_core.sdk import NativeEngine, base_model
 from rlhf_plugin_vllm.answers import body_of, rollout_of
 from rlhf_plugin_vllm.canary import Canary, tolerance_of
@@ -63,14 +72,21 @@ class VllmEngine:
         """Send a version of the weights to all servers, and compare their logprobs with the trainer's.
 
         Raises:
-            ModelError: the first version's logprobs differ: the servers' model is another.
-            RlhfError: a later version's do, or no server took it.
+            UserError: the first version's logprobs differ (the servers' model is another), or no server took it.
+            RlhfError: the same for a later version.
         """
         start = time.monotonic()
         published = self.files.write(version, tensors)
         self._tensors = tensors
         try:
             self.fleet.publish(published)
+        except RlhfError as error:
+            if self._syncs or isinstance(error, UserError):
+                raise
+            lora = "; for adapters they need VLLM_ALLOW_RUNTIME_LORA_UPDATING=1" if published.adapter else ""
+            raise ConfigError(
+                "no vLLM server took the policy's weights", why=error.why, fix=f"see why in their output{lora}"
+            ) from error
         finally:
             self._tensors = {}
         self.files.keep(published)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from rlhf_core.api import BuildContext, ModelError, RlhfError, RolloutRequest, SamplingParams
+from rlhf_core.api import BuildContext, ModelError, RlhfError, RolloutRequest, SamplingParams, UserError
 from rlhf_core.sdk import LoadedModel, NativeEngine
 from rlhf_core.testing import policy_context
 from rlhf_plugin_vllm.connect import save_base
@@ -101,6 +101,16 @@ def test_under_lora_only_the_adapter_is_sent(
     server.adapter = None  # as after a restart: the name of the adapter is unknown there
     assert engine.generate(request_of(ctx), GREEDY, 1)[0].completion_ids == got.completion_ids
     assert engine.fleet.counts == {"taken_out": 1, "brought_back": 1}
+
+
+def test_servers_that_take_no_weights_are_bad_input(
+    ctx: BuildContext, serve: Callable[..., Any], engine_of: Callable[..., VllmEngine]
+) -> None:
+    policy = lora_policy(ctx.policy)
+    server = serve(policy, lora_rank=8)
+    server.fault = lambda path, body: 404 if path == "/v1/load_lora_adapter" else None
+    with pytest.raises(UserError, match="VLLM_ALLOW_RUNTIME_LORA_UPDATING"):
+        engine_of(server, context=ctx.with_(policy=policy), retries=1)
 
 
 def test_a_server_with_other_base_weights_is_bad_input_under_lora(
