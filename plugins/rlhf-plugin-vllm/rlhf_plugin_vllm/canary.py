@@ -12,7 +12,7 @@ import torch
 from rlhf_core.api import Rollout, RolloutRequest, SamplingParams
 
 TEXTS = ("What is 2 + 3?", "Say hello.", "The capital of France is", "1 2 3 4")
-TOKENS = 16
+TOKENS = 8
 """Of each completion."""
 TOLERANCE = {"float32": 1e-3}
 """Largest difference of a token's logprob, by what both compute in."""

@@ -12,7 +12,7 @@ from rlhf_core.api import BuildContext, RlhfError, RolloutRequest, SamplingParam
 from rlhf_core.sdk import NativeEngine
 from rlhf_plugin_vllm.engine import VllmEngine
 
-SAMPLING = SamplingParams(max_tokens=8)
+SAMPLING = SamplingParams(max_tokens=3)
 
 
 def weights_of(model: Any, scale: float = 1.0) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def weights_of(model: Any, scale: float = 1.0) -> dict[str, Any]:
 
 def requests_of(ctx: BuildContext) -> list[RolloutRequest]:
     encode = ctx.policy.tokenizer.encode
-    return [RolloutRequest(f"p{n}", tuple(encode(f"What is {n} + 1?")), 0, n) for n in range(8)]
+    return [RolloutRequest(f"p{n}", tuple(encode(f"What is {n} + 1?")), 0, n) for n in range(4)]
 
 
 def dies(path: str, _: Any) -> Any:
@@ -37,7 +37,7 @@ def hangs(path: str, _: Any) -> Any:
 def test_the_requests_of_a_server_that_fails_go_to_others_with_the_same_result(
     ctx: BuildContext, serve: Callable[..., Any], engine_of: Callable[..., VllmEngine], fault: Any
 ) -> None:
-    servers = [serve(), serve(), serve()]
+    servers = [serve(), serve()]
     engine = engine_of(*servers, retries=0)
     late = engine.fleet.replicas[1]
     late.config = late.config.model_copy(update={"request_s": 0.5})
@@ -47,7 +47,7 @@ def test_the_requests_of_a_server_that_fails_go_to_others_with_the_same_result(
     start = time.monotonic()
     assert [r.completion_ids for r in engine.generate(requests_of(ctx), SAMPLING, 0)] == undisturbed
     assert time.monotonic() - start < 30, "nobody waits for the one that hangs"
-    assert [bool(r.out) for r in engine.fleet.replicas] == [False, True, False]
+    assert [bool(r.out) for r in engine.fleet.replicas] == [False, True]
     calls = len(servers[1].calls)
     engine.generate(requests_of(ctx), SAMPLING, 0)
     assert len(servers[1].calls) == calls, "it is asked for nothing more"
