@@ -15,9 +15,11 @@ from rlhf_plugin_vllm.config import VllmConfig
 from rlhf_plugin_vllm.server import free_port
 
 
-def plan(world_size: int = 1, lora: dict[str, Any] | None = None, **sampling: Any) -> Any:
+def plan(world_size: int = 1, lora: dict[str, Any] | None = None, strategy: str = "auto", **sampling: Any) -> Any:
     trainer = SimpleNamespace(sampling=SamplingSettings(**sampling))
-    config = SimpleNamespace(trainer=trainer, model=ModelConfig.model_validate({"lora": lora}))
+    config = SimpleNamespace(
+        trainer=trainer, model=ModelConfig.model_validate({"lora": lora}), strategy=SimpleNamespace(name=strategy)
+    )
     return SimpleNamespace(config=config, world_size=world_size, rank=0)
 
 
@@ -31,6 +33,7 @@ def plan(world_size: int = 1, lora: dict[str, Any] | None = None, **sampling: An
         ({"lora_rank": 4}, {"lora": {"r": 8}}, "adapters up to rank 4"),
         ({}, {"world_size": 2}, "1 vLLM servers for 2 ranks"),
         ({}, {"min_tokens": 3}, "min_tokens"),
+        ({}, {"strategy": "fsdp"}, "not made for strategy 'fsdp'"),
     ],
 )
 def test_a_server_is_refused_before_a_model_is_loaded(
