@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,6 +43,7 @@ class Client:
     def __init__(self, url: str, connections: int = 8) -> None:
         self.url, self._connections = url, connections
         self._sockets: list[socket.socket] = []
+        self._guard = threading.Lock()
         self._http = self._open()
 
     def _open(self) -> httpx.Client:
@@ -60,7 +62,8 @@ class Client:
 
     def close(self) -> None:
         """Drop all connections; idempotent."""
-        sockets, self._sockets = self._sockets, []
+        with self._guard:
+            sockets, self._sockets = self._sockets, []
         for one in sockets:
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)  # closing alone leaves a thread that reads waiting
@@ -70,7 +73,8 @@ class Client:
         """Remember the sockets that httpx opens."""
         if name.endswith((".connect_tcp.complete", ".start_tls.complete")):
             opened = info["return_value"].get_extra_info("socket")
-            self._sockets = [s for s in self._sockets if s.fileno() >= 0] + [opened]
+            with self._guard:
+                self._sockets = [s for s in self._sockets if s.fileno() >= 0] + [opened]
 
     def get(self, path: str, seconds: float = 30.0) -> Any:
         """The JSON answer of a GET."""

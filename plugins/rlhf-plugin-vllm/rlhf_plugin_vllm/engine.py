@@ -51,7 +51,9 @@ class VllmEngine:
             )
         self.check_request, self.context, self.ends = native.check, native.context, native.ends
         self.tokenizer, self.tolerance = policy.tokenizer, config.canary_tolerance
-        self.dtype = str(next(base_model(policy.model).parameters()).dtype).removeprefix("torch.")
+        mixed = [m.__dict__["compute_dtype"] for m in policy.model.modules() if "compute_dtype" in m.__dict__]
+        kept = next(base_model(policy.model).parameters()).dtype
+        self.dtype = str(mixed[0] if mixed else kept).removeprefix("torch.")
         sampling = getattr(getattr(ctx.config, "trainer", None), "sampling", None)
         self.canary = Canary(policy, native.context, 1.0 if sampling is None else sampling.temperature)
         self.on_ended: Callable[[int], None] | None = None

@@ -24,6 +24,13 @@ RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM takes for ``--max-lora-rank``."""
 
 
+LAUNCHER = frozenset(
+    {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_NAME",
+     "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+)  # fmt: skip
+"""What a launcher of ranks sets: a server that inherits it would wait for this run's process group."""
+
+
 class ServerProcess:
     """A server and its output; restarted on the same port.
 
@@ -44,13 +51,14 @@ class ServerProcess:
 
     def start(self) -> None:
         """Start it; :meth:`wait` waits until it answers."""
+        inherited = {k: v for k, v in os.environ.items() if k not in LAUNCHER and not k.startswith("TORCHELASTIC_")}
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(
                 [sys.executable, supervise.__file__, str(os.getpid()), *self.command],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **self.environment},
+                env={**inherited, **self.environment},
                 start_new_session=True,
             )
 

@@ -138,6 +138,11 @@ def test_a_killed_server_is_started_again_and_serves_the_same(ctx: BuildContext,
     assert engine.fleet.counts["brought_back"] == 1
 
 
+def servers() -> set[str]:
+    """Processes of servers on this machine."""
+    return set(subprocess.run(["pgrep", "-f", "rlhf-vllm-"], capture_output=True, text=True).stdout.split())
+
+
 @pytest.mark.parametrize("lora", [[], ["--set", "model.lora.r=4"]], ids=["full", "lora"])
 def test_grpo_trains_with_it_and_leaves_nothing_running(tmp_path: Path, lora: list[str]) -> None:
     words = ["--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", *lora]
@@ -148,9 +153,9 @@ def test_grpo_trains_with_it_and_leaves_nothing_running(tmp_path: Path, lora: li
     words += [word for setting in settings for word in ("--set", setting)]
     run = tmp_path / "run"
     command = [sys.executable, "-m", "rlhf_core.cli.main", "train", *words, "--run-dir", str(run)]
+    others = servers()
     result = subprocess.run(command, capture_output=True, text=True, timeout=800)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "summary.json" in {p.name for p in run.iterdir()}
     time.sleep(1)
-    left = subprocess.run(["pgrep", "-f", "rlhf-vllm-"], capture_output=True, text=True).stdout.split()
-    assert not left
+    assert not servers() - others

@@ -71,3 +71,20 @@ def test_adapters_get_a_rank_that_vllm_takes(tmp_path: Path) -> None:
     assert command[command.index("--max-lora-rank") + 1] == "8"
     assert command[-1] == "--seed=1"
     assert "--enable-lora" not in server_command("python", tmp_path, "float32", 64, 0, [])
+
+
+def test_a_server_does_not_see_the_launcher_of_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would wait for a process group that is not its own."""
+    for name in ("RANK", "MASTER_ADDR", "TORCHELASTIC_USE_AGENT_STORE", "KEPT"):
+        monkeypatch.setenv(name, "1")
+    tell = (
+        "import os; print({'RANK', 'MASTER_ADDR', 'TORCHELASTIC_USE_AGENT_STORE', 'KEPT', 'ADDED'} & set(os.environ))"
+    )
+    server = ServerProcess([sys.executable, "-c", tell], {"ADDED": "1"}, 0, tmp_path / "log", 30.0)
+    server.start()
+    with pytest.raises(ServerGone):
+        server.wait()
+    assert set((tmp_path / "log").read_text().split("{")[1].split("}")[0].replace("'", "").split(", ")) == {
+        "ADDED",
+        "KEPT",
+    }
