@@ -188,7 +188,7 @@ def pair_scores(model: Path, rows: Sequence[Row]) -> dict[str, Any]:
         )
         if bad := next((s for s in scored if not s.ok), None):
             raise RlhfError(f"'{model}' has no score of a pair's {side} side", why=bad.detail)
-        sides[side] = [float(s.value) for s in scored]
+        sides[side] = [s.value for s in scored if s.value is not None]
     groups = [row["prompt"] for row in rows] * 2
     labels = [True] * len(rows) + [False] * len(rows)
     found = auc_interval([*sides["chosen"], *sides["rejected"]], labels, groups, draws=500)
