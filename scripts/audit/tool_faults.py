@@ -103,7 +103,7 @@ def play(episodes: int, folder: Path, deadline_s: float = 2.0) -> dict[str, Any]
         make_context(registry=registry, config=config, policy=policy)
     )
     formatter, engine, statuses = Formatter(tokenizer, "auto"), _Engine(tokenizer), Counter[str]()
-    wrong, began = 0, time.monotonic()
+    wrong, began, others = 0, time.monotonic(), set(descendants(os.getpid()))
     try:
         for start in range(0, episodes, BATCH):
             names = [str(n) for n in range(start, min(start + BATCH, episodes))]
@@ -125,7 +125,7 @@ def play(episodes: int, folder: Path, deadline_s: float = 2.0) -> dict[str, Any]
         "deadline_s": deadline_s,
         "statuses": dict(statuses),
         "wrong": wrong,
-        "processes_left": len(descendants(os.getpid())),
+        "processes_left": len(set(descendants(os.getpid())) - others),
         "milliseconds_per_episode": 1000 * (time.monotonic() - began) / max(1, episodes),
     }
 

@@ -25,9 +25,9 @@ from rlhf_core.runs.work import Advance
 from rlhf_core.strategy.no_grad_forward import NoGradForward
 from rlhf_core.strategy.optimizer import NormPart, optimizer_of
 from rlhf_core.strategy.protocols import RunOptimizer
-from rlhf_core.trainers.common.config import LoopSettings
+from rlhf_core.trainers.common.config import LoopSettings, OptimizerSettings
 from rlhf_core.trainers.common.micro_batches import MicroBatcher, micro_batches_of_size
-from rlhf_core.trainers.common.optimizer import lr_factor, plan_optimizer
+from rlhf_core.trainers.common.optimizer import plan_optimizer
 
 Sums = defaultdict[str, float]
 """Metric -> sum over micro-batches."""
@@ -314,3 +314,21 @@ def diverged(what: str, samples: Sequence[Any]) -> TrainingDiverged:
         why="no update was made; the last complete checkpoint is kept",
         fix="lower trainer.optimizer.learning_rate, add warm-up, or look at these rows in trace.jsonl",
     )
+
+
+def lr_factor(settings: OptimizerSettings, total: int) -> Callable[[int], float]:
+    """Return update number (from 0) -> factor on the learning rate.
+
+    The first update already has a rate above 0: ``(n + 1) / warmup_steps``.
+    """
+
+    def factor(n: int) -> float:
+        if n < settings.warmup_steps:
+            return (n + 1) / settings.warmup_steps
+        if settings.schedule == "constant":
+            return 1.0
+        left = max(1, total - settings.warmup_steps)
+        done = min(1.0, (n - settings.warmup_steps) / left)
+        return 1.0 - done if settings.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
+
+    return factor

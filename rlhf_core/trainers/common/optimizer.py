@@ -1,9 +1,6 @@
-"""The optimizer's settings as a plan: which parameters learn alike, and how fast at each update."""
+"""The optimizer's settings as a plan: which parameters learn alike."""
 
 from __future__ import annotations
-
-import math
-from collections.abc import Callable
 
 import torch
 
@@ -52,21 +49,3 @@ def prepare_to_learn(
 ) -> tuple[torch.nn.Module, RunOptimizer]:
     """Let the strategy prepare a module and make its optimizer; arguments as of :func:`plan_optimizer`."""
     return prepare_training(strategy, module, plan_optimizer(module, settings, critic, critic_rate))
-
-
-def lr_factor(settings: OptimizerSettings, total: int) -> Callable[[int], float]:
-    """Return update number (from 0) -> factor on the learning rate.
-
-    The first update already has a rate above 0: ``(n + 1) / warmup_steps``.
-    """
-
-    def factor(n: int) -> float:
-        if n < settings.warmup_steps:
-            return (n + 1) / settings.warmup_steps
-        if settings.schedule == "constant":
-            return 1.0
-        left = max(1, total - settings.warmup_steps)
-        done = min(1.0, (n - settings.warmup_steps) / left)
-        return 1.0 - done if settings.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
-
-    return factor
