@@ -145,6 +145,8 @@ def _without_weights(config: ModelConfig, source: Source) -> Any:
         return None
     try:
         model = build_without_weights(config, AutoModelForCausalLM, place, load_options(config, source))
+    except ModelError:
+        raise
     except Exception as error:
         raise explain_failure(error, config, source, "model") from error
     if model is not None:

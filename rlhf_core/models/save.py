@@ -99,10 +99,10 @@ def load_weights(model: Any, folder: Path) -> None:
 
         set_peft_model_state_dict(model, load_file(str(folder / "adapter_model.safetensors")))
         return
-    from rlhf_core.models.slices import has_no_weights, remember, stored_in
+    from rlhf_core.models.slices import has_no_weights, remember, stored_in, weight_files
 
     if has_no_weights(model):
-        _check_fit(folder, remember(model, stored_in(sorted(folder.glob("model*.safetensors")))), [])
+        _check_fit(folder, remember(model, stored_in(weight_files(folder))), [])
         return
     state: dict[str, Any] = {}
     for shard in sorted(folder.glob("model*.safetensors")):  # a modality keeps files of its own beside them

@@ -27,11 +27,12 @@ class Stored:
     """A tensor in a safetensors file.
 
     Example:
-        Stored("/models/smol/model.safetensors", "model.embed_tokens.weight")
+        Stored("/models/smol/model.safetensors", "model.embed_tokens.weight", (49152, 576))
     """
 
     file: str
     name: str
+    shape: tuple[int, ...]
 
     def read(self, rows: tuple[slice, ...]) -> torch.Tensor:
         """A part of it; nothing else of the file is read."""
@@ -53,7 +54,8 @@ def stored_in(files: Iterable[Path]) -> dict[str, Stored]:
     found: dict[str, Stored] = {}
     for file in files:
         with safe_open(str(file), "pt") as tensors:
-            found |= {name: Stored(str(file), name) for name in tensors.keys()}  # noqa: SIM118
+            for name in tensors.keys():  # noqa: SIM118
+                found[name] = Stored(str(file), name, tuple(tensors.get_slice(name).get_shape()))
     return found
 
 
@@ -66,6 +68,9 @@ def remember(module: torch.nn.Module, stored: Mapping[str, Stored]) -> list[str]
 
     Returns:
         Names of parameters without a place, tied ones not counted.
+
+    Raises:
+        ModelError: a stored tensor has another shape, of which a rank would read a part and not know it.
     """
     placed: dict[int, Stored] = {}
     for owner_name, owner in module.named_modules():
@@ -73,6 +78,13 @@ def remember(module: torch.nn.Module, stored: Mapping[str, Stored]) -> list[str]
             name = f"{owner_name}.{leaf}".removeprefix(".")
             if name not in stored:
                 continue
+            if stored[name].shape != tuple(parameter.shape):
+                raise ModelError(
+                    f"the weight '{name}' does not fit the model",
+                    where=stored[name].file,
+                    why=f"it has the shape {list(stored[name].shape)}, and the model wants {list(parameter.shape)}",
+                    fix="use the files that belong to the model's config.json",
+                )
             placed[id(parameter)] = stored[name]
             if parameter.is_meta:
                 owner.__dict__.setdefault(STORED, {})[leaf] = stored[name]

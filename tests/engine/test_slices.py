@@ -69,6 +69,18 @@ def test_files_beside_the_models_own_are_not_read(tmp_path: Path) -> None:
     assert {stored.file for stored in stored_in(weight_files(tmp_path)).values()} == {str(file)}
 
 
+def test_a_weight_of_another_shape_is_refused(tmp_path: Path) -> None:
+    """A rank would read its rows of it and not know."""
+    loaded = load_policy(ModelConfig(path="pocket"))
+    save_model(loaded.model, loaded.tokenizer, tmp_path)
+    file = str(tmp_path / "model.safetensors")
+    stored = load_file(file)
+    name = next(k for k, v in stored.items() if v.ndim == 1)
+    save_file({**stored, name: torch.cat([stored[name]] * 2)}, file, metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=f"the weight '{name}' does not fit the model"):
+        load_policy(ModelConfig(path=str(tmp_path)), weights=False)
+
+
 def test_a_weight_that_is_nowhere_is_named() -> None:
     with torch.device("meta"):
         layer = torch.nn.Linear(2, 2)

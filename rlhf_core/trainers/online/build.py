@@ -18,7 +18,7 @@ from rlhf_core.models.sampler_policy import SamplerPolicy, trained_names
 from rlhf_core.models.slices import has_no_weights, read_weights
 from rlhf_core.policy.forward_check import ForwardCheck
 from rlhf_core.policy.structure import base_model
-from rlhf_core.protocols import CriticAdvantage, Loss, RolloutEngine, Strategy
+from rlhf_core.protocols import CriticAdvantage, Loss, RolloutEngine, RunOptimizer, Strategy
 from rlhf_core.rollout.weight_sync import WeightSync, keeps_own_weights
 from rlhf_core.runs.checkpoint_manager import Checkpoint
 from rlhf_core.strategy.group import new_group
@@ -91,27 +91,16 @@ def build_online(
     if sampler is not None and has_no_weights(sampler.model):
         read_weights(sampler.model, strategy.device)
         sampler.model.to(strategy.device)  # adapters and buffers, which have values
-    critic_rate, untried = critic.learning_rate if critic else None, has_no_weights(model)
-    prepared, optimizer = prepare_to_learn(strategy, module, config.optimizer, module.critic, critic_rate)
-    if untried:
-        module.options = tried_options(config, strategy, prepared, inputs.policy.source)
+    prepared, optimizer = _prepare(config, strategy, module, critic, inputs.policy.source)
     whole_weights = partial(strategy.gathered, prepared)
     width = int(base_model(model).config.get_text_config().hidden_size)
     micro_batcher = PolicyMicroBatcher(module, config.micro_batch_size, config.micro_batch_tokens, width)
     warmup_steps = critic.warmup_steps if critic else 0
     updates, each = config.steps * config.updates_per_step, config.updates_per_step
     learner = Learner(
-        prepared,
-        loss,
-        strategy,
-        config,
-        updates,
-        module.critic,
-        critic_rate,
-        micro_batcher,
-        warmup_steps * each,
-        optimizer,
-    )
+        prepared, loss, strategy, config, updates, module.critic,
+        micro_batcher=micro_batcher, critic_updates=warmup_steps * each, optimizer=optimizer,
+    )  # fmt: skip
     evaluator = build_evaluator(config, ctx, inputs, generator, rewards, whole_weights)
     session.counts.update({} if checkpoint else inputs.datasets.counts)
     reference = reference_policy(config, inputs, prepared, strategy)
@@ -287,6 +276,30 @@ def policy_loss(loss: Loss, config: OnlineTrainerConfig) -> Loss:
         loss = EntropyBonus(loss, config.entropy_coefficient)
     remember_label(loss, label)
     return loss
+
+
+def _prepare(
+    config: OnlineTrainerConfig,
+    strategy: Strategy,
+    module: PolicyModule,
+    critic: CriticAdvantage | None,
+    path: str,
+) -> tuple[torch.nn.Module, RunOptimizer]:
+    """Let the strategy prepare the policy's module and make its optimizer; a model that has weights only now is tried.
+
+    Args:
+        config: the trainer's settings.
+        strategy: shards the module, or not.
+        module: policy and critic.
+        critic: None trains none.
+        path: of the model, as the user wrote it.
+    """
+    untried = has_no_weights(module.model)
+    rate = None if critic is None else critic.learning_rate
+    prepared, optimizer = prepare_to_learn(strategy, module, config.optimizer, module.critic, rate)
+    if untried:
+        module.options = tried_options(config, strategy, prepared, path)
+    return prepared, optimizer
 
 
 def _build_scheduler(
