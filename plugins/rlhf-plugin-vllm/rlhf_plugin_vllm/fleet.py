@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
@@ -13,6 +14,8 @@ from rlhf_plugin_vllm.replica import Replica
 from rlhf_plugin_vllm.weight_files import Published
 
 log = logging.getLogger("rlhf.vllm")
+RETRY_S = 5.0
+"""Between two attempts while no server is there."""
 Check = Callable[[Replica, Published], None]
 """Compares what a replica serves with a version of the weights; raises ``RlhfError`` if it is another."""
 
@@ -44,12 +47,11 @@ class Fleet:
         """Give all replicas a version; those that were taken out are tried again.
 
         Raises:
-            RlhfError: none took it, or one serves other weights than it was given.
+            RlhfError: none took it within the retries, or one serves other weights than it was given.
         """
         self._each(self.live, lambda replica: self._bring(replica, published))
         self._bring_back(published)
-        if not self.live:
-            raise self._none_left()
+        self._until_one_lives(published)
 
     def ask_all(
         self, bodies: Sequence[Mapping[str, Any]], published: Published, ended: Callable[[int], None] | None = None
@@ -66,12 +68,8 @@ class Fleet:
         """
         answers: dict[int, tuple[Any, str]] = {}
         while open_places := [n for n in range(len(bodies)) if n not in answers]:
-            if not self.live:
-                self._bring_back(published)
-            live = self.live
-            if not live:
-                raise self._none_left()
-            self._ask(open_places, bodies, published, live, answers, ended)
+            self._until_one_lives(published)
+            self._ask(open_places, bodies, published, self.live, answers, ended)
         return [answers[n] for n in range(len(bodies))]
 
     def _ask(
@@ -136,6 +134,18 @@ class Fleet:
                 self.counts["brought_back"] += 1
                 log.warning("vLLM at %s is back, with version %d", replica.url, published.version)
 
+    def _until_one_lives(self, published: Published) -> None:
+        """While none serves, use up the retries: a server by address may be about to start again.
+
+        Raises:
+            RlhfError: none came back.
+        """
+        while not self.live:
+            if self.retries_left <= 0:
+                raise self._none_left()
+            time.sleep(RETRY_S)
+            self._bring_back(published)
+
     def _take_out(self, replica: Replica, reason: str) -> None:
         if not replica.out:
             self.counts["taken_out"] += 1
@@ -149,7 +159,7 @@ class Fleet:
             "no vLLM server is left",
             why=rows,
             fix="start the servers again, and go on from the last checkpoint with rlhf train --resume; "
-            f"--set rollout.retries=N tries more often (now {self.retries_left} are left)",
+            "--set rollout.retries=N tries more often",
         )
 
     def _each(self, replicas: Sequence[Replica], work: Callable[[Replica], None]) -> None:

@@ -28,6 +28,12 @@ def dies(path: str, _: Any) -> Any:
     return 500 if path.endswith("generate") else None
 
 
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers that are out are tried again at once."""
+    monkeypatch.setattr("rlhf_plugin_vllm.fleet.RETRY_S", 0.01)
+
+
 def hangs(path: str, _: Any) -> Any:
     if path.endswith("generate"):
         time.sleep(60)
@@ -89,6 +95,7 @@ def test_when_no_server_is_left_the_run_says_so_within_its_retries(
         engine.generate(requests_of(ctx), SAMPLING, 0)
     assert server.url in str(caught.value)
     assert caught.value.exit_code == 1
+    assert engine.fleet.retries_left == 0, "all of them were used"
 
 
 def test_the_only_server_is_tried_again_with_the_weights_that_were_sent(
