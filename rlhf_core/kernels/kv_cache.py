@@ -108,9 +108,11 @@ class GrowingLayer(DynamicLayer):
     def lay(self, rows: Sequence[Sequence[torch.Tensor]]) -> None:
         """Begin with these sequences, side by side; zeros are before the shorter ones."""
         width = max(row[0].shape[-2] for row in rows)
-        self.buffers = [self._allocate(t[None], len(rows), width).zero_() for t in rows[0]]
+        self.buffers = [self._allocate(t[None], len(rows), width) for t in rows[0]]
         self.length, self.is_initialized = width, True
         for i, row in enumerate(rows):
+            for buffer in self.buffers:
+                buffer[i, :, : width - row[0].shape[-2]] = 0
             self.put_row(i, row)
         self._views()
 

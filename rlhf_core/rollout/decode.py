@@ -42,6 +42,8 @@ class Decoder:
         max_batch_tokens: most cached positions, each row counted up to its last possible token; None for no limit.
     """
 
+    _keep_cached = staticmethod(select_rows)
+
     def __init__(
         self,
         forward: Any,
@@ -233,14 +235,18 @@ class Decoder:
             return tokens_B
         self.may_enter = self.entered < len(self.requests)
         self.drawn |= rows.results(~alive, self.end_set)
-        self.request, self.count, self.held = self.request[alive], self.count[alive], self.held[alive]
-        if not alive.any():
+        return self._keep(np.flatnonzero(alive), tokens_B)
+
+    def _keep(self, rows: np.ndarray[Any, Any], values_B: torch.Tensor) -> torch.Tensor:
+        """Drop all other rows; returns what these have of ``values_B``."""
+        self.request, self.count, self.held = self.request[rows], self.count[rows], self.held[rows]
+        if not len(rows):
             self.rows = self.cache = None
-            return tokens_B[:0]
-        keep = torch.from_numpy(np.flatnonzero(alive)).to(self.device)
-        self.width = select_rows(self.cache, keep, int(self.held.max()))
-        self.rows = rows.select(keep)
-        return tokens_B[keep]
+            return values_B[:0]
+        keep = torch.from_numpy(rows).to(self.device)
+        self.width = self._keep_cached(self.cache, keep, int(self.held.max()))
+        self.rows = self._state().select(keep)
+        return values_B[keep]
 
     def _feed(self, tokens_B: torch.Tensor) -> None:
         """Run the drawn tokens."""

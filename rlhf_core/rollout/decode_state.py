@@ -58,11 +58,6 @@ class DecodeState:
         """These rows and then the other's."""
         return DecodeState(*(torch.cat([getattr(self, f.name), getattr(other, f.name)]) for f in fields(self)))
 
-    def put(self, rows_B: torch.Tensor, other: DecodeState) -> None:
-        """Replace rows by the other's, in its order."""
-        for f in fields(self):
-            getattr(self, f.name)[rows_B] = getattr(other, f.name)
-
     def record(self, tokens_B: torch.Tensor, logprobs_B: torch.Tensor, ends: torch.Tensor) -> None:
         """Note the tokens drawn for every row; rows that have ended stay as they are."""
         going_B1 = (self.count_B < self.length_B)[:, None]

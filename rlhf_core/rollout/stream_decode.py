@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlhf_core.kernels.kv_cache import copy_row, join_caches, lay_rows, make_cache, put_row, select_sequences
+from rlhf_core.kernels.kv_cache import copy_row, join_caches, lay_rows, make_cache, select_sequences
+from rlhf_core.kernels.kv_rows import few_moves, keep_rows, make_room
 from rlhf_core.rollout.decode import Decoder, limit_of
-from rlhf_core.rollout.decode_state import Drawn
+from rlhf_core.rollout.decode_state import Drawn, Mask
 from rlhf_core.rollout.kept import KeptTurns
 from rlhf_core.types import RolloutRequest
 
@@ -33,11 +34,13 @@ class StreamDecoder(Decoder):
         arguments: as for :class:`Decoder`, without requests.
     """
 
+    _keep_cached = staticmethod(keep_rows)
+
     def __init__(self, kept: KeptTurns, **arguments: Any) -> None:
         super().__init__(requests=(), **arguments)
         self.kept, self.columns = kept, self.sampling.max_tokens
         self.names: list[Hashable] = []
-        self.since_look = self.since_entry = 0
+        self.since_look = self.since_entry = self.most_rows = 0
         self.tokens_read = 0
         """Tokens that were read, padding included."""
 
@@ -64,7 +67,7 @@ class StreamDecoder(Decoder):
     def _look(self, tokens_B: torch.Tensor) -> tuple[dict[int, Drawn], torch.Tensor]:
         """What has ended, whose keys and values are kept, and the tokens of the rows that stay."""
         alive = self._alive()
-        new = ~alive & np.array([i not in self.reported for i in self.request.tolist()])
+        new = ~alive & ~self._over()
         ended: dict[int, Drawn] = {}
         if new.any():
             ended = self._state().results(new, self.end_set)
@@ -76,6 +79,10 @@ class StreamDecoder(Decoder):
         self.drawn.clear()
         return ended, tokens_B
 
+    def _over(self) -> Mask:
+        """Which rows have ended, were reported and only hold their place; on a GPU a row may have ended unseen."""
+        return np.array([i in self.reported for i in self.request.tolist()], dtype=np.bool_)
+
     def _set_aside(self, row: int, drawn: Drawn) -> None:
         """Keep what a row that has ended has in the cache. Its last token has not been read yet."""
         number, first = int(self.request[row]), self.width - int(self.held[row])
@@ -83,12 +90,6 @@ class StreamDecoder(Decoder):
         ids = (*request.prompt_ids, *drawn.tokens)[: int(self.held[row])]
         if self.kept.budget:
             self.kept.put(self.names[number], ids, copy_row(self.cache, row, first, first + len(ids)))
-
-    def _over(self) -> Any:
-        """Which rows have ended, were reported and only hold their place; on a GPU a row may have ended unseen."""
-        if self.rows is None:
-            return np.zeros(0, dtype=np.bool_)
-        return np.array([i in self.reported for i in self.request.tolist()], dtype=np.bool_)
 
     def _fitting(self) -> int:
         waiting = len(self.requests) - self.entered
@@ -169,22 +170,11 @@ class StreamDecoder(Decoder):
         return cache, self.forward(ids_BC, (steps_L >= first_B1).long(), positions_BC, cache)
 
     def _place(self, batch: range, cache: Any, logits_BV: torch.Tensor) -> None:
-        """In the places of rows that have ended, where they fit; the others after all rows."""
-        lengths = [len(self.requests[i].prompt_ids) for i in batch]
-        over = np.flatnonzero(self._over())
-        places = over[: len(batch)] if max(lengths) <= self.width else over[:0]
-        count, width = len(places), cache.layers[0].length
-        if count:
-            for row, n in zip(places.tolist(), range(count)):
-                put_row(self.cache, row, copy_row(cache, n, width - lengths[n], width))
-            rows = torch.from_numpy(places).to(self.device)
-            self._state().put(rows, self._new_rows(batch[:count]))
-            self.logits_BV[rows] = logits_BV[:count]
-            self.request[places], self.count[places] = batch[:count], 0
-            self.held[places] = lengths[:count]
-        if count < len(batch):
-            rest = torch.arange(count, len(batch), device=self.device)
-            if count:
-                select_sequences(cache, rest)
-                logits_BV = logits_BV[rest]
-            super()._place(batch[count:], cache, logits_BV)
+        """Put requests that have been read after the rows that are alive; the others leave."""
+        over = self._over()
+        if over.any():
+            self.logits_BV = self._keep(few_moves(~over), self.logits_BV)
+        self.most_rows = max(self.most_rows, len(self.request) + len(batch))
+        if self.rows is None:
+            make_room(cache, self.most_rows)
+        super()._place(batch, cache, logits_BV)

@@ -3,9 +3,10 @@
     python -m scripts.bench.episode_schedules --episodes 64
 
 Each episode has 6 turns of the policy, a call after each but the last; a call takes 0.2 s, every 50th hangs until its
-deadline of 5 s, is killed, and the policy goes on. The native engine samples a Llama-type model with random weights,
-float32, CPU; every drawn token is replaced by that of a fixed call, so that the policy calls. ``lock step`` asks the
-engine for all turns of a round in one call, as for engines without streams.
+deadline of 5 s, is killed, and the policy goes on. The native engine samples the embedded tool user ``pocket-tools``,
+or a Llama-type model with random weights and a prompt of 434 tokens, whose decoding is the bottleneck; float32, CPU.
+Every drawn token is replaced by that of a fixed call, so that the policy calls. ``lock step`` asks the engine for all
+turns of a round in one call, as for engines without streams.
 
 ``bound_s`` is the larger of decoding alone (seconds inside the engine when tools answer at once, by_count) and of the
 slowest episode (its environment's seconds, and its turns decoded alone). Memory: the trainer's resident set at its
@@ -33,6 +34,7 @@ from scripts.bench._random_llama import random_llama
 
 TURNS, LATENCY_S, DEADLINE_S, HANG_EVERY = 6, 0.2, 5.0, 50
 THREADS = 2
+EMBEDDED = "pocket-tools"
 SIDES = ("lock step", "by_count", "as_ready")
 
 
@@ -106,13 +108,16 @@ class Contest:
 
         from rlhf_core.kernels.matmul import use_matmul_backend
         from rlhf_core.models.config import ModelConfig
-        from rlhf_core.models.load import load_tokenizer
+        from rlhf_core.models.load import load_policy, load_tokenizer
         from rlhf_core.rollout.native import NativeEngine
 
         torch.set_num_threads(threads)
         use_matmul_backend("auto")
-        self.tokenizer: Any = load_tokenizer(ModelConfig(path="pocket", chat_template="hermes"))
-        self.engine = NativeEngine(random_llama(shape), self.tokenizer, 4096, keep_mib=8192)
+        embedded = shape == EMBEDDED
+        config = ModelConfig(path=EMBEDDED) if embedded else ModelConfig(path="pocket", chat_template="hermes")
+        self.tokenizer: Any = load_tokenizer(config)
+        model = load_policy(config).model.eval() if embedded else random_llama(shape)
+        self.engine = NativeEngine(model, self.tokenizer, 4096, keep_mib=8192)
 
     def play(self, side: str, episodes: int, latency_s: float = LATENCY_S, hang_every: int = HANG_EVERY) -> Any:
         """(Seconds, seconds inside the engine, rollouts) of so many episodes."""
@@ -139,7 +144,7 @@ class Contest:
         return seconds, engine.seconds, rollouts
 
 
-def contest(episodes: int, rounds: int, shape: str = "llama-1m", threads: int = THREADS) -> dict[str, Any]:
+def contest(episodes: int, rounds: int, shape: str = EMBEDDED, threads: int = THREADS) -> dict[str, Any]:
     """Seconds of every schedule, the bound, and memory."""
     match = Contest(shape, threads)
     match.play("by_count", 1, 0.0, 0)  # what is found out once per model
@@ -237,7 +242,11 @@ def prepared(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 def cases(rounds: int = 3) -> dict[str, Callable[[], Any]]:
     """For ``python -m scripts.bench``."""
-    plays = {f"{n} episodes": partial(prepared, partial(contest, n, rounds)) for n in (64, 256)}
+    plays = {
+        f"{n} episodes, {shape}": partial(prepared, partial(contest, n, rounds, shape))
+        for shape in (EMBEDDED, "llama-1m")
+        for n in (64, 256)
+    }
     return {"calls": partial(prepared, calls), **plays}
 
 
@@ -246,7 +255,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--episodes", type=int, action="append", help="default 64 and 256; 0 for the calls alone")
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--model", default="llama-1m")
+    parser.add_argument("--model", default=EMBEDDED, help="or llama-1m, llama-11m")
     parser.add_argument("--threads", type=int, default=THREADS)
     args = parser.parse_args()
     print("calls", json.dumps(prepared(calls), indent=2), flush=True)

@@ -58,6 +58,15 @@ def test_one_flag_makes_the_control_and_one_the_early_stop() -> None:
     assert changed["trainer"]["group_size"] == 4
 
 
+@pytest.mark.parametrize("control", [True, False])
+def test_no_worker_process_is_asked_to_keep_a_state(control: bool) -> None:
+    config = configuration({**OPTIONS, "random_labels": control, "reward": None if control else "duration"}, 2)
+    registry = open_registry()
+    reward: Any = validate(registry, config).reward
+    with open_component("reward", reward, context_of(registry, reward=reward)) as built:
+        assert hasattr(built, "state_dict") == (config["trainer"]["reward_workers"] == 0) == control
+
+
 def test_the_control_has_no_use_for_a_reward() -> None:
     with pytest.raises(ConfigError, match="leave one of them out"):
         configuration({**OPTIONS, "random_labels": True, "reward": "wer"}, 1)

@@ -112,7 +112,8 @@ def configuration(options: Mapping[str, Any], jobs: int) -> dict[str, Any]:
         "model": {"path": options["model"]},
         "dataset": {"name": "speech", "descriptions": True},
         "reward": reward,
-        "trainer": {**trainer, "reward_workers": jobs},
+        # the control's generator is a state, which no worker process keeps
+        "trainer": {**trainer, "reward_workers": 0 if options["random_labels"] else jobs},
         "seed": options["seed"],
         **({"monitors": [{"name": "no_gain"}]} if options["early_stop"] else {}),
     }
