@@ -36,10 +36,10 @@ class RoomyLayer(GrowingLayer):
         self.keys, self.values = (b[: self.rows, :, self.start : self.start + self.length] for b in self.buffers)
         return self.keys, self.values
 
-    def _move(self, rows: int, width: int, last: int) -> None:
+    def _move(self, rows: int, width: int, last: int, more: int = 1) -> None:
         """New buffers with room, and in them the ``last`` positions of all sequences, behind ``width - last`` zeros."""
         used = [view[:, :, self.length - last :] for view in self._views()]
-        shape = (rows, used[0].shape[1], BLOCK + (width // BLOCK + 1) * BLOCK, used[0].shape[3])
+        shape = (rows, used[0].shape[1], BLOCK + ((width + more - 1) // BLOCK + 1) * BLOCK, used[0].shape[3])
         self.buffers = [view.new_empty(shape) for view in used]
         for buffer, view in zip(self.buffers, used, strict=True):
             buffer[: self.rows, :, BLOCK : BLOCK + width - last] = 0
@@ -53,7 +53,7 @@ class RoomyLayer(GrowingLayer):
         """Append along the position axis and return views of everything so far."""
         count = key_states.shape[-2]
         if self.start + self.length + count > self.buffers[0].shape[-2]:
-            self._move(self.buffers[0].shape[0], self.length, self.length)
+            self._move(self.buffers[0].shape[0], self.length, self.length, count)
         first = self.start + self.length
         for buffer, states in zip(self.buffers, (key_states, value_states), strict=True):
             buffer[: self.rows, :, first : first + count] = states
@@ -121,7 +121,7 @@ def keep_rows(cache: Any, indices: torch.Tensor, last: int) -> int:
     """Keep some sequences once each, and of their positions the ``last`` ones; returns how many positions are left."""
     for layer in cache.layers:
         (layer.keep if isinstance(layer, RoomyLayer) else layer.select)(indices, last)
-    return cache.layers[0].length
+    return last
 
 
 def few_moves(alive: np.ndarray[Any, np.dtype[np.bool_]]) -> np.ndarray[Any, np.dtype[np.int64]]:
