@@ -25,11 +25,25 @@ class Finding(NamedTuple):
 
 
 @click.command()
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Compare all that runs there with the plain way.")
+@click.option("--model", default="pocket", show_default=True, help="With --device: the model that is tried.")
+@click.option("--ranks", type=click.IntRange(1), help="With --device: processes; default: one a card, 2 on the CPU.")
+@click.option("--write", type=click.Path(dir_okay=False), help="With --device: a file to attach to a bug report.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
-def doctor(as_json: bool) -> None:
-    """Check versions, devices, plugins, hooks, disk space and caches. Exit code 1 if something is broken."""
+def doctor(device: str | None, model: str, ranks: int | None, write: str | None, as_json: bool) -> None:
+    """Check versions, devices, plugins, hooks, disk space and caches. Exit code 1 if something is broken.
+
+    With --device: run forwards, native engine, checkpoint and strategies there, and compare with the plain way.
+
+    \b
+    rlhf doctor
+    rlhf doctor --device cpu
+    rlhf doctor --device cuda --model ./my-model --write doctor.json
+    """
     from rlhf_core.cli.common import emit_json
 
+    if device is not None:
+        raise SystemExit(_compare(device, model, ranks, write, as_json))
     rows = list(findings())
     broken = sum(row.state == "broken" for row in rows)
     if as_json:
@@ -41,6 +55,27 @@ def doctor(as_json: bool) -> None:
                 click.echo(f"{'':<8} fix: {row.fix}")
         click.echo(f"\n{broken} broken" if broken else "\neverything needed is in order")
     raise SystemExit(1 if broken else 0)
+
+
+def _compare(device: str, model: str, ranks: int | None, write: str | None, as_json: bool) -> int:
+    """`rlhf doctor --device`; returns the exit code."""
+    import json
+    from pathlib import Path
+
+    from rlhf_core.cli.common import emit_json, quiet_libraries
+    from rlhf_core.device_check.check import check_device
+    from rlhf_core.runs.atomic import write_text
+
+    quiet_libraries()
+    report = check_device(device, model, ranks, lambda row: None if as_json else click.echo(row.line()))
+    if write is not None:
+        write_text(Path(write), json.dumps(report.as_json(), indent=2) + "\n")
+    if as_json:
+        emit_json(report.as_json())
+    else:
+        said = "all that ran agrees" if report.agrees else "something differs: please report it, with --write FILE"
+        click.echo(f"\n{report.device}, {report.model}: {said} ({report.seconds:.0f} s)")
+    return 0 if report.agrees else 1
 
 
 def findings() -> Iterator[Finding]:

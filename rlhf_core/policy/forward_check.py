@@ -98,22 +98,33 @@ def forward_check(
     plain = _compute(model, samples, temperature, None, gradient)
     optimised = _compute(model, samples, temperature, options, gradient)
     norm = _norm(plain.gradient)
-    if _agrees(_compare("all together", plain, optimised, norm), dtype):
+    if within_rounding(_compare("all together", plain, optimised, norm), dtype):
         return []
     if gradient:
         norm = max(norm, ROUNDING[dtype] / GRADIENT[dtype] * _norm(_cancelling_terms(model, samples, temperature)))
     together = _compare("all together", plain, optimised, norm)
-    if _agrees(together, dtype):
+    if within_rounding(together, dtype):
         return []
     alone = [
         _compare(name, plain, _compute(model, samples, temperature, options.alone(name), gradient), norm)
         for name in options.names
     ]
-    wrong = [finding for finding in alone if not _agrees(finding, dtype)]
+    wrong = [finding for finding in alone if not within_rounding(finding, dtype)]
     return wrong or [Finding(name, together.nats, together.gradient) for name in options.names]
 
 
-def _agrees(finding: Finding, dtype: torch.dtype) -> bool:
+def compare_paths(
+    model: torch.nn.Module, samples: Sequence[TrainingSample], options: ForwardOptions, temperature: float = 1.0
+) -> Finding:
+    """How far one choice of optimisations is from the model's own padded forward, in logprobs and in the gradient."""
+    plain = _compute(model, samples, temperature, None, gradient=True)
+    return _compare(
+        ", ".join(options.names), plain, _compute(model, samples, temperature, options, True), _norm(plain.gradient)
+    )
+
+
+def within_rounding(finding: Finding, dtype: torch.dtype) -> bool:
+    """Whether rounding in this number type explains a difference."""
     return finding.nats <= NATS[dtype] and finding.gradient <= GRADIENT[dtype]
 
 

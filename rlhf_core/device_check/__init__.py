@@ -1,0 +1,1 @@
+"""What `rlhf doctor --device` runs: forwards, engine, strategies and checkpoints against the plain way."""
