@@ -9,7 +9,7 @@ import click
 
 from rlhf_core import __version__
 from rlhf_core.cli.groups import OpenGroup
-from rlhf_core.launch.leave import leave
+from rlhf_core.launch.leave import leave, was_in_group
 from rlhf_core.runs import deadline
 
 COMMANDS = {
@@ -45,6 +45,15 @@ def cli(ctx: click.Context, debug: bool) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command. Exit codes: 0 done, 1 the run failed, 2 the input was wrong, 130 interrupted."""
+    try:
+        _main(argv)
+    except SystemExit as end:
+        if argv is None and was_in_group():
+            leave(end.code if isinstance(end.code, int) else 1)
+        raise
+
+
+def _main(argv: list[str] | None) -> None:
     from rlhf_core.errors import DeadlineExceeded, RlhfError
 
     deadline.owns_process = argv is None

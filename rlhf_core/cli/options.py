@@ -159,13 +159,19 @@ def _allowed(value: Any) -> Any:
     return value
 
 
-def open_plugins(*, enabled: bool = True, strict: bool = False) -> tuple[Registry, HookBus]:
-    """Every installed component, those that hook plugins register included, and the hooks."""
+def open_plugins(*, enabled: bool = True, strict: bool = False, reports: bool = True) -> tuple[Registry, HookBus]:
+    """Every installed component, those that hook plugins register included, and the hooks.
+
+    Args:
+        enabled: False leaves all plugins out.
+        strict: a failing hook ends the run.
+        reports: False on every rank but the first, which reports for them.
+    """
     from rlhf_core.disabled import disabled_distributions
     from rlhf_core.hooks import load_hooks
     from rlhf_core.registry import Registry
 
     registry = Registry(only_core=not enabled)
-    hooks = load_hooks(enabled=enabled, disabled=disabled_distributions(), strict=strict)
+    hooks = load_hooks(enabled=enabled, disabled=disabled_distributions(), strict=strict, reports=reports)
     hooks.fire("rlhf_register", registry)
     return registry, hooks

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from rlhf_core.cli.complete import runs as complete_runs
 from rlhf_core.cli.options import open_plugins, resolve_labelled_options, resolve_options, run_options, sugar_of
 
+if TYPE_CHECKING:
+    from rlhf_core.launch.joined import Rank0
+    from rlhf_core.launch.started import StartedRank
+
 
 @click.command()
 @run_options
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Where the run is kept; default runs/ALGO-TIME.")
-@click.option("--nproc", type=click.IntRange(1), default=1, show_default=True, help="Processes on this machine.")
+@click.option(
+    "--nproc", type=click.IntRange(1), help="Processes on this machine; default 1, or as many as a launcher started."
+)
 @click.option(
     "--resume",
     type=click.Path(path_type=Path),
@@ -33,7 +40,7 @@ def train(
     files: tuple[str, ...],
     settings: tuple[str, ...],
     run_dir: Path | None,
-    nproc: int,
+    nproc: int | None,
     resume: Path | None,
     dry_run: bool,
     force: bool,
@@ -52,27 +59,51 @@ def train(
     """
     from rlhf_core.cli.common import set_up_logging
     from rlhf_core.launch.run import plan_run, planned_resume, preflight, with_rows
+    from rlhf_core.launch.started import end_with_launcher, started_rank, world_size
 
     set_up_logging()
-    registry, hooks = open_plugins(enabled=not no_plugins, strict=strict_plugins)
     given = bool(sugar_of(names) or files or settings or names.get("unsafe_local_execution"))
-    resolved = None
-    if resume is not None:
-        change = partial(resolve_options, registry, files, settings, names) if given else None
-        plan, config = planned_resume(resume, change, registry)
-        run_dir = resume
-    else:
-        resolved = resolve_labelled_options(registry, files, settings, names)
-        config = resolved.config
-        plan = plan_run(registry, hooks, config, nproc)
-    preflight(registry, config, plan.world_size, dry_run=dry_run)
-    if resume is None:
-        plan = with_rows(plan, registry, config, dry_run=dry_run)
-    if dry_run:
-        _dry_run(plan, config, registry, resolved, as_json)
+    options = (files, settings, names)
+    rank = started_rank()
+    if rank is not None:
+        end_with_launcher(rank)
+    processes = world_size(nproc, rank)
+    if rank is not None and rank.rank > 0:
+        from rlhf_core.cli.train_rank import train_rank
+
+        train_rank(rank, options if given else None, run_dir, resume, no_plugins=no_plugins, strict=strict_plugins)
         return
-    _check_memory(plan, config, registry, force)
-    _run(plan, config, registry, hooks, run_dir, resume is not None, as_json)
+    with contextlib.ExitStack() as stack:
+        rank_0 = _first_of(rank, stack)
+        registry, hooks = open_plugins(enabled=not no_plugins, strict=strict_plugins)
+        resolved = None
+        if resume is not None:
+            change = partial(resolve_options, registry, *options) if given else None
+            plan, config = planned_resume(resume, change, registry, processes)
+            run_dir = resume
+        else:
+            resolved = resolve_labelled_options(registry, *options)
+            config = resolved.config
+            plan = plan_run(registry, hooks, config, processes or 1)
+        preflight(registry, config, plan.world_size, dry_run=dry_run)
+        if resume is None:
+            plan = with_rows(plan, registry, config, dry_run=dry_run)
+        if dry_run:
+            _dry_run(plan, config, registry, resolved, as_json)
+            return
+        _check_memory(plan, config, registry, force)
+        _run(plan, config, registry, hooks, run_dir, resume is not None, as_json, rank_0)
+
+
+def _first_of(rank: StartedRank | None, stack: contextlib.ExitStack) -> Rank0 | None:
+    """Rank 0's side of a launch by torchrun or srun, told to the other ranks however the stack ends."""
+    if rank is None:
+        return None
+    from rlhf_core.launch.joined import Rank0
+
+    rank_0 = Rank0(rank)
+    stack.enter_context(rank_0.leading())
+    return rank_0
 
 
 def _check_memory(plan: Any, config: Any, registry: Any, force: bool) -> None:
@@ -96,7 +127,16 @@ def _dry_run(plan: Any, config: Any, registry: Any, resolved: Any, as_json: bool
         print_dry_run(plan, config, found, resolved, registry)
 
 
-def _run(plan: Any, config: Any, registry: Any, hooks: Any, run_dir: Path | None, resume: bool, as_json: bool) -> None:
+def _run(
+    plan: Any,
+    config: Any,
+    registry: Any,
+    hooks: Any,
+    run_dir: Path | None,
+    resume: bool,
+    as_json: bool,
+    rank_0: Rank0 | None,
+) -> None:
     from rlhf_core.cli.common import emit_json, quiet_libraries
     from rlhf_core.cli.progress import StepPrinter, print_summary
     from rlhf_core.launch.run import launch
@@ -110,7 +150,7 @@ def _run(plan: Any, config: Any, registry: Any, hooks: Any, run_dir: Path | None
     try:
         with printer:
             shown = {"say": printer.say, "progress": printer.step, "work": printer.work}
-            summary = launch(plan, config, registry, hooks, folder, resume=resume, **shown)
+            summary = launch(plan, config, registry, hooks, folder, resume=resume, rank_0=rank_0, **shown)
         if as_json:
             emit_json({**summary, "run_dir": str(folder)})
         else:

@@ -19,3 +19,8 @@ def leave(code: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(code)
+
+
+def was_in_group() -> bool:
+    """Whether this process was one of several ranks, whose gloo threads may still run."""
+    return "RANK" in os.environ and "torch.distributed" in sys.modules

@@ -18,7 +18,9 @@ MAX_ROWS = 8
 """Differences that are listed; the others are counted."""
 
 
-def planned_resume(run_dir: Path, change: Change | None, registry: Registry) -> tuple[Plan, RunConfig]:
+def planned_resume(
+    run_dir: Path, change: Change | None, registry: Registry, world_size: int | None = None
+) -> tuple[Plan, RunConfig]:
     """The plan of the run to go on with, and its configuration; the registry is frozen afterwards.
 
     Args:
@@ -26,11 +28,15 @@ def planned_resume(run_dir: Path, change: Change | None, registry: Registry) -> 
         change: maps the run's configuration to what the command line makes of it, if it says anything. It may differ
             in how long the run is and in what is done beside its steps; the plan is then extended.
         registry: where the plan's components are looked up.
+        world_size: number of processes that was asked for, or that a launcher started; None for the plan's own.
 
     Raises:
-        RunDirError: no run there, or the configuration differs in what may not change (every difference is listed).
+        RunDirError: no run there, another number of processes, or the configuration differs in what may not change
+            (every difference is listed).
     """
     plan = _read_plan(run_dir)
+    if world_size is not None and world_size != plan.world_size:
+        raise _other_world_size(plan.world_size, world_size, run_dir)
     config = reload(registry, plan, resume=True)
     if change is not None:
         wanted = change(plan.config)
@@ -40,6 +46,16 @@ def planned_resume(run_dir: Path, change: Change | None, registry: Registry) -> 
             plan, config = extended(plan, wanted, changes, run_dir), wanted
     registry.freeze()
     return plan, config
+
+
+def _other_world_size(planned: int, asked: int, run_dir: Path) -> RunDirError:
+    return RunDirError(
+        f"'{run_dir}' was started on {planned} process{'es' * (planned > 1)} and cannot go on with {asked}",
+        where=str(run_dir / "plan.json"),
+        why="its checkpoints hold optimizer, random state and rollouts by rank",
+        fix=f"rlhf train --resume {run_dir} --nproc {planned}, or a launcher with {planned} in all; "
+        f"on {asked}, start a new run from {run_dir / 'final'} or a checkpoint's model",
+    )
 
 
 def _read_plan(run_dir: Path) -> Plan:

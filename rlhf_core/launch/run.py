@@ -15,6 +15,7 @@ from rlhf_core.context import BuildContext
 from rlhf_core.errors import PluginError, RlhfError
 from rlhf_core.hooks import HookBus, Launch, PlanResolved, RunClosed
 from rlhf_core.launch.extension import record
+from rlhf_core.launch.joined import Rank0
 from rlhf_core.launch.process import Progress, Say, environment, set_up_torch
 from rlhf_core.launch.process import run_plan as run_plan
 from rlhf_core.launch.resume import planned_resume as planned_resume
@@ -67,8 +68,21 @@ def launch(
     say: Say,
     progress: Progress,
     work: Work | None = None,
+    rank_0: Rank0 | None = None,
 ) -> Mapping[str, Any]:
     """Run the plan in this process, or start one process per rank and wait.
+
+    Args:
+        plan: of the run.
+        config: the plan's, validated.
+        registry: of this process.
+        hooks: listeners.
+        run_dir: of the run; created unless it is resumed.
+        resume: go on from the newest checkpoint.
+        say: shows one line.
+        progress: shows a step.
+        work: shows how far long work is.
+        rank_0: where another launcher started the ranks, of which this is the first.
 
     Returns:
         The summary.
@@ -96,7 +110,9 @@ def launch(
             stack.enter_context(held_by_this_process(run_dir))
         failure: BaseException | None = None
         try:
-            if plan.world_size == 1:
+            if rank_0 is not None:
+                rank_0.agree(plan, config, run, resume=resume)
+            if plan.world_size == 1 or rank_0 is not None:
                 shown = {"say": say, "progress": progress, "work": work}
                 return run_plan(plan, config, registry, hooks, run_dir, resume=resume, **shown)
             return _run_ranks(plan, config, hooks, run, resume)

@@ -57,10 +57,10 @@ def check_memory(ctx: BuildContext, *, force: bool) -> None:
 def surely_fits(ctx: BuildContext, limit: int) -> bool:
     """Whether a generous bound, from sizes of files and of the configuration alone, is below the limit."""
     run: Any = ctx.config
-    weights = _file_bytes(run.model.path)
+    weights = weight_file_bytes(run.model.path)
     if weights is None:
         return False
-    bound = PARTS * weights + sum(PARTS * (_file_bytes(path) or weights) for path in _other_models(run))
+    bound = PARTS * weights + sum(PARTS * (weight_file_bytes(path) or weights) for path in _other_models(run))
     return bound + _activations(run) < limit
 
 
@@ -89,7 +89,7 @@ _SIZES = (
 )
 
 
-def _file_bytes(path: str) -> int | None:
+def weight_file_bytes(path: str) -> int | None:
     """Of a local model's weights; None where they are not here. A quantised file is counted as float32."""
     from rlhf_core.models.sources import resolve_model
 
@@ -183,4 +183,4 @@ def certain_bytes(plan: MemoryPlan) -> int:
     return sum(plan.phases["update"].parts.get(name, 0) for name in sure)
 
 
-__all__ = ["certain_bytes", "check_memory", "placement_of", "surely_fits"]
+__all__ = ["certain_bytes", "check_memory", "placement_of", "surely_fits", "weight_file_bytes"]

@@ -1,0 +1,55 @@
+"""`rlhf train` on every rank but the first, where torchrun, ``accelerate launch`` or ``srun`` started it."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core.errors import RlhfError
+
+if TYPE_CHECKING:
+    from rlhf_core.launch.started import StartedRank
+
+Options = tuple[tuple[str, ...], tuple[str, ...], dict[str, Any]]
+"""Files, settings and names of the command line."""
+
+
+def train_rank(
+    rank: StartedRank,
+    options: Options | None,
+    run_dir: Path | None,
+    resume: Path | None,
+    *,
+    no_plugins: bool,
+    strict: bool,
+) -> None:
+    """Take rank 0's plan and run it. Nothing is shown but errors.
+
+    Raises:
+        RlhfError: the run failed, or could not begin.
+    """
+    from rlhf_core.cli.common import quiet_libraries
+    from rlhf_core.cli.options import open_plugins, resolve_options
+    from rlhf_core.launch.joined import end_quietly, take_plan
+    from rlhf_core.launch.process import run_plan
+    from rlhf_core.launch.run import preflight
+    from rlhf_core.launch.sigterm import sigterm_as_interrupt
+
+    quiet_libraries()
+    registry, hooks = open_plugins(enabled=not no_plugins, strict=strict, reports=False)
+    try:
+        taken = take_plan(
+            rank,
+            registry,
+            run_dir or resume,
+            resume=resume is not None,
+            wanted=partial(resolve_options, registry, *options) if options and resume is None else None,
+            preflight=partial(preflight, registry),
+        )
+    except RlhfError as error:
+        end_quietly(error, rank)
+        raise
+    if taken is not None:
+        with sigterm_as_interrupt():
+            run_plan(taken.plan, taken.config, registry, hooks, taken.run_dir, resume=taken.resume)

@@ -1,0 +1,187 @@
+"""What ranks of another launcher compare before a model loads: a real store, two ranks in this process."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_core.cli.main import main
+from rlhf_core.cli.options import open_plugins
+from rlhf_core.config.load import dataset_sugar, resolve
+from rlhf_core.errors import UserError
+from rlhf_core.launch import rank_checks
+from rlhf_core.launch.joined import EndedByRank0, Rank0, RanksRefused, Taken, take_plan
+from rlhf_core.launch.meeting import Meeting
+from rlhf_core.launch.resume import planned_resume
+from rlhf_core.launch.run import plan_run, preflight
+from rlhf_core.launch.started import StartedRank, started_rank, world_size
+from rlhf_core.runs.run_dir import RunDir
+
+SUGAR = {
+    "trainer": {"name": "grpo"},
+    "reward": {"name": "verifier"},
+    "dataset": dataset_sugar("pocket/arithmetic"),
+}
+
+
+@pytest.fixture
+def two(monkeypatch: pytest.MonkeyPatch) -> tuple[StartedRank, StartedRank]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("MASTER_PORT", str(free.getsockname()[1]))
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setattr(rank_checks, "SHARED_S", 0.3)
+    rank_0 = StartedRank(0, 2, 0, "torchrun", timeout_s=20)
+    return rank_0, replace(rank_0, rank=1)
+
+
+def sugar(**settings: Any) -> dict[str, Any]:
+    return {**SUGAR, "trainer": {"name": "grpo", **settings}}
+
+
+def meet(
+    two: tuple[StartedRank, StartedRank],
+    run: RunDir,
+    *,
+    run_dir: Path | None = None,
+    resume: bool = False,
+    of_rank_1: Mapping[str, Any] = SUGAR,
+) -> tuple[Any, Any]:
+    """How both ranks end: what they return, or their error."""
+
+    def one() -> Any:
+        registry, _ = open_plugins(reports=False)
+        wanted = partial(resolve, registry, sugar=dict(of_rank_1))
+        checked = partial(preflight, registry)
+        return take_plan(two[1], registry, run_dir, resume=resume, wanted=wanted, preflight=checked)
+
+    def zero() -> None:
+        registry, hooks = open_plugins()
+        config = resolve(registry, sugar=dict(SUGAR))
+        rank_0 = Rank0(two[0])
+        with rank_0.leading():
+            plan = plan_run(registry, hooks, config, 2)
+            run.create(plan, {})
+            rank_0.agree(plan, config, run, resume=False)
+
+    def caught(call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except Exception as error:
+            return error
+
+    with ThreadPoolExecutor(2) as pool:
+        ends = [pool.submit(caught, call) for call in (zero, one)]
+        return ends[0].result(60), ends[1].result(60)
+
+
+def test_another_rank_takes_the_plan(two: tuple[StartedRank, StartedRank], tmp_path: Path) -> None:
+    zero, one = meet(two, RunDir(tmp_path / "run"))
+    assert zero is None
+    assert isinstance(one, Taken), one
+    assert one.run_dir == tmp_path / "run"
+    assert one.plan.to_json() == json.loads((tmp_path / "run" / "plan.json").read_text())
+    assert not (tmp_path / "run" / rank_checks.TOKEN).exists()
+
+
+def test_other_directory_configuration_and_command(two: tuple[StartedRank, StartedRank], tmp_path: Path) -> None:
+    me = f"rank 1 on {socket.gethostname()}"
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"run_dir": tmp_path / "other"}, f"{me} has another run directory: '{tmp_path / 'other'}' there is not"),
+        ({"of_rank_1": sugar(steps=7)}, f"{me} was started with another configuration: trainer.steps: 7 (rank 0 has"),
+        ({"resume": True}, f"{me} resumes a run, and rank 0 starts one"),
+    ]
+    for number, (options, text) in enumerate(cases):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TORCHELASTIC_RESTART_COUNT", str(number))  # one store, as after torchrun's restart
+            zero, one = meet(two, RunDir(tmp_path / f"run-{number}"), **options)
+        assert isinstance(zero, RanksRefused), zero
+        assert str(zero).startswith(text)
+        assert zero.exit_code == one.exit_code == 2
+        assert isinstance(one, EndedByRank0)
+        assert str(one) == str(zero), "every node's terminal says the same"
+
+
+def test_rank_0_says_why_there_is_no_run(two: tuple[StartedRank, StartedRank], tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    run.path.mkdir()
+    run.plan.write_text("{}")
+    zero, one = meet(two, run)
+    assert "already holds a run" in str(zero)
+    assert isinstance(one, EndedByRank0)
+    assert str(one) == f"rank 0 ended: {zero}"
+    assert one.exit_code == zero.exit_code == 2
+
+
+def test_a_rank_that_never_arrives_is_named(two: tuple[StartedRank, StartedRank]) -> None:
+    meeting = Meeting(replace(two[0], world_size=3, timeout_s=0.5))
+    other = Meeting(replace(two[1], world_size=3))
+    with pytest.raises(UserError) as caught:
+        meeting.hear_all("found", "the other ranks to check the plan")
+    text = str(caught.value)
+    assert f"rank 0 on {socket.gethostname()} waited 0.5 s for the other ranks to check the plan" in text
+    assert f"rank 1 on {socket.gethostname()} arrived, then said nothing" not in text.split("rank 2")[0]
+    assert "rank 2 never arrived" in text
+    assert f"rank 1 on {socket.gethostname()} arrived, then said nothing" in text
+    assert caught.value.exit_code == 2
+    del other
+
+
+def test_nobody_at_the_address(two: tuple[StartedRank, StartedRank]) -> None:
+    with pytest.raises(UserError, match=r"rank 1 on .* cannot reach the other ranks at 127.0.0.1"):
+        Meeting(replace(two[1], timeout_s=0.5))
+
+
+def test_versions_and_disk(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"rank 3 on b has other versions: torch .* \(rank 0 has 1.0\)"):
+        rank_checks.check_versions({"torch": "1.0"}, "rank 3 on b")
+    rank_checks.check_disk(tmp_path, 1, "rank 0 on a")
+    with pytest.raises(UserError, match=r"rank 0 on a has no room for a checkpoint: it takes 1.15e\+06 TB or more"):
+        rank_checks.check_disk(tmp_path, 1 << 60, "rank 0 on a")
+    registry, _ = open_plugins()
+    whole = rank_checks.checkpoint_bytes(resolve(registry, sugar=dict(SUGAR)))
+    lora = rank_checks.checkpoint_bytes(resolve(registry, sugar={**SUGAR, "model": {"lora": {"r": 2}}}))
+    assert (whole > 0, lora) == (True, 0)
+
+
+def test_what_srun_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = {"SLURM_PROCID": "9", "SLURM_NTASKS": "16", "SLURM_LOCALID": "1"}
+    assert started_rank({**slurm, "SLURM_PROCID": "0"}) is None, "a batch script itself has these"
+    env = {**slurm, "SLURM_STEP_ID": "0", "MASTER_ADDR": "a", "MASTER_PORT": "29500"}
+    rank = started_rank(env)
+    assert rank == StartedRank(9, 16, 1, "srun")
+    assert (env["RANK"], env["WORLD_SIZE"], env["LOCAL_RANK"]) == ("9", "16", "1")
+    one_gpu = {**env, "CUDA_VISIBLE_DEVICES": "3"}
+    del one_gpu["RANK"]
+    assert started_rank(one_gpu) == rank
+    assert one_gpu["LOCAL_RANK"] == "0", "--gpus-per-task shows each task one device"
+    with pytest.raises(UserError, match="srun started 16 processes, and MASTER_ADDR and MASTER_PORT is not set"):
+        started_rank({**slurm, "SLURM_STEP_ID": "0"})
+    of_accelerate = {"ACCELERATE_USE_FSDP": "true"}
+    with pytest.raises(UserError, match="accelerate was told to use FSDP"):
+        started_rank({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1", **of_accelerate})
+    with pytest.raises(UserError, match="--nproc 4, but srun started 16 processes"):
+        world_size(4, rank)
+    assert started_rank({"RANK": "0", "WORLD_SIZE": "1"}) is None
+
+
+def test_resume_on_another_number_of_processes(tmp_path: Path) -> None:
+    registry, hooks = open_plugins()
+    run = tmp_path / "run"
+    RunDir(run).create(plan_run(registry, hooks, resolve(registry, sugar=dict(SUGAR)), 1), {})
+    with pytest.raises(SystemExit) as caught:
+        main(["train", "--resume", str(run), "--nproc", "2"])
+    assert caught.value.code == 2
+    with pytest.raises(UserError) as refused:
+        planned_resume(run, None, open_plugins()[0], 2)
+    assert "was started on 1 process and cannot go on with 2" in str(refused.value)
+    assert f"rlhf train --resume {run} --nproc 1" in str(refused.value)
+    assert planned_resume(run, None, open_plugins()[0], 1)[0].world_size == 1

@@ -1,0 +1,142 @@
+"""Two torchruns as two machines, on loopback, and two processes as `srun` starts them: one run, or one message."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from .test_launch import logged, wait_until
+
+TRAIN = (
+    *("-m", "rlhf_core.cli.main", "train", "--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic"),
+    *("--set", "threads=1", "--set", "reward.workers=1", "--set", "trainer.rollout_batch_size=16"),
+    *("--set", "trainer.eval_samples=4"),
+)
+DIES_S = 60
+"""Deadline within which the other machine's ranks and launcher have ended; the collective's own is shorter."""
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def node(rank: int, port: int) -> list[str]:
+    """torchrun on one of two machines with one rank each."""
+    where = ["--rdzv-backend", "c10d", "--rdzv-id", "one", "--rdzv-endpoint", f"127.0.0.1:{port}"]
+    return ["-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", str(rank), "--nproc-per-node", "1", *where]
+
+
+@contextmanager
+def started(
+    tmp_path: Path, commands: Sequence[Sequence[str]], variables: Sequence[Mapping[str, str]] = ({}, {})
+) -> Iterator[list[subprocess.Popen[str]]]:
+    """Two Python processes, each with its terminal and its session; whatever is left of them is killed."""
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "RLHF_LAUNCH_TIMEOUT_S": "90"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, *command],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env={**environ, **extra},
+        )
+        for command, extra in zip(commands, variables)
+    ]
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            kill_machine(process)
+            process.communicate()
+
+
+def kill_machine(process: subprocess.Popen[str]) -> None:
+    """End everything of one torchrun, which puts each rank into a session of its own, at once."""
+    for pid in (*children(process.pid), process.pid):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
+def children(pid: int) -> list[int]:
+    path = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(word) for word in path.read_text().split()] if path.exists() else []
+
+
+@pytest.mark.slow
+def test_two_machines_are_one_run(tmp_path: Path) -> None:
+    port, options = free_port(), (*TRAIN, "--set", "trainer.steps=2", "--run-dir", "runs/one")
+    with started(tmp_path, [[*node(rank, port), *options] for rank in (0, 1)]) as machines:
+        ends = [(*machine.communicate(timeout=240), machine.returncode) for machine in machines]
+    assert [code for _, _, code in ends] == [0, 0], ends
+    assert sum("completed: 2 steps" in out for out, _, _ in ends) == 1, "rank 0 alone speaks"
+    run = tmp_path / "runs" / "one"
+    assert json.loads((run / "plan.json").read_text())["world_size"] == 2
+    assert json.loads((run / "summary.json").read_text())["status"] == "completed"
+    assert [p.name for p in (tmp_path / "runs").iterdir()] == ["one"]
+
+
+@pytest.mark.slow
+def test_another_run_directory_is_refused(tmp_path: Path) -> None:
+    port = free_port()
+    with started(tmp_path, [[*node(r, port), *TRAIN, "--run-dir", f"runs/{r}"] for r in (0, 1)]) as machines:
+        ends = [(*machine.communicate(timeout=240), machine.returncode) for machine in machines]
+    assert all(code != 0 for *_, code in ends)  # torchrun's own code is 1
+    for _, err, _ in ends:
+        assert err.count("error: ") == 1, err
+        assert "has another run directory" in err
+        assert "exitcode  : 2" in err or "exitcode: 2" in err, "of the rank, as torchrun reports it"
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+def test_a_machine_that_dies_ends_the_other(tmp_path: Path) -> None:
+    port, options = free_port(), (*TRAIN, "--set", "trainer.steps=500", "--run-dir", "runs/one")
+    options = (*options, "--set", "strategy.timeout_s=20")
+    run = tmp_path / "runs" / "one"
+    with started(tmp_path, [[*node(rank, port), *options] for rank in (0, 1)]) as machines:
+        wait_until(lambda: logged(run, '"step": 2'), "second step", 200)
+        ranks = {m: children(m.pid) for m in machines}
+        dies, stays = sorted(machines, key=lambda m: rank_of(ranks[m][0]), reverse=True)
+        began = time.monotonic()
+        kill_machine(dies)
+        _, err = stays.communicate(timeout=DIES_S)
+        assert time.monotonic() - began < DIES_S
+        assert stays.returncode != 0
+        assert err.count("error: ") == 1, err
+        assert "for rank 1 in step " in err or "for the others in step " in err
+        assert not any(Path(f"/proc/{pid}").exists() for pid in ranks[stays])
+    assert json.loads((run / "failure.json").read_text())["status"] == "failed"
+
+
+def rank_of(pid: int) -> int:
+    variables = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+    return next(int(v.removeprefix("RANK=")) for v in variables if v.startswith("RANK="))
+
+
+@pytest.mark.slow
+def test_srun(tmp_path: Path) -> None:
+    address = {"SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    tasks = [{**address, "SLURM_PROCID": str(rank), "SLURM_LOCALID": "0"} for rank in (0, 1)]
+    with started(tmp_path, [[*TRAIN, "--set", "trainer.steps=1"]] * 2, tasks) as processes:
+        ends = [(*process.communicate(timeout=240), process.returncode) for process in processes]
+    assert [code for _, _, code in ends] == [0, 0], ends
+    assert "completed: 1 step" in ends[0][0]
+    assert ends[1][0] == "", "rank 0 alone speaks"
+    (run,) = (tmp_path / "runs").iterdir()
+    assert json.loads((run / "plan.json").read_text())["world_size"] == 2
