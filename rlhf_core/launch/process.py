@@ -53,7 +53,7 @@ def run_plan(
     )
     if not resume and rank == 0:
         check_writable(run_dir)
-    strategy = _build_strategy(config, ctx)
+    strategy = _join_ranks(config, ctx) if plan.world_size > 1 else _build_strategy(config, ctx)
     deadlines = getattr(config.trainer, "deadlines", None)
     session = RunSession(
         RunDir(run_dir), plan, strategy, hooks, resume=resume, environment=environment(), deadlines=deadlines
@@ -76,6 +76,17 @@ def run_plan(
             session.metrics.trackers = [session.components.build("tracker", t, ctx) for t in config.trackers]
         session.metrics.monitors = [session.components.build("monitor", m, ctx) for m in config.monitors]
         return trainer.run()
+
+
+def _join_ranks(config: RunConfig, ctx: BuildContext) -> Any:
+    """The strategy, once a number of every rank was added up over it."""
+    from rlhf_core.launch.rank_checks import check_all_reduce, named_rank
+
+    place = f"rank {ctx.rank} on {platform.node()}"
+    with named_rank(f"joining {ctx.world_size} ranks", place):
+        strategy = _build_strategy(config, ctx)
+    check_all_reduce(strategy, place)
+    return strategy
 
 
 def _build_strategy(config: RunConfig, ctx: BuildContext) -> Any:

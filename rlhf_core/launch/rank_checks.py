@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.errors import UserError
+from rlhf_core.errors import ComponentError, DeadlineExceeded, UserError
 from rlhf_core.launch.extension import differences
 from rlhf_core.launch.memory import readable
 from rlhf_core.plan import library_versions
@@ -16,6 +17,7 @@ from rlhf_core.runs.atomic import TEMPORARY
 
 if TYPE_CHECKING:
     from rlhf_core.config.run import RunConfig
+    from rlhf_core.strategy.protocols import Strategy
 
 TOKEN = f"{TEMPORARY}token"
 """File that rank 0 writes into the run directory for as long as the others look for it."""
@@ -87,6 +89,46 @@ def check_disk(folder: Path, needed: int, place: str) -> None:
             f"{place} has no room for a checkpoint: it takes {readable(needed)} or more, and {readable(free)} are free",
             where=str(folder),
             fix="free some space or choose another --run-dir; trainer.keep_checkpoints is how many stay",
+        )
+
+
+@contextlib.contextmanager
+def named_rank(what: str, place: str) -> Iterator[None]:
+    """Ranks join each other, or exchange their first number. Errors of other kinds pass as they are.
+
+    Raises:
+        UserError: what the backend raised, with this rank, its machine and what to set.
+    """
+    from rlhf_core.strategy.peers import LOST
+
+    try:
+        yield
+    except RuntimeError as error:
+        cause = error.__cause__ if isinstance(error, (ComponentError, DeadlineExceeded)) else error
+        if not any(word in str(cause).lower() for word in LOST):
+            raise
+        raise UserError(
+            f"{place}: {what} failed",
+            why=str(cause).splitlines()[0],
+            fix="name the network interface that the machines share in GLOO_SOCKET_IFNAME (CPU) or NCCL_SOCKET_IFNAME "
+            f"(GPU; NCCL_DEBUG=INFO says more) and open its ports; strategy.timeout_s is the deadline",
+        ) from error
+
+
+def check_all_reduce(strategy: Strategy, place: str) -> None:
+    """Add a number of every rank, as gradients are added later.
+
+    Raises:
+        UserError: it failed, did not end in time, or has another sum.
+    """
+    ranks = strategy.world_size
+    with named_rank(f"an all-reduce over {ranks} ranks", place):
+        total = strategy.sum_over_ranks([strategy.rank + 1.0])[0]
+    if total != ranks * (ranks + 1) / 2:
+        raise UserError(
+            f"{place}: the numbers of {ranks} ranks add up to {total:g}, not to {ranks * (ranks + 1) / 2:g}",
+            why="the process group, or the strategy, does not join the ranks of this run",
+            fix="check that no other launch uses the same MASTER_ADDR and MASTER_PORT",
         )
 
 

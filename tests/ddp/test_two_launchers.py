@@ -15,6 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from rlhf_core.errors import UserError
+from rlhf_core.launch.rank_checks import check_all_reduce
+from rlhf_core.strategy.local import LocalStrategy
+
 from .test_launch import logged, wait_until
 
 TRAIN = (
@@ -140,3 +144,26 @@ def test_srun(tmp_path: Path) -> None:
     assert ends[1][0] == "", "rank 0 alone speaks"
     (run,) = (tmp_path / "runs").iterdir()
     assert json.loads((run / "plan.json").read_text())["world_size"] == 2
+
+
+@pytest.mark.slow
+def test_ranks_that_cannot_speak_to_each_other(tmp_path: Path) -> None:
+    options = ("--nproc", "2", "--run-dir", "runs/one")
+    with started(tmp_path, [[*TRAIN, *options]], [{"GLOO_SOCKET_IFNAME": "none0"}]) as (process,):
+        _, err = process.communicate(timeout=240)
+    assert process.returncode == 2, err
+    assert err.count("error: ") == 1
+    assert f" on {socket.gethostname()}: joining 2 ranks failed" in err
+    assert "none0" in err
+    assert "GLOO_SOCKET_IFNAME" in err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_all_reduce_whose_sum_is_wrong() -> None:
+    class Alone(LocalStrategy):
+        """Two ranks that do not add to each other."""
+
+        world_size = 2
+
+    with pytest.raises(UserError, match="rank 0 on a: the numbers of 2 ranks add up to 1, not to 3"):
+        check_all_reduce(Alone(), "rank 0 on a")
