@@ -111,7 +111,7 @@ def named_rank(what: str, place: str) -> Iterator[None]:
             f"{place}: {what} failed",
             why=str(cause).splitlines()[0],
             fix="name the network interface that the machines share in GLOO_SOCKET_IFNAME (CPU) or NCCL_SOCKET_IFNAME "
-            f"(GPU; NCCL_DEBUG=INFO says more) and open its ports; strategy.timeout_s is the deadline",
+            "(GPU; NCCL_DEBUG=INFO says more) and open its ports; strategy.timeout_s is the deadline",
         ) from error
 
 
