@@ -47,9 +47,9 @@ def train_rank(
             wanted=partial(resolve_options, registry, *options) if options and resume is None else None,
             preflight=partial(preflight, registry),
         )
+        if taken is not None:
+            with sigterm_as_interrupt():
+                run_plan(taken.plan, taken.config, registry, hooks, taken.run_dir, resume=taken.resume)
     except RlhfError as error:
         end_quietly(error, rank)
         raise
-    if taken is not None:
-        with sigterm_as_interrupt():
-            run_plan(taken.plan, taken.config, registry, hooks, taken.run_dir, resume=taken.resume)

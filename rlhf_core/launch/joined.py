@@ -25,6 +25,10 @@ WORD, VERDICT = "word", "verdict"
 """Keys of what rank 0 says: first the plan, or why there is none; then whether every rank can run it."""
 
 
+INTERRUPTED = 130
+"""Exit code of a run that Ctrl-C or SIGTERM ended; every rank ends with it, and the same message."""
+
+
 class RanksRefused(UserError):
     """What several ranks cannot run, in one message."""
 
@@ -196,5 +200,5 @@ def _check(
 
 def end_quietly(error: RlhfError, me: StartedRank) -> None:
     """End this rank without a message that another one prints in the same terminal; else return."""
-    if isinstance(error, EndedByRank0) and not me.speaks:
+    if (isinstance(error, EndedByRank0) or error.exit_code == INTERRUPTED) and not me.speaks:
         leave(error.exit_code)

@@ -19,7 +19,7 @@ from rlhf_core.errors import UserError
 from rlhf_core.launch.rank_checks import check_all_reduce
 from rlhf_core.strategy.local import LocalStrategy
 
-from .test_launch import logged, wait_until
+from .test_launch import heed_ctrl_c, logged, wait_until
 
 TRAIN = (
     *("-m", "rlhf_core.cli.main", "train", "--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic"),
@@ -56,6 +56,7 @@ def started(
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            preexec_fn=heed_ctrl_c,
             env={**environ, **extra},
         )
         for command, extra in zip(commands, variables)
@@ -126,6 +127,22 @@ def test_a_machine_that_dies_ends_the_other(tmp_path: Path) -> None:
         assert "for rank 1 in step " in err or "for the others in step " in err
         assert not any(Path(f"/proc/{pid}").exists() for pid in ranks[stays])
     assert json.loads((run / "failure.json").read_text())["status"] == "failed"
+
+
+@pytest.mark.slow
+def test_ctrl_c_on_one_machine_saves_and_ends_all(tmp_path: Path) -> None:
+    port, options = free_port(), (*TRAIN, "--set", "trainer.steps=500", "--run-dir", "runs/one")
+    run = tmp_path / "runs" / "one"
+    commands = [[*node(r, port), *options] for r in (0, 1)]
+    with started(tmp_path, commands) as machines:
+        wait_until(lambda: logged(run, '"step": 2'), "second step", 200)
+        machines[1].send_signal(signal.SIGINT)
+        errors = [machine.communicate(timeout=DIES_S)[1] for machine in machines]
+    for err in errors:
+        assert err.count("error: stopped by Ctrl-C after step ") == 1, err
+        assert "rlhf train --resume" in err
+    assert json.loads((run / "failure.json").read_text())["status"] == "interrupted"
+    assert len([*(run / "checkpoints").iterdir()]) == 1
 
 
 def rank_of(pid: int) -> int:
