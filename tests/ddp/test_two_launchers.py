@@ -184,3 +184,15 @@ def test_an_all_reduce_whose_sum_is_wrong() -> None:
 
     with pytest.raises(UserError, match="rank 0 on a: the numbers of 2 ranks add up to 1, not to 3"):
         check_all_reduce(Alone(), "rank 0 on a")
+
+
+@pytest.mark.slow
+def test_a_task_that_never_arrives(tmp_path: Path) -> None:
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "RLHF_LAUNCH_TIMEOUT_S": "2"}
+    task = {**address, "SLURM_NTASKS": "2", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
+    with started(tmp_path, [TRAIN], [task]) as (process,):
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == 2, err
+    assert err.count("error: ") == 1
+    assert "waited 2 s for the other ranks to check the plan: rank 1 never arrived" in err
+    assert not (tmp_path / "runs").exists()
