@@ -12,11 +12,16 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from rlhf_core.cli.options import open_plugins
+from rlhf_core.config.load import dataset_sugar, resolve
+from rlhf_core.context import BuildContext
 from rlhf_core.errors import UserError
-from rlhf_core.launch.rank_checks import check_all_reduce
+from rlhf_core.launch.run import plan_run, run_plan
+from rlhf_core.strategy.config import AutoStrategyConfig
 from rlhf_core.strategy.local import LocalStrategy
 
 from .test_launch import heed_ctrl_c, logged, wait_until
@@ -176,14 +181,31 @@ def test_ranks_that_cannot_speak_to_each_other(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
-def test_an_all_reduce_whose_sum_is_wrong() -> None:
-    class Alone(LocalStrategy):
-        """Two ranks that do not add to each other."""
+class Alone(LocalStrategy):
+    """One of two ranks that do not add to each other."""
 
-        world_size = 2
+    world_size = 2
 
-    with pytest.raises(UserError, match="rank 0 on a: the numbers of 2 ranks add up to 1, not to 3"):
-        check_all_reduce(Alone(), "rank 0 on a")
+
+class AloneConfig(AutoStrategyConfig):
+    """Builds it."""
+
+    def build(self, ctx: BuildContext) -> Any:
+        return Alone()
+
+
+def test_an_all_reduce_whose_sum_is_wrong_ends_the_run_before_its_model_is_built(tmp_path: Path) -> None:
+    registry, hooks = open_plugins()
+    sections = {
+        "trainer": {"name": "grpo"},
+        "reward": {"name": "verifier"},
+        "dataset": dataset_sugar("pocket/arithmetic"),
+    }
+    config = resolve(registry, sugar={**sections, "model": {"path": "no such model"}})
+    plan = plan_run(registry, hooks, config, 2)
+    config = config.model_copy(update={"strategy": AloneConfig()})
+    with pytest.raises(UserError, match=r"rank 0 on .*: the numbers of 2 ranks add up to 1, not to 3"):
+        run_plan(plan, config, registry, hooks, tmp_path / "run", resume=False)
 
 
 @pytest.mark.slow
