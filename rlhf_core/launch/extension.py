@@ -21,6 +21,9 @@ LENGTHS = ("trainer.steps", "trainer.max_steps", "trainer.epochs")
 CHANGEABLE = (*LENGTHS, "trainer.eval_every", "trainer.checkpoint_every", "trainer.keep_checkpoints")
 """Settings that a run may go on with at another value, beside ``trainer.deadlines``."""
 
+PROCESSES = "processes"
+"""How many there are is no setting, but may change as well."""
+
 Change = tuple[str, Any, Any]
 """Dotted key, old value, new value."""
 
@@ -99,6 +102,8 @@ def meaning(plan: Plan, summary: Mapping[str, Any]) -> list[str]:
             f"the {schedule} learning rate now spans {spans}: it goes on from where that schedule is at the next step. "
             "The steps that are made used the shorter span, so the run differs from an uninterrupted one"
         )
+    if PROCESSES in changes:
+        texts.append("sums are formed in another order from the next step on: weights differ by rounding")
     if lengths and (trainer.get("rollouts") or {}).get("max_staleness", 0) > 0:
         texts.append(
             "rollouts are sampled ahead: nothing was sampled beyond the earlier end, so the next rollouts are fresher "

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rlhf_core.config.run import RunConfig
 from rlhf_core.errors import RunDirError
-from rlhf_core.launch.extension import CHANGEABLE, differences, extended, may_change
+from rlhf_core.launch.extension import CHANGEABLE, PROCESSES, differences, extended, may_change
 from rlhf_core.launch.extension import Change as Changed
 from rlhf_core.plan import Plan, reload
 from rlhf_core.registry import Registry
@@ -29,33 +30,26 @@ def planned_resume(
             in how long the run is and in what is done beside its steps; the plan is then extended.
         registry: where the plan's components are looked up.
         world_size: number of processes that was asked for, or that a launcher started; None for the plan's own.
+            With another number the plan is extended, too.
 
     Raises:
-        RunDirError: no run there, another number of processes, or the configuration differs in what may not change
-            (every difference is listed).
+        RunDirError: no run there, or the configuration differs in what may not change (every difference is listed).
     """
     plan = _read_plan(run_dir)
-    if world_size is not None and world_size != plan.world_size:
-        raise _other_world_size(plan.world_size, world_size, run_dir)
     config = reload(registry, plan, resume=True)
+    changes: list[Changed] = []
     if change is not None:
         wanted = change(plan.config)
         changes = differences(config.model_dump(mode="json"), wanted.model_dump(mode="json"))
         _refuse(changes, run_dir)
-        if changes:
-            plan, config = extended(plan, wanted, changes, run_dir), wanted
+        config = wanted if changes else config
+    if world_size is not None and world_size != plan.world_size:
+        changes.append((PROCESSES, plan.world_size, world_size))
+        plan = replace(plan, world_size=world_size)
+    if changes:
+        plan = extended(plan, config, changes, run_dir)
     registry.freeze()
     return plan, config
-
-
-def _other_world_size(planned: int, asked: int, run_dir: Path) -> RunDirError:
-    return RunDirError(
-        f"'{run_dir}' was started on {planned} process{'es' * (planned > 1)} and cannot go on with {asked}",
-        where=str(run_dir / "plan.json"),
-        why="its checkpoints hold optimizer, random state and rollouts by rank",
-        fix=f"rlhf train --resume {run_dir} --nproc {planned}, or a launcher with {planned} in all; "
-        f"on {asked}, start a new run from {run_dir / 'final'} or a checkpoint's model",
-    )
 
 
 def _read_plan(run_dir: Path) -> Plan:

@@ -46,7 +46,9 @@ class CheckpointStore:
     @contextlib.contextmanager
     def writing(self, step: int) -> Iterator[Path]:
         """Yield a folder to fill: ``model`` in Hugging Face form, the tree ``state``, and with a sharded strategy
-        ``shard-RANK`` of each rank. It becomes the step's checkpoint when it is whole; the oldest ones go.
+        ``shard-RANK`` of each rank and ``sharded`` of all. It becomes the step's checkpoint when it is whole.
+
+        The oldest ones go.
         """
         with whole_folder(self.path(step)) as folder:
             yield folder
@@ -97,9 +99,9 @@ class CheckpointStore:
         """
         path = self.path(step)
         try:
-            shard = f"shard-{rank}"
-            shard_state = load_tree(path, shard) if (path / f"{shard}.json").is_file() else {}
-            return path, {**load_tree(path, "state"), **shard_state}
+            shards = [f"shard-{n}" for n in (rank, 0)]  # a rank that was not there takes what all have alike
+            shard = next((name for name in shards if (path / f"{name}.json").is_file()), None)
+            return path, {**load_tree(path, "state"), **(load_tree(path, shard) if shard else {})}
         except Exception as error:
             raise RunDirError(
                 f"checkpoint '{path}' cannot be read: {error}", fix="remove that folder to resume from the one before"

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlhf_core import hooks as hk
+from rlhf_core.errors import RunDirError
 from rlhf_core.protocols import Strategy
 from rlhf_core.runs.atomic import whole_folder
 from rlhf_core.runs.checkpoint import CheckpointStore, rng_state, set_rng_state
 from rlhf_core.runs.component_set import ComponentSet
 from rlhf_core.runs.old_states import upgraded_state
+from rlhf_core.runs.rank_states import for_ranks
 from rlhf_core.runs.run_dir import RunDir
-from rlhf_core.runs.tree import save_tree
+from rlhf_core.runs.tree import SHARDED, save_tree
 
 if TYPE_CHECKING:
     import torch
@@ -68,14 +70,26 @@ class CheckpointManager:
 
         Rank 0 looks for it, so that all ranks go on from the same.
 
+        With another number of ranks than it was written by, ``state["divided_anew"]`` is set.
+
         Raises:
-            RunDirError: all are damaged, or it cannot be read.
+            RunDirError: all are damaged, or it cannot be read, or not by so many ranks.
         """
         step = self.strategy.gather_objects(self._store.newest_whole() if self.strategy.rank == 0 else None)[0]
         if step is None:
             return None
-        path, state = self._store.read(step, self.strategy.rank)
-        return Checkpoint(path, upgraded_state(state))
+        path, read = self._store.read(step, self.strategy.rank)
+        state, ranks = upgraded_state(read), self.strategy.world_size
+        if len(state["ranks"]) != ranks:
+            if self.strategy.sharded and not state.get("divisible"):
+                raise RunDirError(
+                    f"the checkpoint of step {step} holds parts of {len(state['ranks'])} processes, there are {ranks}",
+                    where=str(path),
+                    why="its strategy wrote them by process, not by what they are parts of",
+                    fix=f"--nproc {len(state['ranks'])}, or a launcher with as many processes",
+                )
+            state["divided_anew"] = True
+        return Checkpoint(path, {**state, "ranks": for_ranks(state["ranks"], ranks)})
 
     def saved(self, step: int) -> bool:
         """True if this step's checkpoint is on disk."""
@@ -107,17 +121,33 @@ class CheckpointManager:
         ranks, weights = self.strategy.gather_objects(this_rank), self.strategy.full_state(model)
         writes = self.strategy.rank == 0
         with self._store.writing(step) if writes else contextlib.nullcontext() as folder:
+            divisible = self.strategy.sharded and self._write_shard(self.strategy.gather_objects(folder)[0], state)
             if self.strategy.sharded:
-                save_tree(self.strategy.gather_objects(folder)[0], f"shard-{self.strategy.rank}", state)
                 self.strategy.barrier(f"every rank writing its part of the checkpoint of step {step}")
             if folder is not None:
                 write_model(folder / "model", weights)
                 shared = {} if self.strategy.sharded else state
-                facts = {"step": step, "ranks": ranks, "counts": dict(self.counts), "offsets": self.dir.offsets()}
+                facts = {
+                    "step": step,
+                    "ranks": ranks,
+                    "divisible": divisible,
+                    "counts": dict(self.counts),
+                    "offsets": self.dir.offsets(),
+                }
                 save_tree(folder, "state", {**shared, **facts})
         if writes:
             self.hooks.fire("rlhf_checkpoint_saved", hk.CheckpointSaved(step, self._store.path(step)))
         self.strategy.barrier(f"rank 0 writing the checkpoint of step {step}")
+
+    def _write_shard(self, folder: Path, state: dict[str, Any]) -> bool:
+        """This rank's part of a state; whether other numbers of ranks can read it."""
+        from rlhf_core.runs.sharded_tensors import take_out, write_sharded
+
+        kept, tensors = take_out(state)
+        save_tree(folder, f"shard-{self.strategy.rank}", kept)
+        if tensors:
+            write_sharded(folder / SHARDED, tensors)
+        return bool(tensors)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on with a checkpoint's component states and random numbers.

@@ -15,6 +15,7 @@ import torch
 
 from rlhf_core.errors import PluginError
 from rlhf_core.models.slices import read_weights
+from rlhf_core.runs.tree import Stored
 from rlhf_core.strategy.protocols import OptimizerOwner, ShardedLoading
 
 if TYPE_CHECKING:
@@ -127,7 +128,13 @@ class TorchOptimizer:
         return self.strategy.optimizer_state(self.module, self.inner)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore it."""
+        """Restore it; moments that all ranks wrote together are read as the parameters lie now."""
+        parameters = [p for group in self.inner.param_groups for p in group["params"]]
+        laid = {t: parameters[i] for i, row in state["state"].items() for t in row.values() if isinstance(t, Stored)}
+        if laid:
+            from rlhf_core.runs.sharded_tensors import read_stored
+
+            state = read_stored(state, laid.__getitem__)
         self.strategy.load_optimizer_state(self.module, self.inner, state)
 
 

@@ -89,13 +89,17 @@ class OptimizerSharding(Protocol):
     """True if each rank holds its own part of the optimizer state; a checkpoint then keeps one file per rank."""
 
     def optimizer_state(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """This rank's optimizer state (see ``sharded``); all ranks call it."""
+        """This rank's optimizer state (see ``sharded``); all ranks call it.
+
+        Moments that are DTensors are written by parts, and another number of ranks can read them; of what is given as
+        plain tensors each rank gets back its own, and a run goes on with as many ranks only.
+        """
         ...
 
     def load_optimizer_state(
         self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]
     ) -> None:
-        """Restore what :meth:`optimizer_state` returned."""
+        """Restore what :meth:`optimizer_state` returned; DTensors come laid as the parameters are now."""
         ...
 
 

@@ -141,19 +141,17 @@ class Fsdp:
         return whole
 
     def optimizer_state(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """This rank's parts of the moments."""
-        state = optimizer.state_dict()
-        rows = {i: {k: _local(v) for k, v in row.items()} for i, row in state["state"].items()}
-        return {**state, "state": rows}
+        """Moments as the parameters lie, which a checkpoint writes by parts."""
+        return optimizer.state_dict()
 
     def load_optimizer_state(
         self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]
     ) -> None:
-        """Restore them on as many ranks."""
+        """Restore them; those of checkpoints of before, which held each rank's own parts, on as many ranks."""
         parameters: list[Any] = [p for group in optimizer.param_groups for p in group["params"]]
 
         def whole(value: Any, like: Any) -> Any:
-            if not isinstance(value, torch.Tensor) or value.ndim == 0:
+            if isinstance(value, DTensor) or not isinstance(value, torch.Tensor) or value.ndim == 0:
                 return value
             return DTensor.from_local(
                 value, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()

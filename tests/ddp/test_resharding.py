@@ -1,0 +1,132 @@
+"""A run goes on with another number of processes than wrote its checkpoint."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+from rlhf_core.errors import RunDirError
+from rlhf_core.runs.rank_states import for_ranks
+from rlhf_core.runs.sharded_tensors import read_stored, take_out, write_sharded
+from rlhf_core.runs.tree import SHARDED, Stored, load_tree, save_tree
+
+PARTS = Path(__file__).parent / "resharding.py"
+
+
+def test_a_state_comes_back_without_ranks(tmp_path: Path) -> None:
+    """Written by parts on one rank, read whole in a process that knows no ranks."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # pyright: ignore
+    try:
+        mesh, whole = init_device_mesh("cpu", (1,)), torch.arange(35.0).reshape(5, 7)
+        state = {"optimizer": {"state": {3: {"exp_avg": distribute_tensor(whole, mesh, [Shard(0)]), "step": 4.0}}}}
+        kept, tensors = take_out(state)
+        assert list(tensors) == ["optimizer/state/3/exp_avg"]
+        assert all(isinstance(t, DTensor) for t in tensors.values())
+        save_tree(tmp_path, "shard-0", kept)
+        write_sharded(tmp_path / SHARDED, tensors)
+    finally:
+        dist.destroy_process_group()
+    read = load_tree(tmp_path, "shard-0")
+    stored = read["optimizer"]["state"][3]["exp_avg"]
+    assert stored == Stored("optimizer/state/3/exp_avg", tmp_path / SHARDED)
+    filled = read_stored(read, lambda _: torch.empty(5, 7))
+    assert torch.equal(filled["optimizer"]["state"][3]["exp_avg"], whole)
+    assert filled["optimizer"]["state"][3]["step"] == 4.0
+    (file,) = (tmp_path / SHARDED).iterdir()
+    file.unlink()
+    with pytest.raises(OSError, match=r"reading .*sharded failed"):
+        read_stored(read, lambda _: torch.empty(5, 7))
+
+
+def rank(rng: int, **more: Any) -> dict[str, Any]:
+    return {"rng": rng, "hook_errors": {}, "components": {"reward/a": np.arange(3)}, **more}
+
+
+def test_what_ranks_have_alike_goes_to_any_number_of_them() -> None:
+    two = [rank(1), rank(2)]
+    assert for_ranks(two, 2) == two
+    assert [state["rng"] for state in for_ranks(two, 3)] == [1, 1, 1]
+    assert len(for_ranks(two, 1)) == 1
+    two[1]["components"] = {"reward/a": np.arange(3), "reward/b": torch.zeros(2)}
+    two[0]["components"] = {"reward/a": np.arange(3), "reward/b": torch.ones(2)}
+    with pytest.raises(RunDirError, match="2 processes kept different states of components/reward/b, which 1"):
+        for_ranks(two, 1)
+
+
+def train(*words: str) -> str:
+    command = [sys.executable, "-m", "rlhf_core.cli.main", "train", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout + done.stderr
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / "final" / "model.safetensors")
+
+
+def apart(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> float:
+    return max(float((tensor - other[name]).abs().max()) for name, tensor in one.items())
+
+
+def settings(**trainer: Any) -> list[str]:
+    values = {"checkpoint_every": 1, "optimizer.warmup_steps": 0, "optimizer.schedule": "constant", **trainer}
+    return [w for key, value in values.items() for w in ("--set", f"trainer.{key}={value}")] + [
+        "--set",
+        "strategy.device=cpu",
+    ]
+
+
+@pytest.mark.slow
+def test_parts_are_read_bit_for_bit_by_one_two_and_three_ranks(tmp_path: Path) -> None:
+    for step, (ranks, what) in enumerate(((2, "save"), (1, "load and save"), (3, "load"))):
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
+        folders = [str(tmp_path / str(max(0, step - 1))), str(tmp_path / str(step))]
+        done = subprocess.run(
+            [*command, str(PARTS), what, *folders], capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.slow
+def test_sft_on_two_shards_then_one_then_two_equals_one_process(tmp_path: Path) -> None:
+    rows = [{"prompt": f"Count to {n % 9 + 1}.", "completion": " ".join("123456789"[: n % 9 + 1])} for n in range(48)]
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    begin = ["--algo", "sft", "--model", "pocket", "--dataset", str(data), *settings(batch_size=8, eval_every=0)]
+    run, plain = tmp_path / "run", tmp_path / "plain"
+    train(*begin, "--run-dir", str(run), "--set", "strategy=fsdp", "--nproc", "2", "--set", "trainer.max_steps=2")
+    said = train("--resume", str(run), "--nproc", "1", "--set", "trainer.max_steps=4")
+    assert "extended after step 2: trainer.max_steps 2 -> 4, processes 2 -> 1" in said
+    train("--resume", str(run), "--nproc", "2", "--set", "trainer.max_steps=6")
+    train(*begin, "--run-dir", str(plain), "--set", "trainer.max_steps=6")
+    assert apart(weights(run), weights(plain)) < 5e-6
+    changes = [row["changes"]["processes"] for row in json.loads((run / "plan.json").read_text())["extensions"]]
+    assert changes == [[2, 1], [1, 2]]
+
+
+@pytest.mark.slow
+def test_grpo_on_one_process_then_two_samples_and_learns_the_same(tmp_path: Path) -> None:
+    small = settings(rollout_batch_size=16, group_size=4, eval_samples=0, **{"sampling.max_tokens": 12})
+    begin = ["--algo", "grpo", "--reward", "verifier", "--dataset", "pocket/arithmetic", *small]
+    run, plain = tmp_path / "run", tmp_path / "plain"
+    train(*begin, "--run-dir", str(run), "--set", "trainer.steps=2")
+    train("--resume", str(run), "--nproc", "2", "--set", "trainer.steps=4")
+    train(*begin, "--run-dir", str(plain), "--set", "trainer.steps=4")
+    assert apart(weights(run), weights(plain)) < 5e-5
+    losses = [
+        [row["loss"] for row in map(json.loads, (folder / "metrics.jsonl").read_text().splitlines()) if "loss" in row]
+        for folder in (run, plain)
+    ]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
