@@ -103,13 +103,14 @@ def named_rank(what: str, place: str) -> Iterator[None]:
 
     try:
         yield
-    except RuntimeError as error:
+    except (RuntimeError, DeadlineExceeded) as error:
         cause = error.__cause__ if isinstance(error, (ComponentError, DeadlineExceeded)) else error
         if not any(word in str(cause).lower() for word in LOST):
             raise
+        reason = str(cause).splitlines()[0]
         raise UserError(
             f"{place}: {what} failed",
-            why=str(cause).splitlines()[0],
+            why=f"{error.what} ({reason})" if isinstance(error, DeadlineExceeded) else reason,
             fix="name the network interface that the machines share in GLOO_SOCKET_IFNAME (CPU) or NCCL_SOCKET_IFNAME "
             "(GPU; NCCL_DEBUG=INFO says more) and open its ports; strategy.timeout_s is the deadline",
         ) from error

@@ -13,6 +13,8 @@ from rlhf_core.errors import UserError
 LAUNCH_TIMEOUT = "RLHF_LAUNCH_TIMEOUT_S"
 """Variable with the seconds that ranks wait for each other before the run begins, the same on every rank."""
 TIMEOUT_S = 300.0
+FIRST_SPECIAL_STEP = 0xFFFFFFF0
+"""Slurm gives ids from here on, or negative ones, to a batch script and to salloc's shell, which are no task of srun."""
 FIRST_HOST = 'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1) MASTER_PORT=29500'
 
 
@@ -48,8 +50,9 @@ def started_rank(environ: MutableMapping[str, str] = os.environ) -> StartedRank 
     """
     if "RANK" in environ:
         launcher, names = "torchrun", ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-    elif "SLURM_PROCID" in environ and environ.keys() & {"SLURM_STEP_ID", "MASTER_ADDR"}:  # not the batch script's own
-        launcher, names = "srun", ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")
+        environ.setdefault("LOCAL_RANK", environ.get("SLURM_LOCALID", "0"))  # for libraries that take no launch without
+    elif "SLURM_PROCID" in environ and _is_srun_task(environ):
+        launcher, names = "srun", ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
     else:
         return None
     rank, world_size, local_rank = (_number(environ, name, default) for name, default in zip(names, ("0", "1", "0")))
@@ -75,8 +78,8 @@ def started_rank(environ: MutableMapping[str, str] = os.environ) -> StartedRank 
 
 
 def end_with_launcher(rank: StartedRank) -> None:
-    """End this rank at once when torchrun is killed and so cannot end it (Linux); srun's daemon ends its own."""
-    if rank.launcher == "torchrun":
+    """End this rank at once when torchrun is killed and so cannot end it (Linux); what else starts ranks ends its own."""
+    if rank.launcher == "torchrun" and "TORCHELASTIC_RUN_ID" in os.environ:
         from rlhf_core.launch.ranks import die_with_parent
 
         die_with_parent()
@@ -96,6 +99,11 @@ def world_size(nproc: int | None, rank: StartedRank | None) -> int | None:
             fix="leave --nproc out: it starts processes without a launcher",
         )
     return rank.world_size
+
+
+def _is_srun_task(environ: MutableMapping[str, str]) -> bool:
+    step = environ.get("SLURM_STEP_ID", "")
+    return step.isdigit() and int(step) < FIRST_SPECIAL_STEP
 
 
 def _number(environ: MutableMapping[str, str], name: str, default: str) -> int:

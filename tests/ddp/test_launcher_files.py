@@ -17,7 +17,7 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 SRUN = """#!/bin/bash
 while [[ $1 == --* ]]; do shift; done
 for rank in 0 1; do
-  SLURM_STEP_ID=0 SLURM_PROCID=$rank SLURM_LOCALID=$rank SLURM_NTASKS=2 "$@" & pids+=($!)
+  SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=$rank SLURM_LOCALID=$rank SLURM_NTASKS=2 "$@" & pids+=($!)
 done
 code=0; for pid in "${pids[@]}"; do wait "$pid" || code=$?; done; exit "$code"
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -17,13 +17,15 @@ from rlhf_core.cli.main import main
 from rlhf_core.cli.options import open_plugins
 from rlhf_core.config.load import dataset_sugar, resolve
 from rlhf_core.errors import UserError
-from rlhf_core.launch import rank_checks
+from rlhf_core.launch import rank_checks, ranks
 from rlhf_core.launch.joined import EndedByRank0, Rank0, RanksRefused, Taken, take_plan
 from rlhf_core.launch.meeting import Meeting
 from rlhf_core.launch.resume import planned_resume
 from rlhf_core.launch.run import plan_run, preflight
-from rlhf_core.launch.started import StartedRank, started_rank, world_size
+from rlhf_core.launch.started import StartedRank, end_with_launcher, started_rank, world_size
 from rlhf_core.runs.run_dir import RunDir
+from rlhf_core.strategy.local import LocalStrategy
+from rlhf_core.strategy.peers import waiting
 
 SUGAR = {
     "trainer": {"name": "grpo"},
@@ -152,10 +154,33 @@ def test_versions_and_disk(tmp_path: Path) -> None:
     assert (whole > 0, lora) == (True, 0)
 
 
+class Unheard(LocalStrategy):
+    """One of two ranks, whose messages do not reach the other."""
+
+    world_size = 2
+
+    def sum_over_ranks(self, values: Sequence[float]) -> list[float]:
+        with waiting("a sum", 0, None, 20.0):
+            raise RuntimeError("[gloo] Connection closed by peer [10.0.0.2]:1234")
+
+
+def test_an_all_reduce_that_fails_names_rank_and_interface() -> None:
+    with pytest.raises(UserError, match=r"rank 0 on a: an all-reduce over 2 ranks failed") as caught:
+        rank_checks.check_all_reduce(Unheard(), "rank 0 on a")
+    assert "waited 0 s (deadline 20 s) for the others" in str(caught.value)
+    assert "Connection closed by peer [10.0.0.2]:1234" in str(caught.value)
+    assert "GLOO_SOCKET_IFNAME" in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
 def test_what_srun_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    slurm = {"SLURM_PROCID": "9", "SLURM_NTASKS": "16", "SLURM_LOCALID": "1"}
-    assert started_rank({**slurm, "SLURM_PROCID": "0"}) is None, "a batch script itself has these"
-    env = {**slurm, "SLURM_STEP_ID": "0", "MASTER_ADDR": "a", "MASTER_PORT": "29500"}
+    address = {"MASTER_ADDR": "a", "MASTER_PORT": "29500"}
+    job = {"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_LOCALID": "0", "SLURM_STEP_NUM_TASKS": "1"}
+    for step in ({}, {"SLURM_STEP_ID": "4294967290"}, {"SLURM_STEP_ID": "4294967291"}, {"SLURM_STEP_ID": "-5"}):
+        assert started_rank({**job, **step}) is None, "a batch script, and salloc's shell, are no task of srun"
+        assert started_rank({**job, **step, **address}) is None
+    slurm = {"SLURM_PROCID": "9", "SLURM_NTASKS": "32", "SLURM_STEP_NUM_TASKS": "16", "SLURM_LOCALID": "1"}
+    env = {**slurm, "SLURM_STEP_ID": "0", **address}
     rank = started_rank(env)
     assert rank == StartedRank(9, 16, 1, "srun")
     assert (env["RANK"], env["WORLD_SIZE"], env["LOCAL_RANK"]) == ("9", "16", "1")
@@ -171,6 +196,23 @@ def test_what_srun_says(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="--nproc 4, but srun started 16 processes"):
         world_size(4, rank)
     assert started_rank({"RANK": "0", "WORLD_SIZE": "1"}) is None
+
+
+def test_ranks_that_neither_torchrun_nor_srun_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    address = {"MASTER_ADDR": "a", "MASTER_PORT": "1"}
+    env = {"RANK": "3", "WORLD_SIZE": "4", "SLURM_LOCALID": "1", **address}
+    rank = started_rank(env)
+    assert rank == StartedRank(3, 4, 1, "torchrun")
+    assert env["LOCAL_RANK"] == "1", "accelerate takes no rank without"
+    calls = list[str]()
+    monkeypatch.setattr(ranks, "die_with_parent", lambda: calls.append("dies with its parent"))
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    end_with_launcher(rank)
+    assert not calls, "a shell that starts the ranks may end before they do"
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "one")
+    end_with_launcher(rank)
+    end_with_launcher(replace(rank, launcher="srun"))
+    assert calls == ["dies with its parent"]
 
 
 def test_resume_on_another_number_of_processes(tmp_path: Path) -> None:

@@ -31,6 +31,8 @@ TRAIN = (
     *("--set", "threads=1", "--set", "reward.workers=1", "--set", "trainer.rollout_batch_size=16"),
     *("--set", "trainer.eval_samples=4"),
 )
+STEP = {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2"}
+"""What srun sets for each of two tasks, beside their numbers."""
 DIES_S = 60
 """Deadline within which the other machine's ranks and launcher have ended; the collective's own is shorter."""
 
@@ -157,8 +159,8 @@ def rank_of(pid: int) -> int:
 
 @pytest.mark.slow
 def test_srun(tmp_path: Path) -> None:
-    address = {"SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    tasks = [{**address, "SLURM_PROCID": str(rank), "SLURM_LOCALID": "0"} for rank in (0, 1)]
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    tasks = [{**address, **STEP, "SLURM_PROCID": str(rank), "SLURM_LOCALID": "0"} for rank in (0, 1)]
     with started(tmp_path, [[*TRAIN, "--set", "trainer.steps=1"]] * 2, tasks) as processes:
         ends = [(*process.communicate(timeout=240), process.returncode) for process in processes]
     assert [code for _, _, code in ends] == [0, 0], ends
@@ -211,7 +213,7 @@ def test_an_all_reduce_whose_sum_is_wrong_ends_the_run_before_its_model_is_built
 @pytest.mark.slow
 def test_a_task_that_never_arrives(tmp_path: Path) -> None:
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "RLHF_LAUNCH_TIMEOUT_S": "2"}
-    task = {**address, "SLURM_NTASKS": "2", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
+    task = {**address, **STEP, "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
     with started(tmp_path, [TRAIN], [task]) as (process,):
         _, err = process.communicate(timeout=120)
     assert process.returncode == 2, err
