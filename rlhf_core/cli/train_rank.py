@@ -42,7 +42,7 @@ def train_rank(
         taken = take_plan(
             rank,
             registry,
-            run_dir or resume,
+            resume or run_dir,
             resume=resume is not None,
             wanted=partial(resolve_options, registry, *options) if options and resume is None else None,
             preflight=partial(preflight, registry),

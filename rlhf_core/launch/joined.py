@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.errors import RlhfError, RunDirError, UserError
+from rlhf_core.errors import RlhfError, RunDirError, UserError, disk_error
 from rlhf_core.launch import rank_checks as checks
 from rlhf_core.launch.leave import leave
-from rlhf_core.launch.meeting import Meeting
+from rlhf_core.launch.meeting import SEEN_S, LostRanks, Meeting
 from rlhf_core.launch.started import StartedRank
 from rlhf_core.plan import Plan, library_versions, reload
 from rlhf_core.registry import Registry
@@ -60,16 +61,16 @@ class Rank0:
             try:
                 yield
             except BaseException as error:
-                self._end(str(error) or type(error).__name__, getattr(error, "exit_code", 1))
+                self._end(*_reason(error), absent_too=isinstance(error, Exception))
                 raise
             self._end("", 0)
 
-    def _end(self, text: str, code: int) -> None:
+    def _end(self, text: str, code: int, *, absent_too: bool = True) -> None:
         if self._announced:
             return
-        with contextlib.suppress(RuntimeError):
+        with contextlib.suppress(LostRanks):
             self.meeting.say(WORD, {"end": code, "text": text})
-            self.meeting.wait_until_seen("seen")
+            self.meeting.wait_until_seen("seen", absent_too=absent_too)
 
     def agree(self, plan: Plan, config: RunConfig, run: RunDir, *, resume: bool) -> None:
         """Give the plan to the other ranks, and wait until every one has said that it can run it.
@@ -82,7 +83,7 @@ class Rank0:
         path = run.path / checks.TOKEN
         checks.check_disk(run.path, checks.checkpoint_bytes(config), self.me.place)
         try:
-            path.write_text(token)
+            _write(path, token)
             self.meeting.say(
                 WORD,
                 {
@@ -96,20 +97,35 @@ class Rank0:
             self._announced = True
             try:
                 rows = self.meeting.hear_all("found", "the other ranks to check the plan")
-            except UserError as error:
-                self._verdict(str(error))
+            except BaseException as error:
+                with contextlib.suppress(LostRanks):
+                    self._verdict(*_reason(error))
                 raise
             problems = [str(text) for _, text in sorted(rows.items()) if text is not None]
-            self._verdict("\n".join(problems))
+            self._verdict("\n".join(problems), RanksRefused.exit_code if problems else 0)
         finally:
             path.unlink(missing_ok=True)
         if problems:
             raise RanksRefused("\n".join(problems))
 
-    def _verdict(self, text: str) -> None:
-        self.meeting.say(VERDICT, text)
+    def _verdict(self, text: str, code: int) -> None:
+        self.meeting.say(VERDICT, {"end": code, "text": text})
         self._beating_over.set()
         self.meeting.wait_until_seen("seen")  # the store may end with this process
+
+
+def _reason(error: BaseException) -> tuple[str, int]:
+    """What the other ranks are told, and their exit code."""
+    if isinstance(error, KeyboardInterrupt):
+        return "stopped by Ctrl-C or SIGTERM before the first step", INTERRUPTED
+    return str(error) or type(error).__name__, getattr(error, "exit_code", 1)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise disk_error(path, error) from error
 
 
 class Taken:
@@ -161,8 +177,8 @@ def take_plan(
     meeting.say(f"found/{me.rank}", problem)
     verdict = meeting.hear(VERDICT, 0, "rank 0 to hear of every rank", meeting.beat)
     meeting.say(f"seen/{me.rank}", True)
-    if verdict:
-        raise EndedByRank0(verdict, RanksRefused.exit_code)
+    if verdict["end"] != 0:
+        raise EndedByRank0(verdict["text"], verdict["end"])
     assert taken is not None, "no problem was found"
     return taken
 
@@ -199,6 +215,11 @@ def _check(
 
 
 def end_quietly(error: RlhfError, me: StartedRank) -> None:
-    """End this rank without a message that another one prints in the same terminal; else return."""
+    """End this rank without a message that another one prints in the same terminal; else return.
+
+    It leaves after that one, or when its launcher ends it: a launcher ends all ranks once one has left.
+    """
     if (isinstance(error, EndedByRank0) or error.exit_code == INTERRUPTED) and not me.speaks:
+        with contextlib.suppress(KeyboardInterrupt):
+            time.sleep(SEEN_S)
         leave(error.exit_code)

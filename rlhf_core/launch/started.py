@@ -14,7 +14,7 @@ LAUNCH_TIMEOUT = "RLHF_LAUNCH_TIMEOUT_S"
 """Variable with the seconds that ranks wait for each other before the run begins, the same on every rank."""
 TIMEOUT_S = 300.0
 FIRST_SPECIAL_STEP = 0xFFFFFFF0
-"""Slurm gives ids from here on, or negative ones, to a batch script and to salloc's shell, which are no task of srun."""
+"""Slurm gives ids from here on, or negative ones, to a batch script and to salloc's shell: no tasks of srun."""
 FIRST_HOST = 'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1) MASTER_PORT=29500'
 
 
@@ -78,7 +78,7 @@ def started_rank(environ: MutableMapping[str, str] = os.environ) -> StartedRank 
 
 
 def end_with_launcher(rank: StartedRank) -> None:
-    """End this rank at once when torchrun is killed and so cannot end it (Linux); what else starts ranks ends its own."""
+    """End this rank at once when torchrun is killed and so cannot end it (Linux); other launchers end their own."""
     if rank.launcher == "torchrun" and "TORCHELASTIC_RUN_ID" in os.environ:
         from rlhf_core.launch.ranks import die_with_parent
 

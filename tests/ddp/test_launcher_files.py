@@ -6,15 +6,17 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from accelerate.commands.config.config_args import ClusterConfig, load_config_from_file
 
+from .test_launch import wait_until
 from .test_two_launchers import TRAIN, free_port
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-SRUN = """#!/bin/bash
+SRUN = """
 while [[ $1 == --* ]]; do shift; done
 for rank in 0 1; do
   SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=$rank SLURM_LOCALID=$rank SLURM_NTASKS=2 "$@" & pids+=($!)
@@ -52,6 +54,62 @@ def test_bash_reads_the_scripts(script: str) -> None:
     assert (out.returncode, out.stderr) == (0, "")
 
 
+def stand_ins(tmp_path: Path, **scripts: str) -> dict[str, str]:
+    """Variables of a job whose commands are these scripts."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name, text in scripts.items():
+        (tools / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tools / name).chmod(0o755)
+    return {
+        "PATH": f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "SLURM_JOB_NODELIST": "here",
+        "SLURM_JOB_ID": "7",
+        "SLURM_CPUS_PER_TASK": "3",
+        "RUN_DIR": str(tmp_path / "run"),
+    }
+
+
+def test_a_job_that_goes_on_keeps_its_options(tmp_path: Path) -> None:
+    job = stand_ins(tmp_path, srun='echo "$SRUN_CPUS_PER_TASK $@"', scontrol="echo a")
+    script, options = str(CONFIGS / "slurm" / "train.sbatch"), ["--set", "trainer.steps=9"]
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for how in ("--run-dir", "--resume"):
+        out = run(["bash", script, *options], tmp_path, **job)
+        assert out.stdout == f"3 --kill-on-bad-exit=1 rlhf train {how} {folder} --set trainer.steps=9\n", out.stderr
+        (folder / "plan.json").touch()
+
+
+def test_sigterm_saves_a_run_beside_its_servers(tmp_path: Path) -> None:
+    srun = f"""
+echo "$SRUN_CPUS_PER_TASK $@" >> '{tmp_path}/calls'
+[[ $* == *vllm* && $* != *'rlhf train'* ]] && exec sleep 60
+until [[ -f '{tmp_path}/signalled' ]]; do sleep 0.05; done
+exit 130
+"""
+    scancel = f"echo \"$@\" > '{tmp_path}/signalled'"
+    job = stand_ins(tmp_path, srun=srun, scontrol="echo a; echo b", curl="exit 0", scancel=scancel)
+    job |= {"MODEL": "m", "VLLM_PYTHON": "python", "PER_NODE": "1"}
+    script = ["bash", str(CONFIGS / "slurm" / "train_vllm.sbatch"), "--set", "trainer.steps=9"]
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "plan.json").touch()
+    process = subprocess.Popen(script, cwd=tmp_path, env={**os.environ, **job})
+    try:
+        calls = tmp_path / "calls"
+        wait_until(lambda: calls.is_file() and "rlhf train" in calls.read_text(), "the trainers", 20)
+        time.sleep(0.2)  # until the script waits for them
+        process.terminate()
+        assert process.wait(20) == 130
+    finally:
+        process.kill()
+        process.wait()
+    assert (tmp_path / "signalled").read_text() == "--signal=TERM 7.1\n", "the second step: the first has the servers"
+    training = calls.read_text().splitlines()[-1]
+    assert training.startswith("3 --nodes=1 --nodelist=a ")
+    assert training.endswith(f"rlhf train --resume {tmp_path / 'run'} --set trainer.steps=9")
+
+
 def run(command: list[str], tmp_path: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
     return subprocess.run(
@@ -84,17 +142,12 @@ def test_accelerate_launch(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_sbatch_starts_and_goes_on(tmp_path: Path) -> None:
-    tools = tmp_path / "bin"
-    tools.mkdir()
-    for name, text in (("srun", SRUN), ("scontrol", "#!/bin/bash\necho 127.0.0.1\n")):
-        (tools / name).write_text(text)
-        (tools / name).chmod(0o755)
-    path = f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    job = {"PATH": path, "SLURM_JOB_NODELIST": "here", "SLURM_JOB_ID": "7", "RUN_DIR": str(tmp_path / "run")}
+    job = stand_ins(tmp_path, srun=SRUN, scontrol="echo 127.0.0.1")
     script = ["bash", str(CONFIGS / "slurm" / "train.sbatch")]
-    out = run([*script, *TRAIN[3:], "--set", "trainer.steps=1"], tmp_path, **job, MASTER_PORT=str(free_port()))
+    line = [*script, *TRAIN[3:], "--set", "trainer.steps=1"]
+    out = run(line, tmp_path, **job, MASTER_PORT=str(free_port()))
     assert out.returncode == 0, out.stderr
     assert trained_steps(tmp_path / "run") == 1
-    out = run(script, tmp_path, **job, MASTER_PORT=str(free_port()))
+    out = run(line, tmp_path, **job, MASTER_PORT=str(free_port()))
     assert out.returncode == 0, out.stderr
     assert "is complete: nothing is left to do" in out.stderr + out.stdout

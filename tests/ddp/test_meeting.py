@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,12 +18,15 @@ from rlhf_core.cli.main import main
 from rlhf_core.cli.options import open_plugins
 from rlhf_core.config.load import dataset_sugar, resolve
 from rlhf_core.errors import UserError
-from rlhf_core.launch import rank_checks, ranks
+from rlhf_core.launch import joined, rank_checks, ranks
+from rlhf_core.launch import meeting as meeting_module
 from rlhf_core.launch.joined import EndedByRank0, Rank0, RanksRefused, Taken, take_plan
-from rlhf_core.launch.meeting import Meeting
+from rlhf_core.launch.meeting import SEEN_S, LostRanks, Meeting
 from rlhf_core.launch.resume import planned_resume
 from rlhf_core.launch.run import plan_run, preflight
 from rlhf_core.launch.started import StartedRank, end_with_launcher, started_rank, world_size
+from rlhf_core.plan import library_versions
+from rlhf_core.registry import Registry
 from rlhf_core.runs.run_dir import RunDir
 from rlhf_core.strategy.local import LocalStrategy
 from rlhf_core.strategy.peers import waiting
@@ -77,7 +81,7 @@ def meet(
     def caught(call: Callable[[], Any]) -> Any:
         try:
             return call()
-        except Exception as error:
+        except BaseException as error:
             return error
 
     with ThreadPoolExecutor(2) as pool:
@@ -100,9 +104,12 @@ def test_other_directory_configuration_and_command(two: tuple[StartedRank, Start
         ({"run_dir": tmp_path / "other"}, f"{me} has another run directory: '{tmp_path / 'other'}' there is not"),
         ({"of_rank_1": sugar(steps=7)}, f"{me} was started with another configuration: trainer.steps: 7 (rank 0 has"),
         ({"resume": True}, f"{me} resumes a run, and rank 0 starts one"),
+        ({"run_dir": None}, f"{me} has other versions: torch 1.0"),
     ]
     for number, (options, text) in enumerate(cases):
         with pytest.MonkeyPatch.context() as patch:
+            if "versions" in text:
+                patch.setattr(rank_checks, "library_versions", lambda: {**library_versions(), "torch": "1.0"})
             patch.setenv("TORCHELASTIC_RESTART_COUNT", str(number))  # one store, as after torchrun's restart
             zero, one = meet(two, RunDir(tmp_path / f"run-{number}"), **options)
         assert isinstance(zero, RanksRefused), zero
@@ -123,6 +130,92 @@ def test_rank_0_says_why_there_is_no_run(two: tuple[StartedRank, StartedRank], t
     assert one.exit_code == zero.exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [("checkpoint_bytes", lambda config: 1 << 60, "has no room"), ("TOKEN", "no folder/token", "cannot write")],
+)
+def test_rank_0_says_that_the_disk_is_full(
+    two: tuple[StartedRank, StartedRank],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    value: Any,
+    text: str,
+) -> None:
+    monkeypatch.setattr(rank_checks, name, value)
+    zero, one = meet(two, RunDir(tmp_path / "run"))
+    assert text in str(zero)
+    assert str(one) == f"rank 0 ended: {zero}"
+    assert one.exit_code == zero.exit_code == 2
+
+
+def test_a_rank_without_a_message_leaves_after_the_one_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = list[Any]()
+    monkeypatch.setattr(joined, "leave", calls.append)
+    monkeypatch.setattr(joined.time, "sleep", calls.append)
+    error = EndedByRank0("rank 0 ended", 2)
+    joined.end_quietly(error, StartedRank(1, 2, 0, "torchrun"))
+    assert calls == [], "it speaks in its own terminal"
+    joined.end_quietly(error, StartedRank(1, 2, 1, "torchrun"))
+    assert calls == [SEEN_S, 2], "a launcher ends the others once one has left"
+
+
+def test_rank_0_says_why_to_a_rank_that_arrives_later(two: tuple[StartedRank, StartedRank]) -> None:
+    def zero() -> None:
+        rank_0 = Rank0(two[0])
+        with pytest.raises(UserError, match="no such file"), rank_0.leading():
+            raise UserError("no such file")
+
+    with ThreadPoolExecutor(1) as pool:
+        end = pool.submit(zero)
+        time.sleep(0.5)
+        assert not end.done(), "its store would end with it"
+        with pytest.raises(EndedByRank0, match="rank 0 ended: no such file"):
+            take_plan(two[1], Registry(), None, resume=False, wanted=None, preflight=lambda *_: None)
+        end.result(20)
+
+
+def test_ctrl_c_at_rank_0_while_the_ranks_compare(
+    two: tuple[StartedRank, StartedRank], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hear_all = Meeting.hear_all
+
+    def interrupted(*args: Any) -> Any:
+        hear_all(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Meeting, "hear_all", interrupted)
+    zero, one = meet(two, RunDir(tmp_path / "run"))
+    assert isinstance(zero, KeyboardInterrupt)
+    assert isinstance(one, EndedByRank0)
+    assert (str(one), one.exit_code) == ("stopped by Ctrl-C or SIGTERM before the first step", 130)
+
+
+def test_a_rank_that_is_at_work_for_ever(two: tuple[StartedRank, StartedRank], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meeting_module, "AT_WORK_S", 0.4)
+    meeting = Meeting(replace(two[0], timeout_s=0.2))
+    meeting.say("arrived/1", {"host": "b"})
+    with pytest.raises(UserError, match=r"waited 0.4 s for a plan: rank 1 on b was still at work"):
+        meeting.hear("plan", 1, "a plan", iter(range(1000)).__next__)
+
+
+def test_a_store_that_is_gone(two: tuple[StartedRank, StartedRank]) -> None:
+    class Gone:
+        def set(self, *args: Any) -> None:
+            raise RuntimeError("Broken pipe\nframes of C++")
+
+        get = check = set
+
+    rank_0 = Rank0(two[0])
+    rank_0.meeting.store = Gone()  # pyright: ignore[reportAttributeAccessIssue]
+    for call in (lambda: rank_0.meeting.say("word", 1), rank_0.meeting.beat):
+        with pytest.raises(LostRanks, match=r"rank 0 on .* lost the other ranks before the run began") as caught:
+            call()
+        assert caught.value.why == "Broken pipe"
+    with pytest.raises(UserError, match="no such file"), rank_0.leading():
+        raise UserError("no such file")
+
+
 def test_a_rank_that_never_arrives_is_named(two: tuple[StartedRank, StartedRank]) -> None:
     meeting = Meeting(replace(two[0], world_size=3, timeout_s=0.5))
     other = Meeting(replace(two[1], world_size=3))
@@ -138,8 +231,9 @@ def test_a_rank_that_never_arrives_is_named(two: tuple[StartedRank, StartedRank]
 
 
 def test_nobody_at_the_address(two: tuple[StartedRank, StartedRank]) -> None:
-    with pytest.raises(UserError, match=r"rank 1 on .* cannot reach the other ranks at 127.0.0.1"):
+    with pytest.raises(UserError, match=r"rank 1 on .* cannot reach the other ranks at 127.0.0.1") as caught:
         Meeting(replace(two[1], timeout_s=0.5))
+    assert "rank 0 may have ended: look at its message first" in str(caught.value)
 
 
 def test_versions_and_disk(tmp_path: Path) -> None:

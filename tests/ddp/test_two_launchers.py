@@ -43,10 +43,11 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def node(rank: int, port: int) -> list[str]:
-    """torchrun on one of two machines with one rank each."""
+def node(rank: int, port: int, ranks: int = 1) -> list[str]:
+    """torchrun on one of two machines."""
+    machines = ["--nnodes", "2", "--node-rank", str(rank), "--nproc-per-node", str(ranks)]
     where = ["--rdzv-backend", "c10d", "--rdzv-id", "one", "--rdzv-endpoint", f"127.0.0.1:{port}"]
-    return ["-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", str(rank), "--nproc-per-node", "1", *where]
+    return ["-m", "torch.distributed.run", *machines, *where]
 
 
 @contextmanager
@@ -106,7 +107,7 @@ def test_two_machines_are_one_run(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_another_run_directory_is_refused(tmp_path: Path) -> None:
     port = free_port()
-    with started(tmp_path, [[*node(r, port), *TRAIN, "--run-dir", f"runs/{r}"] for r in (0, 1)]) as machines:
+    with started(tmp_path, [[*node(r, port, 2), *TRAIN, "--run-dir", f"runs/{r}"] for r in (0, 1)]) as machines:
         ends = [(*machine.communicate(timeout=240), machine.returncode) for machine in machines]
     assert all(code != 0 for *_, code in ends)  # torchrun's own code is 1
     for _, err, _ in ends:
