@@ -106,8 +106,8 @@ def test_two_machines_are_one_run(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_another_run_directory_is_refused(tmp_path: Path) -> None:
-    port = free_port()
-    with started(tmp_path, [[*node(r, port, 2), *TRAIN, "--run-dir", f"runs/{r}"] for r in (0, 1)]) as machines:
+    port, options = free_port(), (*TRAIN, "--set", "trainer.rollout_batch_size=32")
+    with started(tmp_path, [[*node(r, port, 2), *options, "--run-dir", f"runs/{r}"] for r in (0, 1)]) as machines:
         ends = [(*machine.communicate(timeout=240), machine.returncode) for machine in machines]
     assert all(code != 0 for *_, code in ends)  # torchrun's own code is 1
     for _, err, _ in ends:
