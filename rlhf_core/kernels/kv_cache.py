@@ -100,20 +100,15 @@ class GrowingLayer(DynamicLayer):
         keys, values = (b[row, :, first:last].clone() for b in self.buffers)
         return keys, values
 
-    def put_row(self, row: int, kept: Sequence[torch.Tensor]) -> None:
-        """Replace a sequence by another, which ends where all end; what is before it stays, for the mask to hide."""
-        for buffer, states in zip(self.buffers, kept):
-            buffer[row, :, self.length - states.shape[-2] : self.length] = states
-
     def lay(self, rows: Sequence[Sequence[torch.Tensor]]) -> None:
         """Begin with these sequences, side by side; zeros are before the shorter ones."""
         width = max(row[0].shape[-2] for row in rows)
         self.buffers = [self._allocate(t[None], len(rows), width) for t in rows[0]]
         self.length, self.is_initialized = width, True
         for i, row in enumerate(rows):
-            for buffer in self.buffers:
-                buffer[i, :, : width - row[0].shape[-2]] = 0
-            self.put_row(i, row)
+            for buffer, states in zip(self.buffers, row, strict=True):
+                buffer[i, :, : width - states.shape[-2]] = 0
+                buffer[i, :, width - states.shape[-2] : width] = states
         self._views()
 
 
@@ -124,12 +119,6 @@ Kept = list[tuple[torch.Tensor, torch.Tensor]]
 def copy_row(cache: Any, row: int, first: int, last: int) -> Kept:
     """One sequence's positions ``first`` to ``last``; the cache must be growing."""
     return [layer.copy_row(row, first, last) for layer in cache.layers]
-
-
-def put_row(cache: Any, row: int, kept: Kept) -> None:
-    """Put a sequence, not longer than the cache, in the place of another; the cache must be growing."""
-    for layer, states in zip(cache.layers, kept, strict=True):
-        layer.put_row(row, states)
 
 
 def lay_rows(cache: Any, rows: Sequence[Kept]) -> None:

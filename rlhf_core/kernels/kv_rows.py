@@ -6,8 +6,7 @@ added or dropped.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,28 +17,52 @@ AHEAD = 4
 """Room is made for so many times the rows that there are."""
 
 
+class Moves(NamedTuple):
+    """Sequences that stay, each once, and which of them change places; worked out on the host, so that no layer waits
+    for the device."""
+
+    kept: torch.Tensor
+    """Of each place the sequence that it holds afterwards."""
+    places: torch.Tensor
+    """Places whose sequence changes."""
+    sources: torch.Tensor
+    """Where those sequences were."""
+
+    @classmethod
+    def of(cls, rows: np.ndarray[Any, np.dtype[np.int64]], device: torch.device) -> Moves:
+        """Of the rows that stay, in their new order."""
+        places = np.flatnonzero(rows != np.arange(len(rows)))
+        kept, places, sources = (torch.from_numpy(a).to(device) for a in (rows, places, rows[places]))
+        return cls(kept, places, sources)
+
+
 class RoomyLayer(GrowingLayer):
     """As :class:`GrowingLayer`; its buffers have room for further rows, and for positions before the first.
 
     Args:
         layer: whose sequences these are.
         most_rows: room is made for no more, unless there are more.
+        most_positions: room of all rows together, counted likewise; None for no limit.
     """
 
-    def __init__(self, layer: GrowingLayer, most_rows: int) -> None:
+    def __init__(self, layer: GrowingLayer, most_rows: int, most_positions: int | None = None) -> None:
         super().__init__()
         self.buffers, self.length, self.is_initialized = layer.buffers, layer.length, True
-        self.rows, self.most_rows, self.start = layer.buffers[0].shape[0], most_rows, 0
+        self.rows, self.start = layer.buffers[0].shape[0], 0
+        self.most_rows, self.most_positions = most_rows, most_positions
         self._views()
 
     def _views(self) -> tuple[torch.Tensor, torch.Tensor]:
         self.keys, self.values = (b[: self.rows, :, self.start : self.start + self.length] for b in self.buffers)
         return self.keys, self.values
 
-    def _move(self, rows: int, width: int, last: int, more: int = 1) -> None:
+    def _move(self, rows: int, spare: int, width: int, last: int, more: int = 1) -> None:
         """New buffers with room, and in them the ``last`` positions of all sequences, behind ``width - last`` zeros."""
         used = [view[:, :, self.length - last :] for view in self._views()]
-        shape = (rows, used[0].shape[1], BLOCK + ((width + more - 1) // BLOCK + 1) * BLOCK, used[0].shape[3])
+        positions = BLOCK + ((width + more - 1) // BLOCK + 1) * BLOCK
+        if self.most_positions is not None:
+            spare = min(spare, self.most_positions // positions - rows)
+        shape = (rows + max(0, spare), used[0].shape[1], positions, used[0].shape[3])
         self.buffers = [view.new_empty(shape) for view in used]
         for buffer, view in zip(self.buffers, used, strict=True):
             buffer[: self.rows, :, BLOCK : BLOCK + width - last] = 0
@@ -53,7 +76,7 @@ class RoomyLayer(GrowingLayer):
         """Append along the position axis and return views of everything so far."""
         count = key_states.shape[-2]
         if self.start + self.length + count > self.buffers[0].shape[-2]:
-            self._move(self.buffers[0].shape[0], self.length, self.length, count)
+            self._move(self.rows, self.buffers[0].shape[0] - self.rows, self.length, self.length, count)
         first = self.start + self.length
         for buffer, states in zip(self.buffers, (key_states, value_states), strict=True):
             buffer[: self.rows, :, first : first + count] = states
@@ -70,17 +93,16 @@ class RoomyLayer(GrowingLayer):
         self.start, self.length = self.start + self.length - last, last
         self._views()
 
-    def keep(self, indices: torch.Tensor, last: int) -> None:
+    def keep(self, moves: Moves, last: int) -> None:
         """As :meth:`select` for rows that stay once, in place: what stays where it is costs nothing."""
-        if AHEAD * len(indices) < self.buffers[0].shape[0]:
-            self.select(indices, last)
+        if AHEAD * len(moves.kept) < self.buffers[0].shape[0]:
+            self.select(moves.kept, last)
             return
         self._trim(last)
-        places = torch.arange(len(indices), device=indices.device)
-        moved = indices != places
-        for view in self._views():
-            view[places[moved]] = view[indices[moved]]
-        self.rows = len(indices)
+        if len(moves.places):
+            for view in self._views():
+                view[moves.places] = view[moves.sources]
+        self.rows = len(moves.kept)
         self._views()
 
     def join(self, other: GrowingLayer, last: int) -> None:
@@ -90,7 +112,7 @@ class RoomyLayer(GrowingLayer):
         width = max(last, other.length)
         self._trim(last)
         if rows > self.buffers[0].shape[0] or width - last > self.start:
-            self._move(max(rows, min(self.most_rows, AHEAD * rows)), width, last)
+            self._move(rows, min(self.most_rows, AHEAD * rows) - rows, width, last)
         elif width > last:
             before = self.start - (width - last)
             for buffer in self.buffers:
@@ -106,21 +128,21 @@ class RoomyLayer(GrowingLayer):
         keys, values = (view[row, :, first:last].clone() for view in self._views())
         return keys, values
 
-    def put_row(self, row: int, kept: Sequence[torch.Tensor]) -> None:
-        """Replace a sequence by another, which ends where all end; what is before it stays, for the mask to hide."""
-        for view, states in zip(self._views(), kept, strict=True):
-            view[row, :, self.length - states.shape[-2] :] = states
 
-
-def make_room(cache: Any, most_rows: int) -> None:
+def make_room(cache: Any, most_rows: int, most_positions: int | None = None) -> None:
     """Let the sequences of a growing cache come and go in place; layers of a model's own stay as they are."""
-    cache.layers[:] = [RoomyLayer(layer, most_rows) if type(layer) is GrowingLayer else layer for layer in cache.layers]
+    cache.layers[:] = [
+        RoomyLayer(layer, most_rows, most_positions) if type(layer) is GrowingLayer else layer for layer in cache.layers
+    ]
 
 
-def keep_rows(cache: Any, indices: torch.Tensor, last: int) -> int:
+def keep_rows(cache: Any, moves: Moves, last: int) -> int:
     """Keep some sequences once each, and of their positions the ``last`` ones; returns how many positions are left."""
     for layer in cache.layers:
-        (layer.keep if isinstance(layer, RoomyLayer) else layer.select)(indices, last)
+        if isinstance(layer, RoomyLayer):
+            layer.keep(moves, last)
+        else:
+            layer.select(moves.kept, last)
     return last
 
 

@@ -42,8 +42,6 @@ class Decoder:
         max_batch_tokens: most cached positions, each row counted up to its last possible token; None for no limit.
     """
 
-    _keep_cached = staticmethod(select_rows)
-
     def __init__(
         self,
         forward: Any,
@@ -235,7 +233,11 @@ class Decoder:
             return tokens_B
         self.may_enter = self.entered < len(self.requests)
         self.drawn |= rows.results(~alive, self.end_set)
-        return self._keep(np.flatnonzero(alive), tokens_B)
+        return self._keep(self._order(alive), tokens_B)
+
+    def _order(self, alive: Mask) -> np.ndarray[Any, Any]:
+        """Rows that are alive, in the order in which they go on."""
+        return np.flatnonzero(alive)
 
     def _keep(self, rows: np.ndarray[Any, Any], values_B: torch.Tensor) -> torch.Tensor:
         """Drop all other rows; returns what these have of ``values_B``."""
@@ -244,9 +246,13 @@ class Decoder:
             self.rows = self.cache = None
             return values_B[:0]
         keep = torch.from_numpy(rows).to(self.device)
-        self.width = self._keep_cached(self.cache, keep, int(self.held.max()))
+        self.width = self._keep_cached(rows, int(self.held.max()))
         self.rows = self._state().select(keep)
         return values_B[keep]
+
+    def _keep_cached(self, rows: np.ndarray[Any, Any], last: int) -> int:
+        """Keep some rows of the cache and of their positions the ``last``; returns how many positions are left."""
+        return select_rows(self.cache, torch.from_numpy(rows).to(self.device), last)
 
     def _feed(self, tokens_B: torch.Tensor) -> None:
         """Run the drawn tokens."""

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from rlhf_core.kernels.kv_cache import copy_row, join_caches, lay_rows, make_cache, select_sequences
-from rlhf_core.kernels.kv_rows import few_moves, keep_rows, make_room
+from rlhf_core.kernels.kv_rows import Moves, few_moves, keep_rows, make_room
 from rlhf_core.rollout.decode import Decoder, limit_of
 from rlhf_core.rollout.decode_state import Drawn, Mask
 from rlhf_core.rollout.kept import KeptTurns
@@ -33,8 +33,6 @@ class StreamDecoder(Decoder):
         kept: keys and values between turns.
         arguments: as for :class:`Decoder`, without requests.
     """
-
-    _keep_cached = staticmethod(keep_rows)
 
     def __init__(self, kept: KeptTurns, **arguments: Any) -> None:
         super().__init__(requests=(), **arguments)
@@ -78,6 +76,12 @@ class StreamDecoder(Decoder):
         tokens_B = self._leave(tokens_B, alive)
         self.drawn.clear()
         return ended, tokens_B
+
+    def _order(self, alive: Mask) -> np.ndarray[Any, Any]:
+        return few_moves(alive)
+
+    def _keep_cached(self, rows: np.ndarray[Any, Any], last: int) -> int:
+        return keep_rows(self.cache, Moves.of(rows, self.device), last)
 
     def _over(self) -> Mask:
         """Which rows have ended, were reported and only hold their place; on a GPU a row may have ended unseen."""
@@ -176,5 +180,5 @@ class StreamDecoder(Decoder):
             self.logits_BV = self._keep(few_moves(~over), self.logits_BV)
         self.most_rows = max(self.most_rows, len(self.request) + len(batch))
         if self.rows is None:
-            make_room(cache, self.most_rows)
+            make_room(cache, self.most_rows, self.max_batch_tokens)
         super()._place(batch, cache, logits_BV)

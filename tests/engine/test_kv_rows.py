@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_core.kernels.kv_cache import GrowingLayer
-from rlhf_core.kernels.kv_rows import RoomyLayer, few_moves
+from rlhf_core.kernels.kv_cache import BLOCK, GrowingLayer
+from rlhf_core.kernels.kv_rows import Moves, RoomyLayer, few_moves
+
+CPU = torch.device("cpu")
 
 
 def layer_of(rows: int, length: int, generator: torch.Generator) -> GrowingLayer:
@@ -38,7 +40,7 @@ def test_what_is_held_is_what_the_plain_cache_holds(seed: int) -> None:
             order = few_moves(alive)
             held = held[order]
             plain.select(torch.from_numpy(order), int(held.max()))
-            ours.keep(torch.from_numpy(order), int(held.max()))
+            ours.keep(Moves.of(order, CPU), int(held.max()))
         elif len(held) < 20:
             other = layer_of(int(choose.integers(1, 6)), int(choose.integers(1, 1 + int(held.max()) + 20)), generator)
             count = other.keys.shape[0]
@@ -64,11 +66,28 @@ def test_rows_that_come_back_are_not_paid_for_by_the_others() -> None:
     for step in range(30):
         alive = np.ones(65, dtype=np.bool_)
         alive[step : step + 4] = False
-        layer.keep(torch.from_numpy(few_moves(alive)), layer.length)
+        layer.keep(Moves.of(few_moves(alive), CPU), layer.length)
         layer.join(layer_of(4, layer.length + 1, generator), layer.length)
     assert [buffer.data_ptr() for buffer in layer.buffers] == where
-    layer.keep(torch.arange(3), layer.length)
+    layer.keep(Moves.of(np.arange(3), CPU), layer.length)
     assert layer.buffers[0].shape[0] == 3, "what few rows have no use for is given back"
+
+
+@pytest.mark.parametrize(("bound", "rows"), [(None, 12), (1600, 8), (1200, 6), (200, 4)])
+def test_room_is_within_the_bound_and_never_less_than_the_rows_need(bound: int | None, rows: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    layer = RoomyLayer(layer_of(3, 70, generator), 12, bound)
+    layer.join(layer_of(1, 70, generator), 70)
+    assert layer.buffers[0].shape[:3:2] == (rows, 3 * BLOCK)
+    layer.update(*torch.randn(2, 4, 2, 3 * BLOCK, 4, generator=generator).unbind(0))
+    held, positions = layer.buffers[0].shape[:3:2]
+    assert positions == 6 * BLOCK
+    assert held == (rows if bound is None else max(4, bound // positions)), "longer rows leave room for fewer"
+
+
+def test_moves_are_worked_out_on_the_host() -> None:
+    moves = Moves.of(np.array([0, 5, 2, 6]), CPU)
+    assert [part.tolist() for part in moves] == [[0, 5, 2, 6], [1, 3], [5, 6]]
 
 
 @pytest.mark.parametrize("alive", ["1111", "0111", "1010", "0001", "0000", "0011010"])

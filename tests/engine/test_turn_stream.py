@@ -13,6 +13,8 @@ import torch
 from rlhf_core.contracts import ValidatedEngine
 from rlhf_core.environments.agent_config import MultiTurnConfig
 from rlhf_core.errors import ConfigError, PluginError
+from rlhf_core.kernels.kv_cache import BLOCK
+from rlhf_core.kernels.kv_rows import RoomyLayer
 from rlhf_core.rollout import stream_decode
 from rlhf_core.rollout.config import NativeRolloutConfig
 from rlhf_core.rollout.decode import Decoder
@@ -147,6 +149,49 @@ def test_turns_enter_while_others_are_decoded(ending: Any, tokenizer: Any) -> No
     assert max(places) < 12
     for n, want in enumerate(player.generate(list(requests.values()), SAMPLING, 0)):
         assert content([taken[n]]) == content([want])
+
+
+def stream_of(player: NativeEngine, lengths: Sequence[int], most: Sequence[int]) -> Any:
+    """A stream with requests of these lengths and of so many tokens at most."""
+    stream = player.open_stream(SamplingParams(max_tokens=max(most)), 0)
+    assert stream is not None
+    for n, (length, tokens) in enumerate(zip(lengths, most, strict=True)):
+        stream.submit(n, RolloutRequest(f"p{n}", tuple(range(n + 1, n + 1 + length)), 0, n, tokens))
+    return stream
+
+
+def test_what_stays_is_not_copied_when_others_enter(model: Any, tokenizer: Any) -> None:
+    stream = stream_of(engine(model, tokenizer), [10] * 8, [2, 2, 2, 2, 40, 40, 40, 40])
+    stream.take()
+    where = None
+    for n in range(8, 14):
+        for m in range(2):
+            stream.submit((n, m), RolloutRequest(f"p{n}{m}", tuple(range(10 + n + m)), 0, n, 2))
+        stream.take()
+        layers = stream.decoder.cache.layers
+        assert {type(layer) for layer in layers} == {RoomyLayer}
+        now = [buffer.data_ptr() for layer in layers for buffer in layer.buffers]
+        where, before = now, where
+        assert before is None or now == before
+    stream.close()
+
+
+def test_room_for_more_rows_is_within_max_batch_tokens(model: Any, tokenizer: Any) -> None:
+    bound = 6 * 3 * BLOCK
+    player = engine(model, tokenizer, max_batch_tokens=bound)
+    stream = stream_of(player, [70] * 5, [4, 4, 4, 40, 40])
+    stream.take()
+    stream.submit("new", RolloutRequest("new", tuple(range(70)), 0, 9, 30))
+    rows: list[int] = []
+    while stream.waiting:
+        stream.take(1)
+        if stream.decoder.cache is not None:
+            held, positions = stream.decoder.cache.layers[0].buffers[0].shape[:3:2]
+            rows.append(held)
+            assert held * (positions - 2 * BLOCK) <= bound
+            assert held * positions <= bound or held == len(stream.decoder.rows)
+    stream.close()
+    assert max(rows) > 3, "there is room ahead"
 
 
 def test_a_context_that_was_rewritten_is_read_from_where_it_differs(ending: Any, tokenizer: Any) -> None:
