@@ -26,11 +26,11 @@ class Finding(NamedTuple):
 
 @click.command()
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Compare all that runs there with the plain way.")
-@click.option("--model", default="pocket", show_default=True, help="With --device: the model that is tried.")
+@click.option("--model", help="With --device: the model that is tried.  [default: pocket]")
 @click.option("--ranks", type=click.IntRange(1), help="With --device: processes; default: one a card, 2 on the CPU.")
 @click.option("--write", type=click.Path(dir_okay=False), help="With --device: a file to attach to a bug report.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
-def doctor(device: str | None, model: str, ranks: int | None, write: str | None, as_json: bool) -> None:
+def doctor(device: str | None, model: str | None, ranks: int | None, write: str | None, as_json: bool) -> None:
     """Check versions, devices, plugins, hooks, disk space and caches. Exit code 1 if something is broken.
 
     With --device: run forwards, native engine, checkpoint and strategies there, and compare with the plain way.
@@ -43,7 +43,10 @@ def doctor(device: str | None, model: str, ranks: int | None, write: str | None,
     from rlhf_core.cli.common import emit_json
 
     if device is not None:
-        raise SystemExit(_compare(device, model, ranks, write, as_json))
+        raise SystemExit(_compare(device, model or "pocket", ranks, write, as_json))
+    for option, value in (("--model", model), ("--ranks", ranks), ("--write", write)):
+        if value is not None:
+            raise click.UsageError(f"{option} needs --device cpu or --device cuda")
     rows = list(findings())
     broken = sum(row.state == "broken" for row in rows)
     if as_json:
@@ -64,18 +67,41 @@ def _compare(device: str, model: str, ranks: int | None, write: str | None, as_j
 
     from rlhf_core.cli.common import emit_json, quiet_libraries
     from rlhf_core.device_check.check import check_device
+    from rlhf_core.device_check.report import Comparison, Report
     from rlhf_core.runs.atomic import write_text
 
+    def show(row: Comparison) -> None:
+        if not as_json:
+            click.echo(row.line())
+
+    def keep(report: Report) -> None:
+        if write is not None:
+            write_text(Path(write), json.dumps(report.as_json(), indent=2) + "\n")
+
     quiet_libraries()
-    report = check_device(device, model, ranks, lambda row: None if as_json else click.echo(row.line()))
     if write is not None:
-        write_text(Path(write), json.dumps(report.as_json(), indent=2) + "\n")
+        _check_file(Path(write))
+    report = check_device(device, model, ranks, show, keep)
     if as_json:
         emit_json(report.as_json())
     else:
-        said = "all that ran agrees" if report.agrees else "something differs: please report it, with --write FILE"
+        said = (
+            "all that ran agrees"
+            if report.agrees
+            else "something differs or failed: please report it, with --write FILE"
+        )
         click.echo(f"\n{report.device}, {report.model}: {said} ({report.seconds:.0f} s)")
     return 0 if report.agrees else 1
+
+
+def _check_file(path: Path) -> None:
+    """Refuse a file that cannot be written before minutes of work."""
+    import os
+
+    from rlhf_core.errors import ConfigError
+
+    if not path.parent.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ConfigError(f"--write {path}: cannot be written", fix="name a file in a folder that exists")
 
 
 def findings() -> Iterator[Finding]:

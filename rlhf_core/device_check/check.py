@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import gc
 import platform
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlhf_core.device_check.report import Comparison, Report
+from rlhf_core.device_check.report import Comparison, Report, guarded
 from rlhf_core.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
 
-    from rlhf_core.models.load import LoadedModel
 
-
-def check_device(name: str, model: str, ranks: int | None, show: Callable[[Comparison], None]) -> Report:
+def check_device(
+    name: str,
+    model: str,
+    ranks: int | None,
+    show: Callable[[Comparison], None],
+    keep: Callable[[Report], None] = lambda report: None,
+) -> Report:
     """Compare every forward, the native engine, a checkpoint and every strategy with the plain way on this device.
 
     Args:
@@ -26,6 +32,7 @@ def check_device(name: str, model: str, ranks: int | None, show: Callable[[Compa
         model: as of ``--model``.
         ranks: processes for strategies; None takes the cards there are, and two on the CPU.
         show: called with each comparison once it is made.
+        keep: called with the report at the end, with what there is of it if the check is interrupted.
 
     Raises:
         ConfigError: there is no such device, or fewer cards than ranks.
@@ -33,35 +40,63 @@ def check_device(name: str, model: str, ranks: int | None, show: Callable[[Compa
     """
     import torch
 
-    from rlhf_core.models.config import ModelConfig
-    from rlhf_core.models.load import load_policy
-    from rlhf_core.plan import library_versions
+    from rlhf_core.kernels.matmul import use_matmul_backend
 
     device = _device(name)
     cards = torch.cuda.device_count() if device.type == "cuda" else None
     ranks = ranks or cards or 2
     if cards is not None and ranks > cards:
         raise ConfigError(f"{ranks} processes need as many cards, torch sees {cards}", fix=f"--ranks {cards}")
+    use_matmul_backend("auto")  # as `rlhf train` does
     began, rows = time.perf_counter(), list[Comparison]()
-    loaded = load_policy(ModelConfig(path=model))
-    with tempfile.TemporaryDirectory() as folder:
-        for row in _comparisons(loaded, model, device, ranks, Path(folder)):
+    try:
+        for row in _comparisons(model, device, ranks):
             rows.append(row)
             show(row)
+    except KeyboardInterrupt:
+        rows.append(Comparison("all others", "not run", "interrupted"))
+        raise
+    finally:
+        report = _report(device, model, began, rows)
+        if rows:
+            keep(report)
+    return report
+
+
+def _report(device: torch.device, model: str, began: float, rows: list[Comparison]) -> Report:
+    import torch
+
+    from rlhf_core.plan import library_versions
+
     title = torch.cuda.get_device_name() if device.type == "cuda" else platform.processor() or platform.machine()
     return Report(title, model, round(time.perf_counter() - began, 1), library_versions(), tuple(rows))
 
 
-def _comparisons(
-    loaded: LoadedModel, model: str, device: torch.device, ranks: int, folder: Path
-) -> Iterator[Comparison]:
-    from rlhf_core.device_check.forwards import compare_engine, compare_forwards
+def _comparisons(model: str, device: torch.device, ranks: int) -> Iterator[Comparison]:
+    import torch
+
     from rlhf_core.device_check.runs import compare_runs
 
-    for precision in ("fp32", "bf16"):
-        yield from compare_forwards(loaded, device, precision)
-        yield from compare_engine(loaded, device, precision)
-    yield from compare_runs(model, device, ranks, folder)
+    yield from _in_this_process(model, device)
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # the trainings are processes of their own
+    with tempfile.TemporaryDirectory() as folder:
+        yield from guarded("trainings", lambda: compare_runs(model, device, ranks, Path(folder)))
+
+
+def _in_this_process(model: str, device: torch.device) -> Iterator[Comparison]:
+    """Forwards and engine; the model is freed at the end."""
+    from rlhf_core.device_check.forwards import compare_engine, compare_forwards
+    from rlhf_core.models.config import ModelConfig
+    from rlhf_core.models.load import load_policy
+    from rlhf_core.models.precision import Precision
+
+    loaded = load_policy(ModelConfig(path=model))
+    precisions: tuple[Precision, ...] = ("fp32", "bf16")
+    for precision in precisions:
+        yield from guarded(f"forward {precision}", partial(compare_forwards, loaded, device, precision))
+        yield from guarded(f"native engine {precision}", partial(compare_engine, loaded, device, precision))
 
 
 def _device(name: str) -> torch.device:

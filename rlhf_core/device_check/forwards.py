@@ -6,17 +6,18 @@ import copy
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from rlhf_core.device_check.report import Comparison
+from rlhf_core.device_check.report import Comparison, guarded
 from rlhf_core.models.precision import Precision, set_precision
-from rlhf_core.policy.forward_check import NATS, Finding, compare_paths, within_rounding
-from rlhf_core.policy.forward_options import ALL, PLAIN, ForwardOptions, allowed
-from rlhf_core.policy.structure import compute_dtype
+from rlhf_core.policy.forward_check import NATS, Finding, Result, compare_paths, plain_result, within_rounding
+from rlhf_core.policy.forward_options import ALL, PLAIN, ForwardOptions
+from rlhf_core.policy.structure import Structure, compute_dtype, structure
 
 if TYPE_CHECKING:
     from rlhf_core.models.load import LoadedModel
@@ -36,29 +37,54 @@ def compare_forwards(loaded: LoadedModel, device: torch.device, precision: Preci
     """
     model = _placed(loaded, device, precision)
     samples = random_samples(loaded)
-    dtype = compute_dtype(model)
-    possible = allowed(model, ALL)
+    possible = possible_here(structure(model))
+    plain = plain_result(model, samples)
     for name, options in _paths(possible):
-        finding = compare_paths(model, samples, options)
-        took, plain = _timed_pair(model, samples, options, device)
-        yield Comparison(
-            f"forward {precision}: {name}",
-            "agrees" if within_rounding(finding, dtype) else "differs",
-            _differences(finding),
-            took,
-            plain / took,
-        )
+        what = f"forward {precision}: {name}"
+        yield from guarded(what, partial(_one_path, what, model, samples, options, plain))
+    del plain
+    elsewhere = possible if device.type == "cpu" else _possible_on_cpu(loaded, precision)
     for name in ALL.without(*possible.names).names:
-        yield Comparison(f"forward {precision}: {name}", "not run", "this model does not allow it")
+        yield _refused(f"forward {precision}: {name}", device, getattr(elsewhere, name))
     if device.type == "cuda":
-        count = host_synchronisations(model, samples, possible)
-        yield Comparison(f"forward {precision}: waits for the host", "agrees", f"{count} in a forward and backward")
+        what = f"forward {precision}: waits for the host"
+        yield from guarded(what, partial(_waits, what, model, samples, possible))
+
+
+def possible_here(known: Structure) -> ForwardOptions:
+    """The optimisations that really run alone; ``completion_logprobs`` passes over the others."""
+    return ForwardOptions(share_prefix=known.share, packing=known.pack, chunked_head=known.split)
+
+
+def _possible_on_cpu(loaded: LoadedModel, precision: Precision) -> ForwardOptions:
+    return possible_here(structure(_placed(loaded, torch.device("cpu"), precision)))
+
+
+def _refused(what: str, device: torch.device, runs_on_cpu: bool) -> Comparison:
+    if runs_on_cpu:
+        return Comparison(what, "differs", f"the model allows it on the CPU, and not on {device.type}")
+    return Comparison(what, "not run", "this model does not allow it")
 
 
 def _paths(possible: ForwardOptions) -> Iterator[tuple[str, ForwardOptions]]:
     for name in possible.names:
         yield name, possible.alone(name)
-    yield "all together", possible
+    if possible.names:
+        yield "all together", replace(possible, share_prefix=possible.share_prefix or possible.packing)
+
+
+def _one_path(
+    what: str, model: Any, samples: Sequence[TrainingSample], options: ForwardOptions, plain: Result
+) -> Iterator[Comparison]:
+    device = next(model.parameters()).device
+    finding = compare_paths(model, samples, options, plain=plain)
+    agrees = within_rounding(finding, compute_dtype(model))
+    took, plainly = _timed_pair(model, samples, options, device)
+    yield Comparison(what, "agrees" if agrees else "differs", _differences(finding), took, plainly / took)
+
+
+def _waits(what: str, model: Any, samples: Sequence[TrainingSample], options: ForwardOptions) -> Iterator[Comparison]:
+    yield Comparison(what, "measured", f"{host_synchronisations(model, samples, options)} in a forward and backward")
 
 
 def _differences(finding: Finding) -> str:

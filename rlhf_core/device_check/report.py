@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-Verdict = Literal["agrees", "differs", "not run"]
+from rlhf_core.errors import RlhfError
+
+Verdict = Literal["agrees", "differs", "failed", "measured", "not run"]
+"""``failed``: it could not be computed here; ``measured``: there is nothing to compare it with."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +47,25 @@ class Report:
 
     @property
     def agrees(self) -> bool:
-        """Whether nothing differs."""
-        return all(row.verdict != "differs" for row in self.rows)
+        """Whether nothing differs and nothing failed."""
+        return not any(row.verdict in ("differs", "failed") for row in self.rows)
 
     def as_json(self) -> dict[str, Any]:
         """For machines, and to be attached to a report of a bug."""
         return {**asdict(self), "agrees": self.agrees}
+
+
+def guarded(what: str, compare: Callable[[], Iterator[Comparison]]) -> Iterator[Comparison]:
+    """The comparisons that are made, and a row that says why the others are not: one must not end the check."""
+    try:
+        yield from compare()
+    except Exception as error:
+        yield failure(what, error)
+
+
+def failure(what: str, error: Exception) -> Comparison:
+    """A row for what could not be computed."""
+    if isinstance(error, RlhfError):
+        return Comparison(what, "failed", "; ".join(part for part in (error.what, error.why) if part))
+    first = (str(error).splitlines() or [""])[0]
+    return Comparison(what, "failed", f"{type(error).__name__}: {first}")

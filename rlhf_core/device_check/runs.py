@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -11,13 +12,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.device_check.report import Comparison
+from rlhf_core.device_check.report import Comparison, failure
 
 if TYPE_CHECKING:
     import torch
 
 STEPS = 2
 DEADLINE_S = 300.0
+RESUMED = "checkpoint, resumed"
+SAME_AS_SINGLE = ("ddp",)
+"""Strategies that run the same code as ``single`` on one process."""
 FAR = 1e-4
 """Norm of the difference of two trainings' changes over the norm of one that is no longer rounding; AdamW divides by
 the gradient's own size, so that a rounding of a small gradient is a rounding of the change."""
@@ -32,18 +36,27 @@ def compare_runs(model: str, device: torch.device, ranks: int, folder: Path) -> 
         ranks: processes of the strategies for several.
         folder: where the runs are written.
     """
-    from rlhf_core.errors import RlhfError
-
-    train = _Trainings(model, device, folder)
+    what, train, names = "training in one process", _Trainings(model, device, folder), strategies()
     try:
         plain = train("single", "single", 1)
-    except RlhfError as error:
-        yield Comparison("training in one process", "not run", f"{error.what}; {error.why}")
+    except Exception as error:
+        yield failure(what, error)
+        for other in (RESUMED, *(_title(name, ranks) for name in names)):
+            yield Comparison(other, "not run", f"needs the {what}")
         return
-    yield Comparison("training in one process", "agrees", f"{STEPS} steps of sft", plain.seconds)
+    yield Comparison(what, "measured", f"{STEPS} steps of sft", plain.seconds)
     yield train.resumed(plain)
-    for name in strategies():
+    for name in names:
         yield train.compared(name, ranks, plain)
+
+
+def _title(strategy: str, ranks: int) -> str:
+    return f"strategy {strategy}, {ranks} process" + ("es" if ranks > 1 else "")
+
+
+def _last_lines(text: str | bytes | None) -> str:
+    text = text.decode(errors="replace") if isinstance(text, bytes) else text or ""
+    return " / ".join([line.strip() for line in text.splitlines() if line.strip()][-3:])
 
 
 def strategies() -> list[str]:
@@ -51,6 +64,13 @@ def strategies() -> list[str]:
     from rlhf_core.registry import Registry
 
     return sorted({entry.name for entry in Registry().entries("strategy")} - {"auto", "single"})
+
+
+def has_device(strategy: str) -> bool:
+    """Whether a strategy's configuration says on which device it is."""
+    from rlhf_core.registry import Registry
+
+    return "device" in Registry().load("strategy", strategy).model_fields
 
 
 class _Run:
@@ -82,7 +102,7 @@ class _Trainings:
             "max_steps": steps,
             "batch_size": 8,
             "micro_batch_size": 2,
-            "checkpoint_every": 1,
+            "checkpoint_every": 0,  # the last step's alone
             "eval_every": 0,
             "optimizer.learning_rate": 1e-4,
             "optimizer.warmup_steps": 0,
@@ -99,7 +119,9 @@ class _Trainings:
             str(self.folder / name),
         ]
         words += [w for key, value in settings.items() for w in ("--set", f"trainer.{key}={value}")]
-        words += ["--set", f"strategy={strategy}", "--set", f"strategy.device={self.device.type}"]
+        words += ["--set", f"strategy={strategy}"]
+        if has_device(strategy):
+            words += ["--set", f"strategy.device={self.device.type}"]
         return self._run(name, [*words, *(["--nproc", str(ranks)] if ranks > 1 else [])])
 
     def _run(self, name: str, words: Sequence[str]) -> _Run:
@@ -117,38 +139,44 @@ class _Trainings:
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise RlhfError(f"no end after {DEADLINE_S:.0f} s", why="rlhf train " + " ".join(words)) from error
+            why = _last_lines(error.stderr) or "rlhf train " + " ".join(words)
+            raise RlhfError(f"no end after {DEADLINE_S:.0f} s", why=why) from error
         if done.returncode:
-            last = [line for line in done.stderr.splitlines() if line.strip()][-3:]
-            raise RlhfError(f"rlhf train ended with code {done.returncode}", why=" / ".join(last))
+            raise RlhfError(f"rlhf train ended with code {done.returncode}", why=_last_lines(done.stderr))
         return _Run(self.folder / name, time.perf_counter() - began)
 
     def resumed(self, plain: _Run) -> Comparison:
         """One step, then one more from its checkpoint."""
-        from rlhf_core.errors import RlhfError
-
-        what = "checkpoint, resumed"
         try:
             first = self("resumed", "single", 1, steps=1)
             run = self._run("resumed", ["--resume", str(first.folder), "--set", f"trainer.max_steps={STEPS}"])
-        except RlhfError as error:
-            return Comparison(what, "differs", f"{error.what}; {error.why}")
-        return self._compared(what, plain, run, "bit for bit")
+            return self._compared(RESUMED, plain, run, "bit for bit")
+        except Exception as error:
+            return failure(RESUMED, error)
+        finally:
+            self._remove("resumed")
 
     def compared(self, name: str, ranks: int, plain: _Run) -> Comparison:
         """The same training under another strategy."""
-        from rlhf_core.errors import RlhfError
-
-        what = f"strategy {name}, {ranks} process" + ("es" if ranks > 1 else "")
+        what = _title(name, ranks)
+        if ranks == 1 and name in SAME_AS_SINGLE:
+            return Comparison(what, "not run", "needs two processes: on one it is the training in one process")
         try:
             return self._compared(what, plain, self(name, name, ranks), "exactly")
-        except RlhfError as error:
-            return Comparison(what, "differs", f"{error.what}; {error.why}")
+        except Exception as error:
+            return failure(what, error)
+        finally:
+            self._remove(name)
+
+    def _remove(self, name: str) -> None:
+        shutil.rmtree(self.folder / name, ignore_errors=True)
 
     def _compared(self, what: str, plain: _Run, run: _Run, exactly: str) -> Comparison:
         gap = difference(plain.weights(), run.weights(), self._start())
         if gap is None:
             return Comparison(what, "differs", "other weights by name or by shape", run.seconds)
+        if gap == float("inf"):
+            return Comparison(what, "failed", "the training in one process changed no weight", run.seconds)
         said = f"equal {exactly}" if gap == 0 else f"the change of the weights to {gap:.1g} of its norm"
         return Comparison(what, "agrees" if gap <= FAR else "differs", said, run.seconds)
 
@@ -162,9 +190,10 @@ class _Trainings:
 def difference(
     plain: dict[str, torch.Tensor], other: dict[str, torch.Tensor], start: dict[str, torch.Tensor]
 ) -> float | None:
-    """Norm of ``other - plain`` over that of ``plain - start``; None where names or shapes differ."""
+    """Norm of ``other - plain`` over that of ``plain - start``, infinite where the latter is 0 (nothing was learned, so
+    that nothing is compared); None where names or shapes differ."""
     if {n: t.shape for n, t in plain.items()} != {n: t.shape for n, t in other.items()}:
         return None
     changed: Any = sum(float((t.double() - start[n].double()).square().sum()) for n, t in plain.items() if n in start)
     apart: Any = sum(float((t.double() - other[n].double()).square().sum()) for n, t in plain.items())
-    return 0.0 if apart == 0 else (apart / changed) ** 0.5 if changed else float("inf")
+    return (apart / changed) ** 0.5 if changed else float("inf")

@@ -114,13 +114,16 @@ def forward_check(
 
 
 def compare_paths(
-    model: torch.nn.Module, samples: Sequence[TrainingSample], options: ForwardOptions, temperature: float = 1.0
+    model: torch.nn.Module, samples: Sequence[TrainingSample], options: ForwardOptions, *, plain: Result
 ) -> Finding:
-    """How far one choice of optimisations is from the model's own padded forward, in logprobs and in the gradient."""
-    plain = _compute(model, samples, temperature, None, gradient=True)
-    return _compare(
-        ", ".join(options.names), plain, _compute(model, samples, temperature, options, True), _norm(plain.gradient)
-    )
+    """How far one choice of optimisations is from ``plain``, in logprobs and in the gradient."""
+    other = _compute(model, samples, 1.0, options, gradient=True)
+    return _compare(", ".join(options.names), plain, other, _norm(plain.gradient))
+
+
+def plain_result(model: torch.nn.Module, samples: Sequence[TrainingSample]) -> Result:
+    """Logprobs and gradient of the model's own padded forward."""
+    return _compute(model, samples, 1.0, None, gradient=True)
 
 
 def within_rounding(finding: Finding, dtype: torch.dtype) -> bool:

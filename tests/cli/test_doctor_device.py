@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
-from rlhf_core.device_check import forwards
+from rlhf_core.device_check import forwards, runs
 from rlhf_core.device_check.report import Comparison, Report
-from rlhf_core.device_check.runs import difference, strategies
+from rlhf_core.device_check.runs import difference, has_device, strategies
+from rlhf_core.errors import RlhfError
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import LoadedModel, load_policy
 from rlhf_core.policy import forward_check
+from rlhf_core.policy.structure import Structure
 from rlhf_core.rollout.native import NativeEngine
 
 Rlhf = Callable[..., Any]
@@ -70,6 +75,7 @@ def test_an_engine_that_misstates_its_logprobs_is_found(pocket: LoadedModel, mon
 def test_weights_are_compared_by_their_change() -> None:
     start, plain = {"w": torch.zeros(4)}, {"w": torch.full((4,), 1e-3)}
     assert difference(plain, {"w": plain["w"].clone()}, start) == 0
+    assert difference({}, {}, start) == difference(start, start, start) == float("inf"), "nothing is compared"
     assert difference(plain, {"w": plain["w"] * 1.5}, start) == pytest.approx(0.5)
     assert difference(plain, {"w": torch.zeros(2, 2)}, start) is None
     assert difference(plain, {"v": plain["w"]}, start) is None
@@ -85,7 +91,8 @@ def test_one_difference_is_enough() -> None:
     rows = (Comparison("a", "agrees", "x", 0.5, 2.0), Comparison("b", "not run", "y"))
     report = Report("cpu", "pocket", 1.0, {}, rows)
     assert report.agrees
-    assert not Report("cpu", "pocket", 1.0, {}, (*rows, Comparison("c", "differs", "z"))).agrees
+    for verdict in ("differs", "failed"):
+        assert not Report("cpu", "pocket", 1.0, {}, (*rows, Comparison("c", verdict, "z"))).agrees
     assert report.as_json()["rows"][0] == {
         "what": "a",
         "verdict": "agrees",
@@ -103,6 +110,167 @@ def test_a_device_that_is_not_there(rlhf: Rlhf) -> None:
     assert "--device cpu" in out.err
 
 
+def trained(monkeypatch: pytest.MonkeyPatch, **changed: float | Exception) -> list[Sequence[str]]:
+    """Trainings by name that change the one weight so much, or raise; 1 where nothing is said."""
+    asked: list[Sequence[str]] = []
+
+    def run(self: Any, name: str, words: Sequence[str]) -> Any:
+        asked.append(words)
+        what = changed.get(name, 1.0)
+        if isinstance(what, Exception):
+            raise what
+        (self.folder / name / "final").mkdir(parents=True, exist_ok=True)
+        save_file({"w": torch.full((4,), what)}, self.folder / name / "final" / "model.safetensors")
+        return runs._Run(self.folder / name, 1.0)
+
+    monkeypatch.setattr(runs._Trainings, "_run", run)
+    monkeypatch.setattr(runs._Trainings, "_start", lambda self: {"w": torch.zeros(4)})
+    monkeypatch.setattr(runs, "strategies", lambda: ["ddp", "fsdp"])
+    return asked
+
+
+def verdicts_of(folder: Path, ranks: int = 2) -> dict[str, str]:
+    return {row.what: row.verdict for row in runs.compare_runs("pocket", CPU, ranks, folder)}
+
+
+def test_a_training_that_fails_is_a_failure_and_so_is_what_needs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained(monkeypatch, single=RlhfError("rlhf train ended with code 1", why="out of memory"))
+    rows = list(runs.compare_runs("pocket", CPU, 2, tmp_path))
+    assert [(row.what, row.verdict) for row in rows] == [
+        ("training in one process", "failed"),
+        ("checkpoint, resumed", "not run"),
+        ("strategy ddp, 2 processes", "not run"),
+        ("strategy fsdp, 2 processes", "not run"),
+    ]
+    assert rows[0].detail == "rlhf train ended with code 1; out of memory"
+    assert rows[1].detail == "needs the training in one process"
+    assert not Report("cpu", "pocket", 1.0, {}, tuple(rows)).agrees
+
+
+def test_other_weights_differ_and_a_strategy_that_ends_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained(monkeypatch, ddp=1.5, fsdp=OSError("no room"))
+    assert verdicts_of(tmp_path) == {
+        "training in one process": "measured",
+        "checkpoint, resumed": "agrees",
+        "strategy ddp, 2 processes": "differs",
+        "strategy fsdp, 2 processes": "failed",
+    }
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"single"}, "what was compared is removed"
+
+
+def test_a_training_that_changes_nothing_compares_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained(monkeypatch, single=0.0, resumed=0.0, ddp=0.0, fsdp=0.0)
+    assert set(verdicts_of(tmp_path).values()) == {"measured", "failed"}
+
+
+def test_ddp_on_one_process_is_not_compared_with_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained(monkeypatch)
+    found = verdicts_of(tmp_path, ranks=1)
+    assert found["strategy ddp, 1 process"] == "not run"
+    assert found["strategy fsdp, 1 process"] == "agrees"
+
+
+def test_the_device_is_set_where_a_strategy_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = trained(monkeypatch)
+    assert has_device("fsdp")
+    monkeypatch.setattr(runs, "has_device", lambda strategy: strategy != "fsdp")
+    verdicts_of(tmp_path)
+    with_device = ["strategy.device=cpu" in words for words in asked if "--resume" not in words]
+    assert with_device == [True, True, True, False]
+
+
+def test_what_a_training_said_is_kept_when_it_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "import sys, time; print('waiting for rank 1', file=sys.stderr, flush=True); time.sleep(30)"
+    right = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda words, **more: right([sys.executable, "-c", said], **more))
+    monkeypatch.setattr(runs, "DEADLINE_S", 0.7)
+    with pytest.raises(RlhfError, match="waiting for rank 1"):
+        runs._Trainings("pocket", CPU, tmp_path)("single", "single", 1)
+
+
+def test_what_a_model_does_not_allow_is_not_called_equal(pocket: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forwards, "structure", lambda model: Structure(split=False, share=False, pack=False))
+    rows = list(forwards.compare_forwards(pocket, CPU, "fp32"))
+    assert [(row.what, row.verdict) for row in rows] == [
+        ("forward fp32: share_prefix", "not run"),
+        ("forward fp32: packing", "not run"),
+        ("forward fp32: chunked_head", "not run"),
+    ]
+    assert forwards._refused("packing", torch.device("cuda"), runs_on_cpu=True).verdict == "differs"
+
+
+def only(monkeypatch: pytest.MonkeyPatch, forward: Any, trainings: Any) -> None:
+    """A check of one forward and one training."""
+    monkeypatch.setattr(forwards, "compare_forwards", forward)
+    monkeypatch.setattr(forwards, "compare_engine", lambda *args: iter(()))
+    monkeypatch.setattr(runs, "compare_runs", trainings)
+    monkeypatch.setattr("rlhf_core.models.load.load_policy", lambda config: None)
+    monkeypatch.setattr("rlhf_core.kernels.matmul.use_matmul_backend", lambda kind: None)
+
+
+def good(*args: Any) -> Iterator[Comparison]:
+    yield Comparison("good", "agrees", "x")
+
+
+def broken(*args: Any) -> Iterator[Comparison]:
+    yield Comparison("before", "agrees", "x")
+    raise RuntimeError("CUDA error: no kernel image\nsecond line")
+
+
+def test_one_that_raises_does_not_end_the_check(rlhf: Rlhf, monkeypatch: pytest.MonkeyPatch) -> None:
+    only(monkeypatch, broken, good)
+    out = rlhf("doctor", "--device", "cpu", "--json", "--write", "doctor.json")
+    assert out.code == 1
+    report = json.loads(out.out)
+    assert [(row["what"], row["verdict"], row["detail"]) for row in report["rows"]] == [
+        ("before", "agrees", "x"),
+        ("forward fp32", "failed", "RuntimeError: CUDA error: no kernel image"),
+        ("before", "agrees", "x"),
+        ("forward bf16", "failed", "RuntimeError: CUDA error: no kernel image"),
+        ("good", "agrees", "x"),
+    ]
+    assert not report["agrees"]
+    assert json.loads(Path("doctor.json").read_text()) == report
+    assert "differs or failed" in rlhf("doctor", "--device", "cpu").out
+
+
+def test_an_interrupted_check_is_written(rlhf: Rlhf, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*args: Any) -> Iterator[Comparison]:
+        raise KeyboardInterrupt
+        yield
+
+    only(monkeypatch, good, interrupted)
+    out = rlhf("doctor", "--device", "cpu", "--write", "doctor.json")
+    assert out.code == 130
+    rows = json.loads(Path("doctor.json").read_text())["rows"]
+    assert [(row["what"], row["verdict"]) for row in rows][-2:] == [("good", "agrees"), ("all others", "not run")]
+
+
+def test_a_check_that_agrees_and_multiplies_as_a_training_does(rlhf: Rlhf, monkeypatch: pytest.MonkeyPatch) -> None:
+    only(monkeypatch, good, good)
+    kinds: list[str] = []
+    monkeypatch.setattr("rlhf_core.kernels.matmul.use_matmul_backend", kinds.append)
+    out = rlhf("doctor", "--device", "cpu")
+    assert out.code == 0
+    assert "all that ran agrees" in out.out
+    assert kinds == ["auto"]
+
+
+def test_a_report_that_cannot_be_written_is_refused_first(rlhf: Rlhf) -> None:
+    out = rlhf("doctor", "--device", "cpu", "--write", "no/such/doctor.json")
+    assert out.code == 2
+    assert "cannot be written" in out.err
+
+
+@pytest.mark.parametrize("words", [("--write", "a.json"), ("--model", "pocket"), ("--ranks", "2")])
+def test_options_of_the_device_check_need_a_device(rlhf: Rlhf, words: tuple[str, str]) -> None:
+    out = rlhf("doctor", *words)
+    assert out.code == 2
+    assert f"{words[0]} needs --device" in out.err
+
+
 @pytest.mark.slow
 def test_the_whole_check_on_the_cpu(rlhf: Rlhf, tmp_path: Path) -> None:
     out = rlhf("doctor", "--device", "cpu", "--write", str(tmp_path / "doctor.json"))
@@ -112,7 +280,9 @@ def test_the_whole_check_on_the_cpu(rlhf: Rlhf, tmp_path: Path) -> None:
     assert written["seconds"] < 600
     assert written["versions"]["torch"] == torch.__version__
     verdicts = {row["what"]: (row["verdict"], row["detail"]) for row in written["rows"]}
-    assert {verdict for verdict, _ in verdicts.values()} == {"agrees"}
+    assert {what: verdict for what, (verdict, _) in verdicts.items() if verdict != "agrees"} == {
+        "training in one process": "measured"
+    }
     assert verdicts["checkpoint, resumed"][1] == "equal bit for bit"
     assert {
         "native engine fp32",
