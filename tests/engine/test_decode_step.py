@@ -20,6 +20,12 @@ REQUESTS = [RolloutRequest(str(i), tuple(range(1, 2 + 3 * (i // 3))), i % 3, see
 SAMPLING = SamplingParams(max_tokens=decode_step.WORTH_TOKENS + 4, temperature=0.8)
 
 
+needs_bfloat16 = pytest.mark.skipif(
+    not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="oneDNN has no bfloat16 on this processor (AVX2)"
+)
+"""Such a model is then decoded by transformers' own forward."""
+
+
 def sampled(model: Any, tokenizer: Any, fast: bool, monkeypatch: pytest.MonkeyPatch) -> list[Rollout]:
     """What the engine samples; fails if the fast step is not what ``fast`` says."""
     with monkeypatch.context() as patch:
@@ -49,6 +55,7 @@ def test_it_samples_what_the_model_samples(model: Any, tokenizer: Any, monkeypat
     assert [r.completion_ids for r in before] != [r.completion_ids for r in after], "the weights are the present ones"
 
 
+@needs_bfloat16
 def test_biases_and_bfloat16(new_model: Callable[..., Any], tokenizer: Any) -> None:
     torch.manual_seed(0)
     model = new_model("llama", attention_bias=True, mlp_bias=True).to(torch.bfloat16)
@@ -58,6 +65,7 @@ def test_biases_and_bfloat16(new_model: Callable[..., Any], tokenizer: Any) -> N
     assert decode_step.decode_step(model) is not None
 
 
+@needs_bfloat16
 def test_mixed_precision_is_sampled_in_mixed_precision(new_model: Callable[..., Any], tokenizer: Any) -> None:
     """The logprobs are nearer to those of a bfloat16 trunk than float32 is, and keys are kept in bfloat16."""
     from rlhf_core.models.precision import set_precision
@@ -84,6 +92,7 @@ def test_mixed_precision_is_sampled_in_mixed_precision(new_model: Callable[..., 
         np.testing.assert_allclose(r.logprobs_T, out.logprobs_BT[i, : len(r.completion_ids)].numpy(), atol=0.15)
 
 
+@needs_bfloat16
 def test_mixed_precision_outgrows_the_room_of_the_cache(new_model: Callable[..., Any], tokenizer: Any) -> None:
     """Room for further positions is of the number type that is held, not of that in which keys are rotated."""
     from rlhf_core.models.precision import set_precision
