@@ -99,9 +99,10 @@ class CheckpointStore:
         """
         path = self.path(step)
         try:
-            shards = [f"shard-{n}" for n in (rank, 0)]  # a rank that was not there takes what all have alike
-            shard = next((name for name in shards if (path / f"{name}.json").is_file()), None)
-            return path, {**load_tree(path, "state"), **(load_tree(path, shard) if shard else {})}
+            state = load_tree(path, "state")
+            written = len(state.get("ranks", ())) or rank + 1
+            shard = f"shard-{rank if rank < written else 0}"  # a rank that was not there takes what all have alike
+            return path, {**state, **(load_tree(path, shard) if (path / f"{shard}.json").is_file() else {})}
         except Exception as error:
             raise RunDirError(
                 f"checkpoint '{path}' cannot be read: {error}", fix="remove that folder to resume from the one before"
