@@ -18,6 +18,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from rlhf_core.errors import RunDirError
+from rlhf_core.runs.checkpoint import CheckpointStore
 from rlhf_core.runs.rank_states import for_ranks
 from rlhf_core.runs.sharded_tensors import read_stored, take_out, write_sharded
 from rlhf_core.runs.tree import SHARDED, Stored, load_tree, save_tree
@@ -48,6 +49,15 @@ def test_a_state_comes_back_without_ranks(tmp_path: Path) -> None:
     file.unlink()
     with pytest.raises(OSError, match=r"reading .*sharded failed"):
         read_stored(read, lambda _: torch.empty(5, 7))
+
+
+def test_a_missing_part_is_not_replaced_by_another_ranks(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    store.path(1).mkdir()
+    save_tree(store.path(1), "state", {"ranks": [{}, {}]})
+    save_tree(store.path(1), "shard-0", {"learner": 1})
+    assert "learner" not in store.read(1, 1)[1]
+    assert store.read(1, 2)[1]["learner"] == 1
 
 
 def rank(rng: int, **more: Any) -> dict[str, Any]:
