@@ -87,9 +87,9 @@ def test_format_weight_and_tolerance(sample: MakeSample) -> None:
 
 @pytest.mark.parametrize("text", ["1" * 20_000, "answer is " * 3000, "1,111" * 4000, "\\boxed{" * 3000, "1 1/" * 4000])
 def test_hostile_text_is_read_in_linear_time(text: str) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     stated_number(text)
-    assert time.perf_counter() - started < 2.0
+    assert time.process_time() - started < 2.0
 
 
 def test_gsm8k_references_and_solutions(test_data: Path, sample: MakeSample) -> None:
