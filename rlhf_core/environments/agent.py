@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlhf_core.component_calls import label_for
 from rlhf_core.environments.answers import Answers
-from rlhf_core.environments.episode import Episode
+from rlhf_core.environments.episode import Episode, episodes_of
 from rlhf_core.environments.host import EnvironmentHost
 from rlhf_core.environments.journal import Journal
 from rlhf_core.environments.schedules import Turns, play_as_ready, play_by_count
@@ -65,11 +65,7 @@ class MultiTurnAgent:
         policy_version: int,
     ) -> list[Rollout]:
         """Return ``group_size`` episodes per group, group by group."""
-        episodes = [
-            Episode(group, index, seed, sampling.max_tokens, self.context)
-            for group, row in zip(groups, seeds, strict=True)
-            for index, seed in enumerate(row)
-        ]
+        episodes = episodes_of(groups, seeds, sampling.max_tokens, self.context)
         play = play_as_ready if self.config.schedule == "as_ready" else play_by_count
         try:
             with Turns(engine, sampling, policy_version, self.config.max_turn_tokens) as turns:

@@ -165,3 +165,14 @@ class Episode:
             tuple(self.turns),
             self.failure,
         )
+
+
+def episodes_of(
+    groups: Sequence[PromptGroup], seeds: Sequence[Sequence[int]], budget: int, context: int
+) -> list[Episode]:
+    """An episode for each seed, group by group; ``budget`` and ``context`` as in :class:`Episode`."""
+    return [
+        Episode(group, index, seed, budget, context)
+        for group, row in zip(groups, seeds, strict=True)
+        for index, seed in enumerate(row)
+    ]

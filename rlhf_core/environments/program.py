@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_core.environments.agent import opened
 from rlhf_core.environments.answers import Answers
-from rlhf_core.environments.episode import STOPPED, Episode
+from rlhf_core.environments.episode import STOPPED, Episode, episodes_of
 from rlhf_core.environments.schedules import Turns
 from rlhf_core.errors import ConfigError, PluginError
 from rlhf_core.messages import Message, Tool, ToolCall, content_of
@@ -160,11 +160,7 @@ class ProgramAgent:
         policy_version: int,
     ) -> list[Rollout]:
         """Return ``group_size`` episodes per group, group by group."""
-        episodes = [
-            Episode(group, index, seed, sampling.max_tokens, self.context)
-            for group, row in zip(groups, seeds, strict=True)
-            for index, seed in enumerate(row)
-        ]
+        episodes = episodes_of(groups, seeds, sampling.max_tokens, self.context)
         talks = [Conversation(self, episode, policy_version) for episode in episodes]
         try:
             most = self.config.most_turn_tokens
