@@ -31,7 +31,7 @@ def train_rank(
     """
     from rlhf_core.cli.common import quiet_libraries
     from rlhf_core.cli.options import open_plugins, resolve_options
-    from rlhf_core.launch.joined import end_quietly, take_plan
+    from rlhf_core.launch.joined import OwnCommand, end_quietly, take_plan
     from rlhf_core.launch.process import run_plan
     from rlhf_core.launch.run import preflight
     from rlhf_core.launch.sigterm import sigterm_as_interrupt
@@ -39,17 +39,13 @@ def train_rank(
     quiet_libraries()
     registry, hooks = open_plugins(enabled=not no_plugins, strict=strict, reports=False)
     try:
-        taken = take_plan(
-            rank,
-            registry,
-            resume or run_dir,
-            resume=resume is not None,
-            wanted=partial(resolve_options, registry, *options) if options and resume is None else None,
-            preflight=partial(preflight, registry),
-        )
+        wanted = partial(resolve_options, registry, *options) if options and resume is None else None
+        own = OwnCommand(partial(preflight, registry), resume or run_dir, resume is not None, wanted)
+        taken = take_plan(rank, registry, own)
         if taken is not None:
             with sigterm_as_interrupt():
-                run_plan(taken.plan, taken.config, registry, hooks, taken.run_dir, resume=taken.resume)
+                shared = {"resume": taken.resume, "started": rank}
+                run_plan(taken.plan, taken.config, registry, hooks, taken.run_dir, **shared)
     except RlhfError as error:
         end_quietly(error, rank)
         raise

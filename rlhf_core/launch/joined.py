@@ -7,6 +7,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,31 +129,37 @@ def _write(path: Path, text: str) -> None:
         raise disk_error(path, error) from error
 
 
+@dataclass(frozen=True)
 class Taken:
     """What another rank takes from rank 0: the plan, its configuration and the run's directory."""
 
-    def __init__(self, plan: Plan, config: RunConfig, run_dir: Path, resume: bool) -> None:
-        self.plan, self.config, self.run_dir, self.resume = plan, config, run_dir, resume
+    plan: Plan
+    config: RunConfig
+    run_dir: Path
+    resume: bool
 
 
-def take_plan(
-    me: StartedRank,
-    registry: Registry,
-    run_dir: Path | None,
-    *,
-    resume: bool,
-    wanted: Callable[[], RunConfig] | None,
-    preflight: Callable[[RunConfig, int], None],
-) -> Taken | None:
+@dataclass(frozen=True)
+class OwnCommand:
+    """What a rank's own command line says, and its machine's check, which rank 0's plan is compared with."""
+
+    preflight: Callable[[RunConfig, int], None]
+    """Checks the components' settings on this machine."""
+    run_dir: Path | None = None
+    """As the command line names it; None takes rank 0's."""
+    resume: bool = False
+    """Whether the command line resumes a run."""
+    wanted: Callable[[], RunConfig] | None = None
+    """The configuration that the command line asks for; None where it changes nothing."""
+
+
+def take_plan(me: StartedRank, registry: Registry, own: OwnCommand) -> Taken | None:
     """Wait for rank 0's plan, check on this machine whether it can be run, and wait for what the others say.
 
     Args:
         me: this rank.
         registry: of this process; frozen afterwards.
-        run_dir: as this rank's command line names it; None takes rank 0's.
-        resume: whether the command line resumes a run.
-        wanted: what the command line says; None where it changes nothing.
-        preflight: checks the components' settings on this machine.
+        own: what this rank was asked for.
 
     Returns:
         What to run; None where rank 0 has nothing to run, and all is well.
@@ -169,7 +176,7 @@ def take_plan(
         raise EndedByRank0(f"rank 0 ended: {word['text']}", word["end"])
     taken, problem = None, None
     try:
-        taken = _check(word, me, registry, run_dir, resume=resume, wanted=wanted, preflight=preflight)
+        taken = _check(word, me, registry, own)
     except UserError as error:
         problem = str(error) if me.place in str(error) else f"{me.place}: {error}"
     except Exception as error:
@@ -183,20 +190,12 @@ def take_plan(
     return taken
 
 
-def _check(
-    word: Mapping[str, Any],
-    me: StartedRank,
-    registry: Registry,
-    run_dir: Path | None,
-    *,
-    resume: bool,
-    wanted: Callable[[], RunConfig] | None,
-    preflight: Callable[[RunConfig, int], None],
-) -> Taken:
-    folder = Path(word["run_dir"]) if run_dir is None else run_dir.absolute()
-    if resume != word["resume"]:
+def _check(word: Mapping[str, Any], me: StartedRank, registry: Registry, own: OwnCommand) -> Taken:
+    folder = Path(word["run_dir"]) if own.run_dir is None else own.run_dir.absolute()
+    if own.resume != word["resume"]:
+        mine, theirs = ("resumes", "starts") if own.resume else ("starts", "resumes")
         raise RunDirError(
-            f"{me.place} {'resumes' if resume else 'starts'} a run, and rank 0 {'starts' if resume else 'resumes'} one",
+            f"{me.place} {mine} a run, and rank 0 {theirs} one",
             fix="give every rank the same command line",
         )
     checks.check_shared(folder, word["token"], word["run_dir"], me.place)
@@ -206,12 +205,12 @@ def _check(
             f"{me.place} reads another plan than rank 0 wrote", where=str(folder / "plan.json"), fix="start again"
         )
     checks.check_versions(word["versions"], me.place)
-    config = reload(registry, plan, resume=resume)
-    if wanted is not None:
-        checks.check_same_config(wanted().model_dump(mode="json"), config.model_dump(mode="json"), me.place)
+    config = reload(registry, plan, resume=own.resume)
+    if own.wanted is not None:
+        checks.check_same_config(own.wanted().model_dump(mode="json"), config.model_dump(mode="json"), me.place)
     registry.freeze()
-    preflight(config, plan.world_size)
-    return Taken(plan, config, folder, resume)
+    own.preflight(config, plan.world_size)
+    return Taken(plan, config, folder, own.resume)
 
 
 def end_quietly(error: RlhfError, me: StartedRank) -> None:

@@ -15,6 +15,8 @@ from rlhf_core.component_calls import blamed_on, label_for
 from rlhf_core.config.run import RunConfig
 from rlhf_core.context import BuildContext
 from rlhf_core.hooks import HookBus
+from rlhf_core.launch.resume import how_to_go_on
+from rlhf_core.launch.started import StartedRank
 from rlhf_core.plan import Plan, library_versions
 from rlhf_core.registry import Registry, check_component
 from rlhf_core.runs.deadline import watched
@@ -38,8 +40,21 @@ def run_plan(
     say: Say | None = None,
     progress: Progress | None = None,
     work: Work | None = None,
+    started: StartedRank | None = None,
 ) -> Mapping[str, Any]:
     """Build strategy, session and trainer in this process, and run.
+
+    Args:
+        plan: of the run.
+        config: the plan's, validated.
+        registry: of this process.
+        hooks: listeners.
+        run_dir: of the run.
+        resume: go on from the newest checkpoint.
+        say: shows one line.
+        progress: shows a step.
+        work: shows how far long work is.
+        started: this rank, where another launcher than ours started the ranks.
 
     Returns:
         The summary.
@@ -56,7 +71,14 @@ def run_plan(
     strategy = _join_ranks(config, ctx) if plan.world_size > 1 else _build_strategy(config, ctx)
     deadlines = getattr(config.trainer, "deadlines", None)
     session = RunSession(
-        RunDir(run_dir), plan, strategy, hooks, resume=resume, environment=environment(), deadlines=deadlines
+        RunDir(run_dir),
+        plan,
+        strategy,
+        hooks,
+        resume_hint=how_to_go_on(run_dir, started),
+        resume=resume,
+        environment=environment(),
+        deadlines=deadlines,
     )
     session.say = say or session.say
     session.metrics.progress = progress or session.metrics.progress

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import RlhfError
+from rlhf_core.launch.resume import how_to_go_on
 from rlhf_core.runs.run_dir import RunDir
 
 REPORTS = "RLHF_RANK_REPORTS"
@@ -38,7 +39,7 @@ class RankFailed(RlhfError):
 
     def __init__(self, code: int, report: dict[str, Any], run_dir: Path) -> None:
         self.exit_code = int(report.get("exit_code", 1))
-        hint = f"go on with: rlhf train --resume {run_dir}"
+        hint = how_to_go_on(run_dir, None)
         if report.get("clear"):
             super().__init__(report["text"])
         elif "text" in report:

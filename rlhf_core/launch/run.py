@@ -18,6 +18,7 @@ from rlhf_core.launch.extension import record
 from rlhf_core.launch.joined import Rank0
 from rlhf_core.launch.process import Progress, Say, environment, set_up_torch
 from rlhf_core.launch.process import run_plan as run_plan
+from rlhf_core.launch.resume import how_to_go_on
 from rlhf_core.launch.resume import planned_resume as planned_resume
 from rlhf_core.launch.rows import with_rows as with_rows
 from rlhf_core.launch.sigterm import sigterm_as_interrupt
@@ -108,19 +109,20 @@ def launch(
         else:
             run.create(plan, environment())
             stack.enter_context(held_by_this_process(run_dir))
+        started = None if rank_0 is None else rank_0.me
         failure: BaseException | None = None
         try:
             if rank_0 is not None:
                 rank_0.agree(plan, config, run, resume=resume)
             if plan.world_size == 1 or rank_0 is not None:
                 shown = {"say": say, "progress": progress, "work": work}
-                return run_plan(plan, config, registry, hooks, run_dir, resume=resume, **shown)
+                return run_plan(plan, config, registry, hooks, run_dir, resume=resume, started=started, **shown)
             return _run_ranks(plan, config, hooks, run, resume)
         except BaseException as error:
             failure = error
             interrupted = isinstance(error, KeyboardInterrupt)
             if interrupted:
-                say(f"go on with: rlhf train --resume {run_dir}" if run.begun() else "stopped before the first step")
+                say(how_to_go_on(run_dir, started) if run.begun() else "stopped before the first step")
             if not resume and (interrupted or getattr(error, "exit_code", 1) == 2):
                 run.discard_unused(first_new_folder)
             raise

@@ -58,7 +58,7 @@ class Watchdog:
 
     Args:
         limits: seconds for each kind of stage.
-        resume: what to type to go on.
+        resume: what to do to go on, for the message.
         end: called with the error when code answers no signal, before the process is ended.
     """
 
@@ -148,7 +148,7 @@ class Watchdog:
         return DeadlineExceeded(
             f"{when}: {stage.what} did not end within {stage.limit_s:g} s",
             why=f"it hangs at (innermost call last)\n{stack}",
-            fix=f"find what hangs there, or raise trainer.deadlines.{stage.name}_s; go on with: {self.resume}",
+            fix=f"find what hangs there, or raise trainer.deadlines.{stage.name}_s; {self.resume}",
         )
 
 

@@ -38,6 +38,7 @@ class RunSession:
         plan: what is being run.
         strategy: ranks.
         hooks: listeners.
+        resume_hint: what to do to go on, for messages.
         resume: go on from the newest checkpoint.
         environment: facts about the machine.
         deadlines: longest time for each stage; None takes the defaults.
@@ -50,6 +51,7 @@ class RunSession:
         strategy: Strategy,
         hooks: hk.HookBus,
         *,
+        resume_hint: str,
         resume: bool = False,
         environment: Mapping[str, Any] | None = None,
         deadlines: DeadlineSettings | None = None,
@@ -62,7 +64,8 @@ class RunSession:
         """Every dropped or failed sample by kind; goes into the summary and into checkpoints."""
         self.metrics = MetricLogger(run_dir, hooks, self.components, self.counts, writes=self.main)
         self.checkpoints = CheckpointManager(run_dir, strategy, hooks, self.components, self.counts)
-        self.watchdog = Watchdog(deadlines or DeadlineSettings(), self.resume_hint(), self._record_failure)
+        self.resume_hint = resume_hint
+        self.watchdog = Watchdog(deadlines or DeadlineSettings(), self.resume_hint, self._record_failure)
         """Ends the run when a stage hangs."""
         self.started = time.monotonic()
         self.interrupted = False
@@ -143,10 +146,6 @@ class RunSession:
         done = any(key.startswith("eval/") for row in rows for key in row)
         return not self.strategy.gather_objects(done)[0]
 
-    def resume_hint(self) -> str:
-        """What to type to go on."""
-        return f"rlhf train --resume {self.dir.path}"
-
     @contextlib.contextmanager
     def guard(self) -> Iterator[None]:
         """Turn the first Ctrl-C into "finish this step, save, stop"; a second one, or an early one, stops at once."""
@@ -201,7 +200,7 @@ class RunSession:
         if interrupted and not stopping and step < last:
             raise Interrupted(
                 f"stopped by {self._interrupted_by} after step {step}; everything is saved",
-                fix=f"go on with: {self.resume_hint()}",
+                fix=self.resume_hint,
             )
         return stopping
 

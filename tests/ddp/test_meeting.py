@@ -20,9 +20,9 @@ from rlhf_core.config.load import dataset_sugar, resolve
 from rlhf_core.errors import UserError
 from rlhf_core.launch import joined, rank_checks, ranks
 from rlhf_core.launch import meeting as meeting_module
-from rlhf_core.launch.joined import EndedByRank0, Rank0, RanksRefused, Taken, take_plan
+from rlhf_core.launch.joined import EndedByRank0, OwnCommand, Rank0, RanksRefused, Taken, take_plan
 from rlhf_core.launch.meeting import SEEN_S, LostRanks, Meeting
-from rlhf_core.launch.resume import planned_resume
+from rlhf_core.launch.resume import how_to_go_on, planned_resume
 from rlhf_core.launch.run import plan_run, preflight
 from rlhf_core.launch.started import StartedRank, end_with_launcher, started_rank, world_size
 from rlhf_core.plan import library_versions
@@ -67,7 +67,7 @@ def meet(
         registry, _ = open_plugins(reports=False)
         wanted = partial(resolve, registry, sugar=dict(of_rank_1))
         checked = partial(preflight, registry)
-        return take_plan(two[1], registry, run_dir, resume=resume, wanted=wanted, preflight=checked)
+        return take_plan(two[1], registry, OwnCommand(checked, run_dir, resume, wanted))
 
     def zero() -> None:
         registry, hooks = open_plugins()
@@ -87,6 +87,13 @@ def meet(
     with ThreadPoolExecutor(2) as pool:
         ends = [pool.submit(caught, call) for call in (zero, one)]
         return ends[0].result(60), ends[1].result(60)
+
+
+def test_a_run_of_another_launcher_says_to_use_it_again(two: tuple[StartedRank, StartedRank]) -> None:
+    assert how_to_go_on(Path("runs/one"), None) == "go on with: rlhf train --resume runs/one"
+    assert how_to_go_on(Path("runs/one"), two[1]) == (
+        "go on: start it with the same launcher, 2 processes, adding --resume runs/one"
+    )
 
 
 def test_another_rank_takes_the_plan(two: tuple[StartedRank, StartedRank], tmp_path: Path) -> None:
@@ -171,7 +178,7 @@ def test_rank_0_says_why_to_a_rank_that_arrives_later(two: tuple[StartedRank, St
         time.sleep(0.5)
         assert not end.done(), "its store would end with it"
         with pytest.raises(EndedByRank0, match="rank 0 ended: no such file"):
-            take_plan(two[1], Registry(), None, resume=False, wanted=None, preflight=lambda *_: None)
+            take_plan(two[1], Registry(), OwnCommand(lambda *_: None))
         end.result(20)
 
 

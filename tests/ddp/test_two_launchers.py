@@ -148,7 +148,8 @@ def test_ctrl_c_on_one_machine_saves_and_ends_all(tmp_path: Path) -> None:
         errors = [machine.communicate(timeout=DIES_S)[1] for machine in machines]
     for err in errors:
         assert err.count("error: stopped by Ctrl-C after step ") == 1, err
-        assert "rlhf train --resume" in err
+        assert "go on: start it with the same launcher, 2 processes, adding --resume " in err
+        assert "runs/one" in err.split("adding --resume ")[1]
     assert json.loads((run / "failure.json").read_text())["status"] == "interrupted"
     assert len([*(run / "checkpoints").iterdir()]) == 1
 

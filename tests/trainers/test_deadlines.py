@@ -116,7 +116,7 @@ def test_a_thread_that_hangs_does_not_keep_the_process(tmp_path: Path) -> None:
         "from rlhf_core.config.deadlines import DeadlineSettings\n"
         "from rlhf_core.runs.deadline import Watchdog, watched\n"
         "def train(**_):\n"
-        "    with Watchdog(DeadlineSettings(reward_s=0.3), 'rlhf train --resume RUN', print).active():\n"
+        "    with Watchdog(DeadlineSettings(reward_s=0.3), 'go on with: rlhf train --resume RUN', print).active():\n"
         "        with watched('reward', 'score() of reward pooled'):\n"
         "            ThreadPoolExecutor(1).submit(time.sleep, 60).result()\n"
         "cli.cli.main = train\n"
