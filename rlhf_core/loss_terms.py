@@ -5,7 +5,7 @@ Each wraps a loss and returns an unreduced one, so the core reduces all terms al
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -45,15 +45,15 @@ class KLTerm:
         term = kl_loss(batch.logprobs_BT, batch.ref_logprobs_BT, self.estimator, old_logprobs_BT=sampled_BT)
         return LossOutput(out.loss + self.coefficient * term, {**out.metrics, **self._held(batch, sampled_BT)})
 
-    def _held(self, batch: TokenBatch, sampled_BT: torch.Tensor | None) -> dict[str, tuple[float, float]]:
-        """Tokens at which an exponential was held at its limit; nothing where there are none."""
+    def _held(self, batch: TokenBatch, sampled_BT: torch.Tensor | None) -> dict[str, tuple[Any, Any]]:
+        """Tokens at which an exponential was held at its limit; their own weight, so that none is no metric."""
         now_BT, ref_BT = batch.logprobs_BT.detach(), batch.ref_logprobs_BT
         assert ref_BT is not None
         far_BT = ref_BT - now_BT > LOG_LIMIT
         if sampled_BT is not None:
             far_BT = far_BT | ((now_BT - sampled_BT).abs() > LOG_LIMIT)
-        count = float((far_BT & batch.mask_BT).sum())
-        return {"kl_clamped": (count, 1.0)} if count else {}
+        count = (far_BT & batch.mask_BT).sum()
+        return {"kl_clamped": (count, count)}
 
 
 class EntropyBonus:

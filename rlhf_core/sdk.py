@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from rlhf_core.kernels.last_token import last_token_hidden as last_token_hidden
     from rlhf_core.kernels.matmul import use_matmul_backend as use_matmul_backend
     from rlhf_core.kernels.padded import pad_rows as pad_rows
+    from rlhf_core.kernels.padded import pad_values as pad_values
+    from rlhf_core.kernels.padded import predicting as predicting
     from rlhf_core.kernels.split import has_linear_head as has_linear_head
     from rlhf_core.kernels.trunk_and_head import base_model as base_model
     from rlhf_core.kernels.trunk_and_head import take_apart as take_apart
@@ -152,7 +154,7 @@ TOPICS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "The shared forward": {
         "rlhf_core.policy.forward": ("completion_logprobs",),
-        "rlhf_core.kernels.padded": ("pad_rows",),
+        "rlhf_core.kernels.padded": ("pad_rows", "pad_values", "predicting"),
         "rlhf_core.policy.forward_options": ("ForwardOptions",),
         "rlhf_core.kernels.agreement": ("rounding_tolerance",),
         "rlhf_core.kernels.split": ("has_linear_head",),

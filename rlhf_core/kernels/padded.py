@@ -30,6 +30,22 @@ def pad_rows(rows: Ids, device: torch.device) -> tuple[torch.Tensor, torch.Tenso
     return ids_BL, (torch.arange(ids_BL.shape[1], device=device)[None, :] < sizes_B[:, None]).long()
 
 
+def row_places(sizes: Sequence[int], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return ``(row_N, column_N)`` of the values of right-padded rows of these sizes, row after row.
+
+    They come from the sizes on the host: for the places of a mask a device would have to be waited for.
+    """
+    pairs = [(b, t) for b, size in enumerate(sizes) for t in range(size)]
+    table = torch.tensor(pairs, dtype=torch.long, device=device).reshape(-1, 2)
+    return table[:, 0], table[:, 1]
+
+
+def pad_values(values_N: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+    """Lay values, row after row, into ``[len(sizes), max(sizes)]``, zeros elsewhere; with gradient."""
+    empty_BT = values_N.new_zeros((len(sizes), max(sizes)))
+    return empty_BT.index_put(row_places(sizes, values_N.device), values_N)
+
+
 def predicting(prompts: Ids, completions: Ids, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Return ``(row_N, position_N)`` of the positions whose output predicts each completion token."""
     pairs = [

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from rlhf_core.kernels.padded import Ids, pad_right
+from rlhf_core.kernels.padded import Ids, pad_right, row_places
 from rlhf_core.kernels.trunk_and_head import trunk_and_head
 
 
@@ -35,7 +35,7 @@ def shared_hidden(model: torch.nn.Module, prompts: Ids, completions: Ids) -> tor
     unique, prompt_of = distinct(prompts)
     prompt_of_B = torch.tensor(prompt_of, device=device)
     lengths_P = torch.tensor([len(p) for p in unique], device=device)
-    width = int(lengths_P.max())
+    width = max(map(len, unique))
     real_PL = torch.arange(width, device=device)[None, :] >= (width - lengths_P)[:, None]
     hidden_PLH, cache = _run_prompts(trunk, unique, real_PL)
     hidden_BTH = hidden_PLH[:, -1:][prompt_of_B]
@@ -43,8 +43,7 @@ def shared_hidden(model: torch.nn.Module, prompts: Ids, completions: Ids) -> tor
         cache.batch_select_indices(prompt_of_B)
         rest_BRH = _run_completions(trunk, completions, lengths_P[prompt_of_B], real_PL[prompt_of_B], cache)
         hidden_BTH = torch.cat([hidden_BTH, rest_BRH], dim=1)
-    sizes_B = torch.tensor([len(c) for c in completions], device=device)
-    return hidden_BTH[torch.arange(hidden_BTH.shape[1], device=device)[None, :] < sizes_B[:, None]]
+    return hidden_BTH[row_places([len(c) for c in completions], device)]
 
 
 def _run_prompts(trunk: Any, unique: list[tuple[int, ...]], real_PL: torch.Tensor) -> tuple[torch.Tensor, Any]:

@@ -19,7 +19,7 @@ from rlhf_core.kernels.chunked_head import (
     plain_head_logprobs,
 )
 from rlhf_core.kernels.packing import packed_hidden
-from rlhf_core.kernels.padded import Ids, pad_rows, padded_hidden, padded_logits
+from rlhf_core.kernels.padded import Ids, pad_rows, padded_hidden, padded_logits, row_places
 from rlhf_core.kernels.prefix_sharing import distinct, shared_hidden
 from rlhf_core.kernels.rotary import check_length
 from rlhf_core.kernels.trunk_and_head import (
@@ -97,7 +97,9 @@ def completion_logprobs(
     _check(prompts, completions, temperature)
     check_length(model, max(len(p) + len(c[:-1]) for p, c in zip(prompts, completions)))
     mask_BT, targets_N = _targets(completions, next(model.parameters()).device)
-    wanted_N = _wanted(completions, masks, targets_N.device)
+    wanted = _wanted(completions, masks)
+    places = row_places([len(c) for c in completions], targets_N.device)
+    wanted_N = None if wanted is None else torch.tensor(wanted, dtype=torch.long, device=targets_N.device)
     options: dict[str, Any] = {"temperature": temperature, "entropy": entropy}
     hidden_NH: torch.Tensor | None = None
     if not structure(model).split:
@@ -111,9 +113,13 @@ def completion_logprobs(
             logprobs_N, entropy_N = head_logprobs(fed_NH, head, targets_N, **options)
         else:
             logprobs_N, entropy_N = plain_head_logprobs(fed_NH, head, targets_N, **options)
-    wanted_BT = mask_BT if wanted_N is None else mask_BT.masked_scatter(mask_BT, wanted_N)
-    entropy_BT = None if entropy_N is None else _grid(entropy_N, wanted_BT)
-    return CompletionLogprobs(_grid(logprobs_N, wanted_BT), entropy_BT, mask_BT, hidden_NH)
+    places = places if wanted_N is None else (places[0][wanted_N], places[1][wanted_N])
+    logprobs_BT, entropy_BT = (
+        None if values_N is None else values_N.new_zeros(mask_BT.shape).index_put(places, values_N)
+        for values_N in (logprobs_N, entropy_N)
+    )
+    assert logprobs_BT is not None
+    return CompletionLogprobs(logprobs_BT, entropy_BT, mask_BT, hidden_NH)
 
 
 def _check(prompts: Ids, completions: Ids, temperature: float) -> None:
@@ -134,14 +140,14 @@ def _targets(completions: Ids, device: torch.device) -> tuple[torch.Tensor, torc
     return mask_BT, torch.tensor([t for c in completions for t in c], dtype=torch.long, device=device)
 
 
-def _wanted(completions: Ids, masks: Masks | None, device: torch.device) -> torch.Tensor | None:
-    """Bool per completion token, row after row; None where every token is wanted."""
+def _wanted(completions: Ids, masks: Masks | None) -> list[int] | None:
+    """Which completion tokens are wanted, counted row after row; None where every one is."""
     if masks is None or all(mask is None for mask in masks):
         return None
     rows = [[True] * len(c) if mask is None else list(mask) for c, mask in zip(completions, masks, strict=True)]
     if wrong := [(len(c), len(row)) for c, row in zip(completions, rows) if len(c) != len(row)]:
         raise ValueError(f"a completion of {wrong[0][0]} tokens has a mask of {wrong[0][1]}")
-    return torch.tensor([wanted for row in rows for wanted in row], dtype=torch.bool, device=device)
+    return [n for n, wanted in enumerate(wanted for row in rows for wanted in row) if wanted]
 
 
 def _only(
@@ -164,11 +170,6 @@ def completion_hidden(
     if shared_prefix and repeats and not (checkpointing(model) or trunk_called_once(model)) and structure(model).share:
         return shared_hidden(model, prompts, completions)
     return padded_hidden(model, prompts, completions)
-
-
-def _grid(values_N: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-    """Scatter flat values to ``[B, T]``, zeros elsewhere."""
-    return values_N.new_zeros(mask_BT.shape).masked_scatter(mask_BT, values_N)
 
 
 __all__ = ["CompletionLogprobs", "TrunkAndHead", "completion_hidden", "completion_logprobs", "pad_rows", "take_apart"]

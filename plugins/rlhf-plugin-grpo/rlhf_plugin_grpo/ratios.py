@@ -51,14 +51,15 @@ def output(
     held_BT: torch.Tensor,
     clipped_BT: torch.Tensor | None = None,
 ) -> LossOutput:
-    """The loss with the metrics ``importance_ratio`` and, if given which tokens were clipped, ``clip_fraction``; where
-    any log ratio was held at its limit, the number of such tokens is ``log_ratios_clamped``."""
+    """The loss with the metrics ``importance_ratio`` and, if given which tokens were clipped, ``clip_fraction``;
+    ``log_ratios_clamped`` is the number of tokens whose log ratio was held at its limit, and its own weight: none is no
+    metric of an update."""
     token_count, zeros_BT = batch.mask_BT.sum(), torch.zeros_like(ratio_BT)
     metrics: dict[str, tuple[torch.Tensor | float, torch.Tensor | float]] = {
         "importance_ratio": (torch.where(batch.mask_BT, ratio_BT.detach(), zeros_BT).sum(), token_count)
     }
     if clipped_BT is not None:
         metrics["clip_fraction"] = ((clipped_BT & batch.mask_BT).sum(), token_count)
-    if held := float((held_BT & batch.mask_BT).sum()):
-        metrics["log_ratios_clamped"] = (held, 1.0)
+    held = (held_BT & batch.mask_BT).sum()
+    metrics["log_ratios_clamped"] = (held, held)
     return LossOutput(loss_BT, metrics)

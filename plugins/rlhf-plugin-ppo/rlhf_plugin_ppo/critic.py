@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from rlhf_core.api import BuildContext, ModelError
-from rlhf_core.sdk import LoadedModel, has_linear_head, load_policy, pad_rows, take_apart
+from rlhf_core.sdk import LoadedModel, has_linear_head, load_policy, pad_rows, predicting, take_apart
 from rlhf_plugin_ppo.config import CriticSettings
 
 Ids = Sequence[Sequence[int]]
@@ -49,12 +49,8 @@ class Critic(torch.nn.Module):
         rows = [[*p, *c[:-1]] for p, c in zip(prompts, completions, strict=True)]
         ids_BL, _ = pad_rows(rows, self.bias.device)
         hidden_BLH = self.trunk(input_ids=ids_BL, use_cache=False).last_hidden_state
-        first_B, size_B = (
-            torch.tensor([len(r) for r in rows], device=ids_BL.device) for rows in (prompts, completions)
-        )
-        place_BL = torch.arange(ids_BL.shape[1], device=ids_BL.device)[None, :] - (first_B[:, None] - 1)
         # one selection: a slice for each row would get a gradient as large as all rows
-        return hidden_BLH[(place_BL >= 0) & (place_BL < size_B[:, None])]
+        return hidden_BLH[predicting(prompts, completions, ids_BL.device)]
 
 
 def make_critic(settings: CriticSettings, ctx: BuildContext) -> Critic:

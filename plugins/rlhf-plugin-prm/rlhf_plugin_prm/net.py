@@ -15,7 +15,7 @@ import torch
 from torch.nn.functional import logsigmoid
 
 from rlhf_core.api import Message, ModelError, Tool
-from rlhf_core.sdk import Formatter, pad_rows
+from rlhf_core.sdk import Formatter, pad_rows, pad_values
 from rlhf_plugin_prm.examples import Solution, Target
 from rlhf_plugin_prm.loss import StepBatch
 from rlhf_plugin_prm.steps import Step, places
@@ -150,8 +150,8 @@ class StepModule(torch.nn.Module):
         logits_N = step_logits(self.net, [i.ids for i in items], [i.places_T for i in items])
         device = logits_N.device
         labels_N = torch.tensor([v for i in items for v in i.labels_T], device=device)
-        sizes_B = torch.tensor([i.tokens for i in items], device=device)
-        mask_BT = torch.arange(max(i.tokens for i in items), device=device)[None] < sizes_B[:, None]
+        sizes = [i.tokens for i in items]
+        mask_BT = torch.arange(max(sizes), device=device)[None] < torch.tensor(sizes, device=device)[:, None]
         logprobs_N = logsigmoid(torch.where(labels_N, logits_N, -logits_N))
-        grid_BT, labels_BT = (v.new_zeros(mask_BT.shape).masked_scatter(mask_BT, v) for v in (logprobs_N, labels_N))
+        grid_BT, labels_BT = (pad_values(values_N, sizes) for values_N in (logprobs_N, labels_N))
         return StepBatch(grid_BT, mask_BT, labels_BT=labels_BT)

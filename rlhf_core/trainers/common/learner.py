@@ -36,7 +36,7 @@ MetricSums = dict[str, tuple[float, float]]
 Observe = Callable[[Sequence[Any], Any, LossOutput], None]
 """(Samples, what the loss consumed, what it returned) of one micro-batch."""
 COUNTS = ("train/tokens", "updates_skipped", "log_ratios_clamped", "kl_clamped")
-"""Added over updates; every other metric is a weighted mean."""
+"""Added over updates, and left out where their weight is 0; every other metric is a weighted mean."""
 
 
 class Sample(Protocol):
@@ -162,14 +162,20 @@ class Learner:
         micros = [[samples[i] for i in part] for part in self.micro_batcher(samples)]
         count = self.strategy.max_over_ranks(len(micros))
         spare = next(i for i in self.strategy.gather_objects(samples[0] if samples else None) if i is not None)
-        sums: Sums = defaultdict(float)
-        weights: Sums = defaultdict(float)
+        rows: list[Mapping[str, Any]] = []
         for n in range(count):
             with self.strategy.accumulate(self.module, last=n == count - 1):
                 if n < len(micros):
-                    self._micro(micros[n], tokens, sequences, sums, weights, observe)
+                    rows.append(self._micro(micros[n], tokens, sequences, observe))
                 else:
                     self._idle(spare, tokens, sequences)
+        sums: Sums = defaultdict(float)
+        weights: Sums = defaultdict(float)
+        for micro, row in zip(micros, read_rows(rows), strict=True):
+            if not math.isfinite(row["loss"][0]):
+                self.optimizer.discard()
+                raise diverged(f"loss is {row['loss'][0]}: {label_of(self.loss, 'loss')}", micro)
+            add(sums, weights, row)
         weights["loss"] = 1.0 / self.strategy.world_size
         sums["loss"] += 0.0
         return {k: (sums[k], weights[k]) for k in sums}
@@ -180,26 +186,17 @@ class Learner:
         self.strategy.backward(self.reduce(self._loss(batch).loss, batch, tokens, sequences) * 0.0)
 
     def _micro(
-        self,
-        micro: Sequence[Any],
-        tokens: float,
-        sequences: float,
-        sums: Sums,
-        weights: Sums,
-        observe: Observe | None,
-    ) -> None:
-        """Forward and backward of one micro-batch."""
+        self, micro: Sequence[Any], tokens: float, sequences: float, observe: Observe | None
+    ) -> Mapping[str, Any]:
+        """Forward and backward of one micro-batch; its metrics stay on the device, for which nothing waits here."""
         batch = self.module(micro)
         out = self._loss(batch)
         if observe is not None:
             observe(micro, batch, out)
         value = self.reduce(out.loss, batch, tokens, sequences)
-        number = float(value.detach())
-        if not math.isfinite(number):
-            self.optimizer.discard()
-            raise diverged(f"loss is {number}: {label_of(self.loss, 'loss')}", micro)
         self.strategy.backward(value)
-        add(sums, weights, {"loss": (number, 0.0), **core_metrics(batch), **out.metrics})
+        rows = {"loss": (value, 0.0), **core_metrics(batch), **out.metrics}
+        return {k: (_detached(total), _detached(weight)) for k, (total, weight) in rows.items()}
 
     def _loss(self, batch: Any) -> LossOutput:
         return call_loss(self.loss, batch, label_of(self.loss, "loss"))
@@ -275,6 +272,19 @@ def means(updates: Sequence[MetricSums]) -> dict[str, float]:
     return {k: s if k in COUNTS else s / weights[k] for k, s in kept.items()}
 
 
+def read_rows(rows: Sequence[Mapping[str, tuple[Any, Any]]]) -> list[dict[str, tuple[float, float]]]:
+    """(Sum, weight) rows as numbers: those that are tensors come from their device together, in one wait."""
+    values = [value for row in rows for pair in row.values() for value in pair]
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    read = iter(torch.stack([t.reshape(()).double() for t in tensors]).cpu().tolist() if tensors else ())
+    numbers = iter([next(read) if isinstance(value, torch.Tensor) else float(value) for value in values])
+    return [{key: (next(numbers), next(numbers)) for key in row} for row in rows]
+
+
+def _detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, torch.Tensor) else value
+
+
 def add(sums: Sums, weights: Sums, rows: Mapping[str, Any]) -> None:
     """Add (sum, weight) rows."""
     for key, (total, weight) in rows.items():
@@ -282,25 +292,26 @@ def add(sums: Sums, weights: Sums, rows: Mapping[str, Any]) -> None:
         weights[key] += float(weight)  # pyright: ignore[reportArgumentType]
 
 
-def core_metrics(batch: Any) -> dict[str, tuple[float, float]]:
-    """What the core measures on every token batch, as (sum, weight): entropy, drift from the engine, and KL(policy that
-    sampled || policy), estimated by k3 without importance weights (``approx_kl``)."""
+def core_metrics(batch: Any) -> dict[str, tuple[Any, Any]]:
+    """What the core measures on every token batch, as (sum, weight), tensors of one number on the batch's device:
+    entropy, drift from the engine, and KL(policy that sampled || policy), estimated by k3 without importance weights
+    (``approx_kl``)."""
     mask = getattr(batch, "mask_BT", None)
     if mask is None:
         return {}
-    weight = float(mask.sum())
-    rows: MetricSums = {}
+    weight = mask.sum()
+    rows: dict[str, tuple[Any, Any]] = {}
     if batch.old_logprobs_BT is not None:
         gap_BT = batch.logprobs_BT.detach() - batch.old_logprobs_BT
-        rows["approx_kl"] = (float(((bounded_ratio(gap_BT)[0] - 1 - gap_BT) * mask).sum()), weight)
+        rows["approx_kl"] = (((bounded_ratio(gap_BT)[0] - 1 - gap_BT) * mask).sum(), weight)
     if batch.entropy_BT is not None:
-        rows["entropy"] = (float((batch.entropy_BT.detach() * mask).sum()), weight)
+        rows["entropy"] = ((batch.entropy_BT.detach() * mask).sum(), weight)
     if batch.behaviour_logprobs_BT is not None:
         gap = ((batch.behaviour_logprobs_BT - batch.logprobs_BT.detach()) * mask).abs()
-        rows["drift/mean_abs"] = (float(gap.sum()), weight)
-        rows["drift/sequence_max_abs"] = (float(gap.amax(-1).sum()), float(len(gap)))
+        rows["drift/mean_abs"] = (gap.sum(), weight)
+        rows["drift/sequence_max_abs"] = (gap.amax(-1).sum(), len(gap))
         gap_B, tokens_B = gap.sum(-1).double(), mask.sum(-1).double()
-        spread = torch.stack([gap_B @ gap_B, gap_B @ tokens_B, tokens_B @ tokens_B]).tolist()
+        spread = (gap_B @ gap_B, gap_B @ tokens_B, tokens_B @ tokens_B)
         rows |= {name: (total, 1.0) for name, total in zip(DRIFT_SPREAD, spread)}
     return rows
 

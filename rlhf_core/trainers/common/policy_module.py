@@ -13,7 +13,7 @@ import torch
 
 from rlhf_core.batches import TokenBatch
 from rlhf_core.contracts import contract_error
-from rlhf_core.kernels.padded import Ids
+from rlhf_core.kernels.padded import Ids, pad_values, row_places
 from rlhf_core.policy.forward import CompletionLogprobs, completion_hidden, completion_logprobs
 from rlhf_core.policy.forward_options import ALL, ForwardOptions
 from rlhf_core.strategy.no_grad_forward import Compute
@@ -78,7 +78,7 @@ class PolicyModule(torch.nn.Module):
         if self.critic is not None:
             hidden_NH = out.hidden_NH if self.on_policy_trunk else None
             values_N = self._values(*prompts_and_completions(samples), hidden_NH)
-            values_BT = values_N.new_zeros(out.mask_BT.shape).masked_scatter(out.mask_BT, values_N)
+            values_BT = pad_values(values_N, [len(i.completion_ids) for i in samples])
         return TokenBatch(
             logprobs_BT=out.logprobs_BT,
             mask_BT=grid([i.mask_T for i in samples], bool),
@@ -171,13 +171,12 @@ def by_episode(out: CompletionLogprobs, samples: Sequence[TrainingSample]) -> Co
     """One row per episode: where a context was rewritten, the rows of its pieces end to end."""
     if not any(i.contexts for i in samples):
         return out
-    device = out.mask_BT.device
-    sizes_B = torch.tensor([len(i.completion_ids) for i in samples], device=device)
-    mask_BT = torch.arange(int(sizes_B.max()), device=device)[None, :] < sizes_B[:, None]
+    device, sizes = out.mask_BT.device, [len(i.completion_ids) for i in samples]
+    mask_BT = torch.arange(max(sizes), device=device)[None, :] < torch.tensor(sizes, device=device)[:, None]
+    places = row_places([len(c) for c in prompts_and_completions(samples)[1]], device)
 
     def grid(values_PT: torch.Tensor) -> torch.Tensor:
-        values_N = values_PT[out.mask_BT]
-        return values_N.new_zeros(mask_BT.shape).masked_scatter(mask_BT, values_N)
+        return pad_values(values_PT[places], sizes)
 
     entropy_BT = None if out.entropy_BT is None else grid(out.entropy_BT)
     return CompletionLogprobs(grid(out.logprobs_BT), entropy_BT, mask_BT, out.hidden_NH)
