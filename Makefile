@@ -47,10 +47,10 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	@touch $@
 
 test: install-dev
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(PYTEST_ARGS)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not long" $(PYTEST_ARGS)
 
 test-slow: install-dev
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m slow $(PYTEST_ARGS)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not long" $(PYTEST_ARGS)
 
 test-all: install-dev
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)

@@ -52,16 +52,6 @@ def weights(tmp_path: Path, *arguments: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_run_on_two_processes_equals_one(tmp_path: Path) -> None:
-    a, b = weights(tmp_path, *TINY)
-    assert max(float((a[k] - b[k]).abs().max()) for k in a) < 1e-4
-    plan = json.loads((tmp_path / "2" / "plan.json").read_text())
-    assert plan["world_size"] == 2
-    texts = [[json.loads(line)["completion"] for line in (tmp_path / n / "samples.jsonl").open()] for n in ("1", "2")]
-    assert texts[0] == texts[1]
-
-
-@pytest.mark.slow
 def test_several_updates_of_a_rollout_batch_on_two_processes_equal_those_of_one(tmp_path: Path) -> None:
     """The same groups are in the same batches; four small steps, so that rounding does not show in Adam's sign."""
     a, b = weights(
@@ -84,6 +74,9 @@ def test_several_updates_of_a_rollout_batch_on_two_processes_equal_those_of_one(
     rows = [[json.loads(line) for line in (tmp_path / n / "metrics.jsonl").open()][1] for n in ("1", "2")]
     for name in ("loss", "kl", "entropy", "clip_fraction", "grad_norm", "importance_ratio"):
         assert rows[0][name] == pytest.approx(rows[1][name], abs=1e-6), name
+    texts = [[json.loads(line)["completion"] for line in (tmp_path / n / "samples.jsonl").open()] for n in ("1", "2")]
+    assert texts[0] == texts[1]
+    assert json.loads((tmp_path / "2" / "plan.json").read_text())["world_size"] == 2
 
 
 @pytest.mark.slow
@@ -102,26 +95,6 @@ def test_groups_shared_out_by_work_make_the_update_of_one_process(tmp_path: Path
     moved = load_file(str(weights_path() / "model.safetensors"))
     assert max(float((a[k] - moved[k]).abs().max()) for k in a) > 1e-5
     assert max(float((a[k] - b[k]).abs().max()) for k in a) < 1e-6
-
-
-@pytest.mark.slow
-def test_a_rank_without_heldout_rows(tmp_path: Path) -> None:
-    weights(
-        tmp_path,
-        "--algo",
-        "sft",
-        "--dataset",
-        "pocket/arithmetic",
-        "--set",
-        "trainer.max_steps=1",
-        "--set",
-        "trainer.eval_samples=1",
-        "--set",
-        "trainer.batch_size=8",
-    )
-    one, two = (json.loads((tmp_path / n / "summary.json").read_text())["evaluation_before"] for n in ("1", "2"))
-    assert one.keys() == two.keys()
-    assert two["eval/loss"] == pytest.approx(one["eval/loss"], rel=1e-5)
 
 
 def test_a_launcher_that_starts_fewer_processes_is_refused() -> None:

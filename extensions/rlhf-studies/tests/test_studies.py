@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,12 @@ OUTSIDE = {
     if {"data", "model"} & set(REGISTRY.load("study", name).model_fields) and name != "smollm2_arithmetic"
 }
 """These read data sets that are not shipped."""
-TESTED = {"lambda_sweep", "arithmetic_algorithms", "smollm2_arithmetic"}
-"""The first runs with those that read its runs, the others have tests of their own."""
-AFTER = {"calibration_top_decile": ["lambda_sweep"], "monitor_lead_time": ["lambda_sweep"]}
+READ_RUNS = ["lambda_sweep", "calibration_top_decile", "monitor_lead_time"]
+"""The first trains what the others read."""
+TESTED = {*READ_RUNS, "arithmetic_algorithms", "smollm2_arithmetic"}
+"""These have tests of their own."""
+MANY_RUNS = {"pocket_methods", "pocket_recipe", "ensemble_vs_single", "composite_weights"}
+"""Minutes each, of the same few steps of training as the others: `make test-all` runs them, .ci/run does not."""
 Command = Callable[..., tuple[int, str]]
 
 
@@ -35,11 +38,29 @@ def test_conforms(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", sorted(set(NAMES) - OUTSIDE - TESTED))
+@pytest.mark.parametrize("name", sorted(set(NAMES) - OUTSIDE - TESTED - MANY_RUNS))
 def test_smoke(command: Command, name: str, tmp_path: Path) -> None:
-    code, said = command("study", "run", *AFTER.get(name, []), name, "--smoke", "--out", tmp_path)
+    smoke(command, [name], tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", sorted(MANY_RUNS))
+def test_smoke_of_many_runs(command: Command, name: str, tmp_path: Path) -> None:
+    smoke(command, [name], tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_smoke_of_studies_that_read_runs(command: Command, tmp_path: Path) -> None:
+    smoke(command, READ_RUNS, tmp_path)
+
+
+def smoke(command: Command, names: Sequence[str], folder: Path) -> None:
+    code, said = command("study", "run", *names, "--smoke", "--out", folder)
     assert code == 0, said
-    assert (tmp_path / name / "result.md").read_text().startswith("`rlhf study run ")
+    for name in names:
+        assert (folder / name / "result.md").read_text().startswith("`rlhf study run ")
 
 
 @pytest.mark.slow

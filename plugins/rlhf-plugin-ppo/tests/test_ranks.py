@@ -53,7 +53,7 @@ def gap(a: dict[str, object], b: dict[str, object]) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["separate", "shared"])
+@pytest.mark.parametrize("kind", ["separate", pytest.param("shared", marks=pytest.mark.long)])
 def test_two_processes_make_the_run_of_one(kind: str, tmp_path: Path) -> None:
     """Small steps, so that rounding does not show in Adam's sign. The second step's KL coefficient has been steered."""
     settings = (

@@ -163,7 +163,7 @@ def test_two_steps_of_grpo(command: Callable, tmp_path: Path, reward: str, datas
     assert 0 <= metrics["reward/part/answer"] <= 1
 
 
-@pytest.mark.slow
+@pytest.mark.long  # the same reward and rows with another model: the test above; this model: tests/real
 @pytest.mark.timeout(600)
 def test_two_steps_of_a_real_model_on_gsm8k(command: Callable, test_data: Path, tmp_path: Path) -> None:
     model = os.environ.get("RLHF_SMOLLM2_GGUF")
