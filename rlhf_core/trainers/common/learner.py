@@ -273,12 +273,16 @@ def means(updates: Sequence[MetricSums]) -> dict[str, float]:
 
 
 def read_rows(rows: Sequence[Mapping[str, tuple[Any, Any]]]) -> list[dict[str, tuple[float, float]]]:
-    """(Sum, weight) rows as numbers: those that are tensors come from their device together, in one wait."""
+    """(Sum, weight) rows as numbers: those on another device than the CPU come from it together, in one wait."""
     values = [value for row in rows for pair in row.values() for value in pair]
-    tensors = [value for value in values if isinstance(value, torch.Tensor)]
-    read = iter(torch.stack([t.reshape(()).double() for t in tensors]).cpu().tolist() if tensors else ())
-    numbers = iter([next(read) if isinstance(value, torch.Tensor) else float(value) for value in values])
+    far = [value.reshape(()).double() for value in values if _is_far(value)]
+    read = iter(torch.stack(far).cpu().tolist() if far else ())
+    numbers = iter([next(read) if _is_far(value) else float(value) for value in values])
     return [{key: (next(numbers), next(numbers)) for key in row} for row in rows]
+
+
+def _is_far(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type != "cpu"
 
 
 def _detached(value: Any) -> Any:
