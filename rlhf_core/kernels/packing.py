@@ -3,7 +3,8 @@
 A row holds *segments*. Each attends causally to itself and, with prefix sharing, to the whole of the prompt that it
 continues: the prompt of G completions is one segment, every completion another. Everything in a decoder but its
 attention works on single tokens, so that only attention has to know the segments: :func:`attend` runs it segment by
-segment on exactly their tokens (no mask as large as the row squared, no cache, so activation checkpointing works).
+segment on exactly their tokens (no mask as large as the row squared, no cache, so activation checkpointing works), or
+in one call where the device has an operator for it (:mod:`rlhf_core.kernels.varlen`).
 
 It is registered with transformers as an attention implementation that is ``sdpa`` for every other forward. The
 segments travel as the attention mask, a 4-D tensor that transformers hands to every layer as it is.
@@ -22,6 +23,7 @@ import torch.nn.functional as F
 
 from rlhf_core.kernels.padded import Ids
 from rlhf_core.kernels.trunk_and_head import trunk_and_head
+from rlhf_core.kernels.varlen import Layout, attend_row, layout, possible
 
 NAME = "rlhf_packed"
 CHANGES_SCORES = ("softcap", "s_aux", "position_bias")
@@ -45,6 +47,8 @@ class Segments(torch.Tensor):
 
     segments: tuple[Segment, ...]
     """In the order in which they lie, without a gap; a prompt is one of them, or some side by side."""
+    row: Layout | None = None
+    """The same on the device; made by the first layer that wants it."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +149,9 @@ def attend(
     if unknown or options.get("dropout"):
         raise NotImplementedError(f"packed attention has no {', '.join(unknown) or 'dropout'}")
     window = options.get("sliding_window")
+    if possible(query, key):
+        mask.row = mask.row or layout(mask.segments, query.device)
+        return attend_row(query, key, value, mask.row, options.get("scaling"), window), None
     lengths = [stop - start for start, stop in (segment.own for segment in mask.segments)]
     # A slice of the row would get a gradient as long as the row, for every segment; split gives each its own length.
     queries, keys, values = (row.split(lengths, dim=2) for row in (query, key, value))
