@@ -7,7 +7,7 @@ gradient's norm can be read off them afterwards ([ADR 0018](../../docs/adr/0018-
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +87,12 @@ class NormPart:
     """False drops its gradient: neither weights nor moments change, and no norm is returned."""
 
 
+def fuses(groups: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether one kernel makes the step: where every parameter is on a CUDA device. On a CPU it would round
+    otherwise than the steps of earlier runs."""
+    return all(p.device.type == "cuda" for group in groups for p in group["params"])
+
+
 class TorchOptimizer:
     """torch's AdamW over the parameters of a prepared module, clipped by the strategy.
 
@@ -99,7 +105,8 @@ class TorchOptimizer:
     def __init__(self, strategy: Strategy, module: torch.nn.Module, plan: OptimizerPlan) -> None:
         self.strategy, self.module = strategy, module
         groups = plan.torch_groups(strategy.unwrap(module))
-        self.inner = torch.optim.AdamW(groups, lr=plan.learning_rate, betas=plan.betas, eps=plan.eps)
+        fused = True if fuses(groups) else None
+        self.inner = torch.optim.AdamW(groups, lr=plan.learning_rate, betas=plan.betas, eps=plan.eps, fused=fused)
         """The optimizer itself."""
 
     def set_rates(self, factor: float, critic_factor: float) -> None:

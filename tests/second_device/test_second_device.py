@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rlhf_core.cli.options import open_plugins, resolve_options
 from rlhf_core.context import BuildContext
@@ -23,6 +24,7 @@ from rlhf_core.policy.forward import completion_logprobs
 from rlhf_core.policy.forward_options import PLAIN, ForwardOptions
 from rlhf_core.policy.structure import structure
 from rlhf_core.strategy.local import LocalStrategy
+from rlhf_core.strategy.optimizer import OptimizerGroup, OptimizerPlan, TorchOptimizer, fuses
 from rlhf_core.trainers.common.learner import Learner
 from rlhf_core.trainers.common.micro_batches import micro_batches_of_size
 from tests.second_device.accelerator import DEVICE, There, accelerator, move
@@ -133,3 +135,17 @@ def test_an_update_waits_as_often_whatever_its_micro_batches(algorithm: str, poc
             assert max(float((a - b).abs().max()) for a, b in zip(weights, other, strict=True)) < 1e-3
     assert len(waits[0]) <= 3, waits[0]
     assert len(waits[0]) == len(waits[1]) == len(waits[2]), waits
+
+
+def test_on_cuda_alone_one_kernel_makes_the_step() -> None:
+    """On a CPU torch's fused step rounds otherwise than what earlier runs were made with."""
+    here = torch.nn.Parameter(torch.zeros(3))
+    with FakeTensorMode():
+        there = torch.nn.Parameter(torch.zeros(3, device="cuda"))
+        assert fuses([{"params": [there]}, {"params": [there]}])
+        optimizer = torch.optim.AdamW([there], fused=True)
+        assert optimizer.defaults["fused"]
+    assert not fuses([{"params": [there]}, {"params": [here]}])
+    plan = OptimizerPlan((OptimizerGroup(("weight",), 0.1, 0.0, False),), 0.1, (0.9, 0.999), 1e-8)
+    module = torch.nn.Linear(2, 1, bias=False)
+    assert not TorchOptimizer(LocalStrategy(), module, plan).inner.defaults["fused"]
