@@ -86,6 +86,8 @@ def counts(mix: tuple[int, int, int], rows: int) -> tuple[int, int, int]:
 def conversational(count: int, seed: int) -> list[Row]:
     """The annotator's pairs, so many of the training ones."""
     rows = load_pairs("train")
+    if count > len(rows):
+        raise SystemExit(f"--rows: a mix wants {count} of the annotator's pairs, and there are {len(rows)}")
     random.Random(f"mixes/conversational/{seed}").shuffle(rows)
     return [{k: r[k] for k in ("prompt", "chosen", "rejected")} for r in rows[:count]]
 
