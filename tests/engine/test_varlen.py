@@ -16,6 +16,7 @@ from rlhf_core.kernels import packing, varlen
 from rlhf_core.kernels.packing import Segment, Segments, attend, pack, packed_hidden
 from rlhf_core.models.config import ModelConfig
 from rlhf_core.models.load import load_policy
+from rlhf_core.policy.structure import structure
 
 PROMPTS = [(1, 2, 3, 4, 5), (1, 2, 3, 4, 5), (7, 8), (1, 2, 3, 4, 5)]
 COMPLETIONS = [(6, 7, 8), (9,), (5, 6, 7, 8, 9, 10), (11, 12)]
@@ -84,6 +85,7 @@ def test_a_model_takes_it_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None
         return plain_varlen(*arguments, **options)
 
     model = load_policy(ModelConfig(path="pocket")).model.eval()
+    assert structure(model).pack
     with torch.no_grad():
         by_segment = packed_hidden(model, PROMPTS, COMPLETIONS, True)
         monkeypatch.setattr(packing, "possible", lambda query, key: True)
