@@ -23,23 +23,11 @@ import torch.nn.functional as F
 
 from rlhf_core.kernels.padded import Ids
 from rlhf_core.kernels.trunk_and_head import trunk_and_head
-from rlhf_core.kernels.varlen import Layout, attend_row, layout, possible
+from rlhf_core.kernels.varlen import Layout, Segment, attend_row, layout, possible
 
 NAME = "rlhf_packed"
 CHANGES_SCORES = ("softcap", "s_aux", "position_bias")
 """What some models ask of their attention besides a scale and a window."""
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Places in the row: its own, and those of the prompt that it continues (none: ``prompt == (0, 0)``).
-
-    Example:
-        Segment((5, 9), (0, 5))  # tokens 5..8 after the prompt in 0..4
-    """
-
-    own: tuple[int, int]
-    prompt: tuple[int, int] = (0, 0)
 
 
 class Segments(torch.Tensor):

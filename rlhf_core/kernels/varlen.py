@@ -14,14 +14,23 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-if TYPE_CHECKING:
-    from rlhf_core.kernels.packing import Segment
-
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Places in the row: its own, and those of the prompt that it continues (none: ``prompt == (0, 0)``).
+
+    Example:
+        Segment((5, 9), (0, 5))  # tokens 5..8 after the prompt in 0..4
+    """
+
+    own: tuple[int, int]
+    prompt: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True)
@@ -109,8 +118,6 @@ def possible(query: torch.Tensor, key: torch.Tensor) -> bool:
 
 @functools.cache
 def _runs(device: torch.device, dtype: torch.dtype, heads: int, key_heads: int, head_size: int) -> bool:
-    from rlhf_core.kernels.packing import Segment
-
     made = [
         torch.zeros((1, count, 3, head_size), dtype=dtype, device=device, requires_grad=True)
         for count in (heads, key_heads, key_heads)
