@@ -62,6 +62,8 @@ if TYPE_CHECKING:
     from rlhf_core.models.reference import Reference as Reference
     from rlhf_core.models.save import load_weights as load_weights
     from rlhf_core.models.save import save_model as save_model
+    from rlhf_core.models.slices import has_no_weights as has_no_weights
+    from rlhf_core.models.slices import load_named as load_named
     from rlhf_core.models.sources import model_paths as model_paths
     from rlhf_core.models.sources import resolve_model as resolve_model
     from rlhf_core.models.sources import weights_digest as weights_digest
@@ -109,12 +111,14 @@ if TYPE_CHECKING:
     from rlhf_core.runs.timer import Timer as Timer
     from rlhf_core.runs.trace import prompt_rows as prompt_rows
     from rlhf_core.strategy.local import LocalStrategy as LocalStrategy
+    from rlhf_core.strategy.no_grad_forward import NoGradForward as NoGradForward
     from rlhf_core.study.config import StudyConfig as StudyConfig
     from rlhf_core.trainers.common.config import LoopSettings as LoopSettings
     from rlhf_core.trainers.common.generation import rollout_metrics as rollout_metrics
     from rlhf_core.trainers.common.learner import Learner as Learner
     from rlhf_core.trainers.common.micro_batches import micro_batches_of_size as micro_batches_of_size
     from rlhf_core.trainers.common.policy_evaluator import Evaluation as Evaluation
+    from rlhf_core.trainers.common.policy_loading import load_trained_policy as load_trained_policy
     from rlhf_core.trainers.common.policy_module import PolicyModule as PolicyModule
     from rlhf_core.trainers.common.rewards import score_metrics as score_metrics
     from rlhf_core.trainers.common.run_loop import LoopSchedule as LoopSchedule
@@ -145,6 +149,7 @@ TOPICS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         ),
         "rlhf_core.models.prompt_format": ("Formatter", "encode_raw_prompt"),
         "rlhf_core.models.reference": ("Reference",),
+        "rlhf_core.models.slices": ("has_no_weights", "load_named"),
         "rlhf_core.models.save": ("load_weights", "save_model"),
         "rlhf_core.models.sources": (
             "resolve_model",
@@ -176,6 +181,7 @@ TOPICS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "rlhf_core.trainers.common.micro_batches": ("micro_batches_of_size",),
         "rlhf_core.trainers.common.policy_evaluator": ("Evaluation",),
         "rlhf_core.trainers.common.policy_module": ("PolicyModule",),
+        "rlhf_core.trainers.common.policy_loading": ("load_trained_policy",),
         "rlhf_core.trainers.common.run_loop": ("LoopSchedule", "run_loop"),
         "rlhf_core.trainers.common.training_sample": ("TrainingSample",),
         "rlhf_core.trainers.offline.trainer": ("OfflineTrainer", "OfflineTask"),
@@ -188,6 +194,7 @@ TOPICS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "rlhf_core.trainers.online.summary": ("summarize_online_run",),
         "rlhf_core.rollout_batch": ("RolloutBatch",),
         "rlhf_core.strategy.local": ("LocalStrategy",),
+        "rlhf_core.strategy.no_grad_forward": ("NoGradForward",),
         "rlhf_core.runs.session": ("RunSession",),
         "rlhf_core.runs.timer": ("Timer",),
         "rlhf_core.runs.trace": ("prompt_rows",),

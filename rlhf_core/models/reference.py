@@ -77,7 +77,7 @@ class Reference:
         Raises:
             ModelError: the checkpoint holds none, or another model's.
         """
-        from safetensors.torch import load_file
+        from rlhf_core.models.slices import load_named, stored_in
 
         file = folder / FILE
         if not file.is_file():
@@ -86,16 +86,11 @@ class Reference:
                 where=str(file),
                 fix="resume with the kl.sync_every that the run was started with",
             )
-        state, wanted = load_file(str(file)), {k for k, _ in self.model.named_parameters()}
+        state, wanted = stored_in([file]), {k for k, _ in self.model.named_parameters()}
         if state.keys() != wanted:
             raise ModelError(
                 f"checkpoint '{folder}' does not fit the reference policy",
                 why=f"they differ in {sorted(state.keys() ^ wanted)[:3]}",
                 fix="resume with the model it was made with",
             )
-        from rlhf_core.models.slices import has_no_weights, remember, stored_in
-
-        if has_no_weights(self.model):
-            remember(self.model, stored_in([file]))
-            return
-        self.model.load_state_dict(state, strict=False)
+        load_named(self.model, file)

@@ -102,6 +102,19 @@ def remember(module: torch.nn.Module, stored: Mapping[str, Stored]) -> list[str]
     return [n for n, p in module.named_parameters() if p.is_meta and id(p) not in placed]
 
 
+def load_named(module: torch.nn.Module, file: Path) -> None:
+    """Give parameters of a module the values that a file has under their names, bit for bit; others stay.
+
+    Of parameters without memory it is noted where their values lie. The caller compares the names.
+    """
+    from safetensors.torch import load_file
+
+    if has_no_weights(module):
+        remember(module, stored_in([file]))
+    else:
+        module.load_state_dict(load_file(str(file)), strict=False)
+
+
 @torch.no_grad()
 def read_weights(module: torch.nn.Module, device: torch.device) -> None:
     """Give every parameter without memory its tensor, and read what this rank holds of it.

@@ -129,7 +129,7 @@ def test_adapters_of_a_sharded_policy_are_merged_whole(train: Train) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("algo", "strategy"),
-    [("sft", "acme_sharded"), ("reward_model", "fsdp"), ("dpo", "fsdp")],
+    [("sft", "acme_sharded"), ("dpo", "fsdp")],
 )
 def test_offline_equals_one_process(train: Train, pairs: Path, algo: str, strategy: str) -> None:
     common = ["--algo", algo, "--dataset", str(pairs), *OFFLINE]

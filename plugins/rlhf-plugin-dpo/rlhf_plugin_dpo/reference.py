@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 import hashlib
 import logging
 from collections.abc import Sequence
@@ -12,7 +14,15 @@ import torch
 from safetensors.torch import load_file, save
 
 from rlhf_core.api import BuildContext, ModelError, verify_files
-from rlhf_core.sdk import ForwardOptions, Reference, whole_folder
+from rlhf_core.sdk import (
+    ForwardOptions,
+    NoGradForward,
+    Reference,
+    Strategy,
+    has_no_weights,
+    micro_batches_of_size,
+    whole_folder,
+)
 from rlhf_plugin_dpo.items import Side
 from rlhf_plugin_dpo.pair_module import PairModule
 
@@ -21,11 +31,20 @@ FOLDER = "reference"
 
 
 def side_logprobs(
-    model: Any, sides: Sequence[Side], ld_alpha: float, paths: ForwardOptions, micro_batch_size: int
+    model: Any, sides: Sequence[Side], strategy: Strategy, ld_alpha: float, paths: ForwardOptions, micro_batch_size: int
 ) -> list[float]:
-    """Summed logprob of each side under the reference that an untrained policy holds (with LoRA: its adapter off)."""
-    reference = Reference(model, adapter=hasattr(model, "disable_adapter"))
-    with reference.active() as quiet:
+    """Summed logprob of each side under the reference that an untrained policy holds (with LoRA: its adapter off).
+
+    All ranks call it. Of a policy that has no weights yet each rank reads its part for as long as this takes.
+    """
+    adapter = hasattr(model, "disable_adapter")
+    if has_no_weights(model):
+        frozen = copy.deepcopy(model).requires_grad_(False)
+        forward = NoGradForward(strategy, PairModule(frozen, ld_alpha, paths=paths), frozen=True)
+        cut = micro_batches_of_size(2 * micro_batch_size)
+        inside = Reference(frozen, adapter).active()
+        return forward.rows(sides, cut, lambda module, micro: module.side_sums(micro), inside)
+    with Reference(model, adapter).active() as quiet:
         return PairModule(quiet, ld_alpha, paths=paths).sums(sides, micro_batch_size)
 
 
@@ -51,7 +70,8 @@ def cached_logprobs(
         return cached
     pairs = [sides[n : n + 2] for n in range(0, len(sides), 2)]
     rank_sides = [side for pair in pairs[rank::world] for side in pair]
-    shards = strategy.gather_objects(side_logprobs(model, rank_sides, ld_alpha, paths, micro_batch_size))
+    shards = strategy.gather_objects(side_logprobs(model, rank_sides, strategy, ld_alpha, paths, micro_batch_size))
+    gc.collect()  # shards of a reference hold on to each other
     logprobs = [shards[p % world][2 * (p // world) + n] for p, pair in enumerate(pairs) for n in range(len(pair))]
     if folder is not None and rank == 0:
         _write(folder, logprobs)

@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.api import BuildContext
-from rlhf_core.sdk import Datasets, Formatter, ForwardOptions, load_policy, load_weights, save_model, seed_everything
+from rlhf_core.sdk import (
+    Datasets,
+    Formatter,
+    ForwardOptions,
+    load_trained_policy,
+    load_weights,
+    save_model,
+    seed_everything,
+)
 from rlhf_plugin_dpo.config import PreferenceTrainerConfig
 from rlhf_plugin_dpo.items import Side, encode_pair, length, sides_of
 from rlhf_plugin_dpo.pair_module import PairModule
@@ -35,8 +43,7 @@ class PairTask:
         self.config, self.ctx = config, ctx
         self.datasets = Datasets(ctx.config.dataset, ctx)
         self.check_rows()
-        self.policy = load_policy(ctx.config.model)
-        self.policy.model.to(ctx.strategy.device)
+        self.policy = load_trained_policy(ctx)
         self.formatter = Formatter(self.policy.tokenizer, ctx.config.model.prompt_format)
         self.model = self.policy.model
         self.ld_alpha = ld_alpha

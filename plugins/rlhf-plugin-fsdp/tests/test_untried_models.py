@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from transformers import BertConfig, BertLMHeadModel, GraniteConfig, GraniteForCausalLM
 
@@ -14,10 +15,16 @@ from rlhf_core.models.load import load_policy
 from rlhf_core.policy.forward_options import ALL
 from rlhf_core.sdk import PolicyModule
 from rlhf_core.strategy.accelerated import AcceleratedStrategy
+from rlhf_core.strategy.no_grad_forward import NoGradForward
+from rlhf_core.trainers.common.micro_batches import micro_batches_of_size
 from rlhf_core.trainers.common.optimizer import prepare_to_learn
+from rlhf_core.trainers.common.sharded_trial import try_transformer
+from rlhf_core.trainers.common.training_sample import TrainingSample
 from rlhf_core.trainers.online.sharded_trial import tried_options
 from rlhf_plugin_fsdp.config import FsdpConfig
 from rlhf_plugin_fsdp.strategy import Fsdp
+from rlhf_plugin_reward.net import RewardNet, new_head
+from rlhf_plugin_reward.pairs import PairModule
 
 SIZES: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 CONFIG = OnlineTrainerConfig(name="t")
@@ -47,6 +54,35 @@ def bert(vocabulary: int) -> Any:
 
 def granite(vocabulary: int) -> Any:
     return GraniteForCausalLM(GraniteConfig(vocab_size=vocabulary, logits_scaling=4.0, **SIZES))
+
+
+def test_a_model_that_scales_its_logits_learns_from_data_on_shards(tmp_path: Path, strategy: Fsdp) -> None:
+    tokenizer = load_policy(ModelConfig(path="pocket")).tokenizer
+    granite(len(tokenizer)).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    config = ModelConfig(path=str(tmp_path))
+    sample, cut = (
+        TrainingSample("a", (3, 4, 5), (6, 7), np.ones(2, bool), np.ones(2, np.float32)),
+        micro_batches_of_size(1),
+    )
+    module = PolicyModule(load_policy(config, weights=False).model)
+    prepared, _ = prepare_to_learn(strategy, module, CONFIG.optimizer)
+    try_transformer(strategy, prepared, str(tmp_path))
+    rows = NoGradForward(strategy, prepared).rows([sample], cut, lambda m, micro: m.measure_micro(micro))
+    assert rows[0][0] == pytest.approx(PolicyModule(load_policy(config).model).logprobs([sample], cut)[0], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "module_of", [PolicyModule, lambda model: PairModule(RewardNet(model.bert, new_head(16, 1, 0)))]
+)
+def test_an_encoder_does_not_learn_from_data(tmp_path: Path, strategy: Fsdp, module_of: Any) -> None:
+    tokenizer = load_policy(ModelConfig(path="pocket")).tokenizer
+    bert(len(tokenizer)).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    module = module_of(load_policy(ModelConfig(path=str(tmp_path)), weights=False).model)
+    prepared, _ = prepare_to_learn(strategy, module, CONFIG.optimizer)
+    with pytest.raises(ModelError, match="an encoder"):
+        try_transformer(strategy, prepared, str(tmp_path))
 
 
 @pytest.mark.parametrize(("make", "said"), [(bert, "an encoder"), (granite, "cannot be trained on shards")])

@@ -6,8 +6,9 @@ Suffixes: ``_B`` pairs, ``_K`` heads (members) scored at once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -92,8 +93,12 @@ class PairModule(torch.nn.Module):
         super().__init__()
         self.net = net
 
-    def forward(self, items: Sequence[PairItem]) -> PairBatch:
-        """Return the pair batch, flattened to ``[B * K]``."""
+    def forward(self, items: Sequence[PairItem], compute: Callable[[Any, Sequence[Any]], Any] | None = None) -> Any:
+        """Return the batch of a micro-batch; with ``compute``, ``compute(self, items)`` instead."""
+        return self.batch(items) if compute is None else compute(self, items)
+
+    def batch(self, items: Sequence[PairItem]) -> PairBatch:
+        """The pair batch, flattened to ``[B * K]``."""
         scores = self.net([*(i.chosen_ids for i in items), *(i.rejected_ids for i in items)])
         chosen_BK, rejected_BK = scores[: len(items)], scores[len(items) :]
         heads = scores.shape[1]

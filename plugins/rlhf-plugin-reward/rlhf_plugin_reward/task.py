@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from rlhf_core.api import BuildContext
-from rlhf_core.sdk import Datasets, OfflineTrainer, load_policy, seed_everything
+from rlhf_core.sdk import Datasets, OfflineTrainer, has_no_weights, load_named, load_trained_policy, seed_everything
 from rlhf_plugin_reward.config import RewardModelConfig
 from rlhf_plugin_reward.encoding import Encoder, View
 from rlhf_plugin_reward.net import fresh_net, save_classifier
@@ -25,10 +25,12 @@ class RewardModelTask:
         self.config, self.ctx = config, ctx
         self.datasets = Datasets(ctx.config.dataset, ctx)
         self.datasets.pairs("train")  # bad rows are found before the model is loaded
-        policy = load_policy(ctx.config.model)
+        # adapters are merged from whole weights, and a frozen trunk is read before anything is sharded
+        policy = load_trained_policy(ctx, whole=config.train_trunk != "full")
         self.tokenizer = policy.tokenizer
         sharing = {"full": "none"}.get(config.train_trunk, config.train_trunk)
-        self.net = fresh_net(policy, 1, ctx.seed, sharing, copy_trunk=False).to(ctx.strategy.device)
+        net = fresh_net(policy, 1, ctx.seed, sharing, copy_trunk=False)
+        self.net = net if has_no_weights(net) else net.to(ctx.strategy.device)
         self.model = self.net
         self.module = PairModule(self.net)
         self.view = View(config.turns, config.truncation, min(config.max_length, policy.context))
@@ -64,7 +66,7 @@ class RewardModelTask:
 
     def load_model(self, folder: Path) -> None:
         """Read a checkpoint's weights."""
-        self.net.load_state_dict(load_file(str(folder / "trained.safetensors")), strict=False)
+        load_named(self.net, folder / "trained.safetensors")
 
     def write_final(self, folder: Path, weights: Mapping[str, Any]) -> None:
         """A one-label sequence classifier."""

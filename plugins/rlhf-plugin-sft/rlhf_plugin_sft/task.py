@@ -16,7 +16,7 @@ from rlhf_core.sdk import (
     OfflineTrainer,
     PolicyModule,
     TrainingSample,
-    load_policy,
+    load_trained_policy,
     load_weights,
     save_model,
     seed_everything,
@@ -33,8 +33,7 @@ class SftTask:
         self.config, self.ctx = config, ctx
         self.datasets = Datasets(ctx.config.dataset, ctx)
         self.datasets.demonstrations("train")  # bad rows are found before the model is loaded
-        self.policy = load_policy(ctx.config.model)
-        self.policy.model.to(ctx.strategy.device)
+        self.policy = load_trained_policy(ctx)
         self.formatter = Formatter(self.policy.tokenizer, ctx.config.model.prompt_format)
         self.model = self.policy.model
         self.module = PolicyModule(self.model)

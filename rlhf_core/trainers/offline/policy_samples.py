@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from rlhf_core.context import BuildContext
 from rlhf_core.data.datasets import Datasets
@@ -33,10 +34,11 @@ from rlhf_core.trainers.common.policy_evaluator import (
     sample_rows,
 )
 from rlhf_core.trainers.common.policy_module import PolicyModule
+from rlhf_core.trainers.common.reference_policy import ReferencePolicy
 from rlhf_core.trainers.common.rewards import RewardManager, score_metrics
 from rlhf_core.trainers.common.training_sample import TrainingSample
 from rlhf_core.trainers.offline.config import PolicyTrainerConfig
-from rlhf_core.types import PromptGroup, Rollout, Score
+from rlhf_core.types import Prompt, PromptGroup, Rollout, Score
 
 
 class PolicyTask(Protocol):
@@ -57,6 +59,18 @@ class SampledRow(NamedTuple):
     """Logprobs under the reference policy; None where nothing asks for them."""
 
 
+class RankSamples(NamedTuple):
+    """What one rank sampled: a completion per prompt, and its score where something scores."""
+
+    prompts: Sequence[Prompt]
+    rollouts: Sequence[Rollout]
+    scores: Sequence[Score | None]
+
+
+References = Sequence[npt.NDArray[np.float32] | None]
+"""Reference logprobs ``[T]`` of each completion."""
+
+
 class PolicySamples:
     """Samples one completion per held-out prompt, the same seeds every time.
 
@@ -74,8 +88,16 @@ class PolicySamples:
         self.generator, self.rewards = self._build(ctx.with_(policy=task.policy, datasets=task.datasets))
         self.reference = Reference.of(task.policy.model) if config.track_kl else None
         self.trained = trained_names(task.policy.model)
+        self.frozen: ReferencePolicy | None = None
+        """The reference where it is a copy; None where it is the policy's adapter switched off, or nothing asks."""
         self.before: Evaluation | None = None
         self.after: Evaluation | None = None
+
+    def start(self, module: torch.nn.Module) -> None:
+        """Take the policy's prepared module, and let the strategy shard the reference too; all ranks call it."""
+        self.module = module
+        if self.reference is not None and not self.reference.adapter:
+            self.frozen = ReferencePolicy(self.reference, self.policy.model, module, self.strategy, sync_every=0)
 
     def _groups(self, task: PolicyTask) -> list[PromptGroup]:
         """The held-out prompts that fit, sources in turn."""
@@ -104,14 +126,18 @@ class PolicySamples:
         reward = components.build("reward", run.reward, ctx)
         return generator, RewardManager(reward, {}, self.config.max_missing_fraction, components.label)
 
-    def run(self, step: int, version: int, module: Any) -> dict[str, float]:
+    def run(self, step: int, version: int) -> dict[str, float]:
         """Sample, measure and remember; metrics begin with ``eval/``. All ranks call it."""
         if not self.groups:
             return {}
-        whole_weights = partial(self.strategy.gathered, module)
+        whole_weights = partial(self.strategy.gathered, self.module)
         WeightSync(self.policy.model, whole_weights, None, self.generator.engine, self.trained).sync(version)
         with whole_weights():
-            rows = self._sample(version)
+            sampled = self._sample(version)
+            references = self._references_without_adapter(sampled.rollouts)
+        if self.frozen is not None:
+            references = self._references_on_shards(self.frozen, sampled.rollouts)
+        rows = self._of_all_ranks(sampled, references)
         rollouts = [row.rollout for row in rows]
         metrics = {**rollout_metrics(rollouts), **gold_metrics(rows, "gold"), **kl_metrics(rows)}
         metrics |= score_metrics([row.score for row in rows if row.score is not None])
@@ -127,8 +153,8 @@ class PolicySamples:
         self.session.samples(step, sample_rows(self.groups, evaluation))
         return dict(evaluation.metrics)
 
-    def _sample(self, version: int) -> list[SampledRow]:
-        """One row per prompt, in order, over all ranks."""
+    def _sample(self, version: int) -> RankSamples:
+        """This rank's completions, with their scores."""
         share = self.groups[self.strategy.rank :: self.strategy.world_size]
         prompts = [g.prompt for g in share]
         with self.session.work("sampling held-out prompts", len(share)) as advance:
@@ -136,17 +162,30 @@ class PolicySamples:
                 self.generator.sample(share, self.sampling, version, tag="eval", advance=advance) if share else []
             )
         scores = [None] * len(share) if self.rewards is None else self.rewards.score(prompts, rollouts)
-        golds = gold_rows(self.datasets, prompts, rollouts)
-        rows = [SampledRow(*row) for row in zip(rollouts, scores, golds, self._references(rollouts))]
+        return RankSamples(prompts, rollouts, scores)
+
+    def _of_all_ranks(self, sampled: RankSamples, references: References) -> list[SampledRow]:
+        """One row per prompt, in order, over all ranks."""
+        golds = gold_rows(self.datasets, sampled.prompts, sampled.rollouts)
+        rows = [SampledRow(*row) for row in zip(sampled.rollouts, sampled.scores, golds, references, strict=True)]
         return interleave_ranks(self.strategy.gather_objects(rows))
 
-    def _references(self, rollouts: Sequence[Rollout]) -> Sequence[npt.NDArray[np.float32] | None]:
-        if self.reference is None or not rollouts or self.sampling.temperature == 0:
+    def _references_without_adapter(self, rollouts: Sequence[Rollout]) -> References:
+        """Logprobs under the policy without its adapter, whose weights are whole; None each where it has none."""
+        if self.reference is None or self.frozen is not None or not rollouts or self.sampling.temperature == 0:
             return [None] * len(rollouts)
         samples = [TrainingSample.from_rollout(r) for r in rollouts]
         with self.reference.active() as model:
             module = PolicyModule(model, self.sampling.temperature)
             return module.logprobs(samples, micro_batches_of_size(self.config.micro_batch_size))
+
+    def _references_on_shards(self, frozen: ReferencePolicy, rollouts: Sequence[Rollout]) -> References:
+        """Logprobs under the frozen copy; all ranks call it, maybe without rollouts."""
+        if self.sampling.temperature == 0:
+            return [None] * len(rollouts)
+        samples = [TrainingSample.from_rollout(r) for r in rollouts]
+        module = PolicyModule(self.policy.model, self.sampling.temperature)
+        return frozen.logprobs(samples, module, micro_batches_of_size(self.config.micro_batch_size))
 
     def summary(self) -> dict[str, Any]:
         """Win rate by the gold score over the start, and examples, as of an on-policy run."""

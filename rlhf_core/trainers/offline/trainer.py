@@ -17,6 +17,7 @@ from rlhf_core.data.mixture import ExampleOrder, by_source, check_fingerprint, i
 from rlhf_core.errors import DatasetError
 from rlhf_core.functional.statistics import mean
 from rlhf_core.loss_contract import CheckedLoss
+from rlhf_core.models.slices import has_no_weights
 from rlhf_core.protocols import Loss
 from rlhf_core.runs.checkpoint_manager import Checkpoint
 from rlhf_core.runs.component_set import register_sources
@@ -24,6 +25,7 @@ from rlhf_core.runs.jsonl import read_jsonl
 from rlhf_core.trainers.common.learner import Learner
 from rlhf_core.trainers.common.optimizer import prepare_to_learn
 from rlhf_core.trainers.common.run_loop import LoopSchedule, run_loop
+from rlhf_core.trainers.common.sharded_trial import try_transformer
 from rlhf_core.trainers.offline.config import OfflineTrainerConfig, PolicyTrainerConfig
 from rlhf_core.trainers.offline.policy_samples import PolicySamples, PolicyTask
 from rlhf_core.trainers.offline.trace import ExampleRecorder, example_rows
@@ -35,6 +37,9 @@ class OfflineTask(Protocol):
     A task may also have ``texts(item)``, which gives an example's texts by name (``rlhf trace show`` then shows them),
     and ``complete(split, items)``, which gives the examples that the run will use, and only those, what takes time to
     compute, such as reference logprobs; it is called once per split, on all ranks, before training.
+
+    Its model may have no weights until the trainer has prepared ``module``
+    (:func:`rlhf_core.trainers.common.policy_loading.load_trained_policy`).
     """
 
     @property
@@ -111,7 +116,12 @@ class OfflineTrainer:
         if checkpoint is not None:
             check_fingerprint("dataset", checkpoint.state["data"], self.data)
             self.task.load_model(checkpoint.model)
+        untried = has_no_weights(self.task.module)
         module, optimizer = prepare_to_learn(self.strategy, self.task.module, self.config.optimizer)
+        if untried:
+            try_transformer(self.strategy, module, self.ctx.config.model.path)
+        if self.samples:
+            self.samples.start(module)
         self.learner = Learner(module, self.loss(), self.strategy, self.config, self.steps, optimizer=optimizer)
         if checkpoint is None:
             self.before = self.evaluate(0)
@@ -192,7 +202,7 @@ class OfflineTrainer:
 
     def evaluation(self, step: int) -> dict[str, float]:
         """Held-out metrics after a step, under names that begin with ``eval/``; {} without held-out examples."""
-        sampled = self.samples.run(step, self.learner.version, self.learner.module) if self.samples else {}
+        sampled = self.samples.run(step, self.learner.version) if self.samples else {}
         if not self.held_items:
             return sampled
         metrics = self._measure("eval", self.held_items, step)

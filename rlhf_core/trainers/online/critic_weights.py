@@ -27,7 +27,7 @@ def load_critic(critic: torch.nn.Module, folder: Path) -> None:
     Raises:
         ModelError: the file is not there, or is that of another critic.
     """
-    from safetensors.torch import load_file
+    from rlhf_core.models.slices import load_named, stored_in
 
     file = folder / FILE
     if not file.is_file():
@@ -36,16 +36,11 @@ def load_critic(critic: torch.nn.Module, folder: Path) -> None:
             where=str(file),
             fix="resume with the advantage that the run was started with",
         )
-    state, wanted = load_file(str(file)), {k for k, p in critic.named_parameters() if p.requires_grad}
+    state, wanted = stored_in([file]), {k for k, p in critic.named_parameters() if p.requires_grad}
     if state.keys() != wanted:
         raise ModelError(
             f"checkpoint '{folder}' does not fit the critic",
             why=f"they differ in {sorted(state.keys() ^ wanted)[:3]}",
             fix="resume with the settings it was made with",
         )
-    from rlhf_core.models.slices import has_no_weights, remember, stored_in
-
-    if has_no_weights(critic):
-        remember(critic, stored_in([file]))
-        return
-    critic.load_state_dict(state, strict=False)
+    load_named(critic, file)

@@ -1,12 +1,7 @@
-"""What a model that was loaded without weights allows, tried once each rank has read its part of them.
-
-A model with weights is tried when it is loaded (:func:`rlhf_core.models.load.check_causal`), and again where its
-structure matters. One without can only be tried on shards, by all ranks together.
-"""
+"""The forward options that a policy allows which was loaded without weights."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,7 +11,7 @@ from rlhf_core.models.load import check_causal
 from rlhf_core.policy.forward_options import ForwardOptions, allowed
 from rlhf_core.policy.structure import structure
 from rlhf_core.protocols import Strategy
-from rlhf_core.strategy.no_grad_forward import NoGradForward
+from rlhf_core.trainers.common.sharded_trial import tried_on_shards
 from rlhf_core.trainers.online.config import OnlineTrainerConfig
 
 
@@ -37,7 +32,7 @@ def tried_options(
     """
     required = config.packing == "on"
 
-    def tried(module: Any, _: Sequence[Any]) -> list[ForwardOptions]:
+    def tried(module: Any) -> ForwardOptions:
         model = module.model
         check_causal(model, path)
         if not structure(model).split:
@@ -46,7 +41,6 @@ def tried_options(
                 why="its logits are not its head applied to its trunk's hidden states (it caps or scales them, say)",
                 fix="--set strategy=ddp",
             )
-        return [allowed(model, module.options, packing_required=required)]
+        return allowed(model, module.options, packing_required=required)
 
-    no_grad = NoGradForward(strategy, prepared)
-    return no_grad.rows([None], lambda samples: [[0]], tried)[0]
+    return tried_on_shards(strategy, prepared, tried)
