@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -130,13 +130,13 @@ def measured(python: str, program: str) -> dict[str, Any]:
     )
     assert caller.stdin is not None
     assert caller.stdout is not None
-    ready = json.loads(caller.stdout.readline())
+    ready = said(caller.stdout)
     whole = time.perf_counter() - began
     others = [pid for pid in marked(mark) if pid != caller.pid]
     memory = sum(map(proportional_mib, others))
     caller.stdin.write("\n")
     caller.stdin.flush()
-    gone = json.loads(caller.stdout.readline())["gone"]
+    gone = said(caller.stdout)["gone"]
     caller.send_signal(signal.SIGKILL)
     caller.wait()
     time.sleep(LEFT_AFTER_S)
@@ -153,6 +153,14 @@ def measured(python: str, program: str) -> dict[str, Any]:
         "hanging_worker_gone_ms": round(1000 * gone, 1),
         "left_after_sigkill": len(left),
     }
+
+
+def said(lines: Iterable[str]) -> dict[str, Any]:
+    """The next line of JSON; a runtime may say something of its own before."""
+    for line in lines:
+        if line.startswith("{"):
+            return json.loads(line)
+    raise RuntimeError("the measured program ended early")
 
 
 def marked(mark: str) -> Iterator[int]:
